@@ -1,0 +1,5 @@
+//! Connections.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

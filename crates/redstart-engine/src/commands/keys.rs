@@ -1,0 +1,5 @@
+//! Keys and expiry.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

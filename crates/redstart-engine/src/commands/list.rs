@@ -1,0 +1,5 @@
+//! Lists.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

@@ -1,0 +1,5 @@
+//! Publish and subscribe.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

@@ -1,0 +1,5 @@
+//! Scripts.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

@@ -1,0 +1,5 @@
+//! Sets.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];
