@@ -58,20 +58,24 @@ pub(crate) fn ensure() -> Result<()> {
     ];
     let mut missing = Vec::new();
     for (name, path, advice) in found {
-        match path.and_then(|path| Ok((version(&path)?, path))) {
-            Ok((version, path)) => println!("{name:<14} {} ({version})", path.display()),
-            Err(error) => {
-                println!("{name:<14} missing: {advice}");
-                problems.push(format!("{error:#}"));
+        match path {
+            Ok(path) => match version(&path) {
+                Ok(version) => println!("{name:<14} {} ({version})", path.display()),
+                Err(error) => {
+                    problems.push(format!("{error:#}: {advice}"));
+                    missing.push(name);
+                }
+            },
+            Err(_) => {
+                problems.push(format!("{name} is not here: {advice}"));
                 missing.push(name);
             }
         }
     }
+    let (missing_names, problems) = (missing.join(", "), problems.join("\n  "));
     ensure!(
         missing.is_empty(),
-        "{} missing:\n  {}",
-        missing.join(", "),
-        problems.join("\n  ")
+        "no usable {missing_names}\n  {problems}"
     );
     Ok(())
 }
