@@ -42,7 +42,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             status(command.args(PACKAGES).args(["--", "-D", "warnings"]))
         });
         steps.run("docs", || {
-            let mut command = cargo(&["doc", "--no-deps"]);
+            // Libraries only: the program `redstart` and the library share a name.
+            let mut command = cargo(&["doc", "--no-deps", "--lib"]);
             status(command.args(PACKAGES).env("RUSTDOCFLAGS", "-D warnings"))
         });
     }
@@ -92,7 +93,8 @@ fn has_nextest() -> bool {
 /// Without options that choose targets both build libraries, programs, tests and examples.
 fn runner(nextest: bool) -> Command {
     match nextest {
-        true => cargo(&["nextest", "run", "--no-fail-fast"]),
+        // Its settings are in `.config/nextest.toml`.
+        true => cargo(&["nextest", "run"]),
         // Doc tests are a step of their own.
         false => cargo(&[
             "test",

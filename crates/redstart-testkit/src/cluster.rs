@@ -301,15 +301,22 @@ impl Cluster {
         .await
     }
 
-    /// Waits until `node`, which came back, follows a master and is in step with it.
+    /// Waits until `node`, which came back, follows a master, is in step with it, and every node
+    /// that is up knows that.
     ///
     /// # Errors
     ///
     /// When it does not within a minute.
     pub async fn wait_replica(&self, node: usize) -> Result<()> {
         wait_until("a node to return as a replica", PATIENCE, async || {
-            let role = self.nodes[node].role().await.ok()?;
-            (role == "slave").then_some(())
+            for other in self.nodes.iter().filter(|other| other.is_up()) {
+                let rows = table(other).await.ok()?;
+                let row = rows.into_iter().find(|row| row.id == self.ids[node])?;
+                if row.failed || row.master.is_none() {
+                    return None;
+                }
+            }
+            Some(())
         })
         .await?;
         self.nodes[node].wait_in_step().await
