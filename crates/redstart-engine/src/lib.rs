@@ -85,6 +85,7 @@ mod engine;
 mod error;
 mod glob;
 mod keyspace;
+mod long_double;
 mod notify;
 mod number;
 mod pubsub;
