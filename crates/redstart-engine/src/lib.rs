@@ -92,6 +92,7 @@ mod pubsub;
 mod random;
 mod registry;
 mod reply;
+mod scan;
 mod session;
 mod slot;
 mod types;
