@@ -3,6 +3,7 @@
 pub(crate) mod bitmap;
 pub(crate) mod bloom;
 pub(crate) mod connection;
+pub(crate) mod database;
 pub(crate) mod geo;
 pub(crate) mod hash;
 pub(crate) mod hyperloglog;

@@ -35,7 +35,7 @@ impl Default for Config {
             maxmemory: 0,
             policy: MemoryPolicy::NoEviction,
             notify: 0,
-            hash_max_listpack_entries: 128,
+            hash_max_listpack_entries: 512,
             hash_max_listpack_value: 64,
             set_max_intset_entries: 512,
             zset_max_listpack_entries: 128,

@@ -16,8 +16,8 @@ use crate::{
     },
 };
 
-/// The deadline of a key that has none.
-pub(crate) const NEVER: i64 = i64::MAX;
+/// The deadline of a key that has none. A real one is never 0: what is due is deleted at once.
+pub(crate) const NEVER: i64 = 0;
 
 /// A key's value and what is known about it; 40 bytes, so a cell of the table is a cache line.
 #[derive(Clone)]
@@ -27,6 +27,14 @@ pub(crate) struct Entry {
     pub(crate) deadline: i64,
     /// When the key was last used, in seconds of unix time (OBJECT IDLETIME, eviction).
     pub(crate) used: u32,
+}
+
+impl Entry {
+    /// Whether the key is gone by now. At its deadline a key is still there.
+    #[inline]
+    pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
+        self.deadline < now_ms && self.deadline != NEVER
+    }
 }
 
 /// A client that WATCHes a key.
@@ -149,7 +157,7 @@ impl Db {
         }
         let mut found = Vec::new();
         self.sweep = self.dict.scan(self.sweep, budget, |key, entry| {
-            if entry.deadline < now_ms {
+            if entry.is_expired(now_ms) {
                 found.push(key.clone());
             }
         });

@@ -220,6 +220,7 @@ static FAMILIES: &[&[Spec]] = &[
     commands::scripting::COMMANDS,
     commands::connection::COMMANDS,
     commands::server::COMMANDS,
+    commands::database::COMMANDS,
 ];
 
 static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
