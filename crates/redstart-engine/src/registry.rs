@@ -42,6 +42,9 @@ pub(crate) mod flag {
     pub(crate) const NO_MULTI: u32 = 1 << 16;
     pub(crate) const ALLOW_BUSY: u32 = 1 << 17;
     pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 18;
+    /// What stands where keys would stand are channels: they have a slot but are no keys; not
+    /// shown by COMMAND.
+    pub(crate) const NOT_KEYS: u32 = 1 << 30;
     /// Runs at once inside MULTI instead of being queued (EXEC, DISCARD, …); not shown by COMMAND.
     pub(crate) const UNQUEUED: u32 = 1 << 31;
 }
@@ -236,6 +239,35 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Spec> {
     FAMILIES.iter().flat_map(|family| family.iter())
 }
 
+/// What COMMAND DOCS calls the command's family.
+pub(crate) fn group(spec: &Spec) -> &'static str {
+    const GROUPS: [&str; 16] = [
+        "generic",
+        "string",
+        "list",
+        "hash",
+        "set",
+        "sorted-set",
+        "stream",
+        "hyperloglog",
+        "geo",
+        "bitmap",
+        "module",
+        "pubsub",
+        "transactions",
+        "scripting",
+        "connection",
+        "server",
+    ];
+    let container = spec.full_name.split('|').next().unwrap_or_default();
+    let at = FAMILIES
+        .iter()
+        .position(|family| family.iter().any(|other| other.name == container));
+    at.and_then(|at| GROUPS.get(at))
+        .copied()
+        .unwrap_or("generic")
+}
+
 /// Ignores ASCII case by folding one bit: names that differ elsewhere are told apart on comparison.
 fn hash(name: &[u8]) -> u64 {
     let mut hash = 0u64;
@@ -252,6 +284,17 @@ pub(crate) fn command(name: &[u8]) -> Option<&'static Spec> {
             spec.name.as_bytes().eq_ignore_ascii_case(name)
         })
         .copied()
+}
+
+/// The command or subcommand that these arguments call, if there is one.
+pub(crate) fn lookup(args: &[Bytes]) -> Option<&'static Spec> {
+    let spec = command(args.first()?)?;
+    let word = match args.get(1) {
+        Some(word) if !spec.subcommands.is_empty() => word,
+        _ => return Some(spec),
+    };
+    let mut subs = spec.subcommands.iter();
+    subs.find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word))
 }
 
 /// The command or subcommand that these arguments call, with their number checked.
