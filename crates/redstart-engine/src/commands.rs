@@ -5,6 +5,7 @@ pub(crate) mod bloom;
 pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod connection;
+pub(crate) mod database;
 pub(crate) mod geo;
 pub(crate) mod hash;
 pub(crate) mod hyperloglog;

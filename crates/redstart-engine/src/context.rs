@@ -136,7 +136,7 @@ impl<'a> Ctx<'a> {
         let now = self.now_ms();
         let db = &self.state.dbs[self.client.db];
         let slot = db.find(key)?;
-        if db.entry(slot).deadline < now {
+        if db.entry(slot).is_expired(now) {
             self.expire(key);
             return None;
         }

@@ -19,8 +19,8 @@ use crate::{
     },
 };
 
-/// The deadline of a key that has none.
-pub(crate) const NEVER: i64 = i64::MAX;
+/// The deadline of a key that has none. A real one is never 0: what is due is deleted at once.
+pub(crate) const NEVER: i64 = 0;
 
 /// A key's value and what is known about it; 40 bytes, so a cell of the table is a cache line.
 #[derive(Clone)]
@@ -37,6 +37,12 @@ impl Entry {
     pub(crate) fn size(&self) -> usize {
         // The cell of the slab and its share of the hash table over it.
         size_of::<Entry>() + size_of::<Blob>() + 6 + self.value.heap_size()
+    }
+
+    /// Whether the key is gone by now. At its deadline a key is still there.
+    #[inline]
+    pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
+        self.deadline < now_ms && self.deadline != NEVER
     }
 }
 
@@ -172,7 +178,7 @@ impl Db {
         }
         let mut found = Vec::new();
         self.sweep = self.dict.scan(self.sweep, budget, |key, entry| {
-            if entry.deadline < now_ms {
+            if entry.is_expired(now_ms) {
                 found.push(key.clone());
             }
         });

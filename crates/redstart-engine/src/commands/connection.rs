@@ -7,7 +7,7 @@ use crate::{
     context::Ctx,
     engine::State,
     error::{CommandResult, SYNTAX, Stop},
-    number::{int_arg, parse_int},
+    number::parse_int,
     pubsub,
     registry::{Spec, flag::*, printable},
     reply::{Protocol, Reply},
@@ -24,9 +24,6 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("auth", -2, GREETING, NO_KEYS, auth),
     Spec::new("reset", 1, GREETING | UNQUEUED, NO_KEYS, reset),
     Spec::new("quit", -1, GREETING | UNQUEUED, NO_KEYS, quit),
-    Spec::new("ping", -1, FAST, NO_KEYS, ping),
-    Spec::new("echo", 2, LOADING | STALE | FAST, NO_KEYS, echo),
-    Spec::new("select", 2, LOADING | STALE | FAST, NO_KEYS, select),
     Spec::container("client", -2, 0, client::CLIENT_COMMANDS),
 ];
 
@@ -156,33 +153,4 @@ fn forget_all(state: &mut State, client: &mut Client) {
 fn quit(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     cx.client.closing = true;
     Ok(Reply::OK)
-}
-
-fn ping(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    if args.len() > 2 {
-        return Err(Stop::wrong_arity("ping"));
-    }
-    let text = args.get(1).cloned();
-    if cx.client.is_subscribed() && !cx.is_resp3() {
-        return Ok(Reply::Array(vec![
-            Reply::bulk("pong"),
-            Reply::Bulk(text.unwrap_or_default()),
-        ]));
-    }
-    Ok(text.map_or(Reply::status("PONG"), Reply::Bulk))
-}
-
-fn echo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    Ok(Reply::Bulk(args[1].clone()))
-}
-
-fn select(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let db = int_arg(&args[1])?;
-    match usize::try_from(db) {
-        Ok(db) if db < cx.state.dbs.len() => {
-            cx.client.db = db;
-            Ok(Reply::OK)
-        }
-        _ => Err("ERR DB index is out of range".into()),
-    }
 }

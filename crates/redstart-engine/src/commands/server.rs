@@ -8,13 +8,11 @@ use crate::{
     config::MemoryPolicy,
     context::Ctx,
     engine::State,
-    error::{CommandResult, SYNTAX, Stop},
-    keyspace::NEVER,
-    number::{int_arg, parse_int},
+    error::{CommandResult, SYNTAX},
+    number::int_arg,
     pubsub::Kind,
     registry::{Spec, flag::*},
     reply::Reply,
-    tracking,
 };
 
 use super::{config::CONFIG_COMMANDS, introspection};
@@ -28,10 +26,6 @@ const LOOK: u32 = ADMIN | LOADING | STALE;
 
 pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("dbsize", 1, READONLY | FAST, NO_KEYS, dbsize),
-    Spec::new("flushdb", -1, WRITE, NO_KEYS, flushdb),
-    Spec::new("flushall", -1, WRITE, NO_KEYS, flushall),
-    Spec::new("swapdb", 3, WRITE | FAST, NO_KEYS, swapdb),
-    Spec::new("time", 1, LOADING | STALE | FAST, NO_KEYS, time),
     Spec::new("info", -1, LOADING | STALE, NO_KEYS, info),
     Spec::new("lolwut", -1, READONLY | FAST, NO_KEYS, lolwut),
     Spec::new("role", 1, NOSCRIPT | LOADING | STALE | FAST, NO_KEYS, role),
@@ -94,105 +88,6 @@ fn empty_map(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
 
 fn dbsize(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     Ok(cx.db().len().into())
-}
-
-/// SYNC and ASYNC are the same here: what is dropped is dropped at once.
-fn check_flush(args: &[Bytes]) -> Result<(), Stop> {
-    match &args[1..] {
-        [] => Ok(()),
-        [word] if word.eq_ignore_ascii_case(b"SYNC") || word.eq_ignore_ascii_case(b"ASYNC") => {
-            Ok(())
-        }
-        _ => Err(SYNTAX.into()),
-    }
-}
-
-fn flushdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    check_flush(args)?;
-    let removed = empty_db(cx, cx.client.db);
-    tracking::flushed(cx.state);
-    // Recorded even if there was nothing, as Redis does.
-    cx.dirty(removed.max(1));
-    cx.propagate(["FLUSHDB"]);
-    Ok(Reply::OK)
-}
-
-fn flushall(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    check_flush(args)?;
-    let mut removed = 0;
-    for db in 0..cx.state.dbs.len() {
-        removed += empty_db(cx, db);
-    }
-    tracking::flushed(cx.state);
-    cx.dirty(removed.max(1));
-    cx.propagate(["FLUSHALL"]);
-    Ok(Reply::OK)
-}
-
-/// Removes all keys of a database: touches who watches one of them, wakes who waits for one.
-fn empty_db(cx: &mut Ctx<'_>, db: usize) -> usize {
-    let space = &mut cx.state.dbs[db];
-    let keys = space.take_keys();
-    for (key, watchers) in &mut space.watched {
-        if keys.contains(key) {
-            for watcher in watchers {
-                watcher.touch(true);
-            }
-        }
-    }
-    for key in space.blocked.keys().filter(|key| keys.contains(key)) {
-        cx.state.ready.push((db, key.to_bytes()));
-    }
-    keys.len()
-}
-
-fn swapdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let (first, second) = (parse_int(&args[1]), parse_int(&args[2]));
-    let Some(first) = first else {
-        return Err("ERR invalid first DB index".into());
-    };
-    let Some(second) = second else {
-        return Err("ERR invalid second DB index".into());
-    };
-    let index = |number: i64| {
-        usize::try_from(number)
-            .ok()
-            .filter(|&n| n < cx.state.dbs.len())
-    };
-    let (Some(first), Some(second)) = (index(first), index(second)) else {
-        return Err("ERR DB index is out of range".into());
-    };
-    if first != second {
-        let (one, two) = (
-            cx.state.dbs[first].take_keys(),
-            cx.state.dbs[second].take_keys(),
-        );
-        for (db, before, after) in [(first, &one, &two), (second, &two, &one)] {
-            let space = &mut cx.state.dbs[db];
-            for (key, watchers) in &mut space.watched {
-                if before.contains(key) || after.contains(key) {
-                    for watcher in watchers {
-                        watcher.touch(!after.contains(key));
-                    }
-                }
-            }
-            for key in space.blocked.keys() {
-                cx.state.ready.push((db, key.to_bytes()));
-            }
-        }
-        cx.state.dbs[first].put_keys(two);
-        cx.state.dbs[second].put_keys(one);
-    }
-    cx.dirty(1);
-    Ok(Reply::OK)
-}
-
-fn time(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    let now = cx.now_micros;
-    Ok(Reply::Array(vec![
-        Reply::bulk((now / 1_000_000).to_string()),
-        Reply::bulk((now % 1_000_000).to_string()),
-    ]))
 }
 
 fn lolwut(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -400,7 +295,6 @@ pub(crate) fn used_memory(state: &mut State) -> u64 {
             total += average * db.len() as u64;
         }
     }
-    let _ = NEVER;
     total
 }
 
