@@ -1,7 +1,5 @@
 //! What a command handler works with: the keyspace as of one moment, on behalf of one client.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 
 use crate::{
@@ -13,8 +11,9 @@ use crate::{
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
-    registry::Spec,
+    registry::{Spec, flag},
     reply::{Protocol, Reply},
+    tracking,
     types::{Typed, Value, dict::Slot},
 };
 
@@ -88,6 +87,11 @@ impl<'a> Ctx<'a> {
                 }
             }
         }
+        if self.client.tracking.is_some() && spec.is(flag::READONLY) {
+            spec.each_key(args, |at| {
+                tracking::remember(self.state, self.client, &args[at])
+            });
+        }
         self.dirty = outer_dirty;
         self.rewritten = outer_rewritten;
         result
@@ -121,8 +125,10 @@ impl<'a> Ctx<'a> {
     #[inline]
     pub(crate) fn find(&mut self, key: &[u8]) -> Option<Slot> {
         let slot = self.peek(key)?;
-        let used = self.now_secs();
-        self.db().entry_mut(slot).used = used;
+        if !self.client.no_touch {
+            let used = self.now_secs();
+            self.db().entry_mut(slot).used = used;
+        }
         Some(slot)
     }
 
@@ -310,6 +316,9 @@ impl<'a> Ctx<'a> {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
         }
+        if self.state.tracking.is_active() {
+            tracking::invalidate(self.state, self.client.id, key);
+        }
     }
 
     fn touch_watchers(&mut self, key: &[u8]) {
@@ -317,12 +326,7 @@ impl<'a> Ctx<'a> {
         let gone = db.find(key).is_none();
         if let Some(watchers) = db.watched.get_mut(key) {
             for watcher in watchers {
-                if watcher.was_expired && gone {
-                    // It was logically gone when WATCH ran; only now it went in fact, too.
-                    watcher.was_expired = false;
-                    continue;
-                }
-                watcher.touched.store(true, Ordering::Relaxed);
+                watcher.touch(gone);
             }
         }
     }

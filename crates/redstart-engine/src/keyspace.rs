@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hashbrown::HashMap;
@@ -30,6 +33,12 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
+    /// About how many bytes the entry takes up, its key's own heap bytes not counted.
+    pub(crate) fn size(&self) -> usize {
+        // The cell of the slab and its share of the hash table over it.
+        size_of::<Entry>() + size_of::<Blob>() + 6 + self.value.heap_size()
+    }
+
     /// Whether the key is gone by now. At its deadline a key is still there.
     #[inline]
     pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
@@ -44,6 +53,18 @@ pub(crate) struct Watcher {
     pub(crate) touched: Arc<AtomicBool>,
     /// The key was past its deadline already when WATCH ran: its removal is no change.
     pub(crate) was_expired: bool,
+}
+
+impl Watcher {
+    /// The key has changed; `gone` if it does not exist now.
+    pub(crate) fn touch(&mut self, gone: bool) {
+        if self.was_expired && gone {
+            // It was logically gone when WATCH ran; only now it went in fact, too.
+            self.was_expired = false;
+        } else {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// One numbered database.
@@ -174,6 +195,10 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Blob> {
         self.dict.keys()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.dict.contains(key)
     }
 
     pub(crate) fn len(&self) -> usize {

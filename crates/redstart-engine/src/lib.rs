@@ -28,7 +28,7 @@
 //! | `keyspace.rs` | a database: keys, values, deadlines, watchers, queues of waiting clients |
 //! | `blocking.rs` | clients that wait, and how they are served |
 //! | `effect.rs` | what changed, as commands that repeat it: the source of the log |
-//! | `notify.rs`, `pubsub.rs` | keyspace events; channels |
+//! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `clock.rs` | the one clock |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file a family: parse arguments, call the type, shape the reply |
@@ -95,6 +95,7 @@ mod reply;
 mod scan;
 mod session;
 mod slot;
+mod tracking;
 mod types;
 
 pub use clock::Clock;
