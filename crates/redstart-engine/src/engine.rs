@@ -24,6 +24,7 @@ use crate::{
     pubsub::PubSub,
     random::Random,
     reply::Protocol,
+    script::{Limits, Scripts, Watchdog},
     session::Session,
 };
 
@@ -51,6 +52,8 @@ pub(crate) struct Inner {
     next_session: AtomicU64,
     /// Whether sessions start unauthenticated; fixed when the engine is built.
     guarded: bool,
+    /// Seen without the lock: a script that runs for too long holds it.
+    pub(crate) watchdog: Arc<Watchdog>,
 }
 
 /// All that the lock protects.
@@ -64,6 +67,7 @@ pub(crate) struct State {
     pub(crate) effects: Effects,
     pub(crate) stats: Stats,
     pub(crate) random: Random,
+    pub(crate) scripts: Scripts,
     /// Changes since the start.
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
@@ -79,11 +83,39 @@ pub(crate) struct Stats {
     pub(crate) expired: u64,
 }
 
+impl State {
+    fn new(databases: usize, config: Config, now_micros: i64, scripts: Scripts) -> State {
+        State {
+            dbs: (0..databases).map(|_| Db::default()).collect(),
+            config,
+            blocking: Blocking::default(),
+            ready: Vec::new(),
+            pubsub: PubSub,
+            effects: Effects::default(),
+            stats: Stats::default(),
+            random: Random::new(),
+            scripts,
+            dirty: 0,
+            last_sweep: now_micros,
+        }
+    }
+
+    /// A stand-in without databases, for the place that the true state is lent from.
+    pub(crate) fn hollow() -> State {
+        State::new(0, Config::default(), 0, Scripts::default())
+    }
+}
+
 impl Engine {
     /// A volatile engine with 16 databases.
     pub fn new() -> Engine {
         let builder = Engine::builder();
-        Engine::from_parts(builder.databases, builder.config, builder.clock)
+        Engine::from_parts(
+            builder.databases,
+            builder.config,
+            builder.clock,
+            builder.limits,
+        )
     }
 
     /// An engine with other settings.
@@ -93,28 +125,21 @@ impl Engine {
             config: Config::default(),
             clock: Clock::live(),
             append_only: None,
+            limits: Limits::default(),
         }
     }
 
-    fn from_parts(databases: usize, config: Config, clock: Clock) -> Engine {
+    fn from_parts(databases: usize, config: Config, clock: Clock, limits: Limits) -> Engine {
         let guarded = config.password.is_some();
-        let state = State {
-            dbs: (0..databases).map(|_| Db::default()).collect(),
-            config,
-            blocking: Blocking::default(),
-            ready: Vec::new(),
-            pubsub: PubSub,
-            effects: Effects::default(),
-            stats: Stats::default(),
-            random: Random::new(),
-            dirty: 0,
-            last_sweep: clock.now_micros(),
-        };
+        let watchdog = Arc::new(Watchdog::default());
+        let scripts = Scripts::new(limits, watchdog.clone());
+        let state = State::new(databases, config, clock.now_micros(), scripts);
         let inner = Inner {
             state: Mutex::new(state),
             clock,
             next_session: AtomicU64::new(1),
             guarded,
+            watchdog,
         };
         Engine {
             inner: Arc::new(inner),
@@ -168,6 +193,7 @@ pub struct EngineBuilder {
     config: Config,
     clock: Clock,
     append_only: Option<(PathBuf, Fsync)>,
+    limits: Limits,
 }
 
 impl EngineBuilder {
@@ -203,6 +229,20 @@ impl EngineBuilder {
         self
     }
 
+    /// How long a script may run before other clients are answered with BUSY and may end it by
+    /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
+    pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
+        self.limits.busy_after = busy_after;
+        self.limits.end_after = end_after;
+        self
+    }
+
+    /// How much memory scripts may use, in bytes; 1 GiB unless told, 0 is no limit.
+    pub fn script_memory(mut self, bytes: usize) -> EngineBuilder {
+        self.limits.memory = bytes;
+        self
+    }
+
     /// Takes the time from another clock than a live one.
     pub fn clock(mut self, clock: Clock) -> EngineBuilder {
         self.clock = clock;
@@ -221,7 +261,12 @@ impl EngineBuilder {
         if self.append_only.is_some() {
             return Err(EngineError::Setting("the append-only log is not available"));
         }
-        Ok(Engine::from_parts(self.databases, self.config, self.clock))
+        Ok(Engine::from_parts(
+            self.databases,
+            self.config,
+            self.clock,
+            self.limits,
+        ))
     }
 }
 

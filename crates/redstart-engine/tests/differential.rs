@@ -226,6 +226,8 @@ pub(crate) struct Pair {
     pub(crate) sessions: Vec<Session>,
     pub(crate) wires: Vec<Wire>,
     protocol: Protocol,
+    /// All of them are shown when the pair is dropped.
+    differences: Vec<String>,
 }
 
 impl Pair {
@@ -249,6 +251,7 @@ impl Pair {
             sessions,
             wires,
             protocol,
+            differences: Vec::new(),
         }
     }
 
@@ -284,10 +287,19 @@ impl Pair {
         if unordered {
             (ours, theirs) = (sorted(ours), sorted(theirs));
         }
-        assert!(
-            same(&ours, &theirs),
-            "{line}\n engine: {ours:?}\n server: {theirs:?}"
-        );
+        if !same(&ours, &theirs) {
+            self.differences
+                .push(format!("{line}\n engine: {ours:?}\n server: {theirs:?}"));
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.differences.is_empty() && !std::thread::panicking() {
+            let protocol = self.protocol;
+            panic!("{protocol:?}:\n{}", self.differences.join("\n"));
+        }
     }
 }
 
