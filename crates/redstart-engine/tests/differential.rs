@@ -232,6 +232,7 @@ pub(crate) struct Pair {
     monitor: Wire,
     /// What the engine's clients wait for.
     blocked: [Option<Blocked>; 3],
+    /// All of them are shown when the pair is dropped.
     differences: Vec<String>,
 }
 
@@ -345,6 +346,15 @@ impl Pair {
         if !same(&ours, &theirs) {
             self.differences
                 .push(format!("{line}\n engine: {ours:?}\n server: {theirs:?}"));
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.differences.is_empty() && !std::thread::panicking() {
+            let protocol = self.protocol;
+            panic!("{protocol:?}:\n{}", self.differences.join("\n"));
         }
     }
 }
