@@ -382,7 +382,7 @@ pub(crate) fn compare(script: &str) {
                 pair.line(line);
             }
         }
-        let found = pair.differences;
+        let found = std::mem::take(&mut pair.differences);
         assert!(
             found.is_empty(),
             "{protocol:?}: {} differ\n{}",
