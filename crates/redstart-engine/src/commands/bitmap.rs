@@ -1,0 +1,5 @@
+//! Bitmaps.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

@@ -1,0 +1,5 @@
+//! Geo.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

@@ -1,0 +1,5 @@
+//! HyperLogLog.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

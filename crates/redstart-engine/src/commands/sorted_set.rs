@@ -1,0 +1,5 @@
+//! Sorted sets.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

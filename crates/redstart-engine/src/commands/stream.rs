@@ -1,0 +1,5 @@
+//! Streams.
+
+use crate::registry::Spec;
+
+pub(crate) static COMMANDS: &[Spec] = &[];

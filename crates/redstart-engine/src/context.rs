@@ -1,0 +1,407 @@
+//! What a command handler works with: the keyspace as of one moment, on behalf of one client.
+
+use bytes::Bytes;
+
+use crate::{
+    blocking::{Served, Wait},
+    client::Client,
+    config::Config,
+    engine::State,
+    error::{CommandResult, Stop, WRONG_TYPE},
+    keyspace::{Db, Entry, NEVER},
+    notify,
+    random::Random,
+    registry::{Spec, flag},
+    reply::{Protocol, Reply},
+    tracking,
+    types::{Typed, Value, dict::Slot},
+};
+
+/// Who runs a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A client, by itself.
+    Client,
+    /// EXEC, for a queued command: nothing may block.
+    Exec,
+    /// A script: nothing may block, and what has the `noscript` flag may not run.
+    Script,
+    /// The engine: to serve a waiting client, to undo that, to load the log.
+    Engine,
+}
+
+/// The context of one command. Its time does not move, not even from command to command of a
+/// transaction or a script.
+pub(crate) struct Ctx<'a> {
+    pub(crate) state: &'a mut State,
+    pub(crate) client: &'a mut Client,
+    /// Unix time in microseconds.
+    pub(crate) now_micros: i64,
+    pub(crate) origin: Origin,
+    /// How many changes the running command made.
+    dirty: u64,
+    /// What to record instead of the running command.
+    rewritten: Option<Vec<Vec<Bytes>>>,
+}
+
+impl<'a> Ctx<'a> {
+    pub(crate) fn new(
+        state: &'a mut State,
+        client: &'a mut Client,
+        now_micros: i64,
+        origin: Origin,
+    ) -> Ctx<'a> {
+        Ctx {
+            state,
+            client,
+            now_micros,
+            origin,
+            dirty: 0,
+            rewritten: None,
+        }
+    }
+
+    /// The same moment and state for a part of this command's work, e.g. what a script calls,
+    /// under a client of its own.
+    pub(crate) fn nested<'b>(&'b mut self, client: &'b mut Client, origin: Origin) -> Ctx<'b> {
+        Ctx::new(self.state, client, self.now_micros, origin)
+    }
+
+    /// Runs a command whose arguments were checked, and records its effect.
+    pub(crate) fn call(&mut self, spec: &'static Spec, args: &[Bytes]) -> CommandResult {
+        let outer_dirty = std::mem::take(&mut self.dirty);
+        let outer_rewritten = self.rewritten.take();
+        let db = self.client.db;
+        self.state.stats.commands += 1;
+        let result = (spec.handler)(self, args);
+        if self.dirty > 0 {
+            self.state.dirty += self.dirty;
+            if self.state.effects.enabled() {
+                match self.rewritten.take() {
+                    Some(effects) => {
+                        for effect in effects {
+                            self.state.effects.record(db, effect);
+                        }
+                    }
+                    None => self.state.effects.record(db, args.to_vec()),
+                }
+            }
+        }
+        if self.client.tracking.is_some() && spec.is(flag::READONLY) {
+            spec.each_key(args, |at| {
+                tracking::remember(self.state, self.client, &args[at])
+            });
+        }
+        self.dirty = outer_dirty;
+        self.rewritten = outer_rewritten;
+        result
+    }
+
+    // ---- time and protocol ----
+
+    /// Unix time in milliseconds.
+    #[inline]
+    pub(crate) fn now_ms(&self) -> i64 {
+        self.now_micros / 1000
+    }
+
+    #[inline]
+    fn now_secs(&self) -> u32 {
+        (self.now_micros / 1_000_000) as u32
+    }
+
+    pub(crate) fn is_resp3(&self) -> bool {
+        self.client.protocol == Protocol::Resp3
+    }
+
+    // ---- looking keys up ----
+
+    #[inline]
+    pub(crate) fn db(&mut self) -> &mut Db {
+        &mut self.state.dbs[self.client.db]
+    }
+
+    /// A live key's place; removes the key if its deadline has passed, and marks it as used.
+    #[inline]
+    pub(crate) fn find(&mut self, key: &[u8]) -> Option<Slot> {
+        let slot = self.peek(key)?;
+        if !self.client.no_touch {
+            let used = self.now_secs();
+            self.db().entry_mut(slot).used = used;
+        }
+        Some(slot)
+    }
+
+    /// As [`Ctx::find`], without marking the key as used.
+    #[inline]
+    pub(crate) fn peek(&mut self, key: &[u8]) -> Option<Slot> {
+        let now = self.now_ms();
+        let db = &self.state.dbs[self.client.db];
+        let slot = db.find(key)?;
+        if db.entry(slot).is_expired(now) {
+            self.expire(key);
+            return None;
+        }
+        Some(slot)
+    }
+
+    /// A live key's value of whatever type.
+    pub(crate) fn value(&mut self, key: &[u8]) -> Option<&Value> {
+        let slot = self.find(key)?;
+        Some(&self.db().entry(slot).value)
+    }
+
+    /// A live key's value and deadline.
+    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&Entry> {
+        let slot = self.find(key)?;
+        Some(self.db().entry(slot))
+    }
+
+    pub(crate) fn exists(&mut self, key: &[u8]) -> bool {
+        self.find(key).is_some()
+    }
+
+    /// A key's value of type `T`; an error if it holds another type.
+    #[inline]
+    pub(crate) fn get<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&T>, Stop> {
+        match self.find(key) {
+            None => {
+                self.state.stats.misses += 1;
+                Ok(None)
+            }
+            Some(slot) => {
+                self.state.stats.hits += 1;
+                match T::of(&self.state.dbs[self.client.db].entry(slot).value) {
+                    Some(value) => Ok(Some(value)),
+                    None => Err(WRONG_TYPE.into()),
+                }
+            }
+        }
+    }
+
+    /// As [`Ctx::get`], to change it; [`Ctx::modified`] must be called if it was.
+    #[inline]
+    pub(crate) fn get_mut<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&mut T>, Stop> {
+        match self.find(key) {
+            None => Ok(None),
+            Some(slot) => match T::of_mut(&mut self.db().entry_mut(slot).value) {
+                Some(value) => Ok(Some(value)),
+                None => Err(WRONG_TYPE.into()),
+            },
+        }
+    }
+
+    /// The value of type `T`, made empty if the key is not there. Whoever leaves it empty must
+    /// delete the key again: an empty list, hash or set does not exist in Redis.
+    pub(crate) fn get_or_create<T: Typed + Default>(&mut self, key: &[u8]) -> Result<&mut T, Stop> {
+        let slot = match self.find(key) {
+            Some(slot) => slot,
+            None => self.add(key, T::default().wrap(), NEVER),
+        };
+        match T::of_mut(&mut self.db().entry_mut(slot).value) {
+            Some(value) => Ok(value),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// As [`Ctx::get_mut`], with the settings and the chance that the work may need beside it.
+    pub(crate) fn edit<T: Typed, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<Option<R>, Stop> {
+        let Some(slot) = self.find(key) else {
+            return Ok(None);
+        };
+        let state = &mut *self.state;
+        match T::of_mut(&mut state.dbs[self.client.db].entry_mut(slot).value) {
+            Some(value) => Ok(Some(work(value, &state.config, &mut state.random))),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// As [`Ctx::edit`], on a value that is made empty if the key is not there.
+    pub(crate) fn edit_or_create<T: Typed + Default, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<R, Stop> {
+        let slot = match self.find(key) {
+            Some(slot) => slot,
+            None => self.add(key, T::default().wrap(), NEVER),
+        };
+        let state = &mut *self.state;
+        match T::of_mut(&mut state.dbs[self.client.db].entry_mut(slot).value) {
+            Some(value) => Ok(work(value, &state.config, &mut state.random)),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// An error if the key holds something else than a `T`; nothing if it does not exist.
+    pub(crate) fn check_type<T: Typed>(&mut self, key: &[u8]) -> Result<(), Stop> {
+        self.get_mut::<T>(key).map(|_| ())
+    }
+
+    // ---- changing keys ----
+
+    /// Adds a key that is known not to be there, and wakes whoever blocks on it.
+    pub(crate) fn add(&mut self, key: &[u8], value: Value, deadline: i64) -> Slot {
+        let used = self.now_secs();
+        let slot = self.db().insert_new(key, value, deadline, used);
+        self.signal_ready(key);
+        self.notify(notify::class::NEW, "new", key);
+        slot
+    }
+
+    /// Sets a key's value whatever it held, without a deadline, and marks it as modified.
+    pub(crate) fn put(&mut self, key: &[u8], value: Value) {
+        self.put_until(key, value, Some(NEVER));
+    }
+
+    /// As [`Ctx::put`] with a deadline in unix milliseconds; `None` keeps the one there is.
+    pub(crate) fn put_until(&mut self, key: &[u8], value: Value, deadline: Option<i64>) {
+        match self.find(key) {
+            Some(slot) => {
+                let db = self.db();
+                db.entry_mut(slot).value = value;
+                if let Some(deadline) = deadline {
+                    db.set_deadline(slot, deadline);
+                }
+                self.signal_ready(key);
+            }
+            None => {
+                self.add(key, value, deadline.unwrap_or(NEVER));
+            }
+        }
+        self.modified(key);
+    }
+
+    /// Removes a live key and marks it as modified; the caller notifies and counts.
+    pub(crate) fn delete(&mut self, key: &[u8]) -> Option<Entry> {
+        self.find(key)?;
+        let entry = self.db().remove(key)?;
+        self.signal_ready(key);
+        self.modified(key);
+        Some(entry)
+    }
+
+    /// Removes a key that a command has emptied: event `del`.
+    pub(crate) fn delete_emptied(&mut self, key: &[u8]) {
+        if self.delete(key).is_some() {
+            self.notify(notify::class::GENERIC, "del", key);
+        }
+    }
+
+    /// Removes a key whose deadline has passed: event `expired`, effect `DEL`.
+    pub(crate) fn expire(&mut self, key: &[u8]) {
+        if self.db().remove(key).is_none() {
+            return;
+        }
+        self.state.stats.expired += 1;
+        self.signal_ready(key);
+        let db = self.client.db;
+        if self.state.effects.enabled() {
+            let args = vec![Bytes::from_static(b"DEL"), Bytes::copy_from_slice(key)];
+            self.state.effects.record(db, args);
+        }
+        self.notify(notify::class::EXPIRED, "expired", key);
+        self.modified(key);
+    }
+
+    // ---- telling others ----
+
+    /// Tells watchers (and caching clients) that a key has changed. Every change must pass here.
+    #[inline]
+    pub(crate) fn modified(&mut self, key: &[u8]) {
+        if !self.state.dbs[self.client.db].watched.is_empty() {
+            self.touch_watchers(key);
+        }
+        if self.state.tracking.is_active() {
+            tracking::invalidate(self.state, self.client.id, key);
+        }
+    }
+
+    fn touch_watchers(&mut self, key: &[u8]) {
+        let db = &mut self.state.dbs[self.client.db];
+        let gone = db.find(key).is_none();
+        if let Some(watchers) = db.watched.get_mut(key) {
+            for watcher in watchers {
+                watcher.touch(gone);
+            }
+        }
+    }
+
+    /// Counts changes; a command that counted none has no effect to record.
+    #[inline]
+    pub(crate) fn dirty(&mut self, changes: usize) {
+        self.dirty += changes as u64;
+    }
+
+    /// Publishes a keyspace event if such are asked for.
+    #[inline]
+    pub(crate) fn notify(&mut self, class: u32, event: &str, key: &[u8]) {
+        if self.state.config.notify & class != 0 {
+            notify::publish(self.state, class, event, key, self.client.db);
+        }
+    }
+
+    /// The usual end of a change: modified, event, one more change.
+    #[inline]
+    pub(crate) fn changed(&mut self, key: &[u8], class: u32, event: &str) {
+        self.modified(key);
+        self.notify(class, event, key);
+        self.dirty += 1;
+    }
+
+    /// Records this effect instead of the command itself; several calls record several effects.
+    pub(crate) fn propagate<A: Into<Bytes>>(&mut self, args: impl IntoIterator<Item = A>) {
+        if self.state.effects.enabled() {
+            let args = args.into_iter().map(Into::into).collect();
+            self.rewritten.get_or_insert_with(Vec::new).push(args);
+        }
+    }
+
+    /// Records nothing for this command, whatever it changed.
+    pub(crate) fn propagate_nothing(&mut self) {
+        self.rewritten.get_or_insert_with(Vec::new);
+    }
+
+    // ---- blocking ----
+
+    /// Lets clients that block on this key be served once the running unit is over.
+    #[inline]
+    pub(crate) fn signal_ready(&mut self, key: &[u8]) {
+        let db = &self.state.dbs[self.client.db];
+        if !db.blocked.is_empty() && db.blocked.contains_key(key) {
+            self.state
+                .ready
+                .push((self.client.db, Bytes::copy_from_slice(key)));
+        }
+    }
+
+    /// Blocks the client, or answers as after a timeout where nothing may block.
+    pub(crate) fn block(&self, wait: Wait) -> CommandResult {
+        match self.origin {
+            Origin::Client => Err(Stop::Block(Box::new(wait))),
+            Origin::Exec | Origin::Script | Origin::Engine => Ok(wait.on_timeout),
+        }
+    }
+
+    /// Whether a command that finds nothing may wait.
+    pub(crate) fn may_block(&self) -> bool {
+        self.origin == Origin::Client
+    }
+
+    /// Runs the part of the engine's own work that serves or undoes for a waiting client.
+    pub(crate) fn record(&mut self, args: Vec<Bytes>) {
+        let db = self.client.db;
+        self.state.effects.record(db, args);
+    }
+}
+
+/// Shorthand for a served client's reply without anything to undo.
+impl From<Reply> for Served {
+    fn from(reply: Reply) -> Served {
+        Served { reply, undo: None }
+    }
+}

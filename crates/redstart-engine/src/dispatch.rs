@@ -1,0 +1,230 @@
+//! The way of a command: found, checked, queued or run, its consequences settled.
+
+use std::sync::atomic::Ordering;
+
+use bytes::Bytes;
+
+use crate::{
+    blocking::{self, Wait},
+    client::{Answers, Client},
+    context::{Ctx, Origin},
+    engine::State,
+    error::{CROSS_SLOT, CommandResult, Stop},
+    registry::{self, Spec, flag},
+    reply::{Protocol, Reply},
+    slot, tracking,
+};
+
+/// How often (in microseconds) a little of the keyspace is searched for expired keys.
+const SWEEP_INTERVAL: i64 = 100_000;
+/// How many entries one such search looks at.
+const SWEEP_BUDGET: usize = 200;
+
+/// What became of a command.
+pub(crate) enum Done {
+    Reply(Reply),
+    Wait(Box<Wait>),
+}
+
+/// Runs one command of a client and all that follows from it.
+pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_micros: i64) -> Done {
+    tick(state, now_micros);
+    client.answers = match client.answers {
+        Answers::SkipNext => Answers::Skip,
+        Answers::Skip => Answers::On,
+        other => other,
+    };
+    let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
+    let result = process(&mut cx, args);
+    finish(state, now_micros);
+    if client.row.is_some() || client.tracking.is_some() {
+        settle_client(client, args, now_micros);
+    }
+    // HELLO and RESET answer in the protocol that they have just chosen.
+    match result {
+        Ok(reply) => Done::Reply(shape(reply, client.protocol)),
+        Err(Stop::Error(text)) => {
+            state.stats.errors += 1;
+            Done::Reply(Reply::Error(text.into_owned()))
+        }
+        Err(Stop::Block(wait)) => Done::Wait(wait),
+    }
+}
+
+/// What a command leaves behind on a client that others can see or that caches.
+fn settle_client(client: &mut Client, args: &[Bytes], now_micros: i64) {
+    let spec = registry::lookup(args);
+    client.update_row(spec.map(|spec| spec.full_name), now_micros);
+    // CLIENT CACHING is for the next command, or for a whole transaction.
+    let stays = client.multi.is_some() || spec.is_some_and(|s| s.full_name == "client|caching");
+    if let Some(tracking) = &mut client.tracking
+        && !stays
+    {
+        tracking.caching = None;
+    }
+}
+
+/// Until when (in unix milliseconds) a command has to wait because clients are paused.
+#[inline]
+pub(crate) fn paused(
+    state: &mut State,
+    client: &Client,
+    args: &[Bytes],
+    now_ms: i64,
+) -> Option<i64> {
+    let pause = state.pause.as_ref()?;
+    let (until, writes_only) = (pause.until, pause.writes_only);
+    if until <= now_ms {
+        state.pause = None;
+        state.paused.store(false, Ordering::Relaxed);
+        return None;
+    }
+    let may_write = |spec: &Spec| {
+        spec.is(flag::WRITE)
+            || matches!(
+                spec.name,
+                "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "script"
+            )
+    };
+    let affected = match registry::lookup(args) {
+        _ if !writes_only => true,
+        Some(spec) if spec.name == "exec" => client
+            .multi
+            .as_ref()
+            .is_some_and(|multi| multi.queue.iter().any(|(spec, _)| may_write(spec))),
+        Some(spec) => client.multi.is_none() && may_write(spec),
+        None => false,
+    };
+    affected.then_some(until)
+}
+
+/// The reply in the protocol's shape.
+#[inline]
+pub(crate) fn shape(reply: Reply, protocol: Protocol) -> Reply {
+    if protocol == Protocol::Resp2 && reply.is_rich() {
+        reply.into_resp2()
+    } else {
+        reply
+    }
+}
+
+/// Does what is due by now: timeouts and a little of the active expiry.
+#[inline]
+pub(crate) fn tick(state: &mut State, now_micros: i64) {
+    if state.blocking.is_due(now_micros / 1000) {
+        blocking::time_out(state, now_micros / 1000);
+    }
+    if now_micros - state.last_sweep >= SWEEP_INTERVAL {
+        state.last_sweep = now_micros;
+        for db in 0..state.dbs.len() {
+            // Go on while a quarter of what is seen has expired, as Redis's cycle does.
+            for _ in 0..16 {
+                let (found, _) = sweep(state, db, SWEEP_BUDGET, now_micros);
+                if found < SWEEP_BUDGET / 4 {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+/// Expires all keys that are due.
+pub(crate) fn sweep_all(state: &mut State, now_micros: i64) {
+    for db in 0..state.dbs.len() {
+        // Two rounds: the first may start in the middle of the table.
+        for _ in 0..2 {
+            while !sweep(state, db, usize::MAX, now_micros).1 {}
+        }
+    }
+    finish(state, now_micros);
+}
+
+fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) -> (usize, bool) {
+    let (keys, round) = state.dbs[db].sweep(now_micros / 1000, budget);
+    if !keys.is_empty() {
+        let mut client = Client::internal(0, db, Protocol::Resp2);
+        let mut cx = Ctx::new(state, &mut client, now_micros, Origin::Engine);
+        for key in &keys {
+            cx.expire(key);
+            cx.state.effects.flush();
+        }
+    }
+    (keys.len(), round)
+}
+
+/// Ends a unit: hands its effects on and serves the clients that it made ready.
+#[inline]
+pub(crate) fn finish(state: &mut State, now_micros: i64) {
+    state.effects.flush();
+    if state.tracking.is_pending() {
+        tracking::broadcast(state);
+    }
+    if !state.ready.is_empty() {
+        blocking::serve_ready(state, now_micros);
+    }
+}
+
+/// Finds and checks a command, then queues or runs it.
+fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let spec = match check(cx, args) {
+        Ok(spec) => spec,
+        Err(stop) => {
+            if let Some(multi) = &mut cx.client.multi {
+                multi.broken = true;
+            }
+            return Err(stop);
+        }
+    };
+    if let Some(multi) = &mut cx.client.multi
+        && !spec.is(flag::UNQUEUED)
+    {
+        multi.queue.push((spec, args.to_vec()));
+        return Ok(Reply::status("QUEUED"));
+    }
+    cx.call(spec, args)
+}
+
+/// What can be said against a command before it runs.
+fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
+    let spec = registry::resolve(args)?;
+    if !cx.client.authenticated && !spec.is(flag::NO_AUTH) {
+        return Err("NOAUTH Authentication required.".into());
+    }
+    if cx.client.is_subscribed()
+        && cx.client.protocol == Protocol::Resp2
+        && !(spec.is(flag::PUBSUB) && spec.is(flag::NOSCRIPT))
+        && !matches!(spec.name, "ping" | "quit" | "reset")
+    {
+        return Err(format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+             are allowed in this context",
+            spec.full_name
+        )
+        .into());
+    }
+    if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
+        return Err("ERR Command not allowed inside a transaction".into());
+    }
+    if cx.state.config.cluster_strict {
+        check_slots(spec, args, &mut None)?;
+    }
+    Ok(spec)
+}
+
+/// Refuses keys of different slots; `common` carries the slot from command to command.
+pub(crate) fn check_slots(
+    spec: &Spec,
+    args: &[Bytes],
+    common: &mut Option<u16>,
+) -> Result<(), Stop> {
+    let mut crossed = false;
+    spec.each_key(args, |at| {
+        let slot = slot::of(&args[at]);
+        crossed |= *common.get_or_insert(slot) != slot;
+    });
+    if crossed {
+        Err(CROSS_SLOT.into())
+    } else {
+        Ok(())
+    }
+}

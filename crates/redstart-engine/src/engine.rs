@@ -1,0 +1,346 @@
+//! The engine: all databases behind one lock, and the sessions that work on them.
+
+use std::{
+    collections::BTreeMap,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::{
+    blocking::{self, Blocking},
+    client::{Client, Row},
+    clock::Clock,
+    config::{Config, MemoryPolicy},
+    dispatch,
+    effect::Effects,
+    error::EngineError,
+    keyspace::Db,
+    pubsub::PubSub,
+    random::Random,
+    reply::Protocol,
+    script::{Limits, Scripts, Watchdog},
+    session::Session,
+    tracking,
+};
+
+/// How soon the append-only log is on the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// Before a write is acknowledged.
+    Always,
+    /// Within about a second.
+    #[default]
+    EverySec,
+    /// When the operating system sees fit.
+    No,
+}
+
+/// An in-process server. Clones share everything.
+#[derive(Clone)]
+pub struct Engine {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    pub(crate) state: Mutex<State>,
+    pub(crate) clock: Clock,
+    next_session: AtomicU64,
+    /// Whether new sessions start unauthenticated.
+    guarded: Arc<AtomicBool>,
+    pub(crate) pause_ended: Arc<Notify>,
+    paused: Arc<AtomicBool>,
+    /// Seen without the lock: a script that runs for too long holds it.
+    pub(crate) watchdog: Arc<Watchdog>,
+}
+
+impl Inner {
+    /// Whether CLIENT PAUSE was called and may still hold.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+}
+
+/// All that the lock protects.
+pub(crate) struct State {
+    pub(crate) dbs: Vec<Db>,
+    pub(crate) config: Config,
+    pub(crate) blocking: Blocking,
+    /// Keys that clients block on and that may be ready, in order.
+    pub(crate) ready: Vec<(usize, Bytes)>,
+    pub(crate) pubsub: PubSub,
+    /// Who caches what on its side.
+    pub(crate) tracking: tracking::Table,
+    /// The clients that others can see, by id.
+    pub(crate) clients: BTreeMap<u64, Arc<Row>>,
+    /// Since CLIENT PAUSE.
+    pub(crate) pause: Option<Pause>,
+    /// Told when a pause ends before its time.
+    pub(crate) pause_ended: Arc<Notify>,
+    /// Set while there is a pause: looked at without the lock.
+    pub(crate) paused: Arc<AtomicBool>,
+    /// Whether new sessions start unauthenticated.
+    pub(crate) guarded: Arc<AtomicBool>,
+    /// When the engine was made, in unix microseconds.
+    pub(crate) started: i64,
+    pub(crate) effects: Effects,
+    pub(crate) stats: Stats,
+    pub(crate) random: Random,
+    pub(crate) scripts: Scripts,
+    /// Changes since the start.
+    pub(crate) dirty: u64,
+    /// When expired keys were last searched for, in unix microseconds.
+    pub(crate) last_sweep: i64,
+}
+
+/// CLIENT PAUSE: commands wait until then.
+pub(crate) struct Pause {
+    /// Unix milliseconds.
+    pub(crate) until: i64,
+    /// Commands that change nothing go on.
+    pub(crate) writes_only: bool,
+}
+
+/// Counters for INFO.
+#[derive(Default)]
+pub(crate) struct Stats {
+    pub(crate) commands: u64,
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+    pub(crate) expired: u64,
+    pub(crate) evicted: u64,
+    pub(crate) connections: u64,
+    pub(crate) errors: u64,
+}
+
+impl State {
+    /// A stand-in without databases, for the place that the true state is lent from.
+    pub(crate) fn hollow() -> State {
+        State {
+            dbs: Vec::new(),
+            config: Config::default(),
+            blocking: Blocking::default(),
+            ready: Vec::new(),
+            pubsub: PubSub::default(),
+            tracking: tracking::Table::default(),
+            clients: BTreeMap::new(),
+            pause: None,
+            pause_ended: Arc::default(),
+            paused: Arc::default(),
+            guarded: Arc::default(),
+            started: 0,
+            effects: Effects::default(),
+            stats: Stats::default(),
+            random: Random::new(),
+            scripts: Scripts::default(),
+            dirty: 0,
+            last_sweep: 0,
+        }
+    }
+}
+
+impl Engine {
+    /// A volatile engine with 16 databases.
+    pub fn new() -> Engine {
+        let builder = Engine::builder();
+        Engine::from_parts(
+            builder.databases,
+            builder.config,
+            builder.clock,
+            builder.limits,
+        )
+    }
+
+    /// An engine with other settings.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder {
+            databases: 16,
+            config: Config::default(),
+            clock: Clock::live(),
+            append_only: None,
+            limits: Limits::default(),
+        }
+    }
+
+    fn from_parts(databases: usize, config: Config, clock: Clock, limits: Limits) -> Engine {
+        let guarded = Arc::new(AtomicBool::new(config.password.is_some()));
+        let pause_ended = Arc::new(Notify::new());
+        let paused = Arc::new(AtomicBool::new(false));
+        let watchdog = Arc::new(Watchdog::default());
+        let state = State {
+            dbs: (0..databases).map(|_| Db::default()).collect(),
+            config,
+            blocking: Blocking::default(),
+            ready: Vec::new(),
+            pubsub: PubSub::default(),
+            tracking: tracking::Table::default(),
+            clients: BTreeMap::new(),
+            pause: None,
+            pause_ended: pause_ended.clone(),
+            paused: paused.clone(),
+            guarded: guarded.clone(),
+            started: clock.now_micros(),
+            effects: Effects::default(),
+            stats: Stats::default(),
+            random: Random::new(),
+            scripts: Scripts::new(limits, watchdog.clone()),
+            dirty: 0,
+            last_sweep: clock.now_micros(),
+        };
+        let inner = Inner {
+            state: Mutex::new(state),
+            clock,
+            next_session: AtomicU64::new(1),
+            guarded,
+            pause_ended,
+            paused,
+            watchdog,
+        };
+        Engine {
+            inner: Arc::new(inner),
+        }
+    }
+
+    /// A new client that speaks RESP2.
+    pub fn session(&self) -> Session {
+        let id = self.inner.next_session.fetch_add(1, Ordering::Relaxed);
+        Session::new(
+            self.inner.clone(),
+            Client::new(id, !self.inner.guarded.load(Ordering::Relaxed)),
+        )
+    }
+
+    /// A new client that gets its replies in RESP3's shapes.
+    pub fn session_resp3(&self) -> Session {
+        let mut session = self.session();
+        session.set_protocol(Protocol::Resp3);
+        session
+    }
+
+    /// Moves the clock forward: expires keys and ends waits whose time is up.
+    pub fn advance(&self, by: Duration) {
+        let mut state = self.inner.state.lock();
+        self.inner.clock.advance(by);
+        let now = self.inner.clock.now_micros();
+        blocking::time_out(&mut state, now / 1000);
+        dispatch::sweep_all(&mut state, now);
+        state.pause_ended.notify_waiters();
+    }
+
+    /// The clock's unix time in microseconds.
+    pub fn now_micros(&self) -> i64 {
+        self.inner.clock.now_micros()
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine::new()
+    }
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").finish_non_exhaustive()
+    }
+}
+
+/// Settings of an engine; see [`Engine::builder`].
+#[must_use]
+pub struct EngineBuilder {
+    databases: usize,
+    config: Config,
+    clock: Clock,
+    append_only: Option<(PathBuf, Fsync)>,
+    limits: Limits,
+}
+
+impl EngineBuilder {
+    /// How many databases SELECT can choose from; 16 unless told.
+    pub fn databases(mut self, count: usize) -> EngineBuilder {
+        self.databases = count;
+        self
+    }
+
+    /// Refuses what would fail on a Cluster: keys of different slots in one command, transaction
+    /// or script, and undeclared keys in scripts.
+    pub fn cluster_strict(mut self, strict: bool) -> EngineBuilder {
+        self.config.cluster_strict = strict;
+        self
+    }
+
+    /// Demands AUTH of every session.
+    pub fn password(mut self, password: Option<String>) -> EngineBuilder {
+        self.config.password = password;
+        self
+    }
+
+    /// Limits the memory of the data to so many bytes; 0 is no limit.
+    pub fn maxmemory(mut self, bytes: u64, policy: MemoryPolicy) -> EngineBuilder {
+        self.config.maxmemory = bytes;
+        self.config.policy = policy;
+        self
+    }
+
+    /// Keeps the data in a folder as an append-only log.
+    pub fn append_only(mut self, dir: impl Into<PathBuf>, fsync: Fsync) -> EngineBuilder {
+        self.append_only = Some((dir.into(), fsync));
+        self
+    }
+
+    /// How long a script may run before other clients are answered with BUSY and may end it by
+    /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
+    pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
+        self.limits.busy_after = busy_after;
+        self.limits.end_after = end_after;
+        self
+    }
+
+    /// How much memory scripts may use, in bytes; 1 GiB unless told, 0 is no limit.
+    pub fn script_memory(mut self, bytes: usize) -> EngineBuilder {
+        self.limits.memory = bytes;
+        self
+    }
+
+    /// Takes the time from another clock than a live one.
+    pub fn clock(mut self, clock: Clock) -> EngineBuilder {
+        self.clock = clock;
+        self
+    }
+
+    /// Makes the engine.
+    ///
+    /// # Errors
+    ///
+    /// If a setting makes no sense, or the data folder cannot be used.
+    pub fn build(self) -> Result<Engine, EngineError> {
+        if self.databases == 0 {
+            return Err(EngineError::Setting("there must be at least one database"));
+        }
+        if self.append_only.is_some() {
+            return Err(EngineError::Setting("the append-only log is not available"));
+        }
+        Ok(Engine::from_parts(
+            self.databases,
+            self.config,
+            self.clock,
+            self.limits,
+        ))
+    }
+}
+
+impl std::fmt::Debug for EngineBuilder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EngineBuilder")
+            .field("databases", &self.databases)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,207 @@
+//! A database: keys, their values and their deadlines, who watches them and who waits for them.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use hashbrown::HashMap;
+
+use crate::{
+    random::Random,
+    types::{
+        Value,
+        blob::Blob,
+        dict::{Dict, Slot},
+    },
+};
+
+/// The deadline of a key that has none. A real one is never 0: what is due is deleted at once.
+pub(crate) const NEVER: i64 = 0;
+
+/// A key's value and what is known about it; 40 bytes, so a cell of the table is a cache line.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    /// Unix time in milliseconds after which the key is gone, or [`NEVER`].
+    pub(crate) deadline: i64,
+    /// When the key was last used, in seconds of unix time (OBJECT IDLETIME, eviction).
+    pub(crate) used: u32,
+}
+
+impl Entry {
+    /// About how many bytes the entry takes up, its key's own heap bytes not counted.
+    pub(crate) fn size(&self) -> usize {
+        // The cell of the slab and its share of the hash table over it.
+        size_of::<Entry>() + size_of::<Blob>() + 6 + self.value.heap_size()
+    }
+
+    /// Whether the key is gone by now. At its deadline a key is still there.
+    #[inline]
+    pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
+        self.deadline < now_ms && self.deadline != NEVER
+    }
+}
+
+/// A client that WATCHes a key.
+pub(crate) struct Watcher {
+    pub(crate) client: u64,
+    /// Set when the key is touched; EXEC then refuses.
+    pub(crate) touched: Arc<AtomicBool>,
+    /// The key was past its deadline already when WATCH ran: its removal is no change.
+    pub(crate) was_expired: bool,
+}
+
+impl Watcher {
+    /// The key has changed; `gone` if it does not exist now.
+    pub(crate) fn touch(&mut self, gone: bool) {
+        if self.was_expired && gone {
+            // It was logically gone when WATCH ran; only now it went in fact, too.
+            self.was_expired = false;
+        } else {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// One numbered database.
+#[derive(Default)]
+pub(crate) struct Db {
+    dict: Dict<Entry>,
+    /// How many keys have a deadline.
+    volatile: usize,
+    /// Where the next round of active expiry goes on.
+    sweep: u64,
+    /// Who watches which key.
+    pub(crate) watched: HashMap<Blob, Vec<Watcher>>,
+    /// Which waiting clients (by number) block on which key, in order of arrival.
+    pub(crate) blocked: HashMap<Blob, VecDeque<u64>>,
+}
+
+impl Db {
+    pub(crate) fn len(&self) -> usize {
+        self.dict.len()
+    }
+
+    /// How many keys have a deadline.
+    pub(crate) fn volatile(&self) -> usize {
+        self.volatile
+    }
+
+    /// Finds a key, expired or not; [`crate::context::Ctx`] has the lookups that honour deadlines.
+    #[inline]
+    pub(crate) fn find(&self, key: &[u8]) -> Option<Slot> {
+        self.dict.find(key)
+    }
+
+    #[inline]
+    pub(crate) fn entry(&self, slot: Slot) -> &Entry {
+        self.dict.value(slot)
+    }
+
+    /// The entry at a slot. Deadlines are changed by [`Db::set_deadline`] only, which counts them.
+    #[inline]
+    pub(crate) fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
+        self.dict.value_mut(slot)
+    }
+
+    pub(crate) fn key(&self, slot: Slot) -> &Blob {
+        self.dict.key(slot)
+    }
+
+    pub(crate) fn set_deadline(&mut self, slot: Slot, deadline: i64) {
+        let entry = self.dict.value_mut(slot);
+        self.volatile -= usize::from(entry.deadline != NEVER);
+        self.volatile += usize::from(deadline != NEVER);
+        entry.deadline = deadline;
+    }
+
+    /// Adds a key that is known not to be there.
+    pub(crate) fn insert_new(
+        &mut self,
+        key: &[u8],
+        value: Value,
+        deadline: i64,
+        used: u32,
+    ) -> Slot {
+        self.volatile += usize::from(deadline != NEVER);
+        self.dict.insert_new(
+            key,
+            Entry {
+                value,
+                deadline,
+                used,
+            },
+        )
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
+        let entry = self.dict.remove(key)?;
+        self.volatile -= usize::from(entry.deadline != NEVER);
+        Some(entry)
+    }
+
+    pub(crate) fn random(&self, random: &mut Random) -> Option<Slot> {
+        self.dict.random(random)
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Blob, &Entry)> {
+        self.dict.iter()
+    }
+
+    pub(crate) fn scan(&self, cursor: u64, count: usize, visit: impl FnMut(&Blob, &Entry)) -> u64 {
+        self.dict.scan(cursor, count, visit)
+    }
+
+    /// Takes all keys out, leaving watchers and waiting clients where they are.
+    pub(crate) fn take_keys(&mut self) -> Keys {
+        self.sweep = 0;
+        Keys {
+            dict: std::mem::take(&mut self.dict),
+            volatile: std::mem::take(&mut self.volatile),
+        }
+    }
+
+    /// Puts keys in that came from another database by [`Db::take_keys`].
+    pub(crate) fn put_keys(&mut self, keys: Keys) {
+        self.dict = keys.dict;
+        self.volatile = keys.volatile;
+    }
+
+    /// The next expired keys of a sweep over `budget` entries, and whether the sweep came round.
+    pub(crate) fn sweep(&mut self, now_ms: i64, budget: usize) -> (Vec<Blob>, bool) {
+        if self.volatile == 0 {
+            return (Vec::new(), true);
+        }
+        let mut found = Vec::new();
+        self.sweep = self.dict.scan(self.sweep, budget, |key, entry| {
+            if entry.is_expired(now_ms) {
+                found.push(key.clone());
+            }
+        });
+        (found, self.sweep == 0)
+    }
+}
+
+/// All keys of a database, on their way elsewhere.
+pub(crate) struct Keys {
+    dict: Dict<Entry>,
+    volatile: usize,
+}
+
+impl Keys {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Blob> {
+        self.dict.keys()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.dict.contains(key)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.dict.len()
+    }
+}

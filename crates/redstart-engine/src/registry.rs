@@ -1,0 +1,378 @@
+//! Which commands there are: names, arity, flags and key positions as Redis 7.0's COMMAND says.
+//!
+//! Each family's file has a table `COMMANDS`; [`FAMILIES`] is the only list of those tables.
+
+use std::sync::LazyLock;
+
+use bytes::Bytes;
+use hashbrown::HashTable;
+
+use crate::{
+    commands,
+    context::Ctx,
+    error::{CommandResult, Stop},
+    number::parse_int,
+};
+
+/// The function that runs a command; the arguments start with the command's name.
+pub(crate) type Handler = fn(&mut Ctx<'_>, &[Bytes]) -> CommandResult;
+
+/// Finds the keys of a command whose key positions depend on its arguments.
+/// `None` if the arguments do not say where the keys are.
+pub(crate) type KeyFinder = fn(&[Bytes]) -> Option<Vec<usize>>;
+
+/// What a command is and may do; the names of [`flag_names`] are those of COMMAND.
+pub(crate) mod flag {
+    pub(crate) const WRITE: u32 = 1;
+    pub(crate) const READONLY: u32 = 1 << 1;
+    pub(crate) const DENYOOM: u32 = 1 << 2;
+    pub(crate) const ADMIN: u32 = 1 << 3;
+    pub(crate) const PUBSUB: u32 = 1 << 4;
+    pub(crate) const NOSCRIPT: u32 = 1 << 5;
+    pub(crate) const BLOCKING: u32 = 1 << 6;
+    pub(crate) const LOADING: u32 = 1 << 7;
+    pub(crate) const STALE: u32 = 1 << 8;
+    pub(crate) const SKIP_MONITOR: u32 = 1 << 9;
+    pub(crate) const SKIP_SLOWLOG: u32 = 1 << 10;
+    pub(crate) const ASKING: u32 = 1 << 11;
+    pub(crate) const FAST: u32 = 1 << 12;
+    pub(crate) const NO_AUTH: u32 = 1 << 13;
+    pub(crate) const MOVABLEKEYS: u32 = 1 << 14;
+    pub(crate) const NO_ASYNC_LOADING: u32 = 1 << 15;
+    pub(crate) const NO_MULTI: u32 = 1 << 16;
+    pub(crate) const ALLOW_BUSY: u32 = 1 << 17;
+    pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 18;
+    /// What stands where keys would stand are channels: they have a slot but are no keys; not
+    /// shown by COMMAND.
+    pub(crate) const NOT_KEYS: u32 = 1 << 30;
+    /// Runs at once inside MULTI instead of being queued (EXEC, DISCARD, …); not shown by COMMAND.
+    pub(crate) const UNQUEUED: u32 = 1 << 31;
+}
+
+/// Names of the flags in the order in which COMMAND lists them.
+pub(crate) fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
+    const NAMES: [&str; 19] = [
+        "write",
+        "readonly",
+        "denyoom",
+        "admin",
+        "pubsub",
+        "noscript",
+        "blocking",
+        "loading",
+        "stale",
+        "skip_monitor",
+        "skip_slowlog",
+        "asking",
+        "fast",
+        "no_auth",
+        "movablekeys",
+        "no_async_loading",
+        "no_multi",
+        "allow_busy",
+        "no_mandatory_keys",
+    ];
+    NAMES
+        .into_iter()
+        .enumerate()
+        .filter(move |(bit, _)| flags & (1 << bit) != 0)
+        .map(|(_, n)| n)
+}
+
+/// A command or a subcommand.
+pub(crate) struct Spec {
+    /// In lower case; a subcommand's own word only.
+    pub(crate) name: &'static str,
+    /// As in Redis: exact if positive, at least so many if negative, the name counted.
+    /// A subcommand counts its container's word, too.
+    pub(crate) arity: i32,
+    pub(crate) flags: u32,
+    /// First key, last key (negative: from the end) and step, as COMMAND says.
+    pub(crate) keys: (i32, i32, i32),
+    pub(crate) movable: Option<KeyFinder>,
+    pub(crate) handler: Handler,
+    pub(crate) subcommands: &'static [Spec],
+    /// `container|subcommand`, or the name itself.
+    pub(crate) full_name: &'static str,
+}
+
+impl Spec {
+    pub(crate) const fn new(
+        name: &'static str,
+        arity: i32,
+        flags: u32,
+        keys: (i32, i32, i32),
+        handler: Handler,
+    ) -> Spec {
+        Spec {
+            name,
+            arity,
+            flags,
+            keys,
+            movable: None,
+            handler,
+            subcommands: &[],
+            full_name: name,
+        }
+    }
+
+    /// A subcommand, with its name written out as `container|subcommand`.
+    pub(crate) const fn sub(
+        name: &'static str,
+        full_name: &'static str,
+        arity: i32,
+        flags: u32,
+        keys: (i32, i32, i32),
+        handler: Handler,
+    ) -> Spec {
+        Spec {
+            name,
+            arity,
+            flags,
+            keys,
+            movable: None,
+            handler,
+            subcommands: &[],
+            full_name,
+        }
+    }
+
+    /// A command that does nothing but hold subcommands.
+    pub(crate) const fn container(
+        name: &'static str,
+        arity: i32,
+        flags: u32,
+        subcommands: &'static [Spec],
+    ) -> Spec {
+        Spec {
+            name,
+            arity,
+            flags,
+            keys: (0, 0, 0),
+            movable: None,
+            handler: no_subcommand,
+            subcommands,
+            full_name: name,
+        }
+    }
+
+    pub(crate) const fn movable(mut self, find: KeyFinder) -> Spec {
+        self.movable = Some(find);
+        self
+    }
+
+    pub(crate) fn is(&self, flag: u32) -> bool {
+        self.flags & flag != 0
+    }
+
+    pub(crate) fn accepts(&self, count: usize) -> bool {
+        let count = count as i64;
+        let arity = i64::from(self.arity);
+        if arity >= 0 {
+            count == arity
+        } else {
+            count >= -arity
+        }
+    }
+
+    /// Calls `visit` with the position of each key among the arguments.
+    pub(crate) fn each_key(&self, args: &[Bytes], mut visit: impl FnMut(usize)) {
+        if let Some(find) = self.movable {
+            find(args).unwrap_or_default().into_iter().for_each(visit);
+            return;
+        }
+        let (first, last, step) = self.keys;
+        if first <= 0 {
+            return;
+        }
+        let last = if last < 0 {
+            args.len() as i32 + last
+        } else {
+            last
+        };
+        let mut at = first;
+        while at <= last && (at as usize) < args.len() {
+            visit(at as usize);
+            at += step.max(1);
+        }
+    }
+}
+
+fn no_subcommand(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    // Reached only by a container called without a subcommand that its arity would demand.
+    Err(Stop::wrong_arity(
+        &String::from_utf8_lossy(&args[0]).to_lowercase(),
+    ))
+}
+
+/// One table a family, with the name that COMMAND DOCS has for it.
+static FAMILIES: &[(&str, &[Spec])] = &[
+    ("generic", commands::keys::COMMANDS),
+    ("string", commands::string::COMMANDS),
+    ("list", commands::list::COMMANDS),
+    ("hash", commands::hash::COMMANDS),
+    ("set", commands::set::COMMANDS),
+    ("sorted-set", commands::sorted_set::COMMANDS),
+    ("stream", commands::stream::COMMANDS),
+    ("hyperloglog", commands::hyperloglog::COMMANDS),
+    ("geo", commands::geo::COMMANDS),
+    ("bitmap", commands::bitmap::COMMANDS),
+    ("bf", commands::bloom::COMMANDS),
+    ("pubsub", commands::pubsub::COMMANDS),
+    ("transactions", commands::transaction::COMMANDS),
+    ("scripting", commands::scripting::COMMANDS),
+    ("connection", commands::connection::COMMANDS),
+    ("server", commands::server::COMMANDS),
+    ("server", commands::database::COMMANDS),
+];
+
+static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
+    let mut table = HashTable::new();
+    for spec in all() {
+        let hash = hash(spec.name.as_bytes());
+        table.insert_unique(hash, spec, |spec| self::hash(spec.name.as_bytes()));
+    }
+    table
+});
+
+/// All commands, without their subcommands.
+pub(crate) fn all() -> impl Iterator<Item = &'static Spec> {
+    FAMILIES.iter().flat_map(|(_, family)| family.iter())
+}
+
+/// What COMMAND DOCS calls the command's family.
+pub(crate) fn group(spec: &Spec) -> &'static str {
+    let container = spec.full_name.split('|').next().unwrap_or_default();
+    if matches!(container, "echo" | "ping" | "select") {
+        return "connection";
+    }
+    FAMILIES
+        .iter()
+        .find(|(_, family)| family.iter().any(|other| other.name == container))
+        .map_or("generic", |(group, _)| group)
+}
+
+/// Ignores ASCII case by folding one bit: names that differ elsewhere are told apart on comparison.
+fn hash(name: &[u8]) -> u64 {
+    let mut hash = 0u64;
+    for &byte in name {
+        hash = (hash.rotate_left(5) ^ u64::from(byte | 0x20)).wrapping_mul(0x517C_C1B7_2722_0A95);
+    }
+    hash
+}
+
+/// The command of that name, in any case.
+pub(crate) fn command(name: &[u8]) -> Option<&'static Spec> {
+    TABLE
+        .find(hash(name), |spec| {
+            spec.name.as_bytes().eq_ignore_ascii_case(name)
+        })
+        .copied()
+}
+
+/// The command or subcommand that these arguments call, if there is one.
+pub(crate) fn lookup(args: &[Bytes]) -> Option<&'static Spec> {
+    let spec = command(args.first()?)?;
+    let word = match args.get(1) {
+        Some(word) if !spec.subcommands.is_empty() => word,
+        _ => return Some(spec),
+    };
+    let mut subs = spec.subcommands.iter();
+    subs.find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word))
+}
+
+/// The command or subcommand that these arguments call, with their number checked.
+pub(crate) fn resolve(args: &[Bytes]) -> Result<&'static Spec, Stop> {
+    let name = args.first().map_or(&b""[..], |name| name);
+    let Some(mut spec) = command(name) else {
+        return Err(unknown_command(name, &args[1.min(args.len())..]));
+    };
+    if !spec.subcommands.is_empty() && args.len() >= 2 {
+        let word = &args[1];
+        let found = spec
+            .subcommands
+            .iter()
+            .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word));
+        match found {
+            Some(sub) => spec = sub,
+            None => {
+                return Err(Stop::Error(
+                    format!(
+                        "ERR unknown subcommand '{}'. Try {} HELP.",
+                        printable(&word[..word.len().min(128)]),
+                        spec.name.to_uppercase()
+                    )
+                    .into(),
+                ));
+            }
+        }
+    }
+    if spec.accepts(args.len()) {
+        Ok(spec)
+    } else {
+        Err(Stop::wrong_arity(spec.full_name))
+    }
+}
+
+/// Text for an error line: bytes that are not UTF-8 are replaced, line breaks become blanks.
+pub(crate) fn printable(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
+}
+
+fn unknown_command(name: &[u8], args: &[Bytes]) -> Stop {
+    let mut shown = String::new();
+    for arg in args {
+        if shown.len() >= 128 {
+            break;
+        }
+        let room = 128 - shown.len();
+        shown.push_str(&format!("'{}' ", printable(&arg[..arg.len().min(room)])));
+    }
+    Stop::Error(
+        format!(
+            "ERR unknown command '{}', with args beginning with: {shown}",
+            printable(&name[..name.len().min(128)])
+        )
+        .into(),
+    )
+}
+
+/// Keys that follow their number at `at`.
+fn counted(args: &[Bytes], at: usize) -> Option<Vec<usize>> {
+    let count = parse_int(args.get(at)?)?;
+    let count = usize::try_from(count).ok()?;
+    (count <= args.len() - at - 1).then(|| (at + 1..at + 1 + count).collect())
+}
+
+/// `CMD numkeys key …`
+pub(crate) fn keys_counted_first(args: &[Bytes]) -> Option<Vec<usize>> {
+    counted(args, 1)
+}
+
+/// `CMD something numkeys key …`
+pub(crate) fn keys_counted_second(args: &[Bytes]) -> Option<Vec<usize>> {
+    counted(args, 2)
+}
+
+/// `CMD destination numkeys key …`
+pub(crate) fn keys_stored_and_counted(args: &[Bytes]) -> Option<Vec<usize>> {
+    let mut keys = counted(args, 2)?;
+    keys.insert(0, 1);
+    Some(keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_found_in_any_case_and_are_unique() {
+        assert!(command(b"gEt").is_some());
+        assert!(command(b"ge").is_none());
+        let mut names: Vec<_> = all().map(|spec| spec.name).collect();
+        names.sort_unstable();
+        let count = names.len();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+}

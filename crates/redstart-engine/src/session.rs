@@ -1,0 +1,391 @@
+//! A client of the engine, in process.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::MutexGuard;
+use tokio::time::Sleep;
+
+use crate::{
+    blocking,
+    client::{Client, Inbox},
+    dispatch::{self, Done},
+    engine::{Inner, State},
+    error::Stop,
+    reply::{Protocol, Reply},
+    script,
+};
+
+/// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
+pub struct Session {
+    inner: Arc<Inner>,
+    client: Client,
+}
+
+/// What became of a command that was executed without waiting.
+#[derive(Debug)]
+pub enum Outcome {
+    /// The answer.
+    Reply(Reply),
+    /// Nothing is there yet: await the answer.
+    Blocked(Blocked),
+}
+
+impl Outcome {
+    /// The answer if there is one.
+    pub fn into_reply(self) -> Option<Reply> {
+        match self {
+            Outcome::Reply(reply) => Some(reply),
+            Outcome::Blocked(_) => None,
+        }
+    }
+}
+
+impl Inner {
+    /// The engine's state; `None` if a script holds it for longer than scripts should.
+    #[inline]
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Some(state) => Some(state),
+            None => self.lock_slowly(),
+        }
+    }
+
+    fn lock_slowly(&self) -> Option<MutexGuard<'_, State>> {
+        loop {
+            if let Some(state) = self.state.try_lock_for(Duration::from_millis(20)) {
+                return Some(state);
+            }
+            if self.watchdog.is_busy() {
+                return None;
+            }
+        }
+    }
+
+    /// Answers a command while a script holds the state.
+    fn while_busy(&self, args: &[Bytes]) -> Reply {
+        let is = |at: usize, word: &[u8]| {
+            args.get(at)
+                .is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+        };
+        if args.len() == 2 && is(0, b"script") && is(1, b"kill") {
+            return match self.watchdog.kill() {
+                Ok(reply) => reply,
+                Err(Stop::Error(text)) => Reply::Error(text.into_owned()),
+                Err(Stop::Block(wait)) => wait.on_timeout,
+            };
+        }
+        Reply::Error(script::BUSY.into())
+    }
+}
+
+impl Session {
+    pub(crate) fn new(inner: Arc<Inner>, client: Client) -> Session {
+        Session { inner, client }
+    }
+
+    /// The client's number, as CLIENT ID says.
+    pub fn id(&self) -> u64 {
+        self.client.id
+    }
+
+    /// The protocol that shapes the replies.
+    pub fn protocol(&self) -> Protocol {
+        self.client.protocol
+    }
+
+    /// Chooses the protocol, as HELLO would.
+    pub fn set_protocol(&mut self, protocol: Protocol) {
+        self.client.set_protocol(protocol);
+    }
+
+    /// The number of the selected database.
+    pub fn db(&self) -> usize {
+        self.client.db
+    }
+
+    /// Selects a database, as SELECT would.
+    ///
+    /// # Errors
+    ///
+    /// Redis's error reply if there is no such database.
+    pub fn select(&mut self, db: usize) -> Result<(), Reply> {
+        let count = self.inner.state.lock().dbs.len();
+        if db >= count {
+            return Err(Reply::Error("ERR DB index is out of range".into()));
+        }
+        self.client.db = db;
+        Ok(())
+    }
+
+    /// Executes a command without waiting.
+    pub fn execute(&mut self, args: &[Bytes]) -> Outcome {
+        let Some(mut state) = self.inner.lock() else {
+            return Outcome::Reply(self.inner.while_busy(args));
+        };
+        let now = self.inner.clock.now_micros();
+        match dispatch::run(&mut state, &mut self.client, args, now) {
+            Done::Reply(reply) => Outcome::Reply(reply),
+            Done::Wait(wait) => {
+                let number = blocking::add(&mut state, &self.client, *wait);
+                drop(state);
+                Outcome::Blocked(Blocked {
+                    inner: self.inner.clone(),
+                    number,
+                    sleep: None,
+                    finished: false,
+                })
+            }
+        }
+    }
+
+    /// Executes a command, and waits if it blocks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future unblocks the client. What had been taken for it is put back.
+    pub async fn call(&mut self, args: Vec<Bytes>) -> Reply {
+        if self.inner.is_paused() {
+            self.wait_while_paused(&args).await;
+        }
+        match self.execute(&args) {
+            Outcome::Reply(reply) => reply,
+            Outcome::Blocked(blocked) => blocked.await,
+        }
+    }
+
+    /// Waits for the end of a CLIENT PAUSE that concerns this command.
+    async fn wait_while_paused(&self, args: &[Bytes]) {
+        loop {
+            let ended = self.inner.pause_ended.notified();
+            let now = self.inner.clock.now_micros();
+            let until =
+                dispatch::paused(&mut self.inner.state.lock(), &self.client, args, now / 1000);
+            let Some(until) = until else { return };
+            let left = Duration::from_micros((until * 1000 - now).max(0) as u64);
+            tokio::select! {
+                () = ended => {}
+                () = tokio::time::sleep(left), if self.inner.clock.is_live() => {}
+            }
+        }
+    }
+
+    /// Executes commands under one hold of the lock. Nothing waits: a command that would block
+    /// answers as after its timeout. [`Session::pipeline`] waits.
+    pub fn execute_batch(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(commands.len());
+        let Some(mut state) = self.inner.lock() else {
+            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
+            return replies;
+        };
+        let now = self.inner.clock.now_micros();
+        for args in commands {
+            replies.push(
+                match dispatch::run(&mut state, &mut self.client, args, now) {
+                    Done::Reply(reply) => reply,
+                    Done::Wait(wait) => dispatch::shape(wait.on_timeout, self.client.protocol),
+                },
+            );
+        }
+        replies
+    }
+
+    /// Executes commands in order, waiting where one blocks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the commands before the one that blocks executed, and the others
+    /// not. What had been taken for the blocked one is put back.
+    pub async fn pipeline(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(commands.len());
+        while replies.len() < commands.len() {
+            if self.inner.is_paused() {
+                self.wait_while_paused(&commands[replies.len()]).await;
+            }
+            let blocked = self.run_until_blocked(&commands[replies.len()..], &mut replies);
+            if let Some(blocked) = blocked {
+                replies.push(blocked.await);
+            }
+        }
+        replies
+    }
+
+    fn run_until_blocked(
+        &mut self,
+        commands: &[Vec<Bytes>],
+        replies: &mut Vec<Reply>,
+    ) -> Option<Blocked> {
+        let Some(mut state) = self.inner.lock() else {
+            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
+            return None;
+        };
+        let now = self.inner.clock.now_micros();
+        for args in commands {
+            match dispatch::run(&mut state, &mut self.client, args, now) {
+                Done::Reply(reply) => replies.push(reply),
+                Done::Wait(wait) => {
+                    let number = blocking::add(&mut state, &self.client, *wait);
+                    let inner = self.inner.clone();
+                    return Some(Blocked {
+                        inner,
+                        number,
+                        sleep: None,
+                        finished: false,
+                    });
+                }
+            }
+        }
+        None
+    }
+
+    /// Where this client's messages and invalidations arrive, as [`Reply::Push`] in either protocol.
+    /// The first receiver gets them all.
+    ///
+    /// SUBSCRIBE and its like confirm once a channel: the last confirmation is the command's
+    /// reply, the others arrive here.
+    pub fn pushes(&mut self) -> PushReceiver {
+        PushReceiver {
+            inbox: self.client.take_inbox(),
+        }
+    }
+
+    /// Whether QUIT was called.
+    pub fn is_closing(&self) -> bool {
+        self.client.closing
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.client.is_registered() {
+            self.client.disconnect(&mut self.inner.state.lock());
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session")
+            .field("id", &self.client.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A command that waits: a future of its reply.
+///
+/// # Cancel safety
+///
+/// Dropping it unblocks the client. What had been taken for it is put back.
+#[must_use]
+pub struct Blocked {
+    inner: Arc<Inner>,
+    number: u64,
+    /// Set for the deadline once the future is polled; needs a runtime only then.
+    sleep: Option<Pin<Box<Sleep>>>,
+    finished: bool,
+}
+
+impl Blocked {
+    /// The reply if there is one by now. Not to be called again after that.
+    pub fn try_take(&mut self) -> Option<Reply> {
+        match self.poll_state(None) {
+            Poll::Ready(reply) => Some(reply),
+            Poll::Pending => None,
+        }
+    }
+
+    fn poll_state(&mut self, waker: Option<&std::task::Waker>) -> Poll<Reply> {
+        let mut state = self.inner.state.lock();
+        let now = self.inner.clock.now_micros();
+        dispatch::tick(&mut state, now);
+        let poll = blocking::poll(&mut state, self.number, waker);
+        self.finished = poll.is_ready();
+        poll
+    }
+}
+
+impl Future for Blocked {
+    type Output = Reply;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
+        let this = self.get_mut();
+        loop {
+            if let Poll::Ready(reply) = this.poll_state(Some(cx.waker())) {
+                return Poll::Ready(reply);
+            }
+            if !this.inner.clock.is_live() {
+                return Poll::Pending;
+            }
+            if this.sleep.is_none() {
+                let Some(deadline) = this.inner.state.lock().blocking.deadline(this.number) else {
+                    return Poll::Pending;
+                };
+                let left = (deadline * 1000 - this.inner.clock.now_micros()).max(0) as u64;
+                let sleep = tokio::time::sleep(Duration::from_micros(left));
+                this.sleep = Some(Box::pin(sleep));
+            }
+            if let Some(sleep) = &mut this.sleep
+                && sleep.as_mut().poll(cx).is_pending()
+            {
+                return Poll::Pending;
+            }
+            // Over, or a little early by rounding: look again.
+            this.sleep = None;
+        }
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        if !self.finished {
+            let now = self.inner.clock.now_micros();
+            blocking::cancel(&mut self.inner.state.lock(), self.number, now);
+        }
+    }
+}
+
+impl std::fmt::Debug for Blocked {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Blocked").finish_non_exhaustive()
+    }
+}
+
+/// The out-of-band replies of one session.
+pub struct PushReceiver {
+    inbox: Inbox,
+}
+
+impl PushReceiver {
+    /// The next push; `None` when the session is gone.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future loses nothing.
+    pub async fn recv(&mut self) -> Option<Reply> {
+        self.inbox.recv().await.map(|pushed| pushed.reply)
+    }
+
+    /// The next push if there is one.
+    pub fn try_recv(&mut self) -> Option<Reply> {
+        self.inbox.try_recv().map(|pushed| pushed.reply)
+    }
+
+    /// As [`PushReceiver::recv`], to be called from a `poll` function.
+    pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
+        self.inbox
+            .poll_recv(cx)
+            .map(|pushed| pushed.map(|pushed| pushed.reply))
+    }
+}
+
+impl std::fmt::Debug for PushReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PushReceiver").finish_non_exhaustive()
+    }
+}

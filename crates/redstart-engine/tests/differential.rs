@@ -1,0 +1,393 @@
+//! The same commands to the engine and to a real redis-server: every reply must be the same.
+//!
+//! To add a case, write a test that calls [`compare`] with lines of commands; see the `quote` rules
+//! at [`split`]. Lines starting with `@2` or `@3` are sent by a second or third client. Where Redis's
+//! order is not defined (members of a set), start the line with `~`: arrays are then compared sorted.
+//! A line that starts with `&` must block; the line `?` with the same client reads what came of it,
+//! and `!` checks that the client still waits.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use redstart_engine::{Blocked, Engine, Outcome, Protocol, Reply, Session};
+
+mod differential {
+    mod bitmap;
+    mod geo;
+    mod hash;
+    mod hyperloglog;
+    mod keys;
+    mod list;
+    mod pubsub;
+    mod scripting;
+    mod server;
+    mod set;
+    mod sorted_set;
+    mod stream;
+    mod string;
+    mod transaction;
+}
+
+/// A redis-server of its own, ended with the value.
+pub(crate) struct Server {
+    process: Child,
+    dir: tempfile::TempDir,
+}
+
+impl Server {
+    pub(crate) fn start() -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Command::new("redis-server")
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--unixsocket",
+            ])
+            .arg(dir.path().join("redis.sock"))
+            .arg("--dir")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server 7.0 is needed: apt-get install redis-server");
+        let server = Server { process, dir };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while UnixStream::connect(server.socket()).is_err() {
+            assert!(Instant::now() < deadline, "redis-server does not listen");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        server
+    }
+
+    pub(crate) fn socket(&self) -> std::path::PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    pub(crate) fn connect(&self) -> Wire {
+        let stream = UnixStream::connect(self.socket()).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        Wire {
+            reader: BufReader::new(stream),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A raw connection that reads replies as the engine's own type.
+pub(crate) struct Wire {
+    reader: BufReader<UnixStream>,
+}
+
+impl Wire {
+    pub(crate) fn send(&mut self, args: &[Bytes]) {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.reader.get_mut().write_all(&request).unwrap();
+    }
+
+    pub(crate) fn call(&mut self, args: &[Bytes]) -> Reply {
+        self.send(args);
+        self.read()
+    }
+
+    pub(crate) fn read(&mut self) -> Reply {
+        let mut line = Vec::new();
+        self.reader.read_until(b'\n', &mut line).unwrap();
+        assert!(line.ends_with(b"\r\n"), "connection closed by the server");
+        line.truncate(line.len() - 2);
+        let rest = String::from_utf8_lossy(&line[1..]).into_owned();
+        let count = || rest.parse::<i64>().unwrap();
+        match line[0] {
+            b'+' => Reply::Status(rest.into()),
+            b'-' => Reply::Error(rest),
+            b':' => Reply::Int(rest.parse().unwrap()),
+            b'$' if count() < 0 => Reply::Nil,
+            b'$' => Reply::Bulk(self.bytes(count() as usize)),
+            b'*' if count() < 0 => Reply::NilArray,
+            b'*' => Reply::Array(self.items(count() as usize)),
+            b'~' => Reply::Set(self.items(count() as usize)),
+            b'>' => Reply::Push(self.items(count() as usize)),
+            b'%' => Reply::Map((0..count()).map(|_| (self.read(), self.read())).collect()),
+            b'_' => Reply::Nil,
+            b'#' => Reply::Bool(rest == "t"),
+            b',' => Reply::Double(rest.parse().unwrap()),
+            b'(' => Reply::BigNumber(rest),
+            b'=' => {
+                let all = self.bytes(count() as usize);
+                Reply::Verbatim {
+                    format: [all[0], all[1], all[2]],
+                    text: all.slice(4..),
+                }
+            }
+            other => panic!("unknown reply type {:?}", other as char),
+        }
+    }
+
+    fn items(&mut self, count: usize) -> Vec<Reply> {
+        (0..count).map(|_| self.read()).collect()
+    }
+
+    fn bytes(&mut self, count: usize) -> Bytes {
+        let mut data = vec![0; count + 2];
+        self.reader.read_exact(&mut data).unwrap();
+        data.truncate(count);
+        data.into()
+    }
+}
+
+/// Splits a line at blanks; `"…"` quotes, with `\n`, `\r`, `\t`, `\"`, `\\` and `\xHH` in it.
+/// `{a*1000}` as a word of its own is `a` a thousand times.
+pub(crate) fn split(line: &str) -> Vec<Bytes> {
+    let mut args = Vec::new();
+    let mut chars = line.trim().chars().peekable();
+    while let Some(&first) = chars.peek() {
+        if first == ' ' {
+            chars.next();
+            continue;
+        }
+        let mut word = Vec::new();
+        if first == '"' {
+            chars.next();
+            while let Some(c) = chars.next() {
+                match c {
+                    '"' => break,
+                    '\\' => match chars.next().unwrap() {
+                        'n' => word.push(b'\n'),
+                        'r' => word.push(b'\r'),
+                        't' => word.push(b'\t'),
+                        'x' => {
+                            let hex: String = chars.by_ref().take(2).collect();
+                            word.push(u8::from_str_radix(&hex, 16).unwrap());
+                        }
+                        other => word.push(other as u8),
+                    },
+                    c => word.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                }
+            }
+        } else {
+            while let Some(c) = chars.next_if(|&c| c != ' ') {
+                word.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
+            }
+            if let Some((text, times)) = std::str::from_utf8(&word)
+                .ok()
+                .and_then(|word| word.strip_prefix('{')?.strip_suffix('}')?.split_once('*'))
+            {
+                word = text.repeat(times.parse().unwrap()).into_bytes();
+            }
+        }
+        args.push(Bytes::from(word));
+    }
+    args
+}
+
+/// Whatever has no order in Redis, in one.
+pub(crate) fn sorted(reply: Reply) -> Reply {
+    let by_text = |items: Vec<Reply>| {
+        let mut items: Vec<Reply> = items.into_iter().map(sorted).collect();
+        items.sort_by_key(|item| format!("{item:?}"));
+        items
+    };
+    match reply {
+        Reply::Array(items) => Reply::Array(by_text(items)),
+        Reply::Set(items) => Reply::Set(by_text(items)),
+        Reply::Map(pairs) => {
+            let mut pairs: Vec<_> = pairs.into_iter().collect();
+            pairs.sort_by_key(|pair| format!("{pair:?}"));
+            Reply::Map(pairs)
+        }
+        other => other,
+    }
+}
+
+/// The engine and a server side by side, each with three clients.
+pub(crate) struct Pair {
+    engine: Engine,
+    sessions: Vec<Session>,
+    wires: Vec<Wire>,
+    protocol: Protocol,
+    /// To ask the server how many clients wait.
+    monitor: Wire,
+    /// What the engine's clients wait for.
+    blocked: [Option<Blocked>; 3],
+    /// All of them are shown when the pair is dropped.
+    differences: Vec<String>,
+}
+
+impl Pair {
+    pub(crate) fn new(server: &Server, protocol: Protocol) -> Pair {
+        let engine = Engine::new();
+        let sessions = (0..3)
+            .map(|_| match protocol {
+                Protocol::Resp2 => engine.session(),
+                Protocol::Resp3 => engine.session_resp3(),
+            })
+            .collect();
+        let mut wires: Vec<Wire> = (0..3).map(|_| server.connect()).collect();
+        for wire in &mut wires {
+            if protocol == Protocol::Resp3 {
+                wire.call(&split("HELLO 3"));
+            }
+        }
+        wires[0].call(&split("FLUSHALL"));
+        Pair {
+            engine,
+            sessions,
+            wires,
+            protocol,
+            monitor: server.connect(),
+            blocked: [None, None, None],
+            differences: Vec::new(),
+        }
+    }
+
+    fn block(&mut self, client: usize, args: &[Bytes]) {
+        let waiting = self.waiting_on_server();
+        self.wires[client].send(args);
+        match self.sessions[client].execute(args) {
+            Outcome::Blocked(blocked) => self.blocked[client] = Some(blocked),
+            Outcome::Reply(reply) => panic!("{args:?} did not block: {reply:?}"),
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.waiting_on_server() == waiting {
+            assert!(
+                Instant::now() < deadline,
+                "the server does not block: {args:?}"
+            );
+        }
+    }
+
+    fn waiting_on_server(&mut self) -> usize {
+        let info = match self.monitor.call(&split("INFO clients")) {
+            Reply::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("blocked_clients:"));
+        line.and_then(|count| count.trim().parse().ok())
+            .expect("the number of blocked clients")
+    }
+
+    /// Sends one line to both and compares.
+    pub(crate) fn line(&mut self, line: &str) {
+        let mut rest = line.trim();
+        let mut client = 0;
+        let mut unordered = false;
+        while let Some(c) = rest.chars().next() {
+            match c {
+                '@' => {
+                    client = rest[1..2].parse::<usize>().unwrap() - 1;
+                    rest = rest[2..].trim_start();
+                }
+                '~' => {
+                    unordered = true;
+                    rest = rest[1..].trim_start();
+                }
+                '&' => return self.block(client, &split(&rest[1..])),
+                '!' => {
+                    let blocked = self.blocked[client].as_mut().expect("no waiting client");
+                    assert_eq!(blocked.try_take(), None, "{line}");
+                    return;
+                }
+                _ => break,
+            }
+        }
+        let (mut ours, mut theirs);
+        if rest == "?" {
+            theirs = self.wires[client].read();
+            let mut blocked = self.blocked[client].take().expect("no waiting client");
+            ours = blocked
+                .try_take()
+                .unwrap_or_else(|| panic!("still blocked: {line}"));
+        } else {
+            let args = split(rest);
+            theirs = self.wires[client].call(&args);
+            ours = match self.sessions[client].execute(&args) {
+                Outcome::Reply(reply) => reply,
+                Outcome::Blocked(mut blocked) => {
+                    // The server's timeout was short, since it has answered.
+                    self.engine.advance(Duration::from_millis(100));
+                    blocked
+                        .try_take()
+                        .unwrap_or_else(|| panic!("still blocked: {line}"))
+                }
+            };
+        }
+        if self.protocol == Protocol::Resp3 {
+            // Both are `_` on the wire.
+            ours = nil_array_to_nil(ours);
+        }
+        if unordered {
+            (ours, theirs) = (sorted(ours), sorted(theirs));
+        }
+        if !same(&ours, &theirs) {
+            self.differences
+                .push(format!("{line}\n engine: {ours:?}\n server: {theirs:?}"));
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.differences.is_empty() && !std::thread::panicking() {
+            let protocol = self.protocol;
+            panic!("{protocol:?}:\n{}", self.differences.join("\n"));
+        }
+    }
+}
+
+fn nil_array_to_nil(reply: Reply) -> Reply {
+    match reply {
+        Reply::NilArray => Reply::Nil,
+        Reply::Array(items) => Reply::Array(items.into_iter().map(nil_array_to_nil).collect()),
+        other => other,
+    }
+}
+
+/// Equality in which a NaN equals a NaN.
+fn same(a: &Reply, b: &Reply) -> bool {
+    a == b || format!("{a:?}") == format!("{b:?}")
+}
+
+/// Runs the lines on both, once in RESP2 and once in RESP3. Empty lines and `#` comments are skipped.
+pub(crate) fn compare(script: &str) {
+    let server = Server::start();
+    for protocol in [Protocol::Resp2, Protocol::Resp3] {
+        let mut pair = Pair::new(&server, protocol);
+        for line in script.lines().map(str::trim) {
+            if !line.is_empty() && !line.starts_with('#') {
+                pair.line(line);
+            }
+        }
+        let found = std::mem::take(&mut pair.differences);
+        assert!(
+            found.is_empty(),
+            "{protocol:?}: {} differ\n{}",
+            found.len(),
+            found.join("\n")
+        );
+    }
+}

@@ -1,0 +1,1 @@
+//! Cases of the family; see the parent module.
