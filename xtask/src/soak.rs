@@ -34,6 +34,14 @@ const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
     },
     Campaign {
+        name: "store",
+        about: "the store through killed, cut, hung, failed-over and migrating servers",
+        package: "redstart",
+        test: "store",
+        filter: "fault_",
+        scale: 10,
+    },
+    Campaign {
         name: "fuzz",
         about: "the embedded engine against real servers, command by command",
         package: "redstart-engine",
