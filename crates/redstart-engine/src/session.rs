@@ -10,11 +10,11 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::MutexGuard;
-use tokio::{sync::mpsc::UnboundedReceiver, time::Sleep};
+use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::Client,
+    client::{Client, Inbox},
     dispatch::{self, Done},
     engine::{Inner, State},
     error::Stop,
@@ -102,7 +102,7 @@ impl Session {
 
     /// Chooses the protocol, as HELLO would.
     pub fn set_protocol(&mut self, protocol: Protocol) {
-        self.client.protocol = protocol;
+        self.client.set_protocol(protocol);
     }
 
     /// The number of the selected database.
@@ -151,9 +151,28 @@ impl Session {
     ///
     /// Dropping the future unblocks the client. What had been taken for it is put back.
     pub async fn call(&mut self, args: Vec<Bytes>) -> Reply {
+        if self.inner.is_paused() {
+            self.wait_while_paused(&args).await;
+        }
         match self.execute(&args) {
             Outcome::Reply(reply) => reply,
             Outcome::Blocked(blocked) => blocked.await,
+        }
+    }
+
+    /// Waits for the end of a CLIENT PAUSE that concerns this command.
+    async fn wait_while_paused(&self, args: &[Bytes]) {
+        loop {
+            let ended = self.inner.pause_ended.notified();
+            let now = self.inner.clock.now_micros();
+            let until =
+                dispatch::paused(&mut self.inner.state.lock(), &self.client, args, now / 1000);
+            let Some(until) = until else { return };
+            let left = Duration::from_micros((until * 1000 - now).max(0) as u64);
+            tokio::select! {
+                () = ended => {}
+                () = tokio::time::sleep(left), if self.inner.clock.is_live() => {}
+            }
         }
     }
 
@@ -186,6 +205,9 @@ impl Session {
     pub async fn pipeline(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(commands.len());
         while replies.len() < commands.len() {
+            if self.inner.is_paused() {
+                self.wait_while_paused(&commands[replies.len()]).await;
+            }
             let blocked = self.run_until_blocked(&commands[replies.len()..], &mut replies);
             if let Some(blocked) = blocked {
                 replies.push(blocked.await);
@@ -222,11 +244,20 @@ impl Session {
         None
     }
 
-    /// Where this client's messages and invalidations arrive. The first receiver gets them all.
+    /// Where this client's messages and invalidations arrive, as [`Reply::Push`] in either protocol.
+    /// The first receiver gets them all.
+    ///
+    /// SUBSCRIBE and its like confirm once a channel: the last confirmation is the command's
+    /// reply, the others arrive here.
     pub fn pushes(&mut self) -> PushReceiver {
         PushReceiver {
-            receiver: self.client.take_receiver(),
+            inbox: self.client.take_inbox(),
         }
+    }
+
+    /// Whether QUIT was called.
+    pub fn is_closing(&self) -> bool {
+        self.client.closing
     }
 }
 
@@ -326,9 +357,8 @@ impl std::fmt::Debug for Blocked {
 }
 
 /// The out-of-band replies of one session.
-#[derive(Debug)]
 pub struct PushReceiver {
-    receiver: UnboundedReceiver<Reply>,
+    inbox: Inbox,
 }
 
 impl PushReceiver {
@@ -338,16 +368,24 @@ impl PushReceiver {
     ///
     /// Dropping the future loses nothing.
     pub async fn recv(&mut self) -> Option<Reply> {
-        self.receiver.recv().await
+        self.inbox.recv().await.map(|pushed| pushed.reply)
     }
 
     /// The next push if there is one.
     pub fn try_recv(&mut self) -> Option<Reply> {
-        self.receiver.try_recv().ok()
+        self.inbox.try_recv().map(|pushed| pushed.reply)
     }
 
     /// As [`PushReceiver::recv`], to be called from a `poll` function.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        self.receiver.poll_recv(cx)
+        self.inbox
+            .poll_recv(cx)
+            .map(|pushed| pushed.map(|pushed| pushed.reply))
+    }
+}
+
+impl std::fmt::Debug for PushReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PushReceiver").finish_non_exhaustive()
     }
 }
