@@ -5,10 +5,12 @@ use bytes::Bytes;
 use crate::{
     blocking::{Served, Wait},
     client::Client,
+    config::Config,
     engine::State,
     error::{CommandResult, Stop, WRONG_TYPE},
     keyspace::{Db, Entry, NEVER},
     notify,
+    random::Random,
     registry::{Spec, flag},
     reply::{Protocol, Reply},
     tracking,
@@ -198,6 +200,39 @@ impl<'a> Ctx<'a> {
         };
         match T::of_mut(&mut self.db().entry_mut(slot).value) {
             Some(value) => Ok(value),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// As [`Ctx::get_mut`], with the settings and the chance that the work may need beside it.
+    pub(crate) fn edit<T: Typed, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<Option<R>, Stop> {
+        let Some(slot) = self.find(key) else {
+            return Ok(None);
+        };
+        let state = &mut *self.state;
+        match T::of_mut(&mut state.dbs[self.client.db].entry_mut(slot).value) {
+            Some(value) => Ok(Some(work(value, &state.config, &mut state.random))),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// As [`Ctx::edit`], on a value that is made empty if the key is not there.
+    pub(crate) fn edit_or_create<T: Typed + Default, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<R, Stop> {
+        let slot = match self.find(key) {
+            Some(slot) => slot,
+            None => self.add(key, T::default().wrap(), NEVER),
+        };
+        let state = &mut *self.state;
+        match T::of_mut(&mut state.dbs[self.client.db].entry_mut(slot).value) {
+            Some(value) => Ok(work(value, &state.config, &mut state.random)),
             None => Err(WRONG_TYPE.into()),
         }
     }

@@ -26,6 +26,7 @@ use crate::{
     pubsub::PubSub,
     random::Random,
     reply::Protocol,
+    script::{Limits, Scripts, Watchdog},
     session::Session,
     tracking,
 };
@@ -56,6 +57,8 @@ pub(crate) struct Inner {
     guarded: Arc<AtomicBool>,
     pub(crate) pause_ended: Arc<Notify>,
     paused: Arc<AtomicBool>,
+    /// Seen without the lock: a script that runs for too long holds it.
+    pub(crate) watchdog: Arc<Watchdog>,
 }
 
 impl Inner {
@@ -91,6 +94,7 @@ pub(crate) struct State {
     pub(crate) effects: Effects,
     pub(crate) stats: Stats,
     pub(crate) random: Random,
+    pub(crate) scripts: Scripts,
     /// Changes since the start.
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
@@ -117,11 +121,42 @@ pub(crate) struct Stats {
     pub(crate) errors: u64,
 }
 
+impl State {
+    /// A stand-in without databases, for the place that the true state is lent from.
+    pub(crate) fn hollow() -> State {
+        State {
+            dbs: Vec::new(),
+            config: Config::default(),
+            blocking: Blocking::default(),
+            ready: Vec::new(),
+            pubsub: PubSub::default(),
+            tracking: tracking::Table::default(),
+            clients: BTreeMap::new(),
+            pause: None,
+            pause_ended: Arc::default(),
+            paused: Arc::default(),
+            guarded: Arc::default(),
+            started: 0,
+            effects: Effects::default(),
+            stats: Stats::default(),
+            random: Random::new(),
+            scripts: Scripts::default(),
+            dirty: 0,
+            last_sweep: 0,
+        }
+    }
+}
+
 impl Engine {
     /// A volatile engine with 16 databases.
     pub fn new() -> Engine {
         let builder = Engine::builder();
-        Engine::from_parts(builder.databases, builder.config, builder.clock)
+        Engine::from_parts(
+            builder.databases,
+            builder.config,
+            builder.clock,
+            builder.limits,
+        )
     }
 
     /// An engine with other settings.
@@ -131,13 +166,15 @@ impl Engine {
             config: Config::default(),
             clock: Clock::live(),
             append_only: None,
+            limits: Limits::default(),
         }
     }
 
-    fn from_parts(databases: usize, config: Config, clock: Clock) -> Engine {
+    fn from_parts(databases: usize, config: Config, clock: Clock, limits: Limits) -> Engine {
         let guarded = Arc::new(AtomicBool::new(config.password.is_some()));
         let pause_ended = Arc::new(Notify::new());
         let paused = Arc::new(AtomicBool::new(false));
+        let watchdog = Arc::new(Watchdog::default());
         let state = State {
             dbs: (0..databases).map(|_| Db::default()).collect(),
             config,
@@ -154,6 +191,7 @@ impl Engine {
             effects: Effects::default(),
             stats: Stats::default(),
             random: Random::new(),
+            scripts: Scripts::new(limits, watchdog.clone()),
             dirty: 0,
             last_sweep: clock.now_micros(),
         };
@@ -164,6 +202,7 @@ impl Engine {
             guarded,
             pause_ended,
             paused,
+            watchdog,
         };
         Engine {
             inner: Arc::new(inner),
@@ -221,6 +260,7 @@ pub struct EngineBuilder {
     config: Config,
     clock: Clock,
     append_only: Option<(PathBuf, Fsync)>,
+    limits: Limits,
 }
 
 impl EngineBuilder {
@@ -256,6 +296,20 @@ impl EngineBuilder {
         self
     }
 
+    /// How long a script may run before other clients are answered with BUSY and may end it by
+    /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
+    pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
+        self.limits.busy_after = busy_after;
+        self.limits.end_after = end_after;
+        self
+    }
+
+    /// How much memory scripts may use, in bytes; 1 GiB unless told, 0 is no limit.
+    pub fn script_memory(mut self, bytes: usize) -> EngineBuilder {
+        self.limits.memory = bytes;
+        self
+    }
+
     /// Takes the time from another clock than a live one.
     pub fn clock(mut self, clock: Clock) -> EngineBuilder {
         self.clock = clock;
@@ -274,7 +328,12 @@ impl EngineBuilder {
         if self.append_only.is_some() {
             return Err(EngineError::Setting("the append-only log is not available"));
         }
-        Ok(Engine::from_parts(self.databases, self.config, self.clock))
+        Ok(Engine::from_parts(
+            self.databases,
+            self.config,
+            self.clock,
+            self.limits,
+        ))
     }
 }
 

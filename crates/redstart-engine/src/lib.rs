@@ -30,6 +30,7 @@
 //! | `effect.rs` | what changed, as commands that repeat it: the source of the log |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `clock.rs` | the one clock |
+//! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file a family: parse arguments, call the type, shape the reply |
 //! | `number.rs`, `glob.rs`, `slot.rs`, `error.rs` | parsing and printing numbers, patterns, hash slots, shared error texts |
@@ -93,6 +94,7 @@ mod random;
 mod registry;
 mod reply;
 mod scan;
+mod script;
 mod session;
 mod slot;
 mod tracking;

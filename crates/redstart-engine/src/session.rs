@@ -9,14 +9,17 @@ use std::{
 };
 
 use bytes::Bytes;
+use parking_lot::MutexGuard;
 use tokio::time::Sleep;
 
 use crate::{
     blocking,
     client::{Client, Inbox},
     dispatch::{self, Done},
-    engine::Inner,
+    engine::{Inner, State},
+    error::Stop,
     reply::{Protocol, Reply},
+    script,
 };
 
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
@@ -41,6 +44,44 @@ impl Outcome {
             Outcome::Reply(reply) => Some(reply),
             Outcome::Blocked(_) => None,
         }
+    }
+}
+
+impl Inner {
+    /// The engine's state; `None` if a script holds it for longer than scripts should.
+    #[inline]
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Some(state) => Some(state),
+            None => self.lock_slowly(),
+        }
+    }
+
+    fn lock_slowly(&self) -> Option<MutexGuard<'_, State>> {
+        loop {
+            if let Some(state) = self.state.try_lock_for(Duration::from_millis(20)) {
+                return Some(state);
+            }
+            if self.watchdog.is_busy() {
+                return None;
+            }
+        }
+    }
+
+    /// Answers a command while a script holds the state.
+    fn while_busy(&self, args: &[Bytes]) -> Reply {
+        let is = |at: usize, word: &[u8]| {
+            args.get(at)
+                .is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+        };
+        if args.len() == 2 && is(0, b"script") && is(1, b"kill") {
+            return match self.watchdog.kill() {
+                Ok(reply) => reply,
+                Err(Stop::Error(text)) => Reply::Error(text.into_owned()),
+                Err(Stop::Block(wait)) => wait.on_timeout,
+            };
+        }
+        Reply::Error(script::BUSY.into())
     }
 }
 
@@ -85,7 +126,9 @@ impl Session {
 
     /// Executes a command without waiting.
     pub fn execute(&mut self, args: &[Bytes]) -> Outcome {
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.lock() else {
+            return Outcome::Reply(self.inner.while_busy(args));
+        };
         let now = self.inner.clock.now_micros();
         match dispatch::run(&mut state, &mut self.client, args, now) {
             Done::Reply(reply) => Outcome::Reply(reply),
@@ -137,7 +180,10 @@ impl Session {
     /// answers as after its timeout. [`Session::pipeline`] waits.
     pub fn execute_batch(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(commands.len());
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.lock() else {
+            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
+            return replies;
+        };
         let now = self.inner.clock.now_micros();
         for args in commands {
             replies.push(
@@ -175,7 +221,10 @@ impl Session {
         commands: &[Vec<Bytes>],
         replies: &mut Vec<Reply>,
     ) -> Option<Blocked> {
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.lock() else {
+            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
+            return None;
+        };
         let now = self.inner.clock.now_micros();
         for args in commands {
             match dispatch::run(&mut state, &mut self.client, args, now) {

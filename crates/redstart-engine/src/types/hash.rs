@@ -4,7 +4,10 @@ use super::{
     blob::Blob,
     dict::{Dict, Slot},
 };
-use crate::{config::Config, random::Random};
+use crate::{
+    config::Config,
+    random::{Draw, Random},
+};
 
 /// A map of fields to values.
 ///
@@ -124,15 +127,7 @@ impl Hash {
         }
     }
 
-    /// A field at random, by its place; [`Hash::at`] reads it.
-    pub(crate) fn random(&self, random: &mut Random) -> Option<Slot> {
-        match self {
-            Hash::Packed(pairs) if pairs.is_empty() => None,
-            Hash::Packed(pairs) => Some(random.below(pairs.len()) as Slot),
-            Hash::Table(dict) => dict.random(random),
-        }
-    }
-
+    /// What is at a place that [`Draw`] gave.
     pub(crate) fn at(&self, slot: Slot) -> Option<(&Blob, &Blob)> {
         match self {
             Hash::Packed(pairs) => pairs
@@ -155,6 +150,31 @@ impl Hash {
                 0
             }
             Hash::Table(dict) => dict.scan(cursor, count, visit),
+        }
+    }
+}
+
+impl Draw for Hash {
+    fn len(&self) -> usize {
+        Hash::len(self)
+    }
+
+    fn places(&self) -> usize {
+        match self {
+            Hash::Packed(pairs) => pairs.len(),
+            Hash::Table(dict) => dict.slots(),
+        }
+    }
+
+    fn is_taken(&self, place: Slot) -> bool {
+        self.at(place).is_some()
+    }
+
+    fn draw(&self, random: &mut Random) -> Option<Slot> {
+        match self {
+            Hash::Packed(pairs) if pairs.is_empty() => None,
+            Hash::Packed(pairs) => Some(random.below(pairs.len()) as Slot),
+            Hash::Table(dict) => dict.random(random),
         }
     }
 }

@@ -4,7 +4,11 @@ use super::{
     blob::Blob,
     dict::{Dict, Slot},
 };
-use crate::{config::Config, number::parse_int, random::Random};
+use crate::{
+    config::Config,
+    number::parse_int,
+    random::{Draw, Random},
+};
 
 /// A set of strings; sorted integers as long as it holds nothing else and not too many of them.
 #[derive(Clone)]
@@ -117,15 +121,7 @@ impl Set {
         }
     }
 
-    /// A member at random, by its place; [`Set::at`] reads it.
-    pub(crate) fn random(&self, random: &mut Random) -> Option<Slot> {
-        match self {
-            Set::Ints(ints) if ints.is_empty() => None,
-            Set::Ints(ints) => Some(random.below(ints.len()) as Slot),
-            Set::Table(dict) => dict.random(random),
-        }
-    }
-
+    /// What is at a place that [`Draw`] gave.
     pub(crate) fn at(&self, slot: Slot) -> Option<Blob> {
         match self {
             Set::Ints(ints) => ints.get(slot as usize).map(|&int| int_blob(int)),
@@ -141,6 +137,31 @@ impl Set {
                 0
             }
             Set::Table(dict) => dict.scan(cursor, count, |member, _| visit(member)),
+        }
+    }
+}
+
+impl Draw for Set {
+    fn len(&self) -> usize {
+        Set::len(self)
+    }
+
+    fn places(&self) -> usize {
+        match self {
+            Set::Ints(ints) => ints.len(),
+            Set::Table(dict) => dict.slots(),
+        }
+    }
+
+    fn is_taken(&self, place: Slot) -> bool {
+        self.at(place).is_some()
+    }
+
+    fn draw(&self, random: &mut Random) -> Option<Slot> {
+        match self {
+            Set::Ints(ints) if ints.is_empty() => None,
+            Set::Ints(ints) => Some(random.below(ints.len()) as Slot),
+            Set::Table(dict) => dict.random(random),
         }
     }
 }

@@ -6,7 +6,10 @@ use super::{
     blob::Blob,
     dict::{Dict, Slot},
 };
-use crate::{config::Config, random::Random};
+use crate::{
+    config::Config,
+    random::{Draw, Random},
+};
 
 /// Members with scores, in order of score and then of bytes.
 ///
@@ -253,11 +256,7 @@ impl SortedSet {
         doomed.len()
     }
 
-    /// A member at random, by its place; [`SortedSet::by_slot`] reads it.
-    pub(crate) fn random(&self, random: &mut Random) -> Option<Slot> {
-        self.scores.random(random)
-    }
-
+    /// What is at a place that [`Draw`] gave.
     pub(crate) fn by_slot(&self, slot: Slot) -> Option<(&Blob, f64)> {
         self.scores.at(slot).map(|(member, score)| (member, *score))
     }
@@ -270,6 +269,24 @@ impl SortedSet {
         }
         self.scores
             .scan(cursor, count, |member, score| visit(member, *score))
+    }
+}
+
+impl Draw for SortedSet {
+    fn len(&self) -> usize {
+        self.scores.len()
+    }
+
+    fn places(&self) -> usize {
+        self.scores.slots()
+    }
+
+    fn is_taken(&self, place: Slot) -> bool {
+        self.by_slot(place).is_some()
+    }
+
+    fn draw(&self, random: &mut Random) -> Option<Slot> {
+        self.scores.random(random)
     }
 }
 
