@@ -5,9 +5,9 @@
 //!
 //! # The error
 //!
-//! The worst case is arithmetic: everything of the previous window came at its very end and is forgotten evenly, so
-//! that a rolling window can see up to twice the limit less one; or it came at the very beginning, is long out of
-//! view, and still weighs.
+//! The worst case is arithmetic: a burst at the very end of a window is forgotten evenly all through the next
+//! one, so that a rolling window can see up to twice the limit less one. A burst at the very beginning is long out of
+//! view and still weighs, so that something is refused that the log would admit. Measured:
 //!
 #![doc = include_str!("sliding_counter/error.md")]
 //!
