@@ -42,6 +42,9 @@ pub(crate) mod flag {
     pub(crate) const NO_MULTI: u32 = 1 << 16;
     pub(crate) const ALLOW_BUSY: u32 = 1 << 17;
     pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 18;
+    /// What stands where keys would stand are channels: they have a slot but are no keys; not
+    /// shown by COMMAND.
+    pub(crate) const NOT_KEYS: u32 = 1 << 30;
     /// Runs at once inside MULTI instead of being queued (EXEC, DISCARD, …); not shown by COMMAND.
     pub(crate) const UNQUEUED: u32 = 1 << 31;
 }
@@ -202,24 +205,26 @@ fn no_subcommand(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     ))
 }
 
-/// One table a family.
-static FAMILIES: &[&[Spec]] = &[
-    commands::keys::COMMANDS,
-    commands::string::COMMANDS,
-    commands::list::COMMANDS,
-    commands::hash::COMMANDS,
-    commands::set::COMMANDS,
-    commands::sorted_set::COMMANDS,
-    commands::stream::COMMANDS,
-    commands::hyperloglog::COMMANDS,
-    commands::geo::COMMANDS,
-    commands::bitmap::COMMANDS,
-    commands::bloom::COMMANDS,
-    commands::pubsub::COMMANDS,
-    commands::transaction::COMMANDS,
-    commands::scripting::COMMANDS,
-    commands::connection::COMMANDS,
-    commands::server::COMMANDS,
+/// One table a family, with the name that COMMAND DOCS has for it.
+static FAMILIES: &[(&str, &[Spec])] = &[
+    ("generic", commands::keys::COMMANDS),
+    ("string", commands::string::COMMANDS),
+    ("list", commands::list::COMMANDS),
+    ("hash", commands::hash::COMMANDS),
+    ("set", commands::set::COMMANDS),
+    ("sorted-set", commands::sorted_set::COMMANDS),
+    ("stream", commands::stream::COMMANDS),
+    ("hyperloglog", commands::hyperloglog::COMMANDS),
+    ("geo", commands::geo::COMMANDS),
+    ("bitmap", commands::bitmap::COMMANDS),
+    ("bf", commands::bloom::COMMANDS),
+    ("pubsub", commands::pubsub::COMMANDS),
+    ("transactions", commands::transaction::COMMANDS),
+    ("scripting", commands::scripting::COMMANDS),
+    ("connection", commands::connection::COMMANDS),
+    ("server", commands::server::COMMANDS),
+    ("server", commands::database::COMMANDS),
+    ("generic", commands::sort::COMMANDS),
 ];
 
 static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
@@ -233,7 +238,19 @@ static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
 
 /// All commands, without their subcommands.
 pub(crate) fn all() -> impl Iterator<Item = &'static Spec> {
-    FAMILIES.iter().flat_map(|family| family.iter())
+    FAMILIES.iter().flat_map(|(_, family)| family.iter())
+}
+
+/// What COMMAND DOCS calls the command's family.
+pub(crate) fn group(spec: &Spec) -> &'static str {
+    let container = spec.full_name.split('|').next().unwrap_or_default();
+    if matches!(container, "echo" | "ping" | "select") {
+        return "connection";
+    }
+    FAMILIES
+        .iter()
+        .find(|(_, family)| family.iter().any(|other| other.name == container))
+        .map_or("generic", |(group, _)| group)
 }
 
 /// Ignores ASCII case by folding one bit: names that differ elsewhere are told apart on comparison.
@@ -252,6 +269,17 @@ pub(crate) fn command(name: &[u8]) -> Option<&'static Spec> {
             spec.name.as_bytes().eq_ignore_ascii_case(name)
         })
         .copied()
+}
+
+/// The command or subcommand that these arguments call, if there is one.
+pub(crate) fn lookup(args: &[Bytes]) -> Option<&'static Spec> {
+    let spec = command(args.first()?)?;
+    let word = match args.get(1) {
+        Some(word) if !spec.subcommands.is_empty() => word,
+        _ => return Some(spec),
+    };
+    let mut subs = spec.subcommands.iter();
+    subs.find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word))
 }
 
 /// The command or subcommand that these arguments call, with their number checked.
@@ -347,5 +375,83 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    /// `name arity flags first last step` of each command and subcommand, as redis-cli prints them.
+    #[test]
+    fn the_table_is_what_the_server_says() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let socket = dir.path().join("redis.sock");
+        let mut server = std::process::Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--unixsocket"])
+            .arg(&socket)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("redis-server 7.0 is needed: apt-get install redis-server");
+        let mut differences = Vec::new();
+        for spec in all() {
+            let Some(reply) = info(&socket, spec.name) else {
+                continue;
+            };
+            compare(spec, &reply, &mut differences);
+            for sub in spec.subcommands {
+                if let Some(reply) = info(&socket, sub.full_name) {
+                    compare(sub, &reply, &mut differences);
+                }
+            }
+        }
+        server.kill().expect("the server ends");
+        server.wait().expect("the server ends");
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+    }
+
+    fn compare(spec: &Spec, reply: &[String], differences: &mut Vec<String>) {
+        let mut flags: Vec<&str> = flag_names(spec.flags).collect();
+        flags.sort_unstable();
+        let (first, last, step) = spec.keys;
+        let ours = format!("{} {flags:?} {first} {last} {step}", spec.arity);
+        let mut theirs: Vec<&str> = reply[2..reply.len() - 3]
+            .iter()
+            .map(String::as_str)
+            .collect();
+        theirs.sort_unstable();
+        let keys = reply[reply.len() - 3..].join(" ");
+        let theirs = format!("{} {theirs:?} {keys}", reply[1]);
+        if ours != theirs {
+            differences.push(format!(
+                "{}\n ours: {ours}\n server: {theirs}",
+                spec.full_name
+            ));
+        }
+    }
+
+    /// The words of COMMAND INFO up to the step; `None` if the server has no such command.
+    fn info(socket: &std::path::Path, name: &str) -> Option<Vec<String>> {
+        use std::io::{BufRead, BufReader, Write};
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let mut stream = loop {
+            match std::os::unix::net::UnixStream::connect(socket) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+            }
+        };
+        write!(stream, "COMMAND INFO {name}\r\nQUIT\r\n").expect("the server listens");
+        let lines: Vec<String> = BufReader::new(stream)
+            .lines()
+            .map(|line| line.expect("a line"))
+            .collect();
+        if lines[1].starts_with("*-1") || lines[1].starts_with("$-1") {
+            return None;
+        }
+        // *1, *10, $len, name, :arity, *flags, +flag …, :first, :last, :step
+        let flags: usize = lines[5][1..].parse().expect("a number of flags");
+        let mut words = vec![lines[3].clone(), lines[4][1..].to_owned()];
+        words.extend(lines[6..6 + flags].iter().map(|flag| flag[1..].to_owned()));
+        words.extend(
+            lines[6 + flags..9 + flags]
+                .iter()
+                .map(|word| word[1..].to_owned()),
+        );
+        Some(words)
     }
 }
