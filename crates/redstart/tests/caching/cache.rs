@@ -231,11 +231,11 @@ matrix! {
         Ok(())
     }
 
-    async fn others_go_on_when_the_lease_of_a_dead_loader_is_over_and_its_late_fill_is_refused(backend: &Backend) -> anyhow::Result<()> {
+    async fn others_go_on_when_the_lease_of_a_dead_loader_is_over(backend: &Backend) -> anyhow::Result<()> {
         let (one, other) = two(backend).await?;
         let namespace = backend.namespace();
         let waiting: Cache<str, u64> = Cache::builder(&other, namespace).ttl(LONG).build()?;
-        // What a process that died a moment ago leaves behind: a lease, and later perhaps a fill.
+        // What a process that died a moment ago leaves behind: its lease.
         let entity = redstart::key::Keys::new(namespace, "cache")?.entity("k")?;
         let mut lease = redis::cmd("SET");
         lease.arg(entity.part("lease")).arg("the dead").arg("PX").arg(300);
