@@ -18,6 +18,8 @@ use crate::{
     client::Client,
     context::{Ctx, Origin},
     engine::State,
+    error::Stop,
+    number::{parse_double, parse_int},
     reply::{Protocol, Reply},
     types::blob::Blob,
 };
@@ -72,6 +74,13 @@ impl Blocking {
             .count()
     }
 
+    /// Whether this client waits.
+    pub(crate) fn is_blocked(&self, client: u64) -> bool {
+        self.waiters
+            .values()
+            .any(|waiter| waiter.client == client && waiter.done.is_none())
+    }
+
     /// The deadline of a waiting client.
     pub(crate) fn deadline(&self, number: u64) -> Option<i64> {
         self.waiters.get(&number)?.wait.deadline
@@ -82,6 +91,36 @@ impl Blocking {
         self.deadlines
             .first()
             .is_some_and(|&(deadline, _)| deadline <= now_ms)
+    }
+}
+
+/// A timeout argument in seconds, as the deadline that it means; `None` for 0, which is for ever.
+pub(crate) fn timeout_arg(cx: &Ctx<'_>, text: &[u8]) -> Result<Option<i64>, Stop> {
+    let seconds =
+        parse_double(text).ok_or(Stop::from("ERR timeout is not a float or out of range"))?;
+    let millis = (seconds * 1000.0).ceil();
+    // Redis converts without a check, and on x86 what is too large becomes the smallest integer.
+    let millis = if millis >= i64::MAX as f64 {
+        i64::MIN
+    } else {
+        millis as i64
+    };
+    deadline(cx, millis)
+}
+
+/// A timeout argument in milliseconds, as the deadline that it means.
+pub(crate) fn timeout_ms_arg(cx: &Ctx<'_>, text: &[u8]) -> Result<Option<i64>, Stop> {
+    let millis =
+        parse_int(text).ok_or(Stop::from("ERR timeout is not an integer or out of range"))?;
+    deadline(cx, millis)
+}
+
+fn deadline(cx: &Ctx<'_>, millis: i64) -> Result<Option<i64>, Stop> {
+    match millis {
+        ..0 => Err("ERR timeout is negative".into()),
+        0 => Ok(None),
+        // Beyond the end of time is for ever.
+        _ => Ok(millis.checked_add(cx.now_ms())),
     }
 }
 

@@ -1,18 +1,19 @@
 //! What a command handler works with: the keyspace as of one moment, on behalf of one client.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 
 use crate::{
     blocking::{Served, Wait},
     client::Client,
+    config::Config,
     engine::State,
     error::{CommandResult, Stop, WRONG_TYPE},
     keyspace::{Db, Entry, NEVER},
     notify,
-    registry::Spec,
+    random::Random,
+    registry::{Spec, flag},
     reply::{Protocol, Reply},
+    tracking,
     types::{Typed, Value, dict::Slot},
 };
 
@@ -86,6 +87,11 @@ impl<'a> Ctx<'a> {
                 }
             }
         }
+        if self.client.tracking.is_some() && spec.is(flag::READONLY) {
+            spec.each_key(args, |at| {
+                tracking::remember(self.state, self.client, &args[at])
+            });
+        }
         self.dirty = outer_dirty;
         self.rewritten = outer_rewritten;
         result
@@ -119,8 +125,10 @@ impl<'a> Ctx<'a> {
     #[inline]
     pub(crate) fn find(&mut self, key: &[u8]) -> Option<Slot> {
         let slot = self.peek(key)?;
-        let used = self.now_secs();
-        self.db().entry_mut(slot).used = used;
+        if !self.client.no_touch {
+            let used = self.now_secs();
+            self.db().entry_mut(slot).used = used;
+        }
         Some(slot)
     }
 
@@ -130,7 +138,7 @@ impl<'a> Ctx<'a> {
         let now = self.now_ms();
         let db = &self.state.dbs[self.client.db];
         let slot = db.find(key)?;
-        if db.entry(slot).deadline < now {
+        if db.entry(slot).is_expired(now) {
             self.expire(key);
             return None;
         }
@@ -192,6 +200,39 @@ impl<'a> Ctx<'a> {
         };
         match T::of_mut(&mut self.db().entry_mut(slot).value) {
             Some(value) => Ok(value),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// As [`Ctx::get_mut`], with the settings and the chance that the work may need beside it.
+    pub(crate) fn edit<T: Typed, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<Option<R>, Stop> {
+        let Some(slot) = self.find(key) else {
+            return Ok(None);
+        };
+        let state = &mut *self.state;
+        match T::of_mut(&mut state.dbs[self.client.db].entry_mut(slot).value) {
+            Some(value) => Ok(Some(work(value, &state.config, &mut state.random))),
+            None => Err(WRONG_TYPE.into()),
+        }
+    }
+
+    /// As [`Ctx::edit`], on a value that is made empty if the key is not there.
+    pub(crate) fn edit_or_create<T: Typed + Default, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<R, Stop> {
+        let slot = match self.find(key) {
+            Some(slot) => slot,
+            None => self.add(key, T::default().wrap(), NEVER),
+        };
+        let state = &mut *self.state;
+        match T::of_mut(&mut state.dbs[self.client.db].entry_mut(slot).value) {
+            Some(value) => Ok(work(value, &state.config, &mut state.random)),
             None => Err(WRONG_TYPE.into()),
         }
     }
@@ -275,6 +316,9 @@ impl<'a> Ctx<'a> {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
         }
+        if self.state.tracking.is_active() {
+            tracking::invalidate(self.state, self.client.id, key);
+        }
     }
 
     fn touch_watchers(&mut self, key: &[u8]) {
@@ -282,12 +326,7 @@ impl<'a> Ctx<'a> {
         let gone = db.find(key).is_none();
         if let Some(watchers) = db.watched.get_mut(key) {
             for watcher in watchers {
-                if watcher.was_expired && gone {
-                    // It was logically gone when WATCH ran; only now it went in fact, too.
-                    watcher.was_expired = false;
-                    continue;
-                }
-                watcher.touched.store(true, Ordering::Relaxed);
+                watcher.touch(gone);
             }
         }
     }

@@ -1,16 +1,18 @@
 //! The way of a command: found, checked, queued or run, its consequences settled.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 
 use crate::{
     blocking::{self, Wait},
-    client::Client,
+    client::{Answers, Client},
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, Stop},
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
-    slot,
+    slot, tracking,
 };
 
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
@@ -27,21 +29,73 @@ pub(crate) enum Done {
 /// Runs one command of a client and all that follows from it.
 pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_micros: i64) -> Done {
     tick(state, now_micros);
-    let protocol_before = client.protocol;
+    client.answers = match client.answers {
+        Answers::SkipNext => Answers::Skip,
+        Answers::Skip => Answers::On,
+        other => other,
+    };
     let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
     let result = process(&mut cx, args);
     finish(state, now_micros);
-    // HELLO answers in the protocol that it has just chosen.
-    let protocol = if client.protocol == protocol_before {
-        protocol_before
-    } else {
-        client.protocol
-    };
+    if client.row.is_some() || client.tracking.is_some() {
+        settle_client(client, args, now_micros);
+    }
+    // HELLO and RESET answer in the protocol that they have just chosen.
     match result {
-        Ok(reply) => Done::Reply(shape(reply, protocol)),
-        Err(Stop::Error(text)) => Done::Reply(Reply::Error(text.into_owned())),
+        Ok(reply) => Done::Reply(shape(reply, client.protocol)),
+        Err(Stop::Error(text)) => {
+            state.stats.errors += 1;
+            Done::Reply(Reply::Error(text.into_owned()))
+        }
         Err(Stop::Block(wait)) => Done::Wait(wait),
     }
+}
+
+/// What a command leaves behind on a client that others can see or that caches.
+fn settle_client(client: &mut Client, args: &[Bytes], now_micros: i64) {
+    let spec = registry::lookup(args);
+    client.update_row(spec.map(|spec| spec.full_name), now_micros);
+    // CLIENT CACHING is for the next command, or for a whole transaction.
+    let stays = client.multi.is_some() || spec.is_some_and(|s| s.full_name == "client|caching");
+    if let Some(tracking) = &mut client.tracking
+        && !stays
+    {
+        tracking.caching = None;
+    }
+}
+
+/// Until when (in unix milliseconds) a command has to wait because clients are paused.
+#[inline]
+pub(crate) fn paused(
+    state: &mut State,
+    client: &Client,
+    args: &[Bytes],
+    now_ms: i64,
+) -> Option<i64> {
+    let pause = state.pause.as_ref()?;
+    let (until, writes_only) = (pause.until, pause.writes_only);
+    if until <= now_ms {
+        state.pause = None;
+        state.paused.store(false, Ordering::Relaxed);
+        return None;
+    }
+    let may_write = |spec: &Spec| {
+        spec.is(flag::WRITE)
+            || matches!(
+                spec.name,
+                "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "script"
+            )
+    };
+    let affected = match registry::lookup(args) {
+        _ if !writes_only => true,
+        Some(spec) if spec.name == "exec" => client
+            .multi
+            .as_ref()
+            .is_some_and(|multi| multi.queue.iter().any(|(spec, _)| may_write(spec))),
+        Some(spec) => client.multi.is_none() && may_write(spec),
+        None => false,
+    };
+    affected.then_some(until)
 }
 
 /// The reply in the protocol's shape.
@@ -102,6 +156,9 @@ fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) -> (usize
 #[inline]
 pub(crate) fn finish(state: &mut State, now_micros: i64) {
     state.effects.flush();
+    if state.tracking.is_pending() {
+        tracking::broadcast(state);
+    }
     if !state.ready.is_empty() {
         blocking::serve_ready(state, now_micros);
     }
@@ -132,6 +189,18 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     let spec = registry::resolve(args)?;
     if !cx.client.authenticated && !spec.is(flag::NO_AUTH) {
         return Err("NOAUTH Authentication required.".into());
+    }
+    if cx.client.is_subscribed()
+        && cx.client.protocol == Protocol::Resp2
+        && !(spec.is(flag::PUBSUB) && spec.is(flag::NOSCRIPT))
+        && !matches!(spec.name, "ping" | "quit" | "reset")
+    {
+        return Err(format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+             are allowed in this context",
+            spec.full_name
+        )
+        .into());
     }
     if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
         return Err("ERR Command not allowed inside a transaction".into());

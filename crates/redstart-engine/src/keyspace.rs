@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hashbrown::HashMap;
@@ -16,8 +19,8 @@ use crate::{
     },
 };
 
-/// The deadline of a key that has none.
-pub(crate) const NEVER: i64 = i64::MAX;
+/// The deadline of a key that has none. A real one is never 0: what is due is deleted at once.
+pub(crate) const NEVER: i64 = 0;
 
 /// A key's value and what is known about it; 40 bytes, so a cell of the table is a cache line.
 #[derive(Clone)]
@@ -29,6 +32,20 @@ pub(crate) struct Entry {
     pub(crate) used: u32,
 }
 
+impl Entry {
+    /// About how many bytes the entry takes up, its key's own heap bytes not counted.
+    pub(crate) fn size(&self) -> usize {
+        // The cell of the slab and its share of the hash table over it.
+        size_of::<Entry>() + size_of::<Blob>() + 6 + self.value.heap_size()
+    }
+
+    /// Whether the key is gone by now. At its deadline a key is still there.
+    #[inline]
+    pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
+        self.deadline < now_ms && self.deadline != NEVER
+    }
+}
+
 /// A client that WATCHes a key.
 pub(crate) struct Watcher {
     pub(crate) client: u64,
@@ -36,6 +53,18 @@ pub(crate) struct Watcher {
     pub(crate) touched: Arc<AtomicBool>,
     /// The key was past its deadline already when WATCH ran: its removal is no change.
     pub(crate) was_expired: bool,
+}
+
+impl Watcher {
+    /// The key has changed; `gone` if it does not exist now.
+    pub(crate) fn touch(&mut self, gone: bool) {
+        if self.was_expired && gone {
+            // It was logically gone when WATCH ran; only now it went in fact, too.
+            self.was_expired = false;
+        } else {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// One numbered database.
@@ -149,7 +178,7 @@ impl Db {
         }
         let mut found = Vec::new();
         self.sweep = self.dict.scan(self.sweep, budget, |key, entry| {
-            if entry.deadline < now_ms {
+            if entry.is_expired(now_ms) {
                 found.push(key.clone());
             }
         });
@@ -166,6 +195,10 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Blob> {
         self.dict.keys()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.dict.contains(key)
     }
 
     pub(crate) fn len(&self) -> usize {

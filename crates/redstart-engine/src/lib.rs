@@ -28,8 +28,9 @@
 //! | `keyspace.rs` | a database: keys, values, deadlines, watchers, queues of waiting clients |
 //! | `blocking.rs` | clients that wait, and how they are served |
 //! | `effect.rs` | what changed, as commands that repeat it: the source of the log |
-//! | `notify.rs`, `pubsub.rs` | keyspace events; channels |
+//! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `clock.rs` | the one clock |
+//! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file a family: parse arguments, call the type, shape the reply |
 //! | `number.rs`, `glob.rs`, `slot.rs`, `error.rs` | parsing and printing numbers, patterns, hash slots, shared error texts |
@@ -85,14 +86,18 @@ mod engine;
 mod error;
 mod glob;
 mod keyspace;
+mod long_double;
 mod notify;
 mod number;
 mod pubsub;
 mod random;
 mod registry;
 mod reply;
+mod scan;
+mod script;
 mod session;
 mod slot;
+mod tracking;
 mod types;
 
 pub use clock::Clock;

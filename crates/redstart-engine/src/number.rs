@@ -49,6 +49,23 @@ pub(crate) fn range_arg(text: &[u8], min: i64, max: i64, error: &'static str) ->
     }
 }
 
+/// An integer argument that must fit C's `int`.
+pub(crate) fn i32_arg(text: &[u8]) -> Result<i32, Stop> {
+    i32::try_from(int_arg(text)?).map_err(|_| {
+        "ERR value is out of range, value must between -2147483648 and 2147483647".into()
+    })
+}
+
+/// An integer argument that must not be negative.
+pub(crate) fn positive_arg(text: &[u8]) -> Result<i64, Stop> {
+    range_arg(
+        text,
+        0,
+        i64::MAX,
+        "ERR value is out of range, must be positive",
+    )
+}
+
 /// Parses a float as C's `strtod` over the whole string, refusing NaN and overflow as Redis does.
 pub(crate) fn parse_double(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(text).ok()?;

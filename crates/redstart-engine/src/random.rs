@@ -25,3 +25,49 @@ impl Random {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 }
+
+/// Something that members can be drawn from by their place.
+pub(crate) trait Draw {
+    fn len(&self) -> usize;
+
+    /// Places are below this.
+    fn places(&self) -> usize;
+
+    fn is_taken(&self, place: u32) -> bool;
+
+    fn draw(&self, random: &mut Random) -> Option<u32>;
+
+    /// `count` different places, or all of them if there are fewer.
+    fn sample(&self, random: &mut Random, count: usize) -> Vec<u32> {
+        if count.saturating_mul(3) < self.len() {
+            let mut seen = hashbrown::HashSet::with_capacity(count);
+            let mut drawn = Vec::with_capacity(count);
+            while drawn.len() < count {
+                let Some(place) = self.draw(random) else {
+                    break;
+                };
+                if seen.insert(place) {
+                    drawn.push(place);
+                }
+            }
+            return drawn;
+        }
+        let mut all: Vec<u32> = (0..self.places() as u32)
+            .filter(|&place| self.is_taken(place))
+            .collect();
+        if count >= all.len() {
+            return all;
+        }
+        for at in 0..count {
+            let other = at + random.below(all.len() - at);
+            all.swap(at, other);
+        }
+        all.truncate(count);
+        all
+    }
+
+    /// `count` places, the same one perhaps several times.
+    fn sample_with_repeats(&self, random: &mut Random, count: usize) -> Vec<u32> {
+        (0..count).map_while(|_| self.draw(random)).collect()
+    }
+}

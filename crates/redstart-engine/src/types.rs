@@ -44,6 +44,19 @@ impl Value {
         }
     }
 
+    /// About how many bytes the value holds on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        match self {
+            Value::Str(value) => value.heap_size(),
+            Value::List(_)
+            | Value::Hash(_)
+            | Value::Set(_)
+            | Value::SortedSet(_)
+            | Value::Stream(_)
+            | Value::Bloom(_) => 64,
+        }
+    }
+
     /// What OBJECT ENCODING says.
     pub(crate) fn encoding(&self) -> &'static str {
         match self {

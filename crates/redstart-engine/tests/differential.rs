@@ -3,6 +3,8 @@
 //! To add a case, write a test that calls [`compare`] with lines of commands; see the `quote` rules
 //! at [`split`]. Lines starting with `@2` or `@3` are sent by a second or third client. Where Redis's
 //! order is not defined (members of a set), start the line with `~`: arrays are then compared sorted.
+//! A line that starts with `&` must block; the line `?` with the same client reads what came of it,
+//! and `!` checks that the client still waits.
 
 #![allow(clippy::unwrap_used)]
 
@@ -14,7 +16,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Engine, Outcome, Protocol, Reply, Session};
+use redstart_engine::{Blocked, Engine, Outcome, Protocol, Reply, Session};
 
 mod differential {
     mod bitmap;
@@ -222,10 +224,16 @@ pub(crate) fn sorted(reply: Reply) -> Reply {
 
 /// The engine and a server side by side, each with three clients.
 pub(crate) struct Pair {
-    pub(crate) engine: Engine,
-    pub(crate) sessions: Vec<Session>,
-    pub(crate) wires: Vec<Wire>,
+    engine: Engine,
+    sessions: Vec<Session>,
+    wires: Vec<Wire>,
     protocol: Protocol,
+    /// To ask the server how many clients wait.
+    monitor: Wire,
+    /// What the engine's clients wait for.
+    blocked: [Option<Blocked>; 3],
+    /// All of them are shown when the pair is dropped.
+    differences: Vec<String>,
 }
 
 impl Pair {
@@ -249,7 +257,38 @@ impl Pair {
             sessions,
             wires,
             protocol,
+            monitor: server.connect(),
+            blocked: [None, None, None],
+            differences: Vec::new(),
         }
+    }
+
+    fn block(&mut self, client: usize, args: &[Bytes]) {
+        let waiting = self.waiting_on_server();
+        self.wires[client].send(args);
+        match self.sessions[client].execute(args) {
+            Outcome::Blocked(blocked) => self.blocked[client] = Some(blocked),
+            Outcome::Reply(reply) => panic!("{args:?} did not block: {reply:?}"),
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while self.waiting_on_server() == waiting {
+            assert!(
+                Instant::now() < deadline,
+                "the server does not block: {args:?}"
+            );
+        }
+    }
+
+    fn waiting_on_server(&mut self) -> usize {
+        let info = match self.monitor.call(&split("INFO clients")) {
+            Reply::Bulk(text) => String::from_utf8_lossy(&text).into_owned(),
+            other => panic!("{other:?}"),
+        };
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("blocked_clients:"));
+        line.and_then(|count| count.trim().parse().ok())
+            .expect("the number of blocked clients")
     }
 
     /// Sends one line to both and compares.
@@ -267,16 +306,36 @@ impl Pair {
                     unordered = true;
                     rest = rest[1..].trim_start();
                 }
+                '&' => return self.block(client, &split(&rest[1..])),
+                '!' => {
+                    let blocked = self.blocked[client].as_mut().expect("no waiting client");
+                    assert_eq!(blocked.try_take(), None, "{line}");
+                    return;
+                }
                 _ => break,
             }
         }
-        let args = split(rest);
-        let theirs = self.wires[client].call(&args);
-        let mut ours = match self.sessions[client].execute(&args) {
-            Outcome::Reply(reply) => reply,
-            Outcome::Blocked(_) => panic!("blocked: {line}"),
-        };
-        let mut theirs = theirs;
+        let (mut ours, mut theirs);
+        if rest == "?" {
+            theirs = self.wires[client].read();
+            let mut blocked = self.blocked[client].take().expect("no waiting client");
+            ours = blocked
+                .try_take()
+                .unwrap_or_else(|| panic!("still blocked: {line}"));
+        } else {
+            let args = split(rest);
+            theirs = self.wires[client].call(&args);
+            ours = match self.sessions[client].execute(&args) {
+                Outcome::Reply(reply) => reply,
+                Outcome::Blocked(mut blocked) => {
+                    // The server's timeout was short, since it has answered.
+                    self.engine.advance(Duration::from_millis(100));
+                    blocked
+                        .try_take()
+                        .unwrap_or_else(|| panic!("still blocked: {line}"))
+                }
+            };
+        }
         if self.protocol == Protocol::Resp3 {
             // Both are `_` on the wire.
             ours = nil_array_to_nil(ours);
@@ -284,10 +343,19 @@ impl Pair {
         if unordered {
             (ours, theirs) = (sorted(ours), sorted(theirs));
         }
-        assert!(
-            same(&ours, &theirs),
-            "{line}\n engine: {ours:?}\n server: {theirs:?}"
-        );
+        if !same(&ours, &theirs) {
+            self.differences
+                .push(format!("{line}\n engine: {ours:?}\n server: {theirs:?}"));
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.differences.is_empty() && !std::thread::panicking() {
+            let protocol = self.protocol;
+            panic!("{protocol:?}:\n{}", self.differences.join("\n"));
+        }
     }
 }
 
@@ -314,5 +382,12 @@ pub(crate) fn compare(script: &str) {
                 pair.line(line);
             }
         }
+        let found = std::mem::take(&mut pair.differences);
+        assert!(
+            found.is_empty(),
+            "{protocol:?}: {} differ\n{}",
+            found.len(),
+            found.join("\n")
+        );
     }
 }

@@ -139,6 +139,7 @@ macro_rules! matrix {
     )*) => { $(
         // The body stands outside the module, so that it sees what the test file sees and the
         // compiler points at it when it is wrong.
+        #[allow(clippy::unwrap_used, reason = "it is a test")]
         async fn $name($backend: $type) -> $result $body
 
         mod $name {

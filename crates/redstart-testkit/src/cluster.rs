@@ -1,6 +1,6 @@
 //! A Cluster on loopback, formed without redis-cli.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use tokio::task::JoinSet;
@@ -252,12 +252,19 @@ impl Cluster {
     ///
     /// When it is not the master within a minute.
     pub async fn failover(&self, replica: usize) -> Result<()> {
-        self.nodes[replica]
-            .command(&["CLUSTER", "FAILOVER"])
-            .await?;
+        let node = &self.nodes[replica];
+        let mut asked: Option<Instant> = None;
         wait_until("an orderly failover", PATIENCE, async || {
-            let role = self.nodes[replica].role().await.ok()?;
-            (role == "master").then_some(())
+            if node.role().await.ok()? == "master" {
+                return Some(());
+            }
+            // The servers give up after five seconds, as when the master was not yet ready to
+            // stand back; then it has to be asked for again.
+            if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(6)) {
+                node.command(&["CLUSTER", "FAILOVER"]).await.ok()?;
+                asked = Some(Instant::now());
+            }
+            None
         })
         .await?;
         self.wait_whole().await
@@ -271,7 +278,7 @@ impl Cluster {
     /// When that is not so within a minute.
     pub async fn wait_whole(&self) -> Result<()> {
         wait_until("the cluster to be whole", PATIENCE, async || {
-            let mut agreed: Option<Vec<(String, Vec<(u16, u16)>)>> = None;
+            let mut agreed: Option<Vec<(String, Slots)>> = None;
             for node in self.nodes.iter().filter(|node| node.is_up()) {
                 if !whole(node).await.ok()? {
                     return None;
@@ -294,15 +301,22 @@ impl Cluster {
         .await
     }
 
-    /// Waits until `node`, which came back, follows a master and is in step with it.
+    /// Waits until `node`, which came back, follows a master, is in step with it, and every node
+    /// that is up knows that.
     ///
     /// # Errors
     ///
     /// When it does not within a minute.
     pub async fn wait_replica(&self, node: usize) -> Result<()> {
         wait_until("a node to return as a replica", PATIENCE, async || {
-            let role = self.nodes[node].role().await.ok()?;
-            (role == "slave").then_some(())
+            for other in self.nodes.iter().filter(|other| other.is_up()) {
+                let rows = table(other).await.ok()?;
+                let row = rows.into_iter().find(|row| row.id == self.ids[node])?;
+                if row.failed || row.master.is_none() {
+                    return None;
+                }
+            }
+            Some(())
         })
         .await?;
         self.nodes[node].wait_in_step().await
@@ -467,6 +481,9 @@ impl SlotMigration<'_> {
     }
 }
 
+/// Ranges of slots, ends included.
+type Slots = Vec<(u16, u16)>;
+
 /// One line of `CLUSTER NODES`.
 #[derive(Debug)]
 struct Row {
@@ -474,7 +491,7 @@ struct Row {
     master: Option<String>,
     failed: bool,
     handshake: bool,
-    slots: Vec<(u16, u16)>,
+    slots: Slots,
 }
 
 impl Row {

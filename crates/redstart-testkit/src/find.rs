@@ -38,24 +38,30 @@ pub fn server(kind: Kind) -> Result<PathBuf> {
         .ok_or_else(|| missing(name))
 }
 
-/// The folder of Postgres's programs (`initdb`, `postgres`, `pg_isready`, `psql`).
+/// The folder of Postgres's programs (`initdb`, `postgres`, `psql`).
 ///
 /// # Errors
 ///
 /// When there is none; the message names the command that installs it.
 pub fn postgres_bin() -> Result<PathBuf> {
-    let complete =
-        |dir: &Path| is_program(&dir.join("initdb")) && is_program(&dir.join("postgres"));
+    let complete = |dir: &Path| {
+        ["initdb", "postgres", "psql"]
+            .iter()
+            .all(|name| is_program(&dir.join(name)))
+    };
     if let Some(dir) = std::env::var_os("REDSTART_POSTGRES_BIN").map(PathBuf::from) {
         return match complete(&dir) {
             true => Ok(dir),
             false => Err(anyhow!(
-                "REDSTART_POSTGRES_BIN names {}, which has no initdb and postgres",
+                "REDSTART_POSTGRES_BIN names {}, which lacks initdb, postgres or psql",
                 dir.display()
             )),
         };
     }
-    let on_path = on_path("initdb").and_then(|path| path.parent().map(Path::to_owned));
+    // What is on the `PATH` may be a link to one program of a folder that has them all.
+    let on_path = on_path("initdb")
+        .and_then(|path| path.canonicalize().ok())
+        .and_then(|path| path.parent().map(Path::to_owned));
     let mut debian: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
         .into_iter()
         .flatten()

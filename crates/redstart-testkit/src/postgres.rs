@@ -183,7 +183,6 @@ impl Postgres {
         let settings = [
             "listen_addresses=127.0.0.1",
             "fsync=off",
-            "synchronous_commit=off",
             "full_page_writes=off",
             "shared_buffers=16MB",
             "max_connections=50",

@@ -1,6 +1,6 @@
 //! A Sentinel group on loopback.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 
@@ -117,11 +117,7 @@ impl Sentinel {
     ///
     /// When no sentinel is up.
     pub async fn master(&self) -> Result<usize> {
-        let sentinel = self
-            .sentinels
-            .iter()
-            .find(|sentinel| sentinel.is_up())
-            .context("no sentinel is up")?;
+        let sentinel = self.any_sentinel()?;
         let port = master_port(sentinel).await?;
         self.servers
             .iter()
@@ -154,22 +150,38 @@ impl Sentinel {
             (role == "master").then_some(new)
         })
         .await
+        .with_context(|| self.sentinels.iter().map(tail).collect::<String>())
     }
 
     /// Has the sentinels replace the master although it is well. Returns the new master.
     ///
     /// # Errors
     ///
-    /// When the sentinels refuse, as they do shortly after another failover, or do not finish.
+    /// When they have not within a minute.
     pub async fn failover(&self) -> Result<usize> {
         let old = self.master().await?;
-        let sentinel = self
-            .sentinels
-            .iter()
-            .find(|sentinel| sentinel.is_up())
-            .context("no sentinel is up")?;
-        sentinel.command(&["SENTINEL", "FAILOVER", NAME]).await?;
+        let sentinel = self.any_sentinel()?;
+        let mut asked: Option<Instant> = None;
+        wait_until("the sentinels to replace a master", PATIENCE, async || {
+            if self.master().await.ok()? != old {
+                return Some(());
+            }
+            // They refuse shortly after another failover, and give up when no replica has been
+            // heard of lately; then they have to be asked again.
+            if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(6)) {
+                let _ = sentinel.command(&["SENTINEL", "FAILOVER", NAME]).await;
+                asked = Some(Instant::now());
+            }
+            None
+        })
+        .await
+        .with_context(|| tail(sentinel))?;
         self.wait_promotion(old).await
+    }
+
+    fn any_sentinel(&self) -> Result<&Server> {
+        let up = self.sentinels.iter().find(|sentinel| sentinel.is_up());
+        up.context("no sentinel is up")
     }
 
     /// Waits until `server`, which came back, follows the master and is in step with it.
@@ -198,4 +210,12 @@ async fn state(sentinel: &Server) -> Result<Vec<String>> {
     let mut state: Vec<String> = sentinel.query(&["SENTINEL", "MASTER", NAME]).await?;
     state.truncate(state.len() / 2 * 2);
     Ok(state)
+}
+
+/// The end of a sentinel's log, for the message of a failure.
+fn tail(sentinel: &Server) -> String {
+    let log = sentinel.log();
+    let lines: Vec<&str> = log.lines().collect();
+    let last = lines[lines.len().saturating_sub(15)..].join("\n");
+    format!("sentinel on port {}:\n{last}\n", sentinel.port())
 }

@@ -513,6 +513,10 @@ impl Server {
             command.arg("--sentinel");
         }
         command.current_dir(self.dir.path());
+        // What it says before it knows where its log is, such as what it does not understand.
+        let output = self.dir.path().join("output");
+        let file = std::fs::File::create(&output).map_err(|error| Launch::Failed(error.into()))?;
+        command.stderr(file);
         let logged = self.log().len();
         let process = Process::spawn(command).map_err(Launch::Failed)?;
         *self.process.lock().unwrap_or_else(PoisonError::into_inner) = Some(process);
@@ -522,8 +526,9 @@ impl Server {
             if self.pid().is_none() {
                 let log = self.log();
                 let log = log.get(logged..).unwrap_or(&log);
+                let said = std::fs::read_to_string(&output).unwrap_or_default();
                 let error = anyhow!(
-                    "{:?} on port {} ended at once:\n{log}",
+                    "{:?} on port {} ended at once:\n{said}{log}",
                     self.kind,
                     self.port
                 );

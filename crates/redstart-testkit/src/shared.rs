@@ -26,15 +26,9 @@ pub const CLUSTER_URL: &str = "REDSTART_TEST_CLUSTER_URL";
 #[derive(Debug)]
 pub struct SharedServer {
     url: String,
-    // Kept alive by the static that holds it; killed with the process.
-    _own: Own,
-}
-
-#[derive(Debug)]
-enum Own {
-    Nothing,
-    Server(#[allow(dead_code, reason = "held, so that it runs on")] Server),
-    Cluster(#[allow(dead_code, reason = "held, so that it runs on")] Cluster),
+    // Held by the static that holds this, and killed with the process. `None` when somebody else
+    // started it.
+    _own: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 impl SharedServer {
@@ -65,7 +59,7 @@ pub async fn shared(kind: Kind) -> Result<&'static SharedServer> {
         let server = Server::builder(kind).start().await?;
         Ok(SharedServer {
             url: server.url(),
-            _own: Own::Server(server),
+            _own: Some(Box::new(server)),
         })
     })
     .await
@@ -85,7 +79,7 @@ pub async fn shared_cluster() -> Result<&'static SharedServer> {
             let cluster = start_shared_cluster().await?;
             Ok(SharedServer {
                 url: cluster.url(),
-                _own: Own::Cluster(cluster),
+                _own: Some(Box::new(cluster)),
             })
         })
         .await
@@ -116,8 +110,5 @@ pub(crate) fn variables() -> impl Iterator<Item = (&'static str, &'static str)> 
 
 fn given(variable: &str) -> Option<SharedServer> {
     let url = std::env::var(variable).ok().filter(|url| !url.is_empty())?;
-    Some(SharedServer {
-        url,
-        _own: Own::Nothing,
-    })
+    Some(SharedServer { url, _own: None })
 }

@@ -42,11 +42,6 @@ matrix! {
         assert!(process.wait().await?.success());
         Ok(())
     }
-
-    #[ignore = "shows that attributes reach every test: it would fail"]
-    async fn attributes_reach_every_test(_backend: &Backend) -> Result<()> {
-        anyhow::bail!("this test was to be ignored")
-    }
 }
 
 #[tokio::test]

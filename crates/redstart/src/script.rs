@@ -52,13 +52,17 @@ impl Script {
 
     /// The Lua source.
     pub fn source(&self) -> &'static str {
+        #[cfg(debug_assertions)]
+        if let Some(broken) = broken(self.name) {
+            return broken;
+        }
         self.source
     }
 
     /// The SHA-1 of the source in hexadecimal, as `EVALSHA` takes it.
     pub fn digest(&self) -> &str {
         self.digest
-            .get_or_init(|| sha1_smol::Sha1::from(self.source).digest().to_string())
+            .get_or_init(|| sha1_smol::Sha1::from(self.source()).digest().to_string())
     }
 
     /// Starts a call on the keys of one entity.
@@ -71,6 +75,22 @@ impl Script {
             idempotent: false,
         }
     }
+}
+
+/// Debug builds can break one script on purpose, to prove that whoever checks a promise notices:
+/// `REDSTART_BREAK_SCRIPT='mutex.release=return 1'`.
+#[cfg(debug_assertions)]
+fn broken(name: &str) -> Option<&'static str> {
+    static BROKEN: OnceLock<Option<(String, String)>> = OnceLock::new();
+    let broken = BROKEN.get_or_init(|| {
+        let text = std::env::var("REDSTART_BREAK_SCRIPT").ok()?;
+        let (name, source) = text.split_once('=')?;
+        Some((name.to_owned(), source.to_owned()))
+    });
+    broken
+        .as_ref()
+        .filter(|(broken, _)| broken == name)
+        .map(|(_, source)| source.as_str())
 }
 
 struct Args(Cmd);
@@ -115,7 +135,7 @@ impl<'a> Call<'a> {
     fn command(&self, by_source: bool) -> Cmd {
         let mut cmd = Cmd::with_capacity(8 + self.keys.len(), 128);
         if by_source {
-            cmd.arg("EVAL").arg(self.script.source);
+            cmd.arg("EVAL").arg(self.script.source());
         } else {
             cmd.arg("EVALSHA").arg(self.script.digest());
         }

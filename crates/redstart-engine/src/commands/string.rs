@@ -4,39 +4,310 @@ use bytes::Bytes;
 
 use crate::{
     context::Ctx,
-    error::{CommandResult, SYNTAX, Stop},
+    error::{CommandResult, NOT_FLOAT, NOT_INTEGER, STRING_TOO_LONG, SYNTAX, Stop},
     keyspace::NEVER,
+    long_double::LongDouble,
     notify::class,
-    number::{self, int_arg},
+    number::{int_arg, int_bytes},
     registry::{Spec, flag::*},
     reply::Reply,
     types::{Value, string::Str},
 };
 
 pub(crate) static COMMANDS: &[Spec] = &[
+    Spec::new("append", 3, WRITE | DENYOOM | FAST, (1, 1, 1), append),
+    Spec::new("decr", 2, WRITE | DENYOOM | FAST, (1, 1, 1), decr),
+    Spec::new("decrby", 3, WRITE | DENYOOM | FAST, (1, 1, 1), decrby),
     Spec::new("get", 2, READONLY | FAST, (1, 1, 1), get),
-    Spec::new("set", -3, WRITE | DENYOOM, (1, 1, 1), set),
-    Spec::new("incrby", 3, WRITE | DENYOOM | FAST, (1, 1, 1), incrby),
+    Spec::new("getdel", 2, WRITE | FAST, (1, 1, 1), getdel),
+    Spec::new("getex", -2, WRITE | FAST, (1, 1, 1), getex),
+    Spec::new("getrange", 4, READONLY, (1, 1, 1), getrange),
+    Spec::new("getset", 3, WRITE | DENYOOM | FAST, (1, 1, 1), getset),
     Spec::new("incr", 2, WRITE | DENYOOM | FAST, (1, 1, 1), incr),
+    Spec::new("incrby", 3, WRITE | DENYOOM | FAST, (1, 1, 1), incrby),
+    Spec::new(
+        "incrbyfloat",
+        3,
+        WRITE | DENYOOM | FAST,
+        (1, 1, 1),
+        incrbyfloat,
+    ),
+    Spec::new("lcs", -3, READONLY, (1, 2, 1), lcs),
+    Spec::new("mget", -2, READONLY | FAST, (1, -1, 1), mget),
+    Spec::new("mset", -3, WRITE | DENYOOM, (1, -1, 2), mset),
+    Spec::new("msetnx", -3, WRITE | DENYOOM, (1, -1, 2), msetnx),
+    Spec::new("psetex", 4, WRITE | DENYOOM, (1, 1, 1), psetex),
+    Spec::new("set", -3, WRITE | DENYOOM, (1, 1, 1), set),
+    Spec::new("setex", 4, WRITE | DENYOOM, (1, 1, 1), setex),
+    Spec::new("setnx", 3, WRITE | DENYOOM | FAST, (1, 1, 1), setnx),
+    Spec::new("setrange", 4, WRITE | DENYOOM, (1, 1, 1), setrange),
+    Spec::new("strlen", 2, READONLY | FAST, (1, 1, 1), strlen),
+    Spec::new("substr", 4, READONLY, (1, 1, 1), getrange),
 ];
 
 fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(cx.get::<Str>(&args[1])?.map(Str::to_bytes).into())
 }
 
-fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    if args.len() > 3 {
-        return Err(SYNTAX.into());
+/// A time to live or a deadline as SET and GETEX are given it.
+struct Expiry<'a> {
+    value: &'a Bytes,
+    seconds: bool,
+    absolute: bool,
+}
+
+impl Expiry<'_> {
+    /// The deadline in unix milliseconds.
+    fn deadline(&self, cx: &Ctx<'_>, command: &str) -> Result<i64, Stop> {
+        let invalid =
+            || Stop::Error(format!("ERR invalid expire time in '{command}' command").into());
+        let value = int_arg(self.value)?;
+        if value <= 0 {
+            return Err(invalid());
+        }
+        let millis = if self.seconds {
+            value.checked_mul(1000)
+        } else {
+            Some(value)
+        };
+        let base = if self.absolute { 0 } else { cx.now_ms() };
+        millis
+            .and_then(|millis| millis.checked_add(base))
+            .ok_or_else(invalid)
     }
-    let _ = NEVER;
-    cx.put(&args[1], Value::Str(Str::new(&args[2])));
-    cx.notify(class::STRING, "set", &args[1]);
+}
+
+/// The options that SET and GETEX share, by name.
+#[derive(Default)]
+struct Options<'a> {
+    only_new: bool,
+    only_existing: bool,
+    get: bool,
+    keep_ttl: bool,
+    persist: bool,
+    expiry: Option<Expiry<'a>>,
+}
+
+impl<'a> Options<'a> {
+    fn parse(args: &'a [Bytes], for_set: bool) -> Result<Options<'a>, Stop> {
+        let mut options = Options::default();
+        let mut rest = args.iter();
+        while let Some(arg) = rest.next() {
+            let is = |name: &[u8]| arg.eq_ignore_ascii_case(name);
+            let timed = options.expiry.is_some() || options.keep_ttl || options.persist;
+            if for_set && is(b"nx") && !options.only_existing {
+                options.only_new = true;
+            } else if for_set && is(b"xx") && !options.only_new {
+                options.only_existing = true;
+            } else if for_set && is(b"get") {
+                options.get = true;
+            } else if for_set && is(b"keepttl") && options.expiry.is_none() {
+                options.keep_ttl = true;
+            } else if !for_set && is(b"persist") && options.expiry.is_none() {
+                options.persist = true;
+            } else if !timed && (is(b"ex") || is(b"px") || is(b"exat") || is(b"pxat")) {
+                let value = rest.next().ok_or(Stop::from(SYNTAX))?;
+                let seconds = is(b"ex") || is(b"exat");
+                let absolute = is(b"exat") || is(b"pxat");
+                options.expiry = Some(Expiry {
+                    value,
+                    seconds,
+                    absolute,
+                });
+            } else {
+                return Err(SYNTAX.into());
+            }
+        }
+        Ok(options)
+    }
+}
+
+fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (key, value) = (&args[1], &args[2]);
+    if args.len() == 3 {
+        store(cx, key, value, Some(NEVER));
+        return Ok(Reply::OK);
+    }
+    let options = Options::parse(&args[3..], true)?;
+    let deadline = match &options.expiry {
+        Some(expiry) => Some(expiry.deadline(cx, "set")?),
+        None => None,
+    };
+    let old = if options.get {
+        Some(get(cx, args)?)
+    } else {
+        None
+    };
+    if options.only_new || options.only_existing {
+        let found = cx.exists(key);
+        if (options.only_new && found) || (options.only_existing && !found) {
+            return Ok(old.unwrap_or(Reply::Nil));
+        }
+    }
+    let until = if options.keep_ttl {
+        None
+    } else {
+        Some(deadline.unwrap_or(NEVER))
+    };
+    store(cx, key, value, until);
+    if let Some(deadline) = deadline {
+        cx.notify(class::GENERIC, "expire", key);
+        propagate_set_until(cx, key, value, deadline);
+    } else if options.get {
+        let kept = args
+            .iter()
+            .filter(|arg| !arg.eq_ignore_ascii_case(b"get"))
+            .cloned();
+        // The key and the value stay even if they read "get".
+        let kept = args[..3].iter().cloned().chain(
+            kept.skip(
+                args[..3]
+                    .iter()
+                    .filter(|arg| !arg.eq_ignore_ascii_case(b"get"))
+                    .count(),
+            ),
+        );
+        cx.propagate(kept.collect::<Vec<_>>());
+    }
+    Ok(old.unwrap_or(Reply::OK))
+}
+
+fn propagate_set_until(cx: &mut Ctx<'_>, key: &Bytes, value: &Bytes, deadline: i64) {
+    if cx.state.effects.enabled() {
+        let words = [Bytes::from_static(b"SET"), key.clone(), value.clone()];
+        let until = [Bytes::from_static(b"PXAT"), int_bytes(deadline)];
+        cx.propagate(words.into_iter().chain(until));
+    }
+}
+
+fn store(cx: &mut Ctx<'_>, key: &Bytes, value: &Bytes, deadline: Option<i64>) {
+    cx.put_until(key, Value::Str(Str::new(value)), deadline);
+    cx.notify(class::STRING, "set", key);
     cx.dirty(1);
+}
+
+fn setnx(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if cx.exists(&args[1]) {
+        return Ok(Reply::ZERO);
+    }
+    store(cx, &args[1], &args[2], Some(NEVER));
+    Ok(Reply::ONE)
+}
+
+fn setex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    set_for(cx, args, true, "setex")
+}
+
+fn psetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    set_for(cx, args, false, "psetex")
+}
+
+fn set_for(cx: &mut Ctx<'_>, args: &[Bytes], seconds: bool, command: &str) -> CommandResult {
+    let (key, value) = (&args[1], &args[3]);
+    let expiry = Expiry {
+        value: &args[2],
+        seconds,
+        absolute: false,
+    };
+    let deadline = expiry.deadline(cx, command)?;
+    store(cx, key, value, Some(deadline));
+    cx.notify(class::GENERIC, "expire", key);
+    propagate_set_until(cx, key, value, deadline);
     Ok(Reply::OK)
+}
+
+fn getset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let old = get(cx, args)?;
+    store(cx, &args[1], &args[2], Some(NEVER));
+    cx.propagate([Bytes::from_static(b"SET"), args[1].clone(), args[2].clone()]);
+    Ok(old)
+}
+
+fn getdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let old = get(cx, args)?;
+    if old != Reply::Nil {
+        cx.delete(&args[1]);
+        cx.notify(class::GENERIC, "del", &args[1]);
+        cx.dirty(1);
+        cx.propagate([Bytes::from_static(b"DEL"), args[1].clone()]);
+    }
+    Ok(old)
+}
+
+fn getex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let key = &args[1];
+    let options = Options::parse(&args[2..], false)?;
+    let value = get(cx, args)?;
+    if value == Reply::Nil {
+        return Ok(value);
+    }
+    if let Some(expiry) = &options.expiry {
+        let deadline = expiry.deadline(cx, "getex")?;
+        if expiry.absolute && deadline <= cx.now_ms() {
+            cx.delete(key);
+            cx.notify(class::GENERIC, "del", key);
+            cx.propagate([Bytes::from_static(b"DEL"), key.clone()]);
+        } else {
+            if let Some(slot) = cx.find(key) {
+                cx.db().set_deadline(slot, deadline);
+            }
+            cx.modified(key);
+            cx.notify(class::GENERIC, "expire", key);
+            cx.propagate([
+                Bytes::from_static(b"PEXPIREAT"),
+                key.clone(),
+                int_bytes(deadline),
+            ]);
+        }
+        cx.dirty(1);
+    } else if options.persist
+        && let Some(slot) = cx.find(key)
+        && cx.db().entry(slot).deadline != NEVER
+    {
+        cx.db().set_deadline(slot, NEVER);
+        cx.changed(key, class::GENERIC, "persist");
+        cx.propagate([Bytes::from_static(b"PERSIST"), key.clone()]);
+    }
+    Ok(value)
+}
+
+fn mget(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let values = args[1..].iter().map(|key| match cx.get::<Str>(key) {
+        Ok(Some(value)) => Reply::Bulk(value.to_bytes()),
+        _ => Reply::Nil,
+    });
+    Ok(Reply::Array(values.collect()))
+}
+
+fn mset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if args.len().is_multiple_of(2) {
+        return Err(Stop::wrong_arity("mset"));
+    }
+    for pair in args[1..].chunks_exact(2) {
+        store(cx, &pair[0], &pair[1], Some(NEVER));
+    }
+    Ok(Reply::OK)
+}
+
+fn msetnx(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if args.len().is_multiple_of(2) {
+        return Err(Stop::wrong_arity("msetnx"));
+    }
+    if args[1..].iter().step_by(2).any(|key| cx.exists(key)) {
+        return Ok(Reply::ZERO);
+    }
+    for pair in args[1..].chunks_exact(2) {
+        store(cx, &pair[0], &pair[1], Some(NEVER));
+    }
+    Ok(Reply::ONE)
 }
 
 fn incr(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     increment(cx, &args[1], 1)
+}
+
+fn decr(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    increment(cx, &args[1], -1)
 }
 
 fn incrby(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -44,19 +315,232 @@ fn incrby(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     increment(cx, &args[1], by)
 }
 
+fn decrby(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let by = int_arg(&args[2])?;
+    let by = by
+        .checked_neg()
+        .ok_or(Stop::from("ERR decrement would overflow"))?;
+    increment(cx, &args[1], by)
+}
+
 fn increment(cx: &mut Ctx<'_>, key: &Bytes, by: i64) -> CommandResult {
-    let old = match cx.get_mut::<Str>(key)? {
-        Some(value) => value
-            .as_int()
-            .ok_or(Stop::from(crate::error::NOT_INTEGER))?,
-        None => 0,
+    const OVERFLOW: &str = "ERR increment or decrement would overflow";
+    let new = match cx.get_mut::<Str>(key)? {
+        Some(value) => {
+            let old = value.as_int().ok_or(Stop::from(NOT_INTEGER))?;
+            let new = old.checked_add(by).ok_or(Stop::from(OVERFLOW))?;
+            *value = Str::Int(new);
+            new
+        }
+        None => {
+            cx.add(key, Value::Str(Str::Int(by)), NEVER);
+            by
+        }
     };
-    let new = old
-        .checked_add(by)
-        .ok_or(Stop::from("ERR increment or decrement would overflow"))?;
-    cx.put_until(key, Value::Str(Str::Int(new)), None);
-    cx.notify(class::STRING, "incrby", key);
-    cx.dirty(1);
-    let _ = number::int_bytes;
+    cx.changed(key, class::STRING, "incrby");
     Ok(Reply::Int(new))
+}
+
+fn incrbyfloat(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let key = &args[1];
+    let old = match cx.get_mut::<Str>(key)? {
+        Some(Str::Int(value)) => LongDouble::from_int(*value),
+        Some(value) => LongDouble::parse(&value.as_cow()).ok_or(Stop::from(NOT_FLOAT))?,
+        None => LongDouble::from_int(0),
+    };
+    let by = LongDouble::parse(&args[2]).ok_or(Stop::from(NOT_FLOAT))?;
+    let new = old
+        .add(by)
+        .filter(|sum| !sum.is_infinite())
+        .ok_or(Stop::from("ERR increment would produce NaN or Infinity"))?;
+    let text = Bytes::from(new.to_text());
+    cx.put_until(key, Value::Str(Str::from(text.to_vec())), None);
+    cx.notify(class::STRING, "incrbyfloat", key);
+    cx.dirty(1);
+    let [set, keep] = [&b"SET"[..], b"KEEPTTL"].map(Bytes::from_static);
+    cx.propagate([set, key.clone(), text.clone(), keep]);
+    Ok(Reply::Bulk(text))
+}
+
+fn check_length(cx: &Ctx<'_>, size: usize, more: usize) -> Result<(), Stop> {
+    match size.checked_add(more) {
+        Some(total) if total <= cx.state.config.proto_max_bulk_len => Ok(()),
+        _ => Err(STRING_TOO_LONG.into()),
+    }
+}
+
+fn append(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (key, tail) = (&args[1], &args[2]);
+    let len = match cx.get_mut::<Str>(key)? {
+        Some(value) => {
+            let len = value.len();
+            check_length(cx, len, tail.len())?;
+            if let Some(value) = cx.get_mut::<Str>(key)? {
+                value.make_raw().extend_from_slice(tail);
+            }
+            len + tail.len()
+        }
+        None => {
+            cx.add(key, Value::Str(Str::new(tail)), NEVER);
+            tail.len()
+        }
+    };
+    cx.changed(key, class::STRING, "append");
+    Ok(len.into())
+}
+
+fn strlen(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    Ok(cx.get::<Str>(&args[1])?.map_or(0, Str::len).into())
+}
+
+fn setrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (key, part) = (&args[1], &args[3]);
+    let offset = int_arg(&args[2])?;
+    let Ok(offset) = usize::try_from(offset) else {
+        return Err("ERR offset is out of range".into());
+    };
+    let old = cx.get_mut::<Str>(key)?.map(|value| value.len());
+    if part.is_empty() {
+        return Ok(old.unwrap_or(0).into());
+    }
+    check_length(cx, offset, part.len())?;
+    if old.is_none() {
+        cx.add(key, Value::Str(Str::Raw(Box::default())), NEVER);
+    }
+    let mut len = 0;
+    if let Some(value) = cx.get_mut::<Str>(key)? {
+        let data = value.make_raw();
+        if data.len() < offset + part.len() {
+            data.resize(offset + part.len(), 0);
+        }
+        data[offset..offset + part.len()].copy_from_slice(part);
+        len = data.len();
+    }
+    cx.changed(key, class::STRING, "setrange");
+    Ok(len.into())
+}
+
+fn getrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (mut start, mut end) = (int_arg(&args[2])?, int_arg(&args[3])?);
+    let Some(value) = cx.get::<Str>(&args[1])? else {
+        return Ok(Reply::Bulk(Bytes::new()));
+    };
+    let value = value.as_cow();
+    let len = value.len() as i64;
+    if start < 0 && end < 0 && start > end {
+        return Ok(Reply::Bulk(Bytes::new()));
+    }
+    if start < 0 {
+        start = start.saturating_add(len).max(0);
+    }
+    if end < 0 {
+        end = end.saturating_add(len).max(0);
+    }
+    end = end.min(len - 1);
+    if start > end || len == 0 {
+        return Ok(Reply::Bulk(Bytes::new()));
+    }
+    Ok(Reply::bulk(&value[start as usize..=end as usize]))
+}
+
+fn lcs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let mut texts = Vec::with_capacity(2);
+    for key in &args[1..3] {
+        match cx.get::<Str>(key) {
+            Ok(value) => texts.push(value.map(Str::to_bytes).unwrap_or_default()),
+            Err(_) => return Err("ERR The specified keys must contain string values".into()),
+        }
+    }
+    let (mut only_len, mut indexes, mut with_len, mut min_len) = (false, false, false, 0);
+    let mut rest = args[3..].iter();
+    while let Some(arg) = rest.next() {
+        if arg.eq_ignore_ascii_case(b"idx") {
+            indexes = true;
+        } else if arg.eq_ignore_ascii_case(b"len") {
+            only_len = true;
+        } else if arg.eq_ignore_ascii_case(b"withmatchlen") {
+            with_len = true;
+        } else if arg.eq_ignore_ascii_case(b"minmatchlen") {
+            let value = rest.next().ok_or(Stop::from(SYNTAX))?;
+            min_len = int_arg(value)?.max(0) as usize;
+        } else {
+            return Err(SYNTAX.into());
+        }
+    }
+    if only_len && indexes {
+        return Err("ERR If you want both the length and indexes, please just use IDX.".into());
+    }
+    let (a, b) = (&texts[0], &texts[1]);
+    let cells = (a.len() + 1).saturating_mul(b.len() + 1);
+    if cells.saturating_mul(4) > cx.state.config.proto_max_bulk_len {
+        return Err(
+            "ERR Insufficient memory, transient memory for LCS exceeds proto-max-bulk-len".into(),
+        );
+    }
+    let width = b.len() + 1;
+    let mut table = vec![0u32; cells];
+    for i in 1..=a.len() {
+        for j in 1..=b.len() {
+            table[i * width + j] = if a[i - 1] == b[j - 1] {
+                table[(i - 1) * width + j - 1] + 1
+            } else {
+                table[(i - 1) * width + j].max(table[i * width + j - 1])
+            };
+        }
+    }
+    let len = table[cells - 1] as usize;
+    if only_len {
+        return Ok(len.into());
+    }
+    let mut common = Vec::with_capacity(len);
+    let mut matches = Vec::new();
+    // The stretch of equal bytes that the walk back is in: starts and ends in both texts.
+    let mut stretch: Option<[usize; 4]> = None;
+    let (mut i, mut j) = (a.len(), b.len());
+    while i > 0 && j > 0 {
+        let mut ends = false;
+        if a[i - 1] == b[j - 1] {
+            common.push(a[i - 1]);
+            match &mut stretch {
+                None => stretch = Some([i - 1, i - 1, j - 1, j - 1]),
+                Some(range) if range[0] == i && range[2] == j => {
+                    range[0] -= 1;
+                    range[2] -= 1;
+                }
+                // Redis drops the byte that interrupts a stretch from the ranges, not from the text.
+                Some(_) => ends = true,
+            }
+            ends |= stretch.is_some_and(|range| range[0] == 0 || range[2] == 0);
+            i -= 1;
+            j -= 1;
+        } else {
+            if table[(i - 1) * width + j] > table[i * width + j - 1] {
+                i -= 1;
+            } else {
+                j -= 1;
+            }
+            ends = stretch.is_some();
+        }
+        if ends && let Some([a_from, a_to, b_from, b_to]) = stretch.take() {
+            let match_len = a_to - a_from + 1;
+            if min_len == 0 || match_len >= min_len {
+                let mut entry = vec![
+                    Reply::Array(vec![a_from.into(), a_to.into()]),
+                    Reply::Array(vec![b_from.into(), b_to.into()]),
+                ];
+                if with_len {
+                    entry.push(match_len.into());
+                }
+                matches.push(Reply::Array(entry));
+            }
+        }
+    }
+    if indexes {
+        return Ok(Reply::Map(vec![
+            (Reply::bulk("matches"), Reply::Array(matches)),
+            (Reply::bulk("len"), len.into()),
+        ]));
+    }
+    common.reverse();
+    Ok(Reply::Bulk(common.into()))
 }

@@ -26,7 +26,7 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new(
         "exec",
         1,
-        NOSCRIPT | LOADING | STALE | SKIP_MONITOR | SKIP_SLOWLOG | UNQUEUED,
+        NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG | UNQUEUED,
         (0, 0, 0),
         exec,
     ),
@@ -100,7 +100,7 @@ fn watch_is_broken(cx: &mut Ctx<'_>) -> bool {
             .is_some_and(|watcher| watcher.was_expired);
         let is_expired = db
             .find(key)
-            .is_some_and(|slot| db.entry(slot).deadline < now);
+            .is_some_and(|slot| db.entry(slot).is_expired(now));
         is_expired && !was_expired
     })
 }
@@ -128,7 +128,7 @@ fn watch(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         let space = &mut cx.state.dbs[db];
         let was_expired = space
             .find(&key)
-            .is_some_and(|slot| space.entry(slot).deadline < now);
+            .is_some_and(|slot| space.entry(slot).is_expired(now));
         let touched = watch.touched.clone();
         space.watched.entry(key.clone()).or_default().push(Watcher {
             client,

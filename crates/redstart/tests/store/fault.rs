@@ -71,6 +71,7 @@ async fn fault_killed_cut_or_hung_servers_fail_calls_in_time_and_are_used_again(
         works_again(&store).await;
 
         proxy.refuse().await;
+        proxy.cut().await?;
         fails_in_time(&store).await;
         proxy.pass().await;
         works_again(&store).await;

@@ -146,17 +146,19 @@ async fn the_same_program_runs_on_all_six_kinds_of_url() -> anyhow::Result<()> {
         .acl("app", "s3cret")
         .start()
         .await?;
+    let ca = tls
+        .authority()
+        .expect("a TLS server has an authority")
+        .ca_file()
+        .to_owned();
     let sentinel = Sentinel::start(Kind::Redis).await?;
     let cluster = Cluster::start(Kind::Valkey, 3, 0).await?;
     for url in [
         "memory://".to_owned(),
         format!("file://{}", folder.path().join("data").display()),
-        format!(
-            "{}/5?pool=3",
-            server.url().trim_end_matches("/0").trim_end_matches('/')
-        ),
+        format!("{}/5?pool=3", server.url()),
         socket.unix_url(),
-        tls.url(),
+        format!("{}?ca={}", tls.url(), ca.display()),
         sentinel.url(),
         cluster.url(),
     ] {
