@@ -14,4 +14,6 @@ make_ready('LPUSH', KEYS[3], KEYS[4], tonumber(ARGV[2]), back)
 redis.call('DEL', KEYS[1])
 redis.call('ZREM', KEYS[2], ARGV[3])
 if #back > 0 then wake(KEYS[5], ARGV[1]) end
+-- The last one leaves nothing behind.
+if redis.call('EXISTS', KEYS[2]) == 0 then redis.call('HDEL', KEYS[5], 'hungry') end
 return #back
