@@ -1,5 +1,6 @@
 //! A Sentinel group on loopback.
 
+use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
@@ -160,6 +161,7 @@ impl Sentinel {
     /// When they have not within a minute.
     pub async fn failover(&self) -> Result<usize> {
         let old = self.master().await?;
+        self.wait_settled(old).await?;
         let sentinel = self.any_sentinel()?;
         let mut asked: Option<Instant> = None;
         wait_until("the sentinels to replace a master", PATIENCE, async || {
@@ -177,6 +179,36 @@ impl Sentinel {
         .await
         .with_context(|| tail(sentinel))?;
         self.wait_promotion(old).await
+    }
+
+    /// Waits until every sentinel has heard from every other server that it is a replica. One that
+    /// still remembers a server as a stray master would turn it into a replica when it is promoted.
+    async fn wait_settled(&self, master: usize) -> Result<()> {
+        let replicas: Vec<String> = (0..self.servers.len())
+            .filter(|&index| index != master && self.servers[index].is_up())
+            .map(|index| self.servers[index].port().to_string())
+            .collect();
+        wait_until("the sentinels to know all replicas", PATIENCE, async || {
+            for sentinel in self.sentinels.iter().filter(|sentinel| sentinel.is_up()) {
+                let words = ["SENTINEL", "REPLICAS", NAME];
+                let rows: Vec<HashMap<String, String>> = sentinel.query(&words).await.ok()?;
+                let settled = |port: &String| {
+                    let is = |row: &HashMap<String, String>, field: &str, value: &str| {
+                        row.get(field).is_some_and(|text| text == value)
+                    };
+                    rows.iter().any(|row| {
+                        is(row, "port", port)
+                            && is(row, "flags", "slave")
+                            && is(row, "role-reported", "slave")
+                    })
+                };
+                if !replicas.iter().all(settled) {
+                    return None;
+                }
+            }
+            Some(())
+        })
+        .await
     }
 
     fn any_sentinel(&self) -> Result<&Server> {
