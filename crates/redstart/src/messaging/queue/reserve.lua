@@ -75,7 +75,8 @@ each_piece('HSET', running, owned)
 
 local tick = redis.call('ZRANGE', cron, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 1)
 local wait = 0
-if n < want then
+-- Corrupt entries count here: with them in the way there may be more to take.
+if #taken < want then
   redis.call('HSET', meta, 'hungry', 1)
   wait = -1
   for _, key in ipairs({ delayed, workers, cron }) do
