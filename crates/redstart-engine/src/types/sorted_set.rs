@@ -128,26 +128,29 @@ impl SortedSet {
 
     /// Sets a member's score, which must not be NaN; the score before.
     pub(crate) fn insert(&mut self, member: &[u8], score: f64, config: &Config) -> Option<f64> {
-        let old = match self.scores.find(member) {
-            Some(slot) => {
-                let old = *self.scores.value(slot);
-                if old != score {
-                    self.order.remove(&self.scores, old, member);
-                    *self.scores.value_mut(slot) = score;
-                    self.order.insert(&self.scores, score, slot);
-                }
-                return Some(old);
-            }
-            None => None,
-        };
-        self.insert_new(member, score);
-        if !self.large
-            && (self.len() > config.zset_max_listpack_entries
-                || member.len() > config.zset_max_listpack_value)
-        {
-            self.large = true;
+        let slot = self.scores.find(member);
+        if !self.large {
+            self.large = slot.is_none()
+                && (self.len() >= config.zset_max_listpack_entries
+                    || member.len() > config.zset_max_listpack_value);
         }
-        old
+        // A listpack keeps whole numbers as integers, which have no negative zero.
+        let score = if score == 0.0 && !self.large {
+            0.0
+        } else {
+            score
+        };
+        let Some(slot) = slot else {
+            self.insert_new(member, score);
+            return None;
+        };
+        let old = *self.scores.value(slot);
+        if old != score {
+            self.order.remove(&self.scores, old, member);
+            *self.scores.value_mut(slot) = score;
+            self.order.insert(&self.scores, score, slot);
+        }
+        Some(old)
     }
 
     fn insert_new(&mut self, member: &[u8], score: f64) {
