@@ -261,7 +261,7 @@ impl<'a> Ctx<'a> {
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
                 }
-                self.signal_ready(key);
+                // As in Redis 7.0, what replaces a value of another type wakes nobody.
             }
             None => {
                 self.add(key, value, deadline.unwrap_or(NEVER));

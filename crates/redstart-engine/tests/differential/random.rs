@@ -584,6 +584,15 @@ impl Run {
     }
 }
 
+impl Drop for Run {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let recent = &self.history[self.history.len().saturating_sub(25)..];
+            println!("the last commands:\n{}", recent.join("\n"));
+        }
+    }
+}
+
 fn parameter(name: &str) -> Option<u64> {
     std::env::var(name)
         .ok()
