@@ -16,7 +16,7 @@ use crate::{
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
 const SWEEP_INTERVAL: i64 = 100_000;
 /// How many entries one such search looks at.
-const SWEEP_BUDGET: usize = 200;
+const SWEEP_BUDGET: usize = 1000;
 
 /// What became of a command.
 pub(crate) enum Done {
@@ -27,18 +27,12 @@ pub(crate) enum Done {
 /// Runs one command of a client and all that follows from it.
 pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_micros: i64) -> Done {
     tick(state, now_micros);
-    let protocol_before = client.protocol;
     let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
     let result = process(&mut cx, args);
     finish(state, now_micros);
-    // HELLO answers in the protocol that it has just chosen.
-    let protocol = if client.protocol == protocol_before {
-        protocol_before
-    } else {
-        client.protocol
-    };
     match result {
-        Ok(reply) => Done::Reply(shape(reply, protocol)),
+        // HELLO answers in the protocol that it has just chosen.
+        Ok(reply) => Done::Reply(shape(reply, client.protocol)),
         Err(Stop::Error(text)) => Done::Reply(Reply::Error(text.into_owned())),
         Err(Stop::Block(wait)) => Done::Wait(wait),
     }
@@ -63,10 +57,11 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     if now_micros - state.last_sweep >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
         for db in 0..state.dbs.len() {
-            // Go on while a quarter of what is seen has expired, as Redis's cycle does.
+            state.dbs[db].compact_if_sparse();
+            // Go on while much of what is seen has expired, but not for long.
             for _ in 0..16 {
                 let (found, _) = sweep(state, db, SWEEP_BUDGET, now_micros);
-                if found < SWEEP_BUDGET / 4 {
+                if found < SWEEP_BUDGET / 10 {
                     break;
                 }
             }

@@ -226,7 +226,16 @@ impl SortedSet {
     pub(crate) fn remove(&mut self, member: &[u8]) -> Option<f64> {
         let score = self.score(member)?;
         self.order.remove(&self.scores, score, member);
-        self.scores.remove(member)
+        let score = self.scores.remove(member);
+        if self.scores.is_sparse() {
+            let mut scores = std::mem::take(&mut self.scores);
+            scores.compact();
+            *self = SortedSet {
+                large: self.large,
+                ..SortedSet::from_scores(scores)
+            };
+        }
+        score
     }
 
     /// How many members come before this one.
