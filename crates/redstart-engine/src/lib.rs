@@ -72,6 +72,7 @@
 //! database and protocol) at the same moment. All effects of the outermost command form one unit.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(dead_code, reason = "families are being filled in")]
 
 mod blocking;
