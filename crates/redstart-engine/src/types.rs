@@ -4,6 +4,7 @@ pub(crate) mod blob;
 pub(crate) mod bloom;
 pub(crate) mod dict;
 pub(crate) mod hash;
+pub(crate) mod hyperloglog;
 pub(crate) mod list;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
