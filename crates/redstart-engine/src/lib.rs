@@ -89,6 +89,7 @@ mod keyspace;
 mod long_double;
 mod notify;
 mod number;
+mod partial_sort;
 mod pubsub;
 mod random;
 mod registry;

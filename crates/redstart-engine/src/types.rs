@@ -3,6 +3,7 @@
 pub(crate) mod blob;
 pub(crate) mod bloom;
 pub(crate) mod dict;
+pub(crate) mod geo;
 pub(crate) mod hash;
 pub(crate) mod hyperloglog;
 pub(crate) mod list;
