@@ -54,8 +54,8 @@ impl Value {
             | Value::Hash(_)
             | Value::Set(_)
             | Value::SortedSet(_)
-            | Value::Stream(_)
-            | Value::Bloom(_) => 64,
+            | Value::Stream(_) => 64,
+            Value::Bloom(value) => value.size() as usize,
         }
     }
 

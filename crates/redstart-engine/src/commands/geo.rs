@@ -130,12 +130,14 @@ fn distance_reply(distance: f64) -> Reply {
 }
 
 fn coordinate_reply(cx: &Ctx<'_>, value: f64) -> Reply {
-    if cx.is_resp3() {
-        return Reply::Double(value);
-    }
+    // Cut off after 17 decimals, in either protocol.
     let text = format!("{value:.17}");
     let text = text.trim_end_matches('0').trim_end_matches('.');
-    Reply::bulk(if text == "-0" { "0" } else { text })
+    let text = if text == "-0" { "0" } else { text };
+    match text.parse() {
+        Ok(value) if cx.is_resp3() => Reply::Double(value),
+        _ => Reply::bulk(text),
+    }
 }
 
 fn point_reply(cx: &Ctx<'_>, point: Point) -> Reply {

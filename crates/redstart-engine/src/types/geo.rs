@@ -4,6 +4,8 @@
 //! at the cell of the right size around its centre and at that cell's neighbours, in a fixed order
 //! which is also the order of unsorted results.
 
+use crate::number;
+
 const LONGITUDE: (f64, f64) = (-180.0, 180.0);
 const LATITUDE: (f64, f64) = (-85.051_128_78, 85.051_128_78);
 /// The mean radius of the earth that Redis computes with.
@@ -29,7 +31,7 @@ impl Point {
     }
 
     pub(crate) fn from_score(score: f64) -> Point {
-        let area = Cell::from_bits(score as u64, STEPS).area();
+        let area = Cell::from_bits(number::truncate_unsigned(score), STEPS).area();
         let middle = |(min, max): (f64, f64)| (min + max) / 2.0;
         Point {
             longitude: middle(area.longitude).clamp(LONGITUDE.0, LONGITUDE.1),

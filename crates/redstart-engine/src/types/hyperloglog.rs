@@ -5,6 +5,10 @@
 //! `1vvvvvll` up to 4 registers of the same value. Edits of the runs follow Redis's steps, so that
 //! the bytes are the same, too.
 
+use crate::murmur::murmur_64a;
+
+/// Of the hash.
+const SEED: u64 = 0xADC8_3B19;
 const HEADER: usize = 16;
 const INDEX_BITS: u32 = 14;
 const REGISTERS: usize = 1 << INDEX_BITS;
@@ -253,7 +257,7 @@ fn merge_runs(data: &mut Vec<u8>, mut at: usize) {
 
 /// Counts an element; whether that changed a register.
 pub(crate) fn add(data: &mut Vec<u8>, element: &[u8]) -> Result<bool, Corrupt> {
-    let hash = murmur(element);
+    let hash = murmur_64a(element, SEED);
     let register = hash as usize & (REGISTERS - 1);
     let rest = (hash >> INDEX_BITS) | 1 << RANKS;
     raise(data, register, rest.trailing_zeros() as u8 + 1)
@@ -350,35 +354,4 @@ fn tau(mut x: f64) -> f64 {
             return z / 3.0;
         }
     }
-}
-
-/// MurmurHash64A with Redis's seed.
-fn murmur(data: &[u8]) -> u64 {
-    murmur_64a(data, 0xADC8_3B19)
-}
-
-/// Austin Appleby's MurmurHash2 in 64 bits.
-pub(crate) fn murmur_64a(data: &[u8], seed: u64) -> u64 {
-    const M: u64 = 0xC6A4_A793_5BD1_E995;
-    const R: u32 = 47;
-    let mut hash = seed ^ (data.len() as u64).wrapping_mul(M);
-    let mut words = data.chunks_exact(8);
-    for word in &mut words {
-        let mut k = u64::from_le_bytes(word.try_into().unwrap_or_default());
-        k = k.wrapping_mul(M);
-        k ^= k >> R;
-        k = k.wrapping_mul(M);
-        hash ^= k;
-        hash = hash.wrapping_mul(M);
-    }
-    let rest = words.remainder();
-    if !rest.is_empty() {
-        let mut word = [0; 8];
-        word[..rest.len()].copy_from_slice(rest);
-        hash ^= u64::from_le_bytes(word);
-        hash = hash.wrapping_mul(M);
-    }
-    hash ^= hash >> R;
-    hash = hash.wrapping_mul(M);
-    hash ^ (hash >> R)
 }
