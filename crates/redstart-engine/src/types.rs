@@ -53,8 +53,8 @@ impl Value {
             Value::List(_)
             | Value::Hash(_)
             | Value::Set(_)
-            | Value::SortedSet(_)
-            | Value::Stream(_) => 64,
+            | Value::SortedSet(_) => 64,
+            Value::Stream(value) => value.heap_size(),
             Value::Bloom(value) => value.size() as usize,
         }
     }
