@@ -3,7 +3,9 @@
 pub(crate) mod blob;
 pub(crate) mod bloom;
 pub(crate) mod dict;
+pub(crate) mod geo;
 pub(crate) mod hash;
+pub(crate) mod hyperloglog;
 pub(crate) mod list;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
@@ -51,9 +53,9 @@ impl Value {
             Value::List(_)
             | Value::Hash(_)
             | Value::Set(_)
-            | Value::SortedSet(_)
-            | Value::Bloom(_) => 64,
+            | Value::SortedSet(_) => 64,
             Value::Stream(value) => value.heap_size(),
+            Value::Bloom(value) => value.size() as usize,
         }
     }
 
