@@ -48,11 +48,11 @@ impl Value {
     pub(crate) fn heap_size(&self) -> usize {
         match self {
             Value::Str(value) => value.heap_size(),
-            Value::List(_)
-            | Value::Hash(_)
-            | Value::Set(_)
-            | Value::SortedSet(_)
-            | Value::Bloom(_) => 64,
+            Value::List(value) => value.heap_size(),
+            Value::Hash(value) => value.heap_size(),
+            Value::Set(value) => value.heap_size(),
+            Value::SortedSet(value) => value.heap_size(),
+            Value::Bloom(_) => size_of::<Bloom>(),
             Value::Stream(value) => value.heap_size(),
         }
     }
