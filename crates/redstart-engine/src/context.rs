@@ -7,7 +7,7 @@ use crate::{
     client::Client,
     config::Config,
     engine::State,
-    error::{CommandResult, Stop, WRONG_TYPE},
+    error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
@@ -73,6 +73,9 @@ impl<'a> Ctx<'a> {
         let outer_rewritten = self.rewritten.take();
         let db = self.client.db;
         self.state.stats.commands += 1;
+        if self.state.out_of_memory && self.origin == Origin::Script && spec.is(flag::DENYOOM) {
+            return Err(OUT_OF_MEMORY.into());
+        }
         let result = (spec.handler)(self, args);
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
@@ -330,6 +333,9 @@ impl<'a> Ctx<'a> {
     pub(crate) fn modified(&mut self, key: &[u8]) {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
+        }
+        if self.state.config.maxmemory > 0 {
+            self.db().measure(key);
         }
         if self.state.tracking.is_active() {
             tracking::invalidate(self.state, self.client.id, key);

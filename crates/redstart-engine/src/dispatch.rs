@@ -7,9 +7,11 @@ use bytes::Bytes;
 use crate::{
     blocking::{self, Wait},
     client::{Answers, Client},
+    commands::transaction,
     context::{Ctx, Origin},
     engine::State,
-    error::{CROSS_SLOT, CommandResult, Stop},
+    error::{CROSS_SLOT, CommandResult, OUT_OF_MEMORY, Stop},
+    memory,
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
     slot, tracking,
@@ -203,6 +205,9 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         )
         .into());
     }
+    if cx.state.config.maxmemory > 0 {
+        check_memory(cx, spec)?;
+    }
     if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
         return Err("ERR Command not allowed inside a transaction".into());
     }
@@ -210,6 +215,31 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)
+}
+
+/// Refuses what would need more memory than there may be. Queueing takes memory, too.
+fn check_memory(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+    cx.state.out_of_memory = !memory::make_room(cx.state, cx.now_micros);
+    if !cx.state.out_of_memory {
+        return Ok(());
+    }
+    if let Some(multi) = &cx.client.multi {
+        let denied = |(spec, _): &(&Spec, _)| spec.is(flag::DENYOOM);
+        if spec.name == "exec" && multi.queue.iter().any(denied) {
+            cx.client.multi = None;
+            transaction::unwatch_all(cx.state, cx.client);
+            return Err(
+                format!("EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}").into(),
+            );
+        }
+        if !spec.is(flag::UNQUEUED) {
+            return Err(OUT_OF_MEMORY.into());
+        }
+    }
+    if spec.is(flag::DENYOOM) {
+        return Err(OUT_OF_MEMORY.into());
+    }
+    Ok(())
 }
 
 /// Refuses keys of different slots; `common` carries the slot from command to command.
