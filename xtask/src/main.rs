@@ -1,2 +1,90 @@
-//! stub
-fn main() {}
+//! What CI and people run.
+//!
+//! ```text
+//! servers.rs   finds redis-server, valkey-server and Postgres, or installs them
+//! test.rs      everything that must hold before a commit
+//! soak.rs      the same tests with larger counts, for hours if need be
+//! step.rs      runs commands, times them, sums them up
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod servers;
+mod soak;
+mod step;
+mod test;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+use crate::step::cargo;
+
+/// Tasks of this repository.
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask")]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Find redis-server, valkey-server and Postgres; install what is missing
+    Servers,
+    /// Check formatting, lints and docs; run unit, matrix and doc tests and the examples
+    Test(test::Options),
+    /// Run the fault and race campaigns with larger counts
+    Soak(soak::Options),
+    /// Send random commands to the embedded engine and to real servers, and compare
+    Fuzz {
+        /// How many commands
+        #[arg(long, default_value_t = 1_000_000)]
+        commands: u64,
+        /// Which sequence; the same seed gives the same commands
+        #[arg(long)]
+        seed: Option<u64>,
+    },
+    /// Run the side-by-side benchmarks
+    Bench {
+        /// Names of benchmarks, and options for them
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
+}
+
+fn main() -> ExitCode {
+    match run(Args::parse().task) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether all went well; the failures have been printed.
+fn run(task: Task) -> Result<bool> {
+    match task {
+        Task::Servers => servers::ensure().map(|()| true),
+        Task::Test(options) => test::run(&options),
+        Task::Soak(options) => soak::run(&options),
+        Task::Fuzz { commands, seed } => {
+            servers::ensure()?;
+            let mut command = cargo(&["test", "-p", "redstart-engine", "--test", "fuzz"]);
+            command.args(["--", "--nocapture"]);
+            command.env("REDSTART_FUZZ_COMMANDS", commands.to_string());
+            if let Some(seed) = seed {
+                command.env("REDSTART_FUZZ_SEED", seed.to_string());
+            }
+            Ok(command.status()?.success())
+        }
+        Task::Bench { args } => {
+            servers::ensure()?;
+            let mut command = cargo(&["run", "--release", "-p", "redstart-bench", "--"]);
+            Ok(command.args(args).status()?.success())
+        }
+    }
+}

@@ -1,2 +1,72 @@
-//! stub
-fn main() {}
+//! Redstart beside its peers: every number is a ratio of two measurements of one run.
+//!
+//! ```text
+//! measure.rs   rounds that alternate between the contestants, and the table of ratios
+//! store.rs     the cost of the seam
+//! engine.rs    the embedded engine against a server on loopback
+//! ```
+//!
+//! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
+//! `FAMILIES`.
+
+#![forbid(unsafe_code)]
+
+use std::{future::Future, pin::Pin};
+
+use clap::Parser;
+
+mod engine;
+mod measure;
+mod store;
+
+use measure::Bench;
+
+type Run = for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
+
+const FAMILIES: &[(&str, Run)] = &[
+    ("store", |bench| Box::pin(store::run(bench))),
+    ("engine", |bench| Box::pin(engine::run(bench))),
+];
+
+/// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.
+#[derive(Parser)]
+struct Args {
+    /// Families to run; all of them if none is named.
+    families: Vec<String>,
+    /// Length of one measurement in milliseconds.
+    #[arg(long, default_value_t = 700)]
+    millis: u64,
+    /// How often the contestants take turns; the median counts.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// One JSON object a line.
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> anyhow::Result<()> {
+    let args = Args::parse();
+    if let Some(unknown) = args
+        .families
+        .iter()
+        .find(|name| !FAMILIES.iter().any(|(n, _)| n == name))
+    {
+        let known: Vec<_> = FAMILIES.iter().map(|(name, _)| *name).collect();
+        anyhow::bail!("no family {unknown:?}; there are {}", known.join(", "));
+    }
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let mut bench = Bench::new(args.millis, args.rounds, args.json);
+    runtime.block_on(async {
+        for (name, run) in FAMILIES {
+            if args.families.is_empty() || args.families.iter().any(|wanted| wanted == name) {
+                bench.family(name);
+                run(&mut bench).await?;
+            }
+        }
+        anyhow::Ok(())
+    })?;
+    std::process::exit(if bench.finish() { 0 } else { 1 })
+}

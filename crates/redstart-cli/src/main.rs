@@ -1,2 +1,134 @@
-//! stub
-fn main() {}
+//! The `redstart` command.
+//!
+//! ```text
+//! main.rs      arguments, exit status
+//! tour.rs      every pattern, run for real and held to its promise; tour/<family>.rs has the steps
+//! guide.rs     which pattern for which need; guide/entries.rs has the table
+//! engine.rs    the embedded engine as a server
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+use clap::{CommandFactory as _, Parser, Subcommand};
+
+mod engine;
+mod guide;
+mod tour;
+
+/// The patterns people build on Redis and Valkey, done right.
+///
+/// `redstart tour` shows every pattern at work, on the embedded engine unless told otherwise.
+/// `redstart guide` finds the pattern for a need.
+#[derive(Parser)]
+#[command(
+    name = "redstart",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every pattern for real and check that its promise holds
+    Tour(tour::Args),
+    /// Find the pattern for a need: `redstart guide only one worker`
+    Guide(guide::Args),
+    /// Run the embedded engine as a server that redis-cli and every client can talk to
+    Engine(engine::Args),
+    /// Print the completions for a shell
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+}
+
+/// What went wrong, for the exit status.
+#[derive(Debug)]
+enum Failure {
+    /// A promise did not hold.
+    Claim,
+    /// The arguments or the URL make no sense.
+    Usage(String),
+    /// The store cannot be reached.
+    Unavailable(String),
+    /// Something else.
+    Other(String),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+impl From<redstart::Error> for Failure {
+    fn from(error: redstart::Error) -> Self {
+        if error.is_config() {
+            Self::Usage(error.to_string())
+        } else if error.is_unavailable() || error.is_timeout() {
+            Self::Unavailable(error.to_string())
+        } else {
+            Self::Other(error.to_string())
+        }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::Other(error.to_string())
+    }
+}
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("REDSTART_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
+        Ok(runtime) => runtime,
+        Err(error) => return exit(Err(error.into())),
+    };
+    let result = runtime.block_on(async {
+        match Cli::parse().command {
+            Command::Tour(args) => tour::run(args).await,
+            Command::Guide(args) => guide::run(args),
+            Command::Engine(args) => engine::run(args).await,
+            Command::Completions { shell } => {
+                let mut out = Vec::new();
+                clap_complete::generate(shell, &mut Cli::command(), "redstart", &mut out);
+                std::io::Write::write_all(&mut std::io::stdout(), &out)?;
+                Ok(())
+            }
+        }
+    });
+    // A step that hangs must not keep the command from ending.
+    runtime.shutdown_background();
+    exit(result)
+}
+
+/// One line for a person, one number for a program.
+fn exit(result: Result<(), Failure>) -> ExitCode {
+    let (code, line) = match result {
+        Ok(()) => return ExitCode::SUCCESS,
+        Err(Failure::Claim) => return ExitCode::from(1),
+        Err(Failure::Usage(line)) => (2, line),
+        Err(Failure::Unavailable(line)) => (
+            3,
+            format!(
+                "{line}\nis the server up and the URL right? without --url everything runs in this process"
+            ),
+        ),
+        Err(Failure::Other(line)) => (4, line),
+        Err(Failure::Interrupted) => (130, "interrupted".to_owned()),
+    };
+    anstream::eprintln!("redstart: {line}");
+    ExitCode::from(code)
+}

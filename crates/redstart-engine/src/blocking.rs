@@ -74,6 +74,13 @@ impl Blocking {
             .count()
     }
 
+    /// Whether this client waits.
+    pub(crate) fn is_blocked(&self, client: u64) -> bool {
+        self.waiters
+            .values()
+            .any(|waiter| waiter.client == client && waiter.done.is_none())
+    }
+
     /// The deadline of a waiting client.
     pub(crate) fn deadline(&self, number: u64) -> Option<i64> {
         self.waiters.get(&number)?.wait.deadline

@@ -1,14 +1,26 @@
 //! What the engine knows of one client between its commands.
 
-use std::sync::{Arc, atomic::AtomicBool};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+};
 
 use bytes::Bytes;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use parking_lot::Mutex;
+use tokio::sync::{
+    Notify,
+    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+};
 
 use crate::{
     engine::State,
+    pubsub,
     registry::Spec,
     reply::{Protocol, Reply},
+    tracking::{self, Tracking},
     types::blob::Blob,
 };
 
@@ -22,7 +34,19 @@ pub(crate) struct Client {
     pub(crate) multi: Option<Box<Multi>>,
     /// Since WATCH.
     pub(crate) watch: Option<Box<Watch>>,
-    outbox: Option<Box<Outbox>>,
+    /// Since SUBSCRIBE and its like.
+    pub(crate) subscriptions: Option<Box<Subscriptions>>,
+    /// Since CLIENT TRACKING ON.
+    pub(crate) tracking: Option<Box<Tracking>>,
+    /// What CLIENT LIST shows; only for clients that somebody may ask about.
+    pub(crate) row: Option<Arc<Row>>,
+    /// Which replies the client wants to see.
+    pub(crate) answers: Answers,
+    /// QUIT was called, or the client killed itself.
+    pub(crate) closing: bool,
+    /// CLIENT NO-TOUCH: reading a key does not count as its use.
+    pub(crate) no_touch: bool,
+    outbox: Option<Outbox>,
 }
 
 /// A transaction that is being queued.
@@ -39,10 +63,192 @@ pub(crate) struct Watch {
     pub(crate) touched: Arc<AtomicBool>,
 }
 
-struct Outbox {
-    sender: UnboundedSender<Reply>,
+/// What a client listens to.
+#[derive(Default)]
+pub(crate) struct Subscriptions {
+    pub(crate) channels: BTreeSet<Blob>,
+    pub(crate) patterns: BTreeSet<Blob>,
+    pub(crate) shards: BTreeSet<Blob>,
+}
+
+/// CLIENT REPLY. Only a listener acts on it: a call in process always has its reply.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Answers {
+    #[default]
+    On,
+    Off,
+    /// The next command gets no reply.
+    SkipNext,
+    /// The running command gets no reply.
+    Skip,
+}
+
+/// Where a client's out-of-band replies go. Clones share the queue.
+#[derive(Clone)]
+pub(crate) struct Outbox {
+    sender: UnboundedSender<Pushed>,
+    shared: Arc<OutboxShared>,
+}
+
+struct OutboxShared {
     /// Until the session's owner asks for it.
-    receiver: Option<UnboundedReceiver<Reply>>,
+    receiver: Mutex<Option<UnboundedReceiver<Pushed>>>,
+    /// About how many bytes wait to be received.
+    waiting: Arc<AtomicUsize>,
+    /// More than that is too slow a reader; 0 is no limit.
+    limit: AtomicUsize,
+    /// Told when the limit is passed.
+    owner: Mutex<Option<Arc<Row>>>,
+}
+
+/// One out-of-band reply on its way.
+pub(crate) struct Pushed {
+    pub(crate) reply: Reply,
+    /// Belongs behind the reply of the command that caused it, if the client itself sent that.
+    pub(crate) late: bool,
+    size: usize,
+}
+
+/// The receiving end of an [`Outbox`].
+pub(crate) struct Inbox {
+    receiver: UnboundedReceiver<Pushed>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl Outbox {
+    fn new() -> Outbox {
+        let (sender, receiver) = unbounded_channel();
+        let shared = OutboxShared {
+            receiver: Mutex::new(Some(receiver)),
+            waiting: Arc::default(),
+            limit: AtomicUsize::new(0),
+            owner: Mutex::new(None),
+        };
+        Outbox {
+            sender,
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Queues a reply for the client, to be seen before the reply of the running command.
+    pub(crate) fn push(&self, reply: Reply) {
+        self.queue(reply, false);
+    }
+
+    /// Queues a reply that follows the reply of the running command.
+    pub(crate) fn push_late(&self, reply: Reply) {
+        self.queue(reply, true);
+    }
+
+    fn queue(&self, reply: Reply, late: bool) {
+        let size = reply.size();
+        let waiting = self.shared.waiting.fetch_add(size, Ordering::Relaxed) + size;
+        let limit = self.shared.limit.load(Ordering::Relaxed);
+        if limit != 0 && waiting > limit {
+            if let Some(row) = &*self.shared.owner.lock() {
+                row.kill();
+            }
+            return;
+        }
+        // Nobody receives any more: the session is on its way out.
+        let _ = self.sender.send(Pushed { reply, late, size });
+    }
+
+    fn take_inbox(&self) -> Inbox {
+        let receiver = match self.shared.receiver.lock().take() {
+            Some(receiver) => receiver,
+            // Asked for a second time: the first receiver stays the one that gets the pushes.
+            None => unbounded_channel().1,
+        };
+        Inbox {
+            receiver,
+            waiting: self.shared.waiting.clone(),
+        }
+    }
+}
+
+impl Inbox {
+    fn took(&self, pushed: Pushed) -> Pushed {
+        self.waiting.fetch_sub(pushed.size, Ordering::Relaxed);
+        pushed
+    }
+
+    pub(crate) fn try_recv(&mut self) -> Option<Pushed> {
+        let pushed = self.receiver.try_recv().ok()?;
+        Some(self.took(pushed))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.receiver.is_empty()
+    }
+
+    pub(crate) fn poll_recv(
+        &mut self,
+        cx: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Pushed>> {
+        self.receiver
+            .poll_recv(cx)
+            .map(|pushed| pushed.map(|pushed| self.took(pushed)))
+    }
+
+    pub(crate) async fn recv(&mut self) -> Option<Pushed> {
+        let pushed = self.receiver.recv().await?;
+        Some(self.took(pushed))
+    }
+}
+
+/// What other clients can see of a client.
+pub(crate) struct Row {
+    pub(crate) id: u64,
+    /// `ip:port`, a socket's path, or nothing for a client in this process.
+    pub(crate) addr: String,
+    pub(crate) laddr: String,
+    pub(crate) unix: bool,
+    /// Unix microseconds.
+    pub(crate) created: i64,
+    pub(crate) outbox: Outbox,
+    pub(crate) resp3: AtomicBool,
+    killed: AtomicBool,
+    /// Told when the client is killed.
+    pub(crate) end: Notify,
+    pub(crate) facts: Mutex<Facts>,
+}
+
+/// The part of a [`Row`] that changes with the client's commands.
+#[derive(Clone)]
+pub(crate) struct Facts {
+    pub(crate) name: Bytes,
+    pub(crate) db: usize,
+    pub(crate) command: &'static str,
+    /// Unix microseconds of the last command.
+    pub(crate) used: i64,
+    pub(crate) channels: usize,
+    pub(crate) patterns: usize,
+    pub(crate) shards: usize,
+    /// How many commands are queued since MULTI; -1 outside.
+    pub(crate) multi: i64,
+    pub(crate) watch_broken: bool,
+    pub(crate) no_evict: bool,
+    pub(crate) no_touch: bool,
+    pub(crate) tracking: bool,
+    pub(crate) bcast: bool,
+    /// The client that gets this one's invalidations; 0 for itself, -1 without tracking.
+    pub(crate) redirect: i64,
+}
+
+impl Row {
+    pub(crate) fn is_killed(&self) -> bool {
+        self.killed.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn kill(&self) {
+        self.killed.store(true, Ordering::Relaxed);
+        self.end.notify_one();
+    }
+
+    pub(crate) fn is_resp3(&self) -> bool {
+        self.resp3.load(Ordering::Relaxed)
+    }
 }
 
 impl Client {
@@ -54,6 +260,12 @@ impl Client {
             authenticated,
             multi: None,
             watch: None,
+            subscriptions: None,
+            tracking: None,
+            row: None,
+            answers: Answers::On,
+            closing: false,
+            no_touch: false,
             outbox: None,
         }
     }
@@ -68,35 +280,125 @@ impl Client {
     }
 
     /// Where out-of-band replies for this client go.
-    pub(crate) fn outbox(&mut self) -> UnboundedSender<Reply> {
-        self.open_outbox().sender.clone()
+    pub(crate) fn outbox(&mut self) -> &Outbox {
+        self.outbox.get_or_insert_with(Outbox::new)
     }
 
-    pub(crate) fn take_receiver(&mut self) -> UnboundedReceiver<Reply> {
-        match self.open_outbox().receiver.take() {
-            Some(receiver) => receiver,
-            // Asked for a second time: the first receiver stays the one that gets the pushes.
-            None => unbounded_channel().1,
+    pub(crate) fn take_inbox(&mut self) -> Inbox {
+        self.outbox().take_inbox()
+    }
+
+    /// Ends the client once more than so many bytes wait for it.
+    pub(crate) fn limit_outbox(&mut self, bytes: usize) {
+        let row = self.row.clone();
+        let outbox = self.outbox();
+        outbox.shared.limit.store(bytes, Ordering::Relaxed);
+        *outbox.shared.owner.lock() = row;
+    }
+
+    pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
+        self.protocol = protocol;
+        if let Some(row) = &self.row {
+            row.resp3
+                .store(protocol == Protocol::Resp3, Ordering::Relaxed);
         }
     }
 
-    fn open_outbox(&mut self) -> &mut Outbox {
-        self.outbox.get_or_insert_with(|| {
-            let (sender, receiver) = unbounded_channel();
-            Box::new(Outbox {
-                sender,
-                receiver: Some(receiver),
-            })
-        })
+    /// How many channels and patterns the client listens to, sharded ones not counted.
+    pub(crate) fn subscribed(&self) -> usize {
+        self.subscriptions
+            .as_ref()
+            .map_or(0, |s| s.channels.len() + s.patterns.len())
+    }
+
+    /// Whether the client listens to anything at all.
+    pub(crate) fn is_subscribed(&self) -> bool {
+        self.subscriptions.is_some()
+    }
+
+    /// Makes the client visible to others.
+    pub(crate) fn register(
+        &mut self,
+        state: &mut State,
+        now_micros: i64,
+        addr: String,
+        laddr: String,
+        unix: bool,
+    ) -> Arc<Row> {
+        if let Some(row) = &self.row {
+            return row.clone();
+        }
+        let row = Arc::new(Row {
+            id: self.id,
+            addr,
+            laddr,
+            unix,
+            created: now_micros,
+            outbox: self.outbox().clone(),
+            resp3: AtomicBool::new(self.protocol == Protocol::Resp3),
+            killed: AtomicBool::new(false),
+            end: Notify::new(),
+            facts: Mutex::new(Facts {
+                name: Bytes::new(),
+                db: self.db,
+                command: "NULL",
+                used: now_micros,
+                channels: 0,
+                patterns: 0,
+                shards: 0,
+                multi: -1,
+                watch_broken: false,
+                no_evict: false,
+                no_touch: false,
+                tracking: false,
+                bcast: false,
+                redirect: -1,
+            }),
+        });
+        state.clients.insert(self.id, row.clone());
+        self.row = Some(row.clone());
+        row
+    }
+
+    /// Brings what others see up to date after a command.
+    pub(crate) fn update_row(&self, command: Option<&'static str>, now_micros: i64) {
+        let Some(row) = &self.row else { return };
+        let mut facts = row.facts.lock();
+        if let Some(command) = command {
+            facts.command = command;
+        }
+        facts.used = now_micros;
+        facts.db = self.db;
+        facts.multi = self.multi.as_ref().map_or(-1, |m| m.queue.len() as i64);
+        facts.watch_broken = self
+            .watch
+            .as_ref()
+            .is_some_and(|w| w.touched.load(Ordering::Relaxed));
+        (facts.channels, facts.patterns, facts.shards) =
+            self.subscriptions.as_ref().map_or((0, 0, 0), |s| {
+                (s.channels.len(), s.patterns.len(), s.shards.len())
+            });
+        let tracking = self.tracking.as_deref();
+        facts.tracking = tracking.is_some();
+        facts.bcast = tracking.is_some_and(|t| t.bcast);
+        facts.redirect = tracking.map_or(-1, |t| t.redirect as i64);
     }
 
     /// Whether the engine's state refers to this client, so that it must be told of its end.
     pub(crate) fn is_registered(&self) -> bool {
-        self.watch.is_some() || self.outbox.is_some()
+        self.watch.is_some()
+            || self.row.is_some()
+            || self.subscriptions.is_some()
+            || self.tracking.is_some()
     }
 
     /// Removes all that refers to this client.
     pub(crate) fn disconnect(&mut self, state: &mut State) {
         crate::commands::transaction::unwatch_all(state, self);
+        pubsub::forget(state, self);
+        tracking::disable(state, self);
+        if let Some(row) = self.row.take() {
+            state.clients.remove(&row.id);
+        }
     }
 }

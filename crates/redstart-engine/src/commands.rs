@@ -2,11 +2,14 @@
 
 pub(crate) mod bitmap;
 pub(crate) mod bloom;
+pub(crate) mod client;
+pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod database;
 pub(crate) mod geo;
 pub(crate) mod hash;
 pub(crate) mod hyperloglog;
+pub(crate) mod introspection;
 pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod pubsub;

@@ -1,7 +1,5 @@
 //! What a command handler works with: the keyspace as of one moment, on behalf of one client.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 
 use crate::{
@@ -9,12 +7,13 @@ use crate::{
     client::Client,
     config::Config,
     engine::State,
-    error::{CommandResult, Stop, WRONG_TYPE},
+    error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
-    registry::Spec,
+    registry::{Spec, flag},
     reply::{Protocol, Reply},
+    tracking,
     types::{Typed, Value, dict::Slot},
 };
 
@@ -74,6 +73,9 @@ impl<'a> Ctx<'a> {
         let outer_rewritten = self.rewritten.take();
         let db = self.client.db;
         self.state.stats.commands += 1;
+        if self.state.out_of_memory && self.origin == Origin::Script && spec.is(flag::DENYOOM) {
+            return Err(OUT_OF_MEMORY.into());
+        }
         let result = (spec.handler)(self, args);
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
@@ -87,6 +89,11 @@ impl<'a> Ctx<'a> {
                     None => self.state.effects.record(db, args.to_vec()),
                 }
             }
+        }
+        if self.client.tracking.is_some() && spec.is(flag::READONLY) {
+            spec.each_key(args, |at| {
+                tracking::remember(self.state, self.client, &args[at])
+            });
         }
         self.dirty = outer_dirty;
         self.rewritten = outer_rewritten;
@@ -121,8 +128,10 @@ impl<'a> Ctx<'a> {
     #[inline]
     pub(crate) fn find(&mut self, key: &[u8]) -> Option<Slot> {
         let slot = self.peek(key)?;
-        let used = self.now_secs();
-        self.db().entry_mut(slot).used = used;
+        if !self.client.no_touch {
+            let used = self.now_secs();
+            self.db().entry_mut(slot).used = used;
+        }
         Some(slot)
     }
 
@@ -325,6 +334,12 @@ impl<'a> Ctx<'a> {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
         }
+        if self.state.config.maxmemory > 0 {
+            self.db().measure(key);
+        }
+        if self.state.tracking.is_active() {
+            tracking::invalidate(self.state, self.client.id, key);
+        }
     }
 
     fn touch_watchers(&mut self, key: &[u8]) {
@@ -332,12 +347,7 @@ impl<'a> Ctx<'a> {
         let gone = db.find(key).is_none();
         if let Some(watchers) = db.watched.get_mut(key) {
             for watcher in watchers {
-                if watcher.was_expired && gone {
-                    // It was logically gone when WATCH ran; only now it went in fact, too.
-                    watcher.was_expired = false;
-                    continue;
-                }
-                watcher.touched.store(true, Ordering::Relaxed);
+                watcher.touch(gone);
             }
         }
     }

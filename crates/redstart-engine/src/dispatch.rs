@@ -1,16 +1,20 @@
 //! The way of a command: found, checked, queued or run, its consequences settled.
 
+use std::sync::atomic::Ordering;
+
 use bytes::Bytes;
 
 use crate::{
     blocking::{self, Wait},
-    client::Client,
+    client::{Answers, Client},
+    commands::transaction,
     context::{Ctx, Origin},
     engine::State,
-    error::{CROSS_SLOT, CommandResult, Stop},
+    error::{CROSS_SLOT, CommandResult, OUT_OF_MEMORY, Stop},
+    memory,
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
-    slot,
+    slot, tracking,
 };
 
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
@@ -27,15 +31,73 @@ pub(crate) enum Done {
 /// Runs one command of a client and all that follows from it.
 pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_micros: i64) -> Done {
     tick(state, now_micros);
+    client.answers = match client.answers {
+        Answers::SkipNext => Answers::Skip,
+        Answers::Skip => Answers::On,
+        other => other,
+    };
     let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
     let result = process(&mut cx, args);
     finish(state, now_micros);
+    if client.row.is_some() || client.tracking.is_some() {
+        settle_client(client, args, now_micros);
+    }
+    // HELLO and RESET answer in the protocol that they have just chosen.
     match result {
-        // HELLO answers in the protocol that it has just chosen.
         Ok(reply) => Done::Reply(shape(reply, client.protocol)),
-        Err(Stop::Error(text)) => Done::Reply(Reply::Error(text.into_owned())),
+        Err(Stop::Error(text)) => {
+            state.stats.errors += 1;
+            Done::Reply(Reply::Error(text.into_owned()))
+        }
         Err(Stop::Block(wait)) => Done::Wait(wait),
     }
+}
+
+/// What a command leaves behind on a client that others can see or that caches.
+fn settle_client(client: &mut Client, args: &[Bytes], now_micros: i64) {
+    let spec = registry::lookup(args);
+    client.update_row(spec.map(|spec| spec.full_name), now_micros);
+    // CLIENT CACHING is for the next command, or for a whole transaction.
+    let stays = client.multi.is_some() || spec.is_some_and(|s| s.full_name == "client|caching");
+    if let Some(tracking) = &mut client.tracking
+        && !stays
+    {
+        tracking.caching = None;
+    }
+}
+
+/// Until when (in unix milliseconds) a command has to wait because clients are paused.
+#[inline]
+pub(crate) fn paused(
+    state: &mut State,
+    client: &Client,
+    args: &[Bytes],
+    now_ms: i64,
+) -> Option<i64> {
+    let pause = state.pause.as_ref()?;
+    let (until, writes_only) = (pause.until, pause.writes_only);
+    if until <= now_ms {
+        state.pause = None;
+        state.paused.store(false, Ordering::Relaxed);
+        return None;
+    }
+    let may_write = |spec: &Spec| {
+        spec.is(flag::WRITE)
+            || matches!(
+                spec.name,
+                "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "script"
+            )
+    };
+    let affected = match registry::lookup(args) {
+        _ if !writes_only => true,
+        Some(spec) if spec.name == "exec" => client
+            .multi
+            .as_ref()
+            .is_some_and(|multi| multi.queue.iter().any(|(spec, _)| may_write(spec))),
+        Some(spec) => client.multi.is_none() && may_write(spec),
+        None => false,
+    };
+    affected.then_some(until)
 }
 
 /// The reply in the protocol's shape.
@@ -97,6 +159,9 @@ fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) -> (usize
 #[inline]
 pub(crate) fn finish(state: &mut State, now_micros: i64) {
     state.effects.flush();
+    if state.tracking.is_pending() {
+        tracking::broadcast(state);
+    }
     if !state.ready.is_empty() {
         blocking::serve_ready(state, now_micros);
     }
@@ -128,6 +193,21 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     if !cx.client.authenticated && !spec.is(flag::NO_AUTH) {
         return Err("NOAUTH Authentication required.".into());
     }
+    if cx.client.is_subscribed()
+        && cx.client.protocol == Protocol::Resp2
+        && !(spec.is(flag::PUBSUB) && spec.is(flag::NOSCRIPT))
+        && !matches!(spec.name, "ping" | "quit" | "reset")
+    {
+        return Err(format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET \
+             are allowed in this context",
+            spec.full_name
+        )
+        .into());
+    }
+    if cx.state.config.maxmemory > 0 {
+        check_memory(cx, spec)?;
+    }
     if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
         return Err("ERR Command not allowed inside a transaction".into());
     }
@@ -135,6 +215,31 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)
+}
+
+/// Refuses what would need more memory than there may be. Queueing takes memory, too.
+fn check_memory(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+    cx.state.out_of_memory = !memory::make_room(cx.state, cx.now_micros);
+    if !cx.state.out_of_memory {
+        return Ok(());
+    }
+    if let Some(multi) = &cx.client.multi {
+        let denied = |(spec, _): &(&Spec, _)| spec.is(flag::DENYOOM);
+        if spec.name == "exec" && multi.queue.iter().any(denied) {
+            cx.client.multi = None;
+            transaction::unwatch_all(cx.state, cx.client);
+            return Err(
+                format!("EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}").into(),
+            );
+        }
+        if !spec.is(flag::UNQUEUED) {
+            return Err(OUT_OF_MEMORY.into());
+        }
+    }
+    if spec.is(flag::DENYOOM) {
+        return Err(OUT_OF_MEMORY.into());
+    }
+    Ok(())
 }
 
 /// Refuses keys of different slots; `common` carries the slot from command to command.

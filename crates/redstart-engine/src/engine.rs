@@ -1,20 +1,22 @@
 //! The engine: all databases behind one lock, and the sessions that work on them.
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::{
     blocking::{self, Blocking},
-    client::Client,
+    client::{Client, Row},
     clock::Clock,
     config::{Config, MemoryPolicy},
     dispatch,
@@ -24,7 +26,9 @@ use crate::{
     pubsub::PubSub,
     random::Random,
     reply::Protocol,
+    script::{Limits, Scripts, Watchdog},
     session::Session,
+    tracking,
 };
 
 /// How soon the append-only log is on the disk.
@@ -49,8 +53,20 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     pub(crate) clock: Clock,
     next_session: AtomicU64,
-    /// Whether sessions start unauthenticated; fixed when the engine is built.
-    guarded: bool,
+    /// Whether new sessions start unauthenticated.
+    guarded: Arc<AtomicBool>,
+    pub(crate) pause_ended: Arc<Notify>,
+    paused: Arc<AtomicBool>,
+    /// Seen without the lock: a script that runs for too long holds it.
+    pub(crate) watchdog: Arc<Watchdog>,
+}
+
+impl Inner {
+    /// Whether CLIENT PAUSE was called and may still hold.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
 }
 
 /// All that the lock protects.
@@ -61,13 +77,38 @@ pub(crate) struct State {
     /// Keys that clients block on and that may be ready, in order.
     pub(crate) ready: Vec<(usize, Bytes)>,
     pub(crate) pubsub: PubSub,
+    /// Who caches what on its side.
+    pub(crate) tracking: tracking::Table,
+    /// The clients that others can see, by id.
+    pub(crate) clients: BTreeMap<u64, Arc<Row>>,
+    /// Since CLIENT PAUSE.
+    pub(crate) pause: Option<Pause>,
+    /// Told when a pause ends before its time.
+    pub(crate) pause_ended: Arc<Notify>,
+    /// Set while there is a pause: looked at without the lock.
+    pub(crate) paused: Arc<AtomicBool>,
+    /// Whether new sessions start unauthenticated.
+    pub(crate) guarded: Arc<AtomicBool>,
+    /// When the engine was made, in unix microseconds.
+    pub(crate) started: i64,
     pub(crate) effects: Effects,
     pub(crate) stats: Stats,
     pub(crate) random: Random,
+    pub(crate) scripts: Scripts,
+    /// There was no room for more data when the running command began.
+    pub(crate) out_of_memory: bool,
     /// Changes since the start.
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
     pub(crate) last_sweep: i64,
+}
+
+/// CLIENT PAUSE: commands wait until then.
+pub(crate) struct Pause {
+    /// Unix milliseconds.
+    pub(crate) until: i64,
+    /// Commands that change nothing go on.
+    pub(crate) writes_only: bool,
 }
 
 /// Counters for INFO.
@@ -77,13 +118,48 @@ pub(crate) struct Stats {
     pub(crate) hits: u64,
     pub(crate) misses: u64,
     pub(crate) expired: u64,
+    pub(crate) evicted: u64,
+    pub(crate) connections: u64,
+    pub(crate) errors: u64,
+}
+
+impl State {
+    /// A stand-in without databases, for the place that the true state is lent from.
+    pub(crate) fn hollow() -> State {
+        State {
+            dbs: Vec::new(),
+            config: Config::default(),
+            blocking: Blocking::default(),
+            ready: Vec::new(),
+            pubsub: PubSub::default(),
+            tracking: tracking::Table::default(),
+            clients: BTreeMap::new(),
+            pause: None,
+            pause_ended: Arc::default(),
+            paused: Arc::default(),
+            guarded: Arc::default(),
+            started: 0,
+            effects: Effects::default(),
+            stats: Stats::default(),
+            random: Random::new(),
+            scripts: Scripts::default(),
+            out_of_memory: false,
+            dirty: 0,
+            last_sweep: 0,
+        }
+    }
 }
 
 impl Engine {
     /// A volatile engine with 16 databases.
     pub fn new() -> Engine {
         let builder = Engine::builder();
-        Engine::from_parts(builder.databases, builder.config, builder.clock)
+        Engine::from_parts(
+            builder.databases,
+            builder.config,
+            builder.clock,
+            builder.limits,
+        )
     }
 
     /// An engine with other settings.
@@ -93,20 +169,33 @@ impl Engine {
             config: Config::default(),
             clock: Clock::live(),
             append_only: None,
+            limits: Limits::default(),
         }
     }
 
-    fn from_parts(databases: usize, config: Config, clock: Clock) -> Engine {
-        let guarded = config.password.is_some();
+    fn from_parts(databases: usize, config: Config, clock: Clock, limits: Limits) -> Engine {
+        let guarded = Arc::new(AtomicBool::new(config.password.is_some()));
+        let pause_ended = Arc::new(Notify::new());
+        let paused = Arc::new(AtomicBool::new(false));
+        let watchdog = Arc::new(Watchdog::default());
         let state = State {
             dbs: (0..databases).map(|_| Db::default()).collect(),
             config,
             blocking: Blocking::default(),
             ready: Vec::new(),
-            pubsub: PubSub,
+            pubsub: PubSub::default(),
+            tracking: tracking::Table::default(),
+            clients: BTreeMap::new(),
+            pause: None,
+            pause_ended: pause_ended.clone(),
+            paused: paused.clone(),
+            guarded: guarded.clone(),
+            started: clock.now_micros(),
             effects: Effects::default(),
             stats: Stats::default(),
             random: Random::new(),
+            scripts: Scripts::new(limits, watchdog.clone()),
+            out_of_memory: false,
             dirty: 0,
             last_sweep: clock.now_micros(),
         };
@@ -115,6 +204,9 @@ impl Engine {
             clock,
             next_session: AtomicU64::new(1),
             guarded,
+            pause_ended,
+            paused,
+            watchdog,
         };
         Engine {
             inner: Arc::new(inner),
@@ -124,7 +216,10 @@ impl Engine {
     /// A new client that speaks RESP2.
     pub fn session(&self) -> Session {
         let id = self.inner.next_session.fetch_add(1, Ordering::Relaxed);
-        Session::new(self.inner.clone(), Client::new(id, !self.inner.guarded))
+        Session::new(
+            self.inner.clone(),
+            Client::new(id, !self.inner.guarded.load(Ordering::Relaxed)),
+        )
     }
 
     /// A new client that gets its replies in RESP3's shapes.
@@ -141,6 +236,7 @@ impl Engine {
         let now = self.inner.clock.now_micros();
         blocking::time_out(&mut state, now / 1000);
         dispatch::sweep_all(&mut state, now);
+        state.pause_ended.notify_waiters();
     }
 
     /// The clock's unix time in microseconds.
@@ -168,6 +264,7 @@ pub struct EngineBuilder {
     config: Config,
     clock: Clock,
     append_only: Option<(PathBuf, Fsync)>,
+    limits: Limits,
 }
 
 impl EngineBuilder {
@@ -203,6 +300,20 @@ impl EngineBuilder {
         self
     }
 
+    /// How long a script may run before other clients are answered with BUSY and may end it by
+    /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
+    pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
+        self.limits.busy_after = busy_after;
+        self.limits.end_after = end_after;
+        self
+    }
+
+    /// How much memory scripts may use, in bytes; 1 GiB unless told, 0 is no limit.
+    pub fn script_memory(mut self, bytes: usize) -> EngineBuilder {
+        self.limits.memory = bytes;
+        self
+    }
+
     /// Takes the time from another clock than a live one.
     pub fn clock(mut self, clock: Clock) -> EngineBuilder {
         self.clock = clock;
@@ -221,7 +332,12 @@ impl EngineBuilder {
         if self.append_only.is_some() {
             return Err(EngineError::Setting("the append-only log is not available"));
         }
-        Ok(Engine::from_parts(self.databases, self.config, self.clock))
+        Ok(Engine::from_parts(
+            self.databases,
+            self.config,
+            self.clock,
+            self.limits,
+        ))
     }
 }
 

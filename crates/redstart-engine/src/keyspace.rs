@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hashbrown::HashMap;
@@ -27,9 +30,17 @@ pub(crate) struct Entry {
     pub(crate) deadline: i64,
     /// When the key was last used, in seconds of unix time (OBJECT IDLETIME, eviction).
     pub(crate) used: u32,
+    /// The size that the database counts for this key; 0 while nobody counts.
+    size: u32,
 }
 
 impl Entry {
+    /// About how many bytes the entry takes up, its key's own heap bytes not counted.
+    pub(crate) fn size(&self) -> usize {
+        // The cell of the slab and its share of the hash table over it.
+        size_of::<Entry>() + size_of::<Blob>() + 6 + self.value.heap_size()
+    }
+
     /// Whether the key is gone by now. At its deadline a key is still there.
     #[inline]
     pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
@@ -46,12 +57,26 @@ pub(crate) struct Watcher {
     pub(crate) was_expired: bool,
 }
 
+impl Watcher {
+    /// The key has changed; `gone` if it does not exist now.
+    pub(crate) fn touch(&mut self, gone: bool) {
+        if self.was_expired && gone {
+            // It was logically gone when WATCH ran; only now it went in fact, too.
+            self.was_expired = false;
+        } else {
+            self.touched.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// One numbered database.
 #[derive(Default)]
 pub(crate) struct Db {
     dict: Dict<Entry>,
     /// How many keys have a deadline.
     volatile: usize,
+    /// The sizes of all keys that were measured.
+    bytes: u64,
     /// Where the next round of active expiry goes on.
     sweep: u64,
     /// Who watches which key.
@@ -113,13 +138,51 @@ impl Db {
                 value,
                 deadline,
                 used,
+                size: 0,
             },
         )
+    }
+
+    /// Counts what a key takes up now.
+    pub(crate) fn measure(&mut self, key: &[u8]) {
+        if let Some(slot) = self.dict.find(key) {
+            let size = self.dict.key(slot).heap_size() + self.dict.value(slot).size();
+            let size = u32::try_from(size).unwrap_or(u32::MAX);
+            let before = std::mem::replace(&mut self.dict.value_mut(slot).size, size);
+            self.bytes = self.bytes - u64::from(before) + u64::from(size);
+        }
+    }
+
+    /// Counts what all keys take up.
+    pub(crate) fn measure_all(&mut self) {
+        let keys: Vec<Blob> = self.dict.keys().cloned().collect();
+        for key in keys {
+            self.measure(&key);
+        }
+    }
+
+    /// The sum of all keys' sizes, as far as they were measured.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What all keys take up, judged by a few of them.
+    pub(crate) fn estimate(&self) -> u64 {
+        const FEW: usize = 32;
+        let (mut seen, mut bytes) = (0u64, 0u64);
+        for (key, entry) in self.dict.iter().take(FEW) {
+            seen += 1;
+            bytes += (key.heap_size() + entry.size()) as u64;
+        }
+        bytes
+            .checked_div(seen)
+            .map_or(0, |average| average * self.dict.len() as u64)
     }
 
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let entry = self.dict.remove(key)?;
         self.volatile -= usize::from(entry.deadline != NEVER);
+        self.bytes -= u64::from(entry.size);
         Some(entry)
     }
 
@@ -141,6 +204,7 @@ impl Db {
         Keys {
             dict: std::mem::take(&mut self.dict),
             volatile: std::mem::take(&mut self.volatile),
+            bytes: std::mem::take(&mut self.bytes),
         }
     }
 
@@ -148,6 +212,7 @@ impl Db {
     pub(crate) fn put_keys(&mut self, keys: Keys) {
         self.dict = keys.dict;
         self.volatile = keys.volatile;
+        self.bytes = keys.bytes;
     }
 
     /// Gives back the room of removed keys if there is much of it. All slots change.
@@ -176,11 +241,16 @@ impl Db {
 pub(crate) struct Keys {
     dict: Dict<Entry>,
     volatile: usize,
+    bytes: u64,
 }
 
 impl Keys {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Blob> {
         self.dict.keys()
+    }
+
+    pub(crate) fn contains(&self, key: &[u8]) -> bool {
+        self.dict.contains(key)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -42,6 +42,9 @@ pub(crate) mod flag {
     pub(crate) const NO_MULTI: u32 = 1 << 16;
     pub(crate) const ALLOW_BUSY: u32 = 1 << 17;
     pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 18;
+    /// What stands where keys would stand are channels: they have a slot but are no keys; not
+    /// shown by COMMAND.
+    pub(crate) const NOT_KEYS: u32 = 1 << 30;
     /// Runs at once inside MULTI instead of being queued (EXEC, DISCARD, …); not shown by COMMAND.
     pub(crate) const UNQUEUED: u32 = 1 << 31;
 }
@@ -202,26 +205,26 @@ fn no_subcommand(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     ))
 }
 
-/// One table a family.
-static FAMILIES: &[&[Spec]] = &[
-    commands::keys::COMMANDS,
-    commands::string::COMMANDS,
-    commands::list::COMMANDS,
-    commands::hash::COMMANDS,
-    commands::set::COMMANDS,
-    commands::sorted_set::COMMANDS,
-    commands::stream::COMMANDS,
-    commands::hyperloglog::COMMANDS,
-    commands::geo::COMMANDS,
-    commands::bitmap::COMMANDS,
-    commands::bloom::COMMANDS,
-    commands::pubsub::COMMANDS,
-    commands::transaction::COMMANDS,
-    commands::scripting::COMMANDS,
-    commands::connection::COMMANDS,
-    commands::server::COMMANDS,
-    commands::database::COMMANDS,
-    commands::sort::COMMANDS,
+/// One table a family, with the name that COMMAND DOCS has for it.
+static FAMILIES: &[(&str, &[Spec])] = &[
+    ("generic", commands::keys::COMMANDS),
+    ("string", commands::string::COMMANDS),
+    ("list", commands::list::COMMANDS),
+    ("hash", commands::hash::COMMANDS),
+    ("set", commands::set::COMMANDS),
+    ("sorted-set", commands::sorted_set::COMMANDS),
+    ("stream", commands::stream::COMMANDS),
+    ("hyperloglog", commands::hyperloglog::COMMANDS),
+    ("geo", commands::geo::COMMANDS),
+    ("bitmap", commands::bitmap::COMMANDS),
+    ("bf", commands::bloom::COMMANDS),
+    ("pubsub", commands::pubsub::COMMANDS),
+    ("transactions", commands::transaction::COMMANDS),
+    ("scripting", commands::scripting::COMMANDS),
+    ("connection", commands::connection::COMMANDS),
+    ("server", commands::server::COMMANDS),
+    ("server", commands::database::COMMANDS),
+    ("generic", commands::sort::COMMANDS),
 ];
 
 static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
@@ -235,7 +238,19 @@ static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
 
 /// All commands, without their subcommands.
 pub(crate) fn all() -> impl Iterator<Item = &'static Spec> {
-    FAMILIES.iter().flat_map(|family| family.iter())
+    FAMILIES.iter().flat_map(|(_, family)| family.iter())
+}
+
+/// What COMMAND DOCS calls the command's family.
+pub(crate) fn group(spec: &Spec) -> &'static str {
+    let container = spec.full_name.split('|').next().unwrap_or_default();
+    if matches!(container, "echo" | "ping" | "select") {
+        return "connection";
+    }
+    FAMILIES
+        .iter()
+        .find(|(_, family)| family.iter().any(|other| other.name == container))
+        .map_or("generic", |(group, _)| group)
 }
 
 /// Ignores ASCII case by folding one bit: names that differ elsewhere are told apart on comparison.
@@ -254,6 +269,17 @@ pub(crate) fn command(name: &[u8]) -> Option<&'static Spec> {
             spec.name.as_bytes().eq_ignore_ascii_case(name)
         })
         .copied()
+}
+
+/// The command or subcommand that these arguments call, if there is one.
+pub(crate) fn lookup(args: &[Bytes]) -> Option<&'static Spec> {
+    let spec = command(args.first()?)?;
+    let word = match args.get(1) {
+        Some(word) if !spec.subcommands.is_empty() => word,
+        _ => return Some(spec),
+    };
+    let mut subs = spec.subcommands.iter();
+    subs.find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word))
 }
 
 /// The command or subcommand that these arguments call, with their number checked.

@@ -104,6 +104,20 @@ impl Reply {
         }
     }
 
+    /// About how many bytes the reply takes up while it waits to be sent.
+    pub(crate) fn size(&self) -> usize {
+        let inner = match self {
+            Reply::Bulk(bytes) | Reply::Verbatim { text: bytes, .. } => bytes.len(),
+            Reply::Error(text) | Reply::BigNumber(text) => text.len(),
+            Reply::Array(items) | Reply::Set(items) | Reply::Push(items) => {
+                items.iter().map(Reply::size).sum()
+            }
+            Reply::Map(pairs) => pairs.iter().map(|(k, v)| k.size() + v.size()).sum(),
+            _ => 0,
+        };
+        size_of::<Reply>() + inner
+    }
+
     /// Whether [`Reply::into_resp2`] would change anything at this level or below.
     pub(crate) fn is_rich(&self) -> bool {
         match self {

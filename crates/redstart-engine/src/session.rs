@@ -9,14 +9,17 @@ use std::{
 };
 
 use bytes::Bytes;
-use tokio::{sync::mpsc::UnboundedReceiver, time::Sleep};
+use parking_lot::MutexGuard;
+use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::Client,
+    client::{Client, Inbox},
     dispatch::{self, Done},
-    engine::Inner,
+    engine::{Inner, State},
+    error::Stop,
     reply::{Protocol, Reply},
+    script,
 };
 
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
@@ -44,6 +47,44 @@ impl Outcome {
     }
 }
 
+impl Inner {
+    /// The engine's state; `None` if a script holds it for longer than scripts should.
+    #[inline]
+    fn lock(&self) -> Option<MutexGuard<'_, State>> {
+        match self.state.try_lock() {
+            Some(state) => Some(state),
+            None => self.lock_slowly(),
+        }
+    }
+
+    fn lock_slowly(&self) -> Option<MutexGuard<'_, State>> {
+        loop {
+            if let Some(state) = self.state.try_lock_for(Duration::from_millis(20)) {
+                return Some(state);
+            }
+            if self.watchdog.is_busy() {
+                return None;
+            }
+        }
+    }
+
+    /// Answers a command while a script holds the state.
+    fn while_busy(&self, args: &[Bytes]) -> Reply {
+        let is = |at: usize, word: &[u8]| {
+            args.get(at)
+                .is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+        };
+        if args.len() == 2 && is(0, b"script") && is(1, b"kill") {
+            return match self.watchdog.kill() {
+                Ok(reply) => reply,
+                Err(Stop::Error(text)) => Reply::Error(text.into_owned()),
+                Err(Stop::Block(wait)) => wait.on_timeout,
+            };
+        }
+        Reply::Error(script::BUSY.into())
+    }
+}
+
 impl Session {
     pub(crate) fn new(inner: Arc<Inner>, client: Client) -> Session {
         Session { inner, client }
@@ -61,7 +102,7 @@ impl Session {
 
     /// Chooses the protocol, as HELLO would.
     pub fn set_protocol(&mut self, protocol: Protocol) {
-        self.client.protocol = protocol;
+        self.client.set_protocol(protocol);
     }
 
     /// The number of the selected database.
@@ -85,7 +126,9 @@ impl Session {
 
     /// Executes a command without waiting.
     pub fn execute(&mut self, args: &[Bytes]) -> Outcome {
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.lock() else {
+            return Outcome::Reply(self.inner.while_busy(args));
+        };
         let now = self.inner.clock.now_micros();
         match dispatch::run(&mut state, &mut self.client, args, now) {
             Done::Reply(reply) => Outcome::Reply(reply),
@@ -108,9 +151,28 @@ impl Session {
     ///
     /// Dropping the future unblocks the client. What had been taken for it is put back.
     pub async fn call(&mut self, args: Vec<Bytes>) -> Reply {
+        if self.inner.is_paused() {
+            self.wait_while_paused(&args).await;
+        }
         match self.execute(&args) {
             Outcome::Reply(reply) => reply,
             Outcome::Blocked(blocked) => blocked.await,
+        }
+    }
+
+    /// Waits for the end of a CLIENT PAUSE that concerns this command.
+    async fn wait_while_paused(&self, args: &[Bytes]) {
+        loop {
+            let ended = self.inner.pause_ended.notified();
+            let now = self.inner.clock.now_micros();
+            let until =
+                dispatch::paused(&mut self.inner.state.lock(), &self.client, args, now / 1000);
+            let Some(until) = until else { return };
+            let left = Duration::from_micros((until * 1000 - now).max(0) as u64);
+            tokio::select! {
+                () = ended => {}
+                () = tokio::time::sleep(left), if self.inner.clock.is_live() => {}
+            }
         }
     }
 
@@ -118,7 +180,10 @@ impl Session {
     /// answers as after its timeout. [`Session::pipeline`] waits.
     pub fn execute_batch(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(commands.len());
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.lock() else {
+            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
+            return replies;
+        };
         let now = self.inner.clock.now_micros();
         for args in commands {
             replies.push(
@@ -140,6 +205,9 @@ impl Session {
     pub async fn pipeline(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
         let mut replies = Vec::with_capacity(commands.len());
         while replies.len() < commands.len() {
+            if self.inner.is_paused() {
+                self.wait_while_paused(&commands[replies.len()]).await;
+            }
             let blocked = self.run_until_blocked(&commands[replies.len()..], &mut replies);
             if let Some(blocked) = blocked {
                 replies.push(blocked.await);
@@ -153,7 +221,10 @@ impl Session {
         commands: &[Vec<Bytes>],
         replies: &mut Vec<Reply>,
     ) -> Option<Blocked> {
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.lock() else {
+            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
+            return None;
+        };
         let now = self.inner.clock.now_micros();
         for args in commands {
             match dispatch::run(&mut state, &mut self.client, args, now) {
@@ -173,11 +244,20 @@ impl Session {
         None
     }
 
-    /// Where this client's messages and invalidations arrive. The first receiver gets them all.
+    /// Where this client's messages and invalidations arrive, as [`Reply::Push`] in either protocol.
+    /// The first receiver gets them all.
+    ///
+    /// SUBSCRIBE and its like confirm once a channel: the last confirmation is the command's
+    /// reply, the others arrive here.
     pub fn pushes(&mut self) -> PushReceiver {
         PushReceiver {
-            receiver: self.client.take_receiver(),
+            inbox: self.client.take_inbox(),
         }
+    }
+
+    /// Whether QUIT was called.
+    pub fn is_closing(&self) -> bool {
+        self.client.closing
     }
 }
 
@@ -277,9 +357,8 @@ impl std::fmt::Debug for Blocked {
 }
 
 /// The out-of-band replies of one session.
-#[derive(Debug)]
 pub struct PushReceiver {
-    receiver: UnboundedReceiver<Reply>,
+    inbox: Inbox,
 }
 
 impl PushReceiver {
@@ -289,16 +368,24 @@ impl PushReceiver {
     ///
     /// Dropping the future loses nothing.
     pub async fn recv(&mut self) -> Option<Reply> {
-        self.receiver.recv().await
+        self.inbox.recv().await.map(|pushed| pushed.reply)
     }
 
     /// The next push if there is one.
     pub fn try_recv(&mut self) -> Option<Reply> {
-        self.receiver.try_recv().ok()
+        self.inbox.try_recv().map(|pushed| pushed.reply)
     }
 
     /// As [`PushReceiver::recv`], to be called from a `poll` function.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        self.receiver.poll_recv(cx)
+        self.inbox
+            .poll_recv(cx)
+            .map(|pushed| pushed.map(|pushed| pushed.reply))
+    }
+}
+
+impl std::fmt::Debug for PushReceiver {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PushReceiver").finish_non_exhaustive()
     }
 }

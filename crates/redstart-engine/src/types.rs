@@ -3,7 +3,9 @@
 pub(crate) mod blob;
 pub(crate) mod bloom;
 pub(crate) mod dict;
+pub(crate) mod geo;
 pub(crate) mod hash;
+pub(crate) mod hyperloglog;
 pub(crate) mod list;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
@@ -41,6 +43,19 @@ impl Value {
             Value::SortedSet(_) => "zset",
             Value::Stream(_) => "stream",
             Value::Bloom(_) => "MBbloom--",
+        }
+    }
+
+    /// About how many bytes the value holds on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        match self {
+            Value::Str(value) => value.heap_size(),
+            Value::List(value) => value.heap_size(),
+            Value::Hash(value) => value.heap_size(),
+            Value::Set(value) => value.heap_size(),
+            Value::SortedSet(value) => value.heap_size(),
+            Value::Stream(value) => value.heap_size(),
+            Value::Bloom(value) => value.size() as usize,
         }
     }
 

@@ -233,6 +233,7 @@ pub(crate) struct Pair {
     monitor: Wire,
     /// What the engine's clients wait for.
     blocked: [Option<Blocked>; 3],
+    /// All of them are shown when the pair is dropped.
     differences: Vec<String>,
 }
 
@@ -350,10 +351,25 @@ impl Pair {
     }
 }
 
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if !self.differences.is_empty() && !std::thread::panicking() {
+            let protocol = self.protocol;
+            panic!("{protocol:?}:\n{}", self.differences.join("\n"));
+        }
+    }
+}
+
 fn nil_array_to_nil(reply: Reply) -> Reply {
     match reply {
         Reply::NilArray => Reply::Nil,
         Reply::Array(items) => Reply::Array(items.into_iter().map(nil_array_to_nil).collect()),
+        Reply::Map(pairs) => Reply::Map(
+            pairs
+                .into_iter()
+                .map(|(key, value)| (key, nil_array_to_nil(value)))
+                .collect(),
+        ),
         other => other,
     }
 }
@@ -373,7 +389,7 @@ pub(crate) fn compare(script: &str) {
                 pair.line(line);
             }
         }
-        let found = pair.differences;
+        let found = std::mem::take(&mut pair.differences);
         assert!(
             found.is_empty(),
             "{protocol:?}: {} differ\n{}",

@@ -1,1 +1,84 @@
-//! stub
+//! Starts real servers for Redstart's tests, and breaks them.
+//!
+//! ```text
+//! find.rs      where redis-server, valkey-server and Postgres are
+//! process.rs   child processes that die with the test, whatever happens to it
+//! server.rs    one redis-server or valkey-server: pause, kill, restart
+//! tls.rs       a certificate authority for one test
+//! cluster.rs   a Cluster: promotion, failover, slot migration
+//! sentinel.rs  a Sentinel group: one master, two replicas, three sentinels
+//! proxy.rs     a fault proxy on loopback; resp.rs cuts its streams into frames
+//! postgres.rs  Postgres in a folder of its own
+//! monitor.rs   MONITOR, to count what really reaches a server
+//! backend.rs   the matrix: one test, every backend
+//! shared.rs    servers that many tests share, each in its own namespace
+//! child.rs     tests of several processes, by running the test binary again
+//! wait.rs      polling to a deadline
+//! scale.rs     counts that the soak raises
+//! ```
+//!
+//! A missing server is an error that names the command that installs it, never a skip.
+//!
+//! The kit depends neither on `redstart` nor on the engine, since both use it in their tests.
+
+#![forbid(unsafe_code)]
+
+pub mod backend;
+pub mod child;
+pub mod cluster;
+pub mod find;
+pub mod monitor;
+pub mod postgres;
+mod process;
+pub mod proxy;
+mod resp;
+mod scale;
+pub mod sentinel;
+pub mod server;
+pub mod shared;
+pub mod tls;
+mod wait;
+
+pub use anyhow;
+
+pub use backend::{Backend, BackendKind, run};
+pub use child::Child;
+pub use cluster::{Cluster, key_slot};
+pub use monitor::MonitorTap;
+pub use postgres::Postgres;
+pub use proxy::Proxy;
+pub use scale::scale;
+pub use sentinel::Sentinel;
+pub use server::{Kind, Server};
+pub use shared::{SharedServer, shared, shared_cluster};
+pub use wait::{eventually, wait_until};
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A namespace that no other test, process or run uses.
+///
+/// The test's name is kept in front so that a leftover key says where it came from; whatever is
+/// not a letter, a digit or `-` becomes `-`.
+///
+/// ```
+/// let a = redstart_testkit::unique_namespace("lock::redis");
+/// let b = redstart_testkit::unique_namespace("lock::redis");
+/// assert!(a.starts_with("lock--redis-"));
+/// assert_ne!(a, b);
+/// ```
+pub fn unique_namespace(test: &str) -> String {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let name: String = test
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() || c == '-' {
+                c
+            } else {
+                '-'
+            }
+        })
+        .collect();
+    let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    // The random part keeps runs apart when a process id comes round again on a long-lived server.
+    format!("{name}-{pid:x}-{n:x}-{:08x}", rand::random::<u32>())
+}

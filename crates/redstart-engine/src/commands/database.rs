@@ -12,6 +12,7 @@ use crate::{
     number::{i32_arg, int_bytes, parse_int},
     registry::{Spec, flag::*},
     reply::Reply,
+    tracking,
 };
 
 pub(crate) static COMMANDS: &[Spec] = &[
@@ -39,8 +40,14 @@ fn echo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(Reply::Bulk(args[1].clone()))
 }
 
-fn ping(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+fn ping(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    // A RESP2 subscriber tells replies and messages apart by their shape.
+    let as_message = cx.client.is_subscribed() && !cx.is_resp3();
     match args {
+        [_] | [_, _] if as_message => {
+            let text = args.get(1).cloned().unwrap_or_default();
+            Ok(Reply::Array(vec![Reply::bulk("pong"), Reply::Bulk(text)]))
+        }
         [_] => Ok(Reply::status("PONG")),
         [_, message] => Ok(Reply::Bulk(message.clone())),
         _ => Err(Stop::wrong_arity("ping")),
@@ -73,6 +80,7 @@ fn check_flush_args(args: &[Bytes]) -> Result<(), Stop> {
 fn flushdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check_flush_args(args)?;
     let removed = empty(cx.state, cx.client.db);
+    tracking::flushed(cx.state);
     cx.dirty(removed.max(1));
     Ok(Reply::OK)
 }
@@ -83,6 +91,7 @@ fn flushall(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     for db in 0..cx.state.dbs.len() {
         removed += empty(cx.state, db);
     }
+    tracking::flushed(cx.state);
     cx.dirty(removed.max(1));
     Ok(Reply::OK)
 }

@@ -223,6 +223,17 @@ impl<V> Dict<V> {
         self.iter().map(|(key, _)| key)
     }
 
+    /// About how many bytes are held on the heap; what keys and values hold is judged by a few.
+    pub(crate) fn heap_size(&self, value_size: impl Fn(&V) -> usize) -> usize {
+        let (mut seen, mut bytes) = (0, 0);
+        self.scan(0, 8, |key, value| {
+            seen += 1;
+            bytes += key.heap_size() + value_size(value);
+        });
+        let contents = (bytes * self.len()).checked_div(seen).unwrap_or(0);
+        self.cells.capacity() * size_of::<Cell<V>>() + self.table.capacity() * 6 + contents
+    }
+
     /// A slot picked at random; `None` only if there are no entries.
     pub(crate) fn random(&self, random: &mut Random) -> Option<Slot> {
         if self.is_empty() {

@@ -44,6 +44,15 @@ impl Set {
         }
     }
 
+    /// About how many bytes are held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        let contents = match self {
+            Set::Ints(ints) => ints.capacity() * size_of::<i64>(),
+            Set::Table(dict) => dict.heap_size(|()| 0),
+        };
+        size_of::<Set>() + contents
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }

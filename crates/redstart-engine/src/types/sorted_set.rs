@@ -38,6 +38,15 @@ impl Clone for SortedSet {
     }
 }
 
+impl SortedSet {
+    /// About how many bytes are held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        // The order holds a score and a slot for each member, in blocks that are not all full.
+        let order = self.len() * (size_of::<f64>() + size_of::<Slot>()) * 4 / 3;
+        size_of::<SortedSet>() + self.scores.heap_size(|_| 0) + order
+    }
+}
+
 /// A bound of a range of scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct ScoreRange {

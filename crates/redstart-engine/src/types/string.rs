@@ -42,6 +42,16 @@ impl Str {
         }
     }
 
+    /// The bytes held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        match self {
+            Str::Blob(data) => data.heap_size(),
+            Str::Int(_) => 0,
+            Str::Shared(data) => size_of::<Bytes>() + 16 + data.len(),
+            Str::Raw(data) => size_of::<Vec<u8>>() + 16 + data.capacity(),
+        }
+    }
+
     /// The contents for a reply; copied unless they are long.
     pub(crate) fn to_bytes(&self) -> Bytes {
         match self {

@@ -1,0 +1,210 @@
+//! Rounds that alternate between the contestants, so that a noisy neighbour hits both.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use comfy_table::{Cell, CellAlignment, Table};
+
+/// What is measured and how; collects the rows of the report.
+pub(crate) struct Bench {
+    length: Duration,
+    rounds: usize,
+    json: bool,
+    family: String,
+    rows: Vec<Row>,
+}
+
+struct Row {
+    family: String,
+    name: String,
+    peer: String,
+    ours: f64,
+    theirs: f64,
+    floor: f64,
+}
+
+impl Row {
+    fn ratio(&self) -> f64 {
+        self.ours / self.theirs
+    }
+}
+
+impl Bench {
+    pub(crate) fn new(millis: u64, rounds: usize, json: bool) -> Self {
+        Self {
+            length: Duration::from_millis(millis.max(50)),
+            rounds: rounds.max(1),
+            json,
+            family: String::new(),
+            rows: Vec::new(),
+        }
+    }
+
+    pub(crate) fn family(&mut self, name: &str) {
+        self.family = name.to_owned();
+        if !self.json {
+            eprintln!("{name} …");
+        }
+    }
+
+    /// Something worth printing beside the ratios: versions, bytes.
+    pub(crate) fn note(&self, text: &str) {
+        if self.json {
+            println!(
+                "{}",
+                serde_json::json!({ "family": self.family, "note": text })
+            );
+        } else {
+            eprintln!("  {text}");
+        }
+    }
+
+    /// Compares two ways of doing one thing by their rate with `tasks` concurrent tasks. `floor` is what
+    /// ours / theirs must reach.
+    pub(crate) async fn rate<A, FA, B, FB>(
+        &mut self,
+        name: &str,
+        peer: &str,
+        floor: f64,
+        tasks: usize,
+        ours: A,
+        theirs: B,
+    ) -> anyhow::Result<f64>
+    where
+        A: Fn(usize) -> FA + Clone + Send + Sync + 'static,
+        FA: Future<Output = anyhow::Result<()>> + Send,
+        B: Fn(usize) -> FB + Clone + Send + Sync + 'static,
+        FB: Future<Output = anyhow::Result<()>> + Send,
+    {
+        let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+        // The first round warms up connections, scripts and caches, and does not count.
+        for round in 0..=self.rounds {
+            let length = if round == 0 {
+                self.length / 4
+            } else {
+                self.length
+            };
+            let (our_rate, their_rate) = if round % 2 == 0 {
+                let our_rate = drive(length, tasks, &ours).await?;
+                (our_rate, drive(length, tasks, &theirs).await?)
+            } else {
+                let their_rate = drive(length, tasks, &theirs).await?;
+                (drive(length, tasks, &ours).await?, their_rate)
+            };
+            if round > 0 {
+                our_rates.push(our_rate);
+                their_rates.push(their_rate);
+            }
+        }
+        Ok(self.row(name, peer, median(our_rates), median(their_rates), floor))
+    }
+
+    /// Records a comparison that was measured elsewhere: larger is better on both sides.
+    pub(crate) fn row(
+        &mut self,
+        name: &str,
+        peer: &str,
+        ours: f64,
+        theirs: f64,
+        floor: f64,
+    ) -> f64 {
+        let row = Row {
+            family: self.family.clone(),
+            name: name.to_owned(),
+            peer: peer.to_owned(),
+            ours,
+            theirs,
+            floor,
+        };
+        let ratio = row.ratio();
+        if self.json {
+            println!(
+                "{}",
+                serde_json::json!({
+                    "family": row.family, "name": row.name, "peer": row.peer, "ours": ours,
+                    "theirs": theirs, "ratio": ratio, "floor": floor, "ok": ratio >= floor,
+                })
+            );
+        } else {
+            eprintln!("  {name} / {peer}: {ratio:.2} (floor {floor})");
+        }
+        self.rows.push(row);
+        ratio
+    }
+
+    /// Prints the table and says whether every ratio reached its floor.
+    pub(crate) fn finish(self) -> bool {
+        let held = self.rows.iter().all(|row| row.ratio() >= row.floor);
+        if !self.json {
+            let mut table = Table::new();
+            table.set_header([
+                "family", "what", "peer", "ours /s", "peer /s", "ratio", "floor", "",
+            ]);
+            for row in &self.rows {
+                let number =
+                    |n: f64| Cell::new(format!("{n:.0}")).set_alignment(CellAlignment::Right);
+                table.add_row([
+                    Cell::new(&row.family),
+                    Cell::new(&row.name),
+                    Cell::new(&row.peer),
+                    number(row.ours),
+                    number(row.theirs),
+                    Cell::new(format!("{:.2}", row.ratio())).set_alignment(CellAlignment::Right),
+                    Cell::new(format!("{:.2}", row.floor)).set_alignment(CellAlignment::Right),
+                    Cell::new(if row.ratio() >= row.floor {
+                        "held"
+                    } else {
+                        "BELOW"
+                    }),
+                ]);
+            }
+            println!("{table}");
+        }
+        held
+    }
+}
+
+/// Operations a second of `tasks` tasks that each call `work` again and again.
+async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<f64>
+where
+    F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = anyhow::Result<()>> + Send,
+{
+    let stop = Arc::new(AtomicBool::new(false));
+    let done = Arc::new(AtomicU64::new(0));
+    let mut set = tokio::task::JoinSet::new();
+    let started = Instant::now();
+    for task in 0..tasks {
+        let (stop, done, work) = (stop.clone(), done.clone(), work.clone());
+        set.spawn(async move {
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                work(task).await?;
+                count += 1;
+                // Work that never waits must still let the timer run.
+                if count % 64 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+            done.fetch_add(count, Ordering::Relaxed);
+            anyhow::Ok(())
+        });
+    }
+    tokio::time::sleep(length).await;
+    stop.store(true, Ordering::Relaxed);
+    while let Some(ended) = set.join_next().await {
+        ended??;
+    }
+    Ok(done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

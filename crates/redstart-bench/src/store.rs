@@ -1,0 +1,121 @@
+//! The cost of the seam: a command through a `Store` against the same command on bare redis-rs.
+
+use redis::{Script as BareScript, aio::MultiplexedConnection};
+use redstart::{Store, key::Keys, script::Script};
+use redstart_testkit::{Kind, Server};
+
+use crate::measure::Bench;
+
+const SOURCE: &str = "return redis.call('GET', KEYS[1])";
+static READ: Script = Script::new("bench.read", SOURCE);
+
+pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    bench.note(&format!(
+        "redis-server {}, redis-rs 1.8",
+        server.info("redis_version").await?
+    ));
+    let store = Store::connect(&server.url()).await?;
+    let client = redis::Client::open(server.url())?;
+    let bare: MultiplexedConnection = client.get_multiplexed_async_connection().await?;
+    let entity = Keys::new("bench", "seam")?.entity("k")?;
+    let key = entity.key().clone();
+    store
+        .query::<()>(redis::cmd("SET").arg(&key).arg("value"))
+        .await?;
+
+    for tasks in [1, 64, 512] {
+        let (s, b, k) = (store.clone(), bare.clone(), key.clone());
+        let ours = move |_| {
+            let (store, key) = (s.clone(), k.clone());
+            async move {
+                Ok(drop(
+                    store.query::<Vec<u8>>(redis::cmd("GET").arg(&key)).await?,
+                ))
+            }
+        };
+        let k = key.clone();
+        let theirs = move |_| {
+            let (mut bare, key) = (b.clone(), k.clone());
+            async move {
+                Ok(drop(
+                    redis::cmd("GET")
+                        .arg(&key)
+                        .query_async::<Vec<u8>>(&mut bare)
+                        .await?,
+                ))
+            }
+        };
+        bench
+            .rate(
+                &format!("GET, {tasks} tasks"),
+                "redis-rs",
+                0.95,
+                tasks,
+                ours,
+                theirs,
+            )
+            .await?;
+
+        let (s, b, k) = (store.clone(), bare.clone(), key.clone());
+        let ours = move |_| {
+            let (store, key) = (s.clone(), k.clone());
+            async move {
+                Ok(store
+                    .query::<()>(redis::cmd("SET").arg(&key).arg("value"))
+                    .await?)
+            }
+        };
+        let k = key.clone();
+        let theirs = move |_| {
+            let (mut bare, key) = (b.clone(), k.clone());
+            async move {
+                Ok(redis::cmd("SET")
+                    .arg(&key)
+                    .arg("value")
+                    .query_async::<()>(&mut bare)
+                    .await?)
+            }
+        };
+        bench
+            .rate(
+                &format!("SET, {tasks} tasks"),
+                "redis-rs",
+                0.95,
+                tasks,
+                ours,
+                theirs,
+            )
+            .await?;
+
+        let (s, e) = (store.clone(), entity.clone());
+        let ours = move |_| {
+            let (store, entity) = (s.clone(), e.clone());
+            async move { Ok(drop(READ.on(&entity).key().run::<Vec<u8>>(&store).await?)) }
+        };
+        let (b, k, script) = (
+            bare.clone(),
+            key.clone(),
+            std::sync::Arc::new(BareScript::new(SOURCE)),
+        );
+        let theirs = move |_| {
+            let (mut bare, key, script) = (b.clone(), k.clone(), script.clone());
+            async move {
+                Ok(drop(
+                    script.key(&key).invoke_async::<Vec<u8>>(&mut bare).await?,
+                ))
+            }
+        };
+        bench
+            .rate(
+                &format!("EVALSHA, {tasks} tasks"),
+                "redis-rs",
+                0.95,
+                tasks,
+                ours,
+                theirs,
+            )
+            .await?;
+    }
+    Ok(())
+}

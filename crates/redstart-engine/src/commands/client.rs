@@ -1,0 +1,557 @@
+//! CLIENT: what a client says of itself, and what it may do to others.
+
+use std::{
+    fmt::Write as _,
+    sync::{Arc, atomic::Ordering},
+};
+
+use bytes::Bytes;
+
+use crate::{
+    blocking,
+    client::{Answers, Row},
+    context::Ctx,
+    engine::Pause,
+    error::{CommandResult, SYNTAX, Stop},
+    number::{int_arg, parse_int},
+    registry::{Spec, flag::*, printable},
+    reply::Reply,
+    tracking::{self, Tracking},
+};
+
+const SELF: u32 = NOSCRIPT | LOADING | STALE;
+const OTHERS: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
+const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
+
+pub(crate) static CLIENT_COMMANDS: &[Spec] = &[
+    Spec::sub("id", "client|id", 2, SELF, NO_KEYS, id),
+    Spec::sub("getname", "client|getname", 2, SELF, NO_KEYS, getname),
+    Spec::sub("setname", "client|setname", 3, SELF, NO_KEYS, setname),
+    Spec::sub("setinfo", "client|setinfo", 4, SELF, NO_KEYS, setinfo),
+    Spec::sub("info", "client|info", 2, SELF, NO_KEYS, info),
+    Spec::sub("list", "client|list", -2, OTHERS, NO_KEYS, list),
+    Spec::sub("kill", "client|kill", -3, OTHERS, NO_KEYS, kill),
+    Spec::sub("unblock", "client|unblock", -3, OTHERS, NO_KEYS, unblock),
+    Spec::sub("pause", "client|pause", -3, OTHERS, NO_KEYS, pause),
+    Spec::sub("unpause", "client|unpause", 2, OTHERS, NO_KEYS, unpause),
+    Spec::sub("reply", "client|reply", 3, SELF, NO_KEYS, reply),
+    Spec::sub("no-evict", "client|no-evict", 3, OTHERS, NO_KEYS, no_evict),
+    Spec::sub("no-touch", "client|no-touch", 3, SELF, NO_KEYS, no_touch),
+    Spec::sub("tracking", "client|tracking", -3, SELF, NO_KEYS, tracking),
+    Spec::sub(
+        "trackinginfo",
+        "client|trackinginfo",
+        2,
+        SELF,
+        NO_KEYS,
+        trackinginfo,
+    ),
+    Spec::sub("caching", "client|caching", 3, SELF, NO_KEYS, caching),
+    Spec::sub("getredir", "client|getredir", 2, SELF, NO_KEYS, getredir),
+];
+
+/// The client's row in the list of clients, made if need be.
+pub(crate) fn row(cx: &mut Ctx<'_>) -> Arc<Row> {
+    let now = cx.now_micros;
+    cx.client
+        .register(cx.state, now, String::new(), String::new(), false)
+}
+
+pub(crate) fn check_name(name: &[u8]) -> Result<(), Stop> {
+    if name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        Ok(())
+    } else {
+        Err("ERR Client names cannot contain spaces, newlines or special characters.".into())
+    }
+}
+
+pub(crate) fn set_name(cx: &mut Ctx<'_>, name: &Bytes) {
+    row(cx).facts.lock().name = name.clone();
+}
+
+fn id(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    row(cx);
+    Ok(Reply::Int(cx.client.id as i64))
+}
+
+fn getname(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    let name = match &cx.client.row {
+        Some(row) => row.facts.lock().name.clone(),
+        None => Bytes::new(),
+    };
+    Ok(if name.is_empty() {
+        Reply::Nil
+    } else {
+        Reply::Bulk(name)
+    })
+}
+
+fn setname(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    check_name(&args[2])?;
+    set_name(cx, &args[2]);
+    Ok(Reply::OK)
+}
+
+/// Newer than Redis 7.0, but every current library sends it when it connects.
+fn setinfo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let option = &args[2];
+    if !option.eq_ignore_ascii_case(b"LIB-NAME") && !option.eq_ignore_ascii_case(b"LIB-VER") {
+        return Err(format!("ERR Unrecognized option '{}'", printable(option)).into());
+    }
+    if check_name(&args[3]).is_err() {
+        let option = printable(option).to_lowercase();
+        return Err(
+            format!("ERR {option} cannot contain spaces, newlines or special characters.").into(),
+        );
+    }
+    Ok(Reply::OK)
+}
+
+/// One line of CLIENT LIST.
+fn describe(cx: &Ctx<'_>, row: &Row) -> String {
+    let facts = row.facts.lock().clone();
+    let mut flags = String::new();
+    let mut flag = |set: bool, letter: char| {
+        if set {
+            flags.push(letter);
+        }
+    };
+    flag(facts.channels + facts.patterns + facts.shards > 0, 'P');
+    flag(facts.multi >= 0, 'x');
+    flag(cx.state.blocking.is_blocked(row.id), 'b');
+    flag(facts.tracking, 't');
+    flag(cx.state.tracking.is_broken(row.id), 'R');
+    flag(facts.bcast, 'B');
+    flag(facts.watch_broken, 'd');
+    flag(row.is_killed(), 'A');
+    flag(row.unix, 'U');
+    flag(facts.no_evict, 'e');
+    flag(facts.no_touch, 'T');
+    if flags.is_empty() {
+        flags.push('N');
+    }
+    let seconds = |since: i64| (cx.now_micros - since).max(0) / 1_000_000;
+    let mut line = String::new();
+    // Buffer sizes belong to the listener and are not known here.
+    let _ = write!(
+        line,
+        "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} \
+         ssub={} multi={} qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
+         omem=0 tot-mem=0 events=r cmd={} user=default redir={} resp={}",
+        row.id,
+        row.addr,
+        row.laddr,
+        printable(&facts.name),
+        seconds(row.created),
+        seconds(facts.used),
+        facts.db,
+        facts.channels,
+        facts.patterns,
+        facts.shards,
+        facts.multi,
+        facts.command,
+        facts.redirect,
+        if row.is_resp3() { 3 } else { 2 },
+    );
+    line
+}
+
+fn text(text: String) -> Reply {
+    Reply::Verbatim {
+        format: *b"txt",
+        text: text.into(),
+    }
+}
+
+fn info(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    let row = row(cx);
+    cx.client.update_row(Some("client|info"), cx.now_micros);
+    Ok(text(describe(cx, &row) + "\n"))
+}
+
+/// The kinds of client that TYPE tells apart.
+#[derive(Clone, Copy, PartialEq)]
+enum ClientType {
+    Normal,
+    PubSub,
+    /// Masters and replicas: there are none.
+    Replication,
+}
+
+fn client_type(word: &[u8]) -> Result<ClientType, Stop> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"normal" => Ok(ClientType::Normal),
+        b"pubsub" => Ok(ClientType::PubSub),
+        b"master" | b"replica" | b"slave" => Ok(ClientType::Replication),
+        _ => Err(format!("ERR Unknown client type '{}'", printable(word)).into()),
+    }
+}
+
+fn type_of(row: &Row) -> ClientType {
+    let facts = row.facts.lock();
+    if facts.channels + facts.patterns + facts.shards > 0 {
+        ClientType::PubSub
+    } else {
+        ClientType::Normal
+    }
+}
+
+fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    row(cx);
+    cx.client.update_row(Some("client|list"), cx.now_micros);
+    let rows: Vec<Arc<Row>> = match &args[2..] {
+        [] => cx.state.clients.values().cloned().collect(),
+        [option, word] if option.eq_ignore_ascii_case(b"TYPE") => {
+            let wanted = client_type(word)?;
+            let all = cx.state.clients.values();
+            all.filter(|row| type_of(row) == wanted).cloned().collect()
+        }
+        [option, ids @ ..] if option.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
+            let mut rows = Vec::new();
+            for id in ids {
+                let id = parse_int(id).ok_or(Stop::from("ERR Invalid client ID"))?;
+                rows.extend(cx.state.clients.get(&(id as u64)).cloned());
+            }
+            rows
+        }
+        _ => return Err(SYNTAX.into()),
+    };
+    let mut lines = String::new();
+    for row in rows {
+        lines.push_str(&describe(cx, &row));
+        lines.push('\n');
+    }
+    Ok(text(lines))
+}
+
+fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    row(cx);
+    if let [_, _, addr] = args {
+        let found = cx
+            .state
+            .clients
+            .values()
+            .find(|row| row.addr.as_bytes() == addr.as_ref());
+        let Some(found) = found.cloned() else {
+            return Err("ERR No such client".into());
+        };
+        end(cx, &found);
+        return Ok(Reply::OK);
+    }
+    let (mut id, mut kind, mut addr, mut laddr, mut skip_me) = (None, None, None, None, true);
+    let mut options = args[2..].chunks_exact(2);
+    for option in &mut options {
+        let (word, value) = (option[0].to_ascii_lowercase(), &option[1]);
+        match word.as_slice() {
+            b"id" => match parse_int(value) {
+                Some(value) if value > 0 => id = Some(value as u64),
+                _ => return Err("ERR client-id should be greater than 0".into()),
+            },
+            b"type" => kind = Some(client_type(value)?),
+            b"addr" => addr = Some(value.clone()),
+            b"laddr" => laddr = Some(value.clone()),
+            b"user" if value.as_ref() == b"default" => {}
+            b"user" => return Err(format!("ERR No such user '{}'", printable(value)).into()),
+            b"skipme" if value.eq_ignore_ascii_case(b"yes") => skip_me = true,
+            b"skipme" if value.eq_ignore_ascii_case(b"no") => skip_me = false,
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    if !options.remainder().is_empty() {
+        return Err(SYNTAX.into());
+    }
+    let me = cx.client.id;
+    let victims: Vec<Arc<Row>> = cx
+        .state
+        .clients
+        .values()
+        .filter(|row| {
+            id.is_none_or(|id| row.id == id)
+                && kind.is_none_or(|kind| type_of(row) == kind)
+                && addr
+                    .as_ref()
+                    .is_none_or(|addr| row.addr.as_bytes() == addr.as_ref())
+                && laddr
+                    .as_ref()
+                    .is_none_or(|laddr| row.laddr.as_bytes() == laddr.as_ref())
+                && !(skip_me && row.id == me)
+        })
+        .cloned()
+        .collect();
+    for row in &victims {
+        end(cx, row);
+    }
+    Ok(victims.len().into())
+}
+
+fn end(cx: &mut Ctx<'_>, row: &Row) {
+    if row.id == cx.client.id {
+        // It has its reply first.
+        cx.client.closing = true;
+        return;
+    }
+    row.kill();
+    let gone = Reply::Error("ERR the client was killed".into());
+    blocking::unblock(cx.state, row.id, Some(gone));
+}
+
+fn unblock(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let error = match args.get(3) {
+        None => false,
+        Some(word) if word.eq_ignore_ascii_case(b"TIMEOUT") => false,
+        Some(word) if word.eq_ignore_ascii_case(b"ERROR") => true,
+        Some(_) => return Err("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR".into()),
+    };
+    if args.len() > 4 {
+        return Err(SYNTAX.into());
+    }
+    let id = int_arg(&args[2])?;
+    let reply = error.then(|| Reply::Error("UNBLOCKED client unblocked via CLIENT UNBLOCK".into()));
+    Ok(blocking::unblock(cx.state, id as u64, reply).into())
+}
+
+fn pause(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let writes_only = match args.get(3) {
+        None => false,
+        Some(mode) if mode.eq_ignore_ascii_case(b"WRITE") => true,
+        Some(mode) if mode.eq_ignore_ascii_case(b"ALL") => false,
+        Some(_) => return Err("ERR CLIENT PAUSE mode must be WRITE or ALL".into()),
+    };
+    if args.len() > 4 {
+        return Err(SYNTAX.into());
+    }
+    let Some(millis) = parse_int(&args[2]) else {
+        return Err("ERR timeout is not an integer or out of range".into());
+    };
+    if millis < 0 {
+        return Err("ERR timeout is negative".into());
+    }
+    let until = cx.now_ms().saturating_add(millis);
+    let before = cx.state.pause.take();
+    // A pause is never shortened by another, and never made weaker.
+    let (longest, weaker) = before.map_or((until, true), |pause| {
+        (pause.until.max(until), pause.writes_only)
+    });
+    cx.state.pause = Some(Pause {
+        until: longest,
+        writes_only: writes_only && weaker,
+    });
+    cx.state.paused.store(true, Ordering::Relaxed);
+    Ok(Reply::OK)
+}
+
+fn unpause(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    cx.state.pause = None;
+    cx.state.paused.store(false, Ordering::Relaxed);
+    cx.state.pause_ended.notify_waiters();
+    Ok(Reply::OK)
+}
+
+fn reply(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    cx.client.answers = match args[2].to_ascii_lowercase().as_slice() {
+        b"on" => Answers::On,
+        b"off" => Answers::Off,
+        // Of no effect while all replies are off.
+        b"skip" if cx.client.answers == Answers::Off => Answers::Off,
+        b"skip" => Answers::SkipNext,
+        _ => return Err(SYNTAX.into()),
+    };
+    Ok(Reply::OK)
+}
+
+fn on_off(word: &[u8]) -> Result<bool, Stop> {
+    if word.eq_ignore_ascii_case(b"on") {
+        Ok(true)
+    } else if word.eq_ignore_ascii_case(b"off") {
+        Ok(false)
+    } else {
+        Err(SYNTAX.into())
+    }
+}
+
+/// Clients are never evicted here, so this only shows in CLIENT LIST.
+fn no_evict(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let on = on_off(&args[2])?;
+    row(cx).facts.lock().no_evict = on;
+    Ok(Reply::OK)
+}
+
+/// Newer than Redis 7.0; reads of such a client do not count as use of a key.
+fn no_touch(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let on = on_off(&args[2])?;
+    cx.client.no_touch = on;
+    row(cx).facts.lock().no_touch = on;
+    Ok(Reply::OK)
+}
+
+fn tracking(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let mut choice = Tracking::default();
+    let mut rest = &args[3..];
+    while let [option, more @ ..] = rest {
+        rest = more;
+        match (option.to_ascii_lowercase().as_slice(), more) {
+            (b"redirect", [id, more @ ..]) => {
+                rest = more;
+                if choice.redirect != 0 {
+                    return Err("ERR A client can only redirect to a single other client".into());
+                }
+                let id = int_arg(id)? as u64;
+                if !cx.state.clients.contains_key(&id) {
+                    return Err("ERR The client ID you want redirect to does not exist".into());
+                }
+                choice.redirect = id;
+            }
+            (b"prefix", [prefix, more @ ..]) => {
+                rest = more;
+                choice.prefixes.push(prefix.clone());
+            }
+            (b"bcast", _) => choice.bcast = true,
+            (b"optin", _) => choice.optin = true,
+            (b"optout", _) => choice.optout = true,
+            (b"noloop", _) => choice.noloop = true,
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    if !on_off(&args[2])? {
+        tracking::disable(cx.state, cx.client);
+        return Ok(Reply::OK);
+    }
+    if !choice.bcast && !choice.prefixes.is_empty() {
+        return Err("ERR PREFIX option requires BCAST mode to be enabled".into());
+    }
+    if let Some(now) = &cx.client.tracking
+        && now.bcast != choice.bcast
+    {
+        return Err(
+            "ERR You can't switch BCAST mode on/off before disabling tracking for this client, \
+             and then re-enabling it with a different mode."
+                .into(),
+        );
+    }
+    if choice.bcast && (choice.optin || choice.optout) {
+        return Err("ERR OPTIN and OPTOUT are not compatible with BCAST".into());
+    }
+    if choice.optin && choice.optout {
+        return Err("ERR You can't specify both OPTIN mode and OPTOUT mode".into());
+    }
+    if let Some(now) = &cx.client.tracking
+        && ((choice.optin && now.optout) || (choice.optout && now.optin))
+    {
+        return Err(
+            "ERR You can't switch OPTIN/OPTOUT mode before disabling tracking for this client, \
+             and then re-enabling it with a different mode."
+                .into(),
+        );
+    }
+    if choice.bcast {
+        check_prefixes(cx, &choice.prefixes)?;
+    }
+    let row = row(cx);
+    tracking::enable(cx.state, cx.client, row, choice);
+    Ok(Reply::OK)
+}
+
+/// A client would be told twice of a key below two of its prefixes.
+fn check_prefixes(cx: &Ctx<'_>, prefixes: &[Bytes]) -> Result<(), Stop> {
+    let overlap = |a: &Bytes, b: &Bytes| a.starts_with(b) || b.starts_with(a);
+    let refuse = |a: &Bytes, what: &str, b: &Bytes| {
+        Stop::from(format!(
+            "ERR Prefix '{}' overlaps with {what} prefix '{}'. Prefixes for a single client must \
+             not overlap.",
+            printable(a),
+            printable(b)
+        ))
+    };
+    for (at, prefix) in prefixes.iter().enumerate() {
+        if let Some(now) = &cx.client.tracking
+            && let Some(other) = now.prefixes.iter().find(|other| overlap(prefix, other))
+        {
+            return Err(refuse(prefix, "an existing", other));
+        }
+        if let Some(other) = prefixes[at + 1..]
+            .iter()
+            .find(|other| overlap(prefix, other))
+        {
+            return Err(refuse(prefix, "another provided", other));
+        }
+    }
+    Ok(())
+}
+
+fn trackinginfo(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    let mut flags = Vec::new();
+    let mut redirect = -1;
+    let mut prefixes = Vec::new();
+    match &cx.client.tracking {
+        None => flags.push("off"),
+        Some(tracking) => {
+            flags.push("on");
+            let mut flag = |set: bool, name: &'static str| {
+                if set {
+                    flags.push(name);
+                }
+            };
+            flag(tracking.bcast, "bcast");
+            flag(tracking.optin, "optin");
+            flag(
+                tracking.optin && tracking.caching == Some(true),
+                "caching-yes",
+            );
+            flag(tracking.optout, "optout");
+            flag(
+                tracking.optout && tracking.caching == Some(false),
+                "caching-no",
+            );
+            flag(tracking.noloop, "noloop");
+            flag(cx.state.tracking.is_broken(cx.client.id), "broken_redirect");
+            redirect = tracking.redirect as i64;
+            prefixes.extend(tracking.prefixes.iter().cloned().map(Reply::Bulk));
+        }
+    }
+    let flags = flags.into_iter().map(Reply::bulk).collect();
+    Ok(Reply::Map(vec![
+        (Reply::bulk("flags"), Reply::Set(flags)),
+        (Reply::bulk("redirect"), Reply::Int(redirect)),
+        (Reply::bulk("prefixes"), Reply::Array(prefixes)),
+    ]))
+}
+
+fn caching(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let tracking = match &mut cx.client.tracking {
+        Some(tracking) => tracking,
+        None => {
+            return Err(
+                "ERR CLIENT CACHING can be called only when the client is in tracking mode with \
+                 OPTIN or OPTOUT mode enabled"
+                    .into(),
+            );
+        }
+    };
+    match args[2].to_ascii_lowercase().as_slice() {
+        b"yes" if tracking.optin => tracking.caching = Some(true),
+        b"yes" => {
+            return Err(
+                "ERR CLIENT CACHING YES is only valid when tracking is enabled in OPTIN mode."
+                    .into(),
+            );
+        }
+        b"no" if tracking.optout => tracking.caching = Some(false),
+        b"no" => {
+            return Err(
+                "ERR CLIENT CACHING NO is only valid when tracking is enabled in OPTOUT mode."
+                    .into(),
+            );
+        }
+        _ => return Err(SYNTAX.into()),
+    }
+    Ok(Reply::OK)
+}
+
+fn getredir(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    Ok(Reply::Int(
+        cx.client
+            .tracking
+            .as_ref()
+            .map_or(-1, |t| t.redirect as i64),
+    ))
+}

@@ -1,0 +1,255 @@
+//! COMMAND: the table of commands, told to clients.
+
+use bytes::Bytes;
+
+use crate::{
+    context::Ctx,
+    error::{CommandResult, SYNTAX, Stop},
+    glob,
+    registry::{self, Spec, flag::*, flag_names},
+    reply::Reply,
+};
+
+const ASK: u32 = LOADING | STALE;
+const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
+
+pub(crate) const COMMAND: Spec = Spec {
+    subcommands: COMMAND_COMMANDS,
+    ..Spec::new("command", -1, ASK, NO_KEYS, all)
+};
+
+static COMMAND_COMMANDS: &[Spec] = &[
+    Spec::sub("count", "command|count", 2, ASK, NO_KEYS, count),
+    Spec::sub("info", "command|info", -2, ASK, NO_KEYS, info),
+    Spec::sub("docs", "command|docs", -2, ASK, NO_KEYS, docs),
+    Spec::sub("list", "command|list", -2, ASK, NO_KEYS, list),
+    Spec::sub("getkeys", "command|getkeys", -4, ASK, NO_KEYS, getkeys),
+    Spec::sub(
+        "getkeysandflags",
+        "command|getkeysandflags",
+        -4,
+        ASK,
+        NO_KEYS,
+        getkeysandflags,
+    ),
+];
+
+fn count(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    Ok(registry::all().count().into())
+}
+
+fn all(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    Ok(Reply::Array(registry::all().map(describe).collect()))
+}
+
+fn info(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if args.len() == 2 {
+        return all(cx, args);
+    }
+    let found = args[2..].iter().map(|name| named(name));
+    Ok(Reply::Array(
+        found
+            .map(|spec| spec.map_or(Reply::Nil, describe))
+            .collect(),
+    ))
+}
+
+/// The command of that name, a subcommand as `container|subcommand`.
+fn named(name: &[u8]) -> Option<&'static Spec> {
+    let mut words = name.splitn(2, |&byte| byte == b'|');
+    let spec = registry::command(words.next()?)?;
+    match words.next() {
+        None => Some(spec),
+        Some(word) => spec
+            .subcommands
+            .iter()
+            .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word)),
+    }
+}
+
+fn status(text: &'static str) -> Reply {
+    Reply::status(text)
+}
+
+fn describe(spec: &'static Spec) -> Reply {
+    let (first, last, step) = spec.keys;
+    let step = if first == 0 { 0 } else { step };
+    let subcommands = spec.subcommands.iter().map(describe).collect();
+    Reply::Array(vec![
+        Reply::bulk(spec.full_name),
+        Reply::Int(spec.arity.into()),
+        Reply::Set(flag_names(spec.flags).map(status).collect()),
+        Reply::Int(first.into()),
+        Reply::Int(last.into()),
+        Reply::Int(step.into()),
+        Reply::Set(categories(spec).into_iter().map(Reply::status).collect()),
+        Reply::Set(Vec::new()),
+        Reply::Set(key_specs(spec)),
+        Reply::Set(subcommands),
+    ])
+}
+
+/// The ACL categories, in the order in which Redis lists them.
+fn categories(spec: &'static Spec) -> Vec<&'static str> {
+    let group = registry::group(spec);
+    let mut names = Vec::new();
+    let mut name = |set: bool, name: &'static str| {
+        if set {
+            names.push(name);
+        }
+    };
+    name(group == "generic", "@keyspace");
+    name(spec.is(READONLY), "@read");
+    name(spec.is(WRITE), "@write");
+    name(group == "set", "@set");
+    name(group == "sorted-set", "@sortedset");
+    name(group == "list", "@list");
+    name(group == "hash", "@hash");
+    name(group == "string", "@string");
+    name(group == "bitmap", "@bitmap");
+    name(group == "hyperloglog", "@hyperloglog");
+    name(group == "geo", "@geo");
+    name(group == "stream", "@stream");
+    name(spec.is(PUBSUB), "@pubsub");
+    name(spec.is(ADMIN), "@admin");
+    name(spec.is(FAST), "@fast");
+    name(!spec.is(FAST), "@slow");
+    name(spec.is(BLOCKING), "@blocking");
+    name(spec.is(ADMIN), "@dangerous");
+    name(group == "connection", "@connection");
+    name(group == "transactions", "@transaction");
+    name(group == "scripting", "@scripting");
+    names
+}
+
+fn access(spec: &Spec) -> Vec<Reply> {
+    let flags: &[&'static str] = if spec.is(NOT_KEYS) {
+        &["not_key"]
+    } else if spec.is(WRITE) {
+        &["RW", "access", "update"]
+    } else {
+        &["RO", "access"]
+    };
+    flags.iter().copied().map(Reply::status).collect()
+}
+
+fn key_specs(spec: &'static Spec) -> Vec<Reply> {
+    let (first, last, step) = spec.keys;
+    if first == 0 {
+        return Vec::new();
+    }
+    let pair = |key: &'static str, value: Reply| (Reply::bulk(key), value);
+    let begin = vec![
+        pair("type", Reply::bulk("index")),
+        pair(
+            "spec",
+            Reply::Map(vec![pair("index", Reply::Int(first.into()))]),
+        ),
+    ];
+    // The last key counts from the first one here, and from the end if negative.
+    let last = if last >= 0 { last - first } else { last };
+    let find = vec![
+        pair("type", Reply::bulk("range")),
+        pair(
+            "spec",
+            Reply::Map(vec![
+                pair("lastkey", Reply::Int(last.into())),
+                pair("keystep", Reply::Int(step.into())),
+                pair("limit", Reply::ZERO),
+            ]),
+        ),
+    ];
+    vec![Reply::Map(vec![
+        pair("flags", Reply::Set(access(spec))),
+        pair("begin_search", Reply::Map(begin)),
+        pair("find_keys", Reply::Map(find)),
+    ])]
+}
+
+/// Only the group and the subcommands: the texts of the manual are not kept here.
+fn docs(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let specs: Vec<&'static Spec> = if args.len() == 2 {
+        registry::all().collect()
+    } else {
+        args[2..].iter().filter_map(|name| named(name)).collect()
+    };
+    Ok(Reply::Map(specs.into_iter().map(document).collect()))
+}
+
+fn document(spec: &'static Spec) -> (Reply, Reply) {
+    let mut facts = vec![
+        (Reply::bulk("summary"), Reply::bulk("")),
+        (Reply::bulk("since"), Reply::bulk("1.0.0")),
+        (Reply::bulk("group"), Reply::bulk(registry::group(spec))),
+    ];
+    if !spec.subcommands.is_empty() {
+        let subcommands = spec.subcommands.iter().map(document).collect();
+        facts.push((Reply::bulk("subcommands"), Reply::Map(subcommands)));
+    }
+    (Reply::bulk(spec.full_name), Reply::Map(facts))
+}
+
+fn list(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let all = registry::all().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands));
+    let names: Vec<Reply> = match &args[2..] {
+        [] => registry::all()
+            .map(|spec| Reply::bulk(spec.full_name))
+            .collect(),
+        [word, kind, value] if word.eq_ignore_ascii_case(b"FILTERBY") => {
+            let kind = kind.to_ascii_lowercase();
+            let wanted = |spec: &&'static Spec| match kind.as_slice() {
+                b"pattern" => glob::matches_case(value, spec.full_name.as_bytes(), true),
+                b"aclcat" => categories(spec)
+                    .iter()
+                    .any(|name| name.as_bytes()[1..].eq_ignore_ascii_case(value)),
+                _ => false,
+            };
+            if !matches!(kind.as_slice(), b"pattern" | b"aclcat" | b"module") {
+                return Err(SYNTAX.into());
+            }
+            all.filter(wanted)
+                .map(|spec| Reply::bulk(spec.full_name))
+                .collect()
+        }
+        _ => return Err(SYNTAX.into()),
+    };
+    Ok(Reply::Array(names))
+}
+
+/// The command in the arguments and the places of its keys.
+fn keys(args: &[Bytes]) -> Result<(&'static Spec, Vec<usize>), Stop> {
+    let Some(spec) = registry::lookup(args) else {
+        return Err("ERR Invalid command specified".into());
+    };
+    if spec.keys.0 == 0 && spec.movable.is_none() {
+        return Err("ERR The command has no key arguments".into());
+    }
+    if !spec.accepts(args.len()) {
+        return Err("ERR Invalid number of arguments specified for command".into());
+    }
+    if spec.movable.is_some_and(|find| find(args).is_none()) {
+        return Err("ERR Invalid arguments specified for command".into());
+    }
+    let mut places = Vec::new();
+    spec.each_key(args, |at| places.push(at));
+    Ok((spec, places))
+}
+
+fn getkeys(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let args = &args[2..];
+    let (_, places) = keys(args)?;
+    let keys = places.into_iter().map(|at| Reply::Bulk(args[at].clone()));
+    Ok(Reply::Array(keys.collect()))
+}
+
+fn getkeysandflags(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let args = &args[2..];
+    let (spec, places) = keys(args)?;
+    let keys = places.into_iter().map(|at| {
+        Reply::Array(vec![
+            Reply::Bulk(args[at].clone()),
+            Reply::Set(access(spec)),
+        ])
+    });
+    Ok(Reply::Array(keys.collect()))
+}

@@ -1,0 +1,733 @@
+//! Lua scripts: the interpreter, the cache of compiled scripts, and how a script reaches the data.
+//!
+//! One Lua state an engine, made when the first script comes. A script calls back into the engine
+//! while the engine's state is borrowed by the command that runs the script, so for that time the
+//! state is swapped into a [`Slot`] that the Lua functions share; nothing is made or copied per call.
+//!
+//! `sandbox.lua` lays out what scripts see, `library.rs` has the functions of `redis` and `math`,
+//! the other files the libraries of their names. Errors are raised by Rust functions as [`Raise`],
+//! which `pcall` and the like turn into what Redis's scripts see there.
+
+mod bit;
+mod convert;
+mod json;
+mod library;
+mod msgpack;
+mod pack;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use hashbrown::HashMap;
+use mlua::{
+    Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState,
+};
+use parking_lot::Mutex;
+
+use crate::{
+    client::Client,
+    context::Ctx,
+    engine::State,
+    error::{CommandResult, Stop},
+    reply::{Protocol, Reply},
+};
+
+/// How many Lua instructions run between two looks at the clock and the kill flag.
+const INSTRUCTIONS_PER_CHECK: u32 = 20_000;
+
+/// What the frames of `sandbox.lua` call their source.
+const SANDBOX: &str = "=sandbox";
+
+/// Bounds on what one script may take.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// After this the engine answers others with BUSY, and SCRIPT KILL works: `lua-time-limit`.
+    pub(crate) busy_after: Duration,
+    /// After this the script is ended whatever it did.
+    pub(crate) end_after: Duration,
+    /// Of the whole Lua state, in bytes.
+    pub(crate) memory: usize,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            busy_after: Duration::from_secs(5),
+            end_after: Duration::from_secs(60),
+            memory: 1 << 30,
+        }
+    }
+}
+
+/// What other threads see of a running script, and how they end it.
+#[derive(Default)]
+pub(crate) struct Watchdog {
+    busy: AtomicBool,
+    kill: AtomicBool,
+    wrote: AtomicBool,
+}
+
+impl Watchdog {
+    /// Whether a script has been running for longer than the limit.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.busy.load(Ordering::Acquire)
+    }
+
+    /// Asks for the end of the running script, as SCRIPT KILL does.
+    pub(crate) fn kill(&self) -> CommandResult {
+        if !self.is_busy() {
+            return Err(NOT_BUSY.into());
+        }
+        if self.wrote.load(Ordering::Acquire) {
+            return Err(UNKILLABLE.into());
+        }
+        self.kill.store(true, Ordering::Release);
+        Ok(Reply::OK)
+    }
+
+    fn reset(&self) {
+        self.busy.store(false, Ordering::Release);
+        self.kill.store(false, Ordering::Release);
+        self.wrote.store(false, Ordering::Release);
+    }
+}
+
+pub(crate) const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
+pub(crate) const BUSY: &str =
+    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the \
+     dataset. You can either wait the script termination or kill the server in a hard way using the \
+     SHUTDOWN NOSAVE command.";
+
+/// SHA-1 of a script's text.
+pub(crate) type Digest = [u8; 20];
+
+pub(crate) fn digest(text: &[u8]) -> Digest {
+    let mut sha = sha1_smol::Sha1::new();
+    sha.update(text);
+    sha.digest().bytes()
+}
+
+/// 40 hexadecimal digits as a digest.
+pub(crate) fn parse_digest(text: &[u8]) -> Option<Digest> {
+    let digits: &[u8; 40] = text.try_into().ok()?;
+    let mut digest = [0; 20];
+    for (byte, pair) in digest.iter_mut().zip(digits.chunks_exact(2)) {
+        let high = (pair[0] as char).to_digit(16)?;
+        let low = (pair[1] as char).to_digit(16)?;
+        *byte = (high * 16 + low) as u8;
+    }
+    Some(digest)
+}
+
+pub(crate) fn hex(digest: &Digest) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut text = String::with_capacity(40);
+    for byte in digest {
+        text.push(DIGITS[usize::from(byte >> 4)] as char);
+        text.push(DIGITS[usize::from(byte & 15)] as char);
+    }
+    text
+}
+
+/// What a script declared on its `#!lua` line.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Flags {
+    /// There was such a line.
+    pub(crate) declared: bool,
+    pub(crate) no_writes: bool,
+    pub(crate) allow_oom: bool,
+    pub(crate) no_cluster: bool,
+    pub(crate) cross_slot: bool,
+}
+
+impl Flags {
+    /// The flags, and how long the line is.
+    fn parse(text: &[u8]) -> Result<(Flags, usize), Stop> {
+        let mut flags = Flags::default();
+        if !text.starts_with(b"#!") {
+            return Ok((flags, 0));
+        }
+        let Some(end) = memchr::memchr(b'\n', text) else {
+            return Err("ERR Invalid script shebang".into());
+        };
+        let line = String::from_utf8_lossy(&text[..end]);
+        let mut words = line.split_ascii_whitespace();
+        match words.next() {
+            Some("#!lua") => {}
+            Some(other) => {
+                let text = format!("ERR Unexpected engine in script shebang: {other}");
+                return Err(text.into());
+            }
+            None => return Err("ERR Invalid engine in script shebang".into()),
+        }
+        flags.declared = true;
+        for word in words {
+            let Some(list) = word.strip_prefix("flags=") else {
+                return Err(format!("ERR Unknown lua shebang option: {word}").into());
+            };
+            if list.is_empty() {
+                continue;
+            }
+            for flag in list.split(',') {
+                match flag {
+                    "no-writes" => flags.no_writes = true,
+                    "allow-oom" => flags.allow_oom = true,
+                    "no-cluster" => flags.no_cluster = true,
+                    "allow-cross-slot-keys" => flags.cross_slot = true,
+                    "allow-stale" => {}
+                    other => {
+                        let text = format!("ERR Unexpected flag in script shebang: {other}");
+                        return Err(text.into());
+                    }
+                }
+            }
+        }
+        Ok((flags, end))
+    }
+}
+
+/// A script that was compiled.
+struct Compiled {
+    function: Function,
+    flags: Flags,
+}
+
+/// The scripts of an engine; lives in its state.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    runtime: Option<Box<Runtime>>,
+    pub(crate) limits: Limits,
+    pub(crate) watchdog: Arc<Watchdog>,
+}
+
+struct Runtime {
+    lua: Lua,
+    compiled: HashMap<Digest, Compiled, ahash::RandomState>,
+    /// `run(function, keys, argv)`, made by the sandbox.
+    run: Function,
+    shared: Arc<Shared>,
+    names: convert::Names,
+}
+
+/// What the Lua functions share with whoever runs a script.
+struct Shared {
+    slot: Mutex<Slot>,
+    watchdog: Arc<Watchdog>,
+    /// Of `math.random`: drand48's 48 bits.
+    chance: AtomicU64,
+    /// When the running script was first seen by the hook.
+    started: Mutex<Option<Instant>>,
+    limits: Mutex<Limits>,
+}
+
+/// The engine's state and what is known of the running script. Hollow while none runs.
+struct Slot {
+    state: State,
+    client: Client,
+    now_micros: i64,
+    running: bool,
+    read_only: bool,
+    /// In cluster-strict mode: the keys that were declared.
+    declared: Option<Vec<Bytes>>,
+    digest: Digest,
+    /// The error that ended the script, as its handler put it together.
+    failure: Option<String>,
+    names: Option<convert::Names>,
+}
+
+/// Why a Rust function that Lua called failed; travels through Lua as an error object.
+#[derive(Debug)]
+pub(super) enum Raise {
+    /// A string.
+    Text(Vec<u8>),
+    /// A table `{err = …}`; `counted` if the failure is that of a command.
+    Reply { text: String, counted: bool },
+    /// The script was killed: nothing may catch this.
+    Killed(&'static str),
+}
+
+impl std::fmt::Display for Raise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Raise::Text(text) => f.write_str(&String::from_utf8_lossy(text)),
+            Raise::Reply { text, .. } => f.write_str(text),
+            Raise::Killed(text) => f.write_str(text),
+        }
+    }
+}
+
+impl std::error::Error for Raise {}
+
+impl From<Raise> for mlua::Error {
+    fn from(raise: Raise) -> mlua::Error {
+        mlua::Error::external(raise)
+    }
+}
+
+/// Where the function `level` calls up the stack stands, as Lua puts it before an error's text.
+pub(super) fn position(lua: &Lua, level: usize) -> String {
+    lua.inspect_stack(level, |frame| match frame.current_line() {
+        Some(line) if line > 0 => {
+            let source = frame.source();
+            let name = source.short_src.as_deref().unwrap_or("?");
+            format!("{name}:{line}: ")
+        }
+        _ => String::new(),
+    })
+    .unwrap_or_default()
+}
+
+/// A string error with the caller's position, as `luaL_error` raises it.
+pub(super) fn text_error(lua: &Lua, text: impl AsRef<[u8]>) -> mlua::Error {
+    let mut full = position(lua, 1).into_bytes();
+    full.extend_from_slice(text.as_ref());
+    Raise::Text(full).into()
+}
+
+/// A complaint about an argument of the running function, as `luaL_argerror` raises it.
+pub(super) fn argument_error(lua: &Lua, number: usize, text: &str) -> mlua::Error {
+    let (name, method) = lua
+        .inspect_stack(0, |frame| {
+            let names = frame.names();
+            (
+                names
+                    .name
+                    .map_or_else(|| "?".to_owned(), |n| n.into_owned()),
+                names.name_what.is_some_and(|what| what == "method"),
+            )
+        })
+        .unwrap_or_else(|| ("?".to_owned(), false));
+    if method && number == 1 {
+        return text_error(lua, format!("calling '{name}' on bad self ({text})"));
+    }
+    let number = number - usize::from(method);
+    text_error(lua, format!("bad argument #{number} to '{name}' ({text})"))
+}
+
+/// What Lua calls the type of an argument in complaints.
+pub(super) fn type_name(value: Option<&Value>) -> &'static str {
+    match value {
+        None => "no value",
+        Some(Value::Integer(_) | Value::Number(_)) => "number",
+        Some(Value::LightUserData(_)) => "userdata",
+        Some(Value::Error(_)) => "userdata",
+        Some(other) => other.type_name(),
+    }
+}
+
+pub(super) fn expected(lua: &Lua, number: usize, what: &str, value: Option<&Value>) -> mlua::Error {
+    let text = format!("{what} expected, got {}", type_name(value));
+    argument_error(lua, number, &text)
+}
+
+/// A number argument (counted from 1), read as `luaL_checknumber` reads it.
+pub(super) fn number_argument(lua: &Lua, args: &[Value], number: usize) -> mlua::Result<f64> {
+    match args.get(number - 1) {
+        Some(Value::Integer(value)) => Ok(*value as f64),
+        Some(Value::Number(value)) => Ok(*value),
+        Some(value @ Value::String(_)) => match lua.coerce_number(value.clone())? {
+            Some(value) => Ok(value),
+            None => Err(expected(lua, number, "number", Some(value))),
+        },
+        other => Err(expected(lua, number, "number", other)),
+    }
+}
+
+/// A string argument (counted from 1), read as `luaL_checklstring` reads it.
+pub(super) fn string_argument(lua: &Lua, args: &[Value], number: usize) -> mlua::Result<LuaString> {
+    match args.get(number - 1) {
+        Some(Value::String(text)) => Ok(text.clone()),
+        Some(value @ (Value::Integer(_) | Value::Number(_))) => lua
+            .coerce_string(value.clone())?
+            .ok_or_else(|| expected(lua, number, "string", Some(value))),
+        other => Err(expected(lua, number, "string", other)),
+    }
+}
+
+/// How a script is to be run.
+pub(crate) struct Call<'a> {
+    pub(crate) keys: &'a [Bytes],
+    pub(crate) args: &'a [Bytes],
+    pub(crate) read_only: bool,
+}
+
+impl Scripts {
+    pub(crate) fn new(limits: Limits, watchdog: Arc<Watchdog>) -> Scripts {
+        Scripts {
+            runtime: None,
+            limits,
+            watchdog,
+        }
+    }
+
+    fn runtime(&mut self) -> Result<&mut Runtime, Stop> {
+        if self.runtime.is_none() {
+            let runtime = Runtime::new(self.limits, self.watchdog.clone())
+                .map_err(|error| Stop::from(format!("ERR cannot start Lua: {error}")))?;
+            self.runtime = Some(Box::new(runtime));
+        }
+        match &mut self.runtime {
+            Some(runtime) => Ok(runtime),
+            None => unreachable!("made just above"),
+        }
+    }
+
+    pub(crate) fn contains(&self, digest: &Digest) -> bool {
+        self.runtime
+            .as_ref()
+            .is_some_and(|runtime| runtime.compiled.contains_key(digest))
+    }
+
+    /// Compiles a script unless that was done before.
+    pub(crate) fn load(&mut self, text: &[u8]) -> Result<Digest, Stop> {
+        let digest = digest(text);
+        if !self.contains(&digest) {
+            let runtime = self.runtime()?;
+            let compiled = runtime.compile(text)?;
+            runtime.compiled.insert(digest, compiled);
+        }
+        Ok(digest)
+    }
+
+    pub(crate) fn flush(&mut self) {
+        if let Some(runtime) = &mut self.runtime {
+            runtime.compiled.clear();
+            let _ = runtime.lua.gc_collect();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.runtime
+            .as_ref()
+            .map_or(0, |runtime| runtime.compiled.len())
+    }
+
+    /// What the interpreter holds, in bytes.
+    pub(crate) fn memory(&self) -> usize {
+        self.runtime
+            .as_ref()
+            .map_or(0, |runtime| runtime.lua.used_memory())
+    }
+}
+
+/// Runs a script that is in the cache.
+pub(crate) fn run(cx: &mut Ctx<'_>, digest: &Digest, call: &Call<'_>) -> CommandResult {
+    // The interpreter is taken out of the state that the script will work on.
+    let Some(runtime) = cx.state.scripts.runtime.take() else {
+        return Err("NOSCRIPT No matching script. Please use EVAL.".into());
+    };
+    let limits = cx.state.scripts.limits;
+    let result = runtime.run(cx, digest, call, limits);
+    cx.state.scripts.runtime = Some(runtime);
+    result
+}
+
+/// Lends the engine's state to the script's functions, and takes it back whatever happens.
+struct Lent<'a> {
+    state: &'a mut State,
+    shared: &'a Shared,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        let mut slot = self.shared.slot.lock();
+        std::mem::swap(self.state, &mut slot.state);
+        slot.running = false;
+        slot.declared = None;
+        drop(slot);
+        *self.shared.started.lock() = None;
+        if self.shared.watchdog.wrote.load(Ordering::Relaxed) || self.shared.watchdog.is_busy() {
+            self.shared.watchdog.reset();
+        }
+    }
+}
+
+/// Lifts the limit on Lua's memory while values are converted: what mlua does under a limit
+/// costs several times as much, and what is converted is in memory already.
+pub(super) struct Unlimited<'a> {
+    lua: &'a Lua,
+    limit: usize,
+}
+
+impl Unlimited<'_> {
+    pub(super) fn new(lua: &Lua) -> mlua::Result<Unlimited<'_>> {
+        let limit = lua.set_memory_limit(0)?;
+        Ok(Unlimited { lua, limit })
+    }
+}
+
+impl Drop for Unlimited<'_> {
+    fn drop(&mut self) {
+        // Fails only for a state that mlua does not own.
+        let _ = self.lua.set_memory_limit(self.limit);
+    }
+}
+
+impl Runtime {
+    fn new(limits: Limits, watchdog: Arc<Watchdog>) -> mlua::Result<Runtime> {
+        let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::OS;
+        let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
+        let names = convert::Names::new(&lua)?;
+        let shared = Arc::new(Shared {
+            slot: Mutex::new(Slot {
+                state: State::hollow(),
+                client: Client::internal(0, 0, Protocol::Resp2),
+                now_micros: 0,
+                running: false,
+                read_only: false,
+                declared: None,
+                digest: [0; 20],
+                failure: None,
+                names: Some(names.clone()),
+            }),
+            watchdog,
+            chance: AtomicU64::new(library::UNSEEDED),
+            started: Mutex::new(None),
+            limits: Mutex::new(limits),
+        });
+        let host = library::functions(&lua, &shared, &names)?;
+        host.set("cjson", json::library(&lua)?)?;
+        host.set("cmsgpack", msgpack::library(&lua)?)?;
+        host.set("struct", pack::library(&lua)?)?;
+        host.set("bit", bit::library(&lua)?)?;
+        let (globals, run): (Table, Function) = lua
+            .load(include_str!("script/sandbox.lua"))
+            .set_name(SANDBOX)
+            .call(host)?;
+        lua.set_globals(globals)?;
+        let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS_PER_CHECK);
+        let watched = shared.clone();
+        lua.set_global_hook(triggers, move |_, _| {
+            watched.check()?;
+            Ok(VmState::Continue)
+        })?;
+        lua.set_memory_limit(limits.memory)?;
+        Ok(Runtime {
+            lua,
+            compiled: HashMap::default(),
+            run,
+            shared,
+            names,
+        })
+    }
+
+    fn compile(&self, text: &[u8]) -> Result<Compiled, Stop> {
+        let (flags, skip) = Flags::parse(text)?;
+        let function = self
+            .lua
+            .load(&text[skip..])
+            .set_name("@user_script")
+            .set_mode(mlua::chunk::ChunkMode::Text)
+            .into_function()
+            .map_err(|error| {
+                let text = match error {
+                    mlua::Error::SyntaxError { message, .. } => message,
+                    other => other.to_string(),
+                };
+                let text = format!("ERR Error compiling script (new function): {text}");
+                Stop::from(text.replace(['\r', '\n'], " "))
+            })?;
+        Ok(Compiled { function, flags })
+    }
+
+    fn run(
+        &self,
+        cx: &mut Ctx<'_>,
+        digest: &Digest,
+        call: &Call<'_>,
+        limits: Limits,
+    ) -> CommandResult {
+        let Some(script) = self.compiled.get(digest) else {
+            return Err("NOSCRIPT No matching script. Please use EVAL.".into());
+        };
+        let strict = cx.state.config.cluster_strict;
+        if script.flags.declared {
+            if call.read_only && !script.flags.no_writes {
+                return Err(
+                    "ERR Can not execute a script with write flag using *_ro command.".into(),
+                );
+            }
+            if strict && script.flags.no_cluster {
+                return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
+            }
+        }
+        let outcome = self.enter(cx, digest, call, script, limits, strict);
+        // Lua 5.1 does not collect garbage before it gives up on an allocation.
+        if limits.memory > 0 && self.lua.used_memory() > limits.memory / 2 {
+            let _ = self.lua.gc_collect();
+        }
+        let failure = self.shared.slot.lock().failure.take();
+        match outcome {
+            Ok((true, reply)) => Ok(reply),
+            Ok((false, _)) if failure.is_some() => Err(failure.unwrap_or_default().into()),
+            Ok((false, Reply::Bulk(text))) => Err(plain_failure(digest, &text)),
+            Ok((false, _)) => Err(plain_failure(digest, b"execution failure")),
+            Err(error) => Err(plain_failure(digest, error.to_string().as_bytes())),
+        }
+    }
+
+    fn enter(
+        &self,
+        cx: &mut Ctx<'_>,
+        digest: &Digest,
+        call: &Call<'_>,
+        script: &Compiled,
+        limits: Limits,
+        strict: bool,
+    ) -> mlua::Result<(bool, Reply)> {
+        let unlimited = Unlimited::new(&self.lua)?;
+        let keys = self.array(call.keys)?;
+        let args = self.array(call.args)?;
+        drop(unlimited);
+        {
+            let mut slot = self.shared.slot.lock();
+            slot.client.id = cx.client.id;
+            slot.client.db = cx.client.db;
+            slot.client.protocol = Protocol::Resp2;
+            slot.now_micros = cx.now_micros;
+            slot.running = true;
+            slot.read_only = call.read_only || script.flags.no_writes;
+            slot.declared = strict.then(|| call.keys.to_vec());
+            slot.digest = *digest;
+            std::mem::swap(cx.state, &mut slot.state);
+        }
+        *self.shared.limits.lock() = limits;
+        // A kill that came when the script before had just ended.
+        if self.shared.watchdog.kill.load(Ordering::Relaxed) {
+            self.shared.watchdog.reset();
+        }
+        let lent = Lent {
+            state: cx.state,
+            shared: &self.shared,
+        };
+        let mut values: MultiValue = self.run.call((&script.function, keys, args))?;
+        let protocol = self.shared.slot.lock().client.protocol;
+        drop(lent);
+        // `run` answers true and either nil and the value, or a number and the items of an array;
+        // or false and what no handler has seen.
+        let ok = matches!(values.pop_front(), Some(Value::Boolean(true)));
+        let shape = values.pop_front().unwrap_or(Value::Nil);
+        let reply = match shape {
+            Value::Nil if ok => {
+                let value = values.pop_front().unwrap_or(Value::Nil);
+                convert::from_lua(&self.names, value, protocol)?
+            }
+            _ if ok => convert::array(&self.names, values, protocol)?,
+            Value::String(_) => convert::from_lua(&self.names, shape, protocol)?,
+            _ => Reply::Nil,
+        };
+        Ok((ok, reply))
+    }
+
+    fn array(&self, items: &[Bytes]) -> mlua::Result<Table> {
+        self.lua
+            .create_sequence_from(items.iter().map(|item| LuaString::wrap(item)))
+    }
+}
+
+/// The reply for a failure that passed by the script's error handler.
+fn plain_failure(digest: &Digest, text: &[u8]) -> Stop {
+    let text = String::from_utf8_lossy(&text[..text.len().min(100)]).replace(['\r', '\n'], " ");
+    format!("ERR Error running script {}, {text}", hex(digest)).into()
+}
+
+impl Shared {
+    /// Ends the script if somebody or the limit wants that.
+    fn check(&self) -> Result<(), Raise> {
+        if self.watchdog.kill.load(Ordering::Acquire) {
+            return Err(Raise::Killed("Script killed by user with SCRIPT KILL..."));
+        }
+        let mut started = self.started.lock();
+        let Some(began) = *started else {
+            *started = Some(Instant::now());
+            return Ok(());
+        };
+        let elapsed = began.elapsed();
+        let limits = *self.limits.lock();
+        if elapsed >= limits.end_after {
+            return Err(Raise::Killed(
+                "Script ended: it ran for longer than is allowed",
+            ));
+        }
+        if elapsed >= limits.busy_after && !self.watchdog.is_busy() {
+            tracing::warn!("a script has been running for {elapsed:?}");
+            self.watchdog.busy.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
+
+    /// Whether the script was ended from outside, which nothing may catch.
+    fn check_killed(&self) -> Result<(), Raise> {
+        if self.watchdog.kill.load(Ordering::Acquire) {
+            return self.check();
+        }
+        let started = *self.started.lock();
+        match started {
+            Some(began) if began.elapsed() >= self.limits.lock().end_after => self.check(),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Engine,
+        effect::{Effect, Sink},
+    };
+
+    struct Recorder(Arc<Mutex<Vec<Vec<String>>>>);
+
+    impl Sink for Recorder {
+        fn append(&mut self, unit: &[Effect]) {
+            let words = |effect: &Effect| {
+                let words: Vec<_> = effect
+                    .args
+                    .iter()
+                    .map(|w| String::from_utf8_lossy(w))
+                    .collect();
+                words.join(" ")
+            };
+            self.0.lock().push(unit.iter().map(words).collect());
+        }
+    }
+
+    #[test]
+    fn writes_of_a_script_are_recorded_as_one_unit() {
+        let engine = Engine::new();
+        let units = Arc::new(Mutex::new(Vec::new()));
+        let sink = Box::new(Recorder(units.clone()));
+        engine.inner.state.lock().effects.set_sink(Some(sink));
+        let mut session = engine.session();
+        let script = "redis.call('SET', KEYS[1], 1) redis.call('GET', KEYS[1]) \
+                      redis.pcall('SET', KEYS[1]) redis.call('INCR', KEYS[1]) error('late')";
+        let args = ["EVAL", script, "1", "k"].map(Bytes::from);
+        assert!(
+            session
+                .execute(&args)
+                .into_reply()
+                .is_some_and(|r| r.is_error())
+        );
+        assert_eq!(*units.lock(), [["SET k 1", "INCR k"]]);
+    }
+
+    #[test]
+    fn digests_are_read_in_either_case() {
+        let digest = digest(b"return 1");
+        assert_eq!(hex(&digest), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+        assert_eq!(
+            parse_digest(hex(&digest).to_uppercase().as_bytes()),
+            Some(digest)
+        );
+        assert_eq!(parse_digest(b"e0"), None);
+        assert_eq!(parse_digest(&[b'g'; 40]), None);
+    }
+}

@@ -1,0 +1,240 @@
+//! Replies to Lua values and back, by Redis's rules.
+
+use bytes::Bytes;
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
+
+use crate::{
+    number,
+    reply::{Protocol, Reply},
+};
+
+/// How deeply a script's reply may be nested.
+const MAX_DEPTH: usize = 1000;
+
+/// The field names of reply tables, made once.
+#[derive(Clone)]
+pub(super) struct Names {
+    pub(super) err: LuaString,
+    pub(super) ok: LuaString,
+    double: LuaString,
+    map: LuaString,
+    set: LuaString,
+    big_number: LuaString,
+    verbatim_string: LuaString,
+    string: LuaString,
+    format: LuaString,
+    ignore: LuaString,
+}
+
+impl Names {
+    pub(super) fn new(lua: &Lua) -> mlua::Result<Names> {
+        Ok(Names {
+            err: lua.create_string("err")?,
+            ok: lua.create_string("ok")?,
+            double: lua.create_string("double")?,
+            map: lua.create_string("map")?,
+            set: lua.create_string("set")?,
+            big_number: lua.create_string("big_number")?,
+            verbatim_string: lua.create_string("verbatim_string")?,
+            string: lua.create_string("string")?,
+            format: lua.create_string("format")?,
+            ignore: lua.create_string("ignore_error_stats_update")?,
+        })
+    }
+}
+
+/// `{err = text}`.
+pub(super) fn error_table(
+    lua: &Lua,
+    names: &Names,
+    text: &str,
+    counted: bool,
+) -> mlua::Result<Value> {
+    let table = lua.create_table_with_capacity(0, 1 + usize::from(counted))?;
+    table.raw_set(&names.err, text)?;
+    if counted {
+        table.raw_set(&names.ignore, true)?;
+    }
+    Ok(Value::Table(table))
+}
+
+/// An error's text as scripts see it: with a code, without a line break at its end.
+pub(super) fn error_text(text: &str) -> String {
+    let text = text.strip_prefix('-').unwrap_or(text);
+    match text.split_once(' ') {
+        Some((code, message)) => {
+            let message = message.trim_matches(['\r', '\n']);
+            format!("{code} {message}")
+        }
+        None => format!("ERR {}", text.trim_matches(['\r', '\n'])),
+    }
+}
+
+/// A command's reply, already in the shape of the script's protocol, as a Lua value.
+pub(super) fn to_lua(lua: &Lua, names: &Names, reply: Reply) -> mlua::Result<Value> {
+    Ok(match reply {
+        Reply::Int(value) => Value::Number(value as f64),
+        Reply::Bulk(data) => Value::String(lua.create_string(&data)?),
+        Reply::Nil | Reply::NilArray => Value::Boolean(false),
+        Reply::Status(text) => {
+            let table = lua.create_table_with_capacity(0, 1)?;
+            table.raw_set(&names.ok, lua.create_string(text.as_bytes())?)?;
+            Value::Table(table)
+        }
+        Reply::Error(text) => error_table(lua, names, &error_text(&text), true)?,
+        Reply::Array(items) | Reply::Push(items) => Value::Table(sequence(lua, names, items)?),
+        Reply::Map(pairs) => {
+            let map = lua.create_table_with_capacity(0, pairs.len())?;
+            for (key, value) in pairs {
+                map.raw_set(to_lua(lua, names, key)?, to_lua(lua, names, value)?)?;
+            }
+            field(lua, &names.map, Value::Table(map))?
+        }
+        Reply::Set(items) => {
+            let set = lua.create_table_with_capacity(0, items.len())?;
+            for item in items {
+                set.raw_set(to_lua(lua, names, item)?, true)?;
+            }
+            field(lua, &names.set, Value::Table(set))?
+        }
+        Reply::Double(value) => field(lua, &names.double, Value::Number(value))?,
+        Reply::Bool(value) => Value::Boolean(value),
+        Reply::BigNumber(digits) => {
+            let digits = Value::String(lua.create_string(digits)?);
+            field(lua, &names.big_number, digits)?
+        }
+        Reply::Verbatim { format, text } => {
+            let inner = lua.create_table_with_capacity(0, 2)?;
+            inner.raw_set(&names.string, lua.create_string(&text)?)?;
+            inner.raw_set(&names.format, lua.create_string(format)?)?;
+            field(lua, &names.verbatim_string, Value::Table(inner))?
+        }
+    })
+}
+
+fn field(lua: &Lua, name: &LuaString, value: Value) -> mlua::Result<Value> {
+    let table = lua.create_table_with_capacity(0, 1)?;
+    table.raw_set(name, value)?;
+    Ok(Value::Table(table))
+}
+
+fn sequence(lua: &Lua, names: &Names, items: Vec<Reply>) -> mlua::Result<Table> {
+    let table = lua.create_table_with_capacity(items.len(), 0)?;
+    for (at, item) in items.into_iter().enumerate() {
+        table.raw_set(at + 1, to_lua(lua, names, item)?)?;
+    }
+    Ok(table)
+}
+
+/// What a script returned, as a reply; `protocol` is what the script chose by `redis.setresp`.
+pub(super) fn from_lua(names: &Names, value: Value, protocol: Protocol) -> mlua::Result<Reply> {
+    convert(names, value, protocol, 0)
+}
+
+/// The items of an array that a script returned, up to the first nil.
+pub(super) fn array(names: &Names, items: MultiValue, protocol: Protocol) -> mlua::Result<Reply> {
+    let mut replies = Vec::with_capacity(items.len());
+    for item in items {
+        if item.is_nil() {
+            break;
+        }
+        replies.push(convert(names, item, protocol, 1)?);
+    }
+    Ok(Reply::Array(replies))
+}
+
+fn convert(names: &Names, value: Value, protocol: Protocol, depth: usize) -> mlua::Result<Reply> {
+    if depth > MAX_DEPTH {
+        return Ok(Reply::Error("ERR reached lua stack limit".into()));
+    }
+    Ok(match value {
+        Value::String(text) => Reply::Bulk(Bytes::copy_from_slice(&text.as_bytes())),
+        Value::Integer(value) => Reply::Int(value),
+        Value::Number(value) => Reply::Int(number::truncate(value)),
+        Value::Boolean(value) if protocol == Protocol::Resp3 => Reply::Bool(value),
+        Value::Boolean(true) => Reply::Int(1),
+        Value::Boolean(false) => Reply::Nil,
+        Value::Table(table) => return convert_table(names, &table, protocol, depth),
+        _ => Reply::Nil,
+    })
+}
+
+fn convert_table(
+    names: &Names,
+    table: &Table,
+    protocol: Protocol,
+    depth: usize,
+) -> mlua::Result<Reply> {
+    if let Value::String(text) = table.raw_get(&names.err)? {
+        return Ok(Reply::Error(line(&text)));
+    }
+    if let Value::String(text) = table.raw_get(&names.ok)? {
+        return Ok(Reply::Status(line(&text).into()));
+    }
+    if let Some(value) = number_of(&table.raw_get(&names.double)?) {
+        return Ok(Reply::Double(value));
+    }
+    if let Value::Table(map) = table.raw_get(&names.map)? {
+        let mut pairs = Vec::new();
+        for pair in map.pairs::<Value, Value>() {
+            let (key, value) = pair?;
+            pairs.push((
+                convert(names, key, protocol, depth + 1)?,
+                convert(names, value, protocol, depth + 1)?,
+            ));
+        }
+        return Ok(Reply::Map(pairs));
+    }
+    if let Value::Table(set) = table.raw_get(&names.set)? {
+        let mut items = Vec::new();
+        for pair in set.pairs::<Value, Value>() {
+            items.push(convert(names, pair?.0, protocol, depth + 1)?);
+        }
+        return Ok(Reply::Set(items));
+    }
+    if let Value::String(digits) = table.raw_get(&names.big_number)? {
+        return Ok(Reply::BigNumber(line(&digits)));
+    }
+    if let Value::Table(inner) = table.raw_get(&names.verbatim_string)?
+        && let Value::String(text) = inner.raw_get(&names.string)?
+        && let Value::String(name) = inner.raw_get(&names.format)?
+    {
+        let mut format = *b"   ";
+        for (to, from) in format.iter_mut().zip(name.as_bytes().iter()) {
+            *to = *from;
+        }
+        let text = Bytes::copy_from_slice(&text.as_bytes());
+        return Ok(Reply::Verbatim { format, text });
+    }
+    let mut items = Vec::with_capacity(table.raw_len());
+    for at in 1usize.. {
+        match table.raw_get::<Value>(at)? {
+            Value::Nil => break,
+            value => items.push(convert(names, value, protocol, depth + 1)?),
+        }
+    }
+    Ok(Reply::Array(items))
+}
+
+pub(super) fn number_of(value: &Value) -> Option<f64> {
+    match value {
+        Value::Integer(value) => Some(*value as f64),
+        Value::Number(value) => Some(*value),
+        _ => None,
+    }
+}
+
+/// Text for one line of the protocol: up to a NUL, as C ends strings, without line breaks.
+fn line(text: &LuaString) -> String {
+    let bytes = text.as_bytes();
+    let end = memchr::memchr(0, &bytes).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..end]).replace(['\r', '\n'], " ")
+}
+
+/// C's `%.14g`, which is how Lua writes a number.
+pub(super) fn lua_number(value: f64) -> String {
+    if !value.is_finite() {
+        return number::double_text(value);
+    }
+    number::general(value, 14)
+}

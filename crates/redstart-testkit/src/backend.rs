@@ -1,0 +1,163 @@
+//! The matrix: a test is written once and runs on every backend.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+
+use crate::{Kind, child, shared, shared_cluster, unique_namespace};
+
+/// What a test of the matrix runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum BackendKind {
+    /// The engine inside the process, in cluster-strict mode.
+    Embedded,
+    /// One redis-server.
+    Redis,
+    /// One valkey-server.
+    Valkey,
+    /// A Cluster of three masters.
+    Cluster,
+}
+
+/// The backend that a test of the [`matrix!`](crate::matrix) is given.
+#[derive(Debug, Clone)]
+pub struct Backend {
+    kind: BackendKind,
+    url: String,
+    namespace: String,
+    test: String,
+}
+
+impl Backend {
+    /// The backend for the test called `test`, its server started if need be.
+    ///
+    /// # Errors
+    ///
+    /// When the server is missing or does not start.
+    pub async fn new(kind: BackendKind, test: &str) -> Result<Self> {
+        let url = match kind {
+            BackendKind::Embedded => "memory://?cluster_strict=1".to_owned(),
+            BackendKind::Redis => shared(Kind::Redis).await?.url().to_owned(),
+            BackendKind::Valkey => shared(Kind::Valkey).await?.url().to_owned(),
+            BackendKind::Cluster => shared_cluster().await?.url().to_owned(),
+        };
+        let namespace = child::namespace().unwrap_or_else(|| unique_namespace(test));
+        Ok(Self {
+            kind,
+            url,
+            namespace,
+            test: test.to_owned(),
+        })
+    }
+
+    /// Which one it is.
+    pub fn kind(&self) -> BackendKind {
+        self.kind
+    }
+
+    /// Its URL, for `Store::connect`. The embedded engine is private to the store that it opens.
+    pub fn url(&self) -> &str {
+        &self.url
+    }
+
+    /// A namespace of this test's own. In a child process it is the parent's.
+    pub fn namespace(&self) -> &str {
+        &self.namespace
+    }
+
+    /// The test's name as the test runner knows it, for [`Child`](crate::Child).
+    pub fn test(&self) -> &str {
+        &self.test
+    }
+
+    /// Whether it is the engine inside the process, whose clock can be moved.
+    pub fn is_embedded(&self) -> bool {
+        self.kind == BackendKind::Embedded
+    }
+
+    /// Whether it is a Cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.kind == BackendKind::Cluster
+    }
+}
+
+/// Runs one test of the matrix on a runtime of its own; [`matrix!`](crate::matrix) calls it.
+///
+/// `path` is the test's full path; the crate's name before the first `::` is dropped, as the test
+/// runner does.
+///
+/// # Errors
+///
+/// What the test gives, or that it did not end in time.
+pub fn run(
+    kind: BackendKind,
+    path: &str,
+    test: impl AsyncFnOnce(&Backend) -> Result<()>,
+) -> Result<()> {
+    // A hang shall fail with a message. The soak's larger counts get more time.
+    let limit = Duration::from_secs(crate::scale(170, "TEST_SECONDS"));
+    let name = path.split_once("::").map_or(path, |(_crate, rest)| rest);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("could not start a runtime")?;
+    let result = runtime.block_on(async {
+        let backend = Backend::new(kind, name).await?;
+        let ended = tokio::time::timeout(limit, test(&backend)).await;
+        ended.with_context(|| format!("the test did not end within {limit:?}"))?
+    });
+    // A task that a test left blocked must not hang the run.
+    runtime.shutdown_timeout(Duration::from_secs(5));
+    result
+}
+
+/// Makes of each test four: `name::embedded`, `name::redis`, `name::valkey`, `name::cluster`.
+///
+/// A test takes a [`&Backend`](crate::Backend) and gives `anyhow::Result<()>`. Each runs on a
+/// multi-threaded tokio runtime of its own with two workers. Attributes, such as `#[ignore]`, go to
+/// all four.
+///
+/// ```
+/// use redstart_testkit::{Backend, matrix};
+///
+/// matrix! {
+///     /// Counts from nothing.
+///     async fn a_counter_starts_at_zero(backend: &Backend) -> anyhow::Result<()> {
+///         // let store = Store::connect(backend.url()).await?;
+///         assert!(backend.namespace().starts_with("a-counter-starts-at-zero--"));
+///         Ok(())
+///     }
+/// }
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! matrix {
+    ($(
+        $(#[$attribute:meta])*
+        async fn $name:ident($backend:ident: $type:ty) -> $result:ty $body:block
+    )*) => { $(
+        // The body stands outside the module, so that it sees what the test file sees and the
+        // compiler points at it when it is wrong.
+        #[allow(clippy::unwrap_used, reason = "it is a test")]
+        async fn $name($backend: $type) -> $result $body
+
+        mod $name {
+            $crate::matrix!(@one [$(#[$attribute])*] $name embedded Embedded);
+            $crate::matrix!(@one [$(#[$attribute])*] $name redis Redis);
+            $crate::matrix!(@one [$(#[$attribute])*] $name valkey Valkey);
+            $crate::matrix!(@one [$(#[$attribute])*] $name cluster Cluster);
+        }
+    )* };
+    (@one [$($attribute:tt)*] $name:ident $test:ident $kind:ident) => {
+        $($attribute)*
+        #[test]
+        fn $test() -> $crate::anyhow::Result<()> {
+            $crate::run(
+                $crate::BackendKind::$kind,
+                concat!(module_path!(), "::", stringify!($test)),
+                async |backend| super::$name(backend).await,
+            )
+        }
+    };
+}

@@ -1,0 +1,248 @@
+//! Tests of several processes: the test binary runs itself again, for one test, in a role.
+//!
+//! ```no_run
+//! use redstart_testkit::{Child, child};
+//!
+//! // In tests/locking.rs:
+//! // #[tokio::test]
+//! async fn a_killed_holder_leaves_the_lock_to_its_ttl() -> anyhow::Result<()> {
+//!     if child::role().as_deref() == Some("holder") {
+//!         // … take the lock …
+//!         child::say("held");
+//!         child::hear(); // never comes: the parent kills us here
+//!         return Ok(());
+//!     }
+//!     let mut holder = Child::of("a_killed_holder_leaves_the_lock_to_its_ttl")
+//!         .role("holder")
+//!         .env("URL", "redis://127.0.0.1:6379")
+//!         .spawn()?;
+//!     assert_eq!(holder.line().await?, "held");
+//!     holder.kill9();
+//!     // … the lock is free after its TTL, not before …
+//!     Ok(())
+//! }
+//! ```
+//!
+//! This works under `cargo test` and under nextest, since both run tests of the same binary by
+//! their names. Shared servers that the parent uses and the namespace of a
+//! [`Backend`](crate::Backend) are handed on, so that a child of a matrix test meets its parent's
+//! keys. The embedded engine cannot be shared between processes.
+
+use std::io::{BufRead as _, Write as _};
+use std::process::{ExitStatus, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use nix::sys::signal::Signal;
+use tokio::sync::mpsc;
+
+use crate::process::{Process, command};
+use crate::{shared, wait_until};
+
+const ROLE: &str = "REDSTART_TEST_ROLE";
+const NAMESPACE: &str = "REDSTART_TEST_NAMESPACE";
+
+/// Told apart from what the test runner prints.
+const MARK: &str = "@redstart-child ";
+
+/// The role in which this process was started, or `None` in the process of the test itself.
+pub fn role() -> Option<String> {
+    std::env::var(ROLE).ok().filter(|role| !role.is_empty())
+}
+
+/// The parent's namespace.
+pub(crate) fn namespace() -> Option<String> {
+    std::env::var(NAMESPACE)
+        .ok()
+        .filter(|namespace| !namespace.is_empty())
+}
+
+/// Says a line to the parent, which reads it by [`Child::line`].
+pub fn say(line: impl std::fmt::Display) {
+    let mut out = std::io::stdout().lock();
+    // The runner may have printed the beginning of a line. A parent that is gone hears nothing.
+    let _ = writeln!(out, "\n{MARK}{line}");
+    let _ = out.flush();
+}
+
+/// Waits for a line from the parent ([`Child::tell`]); `None` when it has closed the pipe.
+///
+/// Blocks the thread.
+pub fn hear() -> Option<String> {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line) {
+        Ok(n) if n > 0 => Some(line.trim_end().to_owned()),
+        _ => None,
+    }
+}
+
+/// A child to be started; made by [`Child::of`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct ChildBuilder {
+    test: String,
+    role: String,
+    env: Vec<(String, String)>,
+}
+
+impl ChildBuilder {
+    /// What [`role`] gives in the child (default `child`).
+    pub fn role(mut self, role: &str) -> Self {
+        self.role = role.to_owned();
+        self
+    }
+
+    /// Sets an environment variable.
+    pub fn env(mut self, key: &str, value: &str) -> Self {
+        self.env.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Gives the child's [`Backend`](crate::Backend) this namespace.
+    pub fn namespace(self, namespace: &str) -> Self {
+        self.env(NAMESPACE, namespace)
+    }
+
+    /// Starts the process.
+    ///
+    /// # Errors
+    ///
+    /// When it cannot be started.
+    pub fn spawn(self) -> Result<Child> {
+        let program = std::env::current_exe().context("this program does not know its path")?;
+        let mut command = command(&program);
+        command
+            .args(["--exact", &self.test, "--nocapture", "--include-ignored"])
+            .env(ROLE, &self.role)
+            .envs(shared::variables())
+            .envs(self.env)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            // Its panics are seen with the test's own output.
+            .stderr(Stdio::inherit());
+        let process = Process::spawn(command)?;
+        let (stdin, stdout) = {
+            let mut child = process.child();
+            (child.stdin.take(), child.stdout.take())
+        };
+        let stdout = stdout.context("the child has no stdout")?;
+        let (sender, lines) = mpsc::unbounded_channel();
+        std::thread::spawn(move || {
+            for line in std::io::BufReader::new(stdout).lines() {
+                let Ok(line) = line else { return };
+                if let Some(said) = line.strip_prefix(MARK)
+                    && sender.send(said.to_owned()).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        Ok(Child {
+            process,
+            stdin,
+            lines,
+            role: self.role,
+        })
+    }
+}
+
+/// A process of this test binary in another role. It is killed when it is dropped.
+pub struct Child {
+    process: Process,
+    stdin: Option<std::process::ChildStdin>,
+    lines: mpsc::UnboundedReceiver<String>,
+    role: String,
+}
+
+impl Child {
+    /// A child that runs the test called `test`, as the test runner lists it: the function's name
+    /// in a file of `tests/`, with the module's path before it elsewhere
+    /// ([`Backend::test`](crate::Backend::test) in the matrix).
+    pub fn of(test: &str) -> ChildBuilder {
+        ChildBuilder {
+            test: test.to_owned(),
+            role: "child".to_owned(),
+            env: Vec::new(),
+        }
+    }
+
+    /// The next line that the child says.
+    ///
+    /// # Errors
+    ///
+    /// When it ends without one, or says nothing for a minute.
+    pub async fn line(&mut self) -> Result<String> {
+        let wait = tokio::time::timeout(Duration::from_secs(60), self.lines.recv()).await;
+        wait.with_context(|| format!("child {:?} says nothing", self.role))?
+            .with_context(|| format!("child {:?} ended without another word", self.role))
+    }
+
+    /// Says a line to the child, which reads it by [`hear`].
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn tell(&mut self, line: &str) -> Result<()> {
+        let stdin = self.stdin.as_mut().context("the child's stdin is closed")?;
+        writeln!(stdin, "{line}")
+            .and_then(|()| stdin.flush())
+            .context("the child does not listen")
+    }
+
+    /// Closes the child's stdin: [`hear`] gives `None`.
+    pub fn close(&mut self) {
+        self.stdin = None;
+    }
+
+    /// The process number.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
+    }
+
+    /// Stops it where it is (SIGSTOP).
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn pause(&self) -> Result<()> {
+        self.process.signal(Signal::SIGSTOP)
+    }
+
+    /// Lets it go on (SIGCONT).
+    ///
+    /// # Errors
+    ///
+    /// When it has ended.
+    pub fn resume(&self) -> Result<()> {
+        self.process.signal(Signal::SIGCONT)
+    }
+
+    /// Kills it (SIGKILL) and returns when it is gone.
+    pub fn kill9(&self) {
+        self.process.kill9();
+    }
+
+    /// Waits until it has ended; a failed test in it gives a status that is no success.
+    ///
+    /// # Errors
+    ///
+    /// When it does not end within a minute.
+    pub async fn wait(&mut self) -> Result<ExitStatus> {
+        self.close();
+        wait_until(
+            "a child process to end",
+            Duration::from_secs(60),
+            async || self.process.ended(),
+        )
+        .await
+    }
+}
+
+impl std::fmt::Debug for Child {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Child")
+            .field("role", &self.role)
+            .field("pid", &self.pid())
+            .finish()
+    }
+}

@@ -1,0 +1,111 @@
+//! Where the servers are.
+//!
+//! Each is looked for in this order: its environment variable, the `PATH`, the cache folder that
+//! `cargo xtask servers` fills, and (Postgres) the folders where Debian puts it.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, anyhow};
+
+use crate::Kind;
+
+/// The program that runs a server of this kind.
+///
+/// # Errors
+///
+/// When there is none; the message names the command that installs it.
+pub fn server(kind: Kind) -> Result<PathBuf> {
+    let (name, variable) = match kind {
+        Kind::Redis => ("redis-server", "REDSTART_REDIS_SERVER"),
+        Kind::Valkey => ("valkey-server", "REDSTART_VALKEY_SERVER"),
+    };
+    if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
+        let path = PathBuf::from(path);
+        return match is_program(&path) {
+            true => Ok(path),
+            false => Err(anyhow!(
+                "{variable} names {}, which is no program",
+                path.display()
+            )),
+        };
+    }
+    let cached = match kind {
+        Kind::Redis => cache_dir().join("redis/redis-server"),
+        Kind::Valkey => cache_dir().join("valkey/valkey-server"),
+    };
+    on_path(name)
+        .or_else(|| is_program(&cached).then_some(cached))
+        .ok_or_else(|| missing(name))
+}
+
+/// The folder of Postgres's programs (`initdb`, `postgres`, `psql`).
+///
+/// # Errors
+///
+/// When there is none; the message names the command that installs it.
+pub fn postgres_bin() -> Result<PathBuf> {
+    let complete = |dir: &Path| {
+        ["initdb", "postgres", "psql"]
+            .iter()
+            .all(|name| is_program(&dir.join(name)))
+    };
+    if let Some(dir) = std::env::var_os("REDSTART_POSTGRES_BIN").map(PathBuf::from) {
+        return match complete(&dir) {
+            true => Ok(dir),
+            false => Err(anyhow!(
+                "REDSTART_POSTGRES_BIN names {}, which lacks initdb, postgres or psql",
+                dir.display()
+            )),
+        };
+    }
+    // What is on the `PATH` may be a link to one program of a folder that has them all.
+    let on_path = on_path("initdb")
+        .and_then(|path| path.canonicalize().ok())
+        .and_then(|path| path.parent().map(Path::to_owned));
+    let mut debian: Vec<(u32, PathBuf)> = std::fs::read_dir("/usr/lib/postgresql")
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| {
+            let version = entry.file_name().to_str()?.parse().ok()?;
+            Some((version, entry.path().join("bin")))
+        })
+        .collect();
+    // The newest first.
+    debian.sort_by(|a, b| b.cmp(a));
+    on_path
+        .into_iter()
+        .chain(debian.into_iter().map(|(_, dir)| dir))
+        .find(|dir| complete(dir))
+        .ok_or_else(|| missing("Postgres"))
+}
+
+/// The folder into which `cargo xtask servers` puts what the system has no package for.
+pub fn cache_dir() -> PathBuf {
+    let from_env = |name: &str| {
+        std::env::var_os(name)
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+    };
+    from_env("XDG_CACHE_HOME")
+        .or_else(|| from_env("HOME").map(|home| home.join(".cache")))
+        .unwrap_or_else(std::env::temp_dir)
+        .join("redstart")
+}
+
+/// The first program of this name on the `PATH`.
+pub fn on_path(name: &str) -> Option<PathBuf> {
+    std::env::split_paths(&std::env::var_os("PATH")?)
+        .map(|dir| dir.join(name))
+        .find(|path| is_program(path))
+}
+
+fn is_program(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    path.metadata()
+        .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+}
+
+fn missing(what: &str) -> anyhow::Error {
+    anyhow!("{what} was not found on this machine: run `cargo xtask servers`, which installs it")
+}

@@ -1,0 +1,64 @@
+/// The count that a test should use where `default` is enough for the ordinary run.
+///
+/// `REDSTART_SCALE_<NAME>` gives the count itself; otherwise `REDSTART_SCALE` multiplies the
+/// default. `name` is upper-cased and everything but letters and digits becomes `_`, so
+/// `scale(200, "lock rounds")` listens to `REDSTART_SCALE_LOCK_ROUNDS`. The soak runs the same
+/// tests with these raised.
+///
+/// # Panics
+///
+/// When a variable is set to something that is not a positive whole number: a soak that silently
+/// ran the short version would be worse.
+pub fn scale(default: u64, name: &str) -> u64 {
+    let name: String = name
+        .chars()
+        .map(|c| {
+            if c.is_ascii_alphanumeric() {
+                c.to_ascii_uppercase()
+            } else {
+                '_'
+            }
+        })
+        .collect();
+    from_env(default, |key| std::env::var(key).ok(), &name)
+}
+
+fn from_env(default: u64, get: impl Fn(&str) -> Option<String>, name: &str) -> u64 {
+    let number = |key: &str| {
+        get(key)
+            .filter(|text| !text.is_empty())
+            .map(|text| match text.parse::<u64>() {
+                Ok(n) if n > 0 => n,
+                _ => panic!("{key} must be a positive whole number, not {text:?}"),
+            })
+    };
+    number(&format!("REDSTART_SCALE_{name}"))
+        .unwrap_or_else(|| default.saturating_mul(number("REDSTART_SCALE").unwrap_or(1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::from_env;
+
+    #[test]
+    fn a_named_count_wins_over_the_common_factor() {
+        let env = |key: &str| match key {
+            "REDSTART_SCALE" => Some("10".to_owned()),
+            "REDSTART_SCALE_ROUNDS" => Some("7".to_owned()),
+            _ => None,
+        };
+        assert_eq!(from_env(200, env, "ROUNDS"), 7);
+        assert_eq!(from_env(200, env, "TASKS"), 2000);
+        assert_eq!(from_env(200, |_| None, "TASKS"), 200);
+    }
+
+    #[test]
+    #[should_panic(expected = "REDSTART_SCALE must be a positive whole number")]
+    fn a_factor_that_is_no_number_is_refused() {
+        from_env(
+            1,
+            |key| (key == "REDSTART_SCALE").then(|| "lots".to_owned()),
+            "X",
+        );
+    }
+}

@@ -1,0 +1,5 @@
+-- Estimates the union of sketches.
+-- KEYS    the sketches
+-- ARGV    none
+-- Returns the estimate
+return redis.call('PFCOUNT', unpack(KEYS))

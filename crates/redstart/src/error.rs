@@ -1,0 +1,303 @@
+//! The one error type of the crate.
+//!
+//! An ordinary "no" — a limited request, a lock that is taken, a sold-out item — is a value, never an
+//! [`Error`]. An `Error` means that something failed: the store did not answer, the answer was not what the
+//! pattern can work with, or the request was wrong before it was sent.
+
+use std::{borrow::Cow, error::Error as StdError, fmt, sync::Arc};
+
+/// The result of every fallible operation of this crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What went wrong, without the details that callers should not match on.
+///
+/// The message names the operation and the namespace it worked in. It never contains a value, a token or a
+/// credential. Ask what kind of failure it is with [`is_timeout`](Error::is_timeout),
+/// [`is_unavailable`](Error::is_unavailable), [`is_config`](Error::is_config) and
+/// [`is_in_doubt`](Error::is_in_doubt); the cause is [`source`](StdError::source).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let error = redstart::Store::connect("redis://localhost?tiemout=1s").await.unwrap_err();
+/// assert!(error.is_config());
+/// assert!(error.to_string().contains("tiemout"));
+/// # }
+/// ```
+pub struct Error(Box<Inner>);
+
+struct Inner {
+    kind: Kind,
+    operation: Cow<'static, str>,
+    namespace: Option<Arc<str>>,
+    message: Cow<'static, str>,
+    in_doubt: bool,
+    source: Option<Box<dyn StdError + Send + Sync + 'static>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// The deadline passed.
+    Timeout,
+    /// The store could not be reached, or it said that it cannot serve now.
+    Unavailable,
+    /// The request or the configuration is wrong; asking again cannot help.
+    Config,
+    /// The server refused or failed the command.
+    Server,
+    /// Stored bytes could not be decoded, or a value could not be encoded.
+    Codec,
+    /// Code of the application that the pattern ran (a loader, a sink) failed.
+    User,
+}
+
+impl Error {
+    pub(crate) fn new(kind: Kind, message: impl Into<Cow<'static, str>>) -> Self {
+        Self(Box::new(Inner {
+            kind,
+            operation: Cow::Borrowed(""),
+            namespace: None,
+            message: message.into(),
+            in_doubt: false,
+            source: None,
+        }))
+    }
+
+    /// A wrong request or configuration, found before anything was sent.
+    pub(crate) fn config(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Config, message)
+    }
+
+    pub(crate) fn timeout(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Timeout, message)
+    }
+
+    pub(crate) fn unavailable(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Unavailable, message)
+    }
+
+    pub(crate) fn codec(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(Kind::Codec, message)
+    }
+
+    /// A failure of the application's own code, run on behalf of a pattern.
+    pub(crate) fn user(
+        message: impl Into<Cow<'static, str>>,
+        source: impl Into<Box<dyn StdError + Send + Sync + 'static>>,
+    ) -> Self {
+        Self::new(Kind::User, message).with_source(source)
+    }
+
+    pub(crate) fn with_source(
+        mut self,
+        source: impl Into<Box<dyn StdError + Send + Sync + 'static>>,
+    ) -> Self {
+        self.0.source = Some(source.into());
+        self
+    }
+
+    /// The same error for each of several callers that waited for one piece of work.
+    pub(crate) fn shared(this: &Arc<Self>) -> Self {
+        Self(Box::new(Inner {
+            kind: this.0.kind,
+            operation: this.0.operation.clone(),
+            namespace: this.0.namespace.clone(),
+            message: this.0.message.clone(),
+            in_doubt: this.0.in_doubt,
+            source: this
+                .0
+                .source
+                .is_some()
+                .then(|| Box::new(SharedCause(this.clone())) as _),
+        }))
+    }
+
+    /// Marks that the request may have been carried out although no answer came.
+    pub(crate) fn doubt(mut self, in_doubt: bool) -> Self {
+        self.0.in_doubt = in_doubt;
+        self
+    }
+
+    /// Names the operation (`"mutex.acquire"`) and the namespace it worked in.
+    pub(crate) fn during(
+        mut self,
+        operation: impl Into<Cow<'static, str>>,
+        namespace: &Arc<str>,
+    ) -> Self {
+        if self.0.operation.is_empty() {
+            self.0.operation = operation.into();
+        }
+        if self.0.namespace.is_none() {
+            self.0.namespace = Some(namespace.clone());
+        }
+        self
+    }
+
+    /// The deadline of the call passed before the answer came.
+    pub fn is_timeout(&self) -> bool {
+        self.0.kind == Kind::Timeout
+    }
+
+    /// The store could not be reached, or it answered that it cannot serve now
+    /// (loading, failing over, part of the cluster down).
+    pub fn is_unavailable(&self) -> bool {
+        self.0.kind == Kind::Unavailable
+    }
+
+    /// The request or the configuration is wrong; repeating it cannot help. Nothing was written.
+    pub fn is_config(&self) -> bool {
+        self.0.kind == Kind::Config
+    }
+
+    /// Stored bytes could not be decoded, or a value could not be encoded.
+    pub fn is_codec(&self) -> bool {
+        self.0.kind == Kind::Codec
+    }
+
+    /// Code of the application that the pattern ran (a loader, a sink, a handler) failed.
+    pub fn is_user(&self) -> bool {
+        self.0.kind == Kind::User
+    }
+
+    /// Nobody knows whether the request was carried out: it was sent, and the answer did not come.
+    ///
+    /// The store never repeats such a write by itself. Repeat it only if doing it twice is harmless, or
+    /// through a pattern that carries an idempotency token.
+    pub fn is_in_doubt(&self) -> bool {
+        self.0.in_doubt
+    }
+
+    /// The operation that failed, such as `"mutex.acquire"`; empty for plain commands.
+    pub fn operation(&self) -> &str {
+        &self.0.operation
+    }
+
+    /// The error code of the server's answer (`WRONGTYPE`, `NOPERM`, `OOM` …), if the server answered.
+    pub fn server_code(&self) -> Option<&str> {
+        self.redis().and_then(redis::RedisError::code)
+    }
+
+    pub(crate) fn redis(&self) -> Option<&redis::RedisError> {
+        self.0.source.as_ref()?.downcast_ref()
+    }
+
+    /// For `ConnectionLike`, whose signature asks for the client's own error type.
+    pub(crate) fn into_redis(self) -> redis::RedisError {
+        if let Some(error) = self.redis() {
+            return error.clone();
+        }
+        let text = self.to_string();
+        match self.0.kind {
+            Kind::Timeout => std::io::Error::new(std::io::ErrorKind::TimedOut, text).into(),
+            Kind::Unavailable => std::io::Error::new(std::io::ErrorKind::NotConnected, text).into(),
+            Kind::Config => (redis::ErrorKind::InvalidClientConfig, "redstart", text).into(),
+            Kind::Codec => (redis::ErrorKind::Parse, "redstart", text).into(),
+            Kind::Server | Kind::User => (redis::ErrorKind::Client, "redstart", text).into(),
+        }
+    }
+}
+
+/// The cause of an error that several callers have.
+#[derive(Debug)]
+struct SharedCause(Arc<Error>);
+
+impl fmt::Display for SharedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.0.source {
+            Some(source) => fmt::Display::fmt(source, f),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for SharedCause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source().and_then(StdError::source)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner {
+            operation,
+            namespace,
+            message,
+            in_doubt,
+            source,
+            ..
+        } = &*self.0;
+        if !operation.is_empty() {
+            write!(f, "{operation}")?;
+            if let Some(namespace) = namespace {
+                write!(f, " in {namespace:?}")?;
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(message)?;
+        if let Some(source) = source {
+            write!(f, ": {source}")?;
+        }
+        if *in_doubt {
+            f.write_str(" (the request may have been carried out)")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.0.kind)
+            .field("message", &self.to_string())
+            .finish()
+    }
+}
+
+impl StdError for Error {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl From<redis::RedisError> for Error {
+    fn from(error: redis::RedisError) -> Self {
+        use redis::{ErrorKind, ServerErrorKind};
+        let (kind, message) = match error.kind() {
+            ErrorKind::Io if error.is_timeout() => {
+                (Kind::Timeout, "the store did not answer in time")
+            }
+            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => {
+                (Kind::Unavailable, "the store cannot be reached")
+            }
+            ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::NoValidReplicasFoundBySentinel => {
+                (Kind::Unavailable, "no sentinel knows a usable master")
+            }
+            ErrorKind::Server(
+                ServerErrorKind::BusyLoading
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::ReadOnly
+                | ServerErrorKind::Moved
+                | ServerErrorKind::Ask,
+            ) => (Kind::Unavailable, "the store cannot serve this now"),
+            ErrorKind::AuthenticationFailed => (Kind::Config, "the server refused the credentials"),
+            ErrorKind::InvalidClientConfig
+            | ErrorKind::EmptySentinelList
+            | ErrorKind::RESP3NotSupported => (Kind::Config, "the store is not configured rightly"),
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
+                (Kind::Codec, "the reply has an unexpected shape")
+            }
+            _ if error.code() == Some("NOAUTH") || error.code() == Some("WRONGPASS") => {
+                (Kind::Config, "the server refused the credentials")
+            }
+            _ => (Kind::Server, "the server refused the command"),
+        };
+        Self::new(kind, message).with_source(error)
+    }
+}
+
+impl From<redis::ParsingError> for Error {
+    fn from(error: redis::ParsingError) -> Self {
+        Self::from(redis::RedisError::from(error))
+    }
+}

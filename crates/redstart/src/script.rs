@@ -1,0 +1,265 @@
+//! Lua scripts: each lies beside the pattern that uses it and runs on an entity's keys.
+//!
+//! A script is sent by its digest (`EVALSHA`); only when the server does not know it, the source follows
+//! once. Its keys are named as parts of one [`Entity`], so they are in one slot by construction. The same
+//! source runs on the embedded engine.
+
+use std::sync::{Arc, OnceLock};
+
+use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, ServerErrorKind, ToRedisArgs, Value};
+
+use crate::{
+    error::{Error, Result},
+    key::{Entity, Key},
+    store::Store,
+};
+
+/// A script's source and its digest. Made once, as a `static`.
+///
+/// ```
+/// use redstart::{Store, key::Keys, script::Script};
+///
+/// static APPEND: Script = Script::new("example.append", "return redis.call('APPEND', KEYS[1], ARGV[1])");
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// let store = Store::connect("memory://").await?;
+/// let log = Keys::new("app", "log")?.entity("today")?;
+/// let length: usize = APPEND.on(&log).key().arg("hello").run(&store).await?;
+/// assert_eq!(length, 5);
+/// # Ok(()) }
+/// ```
+#[derive(Debug)]
+pub struct Script {
+    name: &'static str,
+    source: &'static str,
+    digest: OnceLock<String>,
+}
+
+impl Script {
+    /// A script with a name for spans and errors, and its Lua source.
+    pub const fn new(name: &'static str, source: &'static str) -> Self {
+        Self {
+            name,
+            source,
+            digest: OnceLock::new(),
+        }
+    }
+
+    /// The name, such as `"mutex.acquire"`.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// The Lua source.
+    pub fn source(&self) -> &'static str {
+        #[cfg(debug_assertions)]
+        if let Some(broken) = broken(self.name) {
+            return broken;
+        }
+        self.source
+    }
+
+    /// The SHA-1 of the source in hexadecimal, as `EVALSHA` takes it.
+    pub fn digest(&self) -> &str {
+        self.digest
+            .get_or_init(|| sha1_smol::Sha1::from(self.source()).digest().to_string())
+    }
+
+    /// Starts a call on the keys of one entity.
+    pub fn on<'a>(&'static self, entity: &'a Entity) -> Call<'a> {
+        Call {
+            script: self,
+            entity,
+            keys: Vec::with_capacity(4),
+            args: Args(Cmd::new()),
+            idempotent: false,
+        }
+    }
+}
+
+/// Debug builds can break one script on purpose, to prove that whoever checks a promise notices:
+/// `REDSTART_BREAK_SCRIPT='mutex.release=return 1'`.
+#[cfg(debug_assertions)]
+fn broken(name: &str) -> Option<&'static str> {
+    static BROKEN: OnceLock<Option<(String, String)>> = OnceLock::new();
+    let broken = BROKEN.get_or_init(|| {
+        let text = std::env::var("REDSTART_BREAK_SCRIPT").ok()?;
+        let (name, source) = text.split_once('=')?;
+        Some((name.to_owned(), source.to_owned()))
+    });
+    broken
+        .as_ref()
+        .filter(|(broken, _)| broken == name)
+        .map(|(_, source)| source.as_str())
+}
+
+struct Args(Cmd);
+
+/// A call of a [`Script`] in the making.
+#[must_use = "a call does nothing until it is run"]
+pub struct Call<'a> {
+    script: &'static Script,
+    entity: &'a Entity,
+    keys: Vec<Key>,
+    args: Args,
+    idempotent: bool,
+}
+
+impl<'a> Call<'a> {
+    /// Adds the entity's own key to KEYS.
+    pub fn key(mut self) -> Self {
+        self.keys.push(self.entity.key().clone());
+        self
+    }
+
+    /// Adds the key of a part of the entity to KEYS.
+    pub fn part(mut self, part: &str) -> Self {
+        self.keys.push(self.entity.part(part));
+        self
+    }
+
+    /// Adds an argument (or several, for a slice) to ARGV.
+    pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
+        self.args.0.arg(arg);
+        self
+    }
+
+    /// States that running the script twice with these arguments is the same as running it once, because it
+    /// carries a token that it checks. Only then is it sent again after a lost reply.
+    pub fn idempotent(mut self) -> Self {
+        self.idempotent = true;
+        self
+    }
+
+    /// The whole command. `EVALSHA` by digest or `EVAL` by source.
+    fn command(&self, by_source: bool) -> Cmd {
+        let mut cmd = Cmd::with_capacity(8 + self.keys.len(), 128);
+        if by_source {
+            cmd.arg("EVAL").arg(self.script.source());
+        } else {
+            cmd.arg("EVALSHA").arg(self.script.digest());
+        }
+        cmd.arg(self.keys.len()).arg(&self.keys[..]);
+        for arg in self.args.0.args_iter() {
+            if let redis::Arg::Simple(arg) = arg {
+                cmd.arg(arg);
+            }
+        }
+        cmd
+    }
+
+    /// Runs the script and reads its reply.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [`Store`], and [`is_codec`](Error::is_codec) if the reply is not a `T`.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the script may or may not run; never half of it.
+    pub async fn run<T: FromRedisValue>(self, store: &Store) -> Result<T> {
+        let namespace = self.entity.namespace().clone();
+        self.run_value(store)
+            .await
+            .and_then(|value| Ok(redis::from_redis_value(value)?))
+            .map_err(|error: Error| error.during(self.script.name, &namespace))
+    }
+
+    async fn run_value(&self, store: &Store) -> Result<Value> {
+        match store
+            .request_one(&self.command(false), self.idempotent)
+            .await
+        {
+            Err(error) if is_noscript(&error) => {
+                store
+                    .request_one(&self.command(true), self.idempotent)
+                    .await
+            }
+            result => result,
+        }
+    }
+}
+
+fn is_noscript(error: &Error) -> bool {
+    error
+        .redis()
+        .is_some_and(|e| e.kind() == ErrorKind::Server(ServerErrorKind::NoScript))
+}
+
+/// Several calls sent together: one round trip to each node.
+///
+/// The calls are independent. Each has its own result; one that fails does not stop the others.
+#[derive(Default)]
+#[must_use = "a batch does nothing until it is run"]
+pub struct Batch<'a> {
+    calls: Vec<Call<'a>>,
+}
+
+impl<'a> Batch<'a> {
+    /// An empty batch.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a call.
+    pub fn push(&mut self, call: Call<'a>) {
+        self.calls.push(call);
+    }
+
+    /// How many calls are in it.
+    pub fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Whether there is no call in it.
+    pub fn is_empty(&self) -> bool {
+        self.calls.is_empty()
+    }
+
+    /// Runs all calls and returns their results in order.
+    ///
+    /// # Errors
+    ///
+    /// The outer error means that the whole batch failed (and is [in doubt](Error::is_in_doubt) if it was
+    /// sent); an inner one belongs to its call.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, any of the calls may have run; each of them whole or not at all.
+    pub async fn run<T: FromRedisValue>(self, store: &Store) -> Result<Vec<Result<T>>> {
+        if self.calls.is_empty() {
+            return Ok(Vec::new());
+        }
+        let namespace: Arc<str> = self.calls[0].entity.namespace().clone();
+        let name = self.calls[0].script.name;
+        let idempotent = self.calls.iter().all(|call| call.idempotent);
+        let mut pipeline = Pipeline::with_capacity(self.calls.len());
+        for call in &self.calls {
+            pipeline.add_command(call.command(false));
+        }
+        let replies = store
+            .request_many(&pipeline, idempotent)
+            .await
+            .map_err(|error| error.during(name, &namespace))?;
+        let mut results = Vec::with_capacity(self.calls.len());
+        for (call, reply) in self.calls.iter().zip(replies) {
+            let value = match reply {
+                Value::ServerError(error) => {
+                    let error = Error::from(redis::RedisError::from(error));
+                    if is_noscript(&error) {
+                        call.run_value(store).await
+                    } else {
+                        Err(error)
+                    }
+                }
+                value => Ok(value),
+            };
+            results.push(
+                value
+                    .and_then(|value| Ok(redis::from_redis_value(value)?))
+                    .map_err(|error: Error| error.during(call.script.name, &namespace)),
+            );
+        }
+        Ok(results)
+    }
+}

@@ -1,0 +1,117 @@
+//! What the server can do, asked once for each connection.
+
+use redis::Value;
+
+use super::{Store, link::Request};
+use crate::error::Result;
+
+/// The server's kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ServerKind {
+    /// The engine inside this process.
+    Embedded,
+    /// redis-server.
+    Redis,
+    /// valkey-server.
+    Valkey,
+}
+
+/// What the server is and which optional commands it has.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Capabilities {
+    /// The server's kind.
+    pub server: ServerKind,
+    /// Its version: major, minor, patch.
+    pub version: (u32, u32, u32),
+    /// Whether this is a Cluster.
+    pub cluster: bool,
+    commands: u32,
+}
+
+/// A command that only some servers have, so that a pattern has a fallback for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Optional {
+    /// `BF.*`: Bloom filters.
+    Bloom,
+    /// `DELIFEQ` (Valkey 9): delete if the value is equal.
+    DelIfEq,
+    /// `DELEX` (Redis 8.4): delete under a condition.
+    DelEx,
+    /// `XACKDEL` (Redis 8.2): acknowledge and delete.
+    XAckDel,
+    /// `HEXPIRE` (Redis 7.4, Valkey 9): expiry of fields.
+    HExpire,
+    /// `SPUBLISH` (7.0): sharded channels.
+    ShardedPubSub,
+}
+
+const PROBES: [(Optional, &str); 6] = [
+    (Optional::Bloom, "bf.add"),
+    (Optional::DelIfEq, "delifeq"),
+    (Optional::DelEx, "delex"),
+    (Optional::XAckDel, "xackdel"),
+    (Optional::HExpire, "hexpire"),
+    (Optional::ShardedPubSub, "spublish"),
+];
+
+impl Capabilities {
+    /// Whether the server has an optional command.
+    pub fn has(&self, command: Optional) -> bool {
+        self.commands & (1 << command as u32) != 0
+    }
+
+    pub(super) async fn read(store: &Store) -> Result<Self> {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("INFO").arg("server");
+        let mut probe = redis::cmd("COMMAND");
+        probe.arg("INFO");
+        for (_, name) in PROBES {
+            probe.arg(name);
+        }
+        pipeline.add_command(probe);
+        let mut replies = store
+            .request(Request::all(&pipeline), true)
+            .await?
+            .into_sequence()
+            .unwrap_or_default();
+        let probes = replies.pop().unwrap_or(Value::Nil);
+        let info: String = match replies.pop() {
+            Some(Value::ServerError(error)) => return Err(redis::RedisError::from(error).into()),
+            Some(value) => redis::from_redis_value(value)?,
+            None => String::new(),
+        };
+        let field = |name: &str| {
+            info.lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+                .map(str::trim)
+        };
+        let (server, version) = match (field("valkey_version"), store.is_embedded()) {
+            (_, true) => (ServerKind::Embedded, field("redis_version")),
+            (Some(version), _) => (ServerKind::Valkey, Some(version)),
+            _ => (ServerKind::Redis, field("redis_version")),
+        };
+        let mut numbers = version
+            .unwrap_or("0")
+            .split('.')
+            .map(|n| n.parse().unwrap_or(0));
+        let mut next = || numbers.next().unwrap_or(0);
+        // A server whose rules forbid COMMAND is taken to have none of them.
+        let known = probes.into_sequence().unwrap_or_default();
+        let commands = PROBES
+            .iter()
+            .zip(known)
+            .fold(0, |set, ((command, _), reply)| match reply {
+                Value::Array(row) if !row.is_empty() => set | (1 << *command as u32),
+                _ => set,
+            });
+        Ok(Self {
+            server,
+            version: (next(), next(), next()),
+            cluster: field("redis_mode").or(field("server_mode")) == Some("cluster"),
+            commands,
+        })
+    }
+}

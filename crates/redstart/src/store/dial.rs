@@ -1,0 +1,300 @@
+//! Making connections: to one server, or to the master that the sentinels name.
+
+use std::{collections::HashMap, time::Duration};
+
+use redis::{
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    ProtocolVersion, PushInfo, RedisConnectionInfo, aio::MultiplexedConnection,
+};
+use tokio::{
+    sync::mpsc::UnboundedSender,
+    time::{Instant, timeout, timeout_at},
+};
+
+use super::url::{Address, Settings};
+use crate::error::{Error, Result};
+
+/// Knows how to reach a server that accepts writes.
+pub(crate) struct Dial {
+    route: Route,
+    settings: Settings,
+}
+
+enum Route {
+    /// One known server.
+    Server(Address),
+    /// A client that the application made; its settings are its own.
+    Client(Client),
+    /// Whatever the sentinels say.
+    Sentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
+}
+
+impl Dial {
+    pub(crate) fn server(address: Address, settings: Settings) -> Self {
+        Self {
+            route: Route::Server(address),
+            settings,
+        }
+    }
+
+    pub(crate) fn client(client: Client, settings: Settings) -> Self {
+        Self {
+            route: Route::Client(client),
+            settings,
+        }
+    }
+
+    pub(crate) fn sentinel(sentinels: Vec<Address>, master: String, settings: Settings) -> Self {
+        Self {
+            route: Route::Sentinel { sentinels, master },
+            settings,
+        }
+    }
+
+    pub(crate) fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    pub(crate) fn db(&self) -> i64 {
+        match &self.route {
+            Route::Client(client) => client.get_connection_info().redis_settings().db(),
+            _ => self.settings.db,
+        }
+    }
+
+    /// Where this leads, for messages. Never holds a credential.
+    pub(crate) fn describe(&self) -> String {
+        match &self.route {
+            Route::Server(address) => address.to_string(),
+            Route::Client(client) => client.get_connection_info().addr().to_string(),
+            Route::Sentinel { master, .. } => format!("master {master:?} by sentinel"),
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        self.settings
+            .connect_timeout
+            .unwrap_or(self.settings.deadline)
+    }
+
+    /// One attempt to connect, bounded by the connect time-out.
+    pub(crate) async fn connect(
+        &self,
+        protocol: ProtocolVersion,
+        pushes: Option<UnboundedSender<PushInfo>>,
+    ) -> Result<MultiplexedConnection> {
+        let until = Instant::now() + self.patience();
+        let attempt = async {
+            match &self.route {
+                Route::Server(address) => {
+                    open(&client(address, &self.settings, protocol)?, pushes).await
+                }
+                Route::Client(client) => {
+                    let info = client.get_connection_info().clone();
+                    let redis = info.redis_settings().clone().set_protocol(protocol);
+                    open(&Client::open(info.set_redis_settings(redis))?, pushes).await
+                }
+                Route::Sentinel { sentinels, master } => {
+                    let address = self.ask_sentinels(sentinels, master).await?;
+                    let mut connection =
+                        open(&client(&address, &self.settings, protocol)?, pushes).await?;
+                    // A sentinel that was cut off may still name the old master.
+                    let role: redis::Value =
+                        redis::cmd("ROLE").query_async(&mut connection).await?;
+                    match first_text(&role) {
+                        Some("master") => Ok(connection),
+                        _ => Err(Error::unavailable(format!(
+                            "the sentinels name {address} as master {master:?}, but it is none yet"
+                        ))),
+                    }
+                }
+            }
+        };
+        match timeout_at(until, attempt).await {
+            Ok(result) => result.map_err(|error| self.explain(error)),
+            Err(_) => Err(Error::timeout(format!(
+                "{} did not answer while connecting",
+                self.describe()
+            ))),
+        }
+    }
+
+    /// Says in plain words what the client's error means, where that is known.
+    fn explain(&self, error: Error) -> Error {
+        let Some(cause) = error.redis() else {
+            return error;
+        };
+        let text = cause.to_string();
+        let place = self.describe();
+        let code = cause.code().unwrap_or_default();
+        if matches!(code, "NOAUTH" | "WRONGPASS")
+            || cause.kind() == redis::ErrorKind::AuthenticationFailed
+        {
+            Error::config(format!("{place} refused the credentials")).with_source(cause.clone())
+        } else if text.contains("certificate") || text.contains("UnknownIssuer") {
+            Error::config(format!(
+                "{place} shows a certificate that is not trusted here"
+            ))
+            .with_source(cause.clone())
+        } else if text.contains("lookup")
+            || text.contains("resolve")
+            || text.contains("No address found")
+        {
+            Error::unavailable(format!("the host of {place} is not known"))
+                .with_source(cause.clone())
+        } else if text.contains("received corrupt message") || text.contains("InvalidContentType") {
+            Error::config(format!("{place} does not speak TLS")).with_source(cause.clone())
+        } else if cause.is_connection_refusal() {
+            Error::unavailable(format!("nothing listens at {place}")).with_source(cause.clone())
+        } else {
+            error
+        }
+    }
+
+    /// Asks all sentinels at once and takes the address that most of them name, so that one sentinel on the
+    /// wrong side of a partition does not decide alone.
+    async fn ask_sentinels(&self, sentinels: &[Address], master: &str) -> Result<Address> {
+        let mut settings = self.settings.clone();
+        settings.username = self.settings.sentinel_username.clone();
+        settings.password = self.settings.sentinel_password.clone();
+        settings.db = 0;
+        let mut asking = tokio::task::JoinSet::new();
+        for sentinel in sentinels {
+            let (sentinel, settings, master) =
+                (sentinel.clone(), settings.clone(), master.to_owned());
+            asking.spawn(async move {
+                let client = client(&sentinel, &settings, ProtocolVersion::RESP2)?;
+                let mut connection = open(&client, None).await?;
+                let answer: Option<(String, u16)> = redis::cmd("SENTINEL")
+                    .arg("get-master-addr-by-name")
+                    .arg(master)
+                    .query_async(&mut connection)
+                    .await?;
+                Ok::<_, Error>(answer.map(|(host, port)| Address::Tcp { host, port }))
+            });
+        }
+        let majority = sentinels.len() / 2 + 1;
+        let mut votes: HashMap<Address, usize> = HashMap::new();
+        let mut unknown = 0;
+        let mut failure = None;
+        // After the first answer the others get a moment, not the whole time-out.
+        let mut grace = self.patience();
+        while let Ok(Some(answer)) = timeout(grace, asking.join_next()).await {
+            match answer {
+                Ok(Ok(Some(address))) => {
+                    let count = votes.entry(address.clone()).or_default();
+                    *count += 1;
+                    if *count >= majority {
+                        return Ok(address);
+                    }
+                    grace = Duration::from_millis(100).min(self.patience());
+                }
+                Ok(Ok(None)) => unknown += 1,
+                Ok(Err(error)) => failure = Some(error),
+                Err(_) => {}
+            }
+        }
+        if let Some((address, _)) = votes.into_iter().max_by_key(|(_, count)| *count) {
+            return Ok(address);
+        }
+        if unknown > 0 {
+            return Err(Error::config(format!(
+                "the sentinels know no master named {master:?}"
+            )));
+        }
+        Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
+    }
+}
+
+fn first_text(value: &redis::Value) -> Option<&str> {
+    match value.as_sequence()?.first()? {
+        redis::Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        redis::Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
+}
+
+async fn open(
+    client: &Client,
+    pushes: Option<UnboundedSender<PushInfo>>,
+) -> Result<MultiplexedConnection> {
+    // Deadlines are kept one level up, over reconnects too; the client's own would only double the timers.
+    let mut config = AsyncConnectionConfig::new()
+        .set_response_timeout(None)
+        .set_connection_timeout(None);
+    if let Some(pushes) = pushes {
+        config = config.set_push_sender(pushes);
+    }
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&config)
+        .await?)
+}
+
+fn client(address: &Address, settings: &Settings, protocol: ProtocolVersion) -> Result<Client> {
+    let mut redis = RedisConnectionInfo::default()
+        .set_db(settings.db)
+        .set_protocol(protocol)
+        .set_lib_name("redstart", env!("CARGO_PKG_VERSION"));
+    if let Some(username) = &settings.username {
+        redis = redis.set_username(username);
+    }
+    if let Some(password) = &settings.password {
+        redis = redis.set_password(password);
+    }
+    let addr = match address {
+        Address::Unix(path) => ConnectionAddr::Unix(path.clone()),
+        Address::Tcp { host, port } if settings.tls => ConnectionAddr::TcpTls {
+            host: host.clone(),
+            port: *port,
+            insecure: false,
+            tls_params: None,
+        },
+        Address::Tcp { host, port } => ConnectionAddr::Tcp(host.clone(), *port),
+    };
+    let info: ConnectionInfo = addr.into_connection_info()?.set_redis_settings(redis);
+    if settings.tls {
+        tls_client(info, settings)
+    } else {
+        Ok(Client::open(info)?)
+    }
+}
+
+#[cfg(feature = "tls")]
+fn tls_client(info: ConnectionInfo, settings: &Settings) -> Result<Client> {
+    // Another crate of the application may have chosen a provider already; then that one is used.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let read = |path: &std::path::PathBuf, what: &str| {
+        std::fs::read(path).map_err(|error| {
+            Error::config(format!("{what} {} cannot be read", path.display())).with_source(error)
+        })
+    };
+    let root_cert = settings
+        .ca
+        .as_ref()
+        .map(|path| read(path, "the CA file"))
+        .transpose()?;
+    let client_tls = match (&settings.client_cert, &settings.client_key) {
+        (Some(cert), Some(key)) => Some(redis::ClientTlsConfig {
+            client_cert: read(cert, "the certificate")?,
+            client_key: read(key, "the key file")?,
+        }),
+        (None, None) => None,
+        _ => return Err(Error::config("cert and key go together")),
+    };
+    Client::build_with_tls(
+        info,
+        redis::TlsCertificates {
+            client_tls,
+            root_cert,
+        },
+    )
+    .map_err(|error| Error::config("the TLS settings cannot be used").with_source(error))
+}
+
+#[cfg(not(feature = "tls"))]
+fn tls_client(_: ConnectionInfo, _: &Settings) -> Result<Client> {
+    Err(Error::config("TLS needs the cargo feature `tls`"))
+}

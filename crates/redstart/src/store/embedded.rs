@@ -1,0 +1,249 @@
+//! The embedded engine behind the seam: a call is a function call.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use redis::{Cmd, Pipeline, Value};
+use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
+
+use super::{
+    link::Request,
+    retry,
+    url::{FsyncPolicy, Target},
+};
+use crate::error::{Error, Result};
+
+pub(crate) struct Embedded {
+    engine: Arc<Engine>,
+    db: i64,
+    /// For commands that neither wait nor change their session.
+    shared: Mutex<Session>,
+}
+
+/// Engines that are shared within the process, by the name or the folder in their URL.
+static NAMED: Mutex<Option<HashMap<String, Weak<Engine>>>> = Mutex::new(None);
+
+impl Embedded {
+    pub(crate) fn open(target: &Target, db: i64) -> Result<Self> {
+        let engine = match target {
+            Target::Memory {
+                name: None,
+                cluster_strict,
+            } => Arc::new(build(Engine::builder().cluster_strict(*cluster_strict))?),
+            Target::Memory {
+                name: Some(name),
+                cluster_strict,
+            } => named(format!("memory:{name}:{cluster_strict}"), || {
+                build(Engine::builder().cluster_strict(*cluster_strict))
+            })?,
+            Target::File {
+                dir,
+                fsync,
+                cluster_strict,
+            } => {
+                std::fs::create_dir_all(dir).map_err(|error| {
+                    Error::config(format!("the folder {} cannot be made", dir.display()))
+                        .with_source(error)
+                })?;
+                let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
+                let fsync = match fsync {
+                    FsyncPolicy::Always => Fsync::Always,
+                    FsyncPolicy::EverySec => Fsync::EverySec,
+                    FsyncPolicy::No => Fsync::No,
+                };
+                named(format!("file:{}", dir.display()), || {
+                    build(
+                        Engine::builder()
+                            .cluster_strict(*cluster_strict)
+                            .append_only(dir.clone(), fsync),
+                    )
+                })?
+            }
+            _ => return Err(Error::config("not an embedded store")),
+        };
+        Self::on(engine, db)
+    }
+
+    pub(crate) fn on(engine: Arc<Engine>, db: i64) -> Result<Self> {
+        let shared = session(&engine, db)?;
+        Ok(Self {
+            shared: Mutex::new(shared),
+            engine,
+            db,
+        })
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    pub(crate) fn db(&self) -> i64 {
+        self.db
+    }
+
+    pub(crate) fn session(&self) -> Result<Session> {
+        session(&self.engine, self.db)
+    }
+
+    pub(crate) async fn request(&self, request: Request<'_>, within: Duration) -> Result<Value> {
+        match request {
+            Request::One(cmd) if needs_own_session(cmd) => {
+                let mut session = self.session()?;
+                match tokio::time::timeout(within, session.call(args(cmd))).await {
+                    Ok(reply) => top(reply),
+                    Err(_) => Err(Error::timeout("the embedded engine is still waiting")),
+                }
+            }
+            Request::One(cmd) => {
+                let args = args(cmd);
+                let outcome = self.shared.lock().execute(&args);
+                match outcome {
+                    Outcome::Reply(reply) => top(reply),
+                    Outcome::Blocked(_) => Err(Error::config(
+                        "a command that blocks needs a dedicated connection: store.dedicated()",
+                    )),
+                }
+            }
+            Request::Many { pipeline, .. } => self.pipeline(pipeline),
+        }
+    }
+
+    fn pipeline(&self, pipeline: &Pipeline) -> Result<Value> {
+        let mut session = self.session()?;
+        let commands: Vec<Vec<Bytes>> = pipeline.cmd_iter().map(args).collect();
+        if !pipeline.is_transaction() {
+            let replies = session.execute_batch(&commands);
+            return Ok(Value::Array(replies.into_iter().map(value).collect()));
+        }
+        let word = |word: &'static str| vec![Bytes::from_static(word.as_bytes())];
+        let mut whole = Vec::with_capacity(commands.len() + 2);
+        whole.push(word("MULTI"));
+        whole.extend(commands);
+        whole.push(word("EXEC"));
+        let mut replies = session.execute_batch(&whole);
+        let last = replies.pop().unwrap_or(Reply::Nil);
+        if let Reply::Error(text) = &last {
+            // The first command that was refused says why.
+            let refused = replies
+                .into_iter()
+                .find(|reply| matches!(reply, Reply::Error(_)));
+            return top(refused.unwrap_or_else(|| Reply::Error(text.clone())));
+        }
+        Ok(Value::Array(vec![value(last)]))
+    }
+}
+
+fn build(builder: redstart_engine::EngineBuilder) -> Result<Engine> {
+    builder
+        .build()
+        .map_err(|error| Error::config("the embedded engine cannot start").with_source(error))
+}
+
+fn named(name: String, open: impl FnOnce() -> Result<Engine>) -> Result<Arc<Engine>> {
+    let mut named = NAMED.lock();
+    let named = named.get_or_insert_default();
+    named.retain(|_, engine| engine.strong_count() > 0);
+    if let Some(engine) = named.get(&name).and_then(Weak::upgrade) {
+        return Ok(engine);
+    }
+    let engine = Arc::new(open()?);
+    named.insert(name, Arc::downgrade(&engine));
+    Ok(engine)
+}
+
+fn session(engine: &Engine, db: i64) -> Result<Session> {
+    let mut session = engine.session();
+    if db != 0 {
+        let db = usize::try_from(db).unwrap_or(usize::MAX);
+        session
+            .select(db)
+            .map_err(|_| Error::config(format!("the embedded engine has no database {db}")))?;
+    }
+    Ok(session)
+}
+
+/// Blocking commands wait in their own session, and what changes a session must not change the shared one.
+fn needs_own_session(cmd: &Cmd) -> bool {
+    const OWN: &[&[u8]] = &[
+        b"BLMOVE",
+        b"BLMPOP",
+        b"BLPOP",
+        b"BRPOP",
+        b"BRPOPLPUSH",
+        b"BZMPOP",
+        b"BZPOPMAX",
+        b"BZPOPMIN",
+        b"CLIENT",
+        b"DISCARD",
+        b"EXEC",
+        b"HELLO",
+        b"MULTI",
+        b"QUIT",
+        b"RESET",
+        b"SELECT",
+        b"UNWATCH",
+        b"WAIT",
+        b"WATCH",
+        b"XREAD",
+        b"XREADGROUP",
+    ];
+    let Some(name) = retry::name(cmd) else {
+        return false;
+    };
+    matches!(
+        name.first().map(u8::to_ascii_uppercase),
+        Some(b'B' | b'C' | b'D' | b'E' | b'H' | b'M' | b'Q' | b'R' | b'S' | b'U' | b'W' | b'X')
+    ) && OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+pub(crate) fn args(cmd: &Cmd) -> Vec<Bytes> {
+    cmd.args_iter()
+        .map(|arg| match arg {
+            redis::Arg::Simple(bytes) => Bytes::copy_from_slice(bytes),
+            _ => Bytes::from_static(b"0"),
+        })
+        .collect()
+}
+
+pub(crate) fn top(reply: Reply) -> Result<Value> {
+    match value(reply) {
+        Value::ServerError(error) => Err(redis::RedisError::from(error).into()),
+        value => Ok(value),
+    }
+}
+
+pub(crate) fn value(reply: Reply) -> Value {
+    let list = |items: Vec<Reply>| items.into_iter().map(value).collect();
+    match reply {
+        Reply::Nil | Reply::NilArray => Value::Nil,
+        Reply::Status(text) if text == "OK" => Value::Okay,
+        Reply::Status(text) => Value::SimpleString(text.into_owned()),
+        Reply::Int(n) => Value::Int(n),
+        Reply::Bulk(bytes) => Value::BulkString(bytes.into()),
+        Reply::Error(text) => server_error(&text),
+        Reply::Array(items) => Value::Array(list(items)),
+        Reply::Set(items) => Value::Set(list(items)),
+        Reply::Map(pairs) => Value::Map(
+            pairs
+                .into_iter()
+                .map(|(key, val)| (value(key), value(val)))
+                .collect(),
+        ),
+        Reply::Double(n) => Value::Double(n),
+        Reply::Bool(b) => Value::Boolean(b),
+        Reply::BigNumber(digits) => Value::SimpleString(digits),
+        Reply::Verbatim { text, .. } => Value::BulkString(text.into()),
+        Reply::Push(items) => Value::Array(list(items)),
+    }
+}
+
+/// The client makes its error values only by parsing, so the text takes that way.
+fn server_error(text: &str) -> Value {
+    let line = format!("-{}\r\n", text.replace(['\r', '\n'], " "));
+    redis::parse_redis_value(line.as_bytes()).unwrap_or(Value::Nil)
+}

@@ -1,0 +1,316 @@
+//! One multiplexed connection that comes back by itself.
+//!
+//! No task watches it: whoever needs it next makes it anew, one at a time, while the others wait for that one
+//! within their own deadlines. So an idle store does nothing, and a dropped store leaves nothing running.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use redis::{
+    Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisResult, ServerErrorKind, Value,
+    aio::MultiplexedConnection,
+};
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{dial::Dial, retry};
+use crate::error::{Error, Result};
+
+/// What is sent: one command, or several in one write.
+#[derive(Clone, Copy)]
+pub(crate) enum Request<'a> {
+    One(&'a Cmd),
+    Many {
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    },
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn all(pipeline: &'a Pipeline) -> Self {
+        if pipeline.is_transaction() {
+            Self::Many {
+                pipeline,
+                offset: pipeline.len() + 1,
+                count: 1,
+            }
+        } else {
+            Self::Many {
+                pipeline,
+                offset: 0,
+                count: pipeline.len(),
+            }
+        }
+    }
+
+    pub(crate) fn only_reads(&self) -> bool {
+        match self {
+            Self::One(cmd) => retry::only_reads(cmd),
+            Self::Many { pipeline, .. } => retry::pipeline_only_reads(pipeline),
+        }
+    }
+
+    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
+        match *self {
+            Self::One(cmd) => match connection.send_packed_command(cmd).await? {
+                Value::ServerError(error) => Err(error.into()),
+                value => Ok(value),
+            },
+            Self::Many {
+                pipeline,
+                offset,
+                count,
+            } => connection
+                .send_packed_commands(pipeline, offset, count)
+                .await
+                .map(Value::Array),
+        }
+    }
+}
+
+/// Why an attempt gave no value.
+pub(crate) enum Failure {
+    /// Nothing left this process.
+    NotSent(Error),
+    /// It was sent, and the connection was lost before the reply.
+    Lost(RedisError),
+    /// The server answered with an error.
+    Answer(RedisError),
+}
+
+impl Failure {
+    /// The error for the caller. `reads` says that repeating is harmless, so there is no doubt to report.
+    pub(crate) fn into_error(self, reads: bool) -> Error {
+        match self {
+            Self::NotSent(error) => error,
+            Self::Lost(error) => Error::unavailable("the connection was lost before the reply")
+                .with_source(error)
+                .doubt(!reads),
+            Self::Answer(error) => error.into(),
+        }
+    }
+}
+
+struct Live {
+    connection: MultiplexedConnection,
+    generation: u64,
+}
+
+pub(crate) struct Link {
+    dial: Arc<Dial>,
+    live: ArcSwapOption<Live>,
+    connecting: Mutex<()>,
+    generation: AtomicU64,
+}
+
+impl Link {
+    pub(crate) fn new(dial: Arc<Dial>) -> Self {
+        Self {
+            dial,
+            live: ArcSwapOption::empty(),
+            connecting: Mutex::new(()),
+            generation: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn dial(&self) -> &Arc<Dial> {
+        &self.dial
+    }
+
+    /// How often a connection was made; changes when the server may have changed.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    async fn connection(&self) -> Result<(MultiplexedConnection, u64)> {
+        if let Some(live) = &*self.live.load() {
+            return Ok((live.connection.clone(), live.generation));
+        }
+        let _turn = self.connecting.lock().await;
+        if let Some(live) = &*self.live.load() {
+            return Ok((live.connection.clone(), live.generation));
+        }
+        let connection = self.dial.connect(ProtocolVersion::RESP2, None).await?;
+        let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
+        self.live.store(Some(Arc::new(Live {
+            connection: connection.clone(),
+            generation,
+        })));
+        if generation > 1 {
+            metrics::counter!("redstart_store_reconnects_total").increment(1);
+            tracing::debug!(server = %self.dial.describe(), "connected again");
+        }
+        Ok((connection, generation))
+    }
+
+    /// Connects if there is no connection.
+    pub(crate) async fn ensure(&self) -> Result<()> {
+        self.connection().await.map(drop)
+    }
+
+    /// Lets go of the connection, if it is still the one of that generation. Requests under way keep it.
+    fn forget(&self, generation: u64) {
+        if self
+            .live
+            .load()
+            .as_ref()
+            .is_some_and(|live| live.generation == generation)
+        {
+            self.live.store(None);
+        }
+    }
+
+    /// Sends once. `sent` becomes true before anything can reach the server.
+    pub(crate) async fn attempt(
+        &self,
+        request: Request<'_>,
+        sent: &AtomicBool,
+        deadline: Instant,
+    ) -> Result<Value, Failure> {
+        let (mut connection, generation) = self.connection().await.map_err(Failure::NotSent)?;
+        let mut watch = Watch {
+            link: self,
+            generation,
+            deadline,
+            done: false,
+        };
+        sent.store(true, Ordering::Relaxed);
+        let result = request.send(&mut connection).await;
+        watch.done = true;
+        match result {
+            Ok(value) => Ok(value),
+            Err(error) => {
+                if error.code().is_some() || matches!(error.kind(), ErrorKind::Server(_)) {
+                    if retry::wrong_server(&error) {
+                        self.forget(generation);
+                    }
+                    Err(Failure::Answer(error))
+                } else if retry::connection_lost(&error) {
+                    self.forget(generation);
+                    Err(Failure::Lost(error))
+                } else {
+                    Err(Failure::Answer(error))
+                }
+            }
+        }
+    }
+
+    /// Sends, and sends again where that is safe, until the deadline.
+    pub(crate) async fn request(
+        &self,
+        request: Request<'_>,
+        idempotent: bool,
+        within: Duration,
+    ) -> Result<Value> {
+        let sent = AtomicBool::new(false);
+        let deadline = Instant::now() + within;
+        let work = async {
+            let mut backoff = retry::Backoff::new();
+            loop {
+                let failure = match self.attempt(request, &sent, deadline).await {
+                    Ok(Value::Array(replies)) if matches!(request, Request::Many { .. }) => {
+                        return self.mend(request, replies, deadline).await;
+                    }
+                    Ok(value) => return Ok(value),
+                    Err(failure) => failure,
+                };
+                let again = match &failure {
+                    Failure::NotSent(error) => !error.is_config(),
+                    Failure::Lost(_) => idempotent || request.only_reads(),
+                    Failure::Answer(error) => refused_whole(error),
+                };
+                if !again {
+                    return Err(failure.into_error(idempotent || request.only_reads()));
+                }
+                if matches!(failure, Failure::NotSent(_) | Failure::Answer(_)) {
+                    // Nothing of it has happened, whatever was sent.
+                    sent.store(false, Ordering::Relaxed);
+                }
+                let pause = backoff.next();
+                if Instant::now() + pause >= deadline {
+                    return Err(failure.into_error(idempotent || request.only_reads()));
+                }
+                tokio::time::sleep(pause).await;
+            }
+        };
+        match tokio::time::timeout_at(deadline, work).await {
+            Ok(result) => result,
+            Err(_) => Err(timed_out(
+                &self.dial,
+                sent.load(Ordering::Relaxed) && !idempotent && !request.only_reads(),
+            )),
+        }
+    }
+
+    /// A pipeline that is no transaction may be refused in part (the server began to load, or was demoted,
+    /// half-way). What was refused did not happen and is sent again, alone and in order.
+    async fn mend(
+        &self,
+        request: Request<'_>,
+        replies: Vec<Value>,
+        deadline: Instant,
+    ) -> Result<Value> {
+        let Request::Many { pipeline, .. } = request else {
+            return Ok(Value::Array(replies));
+        };
+        if pipeline.is_transaction() || retry::first_refusal(&replies).is_none() {
+            return Ok(Value::Array(replies));
+        }
+        let mut mended = Vec::with_capacity(replies.len());
+        for (cmd, reply) in pipeline.cmd_iter().zip(replies) {
+            let refused = retry::first_refusal(std::slice::from_ref(&reply))
+                .is_some_and(|error| retry::refused_for_now(&error));
+            mended.push(if refused {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match Box::pin(self.request(Request::One(cmd), false, left)).await {
+                    Ok(value) => value,
+                    Err(_) => reply,
+                }
+            } else {
+                reply
+            });
+        }
+        Ok(Value::Array(mended))
+    }
+}
+
+/// The server said that nothing happened: to a command, or to all of a transaction.
+pub(crate) fn refused_whole(error: &RedisError) -> bool {
+    if retry::refused_for_now(error) {
+        return true;
+    }
+    error.kind() == ErrorKind::Server(ServerErrorKind::ExecAbort)
+        && error.clone().into_server_errors().is_some_and(|errors| {
+            !errors.is_empty()
+                && errors
+                    .iter()
+                    .any(|(_, error)| retry::refused_for_now(&error.clone().into()))
+        })
+}
+
+pub(crate) fn timed_out(dial: &Dial, in_doubt: bool) -> Error {
+    Error::timeout(format!("{} did not answer in time", dial.describe())).doubt(in_doubt)
+}
+
+/// A request dropped at its deadline leaves a connection that may be dead: nobody uses it any more.
+/// A request that the caller dropped earlier says nothing about the connection.
+struct Watch<'a> {
+    link: &'a Link,
+    generation: u64,
+    deadline: Instant,
+    done: bool,
+}
+
+impl Drop for Watch<'_> {
+    fn drop(&mut self) {
+        if !self.done && Instant::now() >= self.deadline {
+            self.link.forget(self.generation);
+        }
+    }
+}

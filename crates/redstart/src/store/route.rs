@@ -1,0 +1,248 @@
+//! Which slot a command belongs to, and how the parts of one that spans several are put together.
+
+use redis::{Arg, Cmd, Value};
+
+use crate::{
+    error::{Error, Result},
+    key::slot,
+};
+
+pub(crate) enum Route {
+    /// The owner of one slot.
+    Slot(u16),
+    /// Any master: the command has no key.
+    Any,
+    /// Every master, because each knows only its part.
+    AllMasters(Gather),
+    /// One command a slot.
+    Split(Vec<Part>, Gather),
+}
+
+pub(crate) struct Part {
+    pub(crate) slot: u16,
+    pub(crate) cmd: Cmd,
+    /// Where the part's keys stood in the whole command.
+    pub(crate) positions: Vec<usize>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Gather {
+    /// All replies are the same word.
+    First,
+    Sum,
+    Concat,
+    /// MGET: each reply's elements go back to where their keys stood.
+    Positions,
+    /// SCRIPT EXISTS: it is there only if it is there on every node.
+    Least,
+}
+
+pub(crate) fn route(cmd: &Cmd) -> Route {
+    let args: Vec<&[u8]> = cmd
+        .args_iter()
+        .map(|arg| match arg {
+            Arg::Simple(bytes) => bytes,
+            _ => b"0",
+        })
+        .collect();
+    let Some(name) = args.first() else {
+        return Route::Any;
+    };
+    let name = name.to_ascii_uppercase();
+    let at = |index: usize| {
+        args.get(index)
+            .map_or(Route::Any, |key| Route::Slot(slot(key)))
+    };
+    match &name[..] {
+        b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+            match args.get(2).map(|n| *n == b"0") {
+                Some(false) => at(3),
+                _ => Route::Any,
+            }
+        }
+        b"XREAD" | b"XREADGROUP" => args
+            .iter()
+            .position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"))
+            .map_or(Route::Any, |streams| at(streams + 1)),
+        b"ZUNION" | b"ZINTER" | b"ZDIFF" | b"ZINTERCARD" | b"SINTERCARD" | b"LMPOP" | b"ZMPOP"
+        | b"BITOP" | b"OBJECT" | b"XINFO" | b"XGROUP" | b"MEMORY" => at(2),
+        b"BLMPOP" | b"BZMPOP" => at(3),
+        b"PING" | b"ECHO" | b"TIME" | b"INFO" | b"COMMAND" | b"CLIENT" | b"HELLO" | b"AUTH"
+        | b"SELECT" | b"CLUSTER" | b"ROLE" | b"LASTSAVE" | b"LATENCY" | b"SLOWLOG" | b"ACL"
+        | b"MODULE" | b"PUBLISH" | b"PUBSUB" | b"RANDOMKEY" | b"READONLY" | b"READWRITE"
+        | b"WAIT" | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" => {
+            Route::Any
+        }
+        b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" => Route::AllMasters(Gather::First),
+        b"SCRIPT" | b"FUNCTION" => {
+            if args
+                .get(1)
+                .is_some_and(|sub| sub.eq_ignore_ascii_case(b"EXISTS"))
+            {
+                Route::AllMasters(Gather::Least)
+            } else {
+                Route::AllMasters(Gather::First)
+            }
+        }
+        b"DBSIZE" => Route::AllMasters(Gather::Sum),
+        b"KEYS" => Route::AllMasters(Gather::Concat),
+        b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" => split(&name, &args[1..], 1, Gather::Sum),
+        b"MGET" => split(&name, &args[1..], 1, Gather::Positions),
+        b"MSET" => split(&name, &args[1..], 2, Gather::First),
+        _ => at(1),
+    }
+}
+
+fn split(name: &[u8], args: &[&[u8]], step: usize, gather: Gather) -> Route {
+    let mut parts: Vec<Part> = Vec::new();
+    for (position, chunk) in args.chunks(step).enumerate() {
+        let slot = slot(chunk[0]);
+        let part = match parts.iter_mut().find(|part| part.slot == slot) {
+            Some(part) => part,
+            None => {
+                let mut cmd = Cmd::new();
+                cmd.arg(name);
+                parts.push(Part {
+                    slot,
+                    cmd,
+                    positions: Vec::new(),
+                });
+                match parts.last_mut() {
+                    Some(part) => part,
+                    None => return Route::Any,
+                }
+            }
+        };
+        for arg in chunk {
+            part.cmd.arg(*arg);
+        }
+        part.positions.push(position);
+    }
+    match parts.len() {
+        0 => Route::Any,
+        1 => Route::Slot(parts[0].slot),
+        _ => Route::Split(parts, gather),
+    }
+}
+
+impl Gather {
+    /// Puts together the replies of all masters.
+    pub(crate) fn all(self, replies: Vec<Value>) -> Result<Value> {
+        let ints = || {
+            replies
+                .iter()
+                .map(|reply| if let Value::Int(n) = reply { *n } else { 0 })
+        };
+        Ok(match self {
+            Gather::First | Gather::Positions => replies.into_iter().next().unwrap_or(Value::Nil),
+            Gather::Sum => Value::Int(ints().sum()),
+            Gather::Concat => Value::Array(
+                replies
+                    .into_iter()
+                    .flat_map(|reply| reply.into_sequence().unwrap_or_default())
+                    .collect(),
+            ),
+            Gather::Least => {
+                let mut least: Option<Vec<i64>> = None;
+                for reply in replies {
+                    let row: Vec<i64> = redis::from_redis_value(reply)?;
+                    least = Some(match least {
+                        None => row,
+                        Some(least) => least.iter().zip(row).map(|(a, b)| (*a).min(b)).collect(),
+                    });
+                }
+                Value::Array(
+                    least
+                        .unwrap_or_default()
+                        .into_iter()
+                        .map(Value::Int)
+                        .collect(),
+                )
+            }
+        })
+    }
+
+    /// Puts together the replies of the parts of one command.
+    pub(crate) fn split<'a>(
+        self,
+        positions: impl Iterator<Item = &'a [usize]>,
+        replies: Vec<Value>,
+    ) -> Result<Value> {
+        if self != Gather::Positions {
+            return self.all(replies);
+        }
+        let mut whole = Vec::new();
+        for (positions, reply) in positions.zip(replies) {
+            let values = reply.into_sequence().map_err(|_| {
+                Error::codec("a command over several slots was not answered by an array")
+            })?;
+            for (at, value) in positions.iter().zip(values) {
+                if whole.len() <= *at {
+                    whole.resize(at + 1, Value::Nil);
+                }
+                whole[*at] = value;
+            }
+        }
+        Ok(Value::Array(whole))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn slot_of(words: &str) -> Option<u16> {
+        let mut cmd = Cmd::new();
+        for word in words.split(' ') {
+            cmd.arg(word);
+        }
+        match route(&cmd) {
+            Route::Slot(slot) => Some(slot),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn the_key_is_found_where_each_command_has_it() {
+        for words in [
+            "GET k",
+            "EVALSHA sha 2 k {k}:b arg",
+            "XREADGROUP GROUP g c COUNT 1 STREAMS k >",
+            "ZUNION 2 k {k}:b",
+            "BLMPOP 0 1 k LEFT",
+            "OBJECT ENCODING k",
+            "XINFO STREAM k",
+            "DEL k {k}:b",
+            "SPUBLISH k m",
+        ] {
+            assert_eq!(slot_of(words), Some(slot(b"k")), "{words}");
+        }
+        for words in ["PING", "EVAL return 0", "KEYS *", "DEL a b", "PUBLISH c m"] {
+            assert_eq!(slot_of(words), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn a_split_reply_is_put_back_in_order() {
+        let mut cmd = redis::cmd("MGET");
+        cmd.arg(&["a", "b", "c", "a"]);
+        let Route::Split(parts, gather) = route(&cmd) else {
+            panic!("not split")
+        };
+        let replies = parts
+            .iter()
+            .map(|part| {
+                Value::Array(
+                    part.positions
+                        .iter()
+                        .map(|p| Value::Int(*p as i64))
+                        .collect(),
+                )
+            })
+            .collect();
+        let whole = gather
+            .split(parts.iter().map(|p| &p.positions[..]), replies)
+            .unwrap();
+        assert_eq!(whole, Value::Array((0..4).map(Value::Int).collect()));
+    }
+}

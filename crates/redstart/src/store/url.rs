@@ -1,0 +1,491 @@
+//! URLs of stores, parsed by hand because a list of hosts is not a host that a general parser accepts.
+
+use std::{path::PathBuf, time::Duration};
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, Result};
+
+/// Where a store is and how to talk to it.
+#[derive(Clone)]
+pub(crate) struct Location {
+    pub(crate) target: Target,
+    pub(crate) settings: Settings,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    Memory {
+        name: Option<String>,
+        cluster_strict: bool,
+    },
+    File {
+        dir: PathBuf,
+        fsync: FsyncPolicy,
+        cluster_strict: bool,
+    },
+    Single(Address),
+    Sentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
+    Cluster {
+        seeds: Vec<Address>,
+    },
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FsyncPolicy {
+    Always,
+    EverySec,
+    No,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Address {
+    Tcp { host: String, port: u16 },
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Address::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Address::Tcp { host, port } => write!(f, "{host}:{port}"),
+            Address::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// What the query parameters and the builder set.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) username: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) sentinel_username: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
+    pub(crate) db: i64,
+    pub(crate) tls: bool,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) client_cert: Option<PathBuf>,
+    pub(crate) client_key: Option<PathBuf>,
+    pub(crate) deadline: Duration,
+    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) pool: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            username: None,
+            password: None,
+            sentinel_username: None,
+            sentinel_password: None,
+            db: 0,
+            tls: false,
+            ca: None,
+            client_cert: None,
+            client_key: None,
+            deadline: Duration::from_secs(1),
+            connect_timeout: None,
+            pool: 1,
+        }
+    }
+}
+
+pub(crate) const MAX_POOL: usize = 256;
+
+impl Location {
+    pub(crate) fn parse(url: &str) -> Result<Self> {
+        let (scheme, rest) = url.split_once("://").ok_or_else(|| {
+            Error::config(
+                "a store's URL begins with memory://, file://, redis://, rediss://, redis+unix://, \
+                 redis+sentinel:// or redis+cluster:// (or valkey in place of redis)",
+            )
+        })?;
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        let mut params = Params::parse(query)?;
+        let mut settings = Settings::default();
+
+        let target = match scheme {
+            "memory" => {
+                let name = decode(rest, "the name of a memory store")?;
+                Target::Memory {
+                    name: (!name.is_empty()).then_some(name),
+                    cluster_strict: params.flag("cluster_strict")?,
+                }
+            }
+            "file" => {
+                let dir = decode(rest, "the folder of a file store")?;
+                if !dir.starts_with('/') || dir.len() < 2 {
+                    return Err(Error::config(
+                        "file:// needs an absolute folder, as in file:///var/lib/app",
+                    ));
+                }
+                let fsync = match params.take("fsync").as_deref() {
+                    None | Some("everysec") => FsyncPolicy::EverySec,
+                    Some("always") => FsyncPolicy::Always,
+                    Some("no") => FsyncPolicy::No,
+                    Some(_) => return Err(Error::config("fsync is always, everysec or no")),
+                };
+                Target::File {
+                    dir: dir.into(),
+                    fsync,
+                    cluster_strict: params.flag("cluster_strict")?,
+                }
+            }
+            _ => {
+                let (tls, kind) = server_scheme(scheme)?;
+                settings.tls = tls;
+                let rest = match rest.rsplit_once('@') {
+                    Some((user_info, rest)) => {
+                        let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+                        let user = decode(user, "the user's name")?;
+                        let password = decode(password, "the password")?;
+                        settings.username = (!user.is_empty()).then_some(user);
+                        settings.password = (!password.is_empty()).then_some(password);
+                        rest
+                    }
+                    None => rest,
+                };
+                match kind {
+                    ServerKind::Unix => {
+                        let path = decode(rest, "the path of the socket")?;
+                        if !path.starts_with('/') || path.len() < 2 {
+                            return Err(Error::config(
+                                "a unix socket needs an absolute path, as in redis+unix:///run/redis.sock",
+                            ));
+                        }
+                        Target::Single(Address::Unix(path.into()))
+                    }
+                    ServerKind::Single => {
+                        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+                        settings.db = database(path)?;
+                        let mut hosts = addresses(host, 6379)?;
+                        if hosts.len() > 1 {
+                            return Err(Error::config(
+                                "several hosts need redis+sentinel:// or redis+cluster://",
+                            ));
+                        }
+                        Target::Single(hosts.remove(0))
+                    }
+                    ServerKind::Sentinel => {
+                        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+                        let (master, db) = path.split_once('/').unwrap_or((path, ""));
+                        let master = decode(master, "the master's name")?;
+                        if master.is_empty() {
+                            return Err(Error::config(
+                                "a sentinel URL names its master: redis+sentinel://h1,h2,h3/master-name/0",
+                            ));
+                        }
+                        settings.db = database(db)?;
+                        settings.sentinel_username = params.take("sentinel_user");
+                        settings.sentinel_password = params.take("sentinel_password");
+                        Target::Sentinel {
+                            sentinels: addresses(hosts, 26379)?,
+                            master,
+                        }
+                    }
+                    ServerKind::Cluster => {
+                        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+                        if database(path)? != 0 {
+                            return Err(Error::config("a cluster has database 0 only"));
+                        }
+                        Target::Cluster {
+                            seeds: addresses(hosts, 6379)?,
+                        }
+                    }
+                }
+            }
+        };
+
+        if let Some(db) = params.take("db") {
+            settings.db = database(&db)?;
+        }
+        if let Some(deadline) = params.duration("timeout")? {
+            settings.deadline = deadline;
+        }
+        settings.connect_timeout = params.duration("connect_timeout")?;
+        if let Some(pool) = params.take("pool") {
+            settings.pool = pool
+                .parse()
+                .ok()
+                .filter(|n| (1..=MAX_POOL).contains(n))
+                .ok_or_else(|| Error::config(format!("pool is a number from 1 to {MAX_POOL}")))?;
+        }
+        for (name, slot) in [
+            ("ca", &mut settings.ca),
+            ("cert", &mut settings.client_cert),
+            ("key", &mut settings.client_key),
+        ] {
+            if let Some(path) = params.take(name) {
+                if !settings.tls {
+                    return Err(Error::config(format!(
+                        "{name} needs a TLS scheme such as rediss://"
+                    )));
+                }
+                *slot = Some(path.into());
+            }
+        }
+        params.finish()?;
+        Ok(Self { target, settings })
+    }
+}
+
+enum ServerKind {
+    Single,
+    Unix,
+    Sentinel,
+    Cluster,
+}
+
+fn server_scheme(scheme: &str) -> Result<(bool, ServerKind)> {
+    let (base, kind) = match scheme.split_once('+') {
+        None if scheme == "unix" => return Ok((false, ServerKind::Unix)),
+        None => (scheme, ServerKind::Single),
+        Some((base, "unix")) => (base, ServerKind::Unix),
+        Some((base, "sentinel")) => (base, ServerKind::Sentinel),
+        Some((base, "cluster")) => (base, ServerKind::Cluster),
+        Some((base, _)) => (base, ServerKind::Single),
+    };
+    let known_suffix = scheme
+        .split_once('+')
+        .is_none_or(|(_, suffix)| matches!(suffix, "unix" | "sentinel" | "cluster"));
+    let tls = match base {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        _ => return Err(unknown_scheme(scheme)),
+    };
+    if !known_suffix || (tls && matches!(kind, ServerKind::Unix)) {
+        return Err(unknown_scheme(scheme));
+    }
+    if tls && !cfg!(feature = "tls") {
+        return Err(Error::config("TLS needs the cargo feature `tls`"));
+    }
+    Ok((tls, kind))
+}
+
+fn unknown_scheme(scheme: &str) -> Error {
+    Error::config(format!("{scheme:?} is not a scheme of a store"))
+}
+
+fn decode(text: &str, what: &str) -> Result<String> {
+    percent_decode_str(text)
+        .decode_utf8()
+        .map(|text| text.into_owned())
+        .map_err(|_| Error::config(format!("{what} in the URL is not UTF-8")))
+}
+
+fn database(path: &str) -> Result<i64> {
+    if path.is_empty() {
+        return Ok(0);
+    }
+    path.parse::<u32>()
+        .map(i64::from)
+        .map_err(|_| Error::config("the database in the URL is a number"))
+}
+
+fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>> {
+    let hosts = if hosts.is_empty() { "127.0.0.1" } else { hosts };
+    hosts
+        .split(',')
+        .map(|host| address(host, default_port))
+        .collect()
+}
+
+/// `host`, `host:port`, `[v6]` or `[v6]:port`.
+pub(crate) fn address(text: &str, default_port: u16) -> Result<Address> {
+    let bad = || Error::config(format!("{text:?} in the URL is not host or host:port"));
+    let (host, port) = if let Some(rest) = text.strip_prefix('[') {
+        let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+        match rest {
+            "" => (host, None),
+            _ => (host, Some(rest.strip_prefix(':').ok_or_else(bad)?)),
+        }
+    } else {
+        match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        }
+    };
+    let port = match port {
+        None => default_port,
+        Some(port) => port.parse().ok().filter(|p| *p > 0).ok_or_else(bad)?,
+    };
+    let host = decode(host, "the host")?;
+    if host.is_empty() || host.chars().any(|c| c.is_whitespace() || c.is_control()) {
+        return Err(bad());
+    }
+    Ok(Address::Tcp { host, port })
+}
+
+struct Params(Vec<(String, String)>);
+
+impl Params {
+    fn parse(query: &str) -> Result<Self> {
+        query
+            .split('&')
+            .filter(|pair| !pair.is_empty())
+            .map(|pair| {
+                let (name, value) = pair.split_once('=').unwrap_or((pair, "1"));
+                Ok((name.to_owned(), decode(value, "a parameter")?))
+            })
+            .collect::<Result<Vec<_>>>()
+            .map(Self)
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let at = self.0.iter().position(|(n, _)| n == name)?;
+        Some(self.0.remove(at).1)
+    }
+
+    fn flag(&mut self, name: &str) -> Result<bool> {
+        match self.take(name).as_deref() {
+            None | Some("0" | "false") => Ok(false),
+            Some("1" | "true") => Ok(true),
+            Some(_) => Err(Error::config(format!("{name} is 0 or 1"))),
+        }
+    }
+
+    /// `250ms`, `2s`; a bare number is seconds, as other clients' URLs have it.
+    fn duration(&mut self, name: &str) -> Result<Option<Duration>> {
+        let Some(text) = self.take(name) else {
+            return Ok(None);
+        };
+        let parsed = if let Some(ms) = text.strip_suffix("ms") {
+            ms.parse().ok().map(Duration::from_millis)
+        } else {
+            let secs = text.strip_suffix('s').unwrap_or(&text);
+            secs.parse::<f64>()
+                .ok()
+                .and_then(|s| Duration::try_from_secs_f64(s).ok())
+        };
+        parsed
+            .filter(|d| !d.is_zero() && *d <= Duration::from_secs(3600))
+            .map(Some)
+            .ok_or_else(|| {
+                Error::config(format!(
+                    "{name} is a time such as 500ms or 2s, at most an hour"
+                ))
+            })
+    }
+
+    fn finish(self) -> Result<()> {
+        match self.0.first() {
+            None => Ok(()),
+            Some((name, _)) => Err(Error::config(format!(
+                "the URL has a parameter {name:?} that this store does not know"
+            ))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(url: &str) -> Location {
+        Location::parse(url).unwrap_or_else(|e| panic!("{url}: {e}"))
+    }
+
+    #[test]
+    fn every_kind_of_url_is_understood() {
+        assert_eq!(
+            parse("memory://").target,
+            Target::Memory {
+                name: None,
+                cluster_strict: false
+            }
+        );
+        assert_eq!(
+            parse("memory://jobs?cluster_strict=1").target,
+            Target::Memory {
+                name: Some("jobs".into()),
+                cluster_strict: true
+            }
+        );
+        assert_eq!(
+            parse("file:///var/lib/app?fsync=always").target,
+            Target::File {
+                dir: "/var/lib/app".into(),
+                fsync: FsyncPolicy::Always,
+                cluster_strict: false
+            }
+        );
+        let single = parse("rediss://bob:p%40ss@cache.example:7000/3?timeout=250ms&pool=4");
+        assert_eq!(
+            single.target,
+            Target::Single(Address::Tcp {
+                host: "cache.example".into(),
+                port: 7000
+            })
+        );
+        assert_eq!(single.settings.username.as_deref(), Some("bob"));
+        assert_eq!(single.settings.password.as_deref(), Some("p@ss"));
+        assert_eq!(single.settings.db, 3);
+        assert!(single.settings.tls);
+        assert_eq!(single.settings.deadline, Duration::from_millis(250));
+        assert_eq!(single.settings.pool, 4);
+        assert_eq!(
+            parse("valkey+unix:///run/valkey.sock?db=2").target,
+            Target::Single(Address::Unix("/run/valkey.sock".into()))
+        );
+        assert_eq!(
+            parse("redis://[::1]:6380").target,
+            Target::Single(Address::Tcp {
+                host: "::1".into(),
+                port: 6380
+            })
+        );
+        let sentinel = parse("redis+sentinel://:pw@a,b:27000,c/main/2");
+        match sentinel.target {
+            Target::Sentinel { sentinels, master } => {
+                assert_eq!(sentinels.len(), 3);
+                assert_eq!(
+                    sentinels[1],
+                    Address::Tcp {
+                        host: "b".into(),
+                        port: 27000
+                    }
+                );
+                assert_eq!(master, "main");
+            }
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(sentinel.settings.db, 2);
+        assert!(matches!(
+            parse("redis+cluster://a:1,b:2").target,
+            Target::Cluster { seeds } if seeds.len() == 2
+        ));
+    }
+
+    #[test]
+    fn a_bad_url_is_refused_without_repeating_its_password() {
+        for bad in [
+            "localhost",
+            "http://localhost",
+            "redis+foo://localhost",
+            "rediss+unix:///x",
+            "redis://:secret@localhost:port",
+            "redis://:secret@localhost:0",
+            "redis://:secret@a,b",
+            "redis://:secret@localhost/zero",
+            "redis://:secret@localhost?tiemout=1s",
+            "redis://:secret@localhost?timeout=0",
+            "redis://:secret@localhost?timeout=soon",
+            "redis://:secret@localhost?pool=0",
+            "redis://:secret@localhost?ca=/x",
+            "redis+sentinel://:secret@a,b",
+            "redis+cluster://:secret@a/1",
+            "redis+unix://relative",
+            "file://relative",
+            "file:///x?fsync=sometimes",
+        ] {
+            let error = Location::parse(bad)
+                .err()
+                .unwrap_or_else(|| panic!("{bad} was taken"));
+            assert!(error.is_config(), "{bad}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! The fault and race campaigns: the same tests as in `test`, with larger counts.
+
+use std::collections::VecDeque;
+use std::io::{BufRead as _, BufReader};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::servers;
+use crate::step::{cargo, seconds};
+
+/// One campaign: the tests of one file whose names contain `filter`.
+struct Campaign {
+    name: &'static str,
+    about: &'static str,
+    package: &'static str,
+    /// The file in the package's `tests/`, without `.rs`.
+    test: &'static str,
+    filter: &'static str,
+    /// What `REDSTART_SCALE` is unless `--scale` says otherwise.
+    scale: u64,
+}
+
+/// To add one, write its tests with `redstart_testkit::scale` and give it a line here.
+const CAMPAIGNS: &[Campaign] = &[
+    Campaign {
+        name: "kit",
+        about: "clusters and sentinel groups of the test kit form and fail over",
+        package: "redstart-testkit",
+        test: "faults",
+        filter: "fault_",
+        scale: 1,
+    },
+    Campaign {
+        name: "store",
+        about: "the store through killed, cut, hung, failed-over and migrating servers",
+        package: "redstart",
+        test: "store",
+        filter: "fault_",
+        scale: 10,
+    },
+    Campaign {
+        name: "fuzz",
+        about: "the embedded engine against real servers, command by command",
+        package: "redstart-engine",
+        test: "fuzz",
+        filter: "",
+        scale: 50,
+    },
+];
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Print the campaigns and end
+    #[arg(long)]
+    list: bool,
+    /// Only this campaign; may be given several times
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Multiply the tests' counts by this, instead of by each campaign's own factor
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    scale: Option<u64>,
+    /// Go round and round until this much time has passed
+    #[arg(long)]
+    minutes: Option<u64>,
+    /// Build with optimisations
+    #[arg(long)]
+    release: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    if options.list {
+        for campaign in CAMPAIGNS {
+            println!(
+                "{:<12} scale {:<5} {}",
+                campaign.name, campaign.scale, campaign.about
+            );
+        }
+        return Ok(true);
+    }
+    for name in &options.only {
+        let known = CAMPAIGNS.iter().any(|campaign| campaign.name == name);
+        ensure!(
+            known,
+            "there is no campaign {name:?}: see `cargo xtask soak --list`"
+        );
+    }
+    let chosen: Vec<&Campaign> = CAMPAIGNS
+        .iter()
+        .filter(|campaign| {
+            options.only.is_empty() || options.only.iter().any(|name| name == campaign.name)
+        })
+        .collect();
+    servers::ensure()?;
+    for campaign in &chosen {
+        build(campaign, options)?;
+    }
+
+    let start = Instant::now();
+    let time = options
+        .minutes
+        .map(|minutes| Duration::from_secs(60 * minutes));
+    let bar = bar(time, chosen.len());
+    let mut failed = 0;
+    'rounds: for round in 1.. {
+        for campaign in &chosen {
+            if time.is_some_and(|time| start.elapsed() >= time) {
+                break 'rounds;
+            }
+            bar.set_prefix(format!("{} (round {round})", campaign.name));
+            let outcome = one(campaign, options, &bar, start, time)?;
+            failed += u64::from(!outcome);
+            if time.is_none() {
+                bar.inc(1);
+            }
+        }
+        if time.is_none() {
+            break;
+        }
+    }
+    bar.finish_and_clear();
+    let outcome = if failed == 0 { "passed" } else { "FAILED" };
+    println!(
+        "soak {outcome} after {}, {failed} failed runs",
+        seconds(start.elapsed())
+    );
+    Ok(failed == 0)
+}
+
+/// Counts seconds when there is a time to fill, campaigns otherwise.
+fn bar(time: Option<Duration>, campaigns: usize) -> ProgressBar {
+    let (length, unit) = match time {
+        Some(time) => (time.as_secs(), "s"),
+        None => (campaigns as u64, "campaigns"),
+    };
+    let template = format!(
+        "{{prefix}} [{{bar:24}}] {{pos}}/{{len}} {unit}, {{elapsed_precise}}  {{wide_msg}}"
+    );
+    let style = ProgressStyle::with_template(&template)
+        .unwrap_or_else(|_| ProgressStyle::default_bar())
+        .progress_chars("=> ");
+    let bar = ProgressBar::new(length).with_style(style);
+    bar.enable_steady_tick(Duration::from_millis(500));
+    bar
+}
+
+fn command(campaign: &Campaign, options: &Options) -> std::process::Command {
+    let mut command = cargo(&["test", "-p", campaign.package, "--test", campaign.test]);
+    if options.release {
+        command.arg("--release");
+    }
+    command
+}
+
+fn build(campaign: &Campaign, options: &Options) -> Result<()> {
+    let status = command(campaign, options).arg("--no-run").status()?;
+    ensure!(
+        status.success(),
+        "campaign {} could not be built",
+        campaign.name
+    );
+    Ok(())
+}
+
+/// Runs a campaign once, shows its last line as it goes, and prints the outcome. Whether it passed.
+fn one(
+    campaign: &Campaign,
+    options: &Options,
+    bar: &ProgressBar,
+    start: Instant,
+    time: Option<Duration>,
+) -> Result<bool> {
+    let scale = options.scale.unwrap_or(campaign.scale);
+    let began = Instant::now();
+    // Both streams into one pipe, in the order in which they were written.
+    let (reader, writer) = std::io::pipe()?;
+    let mut child = command(campaign, options)
+        .args([
+            "--quiet",
+            "--",
+            "--nocapture",
+            "--test-threads=2",
+            campaign.filter,
+        ])
+        .env("REDSTART_SCALE", scale.to_string())
+        .stdin(Stdio::null())
+        .stdout(writer.try_clone()?)
+        .stderr(writer)
+        .spawn()
+        .context("could not run cargo")?;
+    let mut last = VecDeque::new();
+    let mut result = String::new();
+    for line in BufReader::new(reader).lines() {
+        let line = line?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        if line.starts_with("test result:") {
+            result.clone_from(&line);
+        }
+        bar.set_message(line.clone());
+        if time.is_some() {
+            bar.set_position(start.elapsed().as_secs());
+        }
+        last.push_back(line);
+        if last.len() > 60 {
+            last.pop_front();
+        }
+    }
+    let passed = child.wait()?.success();
+    let (name, took) = (campaign.name, seconds(began.elapsed()));
+    let outcome = if passed { "ok" } else { "FAILED" };
+    // Not `bar.println`, which is silent where there is no terminal.
+    bar.suspend(|| {
+        if !passed {
+            last.iter().for_each(|line| println!("        {line}"));
+        }
+        println!("{outcome:<6}  {name:<12} {took:>9}  scale {scale}  {result}");
+    });
+    Ok(passed)
+}
