@@ -50,10 +50,7 @@ impl Value {
     pub(crate) fn heap_size(&self) -> usize {
         match self {
             Value::Str(value) => value.heap_size(),
-            Value::List(_)
-            | Value::Hash(_)
-            | Value::Set(_)
-            | Value::SortedSet(_) => 64,
+            Value::List(_) | Value::Hash(_) | Value::Set(_) | Value::SortedSet(_) => 64,
             Value::Stream(value) => value.heap_size(),
             Value::Bloom(value) => value.size() as usize,
         }

@@ -71,10 +71,16 @@ pub(super) fn error_text(text: &str) -> String {
 }
 
 /// A command's reply, already in the shape of the script's protocol, as a Lua value.
-pub(super) fn to_lua(lua: &Lua, names: &Names, reply: Reply) -> mlua::Result<Value> {
+pub(super) fn to_lua(
+    lua: &Lua,
+    names: &Names,
+    reply: Reply,
+    protocol: Protocol,
+) -> mlua::Result<Value> {
     Ok(match reply {
         Reply::Int(value) => Value::Number(value as f64),
         Reply::Bulk(data) => Value::String(lua.create_string(&data)?),
+        Reply::Nil | Reply::NilArray if protocol == Protocol::Resp3 => Value::Nil,
         Reply::Nil | Reply::NilArray => Value::Boolean(false),
         Reply::Status(text) => {
             let table = lua.create_table_with_capacity(0, 1)?;
@@ -82,18 +88,24 @@ pub(super) fn to_lua(lua: &Lua, names: &Names, reply: Reply) -> mlua::Result<Val
             Value::Table(table)
         }
         Reply::Error(text) => error_table(lua, names, &error_text(&text), true)?,
-        Reply::Array(items) | Reply::Push(items) => Value::Table(sequence(lua, names, items)?),
+        Reply::Array(items) | Reply::Push(items) => {
+            Value::Table(sequence(lua, names, items, protocol)?)
+        }
         Reply::Map(pairs) => {
             let map = lua.create_table_with_capacity(0, pairs.len())?;
             for (key, value) in pairs {
-                map.raw_set(to_lua(lua, names, key)?, to_lua(lua, names, value)?)?;
+                // Never nil: no command answers with a map that has such a key.
+                map.raw_set(
+                    to_lua(lua, names, key, protocol)?,
+                    to_lua(lua, names, value, protocol)?,
+                )?;
             }
             field(lua, &names.map, Value::Table(map))?
         }
         Reply::Set(items) => {
             let set = lua.create_table_with_capacity(0, items.len())?;
             for item in items {
-                set.raw_set(to_lua(lua, names, item)?, true)?;
+                set.raw_set(to_lua(lua, names, item, protocol)?, true)?;
             }
             field(lua, &names.set, Value::Table(set))?
         }
@@ -118,10 +130,15 @@ fn field(lua: &Lua, name: &LuaString, value: Value) -> mlua::Result<Value> {
     Ok(Value::Table(table))
 }
 
-fn sequence(lua: &Lua, names: &Names, items: Vec<Reply>) -> mlua::Result<Table> {
+fn sequence(
+    lua: &Lua,
+    names: &Names,
+    items: Vec<Reply>,
+    protocol: Protocol,
+) -> mlua::Result<Table> {
     let table = lua.create_table_with_capacity(items.len(), 0)?;
     for (at, item) in items.into_iter().enumerate() {
-        table.raw_set(at + 1, to_lua(lua, names, item)?)?;
+        table.raw_set(at + 1, to_lua(lua, names, item, protocol)?)?;
     }
     Ok(table)
 }

@@ -282,14 +282,14 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     let call =
         lua.create_function(
             move |lua, args: MultiValue| match command(lua, &of, &args)? {
-                Ok(Reply::Error(text)) => Err(Raise::Reply {
+                Ok((Reply::Error(text), _)) => Err(Raise::Reply {
                     text: convert::error_text(&text),
                     counted: true,
                 }
                 .into()),
-                Ok(reply) => {
+                Ok((reply, protocol)) => {
                     let _unlimited = Unlimited::new(lua)?;
-                    convert::to_lua(lua, &known, reply)
+                    convert::to_lua(lua, &known, reply, protocol)
                 }
                 Err(Refused { text, counted }) => Err(Raise::Reply { text, counted }.into()),
             },
@@ -301,9 +301,9 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     let pcall =
         lua.create_function(
             move |lua, args: MultiValue| match command(lua, &of, &args)? {
-                Ok(reply) => {
+                Ok((reply, protocol)) => {
                     let _unlimited = Unlimited::new(lua)?;
-                    convert::to_lua(lua, &known, reply)
+                    convert::to_lua(lua, &known, reply, protocol)
                 }
                 Err(Refused { text, counted }) => convert::error_table(lua, &known, &text, counted),
             },
@@ -496,8 +496,12 @@ impl Refused {
     }
 }
 
-/// Runs the command that a script calls.
-fn command(lua: &Lua, shared: &Shared, args: &MultiValue) -> mlua::Result<Result<Reply, Refused>> {
+/// Runs the command that a script calls; its reply is in the shape of the protocol beside it.
+fn command(
+    lua: &Lua,
+    shared: &Shared,
+    args: &MultiValue,
+) -> mlua::Result<Result<(Reply, Protocol), Refused>> {
     let args = match arguments(lua, args) {
         Ok(args) => args,
         Err(text) => {
@@ -513,7 +517,8 @@ fn command(lua: &Lua, shared: &Shared, args: &MultiValue) -> mlua::Result<Result
             "redis.call/pcall can only be called inside a script invocation",
         ));
     }
-    Ok(execute(shared, &mut slot, &args))
+    let protocol = slot.client.protocol;
+    Ok(execute(shared, &mut slot, &args).map(|reply| (reply, protocol)))
 }
 
 fn execute(shared: &Shared, slot: &mut Slot, args: &[Bytes]) -> Result<Reply, Refused> {
