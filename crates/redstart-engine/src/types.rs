@@ -50,7 +50,10 @@ impl Value {
     pub(crate) fn heap_size(&self) -> usize {
         match self {
             Value::Str(value) => value.heap_size(),
-            Value::List(_) | Value::Hash(_) | Value::Set(_) | Value::SortedSet(_) => 64,
+            Value::List(value) => value.heap_size(),
+            Value::Hash(value) => value.heap_size(),
+            Value::Set(value) => value.heap_size(),
+            Value::SortedSet(value) => value.heap_size(),
             Value::Stream(value) => value.heap_size(),
             Value::Bloom(value) => value.size() as usize,
         }
