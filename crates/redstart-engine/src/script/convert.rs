@@ -47,11 +47,11 @@ impl Names {
 pub(super) fn error_table(
     lua: &Lua,
     names: &Names,
-    text: &str,
+    text: &[u8],
     counted: bool,
 ) -> mlua::Result<Value> {
     let table = lua.create_table_with_capacity(0, 1 + usize::from(counted))?;
-    table.raw_set(&names.err, text)?;
+    table.raw_set(&names.err, lua.create_string(text)?)?;
     if counted {
         table.raw_set(&names.ignore, true)?;
     }
@@ -59,15 +59,22 @@ pub(super) fn error_table(
 }
 
 /// An error's text as scripts see it: with a code, without a line break at its end.
-pub(super) fn error_text(text: &str) -> String {
-    let text = text.strip_prefix('-').unwrap_or(text);
-    match text.split_once(' ') {
-        Some((code, message)) => {
-            let message = message.trim_matches(['\r', '\n']);
-            format!("{code} {message}")
-        }
-        None => format!("ERR {}", text.trim_matches(['\r', '\n'])),
-    }
+pub(super) fn error_text(text: &[u8]) -> Vec<u8> {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let (code, message) = match memchr::memchr(b' ', text) {
+        Some(blank) => (&text[..blank], &text[blank + 1..]),
+        None => (&b"ERR"[..], text),
+    };
+    let is_break = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+    let start = message.iter().take_while(is_break).count();
+    let end = message[start..].iter().rev().take_while(is_break).count();
+    let message = &message[start..message.len() - end];
+    [code, b" ", message].concat()
+}
+
+/// Up to a NUL, where C's strings end.
+pub(super) fn c_string(text: &[u8]) -> &[u8] {
+    &text[..memchr::memchr(0, text).unwrap_or(text.len())]
 }
 
 /// A command's reply, already in the shape of the script's protocol, as a Lua value.
@@ -87,7 +94,7 @@ pub(super) fn to_lua(
             table.raw_set(&names.ok, lua.create_string(text.as_bytes())?)?;
             Value::Table(table)
         }
-        Reply::Error(text) => error_table(lua, names, &error_text(&text), true)?,
+        Reply::Error(text) => error_table(lua, names, &error_text(text.as_bytes()), true)?,
         Reply::Array(items) | Reply::Push(items) => {
             Value::Table(sequence(lua, names, items, protocol)?)
         }
@@ -243,9 +250,7 @@ pub(super) fn number_of(value: &Value) -> Option<f64> {
 
 /// Text for one line of the protocol: up to a NUL, as C ends strings, without line breaks.
 fn line(text: &LuaString) -> String {
-    let bytes = text.as_bytes();
-    let end = memchr::memchr(0, &bytes).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).replace(['\r', '\n'], " ")
+    String::from_utf8_lossy(c_string(&text.as_bytes())).replace(['\r', '\n'], " ")
 }
 
 /// C's `%.14g`, which is how Lua writes a number.
