@@ -148,6 +148,21 @@ impl<'a> Ctx<'a> {
         Some(slot)
     }
 
+    /// As [`Ctx::peek`], counted as a read.
+    pub(crate) fn peek_read(&mut self, key: &[u8]) -> Option<Slot> {
+        let slot = self.peek(key);
+        match slot {
+            Some(_) => self.state.stats.hits += 1,
+            None => self.missed(key),
+        }
+        slot
+    }
+
+    fn missed(&mut self, key: &[u8]) {
+        self.state.stats.misses += 1;
+        self.notify(notify::class::KEY_MISS, "keymiss", key);
+    }
+
     /// A live key's value of whatever type.
     pub(crate) fn value(&mut self, key: &[u8]) -> Option<&Value> {
         let slot = self.find(key)?;
@@ -169,8 +184,7 @@ impl<'a> Ctx<'a> {
     pub(crate) fn get<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&T>, Stop> {
         match self.find(key) {
             None => {
-                self.state.stats.misses += 1;
-                self.notify(notify::class::KEY_MISS, "keymiss", key);
+                self.missed(key);
                 Ok(None)
             }
             Some(slot) => {
@@ -271,7 +285,7 @@ impl<'a> Ctx<'a> {
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
                 }
-                self.signal_ready(key);
+                // As in Redis 7.0, what replaces a value of another type wakes nobody.
             }
             None => {
                 self.add(key, value, deadline.unwrap_or(NEVER));

@@ -20,7 +20,7 @@ use crate::{
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
 const SWEEP_INTERVAL: i64 = 100_000;
 /// How many entries one such search looks at.
-const SWEEP_BUDGET: usize = 200;
+const SWEEP_BUDGET: usize = 1000;
 
 /// What became of a command.
 pub(crate) enum Done {
@@ -119,10 +119,11 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     if now_micros - state.last_sweep >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
         for db in 0..state.dbs.len() {
-            // Go on while a quarter of what is seen has expired, as Redis's cycle does.
+            state.dbs[db].compact_if_sparse();
+            // Go on while much of what is seen has expired, but not for long.
             for _ in 0..16 {
                 let (found, _) = sweep(state, db, SWEEP_BUDGET, now_micros);
-                if found < SWEEP_BUDGET / 4 {
+                if found < SWEEP_BUDGET / 10 {
                     break;
                 }
             }

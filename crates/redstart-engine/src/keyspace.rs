@@ -215,6 +215,13 @@ impl Db {
         self.bytes = keys.bytes;
     }
 
+    /// Gives back the room of removed keys if there is much of it. All slots change.
+    pub(crate) fn compact_if_sparse(&mut self) {
+        if self.dict.is_sparse() {
+            self.dict.compact();
+        }
+    }
+
     /// The next expired keys of a sweep over `budget` entries, and whether the sweep came round.
     pub(crate) fn sweep(&mut self, now_ms: i64, budget: usize) -> (Vec<Blob>, bool) {
         if self.volatile == 0 {

@@ -35,7 +35,7 @@
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file a family: parse arguments, call the type, shape the reply |
-//! | `number.rs`, `glob.rs`, `slot.rs`, `error.rs` | parsing and printing numbers, patterns, hash slots, shared error texts |
+//! | `number.rs`, `glob.rs`, `slot.rs`, `murmur.rs`, `partial_sort.rs`, `error.rs` | parsing and printing numbers, patterns, hash slots, hashing, sorting a part, shared error texts |
 //!
 //! ## To add a command
 //!
@@ -74,6 +74,7 @@
 //! database and protocol) at the same moment. All effects of the outermost command form one unit.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(dead_code, reason = "families are being filled in")]
 
 mod blocking;
@@ -90,8 +91,10 @@ mod glob;
 mod keyspace;
 mod long_double;
 mod memory;
+mod murmur;
 mod notify;
 mod number;
+mod partial_sort;
 mod pubsub;
 mod random;
 mod registry;

@@ -97,6 +97,28 @@ pub(crate) fn parse_double(text: &[u8]) -> Option<f64> {
     Some(if negative { -value } else { value })
 }
 
+/// A float where Redis looks at nothing but the end of `strtod`: a NUL ends the text, blanks may
+/// lead, and nothing at all is 0. Too large is infinity, or refused if `in_range`; NaN is refused.
+pub(crate) fn parse_double_leniently(text: &[u8], in_range: bool) -> Option<f64> {
+    let text = &text[..memchr::memchr(0, text).unwrap_or(text.len())];
+    let start = text
+        .iter()
+        .position(|byte| !byte.is_ascii_whitespace())
+        .unwrap_or(text.len());
+    let text = &text[start..];
+    if text.is_empty() {
+        // Blanks alone are left over, since nothing was converted.
+        return (start == 0).then_some(0.0);
+    }
+    parse_double(text).or_else(|| {
+        let text = std::str::from_utf8(text).ok().filter(|_| !in_range)?;
+        let starts = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+        text.parse::<f64>()
+            .ok()
+            .filter(|value| starts && !value.is_nan())
+    })
+}
+
 fn parse_hex(text: &str) -> Option<f64> {
     let (digits, exponent) = match text.split_once(['p', 'P']) {
         Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),
@@ -171,6 +193,25 @@ fn trim_zeros(text: &str) -> &str {
         text.trim_end_matches('0').trim_end_matches('.')
     } else {
         text
+    }
+}
+
+/// A C cast to `long long`, with what x86 makes of what does not fit.
+pub(crate) fn truncate(value: f64) -> i64 {
+    if value >= -9_223_372_036_854_775_808.0 && value < 9_223_372_036_854_775_808.0 {
+        value as i64
+    } else {
+        i64::MIN
+    }
+}
+
+/// A C cast to `unsigned long long`, likewise.
+pub(crate) fn truncate_unsigned(value: f64) -> u64 {
+    const HALF: f64 = 9_223_372_036_854_775_808.0;
+    if value < HALF {
+        truncate(value) as u64
+    } else {
+        truncate(value - HALF) as u64 ^ 1 << 63
     }
 }
 

@@ -3,7 +3,9 @@
 pub(crate) mod blob;
 pub(crate) mod bloom;
 pub(crate) mod dict;
+pub(crate) mod geo;
 pub(crate) mod hash;
+pub(crate) mod hyperloglog;
 pub(crate) mod list;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
@@ -52,8 +54,8 @@ impl Value {
             Value::Hash(value) => value.heap_size(),
             Value::Set(value) => value.heap_size(),
             Value::SortedSet(value) => value.heap_size(),
-            Value::Bloom(_) => size_of::<Bloom>(),
             Value::Stream(value) => value.heap_size(),
+            Value::Bloom(value) => value.size() as usize,
         }
     }
 

@@ -130,7 +130,13 @@ impl Hash {
                     .position(|(held, _)| held.as_slice() == field)?;
                 Some(pairs.remove(at).1)
             }
-            Hash::Table(dict) => dict.remove(field),
+            Hash::Table(dict) => {
+                let value = dict.remove(field);
+                if dict.is_sparse() {
+                    dict.compact();
+                }
+                value
+            }
         }
     }
 

@@ -119,7 +119,13 @@ impl Set {
                 }
                 _ => false,
             },
-            Set::Table(dict) => dict.remove(member).is_some(),
+            Set::Table(dict) => {
+                let held = dict.remove(member).is_some();
+                if dict.is_sparse() {
+                    dict.compact();
+                }
+                held
+            }
         }
     }
 
