@@ -34,6 +34,14 @@ const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
     },
     Campaign {
+        name: "store",
+        about: "the store through killed, cut, hung, failed-over and migrating servers",
+        package: "redstart",
+        test: "store",
+        filter: "fault_",
+        scale: 10,
+    },
+    Campaign {
         name: "fuzz",
         about: "the embedded engine against real servers, command by command",
         package: "redstart-engine",
@@ -203,17 +211,13 @@ fn one(
     }
     let passed = child.wait()?.success();
     let (name, took) = (campaign.name, seconds(began.elapsed()));
-    if passed {
-        bar.println(format!(
-            "ok      {name:<12} {took:>9}  scale {scale}  {result}"
-        ));
-    } else {
-        for line in &last {
-            bar.println(format!("        {line}"));
+    let outcome = if passed { "ok" } else { "FAILED" };
+    // Not `bar.println`, which is silent where there is no terminal.
+    bar.suspend(|| {
+        if !passed {
+            last.iter().for_each(|line| println!("        {line}"));
         }
-        bar.println(format!(
-            "FAILED  {name:<12} {took:>9}  scale {scale}  {result}"
-        ));
-    }
+        println!("{outcome:<6}  {name:<12} {took:>9}  scale {scale}  {result}");
+    });
     Ok(passed)
 }

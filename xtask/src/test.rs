@@ -49,23 +49,29 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     let nextest = has_nextest();
     let built = steps.run("build", || {
-        let mut command = runner(nextest);
-        status(command.args(PACKAGES).arg("--no-run"))
+        // Without options that choose targets both build libraries, programs, tests and examples.
+        let command: &[&str] = if nextest {
+            &["nextest", "run"]
+        } else {
+            &["test"]
+        };
+        status(cargo(command).args(PACKAGES).arg("--no-run"))
     });
     if !built {
         return Ok(steps.summary());
     }
     steps.run("tests", || {
         let servers = Shared::start()?;
-        let mut command = runner(nextest);
+        let mut command = match nextest {
+            // Its settings are in `.config/nextest.toml`.
+            true => cargo(&["nextest", "run"]),
+            // Doc tests are a step of their own.
+            false => cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]),
+        };
         command
             .args(PACKAGES)
             .args(&options.filter)
             .envs(servers.variables());
-        if nextest && options.filter.is_some() {
-            // A filter that fits one package leaves others without a test.
-            command.arg("--no-tests=warn");
-        }
         status(&mut command)
     });
     if !quick {
@@ -88,23 +94,6 @@ fn has_nextest() -> bool {
         .stdout(Stdio::null())
         .stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
-}
-
-/// Without options that choose targets both build libraries, programs, tests and examples.
-fn runner(nextest: bool) -> Command {
-    match nextest {
-        // Its settings are in `.config/nextest.toml`.
-        true => cargo(&["nextest", "run"]),
-        // Doc tests are a step of their own.
-        false => cargo(&[
-            "test",
-            "--no-fail-fast",
-            "--lib",
-            "--bins",
-            "--tests",
-            "--examples",
-        ]),
-    }
 }
 
 /// One of each, for all tests that only need a namespace.

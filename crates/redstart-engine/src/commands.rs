@@ -16,6 +16,7 @@ pub(crate) mod pubsub;
 pub(crate) mod scripting;
 pub(crate) mod server;
 pub(crate) mod set;
+pub(crate) mod sort;
 pub(crate) mod sorted_set;
 pub(crate) mod stream;
 pub(crate) mod string;

@@ -54,3 +54,134 @@ impl Effects {
         self.pending.clear();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::{Clock, Engine, Outcome, Session};
+
+    type Log = Arc<Mutex<Vec<Vec<String>>>>;
+
+    struct Recorder(Log);
+
+    impl Sink for Recorder {
+        fn append(&mut self, unit: &[Effect]) {
+            let line = |effect: &Effect| {
+                let words: Vec<_> = effect
+                    .args
+                    .iter()
+                    .map(|word| String::from_utf8_lossy(word))
+                    .collect();
+                format!("{}> {}", effect.db, words.join(" "))
+            };
+            self.0.lock().push(unit.iter().map(line).collect());
+        }
+    }
+
+    fn engine() -> (Engine, Log) {
+        let engine = Engine::builder()
+            .clock(Clock::manual_at(1_000_000_000))
+            .build()
+            .expect("an engine");
+        let log = Log::default();
+        engine
+            .inner
+            .state
+            .lock()
+            .effects
+            .set_sink(Some(Box::new(Recorder(log.clone()))));
+        (engine, log)
+    }
+
+    fn run(session: &mut Session, line: &str) -> Outcome {
+        let args: Vec<Bytes> = line
+            .split(' ')
+            .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+            .collect();
+        session.execute(&args)
+    }
+
+    #[test]
+    fn what_depends_on_time_or_chance_is_recorded_as_what_it_did() {
+        let (engine, log) = engine();
+        let mut session = engine.session();
+        for (command, effect) in [
+            ("SET a 1", Some("SET a 1")),
+            ("SET a 1 NX", None),
+            ("GET a", None),
+            ("SET a 2 EX 10", Some("SET a 2 PXAT 1010000")),
+            ("SET a 2 PX 10 GET", Some("SET a 2 PXAT 1000010")),
+            ("SET a 3 XX GET", Some("SET a 3 XX")),
+            ("SETEX a 10 4", Some("SET a 4 PXAT 1010000")),
+            ("GETEX a PERSIST", Some("PERSIST a")),
+            ("EXPIRE a 10", Some("PEXPIREAT a 1010000")),
+            ("EXPIRE a 10 NX", None),
+            ("PERSIST a", Some("PERSIST a")),
+            ("INCRBYFLOAT a 0.5", Some("SET a 4.5 KEEPTTL")),
+            ("EXPIRE a -1", Some("DEL a")),
+            ("SADD s x", Some("SADD s x")),
+            ("SADD s x", None),
+            ("SPOP s", Some("SREM s x")),
+            ("HINCRBYFLOAT h f 1.5", Some("HSET h f 1.5")),
+            ("RPUSH l a b c", Some("RPUSH l a b c")),
+            ("BLPOP l 0", Some("LPOP l")),
+            ("LMPOP 1 l LEFT COUNT 5", Some("LPOP l 2")),
+            ("ZADD z 1 a", Some("ZADD z 1 a")),
+            ("BZPOPMIN z 0", Some("ZREM z a")),
+            ("GETSET g 1", Some("SET g 1")),
+            ("GETDEL g", Some("DEL g")),
+            ("DEL nothing", None),
+        ] {
+            run(&mut session, command);
+            let recorded: Vec<String> = log.lock().drain(..).flatten().collect();
+            let expected: Vec<String> = effect
+                .into_iter()
+                .map(|effect| format!("0> {effect}"))
+                .collect();
+            assert_eq!(recorded, expected, "{command}");
+        }
+    }
+
+    #[test]
+    fn a_transaction_is_one_unit() {
+        let (engine, log) = engine();
+        let mut session = engine.session();
+        for line in ["MULTI", "SET a 1", "GET a", "SELECT 2", "INCR b", "EXEC"] {
+            run(&mut session, line);
+        }
+        assert_eq!(
+            *log.lock(),
+            vec![vec!["0> SET a 1".to_owned(), "2> INCR b".to_owned()]]
+        );
+    }
+
+    #[test]
+    fn expiry_is_recorded_as_a_deletion() {
+        let (engine, log) = engine();
+        let mut session = engine.session();
+        run(&mut session, "SET a 1 PX 5");
+        log.lock().clear();
+        engine.advance(std::time::Duration::from_millis(6));
+        assert_eq!(*log.lock(), vec![vec!["0> DEL a".to_owned()]]);
+    }
+
+    #[test]
+    fn serving_and_undoing_are_recorded() {
+        let (engine, log) = engine();
+        let (mut session, mut waiting) = (engine.session(), engine.session());
+        let blocked = run(&mut waiting, "BLMOVE a b LEFT RIGHT 0");
+        run(&mut session, "RPUSH a x");
+        drop(blocked);
+        let recorded: Vec<String> = log.lock().drain(..).flatten().collect();
+        let expected = [
+            "0> RPUSH a x",
+            "0> LMOVE a b LEFT RIGHT",
+            "0> LMOVE b a RIGHT LEFT",
+        ];
+        assert_eq!(recorded, expected);
+    }
+}

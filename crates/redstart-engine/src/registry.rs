@@ -224,6 +224,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("connection", commands::connection::COMMANDS),
     ("server", commands::server::COMMANDS),
     ("server", commands::database::COMMANDS),
+    ("generic", commands::sort::COMMANDS),
 ];
 
 static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {
@@ -374,5 +375,83 @@ mod tests {
         let count = names.len();
         names.dedup();
         assert_eq!(names.len(), count);
+    }
+
+    /// `name arity flags first last step` of each command and subcommand, as redis-cli prints them.
+    #[test]
+    fn the_table_is_what_the_server_says() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let socket = dir.path().join("redis.sock");
+        let mut server = std::process::Command::new("redis-server")
+            .args(["--port", "0", "--save", "", "--unixsocket"])
+            .arg(&socket)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .expect("redis-server 7.0 is needed: apt-get install redis-server");
+        let mut differences = Vec::new();
+        for spec in all() {
+            let Some(reply) = info(&socket, spec.name) else {
+                continue;
+            };
+            compare(spec, &reply, &mut differences);
+            for sub in spec.subcommands {
+                if let Some(reply) = info(&socket, sub.full_name) {
+                    compare(sub, &reply, &mut differences);
+                }
+            }
+        }
+        server.kill().expect("the server ends");
+        server.wait().expect("the server ends");
+        assert!(differences.is_empty(), "{}", differences.join("\n"));
+    }
+
+    fn compare(spec: &Spec, reply: &[String], differences: &mut Vec<String>) {
+        let mut flags: Vec<&str> = flag_names(spec.flags).collect();
+        flags.sort_unstable();
+        let (first, last, step) = spec.keys;
+        let ours = format!("{} {flags:?} {first} {last} {step}", spec.arity);
+        let mut theirs: Vec<&str> = reply[2..reply.len() - 3]
+            .iter()
+            .map(String::as_str)
+            .collect();
+        theirs.sort_unstable();
+        let keys = reply[reply.len() - 3..].join(" ");
+        let theirs = format!("{} {theirs:?} {keys}", reply[1]);
+        if ours != theirs {
+            differences.push(format!(
+                "{}\n ours: {ours}\n server: {theirs}",
+                spec.full_name
+            ));
+        }
+    }
+
+    /// The words of COMMAND INFO up to the step; `None` if the server has no such command.
+    fn info(socket: &std::path::Path, name: &str) -> Option<Vec<String>> {
+        use std::io::{BufRead, BufReader, Write};
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        let mut stream = loop {
+            match std::os::unix::net::UnixStream::connect(socket) {
+                Ok(stream) => break stream,
+                Err(error) => assert!(std::time::Instant::now() < deadline, "{error}"),
+            }
+        };
+        write!(stream, "COMMAND INFO {name}\r\nQUIT\r\n").expect("the server listens");
+        let lines: Vec<String> = BufReader::new(stream)
+            .lines()
+            .map(|line| line.expect("a line"))
+            .collect();
+        if lines[1].starts_with("*-1") || lines[1].starts_with("$-1") {
+            return None;
+        }
+        // *1, *10, $len, name, :arity, *flags, +flag …, :first, :last, :step
+        let flags: usize = lines[5][1..].parse().expect("a number of flags");
+        let mut words = vec![lines[3].clone(), lines[4][1..].to_owned()];
+        words.extend(lines[6..6 + flags].iter().map(|flag| flag[1..].to_owned()));
+        words.extend(
+            lines[6 + flags..9 + flags]
+                .iter()
+                .map(|word| word[1..].to_owned()),
+        );
+        Some(words)
     }
 }

@@ -25,7 +25,9 @@ use std::{
 
 use bytes::Bytes;
 use hashbrown::HashMap;
-use mlua::{Function, HookTriggers, Lua, LuaOptions, LuaString, StdLib, Table, Value, VmState};
+use mlua::{
+    Function, HookTriggers, Lua, LuaOptions, LuaString, MultiValue, StdLib, Table, Value, VmState,
+};
 use parking_lot::Mutex;
 
 use crate::{
@@ -447,6 +449,27 @@ impl Drop for Lent<'_> {
     }
 }
 
+/// Lifts the limit on Lua's memory while values are converted: what mlua does under a limit
+/// costs several times as much, and what is converted is in memory already.
+pub(super) struct Unlimited<'a> {
+    lua: &'a Lua,
+    limit: usize,
+}
+
+impl Unlimited<'_> {
+    pub(super) fn new(lua: &Lua) -> mlua::Result<Unlimited<'_>> {
+        let limit = lua.set_memory_limit(0)?;
+        Ok(Unlimited { lua, limit })
+    }
+}
+
+impl Drop for Unlimited<'_> {
+    fn drop(&mut self) {
+        // Fails only for a state that mlua does not own.
+        let _ = self.lua.set_memory_limit(self.limit);
+    }
+}
+
 impl Runtime {
     fn new(limits: Limits, watchdog: Arc<Watchdog>) -> mlua::Result<Runtime> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::OS;
@@ -536,6 +559,10 @@ impl Runtime {
             }
         }
         let outcome = self.enter(cx, digest, call, script, limits, strict);
+        // Lua 5.1 does not collect garbage before it gives up on an allocation.
+        if limits.memory > 0 && self.lua.used_memory() > limits.memory / 2 {
+            let _ = self.lua.gc_collect();
+        }
         let failure = self.shared.slot.lock().failure.take();
         match outcome {
             Ok((true, reply)) => Ok(reply),
@@ -555,8 +582,10 @@ impl Runtime {
         limits: Limits,
         strict: bool,
     ) -> mlua::Result<(bool, Reply)> {
+        let unlimited = Unlimited::new(&self.lua)?;
         let keys = self.array(call.keys)?;
         let args = self.array(call.args)?;
+        drop(unlimited);
         {
             let mut slot = self.shared.slot.lock();
             slot.client.id = cx.client.id;
@@ -570,17 +599,29 @@ impl Runtime {
             std::mem::swap(cx.state, &mut slot.state);
         }
         *self.shared.limits.lock() = limits;
+        // A kill that came when the script before had just ended.
+        if self.shared.watchdog.kill.load(Ordering::Relaxed) {
+            self.shared.watchdog.reset();
+        }
         let lent = Lent {
             state: cx.state,
             shared: &self.shared,
         };
-        let (ok, value): (bool, Value) = self.run.call((&script.function, keys, args))?;
+        let mut values: MultiValue = self.run.call((&script.function, keys, args))?;
         let protocol = self.shared.slot.lock().client.protocol;
         drop(lent);
-        let reply = if ok || matches!(value, Value::String(_)) {
-            convert::from_lua(&self.names, value, protocol)?
-        } else {
-            Reply::Nil
+        // `run` answers true and either nil and the value, or a number and the items of an array;
+        // or false and what no handler has seen.
+        let ok = matches!(values.pop_front(), Some(Value::Boolean(true)));
+        let shape = values.pop_front().unwrap_or(Value::Nil);
+        let reply = match shape {
+            Value::Nil if ok => {
+                let value = values.pop_front().unwrap_or(Value::Nil);
+                convert::from_lua(&self.names, value, protocol)?
+            }
+            _ if ok => convert::array(&self.names, values, protocol)?,
+            Value::String(_) => convert::from_lua(&self.names, shape, protocol)?,
+            _ => Reply::Nil,
         };
         Ok((ok, reply))
     }
@@ -632,5 +673,61 @@ impl Shared {
             Some(began) if began.elapsed() >= self.limits.lock().end_after => self.check(),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Engine,
+        effect::{Effect, Sink},
+    };
+
+    struct Recorder(Arc<Mutex<Vec<Vec<String>>>>);
+
+    impl Sink for Recorder {
+        fn append(&mut self, unit: &[Effect]) {
+            let words = |effect: &Effect| {
+                let words: Vec<_> = effect
+                    .args
+                    .iter()
+                    .map(|w| String::from_utf8_lossy(w))
+                    .collect();
+                words.join(" ")
+            };
+            self.0.lock().push(unit.iter().map(words).collect());
+        }
+    }
+
+    #[test]
+    fn writes_of_a_script_are_recorded_as_one_unit() {
+        let engine = Engine::new();
+        let units = Arc::new(Mutex::new(Vec::new()));
+        let sink = Box::new(Recorder(units.clone()));
+        engine.inner.state.lock().effects.set_sink(Some(sink));
+        let mut session = engine.session();
+        let script = "redis.call('SET', KEYS[1], 1) redis.call('GET', KEYS[1]) \
+                      redis.pcall('SET', KEYS[1]) redis.call('INCR', KEYS[1]) error('late')";
+        let args = ["EVAL", script, "1", "k"].map(Bytes::from);
+        assert!(
+            session
+                .execute(&args)
+                .into_reply()
+                .is_some_and(|r| r.is_error())
+        );
+        assert_eq!(*units.lock(), [["SET k 1", "INCR k"]]);
+    }
+
+    #[test]
+    fn digests_are_read_in_either_case() {
+        let digest = digest(b"return 1");
+        assert_eq!(hex(&digest), "e0e1f9fabfc9d4800c877a703b823ac0578ff8db");
+        assert_eq!(
+            parse_digest(hex(&digest).to_uppercase().as_bytes()),
+            Some(digest)
+        );
+        assert_eq!(parse_digest(b"e0"), None);
+        assert_eq!(parse_digest(&[b'g'; 40]), None);
     }
 }

@@ -52,8 +52,8 @@ impl Value {
             | Value::Hash(_)
             | Value::Set(_)
             | Value::SortedSet(_)
-            | Value::Stream(_)
             | Value::Bloom(_) => 64,
+            Value::Stream(value) => value.heap_size(),
         }
     }
 

@@ -26,6 +26,7 @@ mod differential {
     mod keys;
     mod list;
     mod pubsub;
+    mod random;
     mod scripting;
     mod server;
     mod set;
@@ -363,6 +364,12 @@ fn nil_array_to_nil(reply: Reply) -> Reply {
     match reply {
         Reply::NilArray => Reply::Nil,
         Reply::Array(items) => Reply::Array(items.into_iter().map(nil_array_to_nil).collect()),
+        Reply::Map(pairs) => Reply::Map(
+            pairs
+                .into_iter()
+                .map(|(key, value)| (key, nil_array_to_nil(value)))
+                .collect(),
+        ),
         other => other,
     }
 }

@@ -564,20 +564,21 @@ async fn write_pieces(
                     for part in bytes.chunks(slice) {
                         let share = Duration::from_secs_f64(part.len() as f64 / rate as f64);
                         tokio::time::sleep(share).await;
+                        delivered.fetch_add(part.len() as u64, Ordering::SeqCst);
                         if writer.write_all(part).await.is_err() {
                             return;
                         }
-                        delivered.fetch_add(part.len() as u64, Ordering::SeqCst);
                     }
                     break false;
                 }
             }
         };
         if deliver {
+            // Counted first: whoever has received it finds it counted.
+            delivered.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             if writer.write_all(&bytes).await.is_err() {
                 return;
             }
-            delivered.fetch_add(bytes.len() as u64, Ordering::SeqCst);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Replies to Lua values and back, by Redis's rules.
 
 use bytes::Bytes;
-use mlua::{Lua, LuaString, Table, Value};
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
 use crate::{
     number,
@@ -129,6 +129,18 @@ fn sequence(lua: &Lua, names: &Names, items: Vec<Reply>) -> mlua::Result<Table> 
 /// What a script returned, as a reply; `protocol` is what the script chose by `redis.setresp`.
 pub(super) fn from_lua(names: &Names, value: Value, protocol: Protocol) -> mlua::Result<Reply> {
     convert(names, value, protocol, 0)
+}
+
+/// The items of an array that a script returned, up to the first nil.
+pub(super) fn array(names: &Names, items: MultiValue, protocol: Protocol) -> mlua::Result<Reply> {
+    let mut replies = Vec::with_capacity(items.len());
+    for item in items {
+        if item.is_nil() {
+            break;
+        }
+        replies.push(convert(names, item, protocol, 1)?);
+    }
+    Ok(Reply::Array(replies))
 }
 
 fn convert(names: &Names, value: Value, protocol: Protocol, depth: usize) -> mlua::Result<Reply> {

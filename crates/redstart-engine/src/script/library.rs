@@ -6,8 +6,8 @@ use bytes::Bytes;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{
-    Raise, SANDBOX, Shared, Slot, argument_error, convert, expected, hex, number_argument,
-    position, text_error, type_name,
+    Raise, SANDBOX, Shared, Slot, Unlimited, argument_error, convert, expected, hex,
+    number_argument, position, text_error, type_name,
 };
 use crate::{
     context::{Ctx, Origin},
@@ -287,7 +287,10 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
                     counted: true,
                 }
                 .into()),
-                Ok(reply) => convert::to_lua(lua, &known, reply),
+                Ok(reply) => {
+                    let _unlimited = Unlimited::new(lua)?;
+                    convert::to_lua(lua, &known, reply)
+                }
                 Err(Refused { text, counted }) => Err(Raise::Reply { text, counted }.into()),
             },
         )?;
@@ -298,7 +301,10 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     let pcall =
         lua.create_function(
             move |lua, args: MultiValue| match command(lua, &of, &args)? {
-                Ok(reply) => convert::to_lua(lua, &known, reply),
+                Ok(reply) => {
+                    let _unlimited = Unlimited::new(lua)?;
+                    convert::to_lua(lua, &known, reply)
+                }
                 Err(Refused { text, counted }) => convert::error_table(lua, &known, &text, counted),
             },
         )?;

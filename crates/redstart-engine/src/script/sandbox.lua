@@ -5,7 +5,7 @@
 local host = ...
 
 local pcall, xpcall, next, type, loadstring = pcall, xpcall, next, type, loadstring
-local setmetatable = setmetatable
+local setmetatable, unpack = setmetatable, unpack
 local concat, byte, resume = table.concat, string.byte, coroutine.resume
 local unwrap, unwrap_text = host.unwrap, host.unwrap_text
 
@@ -133,9 +133,23 @@ globals._G = visible
 
 local handler = host.handler
 
+-- A short array without other fields is handed over item by item, which is cheaper.
+local function finish(ok, value)
+    if ok then
+        if type(value) == "table" then
+            local length = #value
+            if length > 0 and length <= 64 and next(value, length) == nil then
+                return true, length, unpack(value, 1, length)
+            end
+        end
+        return true, nil, value
+    end
+    return false, value
+end
+
 local function run(f, keys, argv)
     globals.KEYS, globals.ARGV = keys, argv
-    return xpcall(f, handler)
+    return finish(xpcall(f, handler))
 end
 
 return visible, run

@@ -187,3 +187,81 @@ fn scan_answers_alike_on_few_keys() {
         "#,
     );
 }
+
+#[test]
+fn sort_answers_alike() {
+    compare(
+        r#"
+        RPUSH l 3 1 2 10 -5 2.5
+        SORT l
+        SORT l DESC
+        SORT l ALPHA
+        SORT l ALPHA DESC
+        SORT l LIMIT 1 2
+        SORT l LIMIT -1 2
+        SORT l LIMIT 1 -1
+        SORT l LIMIT 100 1
+        SORT l LIMIT a b
+        SORT l LIMIT 1
+        SORT l BOGUS
+        SORT nothing
+        SORT nothing ALPHA DESC STORE d
+        RPUSH w b a c
+        SORT w
+        SORT w ALPHA
+        MSET weight_a 3 weight_b 1 weight_c 2 obj_a A obj_b B
+        SORT w BY weight_*
+        SORT w BY weight_* DESC
+        SORT w BY weight_* GET obj_*
+        SORT w BY weight_* GET # GET obj_* GET weight_*
+        SORT w BY nosort
+        SORT w BY nosort DESC
+        SORT w BY nosort DESC LIMIT 0 2
+        SORT w BY nosort GET #
+        SORT w BY obj_*
+        SORT w BY obj_* ALPHA
+        SORT w BY missing_* ALPHA
+        SORT w BY missing_*
+        HSET h_a f 9 name Anna
+        HSET h_b f 8 name Bert
+        HSET h_c f 7
+        SORT w BY h_*->f
+        SORT w BY h_*->f GET h_*->name
+        SORT w BY h_*->f GET h_*->
+        SORT w BY h_*->nothing ALPHA GET #
+        SORT w GET weight
+        SORT w ALPHA GET weight
+        SORT w ALPHA GET *
+        SORT w BY weight_* STORE d
+        LRANGE d 0 -1
+        SORT w BY weight_* GET obj_* STORE d
+        LRANGE d 0 -1
+        SORT nothing STORE d
+        EXISTS d
+        SADD s 3 1 2
+        SORT s
+        SORT s DESC
+        SORT s BY nosort STORE d
+        LRANGE d 0 -1
+        ZADD z 1 c 2 b 3 a
+        SORT z ALPHA
+        SORT z BY nosort
+        SORT z BY nosort DESC
+        SORT z BY nosort DESC LIMIT 1 1
+        SORT z BY nosort LIMIT 1 1
+        SORT z
+        SORT_RO z ALPHA
+        SORT_RO z ALPHA STORE d
+        SORT_RO l DESC LIMIT 0 2
+        SET str x
+        SORT str
+        SORT w ALPHA STORE str
+        TYPE str
+        RPUSH num 1 01 1.0 "" x
+        SORT num
+        RPUSH same 5 5.0 05 4
+        SORT same
+        SORT same DESC
+        "#,
+    );
+}

@@ -257,3 +257,172 @@ fn scripts_are_kept_and_found_alike() {
         "##,
     );
 }
+
+#[test]
+fn json_is_read_and_written_alike() {
+    compare(
+        r##"
+        EVAL "return cjson.encode({1,2,3})" 0
+        EVAL "return cjson.encode({})" 0
+        EVAL "return cjson.encode({{}})" 0
+        EVAL "return cjson.encode({a=1})" 0
+        EVAL "return cjson.encode({a={b={c='d'}}})" 0
+        EVAL "local t = {} for i = 1, 20 do t['k' .. i] = i end return cjson.encode(t)" 0
+        EVAL "return cjson.encode({1,nil,3})" 0
+        EVAL "return cjson.encode({[1]=1,[5]=5})" 0
+        EVAL "return cjson.encode({[1]=1,[11]=5})" 0
+        EVAL "return cjson.encode({[1]=1,[1000]=5})" 0
+        EVAL "return cjson.encode({[0]=1})" 0
+        EVAL "return cjson.encode({[-1]=1,[1.5]=2})" 0
+        EVAL "return cjson.encode({1,2,a=3})" 0
+        EVAL "return cjson.encode({[true]=1})" 0
+        EVAL "return cjson.encode('a\"b\\\\c/d\x01\x7f\n\r\t\x08\x0c\xff\xc3\xa9')" 0
+        EVAL "return cjson.encode(ARGV[1])" 0 "\x00\x1f \xe2\x82\xac"
+        EVAL "return cjson.encode(nil)" 0
+        EVAL "return cjson.encode(true)" 0
+        EVAL "return cjson.encode(cjson.null)" 0
+        EVAL "return cjson.encode({cjson.null, false})" 0
+        EVAL "return cjson.encode(function() end)" 0
+        EVAL "return cjson.encode({print=redis.call})" 0
+        EVAL "return cjson.encode()" 0
+        EVAL "return cjson.encode(1, 2)" 0
+        EVAL "return cjson.encode(1/0)" 0
+        EVAL "return cjson.encode(0/0)" 0
+        EVAL "return cjson.encode({1, 1.5, 0.1, -0.0, 1e15, 1e14, 99999999999999, 123456789012345, 1e100, 1e-5, 2^53, -7, 3.14159265358979})" 0
+        EVAL "local t = {} for i = 1, 1000 do t = {t} end return cjson.encode(t)" 0
+        EVAL "local t = {} for i = 1, 999 do t = {t} end return #cjson.encode(t)" 0
+        EVAL "local t = {} t[1] = t return cjson.encode(t)" 0
+        EVAL "return cjson.encode(redis.pcall('nosuch'))" 0
+        EVAL "return cjson.encode(cjson.decode(ARGV[1]))" 0 "{\"a\":[1,2,{\"b\":null}],\"c\":\"\\u00e9\\ud83d\\ude00\\n\",\"d\":true,\"e\":-1.5e3}"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1,2,3]"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1,null,3]"
+        EVAL "return cjson.decode(ARGV[1]) == cjson.null" 0 "null"
+        EVAL "return tostring(cjson.null)" 0
+        EVAL "return type(cjson.null)" 0
+        EVAL "return cjson.decode(ARGV[1])" 0 "\"text\""
+        EVAL "return cjson.decode(ARGV[1])" 0 " 5 "
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "0x10"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "Infinity"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "-inf"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "nan"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "+5"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "007"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "1e999"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "1.e3"
+        EVAL "return tostring(cjson.decode(ARGV[1]))" 0 "12345678901234567890"
+        EVAL "return cjson.decode(ARGV[1])" 0 ""
+        EVAL "return cjson.decode(ARGV[1])" 0 "{"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1,2"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1 2]"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1,]"
+        EVAL "return cjson.decode(ARGV[1])" 0 "{\"a\" 1}"
+        EVAL "return cjson.decode(ARGV[1])" 0 "{\"a\":1 \"b\"}"
+        EVAL "return cjson.decode(ARGV[1])" 0 "{a:1}"
+        EVAL "return cjson.decode(ARGV[1])" 0 "{\"a\":}"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1] x"
+        EVAL "return cjson.decode(ARGV[1])" 0 "[1] 2"
+        EVAL "return cjson.decode(ARGV[1])" 0 "tru"
+        EVAL "return cjson.decode(ARGV[1])" 0 "'a'"
+        EVAL "return cjson.decode(ARGV[1])" 0 "\"abc"
+        EVAL "return cjson.decode(ARGV[1])" 0 "\"a\\qb\""
+        EVAL "return cjson.decode(ARGV[1])" 0 "\"a\\u12g4\""
+        EVAL "return cjson.decode(ARGV[1])" 0 "\"\\ud800x\""
+        EVAL "return cjson.decode(ARGV[1])" 0 "-"
+        EVAL "return cjson.decode(ARGV[1])" 0 "\x00a"
+        EVAL "return cjson.decode(ARGV[1])" 0 "\"a\x01b\""
+        EVAL "return cjson.decode()" 0
+        EVAL "return cjson.decode({})" 0
+        EVAL "return cjson.decode(5)" 0
+        EVAL "return cjson.decode(string.rep('[', 1001) .. string.rep(']', 1001))" 0
+        EVAL "return #cjson.encode(cjson.decode(string.rep('[', 1000) .. string.rep(']', 1000)))" 0
+        EVAL "local c = cjson.new() c.encode_sparse_array(true) return c.encode({[1]=1,[1000]=2})" 0
+        EVAL "local c = cjson.new() return {c.encode_sparse_array(), c.encode_max_depth(), c.decode_max_depth(), c.encode_number_precision(), c.encode_keep_buffer(), c.encode_invalid_numbers(), c.decode_invalid_numbers()}" 0
+        EVAL "local c = cjson.new() c.encode_number_precision(3) return c.encode(3.14159)" 0
+        EVAL "local c = cjson.new() c.encode_number_precision(15)" 0
+        EVAL "local c = cjson.new() c.encode_max_depth(2) return c.encode({{{1}}})" 0
+        EVAL "local c = cjson.new() c.encode_invalid_numbers('null') return c.encode({1/0, 0/0})" 0
+        EVAL "local c = cjson.new() c.encode_invalid_numbers(true) return c.encode({1/0, -1/0, 0/0})" 0
+        EVAL "local c = cjson.new() c.decode_invalid_numbers(false) return c.decode('0x10')" 0
+        EVAL "local c = cjson.new() c.encode_max_depth(1, 2)" 0
+        EVAL "return {cjson._NAME, cjson._VERSION}" 0
+        EVAL "cjson.encode = nil" 0
+        EVAL "local r = {} for k, v in pairs(cjson) do r[#r + 1] = k .. type(v) end table.sort(r) return r" 0
+        "##,
+    );
+}
+
+#[test]
+fn binary_formats_and_bits_are_alike() {
+    compare(
+        r##"
+        EVAL "return cmsgpack.pack(1, -1, 127, 128, 255, 256, 65535, 65536, 4294967295, 4294967296, 2^53)" 0
+        EVAL "return cmsgpack.pack(-32, -33, -128, -129, -32768, -32769, -2147483648, -2147483649, -2^53)" 0
+        EVAL "return cmsgpack.pack(1.5, 0.1, 1e300, 1/0, -0.0)" 0
+        EVAL "return cmsgpack.pack('', 'a', string.rep('x', 31), string.rep('x', 32), string.rep('x', 256))" 0
+        EVAL "return #cmsgpack.pack(string.rep('x', 70000))" 0
+        EVAL "return cmsgpack.pack(nil, true, false, {}, {1,2,3}, {a=1}, {1,nil,3}, {{{}}})" 0
+        EVAL "local t = {} for i = 1, 20 do t[i] = i end return cmsgpack.pack(t)" 0
+        EVAL "local t = {} for i = 1, 20 do t['k' .. i] = i end return cmsgpack.pack(t)" 0
+        EVAL "local t = {} for i = 1, 20 do t = {t} end return cmsgpack.pack(t)" 0
+        EVAL "return cmsgpack.pack(redis.call)" 0
+        EVAL "return cmsgpack.pack()" 0
+        EVAL "return {cmsgpack.unpack(cmsgpack.pack(1, -1, 300, -300, 70000, -70000, 'x', true, 1.5, {1,{2}}, 2^40, -2^40))}" 0
+        EVAL "return cmsgpack.unpack(cmsgpack.pack({a={b='c'}})).a.b" 0
+        EVAL "return {cmsgpack.unpack_one(cmsgpack.pack(1, 2, 3))}" 0
+        EVAL "return {cmsgpack.unpack_one(cmsgpack.pack(1, 2, 3), 2)}" 0
+        EVAL "return {cmsgpack.unpack_limit(cmsgpack.pack(1, 2, 3), 2)}" 0
+        EVAL "return {cmsgpack.unpack_limit(cmsgpack.pack(1, 2, 3), 2, 1)}" 0
+        EVAL "return cmsgpack.unpack_limit(cmsgpack.pack(1, 2, 3), -1)" 0
+        EVAL "return cmsgpack.unpack_one(cmsgpack.pack(1, 2, 3), 9)" 0
+        EVAL "return cmsgpack.unpack(ARGV[1])" 0 "\x92\x01"
+        EVAL "return cmsgpack.unpack(ARGV[1])" 0 "\xc1"
+        EVAL "return cmsgpack.unpack(ARGV[1])" 0 "\xd9"
+        EVAL "return cmsgpack.unpack(ARGV[1])" 0 "\xd4\x01\x01"
+        EVAL "return cmsgpack.unpack(ARGV[1])" 0 "\xc4\x02ab"
+        EVAL "return tostring(cmsgpack.unpack(ARGV[1]))" 0 "\xcf\xff\xff\xff\xff\xff\xff\xff\xff"
+        EVAL "return cmsgpack.unpack(ARGV[1])" 0 ""
+        EVAL "return cmsgpack.unpack()" 0
+        EVAL "return cmsgpack.unpack({})" 0
+        EVAL "return struct.pack('>I2', 258)" 0
+        EVAL "return struct.pack('<I2hHlLbBi', 258, -2, 65535, -3, 4, -5, 250, -1)" 0
+        EVAL "return struct.pack('>bhil', 1, 2, 3, 4)" 0
+        EVAL "return struct.pack('!bhil', 1, 2, 3, 4)" 0
+        EVAL "return struct.pack('!4 bhil x d f', 1, 2, 3, 4, 1.5, 2.5)" 0
+        EVAL "return struct.pack('>df', 1.5, 2.5)" 0
+        EVAL "return struct.pack('sc0c3', 'abc', 'def', 'ghijk')" 0
+        EVAL "return struct.pack('c5', 'abc')" 0
+        EVAL "return struct.pack('i3i7i8', 1, -1, -2)" 0
+        EVAL "return struct.pack('i33', 1)" 0
+        EVAL "return struct.pack('i99999999999', 1)" 0
+        EVAL "return struct.pack('y', 1)" 0
+        EVAL "return struct.pack('!3i', 1)" 0
+        EVAL "return struct.pack('i')" 0
+        EVAL "return struct.pack('i', 'x')" 0
+        EVAL "return struct.pack('s', {})" 0
+        EVAL "return {struct.unpack('<I2hbB', struct.pack('<I2hbB', 65535, -2, -5, 250))}" 0
+        EVAL "return {struct.unpack('>I2hi3', struct.pack('>I2hi3', 258, -2, -70000))}" 0
+        EVAL "local a, b, n = struct.unpack('df', struct.pack('df', 1.5, 2.5)) return {tostring(a), tostring(b), n}" 0
+        EVAL "return {struct.unpack('sBc0', struct.pack('sBc0', 'abc', 3, 'xyz'))}" 0
+        EVAL "return {struct.unpack('c3', 'abcdef', 3)}" 0
+        EVAL "return {struct.unpack('c3', 'abcdef', 5)}" 0
+        EVAL "return {struct.unpack('c3', 'abcdef', 0)}" 0
+        EVAL "return {struct.unpack('c0', 'abcdef')}" 0
+        EVAL "return {struct.unpack('s', 'abcdef')}" 0
+        EVAL "return {struct.unpack('i4', 'abc')}" 0
+        EVAL "return {struct.unpack('!4bi', struct.pack('!4bi', 1, 2))}" 0
+        EVAL "return struct.size('!4bhil')" 0
+        EVAL "return struct.size('bhilc5x')" 0
+        EVAL "return struct.size('s')" 0
+        EVAL "return struct.size('c0')" 0
+        EVAL "return struct.size('?')" 0
+        EVAL "return {bit.band(255, 15), bit.bor(1, 2, 4), bit.bxor(7, 2), bit.bnot(0), bit.tobit(2^32 + 5), bit.tobit(2^31)}" 0
+        EVAL "return {bit.lshift(1, 31), bit.rshift(-1, 28), bit.arshift(-16, 2), bit.rol(1, 33), bit.ror(1, 1), bit.bswap(1), bit.lshift(1, 32)}" 0
+        EVAL "return {bit.tohex(255), bit.tohex(-1), bit.tohex(255, 2), bit.tohex(255, -4), bit.tohex(255, 0), bit.tohex(255, 100)}" 0
+        EVAL "return bit.band()" 0
+        EVAL "return bit.band('x')" 0
+        EVAL "return bit.band('12', 4)" 0
+        EVAL "return {bit.tobit(1.5), bit.tobit(2.5), bit.tobit(-1.5), bit.tobit(1e15)}" 0
+        EVAL "local r = {} for k, v in pairs(bit) do r[#r + 1] = k end for k, v in pairs(struct) do r[#r + 1] = k end for k, v in pairs(cmsgpack) do r[#r + 1] = k .. tostring(type(v) == 'string' and v) end table.sort(r) return r" 0
+        "##,
+    );
+}

@@ -1,0 +1,283 @@
+//! Clients that wait: cancelled, timed out, served in order.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::HashSet,
+    future::Future,
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use redstart_engine::{Blocked, Clock, Engine, Outcome, Reply, Session};
+
+fn args(line: &str) -> Vec<Bytes> {
+    line.split(' ')
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect()
+}
+
+fn run(session: &mut Session, line: &str) -> Reply {
+    match session.execute(&args(line)) {
+        Outcome::Reply(reply) => reply,
+        Outcome::Blocked(_) => panic!("{line} blocks"),
+    }
+}
+
+fn block(session: &mut Session, line: &str) -> Blocked {
+    match session.execute(&args(line)) {
+        Outcome::Blocked(blocked) => blocked,
+        Outcome::Reply(reply) => panic!("{line} does not block: {reply:?}"),
+    }
+}
+
+fn bulks(items: &[&str]) -> Reply {
+    Reply::Array(items.iter().map(Reply::bulk).collect())
+}
+
+#[test]
+fn an_element_taken_for_a_dropped_future_is_put_back() {
+    let engine = Engine::new();
+    let (mut waiting, mut other) = (engine.session(), engine.session());
+    for (command, refill, check, expected) in [
+        ("BLPOP l 0", "RPUSH l a b", "LRANGE l 0 -1", &["a", "b"][..]),
+        ("BRPOP l 0", "RPUSH l a b", "LRANGE l 0 -1", &["a", "b"]),
+        (
+            "BLMPOP 0 1 l RIGHT COUNT 2",
+            "RPUSH l a b c",
+            "LRANGE l 0 -1",
+            &["a", "b", "c"],
+        ),
+        (
+            "BLMOVE l m LEFT RIGHT 0",
+            "RPUSH l a b",
+            "LRANGE l 0 -1",
+            &["a", "b"],
+        ),
+        (
+            "BRPOPLPUSH l m 0",
+            "RPUSH l a b",
+            "LRANGE l 0 -1",
+            &["a", "b"],
+        ),
+        (
+            "BZPOPMIN l 0",
+            "ZADD l 1 a 2 b",
+            "ZRANGE l 0 -1",
+            &["a", "b"],
+        ),
+        (
+            "BZPOPMAX l 0",
+            "ZADD l 1 a 2 b",
+            "ZRANGE l 0 -1",
+            &["a", "b"],
+        ),
+        (
+            "BZMPOP 0 1 l MIN COUNT 2",
+            "ZADD l 1 a 2 b 3 c",
+            "ZRANGE l 0 -1",
+            &["a", "b", "c"],
+        ),
+    ] {
+        let blocked = block(&mut waiting, command);
+        run(&mut other, refill);
+        assert_ne!(
+            run(&mut other, check),
+            bulks(expected),
+            "{command} was served at once"
+        );
+        drop(blocked);
+        assert_eq!(run(&mut other, check), bulks(expected), "{command}");
+        assert_eq!(run(&mut other, "EXISTS m"), Reply::Int(0), "{command}");
+        run(&mut other, "FLUSHALL");
+    }
+}
+
+#[test]
+fn what_a_dropped_future_gives_back_goes_to_the_next_who_waits() {
+    let engine = Engine::new();
+    let (mut first, mut second, mut other) = (engine.session(), engine.session(), engine.session());
+    let dropped = block(&mut first, "BLPOP l 0");
+    let mut next = block(&mut second, "BLPOP l 0");
+    run(&mut other, "RPUSH l only");
+    assert_eq!(next.try_take(), None);
+    drop(dropped);
+    assert_eq!(next.try_take(), Some(bulks(&["l", "only"])));
+}
+
+#[test]
+fn clients_are_served_in_order_of_arrival() {
+    let engine = Engine::new();
+    let mut sessions: Vec<Session> = (0..50).map(|_| engine.session()).collect();
+    let mut waiting: Vec<Blocked> = sessions
+        .iter_mut()
+        .map(|session| block(session, "BLPOP l 0"))
+        .collect();
+    let mut pusher = engine.session();
+    for element in 0..50 {
+        run(&mut pusher, &format!("RPUSH l {element}"));
+    }
+    for (element, blocked) in waiting.iter_mut().enumerate() {
+        assert_eq!(
+            blocked.try_take(),
+            Some(bulks(&["l", &element.to_string()]))
+        );
+    }
+}
+
+#[test]
+fn random_cancellations_lose_no_element_and_double_none() {
+    let engine = Engine::new();
+    let mut pusher = engine.session();
+    let mut waiting: Vec<Blocked> = Vec::new();
+    let mut received = HashSet::new();
+    let mut seed = 0x9E37_79B9_7F4A_7C15u64;
+    let mut chance = |bound: u64| {
+        seed ^= seed << 13;
+        seed ^= seed >> 7;
+        seed ^= seed << 17;
+        seed % bound
+    };
+    let collect = |reply: Reply, received: &mut HashSet<String>| {
+        let Reply::Array(items) = reply else {
+            panic!("{reply:?}")
+        };
+        let Some(Reply::Bulk(element)) = items.get(1) else {
+            panic!("{items:?}")
+        };
+        let element = String::from_utf8(element.to_vec()).unwrap();
+        assert!(
+            received.insert(element.clone()),
+            "{element} was handed out twice"
+        );
+    };
+    let (mut pushed, mut cancelled) = (0, 0);
+    for _ in 0..100_000 {
+        match chance(8) {
+            0 => {
+                run(&mut pusher, &format!("RPUSH l{} e{pushed}", chance(3)));
+                pushed += 1;
+            }
+            1..4 if waiting.len() < 20 => {
+                let command = ["BLPOP l0 l1 0", "BRPOP l1 l2 0", "BLPOP l2 0"][chance(3) as usize];
+                match engine.session().execute(&args(command)) {
+                    Outcome::Blocked(blocked) => waiting.push(blocked),
+                    Outcome::Reply(reply) => collect(reply, &mut received),
+                }
+            }
+            4..7 if !waiting.is_empty() => {
+                drop(waiting.swap_remove(chance(waiting.len() as u64) as usize));
+                cancelled += 1;
+            }
+            7 if !waiting.is_empty() => {
+                let at = chance(waiting.len() as u64) as usize;
+                if let Some(reply) = waiting[at].try_take() {
+                    drop(waiting.swap_remove(at));
+                    collect(reply, &mut received);
+                }
+            }
+            _ => {}
+        }
+    }
+    drop(waiting);
+    for list in ["l0", "l1", "l2"] {
+        while let Reply::Bulk(element) = run(&mut pusher, &format!("LPOP {list}")) {
+            let element = String::from_utf8(element.to_vec()).unwrap();
+            assert!(
+                received.insert(element.clone()),
+                "{element} was handed out twice"
+            );
+        }
+    }
+    assert_eq!(received.len(), pushed, "after {cancelled} cancellations");
+    assert!(cancelled > 10_000);
+}
+
+#[test]
+fn advancing_the_clock_ends_waits_and_expires_keys() {
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let (mut session, mut waiting) = (engine.session(), engine.session());
+    run(&mut session, "SET k v EX 3600");
+    let mut blocked = block(&mut waiting, "BLPOP l 1800.5");
+    engine.advance(Duration::from_millis(1_800_499));
+    assert_eq!(blocked.try_take(), None);
+    assert_eq!(run(&mut session, "PTTL k"), Reply::Int(1_799_501));
+    engine.advance(Duration::from_millis(1));
+    assert_eq!(blocked.try_take(), Some(Reply::NilArray));
+    engine.advance(Duration::from_secs(1800));
+    assert_eq!(run(&mut session, "DBSIZE"), Reply::Int(0));
+}
+
+#[test]
+fn advancing_wakes_the_future() {
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let mut session = engine.session();
+    let mut call = pin!(session.call(args("BLPOP l 60")));
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(call.as_mut().poll(&mut cx).is_pending());
+    engine.advance(Duration::from_secs(61));
+    assert_eq!(call.as_mut().poll(&mut cx), Poll::Ready(Reply::NilArray));
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokios_paused_time_moves_ttls_and_timeouts() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    run(&mut session, "SET k v EX 3600");
+    let before = tokio::time::Instant::now();
+    let reply = session.call(args("BLPOP nothing 3000")).await;
+    assert_eq!(reply, Reply::NilArray);
+    let waited = before.elapsed();
+    assert!(waited >= Duration::from_secs(3000) && waited < Duration::from_secs(3001));
+    assert_eq!(run(&mut session, "TTL k"), Reply::Int(600));
+    tokio::time::advance(Duration::from_secs(601)).await;
+    assert_eq!(run(&mut session, "EXISTS k"), Reply::Int(0));
+}
+
+#[tokio::test]
+async fn a_push_wakes_a_task_that_waits() {
+    let engine = Engine::new();
+    let mut waiting = engine.session();
+    let task = tokio::spawn(async move { waiting.call(args("BLPOP l 0")).await });
+    tokio::task::yield_now().await;
+    run(&mut engine.session(), "RPUSH l a");
+    assert_eq!(task.await.unwrap(), bulks(&["l", "a"]));
+}
+
+#[tokio::test]
+async fn a_pipeline_waits_where_a_command_blocks() {
+    let engine = Engine::new();
+    let mut waiting = engine.session();
+    let task = tokio::spawn(async move {
+        let commands = ["SET a 1", "BLPOP l 0", "GET a"].map(args);
+        waiting.pipeline(&commands).await
+    });
+    while run(&mut engine.session(), "EXISTS a") == Reply::Int(0) {
+        tokio::task::yield_now().await;
+    }
+    run(&mut engine.session(), "RPUSH l x");
+    let expected = vec![Reply::OK, bulks(&["l", "x"]), Reply::bulk("1")];
+    assert_eq!(task.await.unwrap(), expected);
+}
+
+#[test]
+fn a_batch_never_waits() {
+    let engine = Engine::new();
+    let replies = engine
+        .session()
+        .execute_batch(&["BLPOP l 0", "PING"].map(args));
+    assert_eq!(replies, vec![Reply::NilArray, Reply::Status("PONG".into())]);
+}
+
+#[test]
+fn a_push_after_the_deadline_does_not_serve() {
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let (mut waiting, mut other) = (engine.session(), engine.session());
+    let mut blocked = block(&mut waiting, "BLPOP l 1");
+    engine.advance(Duration::from_secs(2));
+    run(&mut other, "RPUSH l a");
+    assert_eq!(blocked.try_take(), Some(Reply::NilArray));
+    assert_eq!(run(&mut other, "LLEN l"), Reply::Int(1));
+}

@@ -1,0 +1,192 @@
+//! Expiry, scans and transactions as seen from inside the process.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{collections::HashMap, time::Duration};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use redstart_engine::{Clock, Engine, Reply, Session};
+
+fn run(session: &mut Session, line: &str) -> Reply {
+    let args: Vec<Bytes> = line
+        .split(' ')
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect();
+    session.execute(&args).into_reply().unwrap()
+}
+
+fn scan_step(session: &mut Session, command: &str) -> (u64, Vec<String>) {
+    let text = |reply: &Reply| match reply {
+        Reply::Bulk(text) => String::from_utf8(text.to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    match run(session, command) {
+        Reply::Array(parts) => match &parts[..] {
+            [cursor, Reply::Array(items)] => (
+                text(cursor).parse().unwrap(),
+                items.iter().map(text).collect(),
+            ),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn a_scan_returns_whatever_is_there_all_the_time(
+        stable in 1usize..300,
+        volatile in 0usize..300,
+        changes in proptest::collection::vec((any::<bool>(), 0usize..600), 0..200),
+        count in 1usize..40,
+        family in 0usize..4,
+    ) {
+        let engine = Engine::new();
+        let mut session = engine.session();
+        // One table each for SCAN, HSCAN, SSCAN and ZSCAN.
+        let (add, remove, scan, stride) = [
+            ("SET {} v", "DEL {}", "SCAN", 1),
+            ("HSET h {} v", "HDEL h {}", "HSCAN h", 2),
+            ("SADD s {}", "SREM s {}", "SSCAN s", 1),
+            ("ZADD z 1 {}", "ZREM z {}", "ZSCAN z", 2),
+        ][family];
+        // Long enough that none of them is a listpack.
+        let pad = "x".repeat(70);
+        let stable_name = |at: usize| format!("stable{at}-{pad}");
+        let volatile_name = |at: usize| format!("volatile{at}-{pad}");
+        for at in 0..stable.max(volatile) {
+            if at < stable {
+                run(&mut session, &add.replace("{}", &stable_name(at)));
+            }
+            if at < volatile {
+                run(&mut session, &add.replace("{}", &volatile_name(at)));
+            }
+        }
+        let mut seen: HashMap<String, usize> = HashMap::new();
+        let mut changes = changes.into_iter();
+        let mut cursor = 0;
+        loop {
+            let (next, items) =
+                scan_step(&mut session, &format!("{scan} {cursor} COUNT {count}"));
+            for item in items.iter().step_by(stride) {
+                *seen.entry(item.clone()).or_default() += 1;
+            }
+            if next == 0 {
+                break;
+            }
+            cursor = next;
+            for (adds, at) in changes.by_ref().take(5) {
+                let command = if adds { add } else { remove };
+                run(&mut session, &command.replace("{}", &volatile_name(at)));
+            }
+        }
+        for at in 0..stable {
+            prop_assert_eq!(seen.get(&stable_name(at)), Some(&1));
+        }
+    }
+}
+
+#[test]
+fn a_key_lives_through_its_last_millisecond() {
+    let engine = Engine::builder()
+        .clock(Clock::manual_at(1_000_000_000))
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    run(&mut session, "SET k v PX 10");
+    engine.advance(Duration::from_millis(10));
+    assert_eq!(run(&mut session, "PTTL k"), Reply::Int(0));
+    assert_eq!(run(&mut session, "GET k"), Reply::bulk("v"));
+    engine.advance(Duration::from_millis(1));
+    assert_eq!(run(&mut session, "GET k"), Reply::Nil);
+}
+
+#[test]
+fn time_stands_still_within_a_transaction() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    run(&mut session, "MULTI");
+    for _ in 0..100 {
+        run(&mut session, "TIME");
+    }
+    let Reply::Array(times) = run(&mut session, "EXEC") else {
+        panic!("no replies")
+    };
+    assert!(times.iter().all(|time| *time == times[0]));
+}
+
+#[test]
+fn a_watched_key_that_expires_breaks_the_transaction() {
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let mut session = engine.session();
+    run(&mut session, "SET k v PX 100");
+    run(&mut session, "WATCH k");
+    engine.advance(Duration::from_secs(1));
+    run(&mut session, "MULTI");
+    run(&mut session, "PING");
+    assert_eq!(run(&mut session, "EXEC"), Reply::NilArray);
+}
+
+#[test]
+fn expired_keys_go_without_being_asked_for() {
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let mut session = engine.session();
+    for at in 0..1000 {
+        run(&mut session, &format!("SET k{at} v PX 100"));
+        run(&mut session, &format!("SET stay{at} v"));
+    }
+    engine.advance(Duration::from_secs(1));
+    assert_eq!(run(&mut session, "DBSIZE"), Reply::Int(1000));
+}
+
+#[test]
+fn cluster_strict_mode_refuses_keys_of_different_slots() {
+    let engine = Engine::builder().cluster_strict(true).build().unwrap();
+    let mut session = engine.session();
+    let crossed = Reply::Error("CROSSSLOT Keys in request don't hash to the same slot".into());
+    assert_eq!(run(&mut session, "MSET a 1 b 2"), crossed);
+    assert_eq!(run(&mut session, "MSET {t}a 1 {t}b 2"), Reply::OK);
+    assert_eq!(run(&mut session, "ZUNIONSTORE d 2 {t}a {t}b"), crossed);
+    assert_eq!(run(&mut session, "BLPOP {t}x u 1"), crossed);
+    assert_eq!(run(&mut session, "SORT {t}l STORE other"), crossed);
+    run(&mut session, "MULTI");
+    run(&mut session, "SET a 1");
+    run(&mut session, "SET b 1");
+    assert_eq!(run(&mut session, "EXEC"), crossed);
+    assert_eq!(run(&mut session, "EXISTS a"), Reply::Int(0));
+}
+
+#[test]
+fn a_session_that_ends_takes_its_watches_along() {
+    let engine = Engine::new();
+    let mut other = engine.session();
+    {
+        let mut session = engine.session();
+        run(&mut session, "WATCH k");
+    }
+    run(&mut other, "SET k v");
+    let mut session = engine.session();
+    run(&mut session, "WATCH k");
+    run(&mut session, "MULTI");
+    run(&mut session, "GET k");
+    assert_eq!(
+        run(&mut session, "EXEC"),
+        Reply::Array(vec![Reply::bulk("v")])
+    );
+}
+
+#[test]
+fn a_password_is_asked_for_before_anything_else() {
+    let engine = Engine::builder()
+        .password(Some("secret".into()))
+        .build()
+        .unwrap();
+    let reply = run(&mut engine.session(), "GET k");
+    assert_eq!(
+        reply,
+        Reply::Error("NOAUTH Authentication required.".into())
+    );
+}

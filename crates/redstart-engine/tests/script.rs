@@ -1,0 +1,215 @@
+//! What scripts may not do: run for ever, eat memory, reach beyond their keys or their sandbox.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use redstart_engine::{Engine, Reply, Session};
+
+fn call(session: &mut Session, words: &[&str]) -> Reply {
+    let args: Vec<Bytes> = words
+        .iter()
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect();
+    session.execute(&args).into_reply().unwrap()
+}
+
+fn error(reply: &Reply) -> &str {
+    match reply {
+        Reply::Error(text) => text,
+        other => panic!("no error but {other:?}"),
+    }
+}
+
+/// An engine whose scripts count as slow at once, and end only when killed.
+fn impatient() -> Engine {
+    Engine::builder()
+        .script_time(Duration::from_millis(20), Duration::from_secs(300))
+        .build()
+        .unwrap()
+}
+
+/// Runs a script on a thread of its own and waits until other clients are told of it.
+fn run_until_busy(engine: &Engine, script: &str) -> (thread::JoinHandle<Reply>, Session) {
+    let mut runner = engine.session();
+    let script = script.to_owned();
+    let thread = thread::spawn(move || call(&mut runner, &["EVAL", &script, "0"]));
+    let mut other = engine.session();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        match call(&mut other, &["GET", "k"]) {
+            Reply::Error(text) if text.starts_with("BUSY ") => return (thread, other),
+            _ => assert!(Instant::now() < deadline, "never busy"),
+        }
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn endless_script_makes_others_busy_and_can_be_killed() {
+    let loops = [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "while true do redis.pcall('GET', 'k') end",
+        "local f f = function() pcall(f) while true do pcall(error) end end f()",
+        "while true do xpcall(function() while true do end end, function(e) while true do end end) end",
+        "while true do local c = coroutine.create(function() while true do end end) coroutine.resume(c) end",
+        "while true do coroutine.wrap(function() pcall(function() while true do end end) end)() end",
+    ];
+    for script in loops {
+        let engine = impatient();
+        let (thread, mut other) = run_until_busy(&engine, script);
+        assert_eq!(call(&mut other, &["SCRIPT", "KILL"]), Reply::OK, "{script}");
+        let reply = thread.join().unwrap();
+        assert!(
+            error(&reply).starts_with("ERR Script killed by user with SCRIPT KILL..."),
+            "{script}: {reply:?}"
+        );
+        assert_eq!(call(&mut other, &["GET", "k"]), Reply::Nil);
+        assert_eq!(
+            error(&call(&mut other, &["SCRIPT", "KILL"])),
+            "NOTBUSY No scripts in execution right now."
+        );
+        assert_eq!(
+            call(&mut other, &["EVAL", "return 7", "0"]),
+            Reply::Int(7),
+            "{script}"
+        );
+    }
+}
+
+#[test]
+fn script_that_wrote_cannot_be_killed_but_ends_at_the_limit() {
+    let engine = Engine::builder()
+        .script_time(Duration::from_millis(20), Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let script =
+        "redis.call('SET', 'k', 1) while true do pcall(function() while true do end end) end";
+    let (thread, mut other) = run_until_busy(&engine, script);
+    let reply = call(&mut other, &["SCRIPT", "KILL"]);
+    assert!(error(&reply).starts_with("UNKILLABLE "), "{reply:?}");
+    let reply = thread.join().unwrap();
+    assert!(
+        error(&reply).contains("longer than is allowed"),
+        "{reply:?}"
+    );
+    assert_eq!(call(&mut other, &["GET", "k"]), Reply::bulk("1"));
+}
+
+#[test]
+fn script_that_eats_memory_fails_and_the_engine_goes_on() {
+    let engine = Engine::builder().script_memory(32 << 20).build().unwrap();
+    let mut session = engine.session();
+    for script in [
+        "local t = {} for i = 1, 1e9 do t[i] = 'x' .. i end",
+        "local s = 'x' while true do s = s .. s end",
+        "return string.rep('x', 2^30)",
+        "local ok, text = pcall(string.rep, 'x', 2^30) return redis.error_reply(text)",
+    ] {
+        let reply = call(&mut session, &["EVAL", script, "0"]);
+        assert!(reply.is_error(), "{script}: {reply:?}");
+        assert_eq!(
+            call(&mut session, &["EVAL", "return 7", "0"]),
+            Reply::Int(7),
+            "{script}"
+        );
+    }
+}
+
+#[test]
+fn strict_scripts_touch_only_the_keys_they_declared() {
+    let engine = Engine::builder().cluster_strict(true).build().unwrap();
+    let mut session = engine.session();
+    let set = "return redis.call('SET', KEYS[1], 1)";
+    assert_eq!(call(&mut session, &["EVAL", set, "1", "a"]), Reply::OK);
+    let sneaky = "return redis.call('SET', 'b', 1)";
+    let reply = call(&mut session, &["EVAL", sneaky, "1", "a"]);
+    assert!(error(&reply).contains("not among its KEYS"), "{reply:?}");
+    let reply = call(&mut session, &["EVAL", set, "2", "a", "b"]);
+    assert!(error(&reply).starts_with("CROSSSLOT"), "{reply:?}");
+    let tagged = "return redis.call('GET', '{a}2')";
+    let reply = call(&mut session, &["EVAL", tagged, "1", "{a}1"]);
+    assert!(error(&reply).contains("not among its KEYS"), "{reply:?}");
+    let flagged = "#!lua flags=no-cluster\nreturn 1";
+    let reply = call(&mut session, &["EVAL", flagged, "0"]);
+    assert!(error(&reply).contains("no-cluster"), "{reply:?}");
+}
+
+#[test]
+fn scripts_leave_nothing_behind_for_one_another() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    for script in [
+        "redis.call = function() return 'mine' end",
+        "getmetatable('').__index = function() return 'mine' end",
+        "getmetatable(redis).__index.call = nil",
+        "getmetatable(_G).__index = nil",
+        "getmetatable(_G).__newindex = nil",
+        "rawset(_G, 'leak', 1)",
+        "rawset(redis, 'call', 1)",
+        "setmetatable(_G, nil)",
+        "setmetatable(string, {})",
+        "setmetatable(getmetatable(''), nil)",
+        "string.format = nil",
+        "leak = 1",
+        "_G.leak = 1",
+        "loadstring('leak = 1')()",
+        "local f = load(function() return nil end) leak = f",
+        "coroutine.wrap(function() leak = 1 end)()",
+        "error(setmetatable({}, {__tostring = function() return 'x' end}))",
+        "for k in pairs(_G) do _G[k] = nil end",
+        "KEYS = nil",
+        "cjson.decode = nil",
+    ] {
+        let reply = call(&mut session, &["EVAL", script, "0"]);
+        assert!(reply.is_error(), "{script}: {reply:?}");
+        let check = "return {redis.call('GET', 'k'), ('x'):rep(2), string.format('%d', 3), cjson.encode(KEYS), pcall(function() return leak end)}";
+        assert_eq!(
+            call(&mut session, &["EVAL", check, "0"]),
+            Reply::Array(vec![
+                Reply::Nil,
+                Reply::bulk("xx"),
+                Reply::bulk("3"),
+                Reply::bulk("{}"),
+                Reply::Nil,
+                Reply::bulk(
+                    "user_script:1: Script attempted to access nonexistent global variable 'leak'"
+                ),
+            ]),
+            "{script}"
+        );
+    }
+}
+
+#[test]
+fn bytecode_is_not_loaded() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let script = "return loadstring(string.dump(function() return 1 end))";
+    assert_eq!(call(&mut session, &["EVAL", script, "0"]), Reply::Nil);
+    let script = "local d = string.dump(function() return 1 end) local n = 0 \
+                  return load(function() n = n + 1 return d:sub(n, n) end)";
+    assert_eq!(call(&mut session, &["EVAL", script, "0"]), Reply::Nil);
+}
+
+#[test]
+fn deeply_nested_replies_are_cut_off() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let mut reply = call(
+        &mut session,
+        &["EVAL", "local t = {} t[1] = t return t", "0"],
+    );
+    let mut depth = 0;
+    while let Reply::Array(items) = reply {
+        reply = items.into_iter().next().unwrap();
+        depth += 1;
+    }
+    assert_eq!(error(&reply), "ERR reached lua stack limit");
+    assert!(depth > 100);
+}

@@ -1,0 +1,201 @@
+//! Drawing members by weight, while weights change.
+//!
+//! # Promise
+//!
+//! - A member is drawn with a chance of exactly its weight over the sum of all weights.
+//! - Setting a weight, removing a member and a draw touch O(log n) numbers: the weights are the leaves of a
+//!   tree of sums (a Fenwick tree), kept in a hash.
+//! - [`pick_many`](WeightedChoice::pick_many) without replacement draws each member at most once, as if the drawn one
+//!   were removed before the next draw, and changes nothing.
+//! - Weights are whole numbers, so the sums are exact however often they change.
+//!
+//! # Not promised
+//!
+//! A draw whose reply was lost is simply drawn again: draws change nothing.
+//!
+//! # Keys and cost
+//!
+//! `<ns>:weighted:{<name>}:…` with the parts `member` (place → name), `place` (name → place), `weight`, `tree` (sums),
+//! `meta` and `free` (places to use again). Each call is one round trip. While the store is down every call
+//! fails.
+//!
+//! Operations: `weighted.set`, `weighted.remove`, `weighted.pick`, `weighted.total`.
+
+use super::check_member;
+use crate::{
+    error::{Error, Result},
+    key::{Entity, Keys},
+    observe,
+    script::{Call, Script},
+    store::Store,
+};
+
+static SET: Script = Script::new("weighted.set", include_str!("weighted/set.lua"));
+static PICK: Script = Script::new("weighted.pick", include_str!("weighted/pick.lua"));
+
+/// Whether a member may be drawn more than once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replacement {
+    /// Each draw is from all members.
+    With,
+    /// A member that was drawn is out for the rest of the call.
+    Without,
+}
+
+/// Members with weights. See the [module](self).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use redstart::{Store, ranking::{WeightedChoice, weighted::Replacement}};
+/// let store = Store::connect("memory://").await?;
+/// let loot = WeightedChoice::new(&store, "game", "loot")?;
+///
+/// loot.set("common", 90).await?;
+/// loot.set("rare", 10).await?;
+/// assert!(loot.pick().await?.is_some());
+///
+/// let all = loot.pick_many(5, Replacement::Without).await?;
+/// assert_eq!(all.len(), 2); // there are only two
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct WeightedChoice {
+    store: Store,
+    entity: Entity,
+}
+
+impl WeightedChoice {
+    /// The largest weight.
+    pub const MAX_WEIGHT: u64 = 1 << 40;
+    /// The most draws of one call.
+    pub const MAX_PICKS: u32 = 1000;
+
+    /// The members called `name`.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad name.
+    pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
+        let entity = Keys::new(namespace, "weighted")?.entity(name)?;
+        Ok(Self {
+            store: store.clone(),
+            entity,
+        })
+    }
+
+    /// Gives a member a weight; returns the one it had.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an empty or long member, a weight of 0 or over
+    /// [`MAX_WEIGHT`](Self::MAX_WEIGHT), or if the sum of all weights would pass 2⁵⁰; otherwise those of the
+    /// [store](Store::query).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the member has the old weight or the new one.
+    pub async fn set(&self, member: &str, weight: u64) -> Result<Option<u64>> {
+        if !(1..=Self::MAX_WEIGHT).contains(&weight) {
+            return Err(Error::config(format!(
+                "a weight is between 1 and {}, not {weight}",
+                Self::MAX_WEIGHT
+            )));
+        }
+        self.change(member, weight, "weighted.set").await
+    }
+
+    /// Removes a member; returns the weight it had.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an empty or long member; otherwise those of the
+    /// [store](Store::query).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the member is there or not.
+    pub async fn remove(&self, member: &str) -> Result<Option<u64>> {
+        self.change(member, 0, "weighted.remove").await
+    }
+
+    async fn change(
+        &self,
+        member: &str,
+        weight: u64,
+        operation: &'static str,
+    ) -> Result<Option<u64>> {
+        check_member(member)?;
+        observe::operation(operation, self.entity.namespace(), async {
+            let call = self.parts(SET.on(&self.entity)).arg(member).arg(weight);
+            match call.run::<Option<i64>>(&self.store).await? {
+                Some(-1) => Err(Error::config("the sum of all weights would be too large")),
+                old => Ok(old.and_then(|old| u64::try_from(old).ok())),
+            }
+        })
+        .await
+    }
+
+    /// Draws one member; `None` if there is none.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [store](Store::query).
+    pub async fn pick(&self) -> Result<Option<String>> {
+        Ok(self.pick_many(1, Replacement::With).await?.pop())
+    }
+
+    /// Draws `n` members in one step.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if `n` is over [`MAX_PICKS`](Self::MAX_PICKS); otherwise those of the
+    /// [store](Store::query).
+    pub async fn pick_many(&self, n: u32, replacement: Replacement) -> Result<Vec<String>> {
+        if n > Self::MAX_PICKS {
+            return Err(Error::config(format!(
+                "at most {} draws at once",
+                Self::MAX_PICKS
+            )));
+        }
+        if n == 0 {
+            return Ok(Vec::new());
+        }
+        observe::operation("weighted.pick", self.entity.namespace(), async {
+            let mut call = self.parts(PICK.on(&self.entity));
+            call = call.arg(match replacement {
+                Replacement::With => "with",
+                Replacement::Without => "without",
+            });
+            // Chance comes from here: Lua's own generator starts the same in every script.
+            for _ in 0..n {
+                call = call.arg(rand::random::<u64>() >> 11);
+            }
+            call.idempotent().run(&self.store).await
+        })
+        .await
+    }
+
+    /// How many members there are and the sum of their weights.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [store](Store::query).
+    pub async fn total(&self) -> Result<(u64, u64)> {
+        observe::operation("weighted.total", self.entity.namespace(), async {
+            let mut cmd = redis::cmd("HMGET");
+            cmd.arg(self.entity.part("meta")).arg("count").arg("total");
+            let (count, total): (Option<u64>, Option<u64>) = self.store.query(&cmd).await?;
+            Ok((count.unwrap_or(0), total.unwrap_or(0)))
+        })
+        .await
+    }
+
+    fn parts<'a>(&self, call: Call<'a>) -> Call<'a> {
+        call.part("member")
+            .part("place")
+            .part("weight")
+            .part("tree")
+            .part("meta")
+            .part("free")
+    }
+}

@@ -1,0 +1,7 @@
+//! Counters, windows, unique visitors, check-ins and activity.
+
+mod activity;
+mod check_ins;
+mod counter;
+mod uniques;
+mod windowed;

@@ -1,0 +1,256 @@
+use std::{collections::BTreeMap, time::Duration};
+
+use jiff::{Timestamp, civil::date, tz::TimeZone};
+use proptest::prelude::*;
+use redstart::{
+    Store,
+    ranking::{Leaderboard, Order, Period, Policy, Ties, leaderboard::Submitted},
+};
+use redstart_testkit::{Backend, matrix, scale};
+
+const RETAIN: Duration = Duration::from_secs(8 * 86400);
+
+/// A board as a list that is sorted anew for every question.
+#[derive(Default)]
+struct Model {
+    /// Score, and the number of the submission that reached it.
+    members: BTreeMap<String, (f64, u64)>,
+    submissions: u64,
+}
+
+impl Model {
+    fn submit(&mut self, member: &str, score: f64, policy: Policy, order: Order) {
+        let old = self.members.get(member).map(|(score, _)| *score);
+        let new = match (old, policy) {
+            (None, _) | (_, Policy::Last) => score,
+            (Some(old), Policy::Sum) => old + score,
+            (Some(old), Policy::Best) if order == Order::HighestFirst => old.max(score),
+            (Some(old), Policy::Best) => old.min(score),
+        };
+        if old != Some(new) {
+            self.submissions += 1;
+            self.members
+                .insert(member.to_owned(), (new, self.submissions));
+        }
+    }
+
+    /// `(rank, member, score)`, the best first.
+    fn list(&self, ties: Ties, order: Order) -> Vec<(u64, String, f64)> {
+        let mut rows: Vec<(&String, f64, u64)> = self
+            .members
+            .iter()
+            .map(|(member, (score, at))| (member, *score, *at))
+            .collect();
+        rows.sort_by(|a, b| {
+            let scores = match order {
+                Order::HighestFirst => b.1.total_cmp(&a.1),
+                Order::LowestFirst => a.1.total_cmp(&b.1),
+            };
+            let names = match order {
+                Order::HighestFirst => b.0.cmp(a.0),
+                Order::LowestFirst => a.0.cmp(b.0),
+            };
+            match ties {
+                Ties::EarliestFirst { .. } => scores.then(a.2.cmp(&b.2)),
+                _ => scores.then(names),
+            }
+        });
+        let mut list: Vec<(u64, String, f64)> = Vec::new();
+        for (place, (member, score, _)) in (1..).zip(rows) {
+            let rank = match (list.last(), ties) {
+                (_, Ties::EarliestFirst { .. }) | (None, _) => place,
+                (Some((rank, _, above)), _) if *above == score => *rank,
+                (Some((rank, _, _)), Ties::Dense) => rank + 1,
+                (Some(_), _) => place,
+            };
+            list.push((rank, member.clone(), score));
+        }
+        list
+    }
+}
+
+fn rows(entries: Vec<redstart::ranking::leaderboard::Entry>) -> Vec<(u64, String, f64)> {
+    entries
+        .into_iter()
+        .map(|e| (e.rank, e.member, e.score))
+        .collect()
+}
+
+#[test]
+fn every_rule_equals_the_model() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let store = runtime
+        .block_on(Store::connect("memory://?cluster_strict=1"))
+        .expect("a store");
+    let boards = std::cell::Cell::new(0);
+    let order = prop_oneof![Just(Order::HighestFirst), Just(Order::LowestFirst)];
+    let ties = prop_oneof![
+        Just(Ties::EarliestFirst { max_points: 1000 }),
+        Just(Ties::Competition),
+        Just(Ties::Dense)
+    ];
+    let policy = prop_oneof![Just(Policy::Best), Just(Policy::Last), Just(Policy::Sum)];
+    let step = (0..12u8, 0..8u16, policy, prop::bool::weighted(0.1));
+    let cases = scale(80, "LEADERBOARD_CASES") as u32;
+    proptest!(ProptestConfig::with_cases(cases), |(order in order, ties in ties, steps in prop::collection::vec(step, 1..60))| {
+        boards.set(boards.get() + 1);
+        runtime.block_on(async {
+            let board = Leaderboard::builder(&store, "model", &format!("b{}", boards.get()))
+                .order(order).ties(ties).build().expect("a board");
+            let all = board.current().await.expect("a period");
+            let mut model = Model::default();
+            for (member, score, policy, remove) in steps {
+                let member = format!("m{member}");
+                if remove {
+                    let was = model.members.remove(&member).is_some();
+                    prop_assert_eq!(board.remove(&all, &member).await.expect("an answer"), was);
+                    continue;
+                }
+                let previous = model.members.get(&member).map(|(score, _)| *score);
+                model.submit(&member, f64::from(score), policy, order);
+                let placed = board.submit(&member, f64::from(score), policy).await.expect("an answer");
+                let list = model.list(ties, order);
+                let (rank, _, score) = list.iter().find(|(_, m, _)| *m == member).expect("it was placed");
+                prop_assert_eq!((placed.rank, placed.score, placed.previous), (*rank, *score, previous));
+            }
+            let list = model.list(ties, order);
+            prop_assert_eq!(board.len(&all).await.expect("an answer"), list.len() as u64);
+            prop_assert_eq!(rows(board.top(&all, 100).await.expect("an answer")), list.clone());
+            for (place, (rank, member, score)) in list.iter().enumerate() {
+                let entry = board.rank(&all, member).await.expect("an answer").expect("on the board");
+                prop_assert_eq!((entry.rank, entry.score), (*rank, *score));
+                let around = rows(board.around(&all, member, 2).await.expect("an answer"));
+                prop_assert_eq!(&around, &list[place.saturating_sub(2)..(place + 3).min(list.len())]);
+            }
+            let page = rows(board.page(&all, 3, 4).await.expect("an answer"));
+            prop_assert_eq!(&page, &list[3.min(list.len())..7.min(list.len())]);
+            Ok(())
+        })?;
+    });
+}
+
+matrix! {
+    async fn concurrent_ties_are_in_the_order_of_their_submission(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let board = Leaderboard::builder(&store, backend.namespace(), "race")
+            .ties(Ties::EarliestFirst { max_points: 100 })
+            .build()?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..64 {
+            let board = board.clone();
+            tasks.spawn(async move {
+                let member = format!("m{n}");
+                let placed = board.submit(&member, 7.0, Policy::Best).await?;
+                // Repeating a score does not lose the place.
+                board.submit(&member, 7.0, Policy::Best).await?;
+                board.submit(&member, 3.0, Policy::Best).await?;
+                Ok::<_, redstart::Error>((placed.rank, member))
+            });
+        }
+        let mut placed = Vec::new();
+        while let Some(ended) = tasks.join_next().await {
+            placed.push(ended??);
+        }
+        // With equal scores everybody is placed last at first, so the ranks are the order of submission.
+        placed.sort();
+        let all = board.current().await?;
+        let list: Vec<(u64, String)> =
+            board.top(&all, 64).await?.into_iter().map(|e| (e.rank, e.member)).collect();
+        assert_eq!(list, placed);
+        assert_eq!(placed.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), (1..=64).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    async fn no_key_of_a_period_is_without_expiry(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for (n, ties) in [Ties::EarliestFirst { max_points: 9 }, Ties::Competition, Ties::Dense].into_iter().enumerate() {
+            let board = Leaderboard::builder(&store, backend.namespace(), &format!("b{n}"))
+                .ties(ties)
+                .period(Period::Day, TimeZone::UTC, RETAIN)
+                .build()?;
+            for score in [1.0, 2.0, 2.0] {
+                board.submit("a", score, Policy::Last).await?;
+                board.submit("b", score, Policy::Last).await?;
+            }
+            let day = board.current().await?;
+            let end = day.end().expect("a day ends").as_millisecond() + RETAIN.as_millis() as i64;
+            let keys = store.scan(&format!("{}:*b{n}*", backend.namespace())).await?;
+            assert!(!keys.is_empty());
+            for key in keys {
+                assert_eq!(store.query::<i64>(redis::cmd("PEXPIRETIME").arg(&key)).await?, end, "{key}");
+            }
+        }
+        Ok(())
+    }
+
+    async fn a_closed_period_takes_nothing(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let board = Leaderboard::builder(&store, backend.namespace(), "b")
+            .period(Period::Week, TimeZone::UTC, RETAIN)
+            .build()?;
+        let long_ago = board.period_at("2020-01-01T00:00:00Z".parse::<Timestamp>()?)?;
+        let far_away = board.period_at("2060-01-01T00:00:00Z".parse::<Timestamp>()?)?;
+        for period in [&long_ago, &far_away] {
+            assert_eq!(board.submit_to(period, "a", 1.0, Policy::Best).await?, Submitted::Closed);
+        }
+        assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
+        let current = board.current().await?;
+        assert!(board.submit_to(&current, "a", 1.0, Policy::Best).await?.placed().is_some());
+        Ok(())
+    }
+
+    async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let build = |ties| Leaderboard::builder(&store, backend.namespace(), "b").ties(ties).build();
+        assert!(build(Ties::EarliestFirst { max_points: 1 << 40 }).unwrap_err().is_config());
+        assert!(Leaderboard::builder(&store, "x", "").build().unwrap_err().is_config());
+        let board = build(Ties::Competition)?;
+        for score in [f64::NAN, f64::INFINITY, f64::NEG_INFINITY] {
+            assert!(board.submit("a", score, Policy::Best).await.unwrap_err().is_config());
+        }
+        let long = "x".repeat(513);
+        for member in ["", &long] {
+            assert!(board.submit(member, 1.0, Policy::Best).await.unwrap_err().is_config());
+        }
+        let by_time = build(Ties::EarliestFirst { max_points: 10 })?;
+        for score in [0.5, -1.0, 11.0] {
+            assert!(by_time.submit("a", score, Policy::Best).await.unwrap_err().is_config());
+        }
+        by_time.submit("a", 8.0, Policy::Best).await?;
+        assert!(by_time.submit("a", 3.0, Policy::Sum).await.unwrap_err().is_config());
+        let all = by_time.current().await?;
+        assert_eq!(by_time.rank(&all, "a").await?.map(|entry| entry.score), Some(8.0));
+        assert_eq!(by_time.submit("a", -8.0, Policy::Sum).await?.score, 0.0);
+        Ok(())
+    }
+}
+
+/// The engine's clock walks through years of days; the client's own clock stays where it is.
+#[tokio::test]
+async fn the_servers_clock_decides_the_period_whatever_the_clients_says() -> anyhow::Result<()> {
+    let store = Store::connect("memory://?cluster_strict=1").await?;
+    let zone = TimeZone::get("America/New_York")?;
+    let board = Leaderboard::builder(&store, "walk", "daily")
+        .period(Period::Day, zone.clone(), Duration::from_secs(3 * 86400))
+        .build()?;
+    for _ in 0..scale(60, "LEADERBOARD_DAYS") {
+        let before = board.current().await?;
+        board.submit("a", 1.0, Policy::Sum).await?;
+        let now = Timestamp::from_microsecond(store.time().await?.as_micros() as i64)?;
+        assert_eq!(
+            before.label(),
+            now.to_zoned(zone.clone()).date().to_string()
+        );
+        assert_eq!(board.len(&before).await?, 1);
+        // Three days are kept, beside the one that runs.
+        assert!(store.scan("walk:*").await?.len() <= 5);
+        store.advance(Duration::from_secs(86400))?;
+    }
+    store.advance(Duration::from_secs(4 * 86400))?;
+    assert_eq!(store.scan("walk:*").await?.len(), 0);
+    assert_eq!(
+        Period::Week.of(date(2027, 1, 1), &zone)?.label(),
+        "2026-W53"
+    );
+    Ok(())
+}

@@ -1,0 +1,5 @@
+//! Leaderboards, sharded leaderboards, weighted choice.
+
+mod leaderboard;
+mod sharded;
+mod weighted;

@@ -1,0 +1,162 @@
+use std::collections::BTreeMap;
+
+use rand::RngExt as _;
+use redstart::{
+    Store,
+    ranking::{Order, Policy, ShardedLeaderboard},
+};
+use redstart_testkit::{Backend, Cluster, Kind, matrix, scale};
+
+/// `(rank, member, score)`, the best first.
+fn list(members: &BTreeMap<String, f64>, order: Order) -> Vec<(u64, String, f64)> {
+    let mut rows: Vec<(f64, &String)> = members
+        .iter()
+        .map(|(member, score)| (*score, member))
+        .collect();
+    rows.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(b.1)));
+    if order == Order::HighestFirst {
+        rows.reverse();
+    }
+    let mut list: Vec<(u64, String, f64)> = Vec::with_capacity(rows.len());
+    for (place, (score, member)) in (1..).zip(rows) {
+        let rank = match list.last() {
+            Some((rank, _, above)) if *above == score => *rank,
+            _ => place,
+        };
+        list.push((rank, member.clone(), score));
+    }
+    list
+}
+
+fn rows(entries: Vec<redstart::ranking::leaderboard::Entry>) -> Vec<(u64, String, f64)> {
+    entries
+        .into_iter()
+        .map(|e| (e.rank, e.member, e.score))
+        .collect()
+}
+
+async fn check(
+    store: &Store,
+    namespace: &str,
+    order: Order,
+    size: u64,
+    shards: u32,
+) -> anyhow::Result<()> {
+    let board = ShardedLeaderboard::new(store, namespace, &format!("{order:?}"), shards, order)?;
+    // Heavy ties: a thousand members to a score.
+    let scores = (size / 1000).max(3);
+    let model: BTreeMap<String, f64> = {
+        let mut rng = rand::rng();
+        (0..size)
+            .map(|n| (format!("member-{n}"), rng.random_range(0..scores) as f64))
+            .collect()
+    };
+    let all: Vec<(&str, f64)> = model
+        .iter()
+        .map(|(member, score)| (member.as_str(), *score))
+        .collect();
+    for chunk in all.chunks(20_000) {
+        assert_eq!(
+            board
+                .submit_many(chunk.iter().copied(), Policy::Last)
+                .await?,
+            chunk.len() as u64
+        );
+    }
+    assert_eq!(board.len().await?, size);
+    let list = list(&model, order);
+    assert_eq!(rows(board.top(50).await?), list[..50.min(list.len())]);
+    let places: Vec<usize> = {
+        let mut rng = rand::rng();
+        let mut places: Vec<usize> = (0..scale(6, "SHARDED_PLACES"))
+            .map(|_| rng.random_range(0..list.len()))
+            .collect();
+        places.extend([0, 1, list.len() - 1, list.len() / 2]);
+        places
+    };
+    for place in places {
+        let (rank, member, score) = &list[place];
+        let entry = board.rank(member).await?.expect("on the board");
+        assert_eq!((entry.rank, entry.score), (*rank, *score));
+        let page = rows(board.page(place as u64, 7).await?);
+        assert_eq!(
+            page,
+            list[place..(place + 7).min(list.len())],
+            "page at {place}"
+        );
+        let around = rows(board.around(member, 3).await?);
+        assert_eq!(
+            around,
+            list[place.saturating_sub(3)..(place + 4).min(list.len())],
+            "around {place}"
+        );
+    }
+    assert!(board.page(size + 5, 3).await?.is_empty());
+    assert!(board.around("nobody", 3).await?.is_empty());
+    assert!(board.rank("nobody").await?.is_none());
+    Ok(())
+}
+
+matrix! {
+    async fn ranks_pages_and_neighbours_equal_one_board_with_all_members(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let size = scale(3000, "SHARDED_MEMBERS");
+        for order in [Order::HighestFirst, Order::LowestFirst] {
+            check(&store, backend.namespace(), order, size, 25).await?;
+        }
+        Ok(())
+    }
+
+    async fn policies_hold_in_every_shard(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let board = ShardedLeaderboard::new(&store, backend.namespace(), "b", 4, Order::LowestFirst)?;
+        assert_eq!(board.submit("a", 5.0, Policy::Best).await?.score, 5.0);
+        let better = board.submit("a", 3.0, Policy::Best).await?;
+        assert_eq!((better.score, better.previous), (3.0, Some(5.0)));
+        assert_eq!(board.submit("a", 9.0, Policy::Best).await?.score, 3.0);
+        assert_eq!(board.submit("a", 9.0, Policy::Last).await?.score, 9.0);
+        assert_eq!(board.submit("a", -1.5, Policy::Sum).await?.score, 7.5);
+        assert!(board.remove("a").await? && !board.remove("a").await?);
+        assert!(board.is_empty().await?);
+        Ok(())
+    }
+
+    async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for shards in [0, ShardedLeaderboard::MAX_SHARDS + 1] {
+            assert!(ShardedLeaderboard::new(&store, "x", "b", shards, Order::HighestFirst).unwrap_err().is_config());
+        }
+        let board = ShardedLeaderboard::new(&store, backend.namespace(), "b", 4, Order::HighestFirst)?;
+        assert!(board.submit("a", f64::NAN, Policy::Last).await.unwrap_err().is_config());
+        assert!(board.submit("", 1.0, Policy::Last).await.unwrap_err().is_config());
+        let many = board.submit_many([("a", 1.0), ("b", f64::INFINITY)], Policy::Last).await;
+        assert!(many.unwrap_err().is_config());
+        assert!(board.is_empty().await?);
+        assert!(board.top(ShardedLeaderboard::MAX_PAGE + 1).await.unwrap_err().is_config());
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_shard_that_does_not_answer_is_an_error_not_a_smaller_sum() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let board = ShardedLeaderboard::new(&store, "app", "b", 30, Order::HighestFirst)?;
+    let members: Vec<String> = (0..300).map(|n| format!("m{n}")).collect();
+    board
+        .submit_many(members.iter().map(|m| (m.as_str(), 1.0)), Policy::Last)
+        .await?;
+    // A member whose own shard is not on the node that dies.
+    let mut witness = None;
+    for member in &members {
+        if board.rank(member).await?.is_some() {
+            witness = Some(member.clone());
+        }
+    }
+    cluster.node(0).kill9();
+    let witness = witness.expect("a member");
+    assert!(board.len().await.is_err());
+    assert!(board.rank(&witness).await.is_err());
+    assert!(board.top(3).await.is_err());
+    Ok(())
+}
