@@ -2,6 +2,8 @@
 //!
 //! | module | what it is for |
 //! |---|---|
+//! | [`breaker`] | a dependency that fails is left alone for a while, by the whole fleet |
 //! | [`idempotency`] | a request that comes twice is carried out once and answered twice |
 
+pub mod breaker;
 pub mod idempotency;
