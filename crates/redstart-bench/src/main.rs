@@ -4,6 +4,7 @@
 //! measure.rs   rounds that alternate between the contestants, and the table of ratios
 //! store.rs     the cost of the seam
 //! engine.rs    the embedded engine against a server on loopback
+//! limiting.rs  the token bucket against the script that people paste
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
 //! ```
 //!
@@ -17,6 +18,7 @@ use std::{future::Future, pin::Pin};
 use clap::Parser;
 
 mod engine;
+mod limiting;
 mod locking;
 mod measure;
 mod store;
@@ -28,6 +30,7 @@ type Run = for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = anyhow::Resu
 const FAMILIES: &[(&str, Run)] = &[
     ("store", |bench| Box::pin(store::run(bench))),
     ("engine", |bench| Box::pin(engine::run(bench))),
+    ("limiting", |bench| Box::pin(limiting::run(bench))),
     ("locking", |bench| Box::pin(locking::run(bench))),
 ];
 
