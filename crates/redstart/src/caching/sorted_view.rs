@@ -328,7 +328,12 @@ impl SortedView {
         }
         match call.idempotent().run::<i64>(&settings.store).await {
             Ok(stored) => Ok(stored >= 0),
-            Err(error) if error.to_string().contains("denied in cluster mode") => {
+            Err(error)
+                if error
+                    .to_string()
+                    .to_lowercase()
+                    .contains("denied in cluster mode") =>
+            {
                 self.build_here(token).await
             }
             Err(error) => Err(error),

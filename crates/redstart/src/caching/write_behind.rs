@@ -291,7 +291,7 @@ where
 /// let store = Store::connect("memory://").await?;
 /// let sink = SqlSink::connect("sqlite::memory:", "views").await?.column("count", |n: &u64| (*n).into());
 /// sink.create_tables().await?;
-/// let views = WriteBehind::<str, u64, _>::builder(&store, "views").build(sink)?;
+/// let views = WriteBehind::<str, u64>::builder(&store, "views").build(sink)?;
 /// let worker = views.work()?;
 ///
 /// assert!(matches!(views.put("home", &41).await?, Put::Accepted(_)));
@@ -303,7 +303,7 @@ where
 /// # Ok(()) }
 /// # #[cfg(not(feature = "sqlite"))] fn main() {}
 /// ```
-pub struct WriteBehind<K: ?Sized, V, S, C = Postcard> {
+pub struct WriteBehind<K: ?Sized, V, S = (), C = Postcard> {
     inner: Arc<Inner<V, C>>,
     sink: Arc<S>,
     key: PhantomData<fn(&K)>,
@@ -319,11 +319,10 @@ impl<K: ?Sized, V, S, C> Clone for WriteBehind<K, V, S, C> {
     }
 }
 
-impl<K, V, S> WriteBehind<K, V, S, Postcard>
+impl<K, V> WriteBehind<K, V, (), Postcard>
 where
     K: CacheKey + ?Sized,
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
-    S: Sink<V>,
 {
     /// Starts to set one up in a namespace of the store.
     pub fn builder(store: &Store, namespace: &str) -> WriteBehindBuilder<K, V, Postcard> {
