@@ -75,7 +75,7 @@ impl Codec for Json {
 /// ```
 /// use redstart::codec::{Envelope, Json, Opened, Postcard};
 ///
-/// let bytes = Envelope::seal::<Postcard, _>(3, &("tea", 7))?;
+/// let bytes = Envelope::seal::<Postcard, _>(3, &("tea", 7u32))?;
 /// assert!(matches!(Envelope::open::<Postcard, (String, u32)>(3, &bytes)?, Opened::Value((_, 7))));
 /// // Another schema, another codec or foreign bytes are told apart, not misread.
 /// assert!(matches!(Envelope::open::<Postcard, (String, u32)>(4, &bytes)?, Opened::Foreign));

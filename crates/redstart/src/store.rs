@@ -103,7 +103,7 @@ pub(crate) enum Backend {
     #[cfg(feature = "engine")]
     Embedded(embedded::Embedded),
     Server(Server),
-    Cluster(Cluster),
+    Cluster(Box<Cluster>),
     /// Connections that the application already had.
     Manager(ConnectionManager),
     ForeignCluster(ClusterConnection),
@@ -231,7 +231,9 @@ impl Builder {
                 Backend::Server(Server::new(Dial::sentinel(sentinels, master, settings)))
             }
             // The slot table is needed before anything can be sent, so a cluster is never lazy.
-            Target::Cluster { seeds } => Backend::Cluster(Cluster::connect(seeds, settings).await?),
+            Target::Cluster { seeds } => {
+                Backend::Cluster(Box::new(Cluster::connect(seeds, settings).await?))
+            }
         };
         let store = Store::new(backend, deadline);
         if self.wait_for_server {
@@ -536,6 +538,12 @@ impl Store {
             Backend::Embedded(_) => true,
             _ => false,
         }
+    }
+
+    /// Whether both are clones of one store.
+    #[cfg(feature = "locking")]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 
     /// Whether this is a Cluster.

@@ -125,7 +125,7 @@ impl CheckIns {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a bad namespace or a lifetime of zero.
+    /// [`is_config`](crate::Error::is_config) for a bad namespace or a lifetime of zero.
     pub fn new(store: &Store, namespace: &str, keep: Keep) -> Result<Self> {
         Ok(Self {
             store: store.clone(),
@@ -138,7 +138,7 @@ impl CheckIns {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a date that is not between 2000 and 2199; otherwise those of the
+    /// [`is_config`](crate::Error::is_config) for a date that is not between 2000 and 2199; otherwise those of the
     /// [store](Store::query).
     ///
     /// # Cancel safety

@@ -16,7 +16,7 @@ matrix! {
         let visitors = Uniques::new(&store, backend.namespace(), Keep::Forever)?;
         let first = date(2026, 12, 28);
         for day in 0..7 {
-            let ids = [format!("every-day"), format!("only-{day}")];
+            let ids = ["every-day".to_owned(), format!("only-{day}")];
             assert_eq!(visitors.add("m", first + day.days(), &ids).await?, Recorded::New);
             assert_eq!(visitors.add("m", first + day.days(), &ids).await?, Recorded::Known);
         }

@@ -1,0 +1,379 @@
+//! Jobs by the calendar.
+//!
+//! The entries are kept in the queue; every worker of the queue looks after them. Of several workers that see
+//! a tick, one enqueues its run: the entry moves from the tick that was seen to the next in the same script.
+//! Ticks are those of the server's clock.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    time::Duration,
+};
+
+use croner::{Cron, parser::{CronParser, Seconds}};
+use jiff::{Timestamp, Zoned, tz::TimeZone};
+use serde::{Deserialize, Serialize};
+
+use super::{
+    Job, Queue,
+    job::{Body, Options},
+    script,
+};
+use crate::{
+    codec::{Codec, Json},
+    error::{Error, Result},
+    observe,
+    script::Script,
+};
+
+static PUT: Script = script!("queue.cron_put", "cron_put.lua");
+static DUE: Script = script!("queue.cron_due", "cron_due.lua");
+static FIRE: Script = script!("queue.cron_fire", "cron_fire.lua");
+static REMOVE: Script = script!("queue.cron_remove", "cron_remove.lua");
+
+/// A tick is missed, not just late, after this, or after half the time to the next if that is shorter.
+const LATE: Duration = Duration::from_secs(30);
+/// [`Missed::RunAll`] makes up for this many ticks at most.
+const MAKE_UP: usize = 1000;
+
+/// What to do about ticks that passed while no worker ran.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub enum Missed {
+    /// One run for all of them.
+    RunOnce,
+    /// None: wait for the next tick.
+    Skip,
+    /// A run for each, the last thousand at most.
+    RunAll,
+}
+
+/// An entry as it is stored.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Stored {
+    expression: String,
+    time_zone: String,
+    name: String,
+    payload: String,
+    missed: Missed,
+}
+
+/// A cron entry.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct CronEntry {
+    /// Its name in the queue.
+    pub id: String,
+    /// When it runs, such as `0 3 * * *`.
+    pub expression: String,
+    /// In which time zone.
+    pub time_zone: String,
+    /// The name of the job that it enqueues.
+    pub job: String,
+    /// What happens to ticks that were missed.
+    pub missed: Missed,
+    /// The next tick since the Unix epoch; `None` if there is none any more.
+    pub next: Option<Duration>,
+}
+
+impl Queue {
+    /// Enqueues a job by the calendar: five fields (minute, hour, day, month, weekday) or six with seconds
+    /// first, in UTC unless [said otherwise](CronPut::time_zone). Await what this returns.
+    ///
+    /// An entry with the same id is replaced. One that is there already, unchanged, goes on as it was, so every
+    /// instance of a program may put it when it starts.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::queue::{Job, Missed, Queue}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Report;
+    /// # impl Job for Report { const NAME: &'static str = "report"; }
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "reports")?;
+    /// queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;
+    /// assert_eq!(queue.crons().await?[0].job, "report");
+    /// assert!(queue.cron("bad", "0 99 * * *", &Report, Missed::Skip).await.unwrap_err().is_config());
+    /// # Ok(()) }
+    /// ```
+    pub fn cron<'a, J: Job + Sync>(
+        &'a self,
+        id: &'a str,
+        expression: &'a str,
+        job: &'a J,
+        missed: Missed,
+    ) -> CronPut<'a, J> {
+        CronPut {
+            queue: self,
+            id,
+            expression,
+            job,
+            missed,
+            time_zone: "UTC",
+        }
+    }
+
+    /// Removes a cron entry; `false` if there was none. Jobs that it enqueued stay.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn uncron(&self, id: &str) -> Result<bool> {
+        let removed: u8 = REMOVE
+            .on(self.entity())
+            .part("cron")
+            .part("crontab")
+            .arg(id)
+            .idempotent()
+            .run(self.store())
+            .await?;
+        Ok(removed == 1)
+    }
+
+    /// All cron entries, by id.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn crons(&self) -> Result<Vec<CronEntry>> {
+        let mut pipeline = redis::pipe();
+        pipeline
+            .cmd("HGETALL")
+            .arg(self.entity().part("crontab"))
+            .cmd("ZRANGE")
+            .arg(self.entity().part("cron"))
+            .arg(0)
+            .arg(-1)
+            .arg("WITHSCORES");
+        let (stored, next): (Vec<(String, Vec<u8>)>, Vec<(String, f64)>) =
+            self.store().pipeline(&pipeline).await?;
+        let mut entries: Vec<CronEntry> = stored
+            .into_iter()
+            .filter_map(|(id, stored)| {
+                let stored: Stored = Json::decode(&stored).ok()?;
+                let next = next.iter().find(|(other, _)| *other == id);
+                Some(CronEntry {
+                    expression: stored.expression,
+                    time_zone: stored.time_zone,
+                    job: stored.name,
+                    missed: stored.missed,
+                    next: next.map(|(_, micros)| Duration::from_micros(*micros as u64)),
+                    id,
+                })
+            })
+            .collect();
+        entries.sort_by(|a, b| a.id.cmp(&b.id));
+        Ok(entries)
+    }
+
+    /// Enqueues what is due. Called by workers.
+    pub(super) async fn tick(&self) -> Result<()> {
+        let mut reply = DUE
+            .on(self.entity())
+            .part("cron")
+            .part("crontab")
+            .run::<Vec<Vec<u8>>>(self.store())
+            .await?
+            .into_iter();
+        let number = |bytes: Option<Vec<u8>>| {
+            bytes
+                .and_then(|bytes| String::from_utf8(bytes).ok()?.parse::<i64>().ok())
+                .ok_or_else(|| Error::codec("the reply has an unexpected shape"))
+        };
+        let now = number(reply.next())?;
+        while let Some(id) = reply.next() {
+            let tick = number(reply.next())?;
+            let stored = reply.next().unwrap_or_default();
+            let plan = Json::decode::<Stored>(&stored).and_then(|stored| {
+                let schedule = Schedule::parse(&stored.expression, &stored.time_zone)?;
+                let (runs, next) = schedule.runs(tick, now, stored.missed);
+                Ok((stored, runs, next))
+            });
+            let (bodies, next) = match plan {
+                Ok((stored, runs, next)) => {
+                    let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &Options::default());
+                    ((0..runs).map(|_| body()).collect::<Vec<_>>(), next)
+                }
+                // Written by something else; it must not be looked at again and again.
+                Err(error) => {
+                    tracing::warn!(%error, "a cron entry cannot be read and is put to rest");
+                    (Vec::new(), None)
+                }
+            };
+            let mut call = FIRE
+                .on(self.entity())
+                .part("cron")
+                .part("ready")
+                .part("ranked")
+                .part("meta")
+                .arg(&self.0.channel)
+                .arg(self.0.boost)
+                .arg(&id[..])
+                .arg(tick)
+                .arg(next.map_or(String::new(), |next| next.to_string()));
+            for body in &bodies {
+                call = call.arg(&body.bytes[..]);
+            }
+            // A repeated request finds that the entry has moved on.
+            let _: u8 = call.idempotent().run(self.store()).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A cron entry to be put; made by [`Queue::cron`], sent when it is awaited.
+#[must_use = "an entry is put when this is awaited"]
+pub struct CronPut<'a, J> {
+    queue: &'a Queue,
+    id: &'a str,
+    expression: &'a str,
+    job: &'a J,
+    missed: Missed,
+    time_zone: &'a str,
+}
+
+impl<'a, J> CronPut<'a, J> {
+    /// The time zone by its IANA name.
+    pub fn time_zone(mut self, name: &'a str) -> Self {
+        self.time_zone = name;
+        self
+    }
+}
+
+/// Gives whether the entry is new or was changed.
+///
+/// # Errors
+///
+/// [`is_config`](Error::is_config) for an expression or a time zone that cannot be read, or one that never comes;
+/// otherwise those of the store.
+impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
+    type Output = Result<bool>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let queue = self.queue;
+        Box::pin(observe::operation("queue.cron", queue.entity().namespace(), async move {
+            if self.id.is_empty() || self.id.len() > 255 {
+                return Err(Error::config("a cron entry's id has 1 to 255 bytes"));
+            }
+            let schedule = Schedule::parse(self.expression, self.time_zone)?;
+            // Checks the payload's size as enqueue does.
+            Body::new(self.job, &Options::default(), queue.0.max_payload)?;
+            let payload = String::from_utf8(Json::encode(self.job)?)
+                .map_err(|_| Error::codec("the value cannot be encoded"))?;
+            let now = queue.store().time().await?.as_micros() as i64;
+            let first = schedule
+                .after(now)
+                .ok_or_else(|| Error::config("this cron expression never comes"))?;
+            let stored = Stored {
+                expression: self.expression.to_owned(),
+                time_zone: self.time_zone.to_owned(),
+                name: J::NAME.to_owned(),
+                payload,
+                missed: self.missed,
+            };
+            let changed: u8 = PUT
+                .on(queue.entity())
+                .part("cron")
+                .part("crontab")
+                .part("meta")
+                .arg(&queue.0.channel)
+                .arg(self.id)
+                .arg(Json::encode(&stored)?)
+                .arg(first)
+                .run(queue.store())
+                .await?;
+            Ok(changed == 1)
+        }))
+    }
+}
+
+struct Schedule {
+    cron: Cron,
+    zone: TimeZone,
+}
+
+impl Schedule {
+    fn parse(expression: &str, time_zone: &str) -> Result<Self> {
+        let cron = CronParser::builder()
+            .seconds(Seconds::Optional)
+            .build()
+            .parse(expression)
+            .map_err(|error| Error::config("this cron expression cannot be read").with_source(error))?;
+        let zone = TimeZone::get(time_zone)
+            .map_err(|error| Error::config("this time zone is not known").with_source(error))?;
+        Ok(Self { cron, zone })
+    }
+
+    /// The first tick after a time, both in microseconds.
+    fn after(&self, micros: i64) -> Option<i64> {
+        let from: Zoned = Timestamp::from_microsecond(micros).ok()?.to_zoned(self.zone.clone());
+        let next = self.cron.find_next_occurrence(&from, false).ok()?;
+        Some(next.timestamp().as_microsecond())
+    }
+
+    /// How many runs are due for the ticks from `tick` until now, and the next tick.
+    fn runs(&self, tick: i64, now: i64, missed: Missed) -> (usize, Option<i64>) {
+        // Find the last tick that has passed; most times it is the first.
+        let (mut last, mut ticks) = (tick, 1);
+        let mut next = self.after(last);
+        while let Some(at) = next
+            && at <= now
+        {
+            // A minute's entry after a year away has half a million ticks; nobody wants all of them.
+            if ticks >= MAKE_UP {
+                next = self.after(now);
+                last = now;
+                break;
+            }
+            last = at;
+            ticks += 1;
+            next = self.after(last);
+        }
+        let runs = match missed {
+            Missed::RunOnce => 1,
+            Missed::RunAll => ticks,
+            Missed::Skip => {
+                let half = next.map_or(i64::MAX, |next| (next - last) / 2);
+                let late = (LATE.as_micros() as i64).min(half);
+                usize::from(ticks < MAKE_UP && now - last <= late)
+            }
+        };
+        (runs, next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MINUTE: i64 = 60_000_000;
+
+    #[test]
+    fn missed_ticks_are_run_as_the_policy_says() {
+        let schedule = Schedule::parse("* * * * *", "UTC").unwrap();
+        let tick = 1_763_193_600_000_000;
+        let runs = |now, missed| schedule.runs(tick, now, missed);
+        // In time.
+        for missed in [Missed::RunOnce, Missed::Skip, Missed::RunAll] {
+            assert_eq!(runs(tick + 1000, missed), (1, Some(tick + MINUTE)));
+        }
+        // Ten minutes and 45 seconds later: eleven ticks.
+        let now = tick + 10 * MINUTE + 45_000_000;
+        assert_eq!(runs(now, Missed::RunOnce), (1, Some(tick + 11 * MINUTE)));
+        assert_eq!(runs(now, Missed::RunAll), (11, Some(tick + 11 * MINUTE)));
+        assert_eq!(runs(now, Missed::Skip), (0, Some(tick + 11 * MINUTE)));
+        // A year later.
+        let now = tick + 365 * 24 * 60 * MINUTE;
+        assert_eq!(runs(now, Missed::RunAll).0, MAKE_UP);
+        assert_eq!(runs(now, Missed::RunOnce), (1, Some(now + MINUTE)));
+    }
+
+    #[test]
+    fn ticks_follow_the_time_zone() {
+        // 2026-03-29 is when Berlin goes from UTC+1 to UTC+2.
+        let schedule = Schedule::parse("0 12 * * *", "Europe/Berlin").unwrap();
+        let saturday: Timestamp = "2026-03-28T00:00:00Z".parse().unwrap();
+        let first = schedule.after(saturday.as_microsecond()).unwrap();
+        let second = schedule.after(first).unwrap();
+        assert_eq!(second - first, 23 * 60 * MINUTE);
+    }
+}

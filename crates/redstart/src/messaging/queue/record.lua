@@ -1,0 +1,110 @@
+-- What every script of the queue shares. A job is one record, a string that moves whole between the
+-- queue's containers; it is in exactly one of them at any time.
+--
+--   bytes   what
+--   1       'J'
+--   2-17    when it became, or becomes, ready: server time in microseconds, 16 decimal digits
+--   18-33   the job's id
+--   34-35   attempts that were charged so far, big-endian
+--   36-37   how often it was handed back unstarted, big-endian
+--   38-39   priority + 32768, big-endian
+--   40      flags: 1 = its unique key is held until done, 2 = until started
+--   41-44   timeout in milliseconds, 0 = the worker's own
+--   45-46   length of the unique key, then the key
+--   then    length of the name (one byte), the name, the payload
+--
+-- Bytes 18-37 name one delivery: the same job taken again has other ones.
+local CHUNK = 4000
+local byte, char, sub, format = string.byte, string.char, string.sub, string.format
+
+local function server_time()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
+local function digits(micros)
+  return format('%016.0f', micros)
+end
+
+local function well_formed(record)
+  return #record >= 47 and byte(record, 1) == 74
+end
+
+local function due(record)
+  return tonumber(sub(record, 2, 17)) or 0
+end
+
+local function delivery(record)
+  return sub(record, 18, 37)
+end
+
+local function attempts(record)
+  local high, low = byte(record, 34, 35)
+  return high * 256 + low
+end
+
+local function pair(number)
+  return char(math.floor(number / 256) % 256, number % 256)
+end
+
+local function charged(record)
+  return sub(record, 1, 33) .. pair(attempts(record) + 1) .. sub(record, 36)
+end
+
+local function handed_back(record)
+  local high, low = byte(record, 36, 37)
+  return sub(record, 1, 35) .. pair((high * 256 + low + 1) % 65536) .. sub(record, 38)
+end
+
+local function ready_at(record, micros)
+  return 'J' .. digits(micros) .. sub(record, 18)
+end
+
+local function priority(record)
+  local high, low = byte(record, 38, 39)
+  return high * 256 + low - 32768
+end
+
+-- Lua's unpack has a limit, so long lists go in pieces.
+local function each_piece(command, key, list)
+  for first = 1, #list, CHUNK do
+    redis.call(command, key, unpack(list, first, math.min(first + CHUNK - 1, #list)))
+  end
+end
+
+-- Frees the unique key of a record, if this very job holds it.
+local function free_unique(unique, record)
+  if byte(record, 40) == 0 then return end
+  local high, low = byte(record, 45, 46)
+  local key = sub(record, 47, 46 + high * 256 + low)
+  if redis.call('HGET', unique, key) == sub(record, 18, 33) then
+    redis.call('HDEL', unique, key)
+  end
+end
+
+-- Puts records where workers take them: the plain ones into the list at `side`, the others by rank.
+local function make_ready(side, ready, ranked, boost, records)
+  local plain, scored = {}, {}
+  for _, record in ipairs(records) do
+    local level = priority(record)
+    if level == 0 then
+      plain[#plain + 1] = record
+    else
+      scored[#scored + 1] = format('%.0f', due(record) - level * boost)
+      scored[#scored + 1] = record
+    end
+  end
+  each_piece(side, ready, plain)
+  each_piece('ZADD', ranked, scored)
+end
+
+-- Wakes idle workers, if any said that they found too little.
+local function wake(meta, channel)
+  if redis.call('HDEL', meta, 'hungry') == 1 then
+    redis.call('SPUBLISH', channel, '')
+  end
+end
+
+local function bury(dead, record, reason, now)
+  redis.call('XADD', dead, '*', 'record', record, 'reason', reason, 'at', format('%.0f', now))
+end

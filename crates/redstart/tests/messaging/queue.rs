@@ -1,0 +1,733 @@
+//! The job queue within one process.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU32, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use redstart::{
+    Store,
+    messaging::queue::{
+        Backoff, Context, Enqueued, Job, Missed, Outcome, Queue, State, Until, Worker,
+    },
+};
+use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
+use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
+
+pub(crate) const LONG: Duration = Duration::from_secs(30);
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Task {
+    n: u64,
+}
+
+impl Job for Task {
+    const NAME: &'static str = "task";
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Other;
+
+impl Job for Other {
+    const NAME: &'static str = "other";
+}
+
+fn task(n: u64) -> Task {
+    Task { n }
+}
+
+async fn open(backend: &Backend) -> Result<(Store, Queue)> {
+    let store = Store::connect(backend.url()).await?;
+    let queue = Queue::new(&store, backend.namespace(), "q")?;
+    Ok((store, queue))
+}
+
+/// What ran, in order.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u64>>>);
+
+impl Log {
+    fn push(&self, n: u64) {
+        self.0.lock().unwrap().push(n);
+    }
+    fn all(&self) -> Vec<u64> {
+        self.0.lock().unwrap().clone()
+    }
+    fn len(&self) -> usize {
+        self.0.lock().unwrap().len()
+    }
+    async fn reaches(&self, count: usize) -> Result<()> {
+        let came = eventually(LONG, async || self.len() >= count).await;
+        ensure!(came, "{} of {count} jobs ran", self.len());
+        Ok(())
+    }
+}
+
+async fn logging(queue: &Queue, log: &Log, concurrency: usize) -> Result<Worker> {
+    let log = log.clone();
+    Ok(queue
+        .worker(move |job: Task, _: Context| {
+            let log = log.clone();
+            async move { log.push(job.n) }
+        })
+        .concurrency(concurrency)
+        .run()
+        .await?)
+}
+
+/// Polls until the queue holds nothing that waits or runs.
+async fn empty(queue: &Queue) -> Result<()> {
+    let look = queue.inspect();
+    let came = eventually(LONG, async || {
+        look.counts().await.is_ok_and(|counts| counts.waiting() == 0)
+    })
+    .await;
+    ensure!(came, "the queue is not empty: {:?}", look.counts().await?);
+    Ok(())
+}
+
+matrix! {
+    async fn done_jobs_leave_nothing_behind(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let log = Log::default();
+        let worker = logging(&queue, &log, 16).await?;
+        let _ = queue.enqueue_many((0..500).map(task)).await?;
+        for n in 500..520 {
+            let _ = queue
+                .enqueue(&task(n))
+                .priority(n as i16 - 510)
+                .delay(Duration::from_millis(n % 7))
+                .unique(&format!("job-{n}"), Until::Done)
+                .await?;
+        }
+        log.reaches(520).await?;
+        empty(&queue).await?;
+        let report = worker.shutdown(LONG).await?;
+        assert_eq!((report.done, report.failed, report.handed_back), (520, 0, 0));
+        let mut ran = log.all();
+        ran.sort_unstable();
+        assert_eq!(ran, (0..520).collect::<Vec<_>>());
+        let left = store.scan(&format!("{}:*", backend.namespace())).await?;
+        assert_eq!(left, Vec::<String>::new());
+        Ok(())
+    }
+
+    async fn a_backlog_beyond_what_lua_can_unpack_drains_and_memory_comes_back(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let count = scale(8001, "queue backlog");
+        let log = Log::default();
+        for delay in [Duration::ZERO, Duration::from_millis(1)] {
+            let before = used_memory(&store).await?;
+            let added = queue.enqueue_many((0..count).map(task)).delay(delay).await?;
+            assert_eq!((added.added.len() as u64, added.refused), (count, 0));
+            let worker = logging(&queue, &log, 500).await?;
+            log.reaches(count as usize).await?;
+            empty(&queue).await?;
+            worker.shutdown(LONG).await?;
+            let mut ran = std::mem::take(&mut *log.0.lock().unwrap());
+            ran.sort_unstable();
+            assert_eq!(ran, (0..count).collect::<Vec<_>>());
+            // Meaningful for large counts only; a shared server has other tenants.
+            if count >= 1_000_000 && let (Some(before), Some(after)) = (before, used_memory(&store).await?) {
+                assert!(after < before + before / 20, "memory: {before} before, {after} after");
+            }
+        }
+        Ok(())
+    }
+
+    async fn a_failing_job_is_dead_after_its_attempts_and_replays(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let attempts = Arc::new(Mutex::new(Vec::new()));
+        let healed = Arc::new(AtomicU32::new(0));
+        let worker = {
+            let (attempts, healed) = (attempts.clone(), healed.clone());
+            queue
+                .worker(move |job: Task, cx: Context| {
+                    attempts.lock().unwrap().push((job.n, cx.attempt()));
+                    let well = healed.load(Ordering::SeqCst) == 1;
+                    async move { if well { Ok(()) } else { Err("the mail server is down") } }
+                })
+                .retry(Backoff::fixed(Duration::from_millis(1)), 3)
+                .run()
+                .await?
+        };
+        let id = queue.enqueue(&task(7)).await?.id();
+        let letters = queue.inspect().dead_letters();
+        ensure!(eventually(LONG, async || letters.list(None).await.is_ok_and(|l| l.len() == 1)).await);
+        assert_eq!(*attempts.lock().unwrap(), [(7, 1), (7, 2), (7, 3)]);
+        let letter = letters.list(None).await?.remove(0);
+        let job = letter.job.clone().unwrap();
+        assert_eq!((Some(job.id), job.attempts, &*letter.reason), (id, 3, "the mail server is down"));
+        assert_eq!(job.decode::<Task>()?.n, 7);
+
+        healed.store(1, Ordering::SeqCst);
+        assert_eq!(letters.replay(|letter| letter.reason.contains("no such reason")).await?, 0);
+        assert_eq!(letters.replay(|letter| letter.reason.contains("mail server")).await?, 1);
+        ensure!(eventually(LONG, async || attempts.lock().unwrap().len() == 4).await);
+        assert_eq!(attempts.lock().unwrap().last(), Some(&(7, 1)), "a replayed job has all its attempts");
+        empty(&queue).await?;
+        assert_eq!(letters.list(None).await?.len(), 0);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn panics_timeouts_and_chosen_waits_are_retried_and_hopeless_jobs_are_not(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let runs: Arc<Mutex<HashMap<u64, u32>>> = Arc::default();
+        let worker = {
+            let runs = runs.clone();
+            queue
+                .worker(move |job: Task, cx: Context| {
+                    *runs.lock().unwrap().entry(job.n).or_default() += 1;
+                    async move {
+                        match (job.n, cx.attempt()) {
+                            (1, 1) => panic!("as planned"),
+                            (2, 1) => std::future::pending().await,
+                            (3, 1) => Outcome::retry_after(Duration::from_millis(2), "not yet"),
+                            (4, _) => Outcome::dead("no such address"),
+                            _ => Outcome::Done,
+                        }
+                    }
+                })
+                .retry(Backoff::fixed(Duration::from_millis(1)), 5)
+                .run()
+                .await?
+        };
+        for n in 1..=4 {
+            let _ = queue.enqueue(&task(n)).timeout(Duration::from_millis(200)).await?;
+        }
+        empty(&queue).await?;
+        let dead = queue.inspect().dead_letters().list(None).await?;
+        assert_eq!(dead.len(), 1);
+        assert_eq!(dead[0].reason, "no such address");
+        assert_eq!(*runs.lock().unwrap(), HashMap::from([(1, 2), (2, 2), (3, 2), (4, 1)]));
+        let report = worker.shutdown(LONG).await?;
+        assert_eq!((report.done, report.failed), (3, 4));
+        Ok(())
+    }
+
+    async fn delayed_jobs_wait_for_their_time_by_the_servers_clock(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let log = Log::default();
+        let worker = logging(&queue, &log, 4).await?;
+        // Far enough that a slow machine has not got there before it is looked at.
+        let _ = queue.enqueue(&task(1)).delay(Duration::from_secs(3600)).await?;
+        let near = Duration::from_millis(if backend.is_embedded() { 60_000 } else { 300 });
+        let enqueued = store.time().await?;
+        let _ = queue.enqueue(&task(2)).delay(near).await?;
+        if backend.is_embedded() {
+            store.advance(near - Duration::from_secs(1))?;
+            assert_eq!(queue.inspect().counts().await?.delayed, 2);
+            store.advance(Duration::from_secs(1))?;
+        }
+        log.reaches(1).await?;
+        ensure!(store.time().await? >= enqueued + near, "it ran too early");
+        assert_eq!(log.all(), [2]);
+        assert_eq!(queue.inspect().counts().await?.delayed, 1);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn of_many_concurrent_enqueues_with_one_unique_key_one_is_a_job(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let mut tasks = tokio::task::JoinSet::new();
+        for n in 0..scale(1000, "unique enqueues") {
+            let queue = queue.clone();
+            tasks.spawn(async move { queue.enqueue(&task(n)).unique("only", Until::Done).await });
+        }
+        let (mut new, mut duplicates) = (Vec::new(), Vec::new());
+        for enqueued in tasks.join_all().await {
+            match enqueued? {
+                Enqueued::New(id) => new.push(id),
+                Enqueued::Duplicate(id) => duplicates.push(id),
+                Enqueued::Full => panic!("there is no capacity set"),
+            }
+        }
+        assert_eq!(new.len(), 1);
+        assert!(duplicates.iter().all(|id| *id == new[0]));
+        assert_eq!(queue.inspect().counts().await?.ready, 1);
+        Ok(())
+    }
+
+    async fn a_unique_key_frees_on_done_on_dead_and_on_delete(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let gate = Arc::new(Semaphore::new(0));
+        let worker = {
+            let gate = gate.clone();
+            queue
+                .worker(move |job: Task, _: Context| {
+                    let gate = gate.clone();
+                    async move {
+                        let _ = gate.acquire().await.map(|permit| permit.forget());
+                        if job.n == 1 { Outcome::dead("no") } else { Outcome::Done }
+                    }
+                })
+                .run()
+                .await?
+        };
+        for n in [0, 1] {
+            let id = queue.enqueue(&task(n)).unique("key", Until::Done).await?;
+            assert!(id.is_new(), "{n}");
+            ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 1)).await);
+            let again = queue.enqueue(&task(9)).unique("key", Until::Done).await?;
+            assert_eq!(again, Enqueued::Duplicate(id.id().unwrap()), "it runs");
+            gate.add_permits(1);
+            empty(&queue).await?;
+        }
+        // The dead one's key is free; when it is replayed it takes the key again.
+        let held = queue.enqueue(&task(2)).delay(LONG * 100).unique("key", Until::Done).await?;
+        assert!(held.is_new());
+        let letters = queue.inspect().dead_letters();
+        assert_eq!(letters.replay(|_| true).await?, 0, "another job holds the key");
+        assert!(queue.inspect().delete(held.id().unwrap()).await?);
+        assert_eq!(letters.replay(|_| true).await?, 1);
+        assert!(!queue.enqueue(&task(9)).unique("key", Until::Done).await?.is_new());
+        gate.add_permits(1);
+        ensure!(eventually(LONG, async || letters.list(None).await.is_ok_and(|l| l.len() == 1)).await);
+
+        // Until it is started.
+        assert!(queue.enqueue(&task(5)).unique("start", Until::Started).await?.is_new());
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 1)).await);
+        assert!(queue.enqueue(&task(6)).unique("start", Until::Started).await?.is_new());
+        gate.add_permits(2);
+        empty(&queue).await?;
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_graceful_stop_finishes_what_it_can_and_hands_the_rest_over_at_once(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let gate = Arc::new(Semaphore::new(0));
+        let started = Arc::new(AtomicUsize::new(0));
+        let log = Log::default();
+        let slow = |lease| {
+            let (gate, started, log) = (gate.clone(), started.clone(), log.clone());
+            queue
+                .worker(move |job: Task, cx: Context| {
+                    let (gate, started, log) = (gate.clone(), started.clone(), log.clone());
+                    async move {
+                        started.fetch_add(1, Ordering::SeqCst);
+                        assert_eq!(cx.attempt(), 1, "a job that was handed back is charged nothing");
+                        let _ = gate.acquire().await.map(|permit| permit.forget());
+                        log.push(job.n);
+                    }
+                })
+                .concurrency(4)
+                .lease(lease)
+        };
+        // So long a lease that nothing can be taken over by its end.
+        let first = slow(Duration::from_secs(3600)).run().await?;
+        let _ = queue.enqueue_many((0..8).map(task)).await?;
+        ensure!(eventually(LONG, async || started.load(Ordering::SeqCst) == 4).await);
+        let stopping = tokio::spawn(first.shutdown(Duration::from_secs(2)));
+        gate.add_permits(1);
+        log.reaches(1).await?;
+        let report = stopping.await??;
+        assert_eq!((report.done, report.handed_back), (1, 3));
+        let second = slow(Duration::from_secs(3600)).run().await?;
+        gate.add_permits(7);
+        log.reaches(8).await?;
+        let mut ran = log.all();
+        ran.sort_unstable();
+        assert_eq!(ran, (0..8).collect::<Vec<_>>());
+        second.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_dropped_worker_hands_its_jobs_back(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let worker = queue
+            .worker(|_: Task, _: Context| std::future::pending::<()>())
+            .lease(Duration::from_secs(3600))
+            .run()
+            .await?;
+        let _ = queue.enqueue(&task(1)).await?;
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 1)).await);
+        drop(worker);
+        store.settle().await;
+        let counts = queue.inspect().counts().await?;
+        assert_eq!((counts.ready, counts.running, counts.workers), (1, 0, 0));
+        Ok(())
+    }
+
+    async fn jobs_are_taken_by_age_plus_priority_so_low_ones_wait_a_bounded_time(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let boost = Duration::from_millis(20);
+        let queue = Queue::builder(&store, backend.namespace(), "q").boost(boost).build()?;
+        let low = queue.enqueue(&task(0)).priority(-2).await?.id().unwrap();
+        let plain = queue.enqueue(&task(1)).await?.id().unwrap();
+        let begun = store.time().await?;
+        let mut n = 2;
+        // Steady high priority for longer than (3 + 2) * boost.
+        while store.time().await? < begun + boost * 8 {
+            let _ = queue.enqueue(&task(n)).priority(3).await?;
+            n += 1;
+            if backend.is_embedded() { store.advance(Duration::from_millis(1))?; }
+        }
+        let mut due = HashMap::new();
+        let mut from = None;
+        loop {
+            let (jobs, next) = queue.inspect().list(State::Ready, from).await?;
+            for job in jobs {
+                due.insert(job.decode::<Task>()?.n, (job.id, job.priority, job.due));
+            }
+            match next { Some(next) => from = Some(next), None => break }
+        }
+        assert_eq!(due.len() as u64, n);
+        assert_eq!((due[&0].0, due[&1].0), (low, plain));
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(n as usize).await?;
+        let worth = |n: &u64| due[n].2.as_micros() as i128 - i128::from(due[n].1) * boost.as_micros() as i128;
+        let ran = log.all();
+        assert!(ran.is_sorted_by_key(worth), "{ran:?}");
+        let place = ran.iter().position(|n| *n == 0).unwrap();
+        assert!(place > 1, "higher ones go first");
+        assert!(place < ran.len() - 1, "but not those that came later than the bound");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_full_queue_refuses_and_loses_nothing(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").capacity(1500).build()?;
+        let added = queue.enqueue_many((0..2500).map(task)).await?;
+        assert_eq!((added.added.len(), added.refused), (1000, 1500));
+        let added = queue.enqueue_many((1000..1499).map(task)).delay(Duration::from_millis(1)).await?;
+        assert_eq!(added.added.len(), 499);
+        assert!(queue.enqueue(&task(1499)).await?.is_new());
+        assert_eq!(queue.enqueue(&task(1500)).unique("u", Until::Done).await?, Enqueued::Full);
+        let log = Log::default();
+        let worker = logging(&queue, &log, 100).await?;
+        log.reaches(1500).await?;
+        empty(&queue).await?;
+        assert!(queue.enqueue(&task(1500)).unique("u", Until::Done).await?.is_new(), "a refusal takes no key");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn bad_input_is_refused_before_the_network_and_bad_entries_become_dead_letters(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").max_payload(8).build()?;
+        let refused = [
+            queue.enqueue(&task(1_000_000)).await,
+            queue.enqueue(&task(1)).priority(1001).await,
+            queue.enqueue(&task(1)).timeout(Duration::ZERO).await,
+            queue.enqueue(&task(1)).unique("", Until::Done).await,
+            queue.enqueue(&task(1)).unique(&"x".repeat(1025), Until::Done).await,
+            queue.enqueue(&task(1)).delay(Duration::from_secs(u64::MAX)).await,
+        ];
+        for (at, refused) in refused.into_iter().enumerate() {
+            assert!(refused.unwrap_err().is_config(), "{at}");
+        }
+        for expression in ["", "* * *", "61 * * * *", "nonsense", "0 0 30 2 *"] {
+            let put = queue.cron("c", expression, &task(1), Missed::RunOnce).await;
+            assert!(put.unwrap_err().is_config(), "{expression:?}");
+        }
+        let put = queue.cron("c", "* * * * *", &task(1), Missed::RunOnce).time_zone("Mars/Olympus").await;
+        assert!(put.unwrap_err().is_config());
+        for (namespace, name) in [("", "q"), ("a b", "q"), ("a", "")] {
+            assert!(Queue::new(&store, namespace, name).unwrap_err().is_config());
+        }
+        let worker = || queue.worker(|_: Task, _: Context| async {});
+        for worker in [
+            worker().concurrency(0),
+            worker().concurrency(1_000_000),
+            worker().lease(Duration::ZERO),
+            worker().retry(Backoff::default(), 0),
+            worker().also(|_: Task, _: Context| async {}),
+        ] {
+            assert!(worker.run().await.unwrap_err().is_config());
+        }
+        assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?, Vec::<String>::new());
+
+        // What others wrote into the queue's keys: garbage, a cut record, a record with a broken inside.
+        let ready = format!("{}:queue:{{q}}:ready", backend.namespace());
+        let delayed = format!("{}:queue:{{q}}:delayed", backend.namespace());
+        let mut broken = b"J0000000000000000".to_vec();
+        broken.extend_from_slice(&[0xff; 60]);
+        for garbage in [&b""[..], b"hello", b"J123", &broken] {
+            store.query::<()>(redis::cmd("RPUSH").arg(&ready).arg(garbage)).await?;
+        }
+        store.query::<()>(redis::cmd("ZADD").arg(&delayed).arg(0).arg("later")).await?;
+        let _ = queue.enqueue(&Other).await?;
+        let _ = queue.enqueue(&task(7)).await?;
+        let log = Log::default();
+        let worker = logging(&queue, &log, 4).await?;
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        let reasons: Vec<String> = queue.inspect().dead_letters().list(None).await?
+            .into_iter().map(|letter| letter.reason).collect();
+        assert_eq!(reasons.iter().filter(|r| r.contains("corrupt")).count(), 5, "{reasons:?}");
+        assert_eq!(reasons.iter().filter(|r| r.contains("no handler")).count(), 1, "{reasons:?}");
+        // What is corrupt stays a dead letter; what merely had no handler may be replayed, and dies again.
+        assert_eq!(queue.inspect().dead_letters().replay(|_| true).await?, 2);
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.dead == 6 && c.waiting() == 0)).await);
+        assert_eq!(log.all(), [7]);
+        assert_eq!(queue.inspect().dead_letters().purge(|_| true).await?, 6);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_paused_queue_hands_out_nothing_until_it_is_resumed(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let log = Log::default();
+        queue.pause().await?;
+        let worker = logging(&queue, &log, 4).await?;
+        let _ = queue.enqueue(&task(1)).await?;
+        // A second worker that is not the first one's friend looks too.
+        let other = logging(&queue, &log, 4).await?;
+        other.shutdown(LONG).await?;
+        let counts = queue.inspect().counts().await?;
+        assert_eq!((counts.ready, counts.running, counts.paused), (1, 0, true));
+        assert_eq!(log.len(), 0);
+        queue.resume().await?;
+        log.reaches(1).await?;
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn the_inspector_pages_finds_deletes_and_hastens(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").retain(100, LONG * 100).build()?;
+        let ids = queue.enqueue_many((0..450).map(task)).await?.added;
+        let ranked = queue.enqueue(&task(1001)).priority(5).await?.id().unwrap();
+        let later = queue.enqueue(&task(1002)).delay(LONG * 100).await?.id().unwrap();
+        let look = queue.inspect();
+        let (mut seen, mut from, mut pages) = (std::collections::HashSet::new(), None, 0);
+        loop {
+            let (jobs, next) = look.list(State::Ready, from).await?;
+            seen.extend(jobs.into_iter().map(|job| job.id));
+            pages += 1;
+            match next { Some(next) => from = Some(next), None => break }
+        }
+        assert!(pages > 2 && seen.len() == 451);
+        assert_eq!(look.search(State::Ready, "\"n\":44", 100).await?.len(), 11);
+        assert_eq!(look.search(State::Ready, "\"n\":44", 3).await?.len(), 3);
+        assert_eq!(look.find(later).await?.unwrap().state, State::Delayed);
+        assert!(look.delete(ids[17]).await? && !look.delete(ids[17]).await?);
+        assert!(look.delete(ranked).await?);
+        assert!(look.retry(later).await? && !look.retry(later).await?);
+        let log = Log::default();
+        let worker = logging(&queue, &log, 50).await?;
+        log.reaches(450).await?;
+        empty(&queue).await?;
+        let mut ran = log.all();
+        ran.sort_unstable();
+        assert_eq!(ran, (0..450).filter(|n| *n != 17).chain([1002]).collect::<Vec<_>>());
+        let kept = look.counts().await?.done;
+        assert!((100..=450).contains(&kept), "{kept} done jobs are retained");
+        assert!(!look.list(State::Done, None).await?.0.is_empty());
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn progress_is_seen_and_once_is_once(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let effects = Arc::new(AtomicU32::new(0));
+        let gate = Arc::new(Semaphore::new(0));
+        let worker = {
+            let (effects, gate) = (effects.clone(), gate.clone());
+            queue
+                .worker(move |_: Task, cx: Context| {
+                    let (effects, gate) = (effects.clone(), gate.clone());
+                    async move {
+                        cx.once("pay", async {
+                            effects.fetch_add(1, Ordering::SeqCst);
+                            Ok::<_, redstart::Error>(())
+                        })
+                        .await?;
+                        assert!(cx.progress(2.0).await.is_err());
+                        assert!(cx.progress(0.4).await?);
+                        if cx.attempt() < 3 { return Ok::<_, redstart::Error>(Outcome::retry("again")) }
+                        let _ = gate.acquire().await;
+                        Ok::<_, redstart::Error>(Outcome::Done)
+                    }
+                })
+                .retry(Backoff::fixed(Duration::from_millis(1)), 5)
+                .run()
+                .await?
+        };
+        let id = queue.enqueue(&task(1)).await?.id().unwrap();
+        let look = queue.inspect();
+        ensure!(eventually(LONG, async || {
+            matches!(look.find(id).await, Ok(Some(job)) if job.state == State::Running && job.attempts == 2 && job.progress == Some(0.4))
+        }).await);
+        gate.add_permits(1);
+        empty(&queue).await?;
+        assert_eq!(effects.load(Ordering::SeqCst), 1);
+        worker.shutdown(LONG).await?;
+        let left = store.scan(&format!("{}:*", backend.namespace())).await?;
+        assert_eq!(left.len(), 1, "only the mark of the effect, which has a TTL: {left:?}");
+        let ttl: i64 = store.query(redis::cmd("PTTL").arg(&left[0])).await?;
+        assert!(ttl > 0);
+        Ok(())
+    }
+
+    async fn a_cron_tick_runs_once_with_several_workers_and_missed_ticks_run_as_the_policy_says(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        // Every second, so that real servers need not be waited for long.
+        assert!(queue.cron("once", "* * * * * *", &task(1), Missed::RunOnce).await?);
+        assert!(queue.cron("all", "* * * * * *", &task(2), Missed::RunAll).await?);
+        assert!(queue.cron("skip", "* * * * * *", &task(3), Missed::Skip).await?);
+        assert!(!queue.cron("once", "* * * * * *", &task(1), Missed::RunOnce).await?, "it is there");
+        let put = store.time().await?.as_secs();
+        // No worker runs while ticks pass.
+        if backend.is_embedded() { store.advance(Duration::from_secs(5))?; }
+        ensure!(eventually(LONG, async || store.time().await.is_ok_and(|now| now.as_secs() >= put + 3)).await);
+        let log = Log::default();
+        let count = |n: u64| log.all().iter().filter(|ran| **ran == n).count() as u64;
+        let mut workers = Vec::new();
+        for _ in 0..3 { workers.push(logging(&queue, &log, 4).await?); }
+        ensure!(eventually(LONG, async || count(1) >= 2 && count(2) >= 5).await);
+        assert!(queue.uncron("once").await? && queue.uncron("all").await? && queue.uncron("skip").await?);
+        assert!(!queue.uncron("all").await?);
+        empty(&queue).await?;
+        // One run a tick from the first on, and never two: as many as whole seconds passed, or one less if a
+        // second began while the entries were removed.
+        let ticks = store.time().await?.as_secs() - put;
+        let all = count(2);
+        assert!(all <= ticks, "{all} runs of {ticks} ticks");
+        assert!(count(1) < all && count(3) < all, "missed ticks are not all made up for: {:?}", log.all());
+        assert_eq!(queue.crons().await?, []);
+        for worker in workers { worker.shutdown(LONG).await?; }
+        Ok(())
+    }
+
+    async fn a_worker_that_lost_its_lease_hears_of_it_and_its_ending_is_refused(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let (lost, attempts) = (Arc::new(AtomicU32::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let first = {
+            let (lost, attempts) = (lost.clone(), attempts.clone());
+            queue
+                .worker(move |_: Task, cx: Context| {
+                    let (lost, attempts) = (lost.clone(), attempts.clone());
+                    async move {
+                        attempts.lock().unwrap().push(cx.attempt());
+                        if cx.attempt() == 1 {
+                            cx.lost().await;
+                            lost.fetch_add(1, Ordering::SeqCst);
+                            // As a zombie would, it says that all is well.
+                        }
+                        Outcome::Done
+                    }
+                })
+                .concurrency(1)
+                .lease(Duration::from_millis(600))
+                .run()
+                .await?
+        };
+        let _ = queue.enqueue(&task(1)).unique("u", Until::Done).await?;
+        ensure!(eventually(LONG, async || attempts.lock().unwrap().len() == 1).await);
+        // The server's view: this worker's lease is long over.
+        let workers = format!("{}:queue:{{q}}:workers", backend.namespace());
+        let name: Vec<String> = store.query(redis::cmd("ZRANGE").arg(&workers).arg(0).arg(-1)).await?;
+        let gate = Arc::new(Semaphore::new(0));
+        let second = {
+            let (attempts, gate) = (attempts.clone(), gate.clone());
+            queue
+                .worker(move |_: Task, cx: Context| {
+                    let (attempts, gate) = (attempts.clone(), gate.clone());
+                    async move {
+                        attempts.lock().unwrap().push(cx.attempt());
+                        let _ = gate.acquire().await;
+                    }
+                })
+                .run()
+                .await?
+        };
+        ensure!(eventually(LONG, async || {
+            // Renewals undo this, so it is said again until the second worker has the job.
+            let _ = store.query::<()>(redis::cmd("ZADD").arg(&workers).arg("XX").arg(1).arg(&name[0])).await;
+            let _ = queue.enqueue(&Other).delay(Duration::from_micros(1)).await;
+            attempts.lock().unwrap().len() >= 2
+        }).await);
+        ensure!(eventually(LONG, async || lost.load(Ordering::SeqCst) == 1).await, "the first worker heard nothing");
+        // The zombie's ending came and changed nothing: the job still runs, its key is still held.
+        ensure!(eventually(LONG, async || {
+            store.query::<u32>(redis::cmd("ZCARD").arg(&workers)).await.is_ok_and(|n| n == 2)
+        }).await, "the first worker registers anew");
+        let report = first.shutdown(LONG).await?;
+        assert_eq!(report.done, 0);
+        assert!(!queue.enqueue(&task(2)).unique("u", Until::Done).await?.is_new());
+        gate.add_permits(1);
+        empty(&queue).await?;
+        assert_eq!(*attempts.lock().unwrap(), [1, 2]);
+        second.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn jobs_that_the_worker_does_not_know_of_are_found_and_run(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let log = Log::default();
+        let worker = {
+            let log = log.clone();
+            queue
+                .worker(move |job: Task, _: Context| { let log = log.clone(); async move { log.push(job.n) } })
+                .lease(Duration::from_millis(300))
+                .run()
+                .await?
+        };
+        // What a lost reply or a failover to an older copy leaves: a job in the worker's hash that the worker
+        // never heard of.
+        queue.pause().await?;
+        let _ = queue.enqueue(&task(5)).await?;
+        let part = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
+        let record: Vec<u8> = store.query(redis::cmd("LPOP").arg(part("ready"))).await?;
+        let names: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("workers")).arg(0).arg(-1)).await?;
+        let running = part(&format!("running:{}", names[0]));
+        store.query::<()>(redis::cmd("HSET").arg(&running).arg(&record[17..37]).arg(&record)).await?;
+        queue.resume().await?;
+        log.reaches(1).await?;
+        assert_eq!(log.all(), [5]);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
+async fn used_memory(store: &Store) -> Result<Option<u64>> {
+    if store.is_embedded() || store.is_cluster() {
+        return Ok(None);
+    }
+    let info: String = store.query(redis::cmd("INFO").arg("memory")).await?;
+    Ok(info
+        .lines()
+        .find_map(|line| line.strip_prefix("used_memory:")?.trim().parse().ok()))
+}
+
+/// An idle worker waits for a message: while nothing happens, nothing but its heartbeat reaches the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_idle_worker_does_not_poll() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let queue = Queue::new(&store, "idle", "q")?;
+    let log = Log::default();
+    let worker = logging(&queue, &log, 4).await?;
+    let _ = queue.enqueue(&task(1)).await?;
+    log.reaches(1).await?;
+    empty(&queue).await?;
+    // Let the last look of the worker pass: it marks the queue as hungry.
+    ensure!(
+        eventually(LONG, async || {
+            store
+                .query::<bool>(redis::cmd("HEXISTS").arg("idle:queue:{q}:meta").arg("hungry"))
+                .await
+                .unwrap_or(false)
+        })
+        .await
+    );
+    let tap = MonitorTap::start(&server).await?;
+    tokio::time::sleep(Duration::from_millis(1500)).await;
+    let seen = tap.round_trips("idle:queue:{q}").await?;
+    assert!(seen.len() <= 1, "an idle worker sent {seen:?}");
+    let _ = queue.enqueue(&task(2)).await?;
+    log.reaches(2).await?;
+    worker.shutdown(LONG).await?;
+    Ok(())
+}

@@ -1,0 +1,4 @@
+//! Sessions and trails, on every backend.
+
+mod session;
+mod trail;
