@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -146,6 +146,8 @@ struct Faulty {
     down: Arc<AtomicBool>,
     slow: Duration,
     applied: Arc<AtomicU64>,
+    /// The batches that it was given.
+    given: Arc<Mutex<Vec<Changes<u64>>>>,
     /// Where to die, and after how many times.
     dies: Option<(String, Arc<AtomicU64>)>,
 }
@@ -157,6 +159,7 @@ impl Faulty {
             down: Arc::default(),
             slow: Duration::ZERO,
             applied: Arc::default(),
+            given: Arc::default(),
             dies: None,
         })
     }
@@ -190,6 +193,7 @@ impl Sink<u64> for Faulty {
         if self.down.load(Ordering::SeqCst) {
             return Err(SinkError::Unavailable("switched off".into()));
         }
+        self.given.lock().unwrap().push(changes.clone());
         tokio::time::sleep(self.slow).await;
         self.at("before apply");
         self.sql.apply(changes).await?;
@@ -407,8 +411,14 @@ async fn two_workers_fight(url: &str) -> anyhow::Result<()> {
     let worker = new.work()?;
     put(&new, "k", 2).await?;
     new.flush(LONG).await?;
-    // The late one wakes up and must not bring the old value back.
-    tokio::time::sleep(Duration::from_millis(2600)).await;
+    // The late one wakes up with its batch in hand: the database knows that its time is over.
+    let batch = frozen.given.lock().unwrap()[0].clone();
+    assert!(batch.changes.iter().any(|change| change.value == Some(1)));
+    let late_apply = frozen.sql.apply(&batch).await;
+    assert!(
+        matches!(late_apply, Err(SinkError::Fenced)),
+        "{late_apply:?}"
+    );
     assert_eq!(table(url).await?, HashMap::from([("k".to_owned(), 2)]));
     assert_eq!(book(url).await?.1, 0);
     late.stop().await;
