@@ -3,6 +3,7 @@
 //! ```text
 //! measure.rs   rounds that alternate between the contestants, and the table of ratios
 //! store.rs     the cost of the seam
+//! caching.rs   caches beside bare moka, GET and XADD
 //! engine.rs    the embedded engine against a server on loopback
 //! ```
 //!
@@ -15,6 +16,7 @@ use std::{future::Future, pin::Pin};
 
 use clap::Parser;
 
+mod caching;
 mod engine;
 mod measure;
 mod store;
@@ -24,6 +26,7 @@ use measure::Bench;
 type Run = for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = anyhow::Result<()>> + 'a>>;
 
 const FAMILIES: &[(&str, Run)] = &[
+    ("caching", |bench| Box::pin(caching::run(bench))),
     ("store", |bench| Box::pin(store::run(bench))),
     ("engine", |bench| Box::pin(engine::run(bench))),
 ];

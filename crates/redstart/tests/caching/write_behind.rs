@@ -276,6 +276,30 @@ matrix! {
         Ok(())
     }
 
+    async fn a_newer_write_stays_pinned_when_an_older_one_is_applied(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let mut sink = Faulty::new(&file.url()).await?;
+        sink.slow = Duration::from_millis(400);
+        let rows = rows(&store, backend.namespace(), sink.clone())?;
+        put(&rows, "k", 1).await?;
+        let worker = rows.work()?;
+        assert!(eventually(LONG, async || sink.given.lock().unwrap().len() == 1).await);
+        // The first write is on its way; the second one comes meanwhile and cannot be applied yet.
+        put(&rows, "k", 2).await?;
+        sink.down.store(true, Ordering::SeqCst);
+        assert!(eventually(LONG, async || rows.lag().await.unwrap().total() == 1).await);
+        assert_eq!(table(&file.url()).await?.get("k"), Some(&1));
+        let values = store.scan(&format!("{}:behind:*:v:k", backend.namespace())).await?;
+        assert_eq!(store.query::<i64>(redis::cmd("PTTL").arg(&values[0])).await?, -1);
+        sink.down.store(false, Ordering::SeqCst);
+        rows.flush(LONG).await?;
+        assert!(store.query::<i64>(redis::cmd("PTTL").arg(&values[0])).await? > 0);
+        worker.stop().await;
+        Ok(())
+    }
+
     async fn a_row_that_cannot_be_applied_blocks_only_its_key(backend: &Backend) -> anyhow::Result<()> {
         let (store, _) = two(backend).await?;
         let file = File::new()?;
