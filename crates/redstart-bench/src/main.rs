@@ -6,6 +6,7 @@
 //! engine.rs    the embedded engine against a server on loopback
 //! limiting.rs  the token bucket against the script that people paste
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
+//! caching.rs   caches beside bare moka, GET and XADD
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
@@ -17,6 +18,7 @@ use std::{future::Future, pin::Pin};
 
 use clap::Parser;
 
+mod caching;
 mod engine;
 mod limiting;
 mod locking;
@@ -32,6 +34,7 @@ const FAMILIES: &[(&str, Run)] = &[
     ("engine", |bench| Box::pin(engine::run(bench))),
     ("limiting", |bench| Box::pin(limiting::run(bench))),
     ("locking", |bench| Box::pin(locking::run(bench))),
+    ("caching", |bench| Box::pin(caching::run(bench))),
 ];
 
 /// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.
