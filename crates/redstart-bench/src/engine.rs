@@ -1,9 +1,23 @@
-//! The embedded engine against a redis-server on loopback, one caller each.
+//! The embedded engine against a redis-server on loopback.
 
-use redstart::{Store, key::Keys};
+use redstart::{Store, key::Keys, script::Script};
 use redstart_testkit::{Kind, Server};
 
 use crate::measure::Bench;
+
+/// The token bucket that most people write by hand: two numbers in a hash, a TTL.
+static BUCKET: Script = Script::new(
+    "bench.bucket",
+    "local t = redis.call('TIME')
+     local now = t[1] * 1000000 + t[2]
+     local s = redis.call('HMGET', KEYS[1], 'n', 't')
+     local n = math.min(1000000, (tonumber(s[1]) or 1000000) + (now - (tonumber(s[2]) or now)) / 10)
+     local ok = n >= 1
+     if ok then n = n - 1 end
+     redis.call('HSET', KEYS[1], 'n', string.format('%.3f', n), 't', string.format('%.0f', now))
+     redis.call('PEXPIRE', KEYS[1], 60000)
+     return ok and 1 or 0",
+);
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
@@ -13,11 +27,16 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     ));
     let remote = Store::connect(&server.url()).await?;
     let memory = Store::connect("memory://").await?;
-    let key = Keys::new("bench", "engine")?.entity("k")?.key().clone();
+    single_caller(bench, &memory, &remote).await?;
+    ranks(bench, &memory).await?;
+    bytes_per_key(bench, &remote).await
+}
 
+async fn single_caller(bench: &mut Bench, memory: &Store, remote: &Store) -> anyhow::Result<()> {
+    let entity = Keys::new("bench", "engine")?.entity("k")?;
     for name in ["SET", "GET"] {
         let call = |store: &Store| {
-            let (store, key) = (store.clone(), key.clone());
+            let (store, key) = (store.clone(), entity.key().clone());
             move |_| {
                 let (store, key) = (store.clone(), key.clone());
                 async move {
@@ -26,20 +45,155 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
                     if name == "SET" {
                         cmd.arg("value");
                     }
-                    Ok(drop(store.query::<redis::Value>(&cmd).await?))
+                    store.query::<redis::Value>(&cmd).await?;
+                    Ok(())
                 }
             }
         };
+        let (ours, theirs) = (call(memory), call(remote));
         bench
             .rate(
                 &format!("{name}, one caller"),
                 "redis-server",
                 15.0,
                 1,
-                call(&memory),
-                call(&remote),
+                ours,
+                theirs,
             )
             .await?;
     }
+    let call = |store: &Store| {
+        let (store, entity) = (store.clone(), entity.clone());
+        move |_| {
+            let (store, entity) = (store.clone(), entity.clone());
+            async move {
+                BUCKET.on(&entity).part("bucket").run::<i64>(&store).await?;
+                Ok(())
+            }
+        }
+    };
+    let (ours, theirs) = (call(memory), call(remote));
+    bench
+        .rate(
+            "token-bucket script, one caller",
+            "redis-server",
+            4.0,
+            1,
+            ours,
+            theirs,
+        )
+        .await?;
     Ok(())
+}
+
+/// Rank in a large set against rank in a small one: logarithmic, not linear.
+async fn ranks(bench: &mut Bench, memory: &Store) -> anyhow::Result<()> {
+    let fill = async |key: &'static str, size: u32| {
+        for start in (0..size).step_by(1000) {
+            let mut add = redis::cmd("ZADD");
+            add.arg(key);
+            for n in start..start + 1000 {
+                add.arg(f64::from(n.wrapping_mul(2_654_435_761) % size))
+                    .arg(format!("member-{n}"));
+            }
+            memory.query::<()>(&add).await?;
+        }
+        anyhow::Ok(())
+    };
+    fill("small", 1000).await?;
+    fill("large", 1_000_000).await?;
+    let rank = |key: &'static str, size: u32| {
+        let store = memory.clone();
+        move |_| {
+            let store = store.clone();
+            async move {
+                let member = format!("member-{}", rand::random::<u32>() % size);
+                store
+                    .query::<i64>(redis::cmd("ZRANK").arg(key).arg(member))
+                    .await?;
+                Ok(())
+            }
+        }
+    };
+    let (large, small) = (rank("large", 1_000_000), rank("small", 1000));
+    bench
+        .rate(
+            "ZRANK of a million",
+            "ZRANK of a thousand",
+            1.0 / 3.0,
+            1,
+            large,
+            small,
+        )
+        .await?;
+    Ok(())
+}
+
+/// Bytes a key, by the growth of this process's resident memory and by what the server says of itself.
+async fn bytes_per_key(bench: &mut Bench, remote: &Store) -> anyhow::Result<()> {
+    const KEYS: u32 = 1_000_000;
+    let strings = |start: u32| {
+        let mut pipeline = redis::pipe();
+        for n in start..start + 1000 {
+            pipeline
+                .cmd("SET")
+                .arg(format!("key:{n:08}"))
+                .arg(format!("value-{n}"))
+                .ignore();
+        }
+        pipeline
+    };
+    let members = |start: u32| {
+        let mut add = redis::cmd("ZADD");
+        add.arg("board");
+        for n in start..start + 1000 {
+            add.arg(f64::from(n) * 1.5).arg(format!("member-{n:08}"));
+        }
+        let mut pipeline = redis::pipe();
+        pipeline.add_command(add).ignore();
+        pipeline
+    };
+    type Fill = fn(u32) -> redis::Pipeline;
+    let loads: [(&str, Fill); 2] = [
+        ("bytes a small string", strings),
+        ("bytes a sorted-set member", members),
+    ];
+    for (name, fill) in loads {
+        remote.query::<()>(&redis::cmd("FLUSHALL")).await?;
+        let used = async || {
+            let info: String = remote.query(redis::cmd("INFO").arg("memory")).await?;
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix("used_memory:"));
+            anyhow::Ok(line.unwrap_or("0").trim().parse::<f64>()?)
+        };
+        let before = used().await?;
+        for start in (0..KEYS).step_by(1000) {
+            remote.pipeline::<()>(&fill(start)).await?;
+        }
+        let theirs = (used().await? - before) / f64::from(KEYS);
+
+        let fresh = Store::connect("memory://").await?;
+        let before = resident()?;
+        for start in (0..KEYS).step_by(1000) {
+            fresh.pipeline::<()>(&fill(start)).await?;
+        }
+        let ours = (resident()? - before) / f64::from(KEYS);
+        // Fewer bytes are better, so the sides are exchanged.
+        bench.row(
+            name,
+            "redis-server (bytes, less is better)",
+            theirs,
+            ours,
+            1.0,
+        );
+        bench.note(&format!("{name}: {ours:.0} here, {theirs:.0} there"));
+    }
+    Ok(())
+}
+
+fn resident() -> anyhow::Result<f64> {
+    let statm = std::fs::read_to_string("/proc/self/statm")?;
+    let pages: f64 = statm.split_whitespace().nth(1).unwrap_or("0").parse()?;
+    Ok(pages * 4096.0)
 }

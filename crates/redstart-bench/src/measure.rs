@@ -171,7 +171,7 @@ impl Bench {
 }
 
 /// Operations a second of `tasks` tasks that each call `work` again and again.
-pub(crate) async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<f64>
+async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<f64>
 where
     F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = anyhow::Result<()>> + Send,

@@ -16,6 +16,9 @@ use redstart::Store;
 
 use crate::Failure;
 
+mod counting;
+mod ranking;
+
 /// Arguments of `redstart tour`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
@@ -50,7 +53,7 @@ pub(crate) struct Family {
     pub(crate) steps: &'static [Step],
 }
 
-const FAMILIES: &[Family] = &[];
+const FAMILIES: &[Family] = &[ranking::FAMILY, counting::FAMILY];
 
 /// A step may not take longer than this, whatever hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -191,7 +194,7 @@ async fn take(step: &'static Step, store: &Store, namespace: &str) -> Outcome {
             (Some(stage), Some("the step claimed nothing".to_owned()))
         }
         Ok((stage, Ok(Ok(())))) => (Some(stage), None),
-        Ok((stage, Ok(Err(error)))) => (Some(stage), Some(format!("{error:#}"))),
+        Ok((stage, Ok(Err(error)))) => (Some(stage), Some(error.to_string())),
         Ok((stage, Err(_))) => (
             Some(stage),
             Some(format!("did not end within {PATIENCE:?}")),

@@ -97,6 +97,28 @@ pub(crate) fn parse_double(text: &[u8]) -> Option<f64> {
     Some(if negative { -value } else { value })
 }
 
+/// A float where Redis looks at nothing but the end of `strtod`: a NUL ends the text, blanks may
+/// lead, and nothing at all is 0. Too large is infinity, or refused if `in_range`; NaN is refused.
+pub(crate) fn parse_double_leniently(text: &[u8], in_range: bool) -> Option<f64> {
+    let text = &text[..memchr::memchr(0, text).unwrap_or(text.len())];
+    let start = text
+        .iter()
+        .position(|byte| !byte.is_ascii_whitespace())
+        .unwrap_or(text.len());
+    let text = &text[start..];
+    if text.is_empty() {
+        // Blanks alone are left over, since nothing was converted.
+        return (start == 0).then_some(0.0);
+    }
+    parse_double(text).or_else(|| {
+        let text = std::str::from_utf8(text).ok().filter(|_| !in_range)?;
+        let starts = text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c));
+        text.parse::<f64>()
+            .ok()
+            .filter(|value| starts && !value.is_nan())
+    })
+}
+
 fn parse_hex(text: &str) -> Option<f64> {
     let (digits, exponent) = match text.split_once(['p', 'P']) {
         Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?),

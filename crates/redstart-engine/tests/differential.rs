@@ -26,6 +26,7 @@ mod differential {
     mod keys;
     mod list;
     mod pubsub;
+    mod random;
     mod scripting;
     mod server;
     mod set;

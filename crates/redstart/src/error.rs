@@ -95,6 +95,22 @@ impl Error {
         self
     }
 
+    /// The same error for each of several callers that waited for one piece of work.
+    pub(crate) fn shared(this: &Arc<Self>) -> Self {
+        Self(Box::new(Inner {
+            kind: this.0.kind,
+            operation: this.0.operation.clone(),
+            namespace: this.0.namespace.clone(),
+            message: this.0.message.clone(),
+            in_doubt: this.0.in_doubt,
+            source: this
+                .0
+                .source
+                .is_some()
+                .then(|| Box::new(SharedCause(this.clone())) as _),
+        }))
+    }
+
     /// Marks that the request may have been carried out although no answer came.
     pub(crate) fn doubt(mut self, in_doubt: bool) -> Self {
         self.0.in_doubt = in_doubt;
@@ -177,6 +193,25 @@ impl Error {
             Kind::Codec => (redis::ErrorKind::Parse, "redstart", text).into(),
             Kind::Server | Kind::User => (redis::ErrorKind::Client, "redstart", text).into(),
         }
+    }
+}
+
+/// The cause of an error that several callers have.
+#[derive(Debug)]
+struct SharedCause(Arc<Error>);
+
+impl fmt::Display for SharedCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0.0.source {
+            Some(source) => fmt::Display::fmt(source, f),
+            None => Ok(()),
+        }
+    }
+}
+
+impl StdError for SharedCause {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
+        self.0.source().and_then(StdError::source)
     }
 }
 

@@ -166,6 +166,26 @@ impl Keys {
         }
     }
 
+    /// The name of the entity whose own key this is; `None` for the key of a part, for a foreign key, and
+    /// under a layout of the application's own.
+    pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<std::borrow::Cow<'a, str>> {
+        let key = std::str::from_utf8(key).ok()?;
+        if self.layout.is_some() {
+            return None;
+        }
+        key.strip_prefix(&*self.namespace)?
+            .strip_prefix(':')?
+            .strip_prefix(self.pattern)?
+            .strip_prefix(":{")?
+            .strip_suffix('}')
+            .filter(|name| !name.contains('}'))
+            .and_then(|name| {
+                percent_encoding::percent_decode_str(name)
+                    .decode_utf8()
+                    .ok()
+            })
+    }
+
     /// The keys of one entity: a user, an order, a queue.
     ///
     /// # Errors
@@ -415,6 +435,9 @@ mod tests {
             let (ka, kb) = (keys.entity(&a).unwrap(), keys.entity(&b).unwrap());
             prop_assert_eq!(a == b, ka.key() == kb.key());
             prop_assert!(!ka.key().as_str().chars().any(char::is_control));
+            let found = keys.name_of(ka.key().as_str().as_bytes());
+            prop_assert_eq!(found.as_deref(), Some(&*a));
+            prop_assert_eq!(keys.name_of(ka.part(&b).as_str().as_bytes()), None);
         }
     }
 }

@@ -540,6 +540,12 @@ impl Store {
         }
     }
 
+    /// Whether both are clones of one store.
+    #[cfg(feature = "locking")]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Whether this is a Cluster.
     pub fn is_cluster(&self) -> bool {
         matches!(

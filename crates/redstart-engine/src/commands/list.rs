@@ -212,7 +212,7 @@ pub(crate) fn range_of(start: i64, end: i64, len: usize) -> Option<(usize, usize
         end
     }
     .min(len - 1);
-    (start <= end && start < len).then_some((start as usize, end as usize + 1))
+    (start <= end && start < len).then(|| (start as usize, end as usize + 1))
 }
 
 fn lrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

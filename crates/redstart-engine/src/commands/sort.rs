@@ -8,10 +8,10 @@ use crate::{
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop, WRONG_TYPE},
     notify::class,
-    number::{int_arg, parse_double},
+    number::{int_arg, parse_double_leniently},
     registry::{Spec, flag::*},
     reply::Reply,
-    types::{Value, blob::Blob, hash::Hash, list::List, string::Str},
+    types::{Value, blob::Blob, hash::Hash, list::List, sorted_set::SortedSet, string::Str},
 };
 
 pub(crate) static COMMANDS: &[Spec] = &[
@@ -118,6 +118,10 @@ enum Weight {
 }
 
 fn run(cx: &mut Ctx<'_>, args: &[Bytes], mut options: Options) -> CommandResult {
+    if let Ok(Some(set)) = cx.get_mut::<SortedSet>(&args[1]) {
+        // Redis sorts the skiplist form only, and does not change it back.
+        set.unpack();
+    }
     let mut items: Vec<Blob> = match cx.value(&args[1]) {
         None => Vec::new(),
         Some(Value::List(list)) if options.unsorted && options.descending => {
@@ -190,7 +194,7 @@ fn ordered(cx: &mut Ctx<'_>, items: Vec<Blob>, options: &Options) -> Result<Vec<
             Weight::Text(by)
         } else {
             let number = match by {
-                Some(text) => parse_double(&text).ok_or(Stop::from(
+                Some(text) => parse_double_leniently(&text, true).ok_or(Stop::from(
                     "ERR One or more scores can't be converted into double",
                 ))?,
                 None => 0.0,

@@ -13,7 +13,10 @@ use crate::{
     context::Ctx,
     error::{CommandResult, MIN_MAX_NOT_FLOAT, SYNTAX, Stop, WRONG_TYPE},
     notify::class,
-    number::{double_arg, format_double, int_arg, parse_double, positive_arg, range_arg},
+    number::{
+        double_arg, format_double, int_arg, int_bytes, parse_double, parse_double_leniently,
+        positive_arg, range_arg,
+    },
     random::Draw,
     registry::{Spec, flag::*, keys_counted_first, keys_counted_second, keys_stored_and_counted},
     reply::Reply,
@@ -350,13 +353,24 @@ fn zscan(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(scan::reply(0, Vec::new()));
     };
     let options = scan::Options::parse(&args[3..], false)?;
+    let packed = set.is_packed();
     let mut items = Vec::new();
     let next = set.scan(cursor, options.count, |member, score| {
         if options.admits(member) {
-            items.extend([bulk(member), Reply::Bulk(format_double(score))]);
+            items.extend([bulk(member), Reply::Bulk(scanned_score(score, packed))]);
         }
     });
     Ok(scan::reply(next, items))
+}
+
+/// A score as ZSCAN shows it: a listpack holds whole numbers as integers, and shows them so.
+fn scanned_score(score: f64, packed: bool) -> Bytes {
+    const LARGEST: f64 = (i64::MAX / 2) as f64;
+    if packed && score == score.trunc() && score.abs() <= LARGEST {
+        int_bytes(score as i64)
+    } else {
+        format_double(score)
+    }
 }
 
 fn zrandmember(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -393,26 +407,13 @@ fn zrandmember(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 // ---- ranges ----
 
-/// A bound of a score range: C's `strtod`, which takes nothing for 0 and too much for infinity.
+/// A bound of a score range, perhaps exclusive.
 fn score_bound(text: &[u8]) -> Result<(f64, bool), Stop> {
     let (text, exclusive) = match text {
         [b'(', rest @ ..] => (rest, true),
         rest => (rest, false),
     };
-    let start = text
-        .iter()
-        .position(|byte| !byte.is_ascii_whitespace())
-        .unwrap_or(text.len());
-    let text = &text[start..];
-    if text.is_empty() && start == 0 {
-        return Ok((0.0, exclusive));
-    }
-    let lenient = || {
-        let text = std::str::from_utf8(text).ok()?;
-        text.starts_with(|c: char| c.is_ascii_digit() || "+-.".contains(c))
-            .then(|| text.parse::<f64>().ok().filter(|value| !value.is_nan()))?
-    };
-    match parse_double(text).or_else(lenient) {
+    match parse_double_leniently(text, false) {
         Some(value) => Ok((value, exclusive)),
         None => Err(MIN_MAX_NOT_FLOAT.into()),
     }
@@ -620,8 +621,9 @@ fn zrangestore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 /// Puts a result under a key, or removes the key if there is none; the number of members.
-pub(crate) fn store(cx: &mut Ctx<'_>, key: &Bytes, result: SortedSet, event: &str) -> Reply {
+pub(crate) fn store(cx: &mut Ctx<'_>, key: &Bytes, mut result: SortedSet, event: &str) -> Reply {
     let len = result.len();
+    result.pack(&cx.state.config);
     if len > 0 {
         cx.put(key, Value::SortedSet(Box::new(result)));
         cx.notify(class::SORTED_SET, event, key);
@@ -1136,11 +1138,7 @@ impl<'a> Algebra<'a> {
                 }
             }
         }
-        let mut result = SortedSet::default();
-        for (member, score) in scores.iter() {
-            result.insert(member, *score, &cx.state.config);
-        }
-        result
+        SortedSet::from_scores(scores)
     }
 }
 

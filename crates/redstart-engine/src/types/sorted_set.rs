@@ -118,6 +118,58 @@ impl SortedSet {
         if self.large { "skiplist" } else { "listpack" }
     }
 
+    /// A sorted set of these members; counts as a skiplist until it is packed.
+    pub(crate) fn from_scores(scores: Dict<f64>) -> SortedSet {
+        let mut entries: Vec<(f64, Slot)> = (0..scores.slots() as Slot)
+            .filter_map(|slot| scores.at(slot).map(|(_, score)| (*score, slot)))
+            .collect();
+        entries.sort_unstable_by(|a, b| Order::compare(&scores, a.0, || a.1, b.0, scores.key(b.1)));
+        let mut order = Order::default();
+        for chunk in entries.chunks(BLOCK / 4 * 3) {
+            let (scores, slots) = chunk.iter().copied().unzip();
+            order.add_block(order.blocks.len(), Block { scores, slots });
+        }
+        SortedSet {
+            scores,
+            order,
+            large: true,
+        }
+    }
+
+    /// Counts as a listpack again if it is small enough, as what a STORE form stores does.
+    pub(crate) fn pack(&mut self, config: &Config) {
+        self.large = self.len() > config.zset_max_listpack_entries
+            || self
+                .scores
+                .keys()
+                .any(|member| member.len() > config.zset_max_listpack_value);
+        if self.large {
+            return;
+        }
+        // No negative zeros; the order does not change by that.
+        let unsigned = |score: &mut f64| {
+            if *score == 0.0 {
+                *score = 0.0;
+            }
+        };
+        for block in &mut self.order.blocks {
+            block.scores.iter_mut().for_each(unsigned);
+            for &slot in &block.slots {
+                unsigned(self.scores.value_mut(slot));
+            }
+        }
+    }
+
+    /// Whether Redis would keep it as a listpack.
+    pub(crate) fn is_packed(&self) -> bool {
+        !self.large
+    }
+
+    /// Counts as a skiplist from now on, as after SORT.
+    pub(crate) fn unpack(&mut self) {
+        self.large = true;
+    }
+
     pub(crate) fn score(&self, member: &[u8]) -> Option<f64> {
         self.scores.get(member).copied()
     }
@@ -240,10 +292,10 @@ impl SortedSet {
     pub(crate) fn lex_ranks(&self, range: &LexRange) -> std::ops::Range<usize> {
         let from = self
             .order
-            .partition(|_, slot| range.is_below(self.scores.key(slot)));
+            .partition(|_, slot| range.is_below(self.scores.key(slot())));
         let to = self
             .order
-            .partition(|_, slot| range.is_not_above(self.scores.key(slot)));
+            .partition(|_, slot| range.is_not_above(self.scores.key(slot())));
         from..to.max(from)
     }
 
@@ -314,15 +366,18 @@ struct Block {
 }
 
 impl Order {
+    /// Compares an entry with a key. The slot is looked up for equal scores only: it is one more
+    /// cache miss, and so is the member behind it.
+    #[inline]
     fn compare(
         members: &Dict<f64>,
         score: f64,
-        slot: Slot,
+        slot: impl FnOnce() -> Slot,
         key_score: f64,
         key: &[u8],
     ) -> Ordering {
         match score.partial_cmp(&key_score) {
-            Some(Ordering::Equal) | None => members.key(slot).as_slice().cmp(key),
+            Some(Ordering::Equal) | None => members.key(slot()).as_slice().cmp(key),
             Some(order) => order,
         }
     }
@@ -333,12 +388,12 @@ impl Order {
         let mut high = self.blocks.len();
         while low < high {
             let middle = (low + high) / 2;
-            let head = self.blocks[middle].slots[0];
+            let head = || self.blocks[middle].slots[0];
             let order = Order::compare(members, self.heads[middle], head, score, key);
             if order == Ordering::Greater {
-                high = middle
+                high = middle;
             } else {
-                low = middle + 1
+                low = middle + 1;
             }
         }
         low.saturating_sub(1)
@@ -351,17 +406,12 @@ impl Order {
         let mut high = block.scores.len();
         while low < high {
             let middle = (low + high) / 2;
-            let order = Order::compare(
-                members,
-                block.scores[middle],
-                block.slots[middle],
-                score,
-                key,
-            );
+            let slot = || block.slots[middle];
+            let order = Order::compare(members, block.scores[middle], slot, score, key);
             if order == Ordering::Less {
-                low = middle + 1
+                low = middle + 1;
             } else {
-                high = middle
+                high = middle;
             }
         }
         low
@@ -453,7 +503,7 @@ impl Order {
     }
 
     fn before(&self, block: usize) -> usize {
-        self.lens[..block].iter().map(|&len| len as usize).sum()
+        self.lens[..block].iter().sum::<u32>() as usize
     }
 
     fn rank(&self, members: &Dict<f64>, score: f64, member: &[u8]) -> usize {
@@ -472,13 +522,13 @@ impl Order {
     }
 
     /// How many entries come before the first one for which `before` is false; it must be true
-    /// for a prefix only.
-    fn partition(&self, before: impl Fn(f64, Slot) -> bool) -> usize {
+    /// for a prefix only. It is given the score, and a way to the slot.
+    fn partition(&self, before: impl Fn(f64, &dyn Fn() -> Slot) -> bool) -> usize {
         let mut low = 0;
         let mut high = self.blocks.len();
         while low < high {
             let middle = (low + high) / 2;
-            if before(self.heads[middle], self.blocks[middle].slots[0]) {
+            if before(self.heads[middle], &|| self.blocks[middle].slots[0]) {
                 low = middle + 1;
             } else {
                 high = middle;
@@ -491,7 +541,7 @@ impl Order {
         let (mut low, mut high) = (0, block.scores.len());
         while low < high {
             let middle = (low + high) / 2;
-            if before(block.scores[middle], block.slots[middle]) {
+            if before(block.scores[middle], &|| block.slots[middle]) {
                 low = middle + 1;
             } else {
                 high = middle;

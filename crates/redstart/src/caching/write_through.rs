@@ -1,0 +1,398 @@
+//! Write-through: the database first, and then the cache, with nothing old left in between.
+//!
+//! # What it promises
+//!
+//! - **Before the commit** the key is fenced: leases end, no new ones are given, and what is cached lives no
+//!   longer than the fence. Readers without a value load beside the cache meanwhile.
+//! - **After the commit** the new value is stored if it is the newest that any writer has shown, by the row's
+//!   version; otherwise what is cached is removed. Then the writer's fence is lifted.
+//! - **Two writers**: W1 commits, W2 commits, W2 stores, W1 stores. W1's row is older and is not stored.
+//! - **A writer that dies** between commit and cache leaves its fence. Nothing is filled while it stands, and
+//!   what was cached is gone when it is over: nothing old lives longer than the fence.
+//!
+//! # What it does not promise
+//!
+//! Cache and database are not one transaction: a reader may see the old value until the write is settled.
+//! A commit that outlasts its fence (half of the fence's TTL is its limit) is in doubt; so is one whose future
+//! was dropped. Then the cached value is removed and the fence is left to run out.
+//!
+//! # Round trips
+//!
+//! Two around the commit, one before and one after; one more beforehand to read the tags.
+//!
+//! # While the store is down
+//!
+//! The write is refused before the commit, since it could leave an old value behind. If the store fails after
+//! the commit, the write has succeeded, and the fence sees to the rest ([`Settled::LeftToFence`]).
+
+use std::{future::Future, sync::Arc, time::Duration};
+
+use serde::{Serialize, de::DeserializeOwned};
+use tokio::time::Instant;
+
+use super::{
+    cache::{Cache, CacheKey, Inner, envelope::millis, lease},
+    tags::{self, Snapshot},
+};
+use crate::{
+    codec::{Codec, Postcard},
+    error::{Error, Result},
+    key::Entity,
+    observe,
+    script::Script,
+};
+
+static FENCE: Script = Script::new("cache.fence", include_str!("write_through/fence.lua"));
+static SETTLE: Script = Script::new("cache.settle", include_str!("write_through/settle.lua"));
+
+/// What a commit did.
+#[derive(Clone, Debug)]
+pub struct Written<V> {
+    row: Option<(Option<V>, u64)>,
+    tags: Vec<Arc<str>>,
+}
+
+impl<V> Written<V> {
+    /// The row's new value and its version: a number that the database raises with every change of the row.
+    pub fn row(value: V, version: u64) -> Self {
+        Self {
+            row: Some((Some(value), version)),
+            tags: Vec::new(),
+        }
+    }
+
+    /// The row was deleted, at this version: the cache remembers that there is none.
+    pub fn deleted(version: u64) -> Self {
+        Self {
+            row: Some((None, version)),
+            tags: Vec::new(),
+        }
+    }
+
+    /// The row was changed; the cache forgets it, and the next reader loads it. For rows without a version.
+    pub fn changed() -> Self {
+        Self {
+            row: None,
+            tags: Vec::new(),
+        }
+    }
+
+    /// Adds a tag to the cached value.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if the tag is empty, over 512 bytes, or has control characters.
+    pub fn tag(mut self, tag: impl AsRef<str>) -> Result<Self> {
+        tags::check(tag.as_ref())?;
+        self.tags.push(tag.as_ref().into());
+        Ok(self)
+    }
+}
+
+/// What became of the cache after a commit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Settled {
+    /// The new value is cached.
+    Stored,
+    /// Another writer has shown a newer row.
+    Older,
+    /// Nothing is cached; the next reader loads.
+    Removed,
+    /// The store failed after the commit; nothing old outlives the fence.
+    LeftToFence,
+}
+
+/// Writes rows through a cache. See the [module](self).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use std::time::Duration;
+/// use redstart::{Store, caching::{Cache, Settled, WriteThrough, Written}};
+///
+/// let store = Store::connect("memory://").await?;
+/// let prices = Cache::<str, u64>::builder(&store, "prices").ttl(Duration::from_secs(60)).build()?;
+/// let write = WriteThrough::new(&prices);
+///
+/// let settled = write.put("anvil", async {
+///     // UPDATE products SET price = 20, version = version + 1 … RETURNING version
+///     Ok::<_, redstart::Error>(Written::row(20, 7))
+/// }).await?;
+/// assert_eq!(settled, Settled::Stored);
+/// assert_eq!(prices.get("anvil").await?.unwrap().value.as_deref(), Some(&20));
+/// # Ok(()) }
+/// ```
+pub struct WriteThrough<K: ?Sized, V, C = Postcard> {
+    cache: Cache<K, V, C>,
+    lasts: Duration,
+}
+
+impl<K, V, C> WriteThrough<K, V, C>
+where
+    K: CacheKey + ?Sized,
+    V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    C: Codec,
+{
+    /// Writes through this cache, with fences of ten seconds.
+    pub fn new(cache: &Cache<K, V, C>) -> Self {
+        Self {
+            cache: cache.clone(),
+            lasts: Duration::from_secs(10),
+        }
+    }
+
+    /// How long a fence stands if its writer dies. A commit may take half of it.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if it is under 10 ms or over an hour.
+    pub fn fence_for(mut self, lasts: Duration) -> Result<Self> {
+        if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&lasts) {
+            return Err(Error::config("a fence lasts from 10 ms to an hour"));
+        }
+        self.lasts = lasts;
+        Ok(self)
+    }
+
+    /// Fences the key, runs the commit, and brings the cache up to date.
+    ///
+    /// # Errors
+    ///
+    /// Before the commit those of the store: nothing was written. [`is_user`](Error::is_user) if the commit
+    /// failed; [`is_timeout`](Error::is_timeout), [in doubt](Error::is_in_doubt), if it took longer than half
+    /// of the fence; [`is_codec`](Error::is_codec) if the committed value cannot be encoded, which leaves the
+    /// key uncached.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped during the commit, nobody knows whether the row was changed: the cached value is removed and
+    /// the fence is left to run out.
+    pub async fn put<F, E>(&self, key: &K, commit: F) -> Result<Settled>
+    where
+        F: Future<Output = Result<Written<V>, E>>,
+        E: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let namespace = self.cache.inner.keys.namespace().clone();
+        observe::operation("cache.write", &namespace, async {
+            let fence = self.fence(key).await?;
+            match tokio::time::timeout(self.lasts / 2, commit).await {
+                Ok(Ok(written)) => fence.settle(written).await,
+                Ok(Err(error)) => {
+                    fence.abandon().await;
+                    Err(Error::user("the commit failed", error))
+                }
+                // Dropping the fence says that nobody knows.
+                Err(_) => Err(Error::timeout(format!(
+                    "the commit took longer than {:?}, half of its fence",
+                    self.lasts / 2
+                ))
+                .doubt(true)),
+            }
+        })
+        .await
+    }
+
+    /// Fences a key. Commit, and then [`settle`](Fence::settle); for commits that do not fit in one future.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store, and [`is_config`](Error::is_config) for a bad key. Do not commit then.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, a fence may stand until it is over.
+    pub async fn fence(&self, key: &K) -> Result<Fence<V, C>> {
+        let inner = &self.cache.inner;
+        let name = key.name();
+        let entity = inner.keys.entity(&name)?;
+        let token = lease::token();
+        let taken = Instant::now();
+        // Before the commit, as a loader's is before its load.
+        let snapshot = inner.tags.snapshot(&inner.store).await?;
+        FENCE
+            .on(&entity)
+            .key()
+            .part("lease")
+            .part("fence")
+            .arg(&token)
+            .arg(millis(self.lasts))
+            .arg(entity.channel("wake"))
+            .arg(&inner.bus)
+            .arg(format!("k{name}"))
+            // The same token fences once.
+            .idempotent()
+            .run::<()>(&inner.store)
+            .await?;
+        inner.forget(&name);
+        Ok(Fence {
+            inner: inner.clone(),
+            name: name.into(),
+            entity,
+            token,
+            snapshot,
+            taken,
+            settled: false,
+        })
+    }
+}
+
+/// A fence around one key. Dropped without being settled, it removes the cached value and stands until it is
+/// over, because nobody knows whether the row was changed.
+#[must_use = "a fence stands until it is settled or over"]
+pub struct Fence<V, C>
+where
+    V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    C: Codec,
+{
+    inner: Arc<Inner<V, C>>,
+    name: Arc<str>,
+    entity: Entity,
+    token: String,
+    snapshot: Snapshot,
+    taken: Instant,
+    settled: bool,
+}
+
+enum End<'a> {
+    Set {
+        bytes: &'a [u8],
+        keep_ms: u64,
+        version: [u8; 8],
+    },
+    Remove,
+    Doubt,
+}
+
+impl<V, C> Fence<V, C>
+where
+    V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    C: Codec,
+{
+    /// After the commit: brings the cache up to date and lifts the fence.
+    ///
+    /// # Errors
+    ///
+    /// [`is_codec`](Error::is_codec) if the value cannot be encoded; it is not cached then. A store that fails
+    /// is no error: the row is committed, and the fence sees to the rest.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the cached value is removed or is the new one.
+    pub async fn settle(mut self, written: Written<V>) -> Result<Settled> {
+        let Some((value, version)) = written.row else {
+            return Ok(self.end(End::Remove).await);
+        };
+        let notes = super::cache::notes(written.tags, version);
+        let sealed = self.inner.seal(
+            value.as_ref(),
+            &notes,
+            Some(&self.snapshot),
+            self.taken.elapsed(),
+        );
+        let sealed = match sealed {
+            Ok(sealed) => sealed,
+            Err(error) => {
+                self.end(End::Remove).await;
+                return Err(error);
+            }
+        };
+        self.inner
+            .index_entry(&self.name, &sealed)
+            .await
+            .or_else(|error| {
+                if super::cache::is_down(&error) {
+                    Ok(())
+                } else {
+                    Err(error)
+                }
+            })?;
+        Ok(self
+            .end(End::Set {
+                bytes: &sealed.bytes,
+                keep_ms: millis(sealed.meta.keep),
+                version: version.to_be_bytes(),
+            })
+            .await)
+    }
+
+    /// The row was not changed: lifts the fence. The cached value is removed all the same.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the fence may stand until it is over.
+    pub async fn abandon(mut self) {
+        self.end(End::Remove).await;
+    }
+
+    async fn end(&mut self, end: End<'_>) -> Settled {
+        let settled = settle(&self.inner, &self.name, &self.entity, &self.token, end).await;
+        self.settled = true;
+        settled
+    }
+}
+
+async fn settle<V, C>(
+    inner: &Inner<V, C>,
+    name: &str,
+    entity: &Entity,
+    token: &str,
+    end: End<'_>,
+) -> Settled
+where
+    V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    C: Codec,
+{
+    let (verb, bytes, keep_ms, version): (_, &[u8], _, &[u8]) = match &end {
+        End::Set {
+            bytes,
+            keep_ms,
+            version,
+        } => ("set", bytes, *keep_ms, version),
+        End::Remove => ("remove", b"", 1, b""),
+        End::Doubt => ("doubt", b"", 1, b""),
+    };
+    let outcome = SETTLE
+        .on(entity)
+        .key()
+        .part("lease")
+        .part("fence")
+        .arg(token)
+        .arg(verb)
+        .arg(bytes)
+        .arg(keep_ms)
+        .arg(version)
+        .arg(entity.channel("wake"))
+        .arg(&inner.bus)
+        .arg(format!("k{name}"))
+        // A second time its token is gone: what is cached is removed, which is always right.
+        .idempotent()
+        .run::<String>(&inner.store)
+        .await;
+    inner.forget(name);
+    match outcome.as_deref() {
+        Ok("set") => Settled::Stored,
+        Ok("older") => Settled::Older,
+        Ok(_) => Settled::Removed,
+        Err(error) => {
+            tracing::debug!(%error, "a write could not be settled; its fence will end");
+            Settled::LeftToFence
+        }
+    }
+}
+
+impl<V, C> Drop for Fence<V, C>
+where
+    V: Serialize + DeserializeOwned + Send + Sync + 'static,
+    C: Codec,
+{
+    fn drop(&mut self) {
+        if self.settled {
+            return;
+        }
+        let (inner, name, entity) = (self.inner.clone(), self.name.clone(), self.entity.clone());
+        let token = std::mem::take(&mut self.token);
+        self.inner.store.defer(async move {
+            settle(&inner, &name, &entity, &token, End::Doubt).await;
+        });
+    }
+}

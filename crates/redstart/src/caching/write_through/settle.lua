@@ -1,0 +1,92 @@
+-- Ends a write: stores its value if it is the newest, or removes what is cached, and lifts the writer's fence.
+--
+-- KEYS[1] the value
+-- KEYS[2] the lease
+-- KEYS[3] the fence
+-- ARGV[1] the writer's token
+-- ARGV[2] 'set', 'remove', or 'doubt': nobody knows whether the row was changed, so the fence stays up
+-- ARGV[3] the entry, for 'set'
+-- ARGV[4] how long it is kept, ms
+-- ARGV[5] the row's version, 8 bytes, big-endian; '' if it has none
+-- ARGV[6] the channel that wakes those who wait
+-- ARGV[7] the classic channel that tells first-level caches
+-- ARGV[8] what to say there
+--
+-- Returns 'set'      the value is stored
+--         'older'    a newer one was there or had been
+--         'removed'  nothing is cached now
+local function newer(a, b)
+  if not b or #b ~= 8 then
+    return true
+  end
+  for i = 1, 8 do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x > y
+    end
+  end
+  return false
+end
+
+local field = 'w:' .. ARGV[1]
+local mine = redis.call('HEXISTS', KEYS[3], field) == 1
+if ARGV[2] ~= 'doubt' then
+  redis.call('HDEL', KEYS[3], field)
+end
+
+-- Fences of writers that died must not outlive their own time because others write on.
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local others, last = 0, 0
+local fence = redis.call('HGETALL', KEYS[3])
+for i = 1, #fence, 2 do
+  if string.sub(fence[i], 1, 2) == 'w:' then
+    local ends = tonumber(fence[i + 1])
+    if ends <= now then
+      redis.call('HDEL', KEYS[3], fence[i])
+    else
+      others = others + 1
+      if ends > last then
+        last = ends
+      end
+    end
+  end
+end
+
+local outcome = 'removed'
+if ARGV[2] == 'set' and mine then
+  if newer(ARGV[5], redis.call('HGET', KEYS[3], 'max')) and newer(ARGV[5], redis.call('GETRANGE', KEYS[1], 9, 16)) then
+    local keep = tonumber(ARGV[4])
+    -- Another writer may have committed a newer row and die before it says so.
+    if others > 0 then
+      keep = math.max(1, math.min(keep, math.ceil((last - now) / 1000)))
+    end
+    redis.call('SET', KEYS[1], ARGV[3], 'PX', string.format('%.0f', keep))
+    redis.call('HSET', KEYS[3], 'max', ARGV[5])
+    outcome = 'set'
+  else
+    outcome = 'older'
+  end
+else
+  redis.call('UNLINK', KEYS[1])
+  redis.call('UNLINK', KEYS[2])
+  if others > 0 then
+    -- Writers that are still under way must not store a row from before this change. Without a version
+    -- nobody can say which is newer, so none of them may.
+    local max = redis.call('HGET', KEYS[3], 'max')
+    if ARGV[5] == '' then
+      redis.call('HSET', KEYS[3], 'max', string.rep('\255', 8))
+    elseif newer(ARGV[5], max) then
+      redis.call('HSET', KEYS[3], 'max', ARGV[5])
+    end
+  end
+end
+
+if others == 0 then
+  redis.call('UNLINK', KEYS[3])
+else
+  redis.call('PEXPIREAT', KEYS[3], string.format('%.0f', math.ceil(last / 1000)))
+end
+redis.call('SPUBLISH', ARGV[6], 'settled')
+redis.call('PUBLISH', ARGV[7], ARGV[8])
+return outcome

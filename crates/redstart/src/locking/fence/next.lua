@@ -1,0 +1,16 @@
+-- Put in front of the scripts that issue fence tokens.
+--
+-- next_fence(key) counts up the counter at `key` and returns its new value as text: the larger of the
+-- previous value + 1 and the server's time in microseconds. The time keeps tokens rising when a failover
+-- loses the counter. The counter has no TTL: a token must never come again.
+local function next_fence(key)
+  local time = redis.call('TIME')
+  local fence = time[1] .. string.format('%06d', time[2])
+  local last = redis.call('SET', key, fence, 'GET')
+  if last and tonumber(last) >= tonumber(fence) then
+    fence = string.format('%.0f', tonumber(last) + 1)
+    redis.call('SET', key, fence)
+  end
+  return fence
+end
+

@@ -1,0 +1,222 @@
+//! Lines that are cut and servers that die.
+
+use std::time::Duration;
+
+use redstart::{
+    Store,
+    caching::{Cache, Down, L1, Source},
+};
+use redstart_testkit::{Cluster, Kind, Proxy, Server, eventually, unique_namespace};
+
+use crate::{LONG, Rows};
+
+fn near(store: &Store, namespace: &str, l1: L1) -> redstart::Result<Cache<str, u64>> {
+    Cache::builder(store, namespace).ttl(LONG).l1(l1).build()
+}
+
+async fn up(cache: &Cache<str, u64>) -> anyhow::Result<()> {
+    anyhow::ensure!(
+        eventually(LONG, async || cache.l1_is_up()).await,
+        "the first level does not listen"
+    );
+    Ok(())
+}
+
+/// Reads until the answer comes from the first level.
+async fn warm(cache: &Cache<str, u64>, rows: &Rows, key: &str) -> anyhow::Result<()> {
+    let warm = eventually(LONG, async || {
+        rows.through(cache, key, Duration::ZERO)
+            .await
+            .is_ok_and(|hit| hit.source == Source::L1)
+    });
+    anyhow::ensure!(warm.await, "{key} never came into the first level");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_invalidated_while_the_line_was_cut_is_not_seen_after_it_is_back()
+-> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind).start().await?;
+        for l1 in [L1::tracking(100), L1::pubsub(100)] {
+            let proxy = Proxy::start(&server).await?;
+            let (near_store, far_store) = (
+                Store::connect(proxy.url()).await?,
+                Store::connect(&server.url()).await?,
+            );
+            let namespace = unique_namespace("cut");
+            let (reader, writer) = (
+                near(&near_store, &namespace, l1.clone())?,
+                near(&far_store, &namespace, l1)?,
+            );
+            up(&reader).await?;
+            for round in 1..=3u64 {
+                let rows = Rows::at(round * 10);
+                warm(&reader, &rows, "k").await?;
+                // The reader's lines are gone; meanwhile another instance changes the row.
+                proxy.refuse().await;
+                proxy.cut().await?;
+                rows.set(round * 10 + 1);
+                writer.invalidate("k").await?;
+                assert!(eventually(LONG, async || !reader.l1_is_up()).await);
+                proxy.pass().await;
+                let back = eventually(LONG, async || {
+                    rows.through(&reader, "k", Duration::ZERO).await.is_ok()
+                });
+                assert!(back.await);
+                let hit = rows.through(&reader, "k", Duration::ZERO).await?;
+                assert_eq!(hit.value.as_deref(), Some(&(round * 10 + 1)));
+                up(&reader).await?;
+                writer.invalidate("k").await?;
+            }
+            assert!(reader.stats().l1_flushes >= 3);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flushed_store_empties_the_first_level() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let cache = near(&store, "flush", L1::tracking(100))?;
+    let rows = Rows::at(1);
+    up(&cache).await?;
+    warm(&cache, &rows, "k").await?;
+    rows.set(2);
+    server.command(&["FLUSHALL"]).await?;
+    assert!(
+        eventually(LONG, async || {
+            rows.through(&cache, "k", Duration::ZERO)
+                .await
+                .unwrap()
+                .value
+                .as_deref()
+                == Some(&2)
+        })
+        .await
+    );
+    assert!(cache.stats().l1_flushes > 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_a_failover_no_reader_keeps_an_invalidated_value() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
+    let (one, other) = (
+        Store::connect(&cluster.url()).await?,
+        Store::connect(&cluster.url()).await?,
+    );
+    let (reader, writer) = (
+        near(&one, "failover", L1::tracking(100))?,
+        near(&other, "failover", L1::tracking(100))?,
+    );
+    up(&reader).await?;
+    let rows = Rows::at(1);
+    let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+    for key in &keys {
+        warm(&reader, &rows, key).await?;
+    }
+    let master = cluster.owner(redstart_testkit::key_slot(b"k0")).await?;
+    let replicas = cluster.replicas_of(master).await?;
+    cluster.failover(replicas[0]).await?;
+    rows.set(2);
+    for key in &keys {
+        let done = eventually(LONG, async || writer.invalidate(key).await.is_ok());
+        assert!(done.await, "{key} could not be invalidated");
+    }
+    for key in &keys {
+        let fresh = eventually(LONG, async || {
+            rows.through(&reader, key, Duration::ZERO)
+                .await
+                .is_ok_and(|hit| hit.value.as_deref() == Some(&2))
+        });
+        assert!(fresh.await, "{key} stayed old");
+    }
+    // And it stays so once the first level listens to the new master.
+    up(&reader).await?;
+    for key in &keys {
+        warm(&reader, &rows, key).await?;
+        assert_eq!(
+            rows.through(&reader, key, Duration::ZERO)
+                .await?
+                .value
+                .as_deref(),
+            Some(&2)
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_store_is_down_reads_do_what_the_builder_said() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await?;
+    let build = |down| {
+        Cache::<str, u64>::builder(&store, "down")
+            .ttl(LONG)
+            .on_store_down(down)
+            .max_loads(2)
+            .build()
+    };
+    let (load, stale, refuse) = (
+        build(Down::Load)?,
+        build(Down::Stale)?,
+        build(Down::Refuse)?,
+    );
+    let rows = Rows::at(1);
+    for cache in [&load, &stale, &refuse] {
+        rows.through(cache, "k", Duration::ZERO).await?;
+    }
+    server.kill9();
+    rows.set(2);
+    let hit = rows.through(&load, "k", Duration::ZERO).await?;
+    assert_eq!(
+        (hit.value.as_deref(), hit.source, hit.stale),
+        (Some(&2), Source::Loaded, false)
+    );
+    let hit = rows.through(&stale, "k", Duration::ZERO).await?;
+    assert_eq!((hit.value.as_deref(), hit.stale), (Some(&1), true));
+    assert!(
+        rows.through(&stale, "never seen", Duration::ZERO)
+            .await
+            .is_err()
+    );
+    assert!(rows.through(&refuse, "k", Duration::ZERO).await.is_err());
+    assert!(
+        load.invalidate("k").await.is_err(),
+        "whoever changed the row must know"
+    );
+
+    // The source is protected: two loads at once, one a key, and the rest are refused.
+    let before = rows.loads();
+    let calls: Vec<_> = (0..40)
+        .map(|n| {
+            let (load, rows) = (load.clone(), rows.clone());
+            tokio::spawn(async move {
+                rows.through(&load, &format!("k{}", n % 20), Duration::from_millis(300))
+                    .await
+            })
+        })
+        .collect();
+    let mut refused = 0;
+    for call in calls {
+        refused += u64::from(call.await?.is_err());
+    }
+    assert!(refused > 0 && rows.loads() > before);
+    assert!(rows.most_at_once() <= 2, "{} at once", rows.most_at_once());
+
+    server.restart().await?;
+    assert!(
+        eventually(LONG, async || {
+            rows.through(&load, "new", Duration::ZERO)
+                .await
+                .is_ok_and(|hit| hit.source == Source::Store)
+        })
+        .await
+    );
+    Ok(())
+}

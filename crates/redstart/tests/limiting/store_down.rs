@@ -1,0 +1,68 @@
+//! What happens while the store is down is what was chosen.
+
+use std::time::Duration;
+
+use redstart::{
+    Store,
+    limiting::{Decision, Down, Limiter, Quota, Source},
+};
+use redstart_testkit::{Kind, Server, eventually};
+
+#[tokio::test]
+async fn the_chosen_policy_decides_while_the_store_is_down() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await?;
+    let limiter = |down| {
+        Limiter::fixed_window(&store, "down", Quota::per_day(1))
+            .on_store_down(down)
+            .build()
+    };
+    let (refuse, allow, fail) = (
+        limiter(Down::Refuse)?,
+        limiter(Down::Allow)?,
+        limiter(Down::Fail)?,
+    );
+    assert!(fail.check("u", 1).await?.is_allowed());
+    server.kill9();
+
+    for _ in 0..3 {
+        let Decision::Limited {
+            retry_after,
+            snapshot,
+        } = refuse.check("u", 1).await?
+        else {
+            panic!("let through while the store was down")
+        };
+        assert!(!retry_after.is_zero());
+        assert_eq!(snapshot.source, Source::Policy);
+
+        let grant = allow.check("u", 1).await?.allowed().expect("allowed");
+        assert_eq!(grant.source(), Source::Policy);
+        // Nothing was taken, so there is nothing to give back and nobody to ask.
+        assert_eq!(allow.refund(grant).await?, 0);
+
+        let error = fail.check("u", 1).await.unwrap_err();
+        assert!(error.is_unavailable() || error.is_timeout(), "{error}");
+        assert_eq!(
+            error.operation(),
+            "token_bucket.check".replace("token_bucket", "fixed_window")
+        );
+    }
+    // A cost that can never be admitted is refused under every policy.
+    assert!(matches!(
+        allow.check("u", 2).await?,
+        Decision::Never { max: 1 }
+    ));
+
+    server.restart().await?;
+    assert!(
+        eventually(Duration::from_secs(30), async || {
+            matches!(allow.check("v", 1).await, Ok(Decision::Allowed(grant)) if grant.source() == Source::Store)
+        })
+        .await
+    );
+    Ok(())
+}

@@ -1,0 +1,285 @@
+//! Networks and servers that break under a holder or a waiter.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use redstart::{
+    Store,
+    locking::{FencedStore, Guard, Mutex, Outcome, Released, fence::Write},
+};
+use redstart_testkit::{Kind, Proxy, Sentinel, Server, eventually, scale};
+use tokio::time::Instant;
+
+use crate::{PATIENCE, exists};
+
+const DEADLINE: Duration = Duration::from_secs(10);
+
+async fn store(url: &str) -> anyhow::Result<Store> {
+    Ok(Store::builder(url).deadline(DEADLINE).connect().await?)
+}
+
+async fn left(store: &Store, key: &str) -> anyhow::Result<Duration> {
+    let ms: i64 = store.query(redis::cmd("PTTL").arg(key)).await?;
+    Ok(Duration::from_millis(
+        u64::try_from(ms).context("the key is gone")?,
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_black_holed_holder_hears_of_the_loss_before_the_servers_key_ends() -> anyhow::Result<()>
+{
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind).start().await?;
+        let proxy = Proxy::start(&server).await?;
+        // The deadline of a call is far beyond the lease: a renewal that hangs must not keep the loss back.
+        let (far, near) = (store(proxy.url()).await?, store(&server.url()).await?);
+        let fenced = FencedStore::new(&near, "app")?;
+        let behind = Mutex::builder(&far, "app", "m")
+            .ttl(Duration::from_millis(600))
+            .build()?;
+        let mutex = Mutex::builder(&near, "app", "m").build()?;
+        for round in 0..scale(2, "LOCK_BLACK_HOLES") {
+            let guard = behind.lock(PATIENCE).await?.context("not granted")?;
+            let old = guard.fence();
+            match round % 2 {
+                0 => proxy.black_hole(),
+                _ => proxy.stall(),
+            }
+            // Any renewal that was under way has reached the server by now, or never will: the end that the
+            // server sees from here on is the last.
+            let mut end = Instant::now();
+            ensure!(
+                eventually(PATIENCE, async || {
+                    let asked = Instant::now();
+                    let Ok(left) = left(&near, "app:mutex:{m}").await else {
+                        return true;
+                    };
+                    let moved = asked + left > end + Duration::from_millis(1);
+                    end = end.max(asked + left);
+                    !moved && !guard.is_valid()
+                })
+                .await
+            );
+            guard.lost().await;
+            assert!(
+                guard.valid_until() < end,
+                "it ended {:?} too late",
+                guard.valid_until() - end
+            );
+
+            let next = mutex.lock(PATIENCE).await?.context("not granted")?;
+            ensure!(fenced.set("x", "fresh", next.fence()).await? == Write::Done);
+            assert!(!guard.is_valid());
+            let write = fenced.set("x", "stale", old).await?;
+            assert!(matches!(write, Write::Stale { .. }), "{write:?}");
+            ensure!(next.release().await? == Released::Released);
+            proxy.pass().await;
+            drop(guard);
+            far.settle().await;
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_under_a_black_holed_lock_is_dropped() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let far = store(proxy.url()).await?;
+    let mutex = Mutex::builder(&far, "app", "m")
+        .ttl(Duration::from_millis(400))
+        .build()?;
+    let outcome: Outcome<()> = mutex
+        .with(PATIENCE, |_| async {
+            proxy.black_hole();
+            std::future::pending().await
+        })
+        .await?;
+    assert_eq!(outcome, Outcome::Lost(None));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_break_of_the_network_does_not_cost_the_lock() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Valkey).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let far = store(proxy.url()).await?;
+    let mutex = Mutex::builder(&far, "app", "m")
+        .ttl(Duration::from_secs(6))
+        .build()?;
+    let guard = mutex.try_lock().await?.context("not granted")?;
+    let first = guard.valid_until();
+    for _ in 0..3 {
+        proxy.cut().await?;
+        let until = guard.valid_until();
+        ensure!(eventually(PATIENCE, async || guard.valid_until() > until).await);
+    }
+    assert!(guard.is_valid() && guard.valid_until() > first);
+    assert_eq!(guard.release().await?, Released::Released);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lost_answer_is_asked_for_again_and_is_the_same() -> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind).start().await?;
+        let proxy = Proxy::start(&server).await?;
+        let far = store(proxy.url()).await?;
+        let fenced = Mutex::builder(&far, "app", "m").build()?;
+        let bare = Mutex::builder(&far, "app", "b").unfenced().build()?;
+        fenced
+            .try_lock()
+            .await?
+            .context("not granted")?
+            .release()
+            .await?;
+        let release = match kind {
+            Kind::Redis => "EVALSHA",
+            Kind::Valkey => "DELIFEQ",
+        };
+
+        proxy.drop_reply_to("EVALSHA");
+        let guard = fenced.try_lock().await?.context("the lock is ours")?;
+        assert_eq!(proxy.stats().sprung, 1);
+        let last: u64 = server.query(&["GET", "app:mutex:{m}:fence"]).await?;
+        assert_eq!(guard.fence().get(), last, "one grant has one token");
+        proxy.drop_reply_to(release);
+        assert_eq!(guard.release().await?, Released::Released);
+        assert_eq!(proxy.stats().sprung, 2);
+
+        proxy.drop_reply_to("SET");
+        let guard = bare.try_lock().await?.context("the lock is ours")?;
+        assert_eq!(proxy.stats().sprung, 3);
+        assert!(bare.try_lock().await?.is_none());
+        assert_eq!(guard.release().await?, Released::Released);
+        proxy.drop_reply_to("SET");
+        let guard = bare.lock(PATIENCE).await?.context("the lock is ours")?;
+        assert_eq!(guard.release().await?, Released::Released);
+        for key in ["app:mutex:{m}", "app:mutex:{b}"] {
+            assert!(!exists(&store(&server.url()).await?, key).await);
+        }
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn while_the_store_is_down_nothing_is_granted_and_waiting_survives_it() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await?;
+    let mutex = Mutex::builder(&store, "app", "m").build()?;
+    server.kill9();
+    let error = mutex.try_lock().await.unwrap_err();
+    assert!(error.is_unavailable() || error.is_timeout(), "{error}");
+    assert_eq!(error.operation(), "mutex.acquire");
+    let error = mutex.lock(Duration::from_millis(50)).await.unwrap_err();
+    assert!(error.is_unavailable() || error.is_timeout(), "{error}");
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock(PATIENCE).await }
+    });
+    server.restart().await?;
+    let guard = waiter.await??.context("not granted")?;
+    guard.release().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_subscription_broke_still_gets_the_lock() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let (far, near) = (store(proxy.url()).await?, store(&server.url()).await?);
+    // Neither the end of the lease nor a message that it can hear: only the gap says that it must ask.
+    let holder = Mutex::builder(&near, "app", "m")
+        .ttl(Duration::from_secs(3600))
+        .build()?;
+    let behind = Mutex::builder(&far, "app", "m").build()?;
+    let guard = holder.try_lock().await?.context("not granted")?;
+    let waiter = tokio::spawn(async move { behind.lock(PATIENCE).await });
+    ensure!(
+        eventually(PATIENCE, async || {
+            let listening: (String, i64) = near
+                .query(
+                    redis::cmd("PUBSUB")
+                        .arg("SHARDNUMSUB")
+                        .arg("app:mutex:{m}:wake"),
+                )
+                .await
+                .expect("PUBSUB is answered");
+            listening.1 == 1
+        })
+        .await
+    );
+    proxy.refuse().await;
+    proxy.cut().await?;
+    ensure!(guard.release().await? == Released::Released);
+    proxy.pass().await;
+    let guard: Guard = waiter.await??.context("not granted")?;
+    guard.release().await?;
+    Ok(())
+}
+
+/// Writes that a failover loses: the lock is granted twice, which no lock on one master can help; the tokens
+/// rise all the same, and the resource refuses the first holder.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tokens_rise_through_a_failover_that_loses_writes() -> anyhow::Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let witness = Server::builder(Kind::Redis).start().await?;
+    let fenced = FencedStore::new(&store(&witness.url()).await?, "app")?;
+    let behind = store(&group.url()).await?;
+    let mutex = Mutex::builder(&behind, "app", "m")
+        .ttl(Duration::from_secs(3600))
+        .build()?;
+    mutex
+        .try_lock()
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+    for server in &group.servers()[1..] {
+        server.wait_in_step().await?;
+    }
+    // The replicas hear nothing of what follows.
+    for replica in &group.servers()[1..] {
+        replica.pause()?;
+    }
+    let master = group.server(0);
+    master
+        .command(&["CLIENT", "KILL", "TYPE", "replica"])
+        .await?;
+    let mut last = None;
+    for _ in 0..50 {
+        let guard = mutex.try_lock().await?.context("not granted")?;
+        assert!(Some(guard.fence()) > last);
+        last = Some(guard.fence());
+        guard.release().await?;
+    }
+    let old = mutex.try_lock().await?.context("not granted")?;
+    assert!(Some(old.fence()) > last);
+    ensure!(fenced.set("x", "old", old.fence()).await? == Write::Done);
+    master.kill9();
+    for replica in &group.servers()[1..] {
+        replica.resume()?;
+    }
+    group.wait_promotion(0).await?;
+
+    let new = mutex
+        .lock(PATIENCE)
+        .await?
+        .context("the new master knows nothing of the lock")?;
+    assert!(
+        new.fence() > old.fence(),
+        "{} after {}",
+        new.fence(),
+        old.fence()
+    );
+    ensure!(fenced.set("x", "new", new.fence()).await? == Write::Done);
+    let write = fenced.set("x", "old again", old.fence()).await?;
+    assert!(matches!(write, Write::Stale { .. }), "{write:?}");
+    assert_eq!(old.release().await?, Released::AlreadyLost);
+    assert_eq!(new.release().await?, Released::Released);
+    Ok(())
+}

@@ -1,0 +1,363 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{
+    Store,
+    key::Layout,
+    locking::{Guard, Mutex, Outcome, Released},
+};
+use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::{PATIENCE, connect, exists};
+
+async fn must<T>(found: redstart::Result<Option<T>>) -> anyhow::Result<T> {
+    found?.ok_or_else(|| anyhow::anyhow!("the lock was not granted"))
+}
+
+async fn pttl(store: &Store, key: &str) -> anyhow::Result<i64> {
+    Ok(store.query(redis::cmd("PTTL").arg(key)).await?)
+}
+
+matrix! {
+    async fn one_of_many_holds_it_and_tokens_rise_from_holder_to_holder(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let rounds = scale(10, "LOCK_ROUNDS");
+        let key = format!("{}:witness:{{w}}", backend.namespace());
+        // Two handles, so that both the line within a handle and the race between handles are tried.
+        let mut handles = Vec::new();
+        for _ in 0..2 {
+            handles.push(Mutex::builder(&store, backend.namespace(), "counter").build()?);
+        }
+        let mut tasks = JoinSet::new();
+        for at in 0..8 {
+            let (mutex, store, key) = (handles[at % 2].clone(), store.clone(), key.clone());
+            tasks.spawn(async move {
+                for _ in 0..rounds {
+                    let guard = must(mutex.lock(PATIENCE).await).await?;
+                    // Read and write apart: only exclusion makes this right.
+                    let seen: Option<u64> = store.query(redis::cmd("HGET").arg(&key).arg("n")).await?;
+                    let last: Option<u64> = store.query(redis::cmd("HGET").arg(&key).arg("fence")).await?;
+                    let fence = guard.fence().get();
+                    assert!(last.unwrap_or(0) < fence, "{last:?} came before {fence}");
+                    store.query::<()>(
+                        redis::cmd("HSET").arg(&key)
+                            .arg("n").arg(seen.unwrap_or(0) + 1)
+                            .arg("fence").arg(fence),
+                    ).await?;
+                    assert_eq!(guard.release().await?, Released::Released);
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task??;
+        }
+        let n: u64 = store.query(redis::cmd("HGET").arg(&key).arg("n")).await?;
+        assert_eq!(n, 8 * rounds);
+        Ok(())
+    }
+
+    async fn unfenced_is_the_same_lock(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let fenced = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        let bare = Mutex::builder(&store, backend.namespace(), "m").unfenced().build()?;
+        let guard = must(bare.try_lock().await).await?;
+        assert!(fenced.try_lock().await?.is_none());
+        assert!(bare.try_lock().await?.is_none());
+        assert!(bare.lock(Duration::from_millis(20)).await?.is_none());
+        assert_eq!(guard.release().await?, Released::Released);
+        let guard = must(fenced.try_lock().await).await?;
+        assert!(bare.try_lock().await?.is_none());
+        assert_eq!(guard.release().await?, Released::Released);
+        let guard = must(bare.lock(PATIENCE).await).await?;
+        assert!(guard.extend(Duration::from_secs(60)).await?.is_some());
+        assert_eq!(guard.release().await?, Released::Released);
+        Ok(())
+    }
+
+    async fn expired_lock_cannot_be_released_by_its_old_holder(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let short = Mutex::builder(&store, backend.namespace(), "m")
+            .ttl(Duration::from_millis(40)).fixed().build()?;
+        let long = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        let old = must(short.try_lock().await).await?;
+        let new = must(long.lock(PATIENCE).await).await?;
+        assert!(!old.is_valid());
+        assert!(old.fence() < new.fence());
+        assert_eq!(old.extend(Duration::from_secs(1)).await?, None);
+        assert_eq!(old.release().await?, Released::AlreadyLost);
+        assert!(short.try_lock().await?.is_none());
+        assert!(new.is_valid());
+        assert_eq!(new.release().await?, Released::Released);
+        Ok(())
+    }
+
+    async fn a_held_lock_is_renewed_beyond_its_ttl_and_not_after_its_release(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let ttl = Duration::from_millis(600);
+        let mutex = Mutex::builder(&store, backend.namespace(), "m").ttl(ttl).build()?;
+        let key = format!("{}:mutex:{{m}}", backend.namespace());
+        let guard = must(mutex.try_lock().await).await?;
+        let (began, first) = (Instant::now(), guard.valid_until());
+        assert!(eventually(PATIENCE, async || began.elapsed() > ttl * 3 || !guard.is_valid()).await);
+        // A machine that stopped us for a whole lease cannot tell; then there is nothing to see here.
+        if guard.is_valid() {
+            assert!(guard.valid_until() > first + ttl);
+            assert!(mutex.try_lock().await?.is_none());
+            let left = pttl(&store, &key).await?;
+            assert!((1..=600).contains(&left), "{left}");
+            assert_eq!(guard.release().await?, Released::Released);
+        }
+        store.settle().await;
+        assert!(!exists(&store, &key).await);
+        Ok(())
+    }
+
+    async fn valid_until_is_before_the_servers_end_of_the_lease(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let key = format!("{}:mutex:{{m}}", backend.namespace());
+        let mutex = Mutex::builder(&store, backend.namespace(), "m")
+            .ttl(Duration::from_secs(10)).fixed().build()?;
+        for _ in 0..20 {
+            let guard = must(mutex.try_lock().await).await?;
+            let asked = Instant::now();
+            let left = u64::try_from(pttl(&store, &key).await?)?;
+            // The server's end is at least this late.
+            assert!(guard.valid_until() < asked + Duration::from_millis(left));
+            let until = guard.extend(Duration::from_secs(20)).await?.expect("it is held");
+            assert!(until > Instant::now() + Duration::from_secs(5));
+            let asked = Instant::now();
+            let left = u64::try_from(pttl(&store, &key).await?)?;
+            assert!(until < asked + Duration::from_millis(left));
+            guard.release().await?;
+        }
+        Ok(())
+    }
+
+    async fn a_dropped_guard_is_given_back_in_the_background(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        drop(must(mutex.try_lock().await).await?);
+        store.settle().await;
+        let guard = must(mutex.try_lock().await).await?;
+        guard.release().await?;
+        Ok(())
+    }
+
+    async fn a_lost_lease_drops_the_work_and_says_so(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::builder(&store, backend.namespace(), "m")
+            .ttl(Duration::from_millis(300)).build()?;
+        let key = format!("{}:mutex:{{m}}", backend.namespace());
+        let dropped = Arc::new(AtomicBool::new(false));
+        struct Mark(Arc<AtomicBool>);
+        impl Drop for Mark {
+            fn drop(&mut self) {
+                self.0.store(true, Ordering::SeqCst);
+            }
+        }
+        let mark = Mark(dropped.clone());
+        let outcome: Outcome<()> = mutex.with(PATIENCE, |_lease| async {
+            let _mark = mark;
+            // The server loses the lock; the next renewal finds out.
+            store.query::<()>(redis::cmd("DEL").arg(&key)).await.expect("DEL is answered");
+            std::future::pending().await
+        }).await?;
+        assert_eq!(outcome, Outcome::Lost(None));
+        assert!(dropped.load(Ordering::SeqCst));
+
+        // Lost, but the work was quicker than the renewal: the release says it.
+        let outcome = mutex.with(PATIENCE, |lease| {
+            let (store, key) = (store.clone(), key.clone());
+            async move {
+                store.query::<()>(redis::cmd("DEL").arg(&key)).await.expect("DEL is answered");
+                lease.fence()
+            }
+        }).await?;
+        assert!(matches!(outcome, Outcome::Lost(_)), "{outcome:?}");
+
+        let outcome = mutex.with(PATIENCE, |_| async { 7 }).await?;
+        assert_eq!(outcome, Outcome::Done(7));
+        let guard = must(mutex.try_lock().await).await?;
+        let outcome = mutex.with(Duration::from_millis(10), |_| async { 7 }).await?;
+        assert_eq!(outcome, Outcome::Busy);
+        guard.release().await?;
+        Ok(())
+    }
+
+    async fn a_release_wakes_the_waiter_long_before_the_lease_would_end(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        // A lease of an hour: only the message can be what wakes the waiter.
+        let mutex = Mutex::builder(&store, backend.namespace(), "m")
+            .ttl(Duration::from_secs(3600)).build()?;
+        let other = Mutex::builder(&store, backend.namespace(), "m").unfenced().build()?;
+        for round in 0..5 {
+            let guard = must(mutex.try_lock().await).await?;
+            let fenced = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(PATIENCE).await } });
+            let bare = tokio::spawn({ let other = other.clone(); async move { other.lock(PATIENCE).await } });
+            // In some rounds the release comes before the waiters listen, in some after.
+            if round % 2 == 0 {
+                tokio::time::sleep(Duration::from_millis(20 * round)).await;
+            }
+            assert_eq!(guard.release().await?, Released::Released);
+            let release = async |task: tokio::task::JoinHandle<redstart::Result<Option<Guard<()>>>>| {
+                anyhow::Ok(must(task.await?).await?.release().await?)
+            };
+            let fenced = async { anyhow::Ok(must(fenced.await?).await?.release().await?) };
+            let (one, two) = tokio::join!(fenced, release(bare));
+            assert_eq!((one?, two?), (Released::Released, Released::Released));
+        }
+        Ok(())
+    }
+
+    async fn a_lost_wake_up_delays_the_waiter_to_the_holders_pttl_at_most(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::builder(&store, backend.namespace(), "m")
+            .ttl(Duration::from_millis(700)).fixed().build()?;
+        let key = format!("{}:mutex:{{m}}", backend.namespace());
+        let guard = must(mutex.try_lock().await).await?;
+        let waiter = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(PATIENCE).await } });
+        // Gone without a word to anybody, as when the message was lost.
+        store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
+        let next = must(waiter.await?).await?;
+        assert!(next.fence() > guard.fence());
+        assert_eq!(next.release().await?, Released::Released);
+        assert_eq!(guard.release().await?, Released::AlreadyLost);
+        Ok(())
+    }
+
+    async fn a_waiter_that_gives_up_leaves_the_next_its_turn(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        let guard = must(mutex.try_lock().await).await?;
+        assert!(mutex.lock(Duration::ZERO).await?.is_none());
+        let impatient = tokio::spawn({ let m = mutex.clone(); async move { m.lock(Duration::from_millis(50)).await } });
+        let aborted = tokio::spawn({ let m = mutex.clone(); async move { m.lock(PATIENCE).await } });
+        let patient = tokio::spawn({ let m = mutex.clone(); async move { m.lock(Duration::MAX).await } });
+        assert!(impatient.await??.is_none());
+        aborted.abort();
+        guard.release().await?;
+        assert_eq!(must(patient.await?).await?.release().await?, Released::Released);
+        Ok(())
+    }
+
+    async fn keys_that_an_application_already_has_are_adopted(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let prefix = backend.namespace().to_owned();
+        let mutex = Mutex::builder(&store, backend.namespace(), "7")
+            .layout(Layout::new(move |name| format!("{prefix}-lock-{name}"))).build()?;
+        let key = format!("{}-lock-7", backend.namespace());
+        // A client of another kind took it the usual way.
+        store.query::<()>(redis::cmd("SET").arg(&key).arg("theirs").arg("NX").arg("PX").arg(60_000)).await?;
+        assert!(mutex.try_lock().await?.is_none());
+        store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
+        let guard = must(mutex.try_lock().await).await?;
+        let taken: Option<String> = store
+            .query(redis::cmd("SET").arg(&key).arg("theirs").arg("NX").arg("PX").arg(60_000)).await?;
+        assert_eq!(taken, None);
+        assert_eq!(guard.release().await?, Released::Released);
+        Ok(())
+    }
+
+    async fn a_fence_counter_that_was_lost_does_not_make_tokens_fall(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        let counter = format!("{}:mutex:{{m}}:fence", backend.namespace());
+        let mut last = None;
+        for round in 0..6 {
+            let guard = must(mutex.try_lock().await).await?;
+            assert!(Some(guard.fence()) > last);
+            last = Some(guard.fence());
+            guard.release().await?;
+            match round % 3 {
+                0 => store.query::<()>(redis::cmd("DEL").arg(&counter)).await?,
+                // A counter that is ahead of the clock goes on from where it is.
+                1 => {
+                    let ahead = last.map_or(0, |fence| fence.get()) + 3_000_000;
+                    store.query::<()>(redis::cmd("SET").arg(&counter).arg(ahead)).await?;
+                }
+                _ => {
+                    let kept: u64 = store.query(redis::cmd("GET").arg(&counter)).await?;
+                    assert_eq!(Some(kept), last.map(|fence| fence.get()));
+                    let ttl: i64 = store.query(redis::cmd("PTTL").arg(&counter)).await?;
+                    assert_eq!(ttl, -1, "a token must never come again");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn a_key_of_another_type_is_an_error_and_stays_as_it_is(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        let key = format!("{}:mutex:{{m}}", backend.namespace());
+        store.query::<()>(redis::cmd("LPUSH").arg(&key).arg("x")).await?;
+        let error = mutex.try_lock().await.unwrap_err();
+        assert!(!error.is_config() && !error.is_unavailable(), "{error}");
+        assert_eq!(error.operation(), "mutex.acquire");
+        store.settle().await;
+        assert_eq!(store.query::<i64>(redis::cmd("LLEN").arg(&key)).await?, 1);
+        Ok(())
+    }
+}
+
+/// What the page says about round trips, counted at the server.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn round_trips_are_one_to_take_one_to_give_back_and_none_to_poll() -> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind).start().await?;
+        let store = Store::connect(&server.url()).await?;
+        let fenced = Mutex::builder(&store, "app", "m")
+            .ttl(Duration::from_secs(3600))
+            .build()?;
+        let bare = Mutex::builder(&store, "app", "m").unfenced().build()?;
+        // Scripts are known and capabilities are read.
+        must(fenced.try_lock().await).await?.release().await?;
+        let tap = MonitorTap::start(&server).await?;
+        let sent = async || -> anyhow::Result<Vec<String>> {
+            let sent = tap.round_trips("app:mutex").await?;
+            tap.clear().await?;
+            Ok(sent.iter().map(|seen| seen.name()).collect())
+        };
+        let release: &[&str] = match kind {
+            Kind::Redis => &["EVALSHA"],
+            Kind::Valkey => &["DELIFEQ", "SPUBLISH"],
+        };
+
+        must(fenced.try_lock().await).await?.release().await?;
+        assert_eq!(sent().await?, [&["EVALSHA"], release].concat());
+        must(bare.try_lock().await).await?.release().await?;
+        assert_eq!(sent().await?, [&["SET"], release].concat());
+
+        // A waiter asks, begins to listen, asks again, and is silent until it is woken.
+        let guard = must(fenced.try_lock().await).await?;
+        sent().await?;
+        let waiter = tokio::spawn({
+            let m = fenced.clone();
+            async move { m.lock(PATIENCE).await }
+        });
+        let mut asked = Vec::new();
+        assert!(
+            eventually(PATIENCE, async || {
+                asked.extend(sent().await.expect("MONITOR works"));
+                asked == ["EVALSHA", "SSUBSCRIBE", "EVALSHA"]
+            })
+            .await,
+            "{asked:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        assert_eq!(sent().await?, [""; 0]);
+        guard.release().await?;
+        let next = must(waiter.await?).await?;
+        assert_eq!(sent().await?, [release, &["EVALSHA"]].concat());
+        next.release().await?;
+    }
+    Ok(())
+}
