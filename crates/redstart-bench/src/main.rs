@@ -4,6 +4,7 @@
 //! measure.rs   rounds that alternate between the contestants, and the table of ratios
 //! store.rs     the cost of the seam
 //! engine.rs    the embedded engine against a server on loopback
+//! messaging.rs the job queue and sessions
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
@@ -17,6 +18,7 @@ use clap::Parser;
 
 mod engine;
 mod measure;
+mod messaging;
 mod store;
 
 use measure::Bench;
@@ -26,6 +28,7 @@ type Run = for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = anyhow::Resu
 const FAMILIES: &[(&str, Run)] = &[
     ("store", |bench| Box::pin(store::run(bench))),
     ("engine", |bench| Box::pin(engine::run(bench))),
+    ("messaging", |bench| Box::pin(messaging::run(bench))),
 ];
 
 /// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.
