@@ -7,6 +7,7 @@
 //! limiting.rs  the token bucket against the script that people paste
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
 //! caching.rs   caches beside bare moka, GET and XADD
+//! messaging.rs the job queue and sessions beside bare loops and other queues
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
@@ -23,6 +24,7 @@ mod engine;
 mod limiting;
 mod locking;
 mod measure;
+mod messaging;
 mod store;
 
 use measure::Bench;
@@ -35,6 +37,7 @@ const FAMILIES: &[(&str, Run)] = &[
     ("limiting", |bench| Box::pin(limiting::run(bench))),
     ("locking", |bench| Box::pin(locking::run(bench))),
     ("caching", |bench| Box::pin(caching::run(bench))),
+    ("messaging", |bench| Box::pin(messaging::run(bench))),
 ];
 
 /// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.
