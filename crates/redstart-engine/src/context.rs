@@ -7,7 +7,7 @@ use crate::{
     client::Client,
     config::Config,
     engine::State,
-    error::{CommandResult, Stop, WRONG_TYPE},
+    error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
@@ -73,6 +73,9 @@ impl<'a> Ctx<'a> {
         let outer_rewritten = self.rewritten.take();
         let db = self.client.db;
         self.state.stats.commands += 1;
+        if self.state.out_of_memory && self.origin == Origin::Script && spec.is(flag::DENYOOM) {
+            return Err(OUT_OF_MEMORY.into());
+        }
         let result = (spec.handler)(self, args);
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
@@ -145,6 +148,21 @@ impl<'a> Ctx<'a> {
         Some(slot)
     }
 
+    /// As [`Ctx::peek`], counted as a read.
+    pub(crate) fn peek_read(&mut self, key: &[u8]) -> Option<Slot> {
+        let slot = self.peek(key);
+        match slot {
+            Some(_) => self.state.stats.hits += 1,
+            None => self.missed(key),
+        }
+        slot
+    }
+
+    fn missed(&mut self, key: &[u8]) {
+        self.state.stats.misses += 1;
+        self.notify(notify::class::KEY_MISS, "keymiss", key);
+    }
+
     /// A live key's value of whatever type.
     pub(crate) fn value(&mut self, key: &[u8]) -> Option<&Value> {
         let slot = self.find(key)?;
@@ -166,7 +184,7 @@ impl<'a> Ctx<'a> {
     pub(crate) fn get<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&T>, Stop> {
         match self.find(key) {
             None => {
-                self.state.stats.misses += 1;
+                self.missed(key);
                 Ok(None)
             }
             Some(slot) => {
@@ -267,7 +285,7 @@ impl<'a> Ctx<'a> {
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
                 }
-                self.signal_ready(key);
+                // As in Redis 7.0, what replaces a value of another type wakes nobody.
             }
             None => {
                 self.add(key, value, deadline.unwrap_or(NEVER));
@@ -315,6 +333,9 @@ impl<'a> Ctx<'a> {
     pub(crate) fn modified(&mut self, key: &[u8]) {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
+        }
+        if self.state.config.maxmemory > 0 {
+            self.db().measure(key);
         }
         if self.state.tracking.is_active() {
             tracking::invalidate(self.state, self.client.id, key);

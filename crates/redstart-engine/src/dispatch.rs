@@ -7,9 +7,11 @@ use bytes::Bytes;
 use crate::{
     blocking::{self, Wait},
     client::{Answers, Client},
+    commands::transaction,
     context::{Ctx, Origin},
     engine::State,
-    error::{CROSS_SLOT, CommandResult, Stop},
+    error::{CROSS_SLOT, CommandResult, OUT_OF_MEMORY, Stop},
+    memory,
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
     slot, tracking,
@@ -18,7 +20,7 @@ use crate::{
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
 const SWEEP_INTERVAL: i64 = 100_000;
 /// How many entries one such search looks at.
-const SWEEP_BUDGET: usize = 200;
+const SWEEP_BUDGET: usize = 1000;
 
 /// What became of a command.
 pub(crate) enum Done {
@@ -117,10 +119,11 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     if now_micros - state.last_sweep >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
         for db in 0..state.dbs.len() {
-            // Go on while a quarter of what is seen has expired, as Redis's cycle does.
+            state.dbs[db].compact_if_sparse();
+            // Go on while much of what is seen has expired, but not for long.
             for _ in 0..16 {
                 let (found, _) = sweep(state, db, SWEEP_BUDGET, now_micros);
-                if found < SWEEP_BUDGET / 4 {
+                if found < SWEEP_BUDGET / 10 {
                     break;
                 }
             }
@@ -202,6 +205,9 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         )
         .into());
     }
+    if cx.state.config.maxmemory > 0 {
+        check_memory(cx, spec)?;
+    }
     if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
         return Err("ERR Command not allowed inside a transaction".into());
     }
@@ -209,6 +215,31 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)
+}
+
+/// Refuses what would need more memory than there may be. Queueing takes memory, too.
+fn check_memory(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+    cx.state.out_of_memory = !memory::make_room(cx.state, cx.now_micros);
+    if !cx.state.out_of_memory {
+        return Ok(());
+    }
+    if let Some(multi) = &cx.client.multi {
+        let denied = |(spec, _): &(&Spec, _)| spec.is(flag::DENYOOM);
+        if spec.name == "exec" && multi.queue.iter().any(denied) {
+            cx.client.multi = None;
+            transaction::unwatch_all(cx.state, cx.client);
+            return Err(
+                format!("EXECABORT Transaction discarded because of: {OUT_OF_MEMORY}").into(),
+            );
+        }
+        if !spec.is(flag::UNQUEUED) {
+            return Err(OUT_OF_MEMORY.into());
+        }
+    }
+    if spec.is(flag::DENYOOM) {
+        return Err(OUT_OF_MEMORY.into());
+    }
+    Ok(())
 }
 
 /// Refuses keys of different slots; `common` carries the slot from command to command.

@@ -95,6 +95,8 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     pub(crate) random: Random,
     pub(crate) scripts: Scripts,
+    /// There was no room for more data when the running command began.
+    pub(crate) out_of_memory: bool,
     /// Changes since the start.
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
@@ -141,6 +143,7 @@ impl State {
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::default(),
+            out_of_memory: false,
             dirty: 0,
             last_sweep: 0,
         }
@@ -192,6 +195,7 @@ impl Engine {
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::new(limits, watchdog.clone()),
+            out_of_memory: false,
             dirty: 0,
             last_sweep: clock.now_micros(),
         };

@@ -5,7 +5,7 @@ pub(crate) fn matches(pattern: &[u8], text: &[u8]) -> bool {
     matches_case(pattern, text, false)
 }
 
-/// As [`matches`], ignoring ASCII case if asked to.
+/// As [`matches()`], ignoring ASCII case if asked to.
 pub(crate) fn matches_case(mut pattern: &[u8], mut text: &[u8], ignore_case: bool) -> bool {
     let fold = |byte: u8| {
         if ignore_case {
@@ -40,7 +40,7 @@ pub(crate) fn matches_case(mut pattern: &[u8], mut text: &[u8], ignore_case: boo
             [literal, rest @ ..] => (fold(*literal) == fold(text[0])).then_some((rest, &text[1..])),
         };
         match step {
-            Some((rest, [])) if rest.is_empty() => return true,
+            Some(([], [])) => return true,
             Some((rest, left)) => (pattern, text) = (rest, left),
             None => match retry {
                 Some((rest, [_, left @ ..])) => {

@@ -30,6 +30,8 @@ pub(crate) struct Entry {
     pub(crate) deadline: i64,
     /// When the key was last used, in seconds of unix time (OBJECT IDLETIME, eviction).
     pub(crate) used: u32,
+    /// The size that the database counts for this key; 0 while nobody counts.
+    size: u32,
 }
 
 impl Entry {
@@ -73,6 +75,8 @@ pub(crate) struct Db {
     dict: Dict<Entry>,
     /// How many keys have a deadline.
     volatile: usize,
+    /// The sizes of all keys that were measured.
+    bytes: u64,
     /// Where the next round of active expiry goes on.
     sweep: u64,
     /// Who watches which key.
@@ -134,13 +138,51 @@ impl Db {
                 value,
                 deadline,
                 used,
+                size: 0,
             },
         )
+    }
+
+    /// Counts what a key takes up now.
+    pub(crate) fn measure(&mut self, key: &[u8]) {
+        if let Some(slot) = self.dict.find(key) {
+            let size = self.dict.key(slot).heap_size() + self.dict.value(slot).size();
+            let size = u32::try_from(size).unwrap_or(u32::MAX);
+            let before = std::mem::replace(&mut self.dict.value_mut(slot).size, size);
+            self.bytes = self.bytes - u64::from(before) + u64::from(size);
+        }
+    }
+
+    /// Counts what all keys take up.
+    pub(crate) fn measure_all(&mut self) {
+        let keys: Vec<Blob> = self.dict.keys().cloned().collect();
+        for key in keys {
+            self.measure(&key);
+        }
+    }
+
+    /// The sum of all keys' sizes, as far as they were measured.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// What all keys take up, judged by a few of them.
+    pub(crate) fn estimate(&self) -> u64 {
+        const FEW: usize = 32;
+        let (mut seen, mut bytes) = (0u64, 0u64);
+        for (key, entry) in self.dict.iter().take(FEW) {
+            seen += 1;
+            bytes += (key.heap_size() + entry.size()) as u64;
+        }
+        bytes
+            .checked_div(seen)
+            .map_or(0, |average| average * self.dict.len() as u64)
     }
 
     pub(crate) fn remove(&mut self, key: &[u8]) -> Option<Entry> {
         let entry = self.dict.remove(key)?;
         self.volatile -= usize::from(entry.deadline != NEVER);
+        self.bytes -= u64::from(entry.size);
         Some(entry)
     }
 
@@ -162,6 +204,7 @@ impl Db {
         Keys {
             dict: std::mem::take(&mut self.dict),
             volatile: std::mem::take(&mut self.volatile),
+            bytes: std::mem::take(&mut self.bytes),
         }
     }
 
@@ -169,6 +212,14 @@ impl Db {
     pub(crate) fn put_keys(&mut self, keys: Keys) {
         self.dict = keys.dict;
         self.volatile = keys.volatile;
+        self.bytes = keys.bytes;
+    }
+
+    /// Gives back the room of removed keys if there is much of it. All slots change.
+    pub(crate) fn compact_if_sparse(&mut self) {
+        if self.dict.is_sparse() {
+            self.dict.compact();
+        }
     }
 
     /// The next expired keys of a sweep over `budget` entries, and whether the sweep came round.
@@ -190,6 +241,7 @@ impl Db {
 pub(crate) struct Keys {
     dict: Dict<Entry>,
     volatile: usize,
+    bytes: u64,
 }
 
 impl Keys {

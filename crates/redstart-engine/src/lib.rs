@@ -29,11 +29,12 @@
 //! | `blocking.rs` | clients that wait, and how they are served |
 //! | `effect.rs` | what changed, as commands that repeat it: the source of the log |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
+//! | `memory.rs` | how much the data takes up, and what goes when that is too much |
 //! | `clock.rs` | the one clock |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file a family: parse arguments, call the type, shape the reply |
-//! | `number.rs`, `glob.rs`, `slot.rs`, `error.rs` | parsing and printing numbers, patterns, hash slots, shared error texts |
+//! | `number.rs`, `glob.rs`, `slot.rs`, `murmur.rs`, `partial_sort.rs`, `error.rs` | parsing and printing numbers, patterns, hash slots, hashing, sorting a part, shared error texts |
 //!
 //! ## To add a command
 //!
@@ -72,6 +73,7 @@
 //! database and protocol) at the same moment. All effects of the outermost command form one unit.
 
 #![forbid(unsafe_code)]
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(dead_code, reason = "families are being filled in")]
 
 mod blocking;
@@ -87,8 +89,11 @@ mod error;
 mod glob;
 mod keyspace;
 mod long_double;
+mod memory;
+mod murmur;
 mod notify;
 mod number;
+mod partial_sort;
 mod pubsub;
 mod random;
 mod registry;

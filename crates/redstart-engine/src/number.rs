@@ -196,6 +196,25 @@ fn trim_zeros(text: &str) -> &str {
     }
 }
 
+/// A C cast to `long long`, with what x86 makes of what does not fit.
+pub(crate) fn truncate(value: f64) -> i64 {
+    if value >= -9_223_372_036_854_775_808.0 && value < 9_223_372_036_854_775_808.0 {
+        value as i64
+    } else {
+        i64::MIN
+    }
+}
+
+/// A C cast to `unsigned long long`, likewise.
+pub(crate) fn truncate_unsigned(value: f64) -> u64 {
+    const HALF: f64 = 9_223_372_036_854_775_808.0;
+    if value < HALF {
+        truncate(value) as u64
+    } else {
+        truncate(value - HALF) as u64 ^ 1 << 63
+    }
+}
+
 /// An integer as a bulk string's bytes.
 pub(crate) fn int_bytes(value: i64) -> Bytes {
     Bytes::copy_from_slice(itoa::Buffer::new().format(value).as_bytes())

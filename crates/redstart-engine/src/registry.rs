@@ -342,7 +342,7 @@ fn unknown_command(name: &[u8], args: &[Bytes]) -> Stop {
 fn counted(args: &[Bytes], at: usize) -> Option<Vec<usize>> {
     let count = parse_int(args.get(at)?)?;
     let count = usize::try_from(count).ok()?;
-    (count <= args.len() - at - 1).then(|| (at + 1..at + 1 + count).collect())
+    (count < args.len() - at).then(|| (at + 1..at + 1 + count).collect())
 }
 
 /// `CMD numkeys key …`

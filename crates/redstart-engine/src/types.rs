@@ -3,7 +3,9 @@
 pub(crate) mod blob;
 pub(crate) mod bloom;
 pub(crate) mod dict;
+pub(crate) mod geo;
 pub(crate) mod hash;
+pub(crate) mod hyperloglog;
 pub(crate) mod list;
 pub(crate) mod set;
 pub(crate) mod sorted_set;
@@ -48,12 +50,12 @@ impl Value {
     pub(crate) fn heap_size(&self) -> usize {
         match self {
             Value::Str(value) => value.heap_size(),
-            Value::List(_)
-            | Value::Hash(_)
-            | Value::Set(_)
-            | Value::SortedSet(_)
-            | Value::Bloom(_) => 64,
+            Value::List(value) => value.heap_size(),
+            Value::Hash(value) => value.heap_size(),
+            Value::Set(value) => value.heap_size(),
+            Value::SortedSet(value) => value.heap_size(),
             Value::Stream(value) => value.heap_size(),
+            Value::Bloom(value) => value.size() as usize,
         }
     }
 

@@ -190,3 +190,50 @@ fn a_password_is_asked_for_before_anything_else() {
         Reply::Error("NOAUTH Authentication required.".into())
     );
 }
+
+#[test]
+fn scans_miss_nothing_while_tables_shrink() {
+    for (add, remove, scan, stride) in [
+        ("SET {} v", "DEL {}", "SCAN", 1),
+        ("HSET h {} v", "HDEL h {}", "HSCAN h", 2),
+        ("SADD s {}", "SREM s {}", "SSCAN s", 1),
+        ("ZADD z 1 {}", "ZREM z {}", "ZSCAN z", 2),
+    ] {
+        let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+        let mut session = engine.session();
+        let mut run_all = |command: &str, names: std::ops::Range<usize>| {
+            for at in names {
+                run(&mut session, &command.replace("{}", &format!("member{at}")));
+            }
+        };
+        run_all(add, 0..5000);
+        let mut other = engine.session();
+        let (mut cursor, items) = scan_step(&mut other, &format!("{scan} 0 COUNT 4500"));
+        let mut seen: Vec<String> = items.into_iter().step_by(stride).collect();
+        run_all(remove, 0..4700);
+        // Time passes, so that the next command finds the table sparse and compacts it.
+        engine.advance(Duration::from_secs(1));
+        run_all(add, 6000..6010);
+        while cursor != 0 {
+            let (next, items) = scan_step(&mut other, &format!("{scan} {cursor} COUNT 100"));
+            seen.extend(items.into_iter().step_by(stride));
+            cursor = next;
+        }
+        for at in 4700..5000 {
+            assert!(
+                seen.contains(&format!("member{at}")),
+                "{scan} misses member{at}"
+            );
+        }
+        let mut fresh = Vec::new();
+        loop {
+            let (next, items) = scan_step(&mut other, &format!("{scan} {cursor} COUNT 100"));
+            fresh.extend(items.into_iter().step_by(stride));
+            cursor = next;
+            if next == 0 {
+                break;
+            }
+        }
+        assert_eq!(fresh.len(), 310, "{scan}");
+    }
+}

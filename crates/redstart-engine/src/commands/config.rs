@@ -9,7 +9,7 @@ use crate::{
     context::Ctx,
     engine::{State, Stats},
     error::{CommandResult, Stop},
-    glob,
+    glob, memory,
     notify::class,
     number::parse_int,
     registry::{Spec, flag::*, printable},
@@ -219,7 +219,15 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         set(&mut changed, &pair[1]).map_err(|why| failed(setting.name, &why))?;
     }
     // All of them or none.
+    let counted = cx.state.config.maxmemory > 0;
     cx.state.config = changed;
+    cx.state.out_of_memory = false;
+    if cx.state.config.maxmemory > 0 {
+        if !counted {
+            memory::measure_all(cx.state);
+        }
+        memory::make_room(cx.state, cx.now_micros);
+    }
     let guarded = cx.state.config.password.is_some();
     cx.state.guarded.store(guarded, Ordering::Relaxed);
     Ok(Reply::OK)

@@ -221,6 +221,9 @@ fn hincrbyfloat(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(Reply::Bulk(text))
 }
 
+/// How many repeats can be drawn at once.
+const MOST_REPEATS: i64 = 1 << 27;
+
 /// The count of HRANDFIELD, ZRANDMEMBER and SRANDMEMBER.
 pub(crate) fn random_count(text: &[u8]) -> Result<i64, Stop> {
     let count = int_arg(text)?;
@@ -230,6 +233,10 @@ pub(crate) fn random_count(text: &[u8]) -> Result<i64, Stop> {
                     9223372036854775807"
                 .into(),
         );
+    }
+    // Redis would try to answer with that many repeats, until the memory ends.
+    if count < -MOST_REPEATS {
+        return Err(OUT_OF_RANGE.into());
     }
     Ok(count)
 }

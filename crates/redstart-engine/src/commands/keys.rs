@@ -94,7 +94,7 @@ fn del(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn exists(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(args[1..]
         .iter()
-        .filter(|key| cx.peek(key).is_some())
+        .filter(|key| cx.peek_read(key).is_some())
         .count()
         .into())
 }
@@ -104,7 +104,7 @@ fn touch(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn type_(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let name = match cx.peek(&args[1]) {
+    let name = match cx.peek_read(&args[1]) {
         Some(slot) => cx.db().entry(slot).value.type_name(),
         None => "none",
     };
@@ -221,7 +221,7 @@ fn expire_generic(
 /// A key's deadline as a reply, or Redis's -2 (no key) and -1 (no deadline).
 fn deadline_reply(cx: &mut Ctx<'_>, key: &[u8], shape: impl Fn(i64, i64) -> i64) -> CommandResult {
     let now = cx.now_ms();
-    let Some(slot) = cx.peek(key) else {
+    let Some(slot) = cx.peek_read(key) else {
         return Ok(Reply::Int(-2));
     };
     Ok(Reply::Int(match cx.db().entry(slot).deadline {

@@ -7,8 +7,8 @@ use bytes::Bytes;
 use crate::{
     config::MemoryPolicy,
     context::Ctx,
-    engine::State,
     error::{CommandResult, SYNTAX},
+    memory,
     number::int_arg,
     pubsub::Kind,
     registry::{Spec, flag::*},
@@ -216,7 +216,7 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
             line("tracking_clients", &state.tracking.clients());
         }
         "memory" => {
-            let used = used_memory(state);
+            let used = memory::used(state);
             line("used_memory", &used);
             line("used_memory_human", &human(used));
             line("used_memory_dataset", &used);
@@ -279,23 +279,6 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
         }
         _ => {}
     }
-}
-
-/// About how many bytes the data takes up: a sample of the keys of each database, scaled up.
-pub(crate) fn used_memory(state: &mut State) -> u64 {
-    const SAMPLES: usize = 32;
-    let mut total = 0;
-    for db in &state.dbs {
-        let (mut seen, mut bytes) = (0u64, 0u64);
-        db.scan(0, SAMPLES, |key, entry| {
-            seen += 1;
-            bytes += (key.heap_size() + entry.size()) as u64;
-        });
-        if let Some(average) = bytes.checked_div(seen) {
-            total += average * db.len() as u64;
-        }
-    }
-    total
 }
 
 /// Bytes as INFO writes them for people.

@@ -211,7 +211,15 @@ fn ordered(cx: &mut Ctx<'_>, items: Vec<Blob>, options: &Options) -> Result<Vec<
                     .unwrap_or(Ordering::Equal)
                     .then_with(|| a_item.cmp(b_item))
             }
-            (Weight::Text(a), Weight::Text(b)) => a.cmp(b),
+            (Weight::Text(a), Weight::Text(b)) if options.store.is_some() => a.cmp(b),
+            // Redis collates as C does, for which a NUL ends the text.
+            (Weight::Text(a), Weight::Text(b)) => {
+                let text = |bytes: &Bytes| {
+                    let len = memchr::memchr(0, bytes).unwrap_or(bytes.len());
+                    bytes.slice(..len)
+                };
+                a.as_ref().map(text).cmp(&b.as_ref().map(text))
+            }
             _ => Ordering::Equal,
         };
         if options.descending {

@@ -541,7 +541,7 @@ impl Query {
                 };
             }
             Bounds::Score(range) => set.score_ranks(range),
-            Bounds::Lex(range) => set.lex_ranks(range),
+            Bounds::Lex(range) => set.lex_ranks(range, self.reverse),
         };
         let Ok(offset) = usize::try_from(self.offset) else {
             return 0..0;
@@ -647,7 +647,7 @@ fn zlexcount(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let range = lex_range(&args[2], &args[3])?;
     Ok(cx
         .get::<SortedSet>(&args[1])?
-        .map_or(0, |set| set.lex_ranks(&range).len())
+        .map_or(0, |set| set.lex_ranks(&range, false).len())
         .into())
 }
 

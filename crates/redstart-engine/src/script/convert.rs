@@ -150,7 +150,7 @@ fn convert(names: &Names, value: Value, protocol: Protocol, depth: usize) -> mlu
     Ok(match value {
         Value::String(text) => Reply::Bulk(Bytes::copy_from_slice(&text.as_bytes())),
         Value::Integer(value) => Reply::Int(value),
-        Value::Number(value) => Reply::Int(truncate(value)),
+        Value::Number(value) => Reply::Int(number::truncate(value)),
         Value::Boolean(value) if protocol == Protocol::Resp3 => Reply::Bool(value),
         Value::Boolean(true) => Reply::Int(1),
         Value::Boolean(false) => Reply::Nil,
@@ -229,15 +229,6 @@ fn line(text: &LuaString) -> String {
     let bytes = text.as_bytes();
     let end = memchr::memchr(0, &bytes).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..end]).replace(['\r', '\n'], " ")
-}
-
-/// A C cast to `long long`, with what x86 makes of what does not fit.
-pub(super) fn truncate(value: f64) -> i64 {
-    if value >= -9_223_372_036_854_775_808.0 && value < 9_223_372_036_854_775_808.0 {
-        value as i64
-    } else {
-        i64::MIN
-    }
 }
 
 /// C's `%.14g`, which is how Lua writes a number.

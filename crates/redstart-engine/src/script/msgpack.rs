@@ -86,7 +86,7 @@ fn write(out: &mut Vec<u8>, value: &Value, level: usize) -> mlua::Result<()> {
 }
 
 fn write_number(out: &mut Vec<u8>, value: f64) {
-    let whole = super::convert::truncate(value);
+    let whole = crate::number::truncate(value);
     if whole as f64 == value && !(whole == i64::MIN && value > 0.0) {
         write_integer(out, whole);
         return;

@@ -140,7 +140,7 @@ fn pack(lua: &Lua, args: MultiValue) -> mlua::Result<mlua::LuaString> {
                 let number = number_argument(lua, &args, next)?;
                 next += 1;
                 let value = if number < 0.0 {
-                    super::convert::truncate(number) as u64
+                    crate::number::truncate(number) as u64
                 } else {
                     number as u64
                 };

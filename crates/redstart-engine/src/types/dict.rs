@@ -28,13 +28,19 @@ enum Cell<V> {
 /// A map from byte strings to `V`: entries in a slab, and a hash table of 4-byte slots over it.
 ///
 /// Compared with a plain hash map this wastes 5 bytes instead of a whole entry for each empty
-/// bucket, picks random entries in O(1), and, since entries never move, makes a scan's cursor a
-/// slot number: whatever is there from the first call to the last is returned, and only once.
+/// bucket, picks random entries in O(1), and, since entries stay where they are, makes a scan's
+/// cursor a slot number: whatever is there from the first call to the last is returned, and only
+/// once. Only [`Dict::compact`] moves entries; it is counted, and a scan from before starts again.
 pub(crate) struct Dict<V> {
     table: HashTable<Slot>,
     cells: Vec<Cell<V>>,
     free: Slot,
+    /// How often entries were moved; part of a scan's cursor.
+    moves: u16,
 }
+
+/// A cursor is a number of moves above a slot.
+const CURSOR_SLOT: u32 = 48;
 
 impl<V> Default for Dict<V> {
     fn default() -> Dict<V> {
@@ -42,6 +48,7 @@ impl<V> Default for Dict<V> {
             table: HashTable::new(),
             cells: Vec::new(),
             free: NONE,
+            moves: 0,
         }
     }
 }
@@ -56,6 +63,7 @@ impl<V> Dict<V> {
             table: HashTable::with_capacity(capacity),
             cells: Vec::with_capacity(capacity),
             free: NONE,
+            moves: 0,
         }
     }
 
@@ -194,7 +202,8 @@ impl<V> Dict<V> {
             self.cells.clear();
             self.free = NONE;
             if self.cells.capacity() > 1024 {
-                *self = Dict::new();
+                self.cells = Vec::new();
+                self.table = HashTable::new();
             }
         }
         match cell {
@@ -212,6 +221,17 @@ impl<V> Dict<V> {
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &Blob> {
         self.iter().map(|(key, _)| key)
+    }
+
+    /// About how many bytes are held on the heap; what keys and values hold is judged by a few.
+    pub(crate) fn heap_size(&self, value_size: impl Fn(&V) -> usize) -> usize {
+        let (mut seen, mut bytes) = (0, 0);
+        self.scan(0, 8, |key, value| {
+            seen += 1;
+            bytes += key.heap_size() + value_size(value);
+        });
+        let contents = (bytes * self.len()).checked_div(seen).unwrap_or(0);
+        self.cells.capacity() * size_of::<Cell<V>>() + self.table.capacity() * 6 + contents
     }
 
     /// A slot picked at random; `None` only if there are no entries.
@@ -236,8 +256,11 @@ impl<V> Dict<V> {
 
     /// Visits about `count` entries from `cursor` on; the cursor to go on with, 0 at the end.
     pub(crate) fn scan(&self, cursor: u64, count: usize, mut visit: impl FnMut(&Blob, &V)) -> u64 {
+        let moves = u64::from(self.moves) << CURSOR_SLOT;
+        let slot = cursor & ((1 << CURSOR_SLOT) - 1);
+        let slot = if cursor - slot == moves { slot } else { 0 };
+        let mut slot = slot.min(self.cells.len() as u64) as usize;
         let mut seen = 0;
-        let mut slot = cursor.min(self.cells.len() as u64) as usize;
         // Free cells count a tenth, so that a call over a sparse table is bounded, too.
         let mut budget = count.saturating_mul(10);
         while slot < self.cells.len() && seen < count && budget > 0 {
@@ -251,8 +274,25 @@ impl<V> Dict<V> {
         if slot >= self.cells.len() {
             0
         } else {
-            slot as u64
+            moves | slot as u64
         }
+    }
+
+    /// Whether so much was removed that [`Dict::compact`] is worth its while.
+    #[inline]
+    pub(crate) fn is_sparse(&self) -> bool {
+        self.cells.len() > 1024 && self.table.len() < self.cells.len() / 8
+    }
+
+    /// Gives back the room of what was removed. All slots change.
+    pub(crate) fn compact(&mut self) {
+        let old = std::mem::replace(self, Dict::with_capacity(self.len()));
+        for cell in old.cells {
+            if let Cell::Full(key, value) = cell {
+                self.insert_new(&key, value);
+            }
+        }
+        self.moves = (old.moves + 1) & 0x7FFF;
     }
 }
 

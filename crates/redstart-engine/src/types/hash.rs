@@ -6,6 +6,7 @@ use super::{
 };
 use crate::{
     config::Config,
+    memory::sampled,
     random::{Draw, Random},
 };
 
@@ -31,6 +32,19 @@ impl Hash {
             Hash::Packed(pairs) => pairs.len(),
             Hash::Table(dict) => dict.len(),
         }
+    }
+
+    /// About how many bytes are held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        let contents = match self {
+            Hash::Packed(pairs) => {
+                pairs.capacity() * size_of::<(Blob, Blob)>()
+                    + sampled(pairs.len(), pairs.iter().map(|(field, _)| field))
+                    + sampled(pairs.len(), pairs.iter().map(|(_, value)| value))
+            }
+            Hash::Table(dict) => dict.heap_size(Blob::heap_size),
+        };
+        size_of::<Hash>() + contents
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -116,7 +130,13 @@ impl Hash {
                     .position(|(held, _)| held.as_slice() == field)?;
                 Some(pairs.remove(at).1)
             }
-            Hash::Table(dict) => dict.remove(field),
+            Hash::Table(dict) => {
+                let value = dict.remove(field);
+                if dict.is_sparse() {
+                    dict.compact();
+                }
+                value
+            }
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use super::blob::Blob;
+use crate::memory::sampled;
 
 /// An end of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,6 +21,13 @@ pub(crate) struct List {
 impl List {
     pub(crate) fn len(&self) -> usize {
         self.items.len()
+    }
+
+    /// About how many bytes are held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        size_of::<List>()
+            + self.items.capacity() * size_of::<Blob>()
+            + sampled(self.items.len(), self.items.iter())
     }
 
     pub(crate) fn is_empty(&self) -> bool {

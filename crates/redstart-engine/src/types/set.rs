@@ -44,6 +44,15 @@ impl Set {
         }
     }
 
+    /// About how many bytes are held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        let contents = match self {
+            Set::Ints(ints) => ints.capacity() * size_of::<i64>(),
+            Set::Table(dict) => dict.heap_size(|()| 0),
+        };
+        size_of::<Set>() + contents
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -110,7 +119,13 @@ impl Set {
                 }
                 _ => false,
             },
-            Set::Table(dict) => dict.remove(member).is_some(),
+            Set::Table(dict) => {
+                let held = dict.remove(member).is_some();
+                if dict.is_sparse() {
+                    dict.compact();
+                }
+                held
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! Sorted sets.
 
-use std::cmp::Ordering;
+use std::{cmp::Ordering, ops::Range};
 
 use super::{
     blob::Blob,
@@ -35,6 +35,15 @@ impl Clone for SortedSet {
             copy.insert_new(member, score);
         });
         copy
+    }
+}
+
+impl SortedSet {
+    /// About how many bytes are held on the heap.
+    pub(crate) fn heap_size(&self) -> usize {
+        // The order holds a score and a slot for each member, in blocks that are not all full.
+        let order = self.len() * (size_of::<f64>() + size_of::<Slot>()) * 4 / 3;
+        size_of::<SortedSet>() + self.scores.heap_size(|_| 0) + order
     }
 }
 
@@ -86,6 +95,19 @@ pub(crate) struct LexRange {
 }
 
 impl LexRange {
+    fn is_empty(&self) -> bool {
+        match (&self.min, &self.max) {
+            (LexBound::Highest, LexBound::Highest) | (LexBound::Lowest, LexBound::Lowest) => false,
+            (LexBound::Highest, _) | (_, LexBound::Lowest) => true,
+            (LexBound::Inclusive(min), LexBound::Inclusive(max)) => min > max,
+            (
+                LexBound::Inclusive(min) | LexBound::Exclusive(min),
+                LexBound::Inclusive(max) | LexBound::Exclusive(max),
+            ) => min >= max,
+            _ => false,
+        }
+    }
+
     fn is_below(&self, member: &[u8]) -> bool {
         match &self.min {
             LexBound::Lowest => false,
@@ -213,7 +235,16 @@ impl SortedSet {
     pub(crate) fn remove(&mut self, member: &[u8]) -> Option<f64> {
         let score = self.score(member)?;
         self.order.remove(&self.scores, score, member);
-        self.scores.remove(member)
+        let score = self.scores.remove(member);
+        if self.scores.is_sparse() {
+            let mut scores = std::mem::take(&mut self.scores);
+            scores.compact();
+            *self = SortedSet {
+                large: self.large,
+                ..SortedSet::from_scores(scores)
+            };
+        }
+        score
     }
 
     /// How many members come before this one.
@@ -282,25 +313,54 @@ impl SortedSet {
     }
 
     /// The ranks that a range of scores covers.
-    pub(crate) fn score_ranks(&self, range: &ScoreRange) -> std::ops::Range<usize> {
+    pub(crate) fn score_ranks(&self, range: &ScoreRange) -> Range<usize> {
         let from = self.order.partition(|score, _| range.is_below(score));
         let to = self.order.partition(|score, _| range.is_not_above(score));
         from..to.max(from)
     }
 
-    /// The ranks that a range of members covers.
-    pub(crate) fn lex_ranks(&self, range: &LexRange) -> std::ops::Range<usize> {
-        let from = self
-            .order
-            .partition(|_, slot| range.is_below(self.scores.key(slot())));
-        let to = self
-            .order
-            .partition(|_, slot| range.is_not_above(self.scores.key(slot())));
-        from..to.max(from)
+    /// The ranks that a range of members covers, seen from its lower or its upper end.
+    ///
+    /// That is well defined for equal scores only. For others Redis's answer is what its search
+    /// stumbles on; for listpacks, where that is a walk from one end, the same is found here.
+    pub(crate) fn lex_ranks(&self, range: &LexRange, from_above: bool) -> Range<usize> {
+        if self.large {
+            let from = self
+                .order
+                .partition(|_, slot| range.is_below(self.scores.key(slot())));
+            let to = self
+                .order
+                .partition(|_, slot| range.is_not_above(self.scores.key(slot())));
+            return from..to.max(from);
+        }
+        let members: Vec<&Blob> = self.iter().map(|(member, _)| member).collect();
+        let (Some(first), Some(last)) = (members.first(), members.last()) else {
+            return 0..0;
+        };
+        if range.is_empty() || range.is_below(last) || !range.is_not_above(first) {
+            return 0..0;
+        }
+        if from_above {
+            let end = members
+                .iter()
+                .rposition(|member| range.is_not_above(member));
+            let end = end.map_or(0, |at| at + 1);
+            let below = members[..end]
+                .iter()
+                .rposition(|member| range.is_below(member));
+            below.map_or(0, |at| at + 1)..end
+        } else {
+            let start = members.iter().position(|member| !range.is_below(member));
+            let start = start.unwrap_or(members.len());
+            let len = members[start..]
+                .iter()
+                .position(|member| !range.is_not_above(member));
+            start..len.map_or(members.len(), |len| start + len)
+        }
     }
 
     /// Removes the members of these ranks; how many there were.
-    pub(crate) fn remove_ranks(&mut self, ranks: std::ops::Range<usize>) -> usize {
+    pub(crate) fn remove_ranks(&mut self, ranks: Range<usize>) -> usize {
         let mut doomed = Vec::with_capacity(ranks.len());
         self.each(ranks.start, ranks.end, false, |member, _| {
             doomed.push(member.clone())

@@ -448,11 +448,16 @@ impl Stream {
 
     /// About how many bytes are held on the heap.
     pub(crate) fn heap_size(&self) -> usize {
-        let nodes: usize = self
-            .nodes
-            .values()
-            .map(|node| size_of::<(Id, Node)>() + node.data.capacity() + 24 * node.fields.len())
-            .sum();
+        // Judged by the first and the last node, most others being full.
+        let ends = [self.nodes.first_key_value(), self.nodes.last_key_value()];
+        let node = ends
+            .into_iter()
+            .flatten()
+            .map(|(_, node)| {
+                size_of::<(Id, Node)>() + node.data.capacity() + 24 * node.fields.len()
+            })
+            .max();
+        let nodes = node.unwrap_or(0) * self.nodes.len();
         let groups: usize = self
             .groups
             .values()

@@ -22,7 +22,8 @@ pub(crate) enum Str {
     Int(i64),
     /// Set as a whole and long: readers get a reference.
     Shared(Box<Bytes>),
-    /// Edited in place at least once.
+    /// Edited in place at least once. Boxed, since a vector would make every value larger.
+    #[allow(clippy::box_collection)]
     Raw(Box<Vec<u8>>),
 }
 

@@ -225,3 +225,68 @@ fn prefixes_are_broadcast_alike() {
     both.send(1, "FLUSHALL", 1);
     both.hears(0);
 }
+
+#[test]
+fn keyspace_events_are_published_alike() {
+    let server = Server::start();
+    let mut both = Listening::new(&server, Protocol::Resp3);
+    both.send(1, "CONFIG SET notify-keyspace-events AKEmn", 1);
+    both.send(0, "PSUBSCRIBE __key*__:*", 1);
+    for (line, events) in [
+        ("SET a 1", 2),
+        ("SET a 1 EX 100", 2),
+        ("GET a", 0),
+        ("GET none", 1),
+        ("INCR a", 1),
+        ("APPEND a x", 1),
+        ("SETRANGE a 0 y", 1),
+        ("EXPIRE a 50", 1),
+        ("PERSIST a", 1),
+        ("RENAME a b", 3),
+        ("COPY b c", 2),
+        ("DEL b nothing", 1),
+        ("GETDEL c", 1),
+        ("LPUSH l 1 2 3", 2),
+        ("LINSERT l BEFORE 2 x", 1),
+        ("LSET l 0 y", 1),
+        ("LTRIM l 0 1", 1),
+        ("RPOP l", 1),
+        ("LMOVE l m LEFT RIGHT", 4),
+        ("SADD s a b", 2),
+        ("SREM s a", 1),
+        ("SPOP s", 2),
+        ("HSET h a 1 b 2", 2),
+        ("HINCRBY h a 1", 1),
+        ("HDEL h a b", 2),
+        ("ZADD z 1 a 2 b", 2),
+        ("ZINCRBY z 1 a", 1),
+        ("ZPOPMIN z", 1),
+        ("ZREM z b a", 2),
+        ("XADD x 1-1 a b", 2),
+        ("XADD x MAXLEN 1 2-1 a b", 2),
+        ("XGROUP CREATE x g 0", 1),
+        ("XREADGROUP GROUP g c STREAMS x >", 1),
+        ("XGROUP CREATECONSUMER x g d", 1),
+        ("XGROUP DELCONSUMER x g d", 1),
+        ("XGROUP SETID x g 0", 1),
+        ("XCLAIM x g e 0 2-1", 1),
+        ("XGROUP DESTROY x g", 1),
+        ("XDEL x 2-1", 1),
+        ("XSETID x 9-9", 1),
+        ("XTRIM x MAXLEN 0", 0),
+        ("MOVE x 1", 3),
+        ("SETEX v 100 x", 3),
+        ("GETEX v PERSIST", 1),
+        ("MSET p 1 q 2", 4),
+    ] {
+        both.send(1, line, 1);
+        for _ in 0..events * 2 {
+            both.hears(0);
+        }
+        if let Some(more) = both.pushes[0].try_recv() {
+            panic!("{line} has more to say: {more:?}");
+        }
+    }
+    // The server has nothing more to say, either.
+    both.send(0, "PING", 1);
+}

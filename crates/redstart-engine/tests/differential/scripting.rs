@@ -426,3 +426,73 @@ fn binary_formats_and_bits_are_alike() {
         "##,
     );
 }
+
+#[test]
+fn replies_of_every_type_reach_scripts_alike() {
+    compare(
+        r##"
+        HSET h a 1 b 2
+        SADD s x
+        ZADD z 1.5 m 2 n
+        RPUSH l a b c
+        XADD x 1-1 f v
+        EVAL "return redis.call('HGETALL', 'h')" 0
+        EVAL "redis.setresp(3) return redis.call('HGETALL', 'h')" 0
+        EVAL "redis.setresp(3) return redis.call('HGETALL', 'h').map.a" 0
+        EVAL "redis.setresp(3) return redis.call('HGETALL', 'nothing')" 0
+        EVAL "redis.setresp(3) return redis.call('SMEMBERS', 's')" 0
+        EVAL "redis.setresp(3) return cjson.encode(redis.call('SMEMBERS', 's'))" 0
+        EVAL "redis.setresp(3) return redis.call('ZSCORE', 'z', 'm')" 0
+        EVAL "redis.setresp(3) return cjson.encode(redis.call('ZSCORE', 'z', 'm'))" 0
+        EVAL "redis.setresp(3) return cjson.encode(redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES'))" 0
+        EVAL "return cjson.encode(redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES'))" 0
+        EVAL "redis.setresp(3) return redis.call('ZRANGE', 'z', 0, -1, 'WITHSCORES')" 0
+        EVAL "redis.setresp(3) return type(redis.call('GET', 'nothing'))" 0
+        EVAL "return type(redis.call('GET', 'nothing'))" 0
+        EVAL "redis.setresp(3) return redis.call('GET', 'nothing')" 0
+        EVAL "redis.setresp(3) return redis.call('LPOP', 'nothing', 1)" 0
+        EVAL "redis.setresp(3) return {redis.call('GET', 'nothing'), 1}" 0
+        EVAL "redis.setresp(3) local v = redis.call('MGET', 'nothing', 'nothing') return {#v, type(v[1])}" 0
+        EVAL "return redis.call('XRANGE', 'x', '-', '+')" 0
+        EVAL "redis.setresp(3) return redis.call('XREAD', 'STREAMS', 'x', 0)" 0
+        EVAL "return redis.call('LRANGE', 'l', 0, -1)" 0
+        EVAL "return redis.call('BLPOP', 'nothing', 0)" 0
+        EVAL "return redis.call('BLPOP', 'l', 0)" 0
+        EVAL "return redis.call('BRPOPLPUSH', 'nothing', 'l', 0)" 0
+        EVAL "return redis.call('XREAD', 'BLOCK', 0, 'STREAMS', 'nothing', '$')" 0
+        EVAL "return redis.call('WAIT', 0, 0)" 0
+        EVAL "local a = redis.call('TIME') for i = 1, 100000 do end local b = redis.call('TIME') return a[1] == b[1] and a[2] == b[2]" 0
+        EVAL "redis.call('SELECT', 3) redis.call('SET', 'there', 1) return 1" 0
+        GET there
+        SELECT 3
+        GET there
+        SELECT 0
+        EVAL "redis.call('SET', 'k', 1, 'PX', 1) local t = redis.call('TIME')[2] for i = 1, 3000000 do end return redis.call('EXISTS', 'k')" 0
+        EVAL "return redis.call('MULTI')" 0
+        EVAL "return redis.call('WATCH', 'a')" 0
+        EVAL "return redis.call('AUTH', 'a')" 0
+        EVAL "return redis.call('CLIENT', 'ID')" 0
+        EVAL "return redis.call('CLIENT', 'NOSUCH')" 0
+        EVAL "return redis.call('SCRIPT', 'LOAD', 'return 1')" 0
+        EVAL "return redis.call('HELLO', '3')" 0
+        EVAL "return redis.call('PUBLISH', 'c', 'm')" 0
+        EVAL "return redis.call('SPUBLISH', 'c', 'm')" 0
+        EVAL "return redis.call('PING')" 0
+        EVAL "return redis.call('ECHO', 'x')" 0
+        EVAL "return redis.call('OBJECT', 'ENCODING', 'h')" 0
+        EVAL "return redis.call('OBJECT')" 0
+        EVAL "return redis.call('OBJECT', 'ENCODING')" 0
+        EVAL "return redis.call('SORT', 'l', 'ALPHA', 'DESC')" 0
+        EVAL "return redis.call('LRANGE', 's', 0, 1)" 0
+        EVAL "local r = {} for i = 1, 300 do r[i] = i end return r" 0
+        EVAL "local r = {} for i = 1, 70 do r[#r + 1] = {i, 'x'} end return r" 0
+        EVAL "return {1, 2, 3, a = 5}" 0
+        EVAL "return {1, 2, ok = 'x'}" 0
+        EVAL "return {1, 2, err = 'x'}" 0
+        EVAL "local t = {1, 2, 3} t[2] = nil return t" 0
+        EVAL "local t = {1, 2, 3} t[3] = nil return t" 0
+        EVAL "return setmetatable({}, {__index = function(t, k) if k == 1 then return 5 end end})" 0
+        EVAL "return {{}, {{}}, {ok = 'a'}, {err = 'E b'}}" 0
+        "##,
+    );
+}

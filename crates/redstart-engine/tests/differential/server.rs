@@ -256,3 +256,80 @@ fn a_wrong_password_is_refused_and_a_right_one_opens() {
     assert_eq!(call("RESET"), "Status(\"RESET\")");
     assert_eq!(call("GET a"), "NOAUTH");
 }
+
+#[test]
+fn a_full_engine_refuses_what_needs_memory_alike() {
+    compare(
+        r#"
+        SET a 1
+        RPUSH l 1
+        CONFIG SET maxmemory 1
+        SET a 2
+        GET a
+        APPEND a 1
+        LPUSH l 1
+        LPOP l
+        INCR a
+        EXPIRE a 100
+        DEL a
+        XADD s 1-1 a b
+        MULTI
+        SET a 1
+        GET a
+        EXEC
+        MULTI
+        GET a
+        EXEC
+        PUBLISH a b
+        CONFIG SET maxmemory 0
+        SET a 2
+        MULTI
+        SET a 3
+        @2 CONFIG SET maxmemory 1
+        EXEC
+        GET a
+        CONFIG SET maxmemory-policy allkeys-lru
+        SET a 1
+        GET a
+        DBSIZE
+        CONFIG SET maxmemory 0 maxmemory-policy noeviction
+        OBJECT FREQ a
+        SET b 1
+        OBJECT IDLETIME b
+        "#,
+    );
+}
+
+#[test]
+fn keys_that_were_not_used_for_long_are_evicted_first() {
+    use std::time::Duration;
+    let engine = redstart_engine::Engine::builder()
+        .clock(redstart_engine::Clock::manual())
+        .maxmemory(6 * 1024 * 1024, redstart_engine::MemoryPolicy::AllKeysLru)
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    let mut call = |line: &str| session.execute(&split(line)).into_reply().unwrap();
+    let value = "x".repeat(1000);
+    for n in 0..2000 {
+        call(&format!("SET old:{n} {value}"));
+    }
+    assert_eq!(call("DBSIZE"), Reply::Int(2000));
+    engine.advance(Duration::from_secs(60));
+    for n in 0..2000 {
+        call(&format!("SET new:{n} {value}"));
+    }
+    engine.advance(Duration::from_secs(60));
+    for n in 0..2000 {
+        assert_eq!(call(&format!("SET newer:{n} {value}")), Reply::OK);
+    }
+    let mut left = |name: &str| {
+        (0..2000)
+            .filter(|n| call(&format!("EXISTS {name}:{n}")) == Reply::Int(1))
+            .count()
+    };
+    let (old, new, newer) = (left("old"), left("new"), left("newer"));
+    assert!(old + new + newer < 6000, "nothing was evicted");
+    assert!(old < new && new < newer, "{old} {new} {newer}");
+    assert!(newer > 1900, "{newer}");
+}

@@ -47,7 +47,7 @@ matrix! {
             store.advance(Duration::from_secs(59))?;
             assert!(ttl().await? <= 1000);
             counter.add("n", 1).await?;
-            assert_eq!(ttl().await?, 60_000);
+            assert!(ttl().await? > 50_000);
             store.advance(Duration::from_secs(60))?;
             assert_eq!(counter.get("n").await?, 0);
         }
