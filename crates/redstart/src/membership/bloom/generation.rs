@@ -33,8 +33,11 @@ static STATS: Script = Script::new("bloom.stats", include_str!("stats.lua"));
 static NATIVE_STATS: Script = Script::new("bloom.native_stats", include_str!("native_stats.lua"));
 static LAYERS: Script = Script::new("bloom.layers", include_str!("layers.lua"));
 
-/// Elements of one script call; more would hold the server up for others.
+/// Elements of one script call, and bits of all layers together; more would hold the server up for others.
 const CHUNK: usize = 1000;
+const CHUNK_BITS: usize = 20_000;
+/// Bits of one round trip.
+const ROUND_BITS: usize = 100_000;
 /// How long the header of a retired partition stays.
 const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
@@ -225,18 +228,24 @@ impl Generation {
         }
         let mut open: Vec<(usize, Vec<usize>)> = Vec::new();
         for (partition, group) in groups.into_iter().enumerate() {
-            open.extend(group.chunks(CHUNK).map(|chunk| (partition, chunk.to_vec())));
+            let chunk = (CHUNK_BITS / self.width(partition)).clamp(1, CHUNK);
+            open.extend(group.chunks(chunk).map(|chunk| (partition, chunk.to_vec())));
         }
+        // The last first: it is taken from the end.
+        open.reverse();
         let mut visit = Visit::default();
         // Each round either ends a chunk or learns of a layer, and layers have a limit.
         while !open.is_empty() {
-            let mut batch = Batch::new();
-            for (partition, chunk) in &open {
-                batch.push(self.call(verb, *partition, elements, chunk));
+            let (mut batch, mut sent, mut bits) = (Batch::new(), Vec::new(), 0);
+            while bits < ROUND_BITS
+                && let Some((partition, chunk)) = open.pop()
+            {
+                bits += chunk.len() * self.width(partition);
+                batch.push(self.call(verb, partition, elements, &chunk));
+                sent.push((partition, chunk));
             }
             let replies = batch.run::<(String, u32, String)>(store).await?;
-            let mut again = Vec::new();
-            for ((partition, chunk), reply) in open.into_iter().zip(replies) {
+            for ((partition, chunk), reply) in sent.into_iter().zip(replies) {
                 let (what, number, flags) = reply?;
                 match what.as_str() {
                     "ok" | "building" => {
@@ -256,7 +265,7 @@ impl Generation {
                         }
                         if !full.is_empty() {
                             self.grow(store, partition).await?;
-                            again.push((partition, full));
+                            open.push((partition, full));
                         }
                     }
                     "layers" => {
@@ -264,7 +273,7 @@ impl Generation {
                         self.partitions[partition]
                             .layers
                             .store(layers, Ordering::Relaxed);
-                        again.push((partition, chunk));
+                        open.push((partition, chunk));
                     }
                     "moved" => visit
                         .moved
@@ -272,9 +281,21 @@ impl Generation {
                     _ => visit.gone.extend(chunk),
                 }
             }
-            open = again;
         }
         Ok(visit)
+    }
+
+    /// The bits of one element in all layers that are known of a partition.
+    fn width(&self, partition: usize) -> usize {
+        match self.config.mode {
+            Mode::Native => 1,
+            Mode::Auto | Mode::Bitmap => {
+                (0..self.partitions[partition].layers.load(Ordering::Relaxed))
+                    .map(|layer| self.config.layer(layer).hashes as usize)
+                    .sum::<usize>()
+                    .max(1)
+            }
+        }
     }
 
     fn call<'a>(

@@ -7,6 +7,8 @@ if redis.call('GETRANGE', KEYS[1], 0, 35) ~= ARGV[1] or redis.call('EXISTS', KEY
 end
 local info, found = redis.call('BF.INFO', KEYS[2]), {}
 for i = 1, #info, 2 do
-  found[info[i]] = info[i + 1]
+  -- A name is a status reply with some servers and a string with others.
+  local name = type(info[i]) == 'table' and info[i].ok or info[i]
+  found[name] = info[i + 1]
 end
 return {found['Number of items inserted'], found['Size'], found['Capacity']}

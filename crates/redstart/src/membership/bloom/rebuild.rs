@@ -37,7 +37,7 @@ impl Bloom {
     ///
     /// When this returns, every add by any process goes to both generations. Read the source of truth *after* that
     /// and add all of it to the [`Rebuild`]: what was added before is in what you read, what comes later is added
-    /// by its adder. A rebuild of another process that has not finished is replaced.
+    /// by its adder. For that, write to the source of truth first and to the filter second, always. A rebuild of another process that has not finished is replaced.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
