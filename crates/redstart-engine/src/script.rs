@@ -629,7 +629,7 @@ impl Runtime {
 
     fn array(&self, items: &[Bytes]) -> mlua::Result<Table> {
         self.lua
-            .create_sequence_from(items.iter().map(|item| LuaString::wrap(item)))
+            .create_sequence_from(items.iter().map(LuaString::wrap))
     }
 }
 

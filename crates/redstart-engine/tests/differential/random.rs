@@ -125,6 +125,8 @@ const DEGREES: &[&[u8]] = &[
     b"0", b"13.4", b"13.5", b"52.5", b"-33.9", b"80", b"85", b"-85", b"179.9", b"-179.9", b"1e-7",
     b"x", b"200",
 ];
+/// None of them reads ARGV[1] as a number: a float out of range there would leave C's `errno` set, at
+/// which the server's next SORT fails.
 const SCRIPTS: &[&[u8]] = &[
     b"return redis.call('GET', KEYS[1])",
     b"return {redis.pcall('INCR', KEYS[1]), redis.pcall('APPEND', KEYS[2], ARGV[1])}",
@@ -140,8 +142,8 @@ const SCRIPTS: &[&[u8]] = &[
     b"redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('RENAME', KEYS[1], KEYS[2])",
     b"local n = 0\nfor i = 1, 3 do\n n = n + redis.call('INCRBY', KEYS[1], ARGV[2])\nend\nreturn n",
     b"return cjson.encode({ARGV[1], tonumber(ARGV[2]) or false, {}})",
-    b"local ok, value = pcall(cjson.decode, ARGV[1]) return {ok, tostring(value)}",
-    b"return {tonumber(ARGV[1]) or 'none', tonumber(ARGV[2]) or 'none'}",
+    b"local ok, value = pcall(cjson.decode, ARGV[2]) return {ok, tostring(value)}",
+    b"return {tonumber(ARGV[2]) or 'none', tonumber(ARGV[2], 16) or 'none'}",
     b"error(ARGV[1])",
     b"return redis.error_reply(ARGV[1])",
     b"return redis.status_reply(ARGV[1])",
