@@ -68,9 +68,8 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         capacity,
         rate,
     };
-    let bucket = |name: &str, quota| {
-        Limiter::token_bucket(&store, name, quota).on_store_down(Down::Fail)
-    };
+    let bucket =
+        |name: &str, quota| Limiter::token_bucket(&store, name, quota).on_store_down(Down::Fail);
 
     // So large that it never runs out.
     let whole = bucket("whole", Quota::per_second(1000).burst(1 << 30)).build()?;
@@ -147,7 +146,10 @@ async fn compare(
     let theirs = move |task: usize| {
         let (mut classic, keys) = (classic.clone(), keys.clone());
         async move {
-            anyhow::ensure!(classic.take(&keys[task]).await? == allowed, "not as planned");
+            anyhow::ensure!(
+                classic.take(&keys[task]).await? == allowed,
+                "not as planned"
+            );
             Ok(())
         }
     };

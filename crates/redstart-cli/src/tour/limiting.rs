@@ -13,10 +13,22 @@ use super::{Family, Stage, Step};
 pub(crate) const FAMILY: Family = Family {
     name: "rate limiting",
     steps: &[
-        Step { pattern: "fixed_window", run: |stage| Box::pin(fixed_window(stage)) },
-        Step { pattern: "sliding_window", run: |stage| Box::pin(sliding_window(stage)) },
-        Step { pattern: "sliding_counter", run: |stage| Box::pin(sliding_counter(stage)) },
-        Step { pattern: "token_bucket", run: |stage| Box::pin(token_bucket(stage)) },
+        Step {
+            pattern: "fixed_window",
+            run: |stage| Box::pin(fixed_window(stage)),
+        },
+        Step {
+            pattern: "sliding_window",
+            run: |stage| Box::pin(sliding_window(stage)),
+        },
+        Step {
+            pattern: "sliding_counter",
+            run: |stage| Box::pin(sliding_counter(stage)),
+        },
+        Step {
+            pattern: "token_bucket",
+            run: |stage| Box::pin(token_bucket(stage)),
+        },
     ],
 };
 
@@ -25,7 +37,12 @@ async fn rush(limiter: &Limiter, subject: &'static str) -> anyhow::Result<u64> {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..200 {
         let limiter = limiter.clone();
-        tasks.spawn(async move { limiter.check(subject, 1).await.map(|decision| decision.is_allowed()) });
+        tasks.spawn(async move {
+            limiter
+                .check(subject, 1)
+                .await
+                .map(|decision| decision.is_allowed())
+        });
     }
     let mut allowed = 0;
     while let Some(ended) = tasks.join_next().await {
@@ -60,8 +77,14 @@ async fn fixed_window(stage: &mut Stage) -> anyhow::Result<()> {
     let before = rush(&limiter, "api").await?;
     next_window(stage.store(), window).await?;
     let after = rush(&limiter, "api").await?;
-    stage.claim(before == 10 && after == 10, "each window admits exactly its limit")?;
-    stage.claim(limiter.check("other", 1).await?.is_allowed(), "subjects do not share a limit")?;
+    stage.claim(
+        before == 10 && after == 10,
+        "each window admits exactly its limit",
+    )?;
+    stage.claim(
+        limiter.check("other", 1).await?.is_allowed(),
+        "subjects do not share a limit",
+    )?;
     stage.did(401);
     stage.show("a burst across the boundary got 10 + 10 of 400 through: twice the limit, as its page warns");
     Ok(())
@@ -78,15 +101,26 @@ async fn sliding_window(stage: &mut Stage) -> anyhow::Result<()> {
     pass(stage.store(), Duration::from_millis(400)).await?;
     let after = rush(&limiter, "api").await?;
     stage.claim(before == 10, "the window admits exactly its limit")?;
-    stage.claim(after == 0, "the same burst across a boundary gets nothing more")?;
+    stage.claim(
+        after == 0,
+        "the same burst across a boundary gets nothing more",
+    )?;
     let Decision::Limited { retry_after, .. } = limiter.check("api", 1).await? else {
         anyhow::bail!("the eleventh was admitted");
     };
-    stage.claim(retry_after <= window, "the wait is no longer than the window")?;
+    stage.claim(
+        retry_after <= window,
+        "the wait is no longer than the window",
+    )?;
     pass(stage.store(), retry_after).await?;
-    stage.claim(limiter.check("api", 1).await?.is_allowed(), "waiting what was said is enough")?;
+    stage.claim(
+        limiter.check("api", 1).await?.is_allowed(),
+        "waiting what was said is enough",
+    )?;
     stage.did(402);
-    stage.show("the same burst across the boundary got 10 of 400 through: exact in every rolling window");
+    stage.show(
+        "the same burst across the boundary got 10 of 400 through: exact in every rolling window",
+    );
     Ok(())
 }
 
@@ -97,31 +131,52 @@ async fn sliding_counter(stage: &mut Stage) -> anyhow::Result<()> {
     let allowed = rush(&limiter, "api").await?;
     stage.claim(allowed == 50, "200 at once get exactly the limit through")?;
     let refused = limiter.check("api", 1).await?;
-    stage.claim(refused.retry_after().is_some(), "a refusal says when to come back")?;
+    stage.claim(
+        refused.retry_after().is_some(),
+        "a refusal says when to come back",
+    )?;
     let huge = limiter.check("api", 51).await?;
-    stage.claim(matches!(huge, Decision::Never { max: 50 }), "more than the limit is never, not later")?;
+    stage.claim(
+        matches!(huge, Decision::Never { max: 50 }),
+        "more than the limit is never, not later",
+    )?;
     stage.did(202);
-    stage.show("two numbers a subject: 50 of 200 callers at once got through, whatever their number");
+    stage.show(
+        "two numbers a subject: 50 of 200 callers at once got through, whatever their number",
+    );
     Ok(())
 }
 
 async fn token_bucket(stage: &mut Stage) -> anyhow::Result<()> {
-    let limiter = Limiter::token_bucket(stage.store(), stage.namespace(), Quota::per_second(20).burst(40))
-        .and("daily", Kind::FixedWindow, Quota::per_day(1000))
-        .on_store_down(Down::Fail)
-        .build()?;
+    let limiter = Limiter::token_bucket(
+        stage.store(),
+        stage.namespace(),
+        Quota::per_second(20).burst(40),
+    )
+    .and("daily", Kind::FixedWindow, Quota::per_day(1000))
+    .on_store_down(Down::Fail)
+    .build()?;
     let started = Instant::now();
     let allowed = rush(&limiter, "api").await?;
     let refilled = (started.elapsed().as_secs_f64() * 20.0).ceil() as u64;
-    stage.claim((40..=40 + refilled).contains(&allowed), "a burst gets the bucket and what drips in")?;
+    stage.claim(
+        (40..=40 + refilled).contains(&allowed),
+        "a burst gets the bucket and what drips in",
+    )?;
     let Decision::Limited { retry_after, .. } = limiter.check("api", 40).await? else {
         anyhow::bail!("an empty bucket admitted forty");
     };
     let daily = |snapshots: &[redstart::limiting::Snapshot]| snapshots[1].remaining;
     let before = daily(&limiter.peek_all("api").await?);
-    stage.claim(before == 1000 - allowed, "what the bucket refused did not count for the day")?;
+    stage.claim(
+        before == 1000 - allowed,
+        "what the bucket refused did not count for the day",
+    )?;
     pass(stage.store(), retry_after).await?;
-    stage.claim(limiter.check("api", 40).await?.is_allowed(), "waiting what was said is enough, for any cost")?;
+    stage.claim(
+        limiter.check("api", 40).await?.is_allowed(),
+        "waiting what was said is enough, for any cost",
+    )?;
     stage.did(203);
     stage.show(format!("{allowed} of 200 at once, then a steady 20 a second; the daily limit was charged only for those"));
     Ok(())

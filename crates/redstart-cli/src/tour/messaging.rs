@@ -28,17 +28,50 @@ use super::{Family, Stage, Step};
 pub(crate) const FAMILY: Family = Family {
     name: "messaging and sessions",
     steps: &[
-        Step { pattern: "job_queue", run: |stage| Box::pin(job_queue(stage)) },
-        Step { pattern: "dead_letter", run: |stage| Box::pin(dead_letter(stage)) },
-        Step { pattern: "delayed_jobs", run: |stage| Box::pin(delayed_jobs(stage)) },
-        Step { pattern: "priority_queue", run: |stage| Box::pin(priority_queue(stage)) },
-        Step { pattern: "reliable_list", run: |stage| Box::pin(reliable_list(stage)) },
-        Step { pattern: "ring", run: |stage| Box::pin(ring(stage)) },
-        Step { pattern: "notification", run: |stage| Box::pin(notification(stage)) },
-        Step { pattern: "topic", run: |stage| Box::pin(topic(stage)) },
-        Step { pattern: "event_stream", run: |stage| Box::pin(event_stream(stage)) },
-        Step { pattern: "session", run: |stage| Box::pin(session(stage)) },
-        Step { pattern: "trail", run: |stage| Box::pin(trail(stage)) },
+        Step {
+            pattern: "job_queue",
+            run: |stage| Box::pin(job_queue(stage)),
+        },
+        Step {
+            pattern: "dead_letter",
+            run: |stage| Box::pin(dead_letter(stage)),
+        },
+        Step {
+            pattern: "delayed_jobs",
+            run: |stage| Box::pin(delayed_jobs(stage)),
+        },
+        Step {
+            pattern: "priority_queue",
+            run: |stage| Box::pin(priority_queue(stage)),
+        },
+        Step {
+            pattern: "reliable_list",
+            run: |stage| Box::pin(reliable_list(stage)),
+        },
+        Step {
+            pattern: "ring",
+            run: |stage| Box::pin(ring(stage)),
+        },
+        Step {
+            pattern: "notification",
+            run: |stage| Box::pin(notification(stage)),
+        },
+        Step {
+            pattern: "topic",
+            run: |stage| Box::pin(topic(stage)),
+        },
+        Step {
+            pattern: "event_stream",
+            run: |stage| Box::pin(event_stream(stage)),
+        },
+        Step {
+            pattern: "session",
+            run: |stage| Box::pin(session(stage)),
+        },
+        Step {
+            pattern: "trail",
+            run: |stage| Box::pin(trail(stage)),
+        },
     ],
 };
 
@@ -68,10 +101,21 @@ async fn until(mut holds: impl AsyncFnMut() -> redstart::Result<bool>) -> anyhow
 
 async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     let queue = Queue::new(stage.store(), stage.namespace(), "mail")?;
-    queue.enqueue_many((0..500).map(|number| Mail { number })).await?;
-    let unique = queue.enqueue(&Mail { number: 500 }).unique("report", Until::Done).await?;
-    let twice = queue.enqueue(&Mail { number: 500 }).unique("report", Until::Done).await?;
-    stage.claim(unique.is_new() && matches!(twice, Enqueued::Duplicate(_)), "a unique job is there once")?;
+    queue
+        .enqueue_many((0..500).map(|number| Mail { number }))
+        .await?;
+    let unique = queue
+        .enqueue(&Mail { number: 500 })
+        .unique("report", Until::Done)
+        .await?;
+    let twice = queue
+        .enqueue(&Mail { number: 500 })
+        .unique("report", Until::Done)
+        .await?;
+    stage.claim(
+        unique.is_new() && matches!(twice, Enqueued::Duplicate(_)),
+        "a unique job is there once",
+    )?;
     let sum = Arc::new(AtomicU64::new(0));
     let work = |sum: Arc<AtomicU64>| {
         move |mail: Mail, _: Context| {
@@ -85,7 +129,11 @@ async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     let first = queue.worker(work(sum.clone())).concurrency(4).run().await?;
     until(async || Ok(sum.load(Ordering::SeqCst) > 0)).await?;
     let report = first.shutdown(WAIT).await?;
-    let second = queue.worker(work(sum.clone())).concurrency(16).run().await?;
+    let second = queue
+        .worker(work(sum.clone()))
+        .concurrency(16)
+        .run()
+        .await?;
     let empty = until(async || {
         let counts = queue.inspect().counts().await?;
         Ok(counts.waiting() == 0 && sum.load(Ordering::SeqCst) >= 500 * 501 / 2)
@@ -93,10 +141,19 @@ async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     .await?;
     let rest = second.shutdown(WAIT).await?;
     stage.claim(empty, "every job was run")?;
-    stage.claim(report.done + rest.done == 501, "and acknowledged once, by one of two workers")?;
-    stage.claim(sum.load(Ordering::SeqCst) == 500 * 501 / 2, "none was run twice")?;
+    stage.claim(
+        report.done + rest.done == 501,
+        "and acknowledged once, by one of two workers",
+    )?;
+    stage.claim(
+        sum.load(Ordering::SeqCst) == 500 * 501 / 2,
+        "none was run twice",
+    )?;
     stage.did(501);
-    stage.show(format!("501 jobs, two workers: {} by the first, which was stopped, {} by the second", report.done, rest.done));
+    stage.show(format!(
+        "501 jobs, two workers: {} by the first, which was stopped, {} by the second",
+        report.done, rest.done
+    ));
     Ok(())
 }
 
@@ -119,14 +176,25 @@ async fn dead_letter(stage: &mut Stage) -> anyhow::Result<()> {
     let _ = queue.enqueue(&Mail { number: 1 }).await?;
     let letters = queue.inspect().dead_letters();
     let died = until(async || Ok(letters.list(None).await?.len() == 1)).await?;
-    stage.claim(died && tries.load(Ordering::SeqCst) == 3, "after exactly three attempts it is a dead letter")?;
+    stage.claim(
+        died && tries.load(Ordering::SeqCst) == 3,
+        "after exactly three attempts it is a dead letter",
+    )?;
     healed.store(1, Ordering::SeqCst);
-    stage.claim(letters.replay(|_| true).await? == 1, "it is replayed when the fault is mended")?;
-    let done = until(async || Ok(queue.inspect().counts().await?.waiting() == 0 && tries.load(Ordering::SeqCst) == 4)).await?;
+    stage.claim(
+        letters.replay(|_| true).await? == 1,
+        "it is replayed when the fault is mended",
+    )?;
+    let done = until(async || {
+        Ok(queue.inspect().counts().await?.waiting() == 0 && tries.load(Ordering::SeqCst) == 4)
+    })
+    .await?;
     worker.shutdown(WAIT).await?;
     stage.claim(done && letters.list(None).await?.is_empty(), "and done")?;
     stage.did(4);
-    stage.show("a job failed three times, waited among the dead letters with its reason, and was replayed");
+    stage.show(
+        "a job failed three times, waited among the dead letters with its reason, and was replayed",
+    );
     Ok(())
 }
 
@@ -148,8 +216,13 @@ async fn delayed_jobs(stage: &mut Stage) -> anyhow::Result<()> {
     }
     for expected in 0..3 {
         let got = tokio::time::timeout(WAIT, order.recv()).await?;
-        let Some((number, at)) = got else { anyhow::bail!("the worker stopped") };
-        stage.claim(number == expected, "delayed jobs run in the order of their time")?;
+        let Some((number, at)) = got else {
+            anyhow::bail!("the worker stopped")
+        };
+        stage.claim(
+            number == expected,
+            "delayed jobs run in the order of their time",
+        )?;
         // A little tolerance: the delay is the server's time, this is ours.
         let early = (at - started) + Duration::from_millis(20) < SOON * expected;
         stage.claim(!early, "and not before it")?;
@@ -165,15 +238,26 @@ async fn priority_queue(stage: &mut Stage) -> anyhow::Result<()> {
     for (name, priority) in [("newsletter", 9), ("fire", 0), ("invoice", 5)] {
         queue.push(&name.to_owned(), priority).await?;
     }
-    stage.claim(queue.pop(WAIT).await?.as_deref() == Some("fire"), "the most urgent comes first")?;
+    stage.claim(
+        queue.pop(WAIT).await?.as_deref() == Some("fire"),
+        "the most urgent comes first",
+    )?;
     let mut consumer = queue.consumer(SOON).await?;
     let reserved = consumer.reserve(WAIT).await?;
-    stage.claim(reserved.as_ref().is_some_and(|call| call.item() == "invoice"), "then the next")?;
+    stage.claim(
+        reserved
+            .as_ref()
+            .is_some_and(|call| call.item() == "invoice"),
+        "then the next",
+    )?;
     if let Some(reserved) = reserved {
         reserved.give_back().await?;
     }
     let again = consumer.reserve(WAIT).await?;
-    stage.claim(again.as_ref().is_some_and(|call| call.item() == "invoice"), "what was given back comes again")?;
+    stage.claim(
+        again.as_ref().is_some_and(|call| call.item() == "invoice"),
+        "what was given back comes again",
+    )?;
     if let Some(again) = again {
         stage.claim(again.done().await?, "and is done once")?;
     }
@@ -183,7 +267,9 @@ async fn priority_queue(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 async fn reliable_list(stage: &mut Stage) -> anyhow::Result<()> {
-    let list = ReliableList::builder(stage.store(), stage.namespace(), "orders").lease(SOON * 2).build()?;
+    let list = ReliableList::builder(stage.store(), stage.namespace(), "orders")
+        .lease(SOON * 2)
+        .build()?;
     for n in 0..20 {
         list.push(format!("order {n}")).await?;
     }
@@ -207,7 +293,10 @@ async fn reliable_list(stage: &mut Stage) -> anyhow::Result<()> {
         }
     }
     consumer.close().await?;
-    stage.claim(seen.len() == 20, "what a dead consumer held is handed out again")?;
+    stage.claim(
+        seen.len() == 20,
+        "what a dead consumer held is handed out again",
+    )?;
     stage.did(40);
     stage.show("a consumer died with an order in its hands; another finished all twenty");
     Ok(())
@@ -234,14 +323,23 @@ async fn ring(stage: &mut Stage) -> anyhow::Result<()> {
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
-    let mut visits = visits.lock().map(|visits| visits.clone()).unwrap_or_default();
+    let mut visits = visits
+        .lock()
+        .map(|visits| visits.clone())
+        .unwrap_or_default();
     visits.sort();
     visits.dedup();
-    stage.claim(visits.len() == 20, "four workers visited five items in four laps, each once a lap")?;
+    stage.claim(
+        visits.len() == 20,
+        "four workers visited five items in four laps, each once a lap",
+    )?;
     ring.add("feed-new").await?;
     let mut found = false;
     for _ in 0..7 {
-        found |= ring.next().await?.is_some_and(|visit| visit.item == "feed-new");
+        found |= ring
+            .next()
+            .await?
+            .is_some_and(|visit| visit.item == "feed-new");
     }
     stage.claim(found, "an item that was added meanwhile is visited too")?;
     stage.did(27);
@@ -266,9 +364,14 @@ async fn notification(stage: &mut Stage) -> anyhow::Result<()> {
             tokio::task::yield_now().await;
         }
     }
-    stage.claim(taking.await?? == 300, "no wake-up is lost, however adding and taking interleave")?;
+    stage.claim(
+        taking.await?? == 300,
+        "no wake-up is lost, however adding and taking interleave",
+    )?;
     stage.did(600);
-    stage.show("300 changes, added while a consumer fell asleep and woke again and again: none missed");
+    stage.show(
+        "300 changes, added while a consumer fell asleep and woke again and again: none missed",
+    );
     Ok(())
 }
 
@@ -301,9 +404,15 @@ async fn event_stream(stage: &mut Stage) -> anyhow::Result<()> {
     stage.claim(events.len() == 30, "a group reads every event")?;
     let ids: Vec<&String> = events.iter().map(|entry| &entry.id).collect();
     billing.ack(&ids).await?;
-    stage.claim(orders.trim(Duration::ZERO).await? == 0, "nothing is trimmed that a group has not read")?;
+    stage.claim(
+        orders.trim(Duration::ZERO).await? == 0,
+        "nothing is trimmed that a group has not read",
+    )?;
     let seen = audit.read("audit-1", 10, WAIT).await?;
-    stage.claim(seen.iter().map(|entry| entry.event).eq(0..10), "the slower group finds all of it, in order")?;
+    stage.claim(
+        seen.iter().map(|entry| entry.event).eq(0..10),
+        "the slower group finds all of it, in order",
+    )?;
     stage.did(72);
     stage.show("one group was done, the other had not begun: trimming took nothing away from it");
     Ok(())
@@ -326,7 +435,9 @@ async fn session(stage: &mut Stage) -> anyhow::Result<()> {
             if n == 50 {
                 sessions.revoke(&token).await?;
             }
-            sessions.patch(&token, &serde_json::json!({ "cart": [n] })).await
+            sessions
+                .patch(&token, &serde_json::json!({ "cart": [n] }))
+                .await
         });
     }
     let mut gone = 0;
@@ -334,17 +445,33 @@ async fn session(stage: &mut Stage) -> anyhow::Result<()> {
         gone += u32::from(ended?? == Patched::Gone);
     }
     stage.claim(gone > 0, "patches after the logout are told so")?;
-    stage.claim(sessions.load::<Data>(&token).await?.is_none(), "no patch revived the session")?;
-    stage.claim(sessions.list("ann").await?.len() == 1, "the user's index has the one that is left")?;
-    let Some(rotated) = sessions.rotate(&other).await? else { anyhow::bail!("the session is gone") };
-    stage.claim(sessions.load::<Data>(&other).await?.is_none(), "a rotated token is dead")?;
-    stage.claim(sessions.load::<Data>(&rotated).await?.is_some(), "its successor lives")?;
+    stage.claim(
+        sessions.load::<Data>(&token).await?.is_none(),
+        "no patch revived the session",
+    )?;
+    stage.claim(
+        sessions.list("ann").await?.len() == 1,
+        "the user's index has the one that is left",
+    )?;
+    let Some(rotated) = sessions.rotate(&other).await? else {
+        anyhow::bail!("the session is gone")
+    };
+    stage.claim(
+        sessions.load::<Data>(&other).await?.is_none(),
+        "a rotated token is dead",
+    )?;
+    stage.claim(
+        sessions.load::<Data>(&rotated).await?.is_some(),
+        "its successor lives",
+    )?;
     let raw = rotated.expose();
     let leaked = stage.store().scan(&format!("*{raw}*")).await?;
     stage.claim(leaked.is_empty(), "the server never sees the token itself")?;
     stage.claim(sessions.revoke_all("ann").await? == 1, "logout everywhere")?;
     stage.did(110);
-    stage.show("100 patches raced a logout and none revived the session; then ann logged out everywhere");
+    stage.show(
+        "100 patches raced a logout and none revived the session; then ann logged out everywhere",
+    );
     Ok(())
 }
 
@@ -354,10 +481,23 @@ async fn trail(stage: &mut Stage) -> anyhow::Result<()> {
         trail.visit("ann", page).await?;
     }
     let pages = trail.pages("ann").await?;
-    stage.claim(pages == ["/tea", "/tea/green", "/cart"], "the last three pages, in order")?;
-    for key in stage.store().scan(&format!("{}:*", stage.namespace())).await? {
-        let ttl: i64 = stage.store().query(redstart::redis::cmd("PTTL").arg(&key)).await?;
-        stage.claim(ttl > 0 && ttl <= 60_000, "the trail ends a minute after the last page")?;
+    stage.claim(
+        pages == ["/tea", "/tea/green", "/cart"],
+        "the last three pages, in order",
+    )?;
+    for key in stage
+        .store()
+        .scan(&format!("{}:*", stage.namespace()))
+        .await?
+    {
+        let ttl: i64 = stage
+            .store()
+            .query(redstart::redis::cmd("PTTL").arg(&key))
+            .await?;
+        stage.claim(
+            ttl > 0 && ttl <= 60_000,
+            "the trail ends a minute after the last page",
+        )?;
     }
     stage.did(5);
     stage.show("the last three pages of a visit, gone a minute after the last");
