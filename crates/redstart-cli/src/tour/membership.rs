@@ -30,8 +30,9 @@ pub(crate) const FAMILY: Family = Family {
 };
 
 async fn bloom(stage: &mut Stage) -> anyhow::Result<()> {
+    let (store, namespace) = (stage.store().clone(), stage.namespace().to_owned());
     let open = |capacity| {
-        Bloom::builder(stage.store(), stage.namespace(), "urls")
+        Bloom::builder(&store, &namespace, "urls")
             .capacity(capacity)
             .error_rate(0.01)
             .open()
