@@ -281,13 +281,13 @@ impl<'a> Ctx<'a> {
         match self.find(key) {
             Some(slot) => {
                 let db = self.db();
-                let before = std::mem::replace(&mut db.entry_mut(slot).value, value);
+                let old = std::mem::replace(&mut db.entry_mut(slot).value, value);
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
                 }
-                // As in Redis 7.0, what replaces a value wakes nobody but the readers of a stream,
-                // who are told that it is gone.
-                if matches!(before, Value::Stream(_)) {
+                // As in Redis 7.0, what replaces a value wakes nobody, except that the readers of
+                // a stream's group must hear that the stream is gone.
+                if matches!(old, Value::Stream(_)) {
                     self.signal_ready(key);
                 }
             }

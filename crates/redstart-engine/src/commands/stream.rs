@@ -623,9 +623,9 @@ fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
         match args[at].to_ascii_lowercase().as_slice() {
             b"block" if more > 0 => {
                 if cx.origin == Origin::Script {
+                    let name = String::from_utf8_lossy(&args[0]);
                     return Err(format!(
-                        "ERR {} command is not allowed with BLOCK option from scripts",
-                        printable(&args[0])
+                        "ERR {name} command is not allowed with BLOCK option from scripts"
                     )
                     .into());
                 }
