@@ -218,7 +218,6 @@ const FAMILIES: &[(&str, &[&str])] = &[
             "PEXPIRETIME $k",
             "EXPIRETIME $k",
             "~KEYS *",
-            "DBSIZE",
             "~SCAN 0 COUNT 1000",
             "TOUCH $k $k",
             "OBJECT ENCODING $k",
