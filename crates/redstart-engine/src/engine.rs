@@ -357,7 +357,7 @@ impl EngineBuilder {
     /// How long a script may run before other clients are answered with BUSY and may end it by
     /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
     pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
-        self.limits.busy_after = busy_after;
+        self.config.script_time_limit = busy_after.as_millis().max(1) as u64;
         self.limits.end_after = end_after;
         self
     }
