@@ -57,7 +57,9 @@ async fn login(
     if form.password != "open sesame" {
         return Ok(StatusCode::UNAUTHORIZED);
     }
-    let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
+    let agent = headers
+        .get(header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok());
     let device = agent.unwrap_or("unknown").to_owned();
     session.login(&form.user, &Visit { device }).await?;
     Ok(StatusCode::NO_CONTENT)
@@ -72,7 +74,12 @@ async fn me(session: CookieSession) -> Result<Json<Value>, Unavailable> {
 
 async fn devices(session: CookieSession) -> Result<Json<Vec<Value>>, Unavailable> {
     let sessions = session.everywhere().await?;
-    Ok(Json(sessions.into_iter().map(|session| Value::Object(session.fields)).collect()))
+    Ok(Json(
+        sessions
+            .into_iter()
+            .map(|session| Value::Object(session.fields))
+            .collect(),
+    ))
 }
 
 async fn logout(session: CookieSession) -> Result<StatusCode, Unavailable> {
@@ -118,7 +125,11 @@ impl Browser {
         if let Some(cookie) = &self.cookie {
             request = request.header(header::COOKIE, format!("__Host-session={cookie}"));
         }
-        let response = self.service.clone().oneshot(request.body(Body::from(body.to_owned()))?).await?;
+        let response = self
+            .service
+            .clone()
+            .oneshot(request.body(Body::from(body.to_owned()))?)
+            .await?;
         if let Some(set) = response.headers().get(header::SET_COOKIE) {
             let pair = set.to_str()?.split(';').next().unwrap_or_default();
             let value = pair.split_once('=').context("a cookie")?.1;
@@ -131,7 +142,11 @@ impl Browser {
 
     async fn show(&mut self, method: &str, path: &str, body: &str) -> Result<(StatusCode, String)> {
         let (status, answer) = self.send(method, path, body).await?;
-        println!("  {:<7} {method:<4} {path:<18} {} {answer}", self.device, status.as_u16());
+        println!(
+            "  {:<7} {method:<4} {path:<18} {} {answer}",
+            self.device,
+            status.as_u16()
+        );
         Ok((status, answer))
     }
 }
@@ -141,11 +156,16 @@ async fn main() -> Result<()> {
     let store = redstart_examples::store().await?;
     let namespace = format!("example-login-{:08x}", rand::random::<u32>());
     let service = service(Sessions::builder(&store, &namespace).build()?);
-    let (mut phone, mut laptop) = (Browser::new(&service, "phone"), Browser::new(&service, "laptop"));
+    let (mut phone, mut laptop) = (
+        Browser::new(&service, "phone"),
+        Browser::new(&service, "laptop"),
+    );
     let ann = "user=ann&password=open+sesame";
 
     println!("a wrong password, then the right one on two devices");
-    let (status, _) = phone.show("POST", "/login", "user=ann&password=guess").await?;
+    let (status, _) = phone
+        .show("POST", "/login", "user=ann&password=guess")
+        .await?;
     ensure!(status == StatusCode::UNAUTHORIZED);
     phone.show("POST", "/login", ann).await?;
     laptop.show("POST", "/login", ann).await?;
@@ -162,8 +182,13 @@ async fn main() -> Result<()> {
     phone.show("POST", "/login", ann).await?;
     let mut victim = Browser::new(&service, "victim");
     victim.cookie = phone.cookie.clone();
-    victim.show("POST", "/login", "user=bob&password=open+sesame").await?;
-    ensure!(victim.cookie != phone.cookie, "the login kept the planted token");
+    victim
+        .show("POST", "/login", "user=bob&password=open+sesame")
+        .await?;
+    ensure!(
+        victim.cookie != phone.cookie,
+        "the login kept the planted token"
+    );
     let (_, who) = phone.show("GET", "/me", "").await?;
     ensure!(who == "null", "the planted session is over");
     victim.show("POST", "/logout", "").await?;

@@ -46,7 +46,10 @@ struct Smtp {
 impl Smtp {
     async fn send(&self, mail: &SendMail) -> Result<()> {
         if mail.to.ends_with("@slow.example") {
-            ensure!(!self.down.load(Ordering::Relaxed), "slow.example does not answer");
+            ensure!(
+                !self.down.load(Ordering::Relaxed),
+                "slow.example does not answer"
+            );
         }
         println!("  sent {:?} to {}", mail.subject, mail.to);
         Ok(())
@@ -92,7 +95,10 @@ async fn main() -> Result<()> {
                 }
             })
             .concurrency(8)
-            .retry(Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)), 3)
+            .retry(
+                Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)),
+                3,
+            )
             .run()
             .await?
     };
@@ -112,12 +118,17 @@ async fn main() -> Result<()> {
     for letter in &dead {
         let job = letter.job.as_ref().context("a readable job")?;
         let mail: SendMail = job.decode()?;
-        println!("  {} after {} attempts: {}", mail.to, job.attempts, letter.reason);
+        println!(
+            "  {} after {} attempts: {}",
+            mail.to, job.attempts, letter.reason
+        );
     }
 
     println!("slow.example is up again: replay what failed for that reason");
     smtp.down.store(false, Ordering::Relaxed);
-    let replayed = letters.replay(|letter| letter.reason.contains("does not answer")).await?;
+    let replayed = letters
+        .replay(|letter| letter.reason.contains("does not answer"))
+        .await?;
     ensure!(replayed == 1, "one letter is replayed, not {replayed}");
     timeout(Duration::from_secs(30), async {
         while queue.inspect().counts().await?.waiting() > 0 {
@@ -128,7 +139,10 @@ async fn main() -> Result<()> {
     .await??;
 
     let report = worker.shutdown(Duration::from_secs(5)).await?;
-    println!("{report:?}; still dead: {}", letters.list(None).await?.len());
+    println!(
+        "{report:?}; still dead: {}",
+        letters.list(None).await?.len()
+    );
     letters.purge(|_| true).await?;
     Ok(())
 }

@@ -16,7 +16,9 @@ use anyhow::{Context as _, Result, ensure};
 use apalis_core::{
     backend::TaskSink as _,
     error::BoxDynError,
-    worker::{builder::WorkerBuilder, context::WorkerContext, ext::parallelize::ParallelizeExt as _},
+    worker::{
+        builder::WorkerBuilder, context::WorkerContext, ext::parallelize::ParallelizeExt as _,
+    },
 };
 use redis::{Script as BareScript, aio::MultiplexedConnection};
 use redstart::{
@@ -74,10 +76,34 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
         bull.push(bullmq(&url, round, FEW).await?);
         apalis.push(apalis_redis(&url, round, FEW).await?);
     }
-    bench.row("enqueue_many", "pipelined XADD", median(add_ours), median(add_bare), 0.8);
-    bench.row("drain 100k jobs", "XREADGROUP + XACK/XDEL loop", median(ours), median(loops), 0.6);
-    bench.row("drain 4k jobs", "bullmq-official", median(few.clone()), median(bull), 3.0);
-    bench.row("drain 4k jobs", "apalis-redis", median(few), median(apalis), 5.0);
+    bench.row(
+        "enqueue_many",
+        "pipelined XADD",
+        median(add_ours),
+        median(add_bare),
+        0.8,
+    );
+    bench.row(
+        "drain 100k jobs",
+        "XREADGROUP + XACK/XDEL loop",
+        median(ours),
+        median(loops),
+        0.6,
+    );
+    bench.row(
+        "drain 4k jobs",
+        "bullmq-official",
+        median(few.clone()),
+        median(bull),
+        3.0,
+    );
+    bench.row(
+        "drain 4k jobs",
+        "apalis-redis",
+        median(few),
+        median(apalis),
+        5.0,
+    );
 
     wake_up(bench, &url).await?;
     session(bench, &store, &bare).await
@@ -113,7 +139,12 @@ async fn redstart(store: &Store, round: usize, count: u64) -> Result<(f64, f64)>
 }
 
 /// Says when it was called so many times.
-fn counter(count: u64) -> (impl Fn() + Clone + Send + Sync + 'static, tokio::sync::mpsc::UnboundedReceiver<()>) {
+fn counter(
+    count: u64,
+) -> (
+    impl Fn() + Clone + Send + Sync + 'static,
+    tokio::sync::mpsc::UnboundedReceiver<()>,
+) {
     let (all, heard) = tokio::sync::mpsc::unbounded_channel();
     let done = Arc::new(AtomicU64::new(0));
     let call = move || {
@@ -124,35 +155,68 @@ fn counter(count: u64) -> (impl Fn() + Clone + Send + Sync + 'static, tokio::syn
     (call, heard)
 }
 
-async fn stream_loop(mut bare: MultiplexedConnection, round: usize, count: u64) -> Result<(f64, f64)> {
+async fn stream_loop(
+    mut bare: MultiplexedConnection,
+    round: usize,
+    count: u64,
+) -> Result<(f64, f64)> {
     let key = format!("bench-stream-{round}");
     let started = Instant::now();
     for first in (0..count).step_by(1000) {
         let mut pipeline = redis::pipe();
         for n in first..(first + 1000).min(count) {
             let payload = serde_json::to_vec(&Noop { n })?;
-            pipeline.cmd("XADD").arg(&key).arg("*").arg("noop").arg(payload);
+            pipeline
+                .cmd("XADD")
+                .arg(&key)
+                .arg("*")
+                .arg("noop")
+                .arg(payload);
         }
         let ids: Vec<String> = pipeline.query_async(&mut bare).await?;
         ensure!(!ids.is_empty());
     }
     let xadd = rate(count, started);
-    redis::cmd("XGROUP").arg("CREATE").arg(&key).arg("g").arg("0").exec_async(&mut bare).await?;
+    redis::cmd("XGROUP")
+        .arg("CREATE")
+        .arg(&key)
+        .arg("g")
+        .arg("0")
+        .exec_async(&mut bare)
+        .await?;
     let mut done = 0;
     let started = Instant::now();
     type Entries = Vec<(String, Vec<(String, Vec<Vec<u8>>)>)>;
     while done < count {
         let entries: Entries = redis::cmd("XREADGROUP")
-            .arg("GROUP").arg("g").arg("c").arg("COUNT").arg(CONCURRENCY).arg("STREAMS").arg(&key).arg(">")
+            .arg("GROUP")
+            .arg("g")
+            .arg("c")
+            .arg("COUNT")
+            .arg(CONCURRENCY)
+            .arg("STREAMS")
+            .arg(&key)
+            .arg(">")
             .query_async(&mut bare)
             .await?;
-        let ids: Vec<&String> = entries.iter().flat_map(|(_, entries)| entries).map(|(id, _)| id).collect();
+        let ids: Vec<&String> = entries
+            .iter()
+            .flat_map(|(_, entries)| entries)
+            .map(|(id, _)| id)
+            .collect();
         for (_, fields) in entries.iter().flat_map(|(_, entries)| entries) {
             let _: Noop = serde_json::from_slice(&fields[1])?;
         }
         done += ids.len() as u64;
         let mut pipeline = redis::pipe();
-        pipeline.cmd("XACK").arg(&key).arg("g").arg(&ids).cmd("XDEL").arg(&key).arg(&ids);
+        pipeline
+            .cmd("XACK")
+            .arg(&key)
+            .arg("g")
+            .arg(&ids)
+            .cmd("XDEL")
+            .arg(&key)
+            .arg(&ids);
         pipeline.exec_async(&mut bare).await?;
     }
     let read = rate(count, started);
@@ -163,9 +227,14 @@ async fn stream_loop(mut bare: MultiplexedConnection, round: usize, count: u64) 
 async fn bullmq(url: &str, round: usize, count: u64) -> Result<f64> {
     let name = format!("bench-{round}");
     let connection = bullmq::options::RedisConnectionOptions::default().url(url);
-    let queue = bullmq::Queue::with_options(&name, bullmq::QueueOptions::new().connection(connection.clone())).await?;
+    let queue = bullmq::Queue::with_options(
+        &name,
+        bullmq::QueueOptions::new().connection(connection.clone()),
+    )
+    .await?;
     for first in (0..count).step_by(500) {
-        let jobs = (first..(first + 500).min(count)).map(|n| bullmq::BulkJob::new("noop", Noop { n }).attempts(3));
+        let jobs = (first..(first + 500).min(count))
+            .map(|n| bullmq::BulkJob::new("noop", Noop { n }).attempts(3));
         queue.add_bulk(jobs.collect()).await?;
     }
     let (done, mut all) = counter(count);
@@ -195,7 +264,10 @@ async fn apalis_redis(url: &str, round: usize, count: u64) -> Result<f64> {
     let config = apalis_redis::Config::default().queue(format!("bench-apalis-{round}"));
     let mut storage = apalis_redis::RedisStorage::new(connection).with_config(config);
     for n in 0..count {
-        storage.push(Noop { n }).await.map_err(|error| anyhow::anyhow!("{error}"))?;
+        storage
+            .push(Noop { n })
+            .await
+            .map_err(|error| anyhow::anyhow!("{error}"))?;
     }
     let seen = Arc::new(AtomicU64::new(0));
     let started = Instant::now();
@@ -211,7 +283,10 @@ async fn apalis_redis(url: &str, round: usize, count: u64) -> Result<f64> {
                 Ok::<(), BoxDynError>(())
             }
         });
-    worker.run().await.map_err(|error| anyhow::anyhow!("{error}"))?;
+    worker
+        .run()
+        .await
+        .map_err(|error| anyhow::anyhow!("{error}"))?;
     Ok(rate(count, started))
 }
 
@@ -239,21 +314,42 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
     worker.shutdown(Duration::from_secs(5)).await?;
     took.sort_by(f64::total_cmp);
     let (half, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-    bench.note(&format!("enqueue to start: median {:.2} ms, p99 {:.2} ms", half * 1e3, p99 * 1e3));
+    bench.note(&format!(
+        "enqueue to start: median {:.2} ms, p99 {:.2} ms",
+        half * 1e3,
+        p99 * 1e3
+    ));
     bench.row("wake-ups at p99", "one every 5 ms", 1.0 / p99, 200.0, 1.0);
     Ok(())
 }
 
 async fn session(bench: &mut Bench, store: &Store, bare: &MultiplexedConnection) -> Result<()> {
     let sessions = Sessions::builder(store, "bench").build()?;
-    let data = serde_json::json!({ "theme": "dark", "cart": [1, 2, 3], "csrf": "0123456789abcdef" });
+    let data =
+        serde_json::json!({ "theme": "dark", "cart": [1, 2, 3], "csrf": "0123456789abcdef" });
     let mut tokens = Vec::new();
     for n in 0..64 {
         tokens.push(sessions.create(&format!("user-{n}"), &data).await?);
         redis::cmd("HSET")
             .arg(format!("bench-hash-{n}"))
-            .arg(&["user", "u", "created", "1794731047665000", "until", "1794731047665000", "ends", "1794731047665000"])
-            .arg(&["d:theme", "\"dark\"", "d:cart", "[1,2,3]", "d:csrf", "\"0123456789abcdef\""])
+            .arg(&[
+                "user",
+                "u",
+                "created",
+                "1794731047665000",
+                "until",
+                "1794731047665000",
+                "ends",
+                "1794731047665000",
+            ])
+            .arg(&[
+                "d:theme",
+                "\"dark\"",
+                "d:cart",
+                "[1,2,3]",
+                "d:csrf",
+                "\"0123456789abcdef\"",
+            ])
             .exec_async(&mut bare.clone())
             .await?;
     }
@@ -264,7 +360,9 @@ async fn session(bench: &mut Bench, store: &Store, bare: &MultiplexedConnection)
     let ours = move |task: usize| {
         let (sessions, tokens) = (sessions.clone(), tokens.clone());
         async move {
-            let session = sessions.load::<serde_json::Value>(&tokens[task % 64]).await?;
+            let session = sessions
+                .load::<serde_json::Value>(&tokens[task % 64])
+                .await?;
             ensure!(session.is_some());
             Ok(())
         }
@@ -283,7 +381,14 @@ async fn session(bench: &mut Bench, store: &Store, bare: &MultiplexedConnection)
         }
     };
     bench
-        .rate("session load + touch, 64 tasks", "bare EVALSHA", 0.85, 64, ours, theirs)
+        .rate(
+            "session load + touch, 64 tasks",
+            "bare EVALSHA",
+            0.85,
+            64,
+            ours,
+            theirs,
+        )
         .await?;
     Ok(())
 }
