@@ -323,7 +323,8 @@ impl Inspector {
             .arg(cursor)
             .arg("COUNT")
             .arg(PAGE);
-        let (cursor, held): (u64, Vec<(Vec<u8>, Vec<u8>)>) = store.query(&scan).await?;
+        type Held = Vec<(Vec<u8>, Vec<u8>)>;
+        let (cursor, held): (u64, Held) = store.query(&scan).await?;
         let mut jobs: Vec<JobInfo> = held
             .into_iter()
             .filter_map(|(_, record)| JobInfo::read(record, State::Running))
