@@ -239,6 +239,19 @@ impl Engine {
         state.pause_ended.notify_waiters();
     }
 
+    /// Whether sessions have to authenticate.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.inner.guarded.load(Ordering::Relaxed)
+    }
+
+    /// Does what is due by now; needed where no commands come.
+    pub(crate) fn tick(&self) {
+        let now = self.inner.clock.now_micros();
+        let mut state = self.inner.state.lock();
+        dispatch::tick(&mut state, now);
+        dispatch::finish(&mut state, now);
+    }
+
     /// The clock's unix time in microseconds.
     pub fn now_micros(&self) -> i64 {
         self.inner.clock.now_micros()

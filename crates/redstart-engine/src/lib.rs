@@ -30,6 +30,7 @@
 //! | `effect.rs` | what changed, as commands that repeat it: the source of the log |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs` | how much the data takes up, and what goes when that is too much |
+//! | `resp.rs`, `server.rs` | the protocol on the wire; the listener |
 //! | `clock.rs` | the one clock |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
@@ -98,8 +99,10 @@ mod pubsub;
 mod random;
 mod registry;
 mod reply;
+mod resp;
 mod scan;
 mod script;
+pub mod server;
 mod session;
 mod slot;
 mod tracking;

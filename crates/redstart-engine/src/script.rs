@@ -248,7 +248,7 @@ pub(super) enum Raise {
     /// A string.
     Text(Vec<u8>),
     /// A table `{err = …}`; `counted` if the failure is that of a command.
-    Reply { text: String, counted: bool },
+    Reply { text: Vec<u8>, counted: bool },
     /// The script was killed: nothing may catch this.
     Killed(&'static str),
 }
@@ -256,8 +256,9 @@ pub(super) enum Raise {
 impl std::fmt::Display for Raise {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Raise::Text(text) => f.write_str(&String::from_utf8_lossy(text)),
-            Raise::Reply { text, .. } => f.write_str(text),
+            Raise::Text(text) | Raise::Reply { text, .. } => {
+                f.write_str(&String::from_utf8_lossy(text))
+            }
             Raise::Killed(text) => f.write_str(text),
         }
     }
@@ -628,7 +629,7 @@ impl Runtime {
 
     fn array(&self, items: &[Bytes]) -> mlua::Result<Table> {
         self.lua
-            .create_sequence_from(items.iter().map(|item| LuaString::wrap(item)))
+            .create_sequence_from(items.iter().map(LuaString::wrap))
     }
 }
 

@@ -14,12 +14,13 @@ use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::{Client, Inbox},
+    client::{Answers, Client, Inbox, Row},
+    config::Config,
     dispatch::{self, Done},
     engine::{Inner, State},
     error::Stop,
     reply::{Protocol, Reply},
-    script,
+    resp, script,
 };
 
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
@@ -83,6 +84,39 @@ impl Inner {
         }
         Reply::Error(script::BUSY.into())
     }
+}
+
+/// What the configuration allows a client.
+#[derive(Clone, Copy)]
+pub(crate) struct Allowed {
+    /// The longest argument in bytes.
+    pub(crate) bulk: usize,
+    /// How many bytes may wait to be executed.
+    pub(crate) buffer: usize,
+    /// How many seconds it may be silent; 0 is for ever.
+    idle: u64,
+}
+
+impl Allowed {
+    fn by(config: &Config) -> Allowed {
+        Allowed {
+            bulk: config.proto_max_bulk_len,
+            buffer: config.query_buffer_limit,
+            idle: config.timeout,
+        }
+    }
+}
+
+/// How far [`Session::execute_into`] came.
+pub(crate) enum Progress {
+    /// All commands are executed, or enough is written.
+    Done,
+    /// The last executed command waits.
+    Blocked(Blocked),
+    /// The next command has to wait until the end of a CLIENT PAUSE.
+    Paused,
+    /// The client wants to go.
+    Closing,
 }
 
 impl Session {
@@ -160,8 +194,113 @@ impl Session {
         }
     }
 
+    /// Makes this client visible to others, as one from a socket; `None` if there are too many.
+    pub(crate) fn announce(&mut self, addr: String, laddr: String, unix: bool) -> Option<Arc<Row>> {
+        let now = self.inner.clock.now_micros();
+        let mut state = self.inner.state.lock();
+        state.stats.connections += 1;
+        if state.clients.len() >= state.config.maxclients {
+            return None;
+        }
+        Some(self.client.register(&mut state, now, addr, laddr, unix))
+    }
+
+    pub(crate) fn limit_outbox(&mut self, bytes: usize) {
+        self.client.limit_outbox(bytes);
+    }
+
+    pub(crate) fn take_inbox(&mut self) -> Inbox {
+        self.client.take_inbox()
+    }
+
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.client.authenticated
+    }
+
+    /// What the configuration allows a client at present.
+    pub(crate) fn allowed(&self) -> Allowed {
+        Allowed::by(&self.inner.state.lock().config)
+    }
+
+    /// After how long a silent connection is closed; subscribers may be silent.
+    pub(crate) fn idle_limit(&self, allowed: Allowed) -> Option<Duration> {
+        let limited = allowed.idle > 0 && !self.client.is_subscribed();
+        limited.then(|| Duration::from_secs(allowed.idle))
+    }
+
+    /// Writes what the client is to see.
+    pub(crate) fn answer(&self, reply: &Reply, out: &mut Vec<u8>) {
+        let wanted = self.client.answers == Answers::On || matches!(reply, Reply::Push(_));
+        if wanted {
+            resp::encode(reply, self.client.protocol, out);
+        }
+    }
+
+    /// Executes commands under one hold of the lock, and writes their replies and what is pushed
+    /// meanwhile. Stops at a command that waits, and when `enough` bytes are written. How many
+    /// commands were executed, the one that waits included.
+    pub(crate) fn execute_into(
+        &mut self,
+        commands: &[Vec<Bytes>],
+        inbox: &mut Inbox,
+        enough: usize,
+        out: &mut Vec<u8>,
+        allowed: &mut Allowed,
+    ) -> (usize, Progress) {
+        let inner = self.inner.clone();
+        let mut state = inner.state.lock();
+        *allowed = Allowed::by(&state.config);
+        let now = inner.clock.now_micros();
+        // What others have sent so far comes before what these commands answer.
+        while out.len() < enough
+            && let Some(pushed) = inbox.try_recv()
+        {
+            self.answer(&pushed.reply, out);
+        }
+        let mut late = Vec::new();
+        for (at, args) in commands.iter().enumerate() {
+            if out.len() >= enough {
+                return (at, Progress::Done);
+            }
+            if inner.is_paused()
+                && dispatch::paused(&mut state, &self.client, args, now / 1000).is_some()
+            {
+                return (at, Progress::Paused);
+            }
+            let done = dispatch::run(&mut state, &mut self.client, args, now);
+            while let Some(pushed) = inbox.try_recv() {
+                if pushed.late {
+                    late.push(pushed);
+                } else {
+                    self.answer(&pushed.reply, out);
+                }
+            }
+            match done {
+                Done::Reply(reply) => self.answer(&reply, out),
+                Done::Wait(wait) => {
+                    let number = blocking::add(&mut state, &self.client, *wait);
+                    drop(state);
+                    let blocked = Blocked {
+                        inner,
+                        number,
+                        sleep: None,
+                        finished: false,
+                    };
+                    return (at + 1, Progress::Blocked(blocked));
+                }
+            }
+            for pushed in late.drain(..) {
+                self.answer(&pushed.reply, out);
+            }
+            if self.client.closing {
+                return (at + 1, Progress::Closing);
+            }
+        }
+        (commands.len(), Progress::Done)
+    }
+
     /// Waits for the end of a CLIENT PAUSE that concerns this command.
-    async fn wait_while_paused(&self, args: &[Bytes]) {
+    pub(crate) async fn wait_while_paused(&self, args: &[Bytes]) {
         loop {
             let ended = self.inner.pause_ended.notified();
             let now = self.inner.clock.now_micros();

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     blocking::{Served, Undo, Wait, timeout_ms_arg},
-    context::Ctx,
+    context::{Ctx, Origin},
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
     notify::class,
     number::{int_arg, int_bytes, parse_int, range_arg},
@@ -622,6 +622,13 @@ fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
         let more = args.len() - 1 - at;
         match args[at].to_ascii_lowercase().as_slice() {
             b"block" if more > 0 => {
+                if cx.origin == Origin::Script {
+                    let name = String::from_utf8_lossy(&args[0]);
+                    return Err(format!(
+                        "ERR {name} command is not allowed with BLOCK option from scripts"
+                    )
+                    .into());
+                }
                 at += 1;
                 block = Some(timeout_ms_arg(cx, &args[at])?);
             }

@@ -397,14 +397,9 @@ impl Place {
     ) -> Result<Option<Guard<F>>> {
         observe::operation(self.kind.names.acquire, self.entity.namespace(), async {
             let deadline = deadline(wait);
+            // Whose turn did not come asks once all the same: only the server can say no.
             let _turn = match self.kind.line {
-                Line::Turns => match timeout_at(deadline, self.turn.lock()).await {
-                    Ok(turn) => Some(turn),
-                    Err(_) => {
-                        observe::event(self.kind.names.busy);
-                        return Ok(None);
-                    }
-                },
+                Line::Turns => timeout_at(deadline, self.turn.lock()).await.ok(),
                 Line::All | Line::Queue => None,
             };
             self.wait_in_turn(deadline).await

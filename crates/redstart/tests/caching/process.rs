@@ -130,6 +130,7 @@ async fn those_who_wait_are_woken_and_do_not_poll() -> anyhow::Result<()> {
         let build = |store| {
             Cache::<str, u64>::builder(store, &namespace)
                 .ttl(LONG)
+                .load_timeout(Duration::ZERO, 5 * LONG)
                 .build()
         };
         let (loading, waiting) = (build(&one)?, build(&other)?);
@@ -177,7 +178,10 @@ async fn those_who_wait_are_woken_and_do_not_poll() -> anyhow::Result<()> {
         let quiet = tap.round_trips(&namespace).await?;
         go.notify_one();
         for call in calls {
-            assert_eq!(call.await??.value.as_deref(), Some(&1));
+            let woken = tokio::time::timeout(LONG, call)
+                .await
+                .expect("nobody woke them");
+            assert_eq!(woken??.value.as_deref(), Some(&1));
         }
         load.await??;
         let reads = quiet.iter().filter(|seen| seen.name() == "GET").count();

@@ -1,4 +1,10 @@
 //! Queues, topics and streams: what they promise, on every backend and through faults.
 
+mod notify;
+mod priority;
 mod queue;
 mod queue_crash;
+mod reliable_list;
+mod ring;
+mod stream;
+mod topic;

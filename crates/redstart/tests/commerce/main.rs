@@ -1,0 +1,3 @@
+//! Commerce: stock that is never sold twice and never lost.
+
+mod stock;

@@ -1,0 +1,65 @@
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use redstart::{Store, messaging::priority::PriorityQueue};
+use redstart_testkit::{Backend, eventually, matrix};
+
+use crate::queue::LONG;
+
+matrix! {
+    async fn the_lowest_number_comes_first_and_the_oldest_among_equals(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = PriorityQueue::<u32>::new(&store, backend.namespace(), "p")?;
+        for (n, priority) in [(1, 5), (2, -3), (3, 5), (4, 0), (5, i32::MIN), (6, i32::MAX)] {
+            queue.push(&n, priority).await?;
+        }
+        let mut order = Vec::new();
+        let mut consumer = queue.consumer(LONG).await?;
+        for turn in 0..6 {
+            if turn % 2 == 0 {
+                order.extend(queue.pop(LONG).await?);
+            } else if let Some(reserved) = consumer.reserve(LONG).await? {
+                order.push(*reserved.item());
+                assert!(reserved.done().await?);
+            }
+        }
+        assert_eq!(order, [5, 2, 4, 1, 3, 6]);
+        assert!(queue.pop(Duration::from_millis(1)).await?.is_none());
+        // Waiting is by message.
+        let waiting = tokio::spawn(async move { consumer.reserve(LONG).await.map(|r| r.map(|r| *r.item())) });
+        queue.push(&7, 1).await?;
+        assert_eq!(waiting.await??, Some(7));
+        Ok(())
+    }
+
+    async fn a_reservation_that_runs_out_goes_back_to_its_place(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = PriorityQueue::<u32>::new(&store, backend.namespace(), "p")?;
+        let lease = if backend.is_embedded() { Duration::from_secs(60) } else { Duration::from_millis(300) };
+        queue.push(&1, -5).await?;
+        queue.push(&2, 5).await?;
+        let mut consumer = queue.consumer(lease).await?;
+        let crashed = consumer.reserve(LONG).await?.unwrap();
+        let kept = consumer.reserve(LONG).await?.unwrap();
+        assert_eq!((*crashed.item(), *kept.item()), (1, 2));
+        assert!(kept.give_back().await?);
+        if backend.is_embedded() { store.advance(lease)?; }
+        ensure!(eventually(LONG, async || {
+            // Whoever looks puts back what ran out.
+            match consumer.reserve(Duration::from_millis(1)).await {
+                Ok(Some(reserved)) if *reserved.item() == 1 => reserved.done().await.unwrap_or(false),
+                Ok(Some(reserved)) => { let _ = reserved.give_back().await; false }
+                _ => false,
+            }
+        }).await);
+        assert!(!crashed.done().await?, "it went to another");
+        assert_eq!(queue.pop(LONG).await?, Some(2));
+        assert_eq!(queue.waiting().await?, 0);
+        // Something that is no number is reported and does not come again.
+        PriorityQueue::<String>::new(&store, backend.namespace(), "p")?.push(&"x".into(), 0).await?;
+        assert!(consumer.reserve(LONG).await.unwrap_err().is_codec());
+        assert!(consumer.reserve(Duration::from_millis(1)).await?.is_none());
+        assert!(queue.consumer(Duration::ZERO).await.unwrap_err().is_config());
+        Ok(())
+    }
+}

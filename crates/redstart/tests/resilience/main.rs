@@ -1,0 +1,3 @@
+//! Resilience: circuits that a fleet shares.
+
+mod breaker;
