@@ -22,7 +22,8 @@
 //! # Keys and cost
 //!
 //! `<ns>:places:{<name>}` positions, `…:deadlines`. Every call is one round trip; a search costs O(log n + m) for the m
-//! members in the area's cells.
+//! members in the area's cells. An area that holds a pole costs as much as all members of its latitudes, because Redis 7
+//! misses some of them otherwise.
 //!
 //! While the store is down every call fails.
 //!

@@ -23,7 +23,9 @@ fn random_position() -> Position {
     };
     let latitude = match rng.random_range(0..3) {
         0 => rng.random_range(-Position::MAX_LATITUDE..=Position::MAX_LATITUDE),
-        1 => rng.random_range(80.0..=Position::MAX_LATITUDE),
+        1 => {
+            rng.random_range(78.0..=Position::MAX_LATITUDE) * if rng.random() { 1.0 } else { -1.0 }
+        }
         _ => rng.random_range(-5.0..=5.0),
     };
     Position::new(longitude, latitude).expect("on the map")

@@ -20,6 +20,12 @@ fn names(prefix: &str, range: std::ops::Range<u64>) -> Vec<String> {
     range.map(|n| format!("{prefix}-{n}")).collect()
 }
 
+/// Debug builds on a busy machine take their time for thousands of elements.
+async fn connect(url: &str) -> redstart::Result<Store> {
+    let builder = Store::builder(url).deadline(Duration::from_secs(30));
+    builder.connect().await
+}
+
 /// The modes that this backend has.
 async fn modes(store: &Store) -> anyhow::Result<Vec<Mode>> {
     let mut modes = vec![Mode::Bitmap];
@@ -47,8 +53,8 @@ async fn missing(filter: &Bloom, elements: &[String]) -> anyhow::Result<usize> {
 
 matrix! {
     async fn the_observed_error_is_the_configured_one(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
-        let (n, questions) = (scale(1000, "BLOOM_STORED"), scale(10_000, "BLOOM_ASKED"));
+        let store = connect(backend.url()).await?;
+        let (n, questions) = (scale(1000, "BLOOM_STORED"), scale(4_000, "BLOOM_ASKED"));
         for mode in modes(&store).await? {
             for (p, scaling) in [(1e-2, Scaling::Fixed), (1e-3, Scaling::Fixed), (1e-2, Scaling::Grow)] {
                 let name = format!("{mode:?}-{p}-{scaling:?}");
@@ -78,7 +84,7 @@ matrix! {
     }
 
     async fn new_elements_are_told_from_known_ones(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        let store = connect(backend.url()).await?;
         for mode in modes(&store).await? {
             let filter = Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
                 .capacity(1000).error_rate(1e-6).mode(mode).open().await?;
@@ -94,10 +100,10 @@ matrix! {
     }
 
     async fn a_large_filter_is_spread_over_keys_and_slots(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
-        let n = scale(20_000, "BLOOM_SPREAD");
+        let store = connect(backend.url()).await?;
+        let n = scale(6_000, "BLOOM_SPREAD");
         let filter = Bloom::builder(&store, backend.namespace(), "f")
-            .capacity(n).error_rate(0.01).mode(Mode::Bitmap).key_bytes(2048).open().await?;
+            .capacity(n).error_rate(0.01).mode(Mode::Bitmap).key_bytes(1024).open().await?;
         let elements = names("in", 0..n);
         add_all(&filter, &elements).await?;
         assert_eq!(missing(&filter, &elements).await?, 0);
@@ -108,21 +114,21 @@ matrix! {
         let stats = filter.stats().await?;
         let keys: Vec<String> = store.scan(&format!("{}:bloom:*:0", backend.namespace())).await?;
         assert_eq!(keys.len(), stats.partitions as usize);
-        assert!(stats.partitions >= 12, "{stats:?}");
+        assert!(stats.partitions >= 7, "{stats:?}");
         let slots: std::collections::HashSet<u16> = keys.iter().map(|key| redstart::key::slot(key.as_bytes())).collect();
         assert!(slots.len() > keys.len() / 2);
         for key in keys {
-            assert!(store.query::<u64>(redis::cmd("STRLEN").arg(key)).await? <= 2048);
+            assert!(store.query::<u64>(redis::cmd("STRLEN").arg(key)).await? <= 1024);
         }
         Ok(())
     }
 
     async fn a_growing_filter_keeps_its_error_far_past_its_capacity(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
-        let n = scale(4000, "BLOOM_GROWN");
+        let store = connect(backend.url()).await?;
+        let n = scale(1500, "BLOOM_GROWN");
         for mode in modes(&store).await? {
             let open = || Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
-                .capacity(200).error_rate(0.02).mode(mode).scaling(Scaling::Grow).open();
+                .capacity(100).error_rate(0.02).mode(mode).scaling(Scaling::Grow).open();
             let filter = open().await?;
             let elements = names("in", 0..n);
             add_all(&filter, &elements).await?;
@@ -139,11 +145,11 @@ matrix! {
     }
 
     async fn concurrent_adds_growth_and_rebuilds_lose_no_element(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        let store = connect(backend.url()).await?;
         for mode in modes(&store).await? {
             let name = format!("{mode:?}");
             let open = || Bloom::builder(&store, backend.namespace(), &name)
-                .capacity(300).error_rate(0.01).mode(mode).scaling(Scaling::Grow).key_bytes(1024).open();
+                .capacity(300).error_rate(0.01).mode(mode).scaling(Scaling::Grow).key_bytes(4096).open();
             open().await?;
             // The application's database, written first, and what is known to be in the filter.
             let (source, known): (Arc<added::Log>, Arc<added::Log>) = Default::default();
@@ -163,6 +169,7 @@ matrix! {
                         filter.add_many(&new).await?;
                         known.extend(new);
                         n += 1;
+                        tokio::time::sleep(Duration::from_millis(1)).await;
                         let sample = known.sample(20);
                         let found = filter.contains_many(&sample).await?;
                         asked.fetch_add(found.len() as u64, Ordering::Relaxed);
@@ -175,7 +182,7 @@ matrix! {
             }
             let filter = Bloom::builder(&store, backend.namespace(), &name).open().await?;
             for round in 0..scale(4, "BLOOM_REBUILDS") {
-                let rebuild = filter.rebuild(400 + 100 * round, 0.01).await?;
+                let rebuild = filter.rebuild(4000 + 1000 * round, 0.01).await?;
                 rebuild.add_many(&source.all()).await?;
                 match round % 4 {
                     2 => rebuild.abandon().await?,
@@ -185,10 +192,10 @@ matrix! {
                 }
                 let before = asked.load(Ordering::Relaxed);
                 anyhow::ensure!(eventually(Duration::from_secs(30), async || {
-                    asked.load(Ordering::Relaxed) > before + 100 || tasks.is_empty()
+                    asked.load(Ordering::Relaxed) > before + 100
                 }).await);
             }
-            let rebuild = filter.rebuild(2000, 0.01).await?;
+            let rebuild = filter.rebuild(9000, 0.01).await?;
             rebuild.add_many(&source.all()).await?;
             rebuild.finish().await?;
             stop.store(true, Ordering::Relaxed);
@@ -203,7 +210,7 @@ matrix! {
     }
 
     async fn a_rebuild_forgets_what_its_source_does_not_have(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        let store = connect(backend.url()).await?;
         for mode in modes(&store).await? {
             let filter = Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
                 .capacity(1000).error_rate(1e-6).mode(mode).open().await?;
@@ -238,7 +245,7 @@ matrix! {
     }
 
     async fn a_filter_of_another_configuration_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        let store = connect(backend.url()).await?;
         let builder = |capacity| Bloom::builder(&store, backend.namespace(), "f").capacity(capacity);
         for mode in modes(&store).await? {
             let filter = builder(1000).error_rate(0.01).mode(mode).open().await?;
@@ -277,7 +284,7 @@ matrix! {
     }
 
     async fn a_lost_layer_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        let store = connect(backend.url()).await?;
         let open = || Bloom::builder(&store, backend.namespace(), "f")
             .capacity(50).mode(Mode::Bitmap).scaling(Scaling::Grow).open();
         let filter = open().await?;
@@ -293,7 +300,7 @@ matrix! {
     }
 
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        let store = connect(backend.url()).await?;
         let builder = || Bloom::builder(&store, backend.namespace(), "f");
         for capacity in [0, Bloom::MAX_CAPACITY + 1] {
             assert!(builder().capacity(capacity).open().await.unwrap_err().is_config());
@@ -356,7 +363,7 @@ mod added {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_thousand_elements_are_one_call_to_each_partition() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    let store = Store::connect(&server.url()).await?;
+    let store = connect(&server.url()).await?;
     let filter = Bloom::builder(&store, "app", "f")
         .capacity(1000)
         .mode(Mode::Bitmap)

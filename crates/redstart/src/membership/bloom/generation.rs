@@ -37,7 +37,7 @@ static LAYERS: Script = Script::new("bloom.layers", include_str!("layers.lua"));
 const CHUNK: usize = 1000;
 const CHUNK_BITS: usize = 20_000;
 /// Bits of one round trip.
-const ROUND_BITS: usize = 100_000;
+const ROUND_BITS: usize = 40_000;
 /// How long the header of a retired partition stays.
 const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
