@@ -22,13 +22,20 @@ const MATCHES: usize = 3;
 
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
     let words = words(&args.words.join(" "));
-    let chosen: Vec<&Entry> = if words.is_empty() { ENTRIES.iter().collect() } else { best(&words) };
+    let chosen: Vec<&Entry> = if words.is_empty() {
+        ENTRIES.iter().collect()
+    } else {
+        best(&words)
+    };
     if args.json {
         for entry in chosen {
-            println!("{}", serde_json::json!({
-                "pattern": entry.pattern, "need": entry.need, "feature": entry.feature, "cost": entry.cost,
-                "not_promised": entry.not_promised, "replaces": entry.replaces, "snippet": entry.snippet,
-            }));
+            println!(
+                "{}",
+                serde_json::json!({
+                    "pattern": entry.pattern, "need": entry.need, "feature": entry.feature, "cost": entry.cost,
+                    "not_promised": entry.not_promised, "replaces": entry.replaces, "snippet": entry.snippet,
+                })
+            );
         }
         return Ok(());
     }
@@ -53,11 +60,25 @@ fn table(entries: &[&Entry]) {
     table
         .load_preset(UTF8_HORIZONTAL_ONLY)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header(["you need", "pattern", "stands on", "costs", "does not promise"]);
+        .set_header([
+            "you need",
+            "pattern",
+            "stands on",
+            "costs",
+            "does not promise",
+        ]);
     for entry in entries {
-        table.add_row([entry.need, entry.pattern, entry.feature, entry.cost, entry.not_promised]);
+        table.add_row([
+            entry.need,
+            entry.pattern,
+            entry.feature,
+            entry.cost,
+            entry.not_promised,
+        ]);
     }
-    anstream::println!("{table}\n\n`redstart guide limit api calls` shows the best matches with code.");
+    anstream::println!(
+        "{table}\n\n`redstart guide limit api calls` shows the best matches with code."
+    );
 }
 
 fn show(entry: &Entry) {
@@ -76,8 +97,8 @@ fn show(entry: &Entry) {
 /// Words that say something, in lower case, without the ends that grammar gives them.
 fn words(text: &str) -> Vec<String> {
     const EMPTY: &[&str] = &[
-        "a", "an", "the", "to", "of", "for", "in", "on", "my", "i", "we", "need", "want", "how", "with", "and", "or",
-        "is", "be", "that", "by", "from", "it", "do", "per",
+        "a", "an", "the", "to", "of", "for", "in", "on", "my", "i", "we", "need", "want", "how",
+        "with", "and", "or", "is", "be", "that", "by", "from", "it", "do", "per",
     ];
     text.split(|c: char| !c.is_alphanumeric())
         .map(str::to_lowercase)
@@ -100,19 +121,33 @@ fn stem(word: &str) -> &str {
 /// The entries that share most with the question; words that name few entries count for more.
 fn best(question: &[String]) -> Vec<&'static Entry> {
     let haystack = |entry: &Entry| {
-        (words(&format!("{} {}", entry.pattern, entry.words)), words(&format!("{} {}", entry.need, entry.feature)))
+        (
+            words(&format!("{} {}", entry.pattern, entry.words)),
+            words(&format!("{} {}", entry.need, entry.feature)),
+        )
     };
-    let all: Vec<(&'static Entry, (Vec<String>, Vec<String>))> =
-        ENTRIES.iter().map(|entry| (entry, haystack(entry))).collect();
+    let all: Vec<(&'static Entry, (Vec<String>, Vec<String>))> = ENTRIES
+        .iter()
+        .map(|entry| (entry, haystack(entry)))
+        .collect();
     let rarity = |word: &String| {
-        let known = all.iter().filter(|(_, (own, more))| own.contains(word) || more.contains(word)).count();
+        let known = all
+            .iter()
+            .filter(|(_, (own, more))| own.contains(word) || more.contains(word))
+            .count();
         1.0 / (known.max(1) as f64)
     };
     let mut scored: Vec<(f64, &'static Entry)> = all
         .iter()
         .map(|(entry, (own, more))| {
             let score = question.iter().map(|word| {
-                let weight = if own.contains(word) { 3.0 } else if more.contains(word) { 1.0 } else { 0.0 };
+                let weight = if own.contains(word) {
+                    3.0
+                } else if more.contains(word) {
+                    1.0
+                } else {
+                    0.0
+                };
                 weight * (1.0 + rarity(word))
             });
             (score.sum(), *entry)
@@ -120,7 +155,11 @@ fn best(question: &[String]) -> Vec<&'static Entry> {
         .filter(|(score, _)| *score > 0.0)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
-    scored.into_iter().take(MATCHES).map(|(_, entry)| entry).collect()
+    scored
+        .into_iter()
+        .take(MATCHES)
+        .map(|(_, entry)| entry)
+        .collect()
 }
 
 #[cfg(test)]
@@ -139,7 +178,10 @@ mod tests {
             ("log out everywhere", "session"),
             ("thousand requests load the same key", "stampede_lease"),
         ] {
-            let found: Vec<_> = best(&words(question)).iter().map(|entry| entry.pattern).collect();
+            let found: Vec<_> = best(&words(question))
+                .iter()
+                .map(|entry| entry.pattern)
+                .collect();
             assert!(found.contains(&pattern), "{question}: {found:?}");
         }
         assert!(best(&words("quux")).is_empty());

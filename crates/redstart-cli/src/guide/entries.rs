@@ -24,11 +24,11 @@ pub(crate) const ENTRIES: &[Entry] = &[
         cost: "a hit: one GET",
         not_promised: "that a value is newer than its TTL",
         replaces: "GET, miss, load, SET: the fill after an invalidation that stays stale for a whole TTL",
-        snippet: r#"let products = Cache::<u64, Product>::builder(&store, "products")
+        snippet: r##"let products = Cache::<u64, Product>::builder(&store, "products")
     .ttl(Duration::from_secs(3600))
     .build()?;
 let hit = products.get_or_load(&id, |_| async move { db.find(id).await.map(Loaded::from) }).await?;
-products.invalidate(&id).await?;   // after the row changed"#,
+products.invalidate(&id).await?;   // after the row changed"##,
     },
     Entry {
         pattern: "stampede_lease",
@@ -38,11 +38,11 @@ products.invalidate(&id).await?;   // after the row changed"#,
         cost: "a miss: two round trips; waiters: one message",
         not_promised: "one load when the loader dies: the lease ends first",
         replaces: "SET NX as a lock with a sleep loop, or nothing at all",
-        snippet: r#"let cache = Cache::<u64, Page>::builder(&store, "pages")
+        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "pages")
     .ttl(Duration::from_secs(60))
     .stampede(Stampede::Lease)     // one loader over all processes; the default
     .load_timeout(Duration::from_secs(2), Duration::from_secs(10))
-    .build()?;"#,
+    .build()?;"##,
     },
     Entry {
         pattern: "early_refresh",
@@ -52,10 +52,10 @@ products.invalidate(&id).await?;   // after the row changed"#,
         cost: "nothing but the refresh itself",
         not_promised: "freshness beyond the TTL",
         replaces: "a cron job that warms the cache, or a random early expiry that ignores the load time",
-        snippet: r#"let cache = Cache::<u64, Page>::builder(&store, "pages")
+        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "pages")
     .ttl(Duration::from_secs(60))
     .early(XFetch { beta: 1.0 })
-    .build()?;"#,
+    .build()?;"##,
     },
     Entry {
         pattern: "negative_cache",
@@ -65,11 +65,11 @@ products.invalidate(&id).await?;   // after the row changed"#,
         cost: "one GET",
         not_promised: "anything about errors: they are not cached",
         replaces: "caching an empty string or the word null",
-        snippet: r#"let users = Cache::<u64, User>::builder(&store, "users")
+        snippet: r##"let users = Cache::<u64, User>::builder(&store, "users")
     .ttl(Duration::from_secs(600))
     .negative_ttl(Duration::from_secs(30))
     .build()?;
-let hit = users.get_or_load(&id, |_| async { Ok::<_, Error>(Loaded::Absent) }).await?;"#,
+let hit = users.get_or_load(&id, |_| async { Ok::<_, Error>(Loaded::Absent) }).await?;"##,
     },
     Entry {
         pattern: "cache_tags",
@@ -79,11 +79,11 @@ let hit = users.get_or_load(&id, |_| async { Ok::<_, Error>(Loaded::Absent) }).a
         cost: "reads: the tags' versions with the value",
         not_promised: "which keys had the tag (Tags::Index does)",
         replaces: "KEYS product:* and DEL",
-        snippet: r#"cache.get_or_load(&id, |load| async move {
+        snippet: r##"cache.get_or_load(&id, |load| async move {
     load.tag("brand:acme")?;
     Ok::<_, Error>(Loaded::Found(row))
 }).await?;
-cache.invalidate_tag("brand:acme").await?;"#,
+cache.invalidate_tag("brand:acme").await?;"##,
     },
     Entry {
         pattern: "cache_invalidation",
@@ -93,11 +93,11 @@ cache.invalidate_tag("brand:acme").await?;"#,
         cost: "a hit: no round trip",
         not_promised: "the new value before the message arrives",
         replaces: "an in-process map with a TTL that everybody hopes is short enough",
-        snippet: r#"let cache = Cache::<u64, Product>::builder(&store, "products")
+        snippet: r##"let cache = Cache::<u64, Product>::builder(&store, "products")
     .ttl(Duration::from_secs(3600))
     .l1(L1::tracking(10_000))      // or L1::pubsub(10_000)
     .build()?;
-let fresh = cache.get_remote(&id).await?;   // past the first level"#,
+let fresh = cache.get_remote(&id).await?;   // past the first level"##,
     },
     Entry {
         pattern: "write_through",
@@ -107,11 +107,11 @@ let fresh = cache.get_remote(&id).await?;   // past the first level"#,
         cost: "a write: two round trips and the commit",
         not_promised: "that readers see the row before the commit",
         replaces: "write, then DEL, and a crash between the two",
-        snippet: r#"let write = WriteThrough::new(&cache);
+        snippet: r##"let write = WriteThrough::new(&cache);
 write.put(&id, async {
     let row = db.update(id, price).await?;       // … RETURNING version
     Ok::<_, DbError>(Written::row(row.value, row.version))
-}).await?;"#,
+}).await?;"##,
     },
     Entry {
         pattern: "write_behind",
@@ -121,11 +121,11 @@ write.put(&id, async {
         cost: "a write: one round trip",
         not_promised: "that a row is in the database when put returns",
         replaces: "a list of dirty keys and a cron job that forgets them when it crashes",
-        snippet: r#"let sink = SqlSink::connect("postgres://…", "views").await?.column("count", |n: &u64| (*n).into());
+        snippet: r##"let sink = SqlSink::connect("postgres://…", "views").await?.column("count", |n: &u64| (*n).into());
 let views = WriteBehind::<str, u64>::builder(&store, "views").build(sink)?;
 let worker = views.work()?;
 views.put("home", &42).await?;                    // read back at once
-views.flush(Duration::from_secs(10)).await?;      // now it is in the table"#,
+views.flush(Duration::from_secs(10)).await?;      // now it is in the table"##,
     },
     Entry {
         pattern: "sorted_view",
@@ -135,11 +135,11 @@ views.flush(Duration::from_secs(10)).await?;      // now it is in the table"#,
         cost: "a page: one LRANGE",
         not_promised: "that the view is newer than its TTL",
         replaces: "SORT on every request",
-        snippet: r#"let cheapest = SortedView::builder(&store, "{shop}:products", Duration::from_secs(30))
+        snippet: r##"let cheapest = SortedView::builder(&store, "{shop}:products", Duration::from_secs(30))
     .by("{shop}:price_*")
     .get("#")
     .build()?;
-let page = cheapest.page(0..20).await?;"#,
+let page = cheapest.page(0..20).await?;"##,
     },
     Entry {
         pattern: "fixed_window",
@@ -149,10 +149,10 @@ let page = cheapest.page(0..20).await?;"#,
         cost: "one script",
         not_promised: "the limit across a boundary: up to twice as much",
         replaces: "INCR, then EXPIRE: a crash between them blocks the user for ever",
-        snippet: r#"let daily = Limiter::fixed_window(&store, "export", Quota::per_day(20))
+        snippet: r##"let daily = Limiter::fixed_window(&store, "export", Quota::per_day(20))
     .on_store_down(Down::Refuse)
     .build()?;
-if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"#,
+if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
     },
     Entry {
         pattern: "sliding_window",
@@ -162,9 +162,9 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"#,
         cost: "one script; memory grows with the limit",
         not_promised: "constant memory",
         replaces: "ZADD first and count later, which counts refused requests too",
-        snippet: r#"let logins = Limiter::sliding_window(&store, "login", Quota::per(5, Duration::from_secs(60)))
+        snippet: r##"let logins = Limiter::sliding_window(&store, "login", Quota::per(5, Duration::from_secs(60)))
     .on_store_down(Down::Refuse)
-    .build()?;"#,
+    .build()?;"##,
     },
     Entry {
         pattern: "sliding_counter",
@@ -174,9 +174,9 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"#,
         cost: "one script",
         not_promised: "exactness: its error is measured and in its docs",
         replaces: "two counters read and written in two steps",
-        snippet: r#"let api = Limiter::sliding_counter(&store, "api", Quota::per_minute(600))
+        snippet: r##"let api = Limiter::sliding_counter(&store, "api", Quota::per_minute(600))
     .on_store_down(Down::Allow)
-    .build()?;"#,
+    .build()?;"##,
     },
     Entry {
         pattern: "token_bucket",
@@ -186,7 +186,7 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"#,
         cost: "one script, 5 µs; refusals none with the deny cache",
         not_promised: "an exact count in a calendar window",
         replaces: "a hash with the client's clock in it",
-        snippet: r#"let limiter = Limiter::token_bucket(&store, "api", Quota::per_second(10).burst(100))
+        snippet: r##"let limiter = Limiter::token_bucket(&store, "api", Quota::per_second(10).burst(100))
     .deny_cache(10_000)
     .on_store_down(Down::Refuse)
     .build()?;
@@ -194,7 +194,7 @@ match limiter.check("user:42", 1).await? {
     Decision::Allowed(_) => serve(),
     Decision::Limited { retry_after, .. } => too_many(retry_after),
     Decision::Never { max } => too_large(max),
-}"#,
+}"##,
     },
     Entry {
         pattern: "mutex",
@@ -204,10 +204,10 @@ match limiter.check("user:42", 1).await? {
         cost: "take and give back: one round trip each",
         not_promised: "exclusion after a failover that lost the key: use the fence token",
         replaces: "SETNX without an owner, released by whoever comes by",
-        snippet: r#"let lock = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
+        snippet: r##"let lock = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
 let outcome = lock.with(Duration::from_secs(5), |lease| async move {
     charge(lease.fence()).await        // dropped if the lease is lost
-}).await?;"#,
+}).await?;"##,
     },
     Entry {
         pattern: "fencing",
@@ -217,11 +217,11 @@ let outcome = lock.with(Duration::from_secs(5), |lease| async move {
         cost: "one round trip a write",
         not_promised: "anything for writes that do not carry the token",
         replaces: "trusting that nobody sleeps longer than the TTL",
-        snippet: r#"let orders = FencedStore::new(&store, "shop")?;
+        snippet: r##"let orders = FencedStore::new(&store, "shop")?;
 match orders.set("order:5001", "paid", guard.fence()).await? {
     Write::Done => {}
     Write::Stale { .. } => { /* somebody else has the lock by now */ }
-}"#,
+}"##,
     },
     Entry {
         pattern: "redlock",
@@ -231,10 +231,10 @@ match orders.set("order:5001", "paid", guard.fence()).await? {
         cost: "one round trip to all at once",
         not_promised: "safety beyond its validity: use the fence token",
         replaces: "asking the servers one after the other without a time-out",
-        snippet: r#"let lock = Redlock::builder(stores, "shop", "order:5001").ttl(Duration::from_secs(10)).build()?;
+        snippet: r##"let lock = Redlock::builder(stores, "shop", "order:5001").ttl(Duration::from_secs(10)).build()?;
 if let Some(guard) = lock.lock(Duration::from_secs(5)).await? {
     guard.release().await?;
-}"#,
+}"##,
     },
     Entry {
         pattern: "fair_lock",
@@ -244,8 +244,8 @@ if let Some(guard) = lock.lock(Duration::from_secs(5)).await? {
         cost: "one round trip and one message",
         not_promised: "speed: a sleeping next in line is waited for, for its lease",
         replaces: "a lock that the fastest poller always wins",
-        snippet: r#"let till = FairMutex::builder(&store, "shop", "till").build()?;
-let guard = till.lock(Duration::from_secs(30)).await?;"#,
+        snippet: r##"let till = FairMutex::builder(&store, "shop", "till").build()?;
+let guard = till.lock(Duration::from_secs(30)).await?;"##,
     },
     Entry {
         pattern: "rw_lock",
@@ -255,9 +255,9 @@ let guard = till.lock(Duration::from_secs(30)).await?;"#,
         cost: "one round trip each",
         not_promised: "that readers never wait: a waiting writer goes first",
         replaces: "a counter of readers that a crash leaves above zero",
-        snippet: r#"let catalogue = RwLock::builder(&store, "shop", "catalogue").build()?;
+        snippet: r##"let catalogue = RwLock::builder(&store, "shop", "catalogue").build()?;
 let reading = catalogue.read(Duration::from_secs(5)).await?;
-let writing = catalogue.write(Duration::from_secs(5)).await?;"#,
+let writing = catalogue.write(Duration::from_secs(5)).await?;"##,
     },
     Entry {
         pattern: "semaphore",
@@ -267,11 +267,11 @@ let writing = catalogue.write(Duration::from_secs(5)).await?;"#,
         cost: "one round trip each",
         not_promised: "order of arrival",
         replaces: "INCR and DECR: a crash loses a permit for ever",
-        snippet: r#"let printers = Semaphore::builder(&store, "office", "printers", 3).build()?;
+        snippet: r##"let printers = Semaphore::builder(&store, "office", "printers", 3).build()?;
 if let Some(permit) = printers.acquire(Duration::from_secs(10)).await? {
     print().await;
     permit.release().await?;
-}"#,
+}"##,
     },
     Entry {
         pattern: "leader",
@@ -281,10 +281,10 @@ if let Some(permit) = printers.acquire(Duration::from_secs(10)).await? {
         cost: "one renewal every third of the TTL",
         not_promised: "no gap between two leaders",
         replaces: "a lock that is renewed by a thread nobody watches",
-        snippet: r#"let office = Leader::builder(&store, "shop", "scheduler").id("node-1").build()?;
+        snippet: r##"let office = Leader::builder(&store, "shop", "scheduler").id("node-1").build()?;
 if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
     tokio::select! { () = leadership.lost() => {}, () = schedule() => {} }
-}"#,
+}"##,
     },
     Entry {
         pattern: "legacy_lock",
@@ -294,8 +294,8 @@ if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
         cost: "one round trip",
         not_promised: "safety against clocks that are off: its docs say so",
         replaces: "rewriting all clients on one day",
-        snippet: r#"let lock = LegacyLock::builder(&store, "lock.foo").build()?;
-let guard = lock.try_lock().await?;      // honours old clients, and they honour it"#,
+        snippet: r##"let lock = LegacyLock::builder(&store, "lock.foo").build()?;
+let guard = lock.try_lock().await?;      // honours old clients, and they honour it"##,
     },
     Entry {
         pattern: "circuit_breaker",
@@ -305,14 +305,14 @@ let guard = lock.try_lock().await?;      // honours old clients, and they honour
         cost: "closed: no round trip a call",
         not_promised: "that the first failures are spared",
         replaces: "a breaker in each process that learns alone",
-        snippet: r#"let payments = Breaker::new(&store, "shop", "payments")
+        snippet: r##"let payments = Breaker::new(&store, "shop", "payments")
     .failure_rate(0.5).min_calls(20).distinct_instances(2)
     .open_for(Duration::from_secs(30)).probes(3)
     .build().await?;
 match payments.call(async || pay().await).await {
     Err(CallError::Open { retry_after }) => later(retry_after),
     result => handle(result),
-}"#,
+}"##,
     },
     Entry {
         pattern: "stock",
@@ -322,12 +322,12 @@ match payments.call(async || pay().await).await {
         cost: "a reservation: one round trip",
         not_promised: "that held units are sold: holds expire",
         replaces: "DECR and hope, or GET then SET",
-        snippet: r#"let stock = Stock::new(&store, "shop").per_user(2).build()?;
+        snippet: r##"let stock = Stock::new(&store, "shop").per_user(2).build()?;
 stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
 let request = Request::new("console", "ann", "req-1");
 if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300)).await? {
     stock.confirm(&request).await?;
-}"#,
+}"##,
     },
     Entry {
         pattern: "job_queue",
@@ -337,13 +337,13 @@ if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300
         cost: "enqueue: one round trip; acks in batches",
         not_promised: "exactly once: make the effect idempotent with cx.once",
         replaces: "LPUSH and BRPOP, which lose a job with its worker",
-        snippet: r#"impl Job for SendMail { const NAME: &'static str = "send_mail"; }
+        snippet: r##"impl Job for SendMail { const NAME: &'static str = "send_mail"; }
 let queue = Queue::new(&store, "shop", "mail")?;
 queue.enqueue(&SendMail { to }).unique("welcome:42", Until::Done).await?;
 let worker = queue.worker(|mail: SendMail, cx: Context| async move { send(mail).await })
     .concurrency(64).retry(Backoff::default(), 5)
     .run().await?;
-worker.shutdown(Duration::from_secs(30)).await?;"#,
+worker.shutdown(Duration::from_secs(30)).await?;"##,
     },
     Entry {
         pattern: "dead_letter",
@@ -353,9 +353,9 @@ worker.shutdown(Duration::from_secs(30)).await?;"#,
         cost: "nothing until a job dies",
         not_promised: "that a replayed job succeeds",
         replaces: "a log line and a lost job",
-        snippet: r#"let letters = queue.inspect().dead_letters();
+        snippet: r##"let letters = queue.inspect().dead_letters();
 for letter in letters.list(None).await? { println!("{}", letter.reason); }
-letters.replay(|letter| letter.reason.contains("timeout")).await?;"#,
+letters.replay(|letter| letter.reason.contains("timeout")).await?;"##,
     },
     Entry {
         pattern: "delayed_jobs",
@@ -365,8 +365,8 @@ letters.replay(|letter| letter.reason.contains("timeout")).await?;"#,
         cost: "one script when something is due",
         not_promised: "the exact millisecond",
         replaces: "a sleep in a process that is deployed meanwhile",
-        snippet: r#"queue.enqueue(&Reminder { user }).delay(Duration::from_secs(3600)).await?;
-queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;"#,
+        snippet: r##"queue.enqueue(&Reminder { user }).delay(Duration::from_secs(3600)).await?;
+queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;"##,
     },
     Entry {
         pattern: "priority_queue",
@@ -376,10 +376,10 @@ queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/B
         cost: "one round trip each",
         not_promised: "that low priorities are ever served (the job queue's ageing does)",
         replaces: "several lists polled in turn",
-        snippet: r#"let calls = PriorityQueue::<Call>::new(&store, "shop", "calls")?;
+        snippet: r##"let calls = PriorityQueue::<Call>::new(&store, "shop", "calls")?;
 calls.push(&call, 0).await?;                       // 0 is most urgent
 let mut consumer = calls.consumer(Duration::from_secs(30)).await?;
-if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done().await?; }"#,
+if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done().await?; }"##,
     },
     Entry {
         pattern: "reliable_list",
@@ -389,12 +389,12 @@ if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done(
         cost: "one blocking command an item",
         not_promised: "attempts or dead letters: use the job queue",
         replaces: "BRPOP: the item dies with its consumer",
-        snippet: r#"let list = ReliableList::builder(&store, "shop", "orders").build()?;
+        snippet: r##"let list = ReliableList::builder(&store, "shop", "orders").build()?;
 let mut consumer = list.consumer().await?;
 while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
     handle(item.payload());
     item.done().await?;
-}"#,
+}"##,
     },
     Entry {
         pattern: "ring",
@@ -404,9 +404,9 @@ while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
         cost: "one script a visit",
         not_promised: "equal time between visits",
         replaces: "a cursor in a key that two workers read at once",
-        snippet: r#"let feeds = Ring::new(&store, "crawler", "feeds")?;
+        snippet: r##"let feeds = Ring::new(&store, "crawler", "feeds")?;
 feeds.add("https://example.com/feed").await?;
-while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).await; }"#,
+while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).await; }"##,
     },
     Entry {
         pattern: "notification",
@@ -416,9 +416,9 @@ while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).awai
         cost: "one script to add; a blocking take",
         not_promised: "how often something changed",
         replaces: "pub/sub that nobody heard while it restarted",
-        snippet: r#"let changed = NotifySet::new(&store, "shop", "changed")?;
+        snippet: r##"let changed = NotifySet::new(&store, "shop", "changed")?;
 changed.add(&["user 7"]).await?;
-let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"#,
+let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"##,
     },
     Entry {
         pattern: "topic",
@@ -428,10 +428,10 @@ let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"#,
         cost: "one SPUBLISH",
         not_promised: "delivery to those who do not listen: gaps are reported",
         replaces: "PUBLISH and the belief that it arrives",
-        snippet: r#"let goals = Topic::<Goal>::new(&store, "news", "goals")?;
+        snippet: r##"let goals = Topic::<Goal>::new(&store, "news", "goals")?;
 let mut listener = goals.listen().await?;
 goals.publish(&goal).await?;
-match listener.next().await { Some(Heard::Gap) => reload(), other => show(other) }"#,
+match listener.next().await { Some(Heard::Gap) => reload(), other => show(other) }"##,
     },
     Entry {
         pattern: "event_stream",
@@ -441,11 +441,11 @@ match listener.next().await { Some(Heard::Gap) => reload(), other => show(other)
         cost: "append: one XADD",
         not_promised: "exactly once",
         replaces: "XADD MAXLEN, which trims what a group has not read",
-        snippet: r#"let orders = EventStream::<Order>::new(&store, "shop", "orders")?;
+        snippet: r##"let orders = EventStream::<Order>::new(&store, "shop", "orders")?;
 let mut billing = orders.group("billing", Start::Beginning).await?;
 orders.append(&order).await?;
 let events = billing.read("billing-1", 100, Duration::from_secs(5)).await?;
-billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"#,
+billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"##,
     },
     Entry {
         pattern: "session",
@@ -455,10 +455,10 @@ billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"#,
         cost: "load and touch: one script",
         not_promised: "secrecy of what you put into it",
         replaces: "a token in the key, and a patch that revives a deleted session",
-        snippet: r#"let sessions = Sessions::builder(&store, "shop").idle(Duration::from_secs(1800)).build()?;
+        snippet: r##"let sessions = Sessions::builder(&store, "shop").idle(Duration::from_secs(1800)).build()?;
 let token = sessions.create("ann", &data).await?;
 sessions.patch(&token, &serde_json::json!({ "cart": [7] })).await?;
-sessions.revoke_all("ann").await?;                 // logout everywhere"#,
+sessions.revoke_all("ann").await?;                 // logout everywhere"##,
     },
     Entry {
         pattern: "trail",
@@ -468,9 +468,9 @@ sessions.revoke_all("ann").await?;                 // logout everywhere"#,
         cost: "one script",
         not_promised: "anything after a minute without a page",
         replaces: "RPUSH without LTRIM",
-        snippet: r#"let trail = Trail::new(&store, "shop", 10)?;
+        snippet: r##"let trail = Trail::new(&store, "shop", 10)?;
 trail.visit("ann", "/tea").await?;
-let pages = trail.pages("ann").await?;"#,
+let pages = trail.pages("ann").await?;"##,
     },
     Entry {
         pattern: "leaderboard",
@@ -480,12 +480,12 @@ let pages = trail.pages("ann").await?;"#,
         cost: "one round trip, O(log n)",
         not_promised: "nothing lost with Best and Last; Sum whose reply was lost is in doubt",
         replaces: "ZADD, then ZREVRANK, and another player between them",
-        snippet: r#"let board = Leaderboard::builder(&store, "game", "all-time")
+        snippet: r##"let board = Leaderboard::builder(&store, "game", "all-time")
     .ties(Ties::EarliestFirst { max_points: 1_000_000 })
     .build()?;
 let placed = board.submit("ann", 300.0, Policy::Best).await?;
 let all = board.current().await?;
-let near = board.around(&all, "ann", 5).await?;"#,
+let near = board.around(&all, "ann", 5).await?;"##,
     },
     Entry {
         pattern: "period_leaderboard",
@@ -495,11 +495,11 @@ let near = board.around(&all, "ann", 5).await?;"#,
         cost: "one round trip",
         not_promised: "scores for a week that is over",
         replaces: "a cron job that renames keys at midnight",
-        snippet: r#"let weekly = Leaderboard::builder(&store, "game", "weekly")
+        snippet: r##"let weekly = Leaderboard::builder(&store, "game", "weekly")
     .period(Period::Week, TimeZone::get("Europe/Berlin")?, Duration::from_secs(8 * 86400))
     .build()?;
 weekly.submit("ann", 10.0, Policy::Sum).await?;
-let top = weekly.top(&weekly.current().await?, 10).await?;"#,
+let top = weekly.top(&weekly.current().await?, 10).await?;"##,
     },
     Entry {
         pattern: "sharded_leaderboard",
@@ -509,9 +509,9 @@ let top = weekly.top(&weekly.current().await?, 10).await?;"#,
         cost: "rank: two round trips",
         not_promised: "one moment for all shards",
         replaces: "one sorted set on one node, or approximate ranks",
-        snippet: r#"let world = ShardedLeaderboard::new(&store, "game", "world", 256, Order::HighestFirst)?;
+        snippet: r##"let world = ShardedLeaderboard::new(&store, "game", "world", 256, Order::HighestFirst)?;
 world.submit("ann", 300.0, Policy::Best).await?;
-let entry = world.rank("ann").await?;              // exact"#,
+let entry = world.rank("ann").await?;              // exact"##,
     },
     Entry {
         pattern: "weighted_choice",
@@ -521,10 +521,10 @@ let entry = world.rank("ann").await?;              // exact"#,
         cost: "a draw: one script, O(log n)",
         not_promised: "anything cryptographic",
         replaces: "copying the whole set to draw from it",
-        snippet: r#"let loot = WeightedChoice::new(&store, "game", "loot")?;
+        snippet: r##"let loot = WeightedChoice::new(&store, "game", "loot")?;
 loot.set("common", 90).await?;
 loot.set("rare", 10).await?;
-let item = loot.pick().await?;"#,
+let item = loot.pick().await?;"##,
     },
     Entry {
         pattern: "counter",
@@ -534,12 +534,12 @@ let item = loot.pick().await?;"#,
         cost: "one round trip",
         not_promised: "that a batch arrives once: check its id",
         replaces: "GETSET 0, and a crash before the sum is stored",
-        snippet: r#"let clicks = Counter::new(&store, "clicks", Keep::For(Duration::from_secs(86400)))?;
+        snippet: r##"let clicks = Counter::new(&store, "clicks", Keep::For(Duration::from_secs(86400)))?;
 clicks.add("banner", 1).await?;
 if let Some(batch) = clicks.drain("banner").await? {
     db.insert(&batch.id, batch.count).await?;      // unique by id
     clicks.ack("banner", &batch.id).await?;
-}"#,
+}"##,
     },
     Entry {
         pattern: "unique_visitors",
@@ -549,9 +549,9 @@ if let Some(batch) = clicks.drain("banner").await? {
         cost: "12 KB a day; one round trip",
         not_promised: "exactness: 0.81 % standard error; no intersections",
         replaces: "a set of all ids for every day",
-        snippet: r#"let visitors = Uniques::new(&store, "site", Keep::For(Duration::from_secs(90 * 86400)))?;
+        snippet: r##"let visitors = Uniques::new(&store, "site", Keep::For(Duration::from_secs(90 * 86400)))?;
 visitors.add("home", today, ["ann", "bob"]).await?;
-let week = visitors.count("home", &Period::Week(today)).await?;"#,
+let week = visitors.count("home", &Period::Week(today)).await?;"##,
     },
     Entry {
         pattern: "check_ins",
@@ -561,10 +561,10 @@ let week = visitors.count("home", &Period::Week(today)).await?;"#,
         cost: "46 bytes a user and year; one round trip",
         not_promised: "which day it is where the user is: you say",
         replaces: "a counter that a missed reset keeps alive",
-        snippet: r#"let check_ins = CheckIns::new(&store, "app", Keep::Forever)?;
+        snippet: r##"let check_ins = CheckIns::new(&store, "app", Keep::Forever)?;
 check_ins.mark("ann", date(2026, 11, 15)).await?;
 let streaks = check_ins.streaks("ann", date(2026, 11, 15)).await?;
-println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"#,
+println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
     },
     Entry {
         pattern: "activity",
@@ -574,10 +574,10 @@ println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"#,
         cost: "one bit a user and day",
         not_promised: "cheapness for sparse ids: use unique_visitors",
         replaces: "SETBIT with a user id of four billion",
-        snippet: r#"let active = Activity::new(&store, "app", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
+        snippet: r##"let active = Activity::new(&store, "app", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
 active.mark("web", today, &[1, 2, 3]).await?;
 let monthly = active.monthly("web", today).await?;
-let retained = active.retained("web", last_week, today).await?;"#,
+let retained = active.retained("web", last_week, today).await?;"##,
     },
     Entry {
         pattern: "bloom",
@@ -587,9 +587,9 @@ let retained = active.retained("web", last_week, today).await?;"#,
         cost: "one script for a thousand elements",
         not_promised: "a certain yes: the error rate is yours",
         replaces: "SETBIT one by one with a formula of one's own",
-        snippet: r#"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).open().await?;
+        snippet: r##"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).open().await?;
 if seen.add(url).await? { crawl(url).await; }
-let known = seen.contains_many(&urls).await?;"#,
+let known = seen.contains_many(&urls).await?;"##,
     },
     Entry {
         pattern: "places",
@@ -599,9 +599,9 @@ let known = seen.contains_many(&urls).await?;"#,
         cost: "one script",
         not_promised: "roads: it is the distance as the crow flies",
         replaces: "a box of degrees that breaks at the antimeridian",
-        snippet: r#"let couriers = Places::new(&store, "shop", "couriers")?.stale_after(Duration::from_secs(60))?;
+        snippet: r##"let couriers = Places::new(&store, "shop", "couriers")?.stale_after(Duration::from_secs(60))?;
 couriers.put("ann", Position::new(13.36, 38.11)?).await?;
-let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self().find().await?;"#,
+let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self().find().await?;"##,
     },
     Entry {
         pattern: "graph",
@@ -611,10 +611,10 @@ let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self(
         cost: "follow: one script",
         not_promised: "one moment over two slots: a crash converges by repair",
         replaces: "two SADDs, and a crash between them",
-        snippet: r#"let graph = Graph::new(&store, "app", "people")?;
+        snippet: r##"let graph = Graph::new(&store, "app", "people")?;
 graph.follow("ann", "bob").await?;
 let page = graph.followers("bob", None, 50).await?;
-let ideas = graph.suggestions("ann", 10).await?;"#,
+let ideas = graph.suggestions("ann", 10).await?;"##,
     },
     Entry {
         pattern: "array",
@@ -624,8 +624,8 @@ let ideas = graph.suggestions("ann", 10).await?;"#,
         cost: "one round trip",
         not_promised: "growth beyond its capacity",
         replaces: "a hash with a million fields",
-        snippet: r#"let seats = FixedArray::<u32>::new(&store, "theatre", "stalls", 500)?;
+        snippet: r##"let seats = FixedArray::<u32>::new(&store, "theatre", "stalls", 500)?;
 seats.set(7, &4711).await?;
-let buyer = seats.get(7).await?;"#,
+let buyer = seats.get(7).await?;"##,
     },
 ];
