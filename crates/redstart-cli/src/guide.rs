@@ -58,7 +58,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 fn table(entries: &[&Entry]) {
     let mut table = Table::new();
     table
-        .load_preset(UTF8_HORIZONTAL_ONLY)
+        .load_style(UTF8_HORIZONTAL_ONLY)
         .set_content_arrangement(ContentArrangement::Dynamic)
         .set_header([
             "you need",
