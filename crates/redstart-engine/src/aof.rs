@@ -67,7 +67,6 @@ pub(crate) struct Log {
     work: Mutex<Work>,
     wake: Condvar,
     rewriting: AtomicBool,
-    rewrites: AtomicU64,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Nobody else may write to the folder while this is open.
     _lock: File,
@@ -173,7 +172,6 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
         work: Mutex::new(Work::default()),
         wake: Condvar::new(),
         rewriting: AtomicBool::new(false),
-        rewrites: AtomicU64::new(0),
         threads: Mutex::new(Vec::new()),
         _lock: lock,
     });
@@ -320,15 +318,6 @@ impl Log {
         true
     }
 
-    pub(crate) fn is_rewriting(&self) -> bool {
-        self.rewriting.load(Ordering::Relaxed) || self.work.lock().rewrite
-    }
-
-    /// How many rewrites were completed.
-    pub(crate) fn rewrites(&self) -> u64 {
-        self.rewrites.load(Ordering::Relaxed)
-    }
-
     fn start_rewrite(self: &Arc<Log>) {
         if self.rewriting.swap(true, Ordering::Relaxed) {
             return;
@@ -337,11 +326,8 @@ impl Log {
         let thread = std::thread::Builder::new()
             .name("redstart-rewrite".into())
             .spawn(move || {
-                match log.rewrite() {
-                    Ok(()) => {
-                        log.rewrites.fetch_add(1, Ordering::Relaxed);
-                    }
-                    Err(error) => tracing::error!(%error, "the append-only log was not rewritten"),
+                if let Err(error) = log.rewrite() {
+                    tracing::error!(%error, "the append-only log was not rewritten");
                 }
                 log.rewriting.store(false, Ordering::Relaxed);
             });
