@@ -49,17 +49,27 @@ async fn app(backend: &Backend) -> Result<(Router, Sessions)> {
         .route(
             "/sudo",
             post(move |session: CookieSession| async move {
-                session.rotate().await.map(|r| r.to_string()).map_err(failed)
+                session
+                    .rotate()
+                    .await
+                    .map(|r| r.to_string())
+                    .map_err(failed)
             }),
         )
         .route(
             "/logout",
-            post(move |session: CookieSession| async move { session.logout().await.map_err(failed) }),
+            post(
+                move |session: CookieSession| async move { session.logout().await.map_err(failed) },
+            ),
         )
         .route(
             "/everywhere",
             post(move |session: CookieSession| async move {
-                session.logout_everywhere().await.map(|n| n.to_string()).map_err(failed)
+                session
+                    .logout_everywhere()
+                    .await
+                    .map(|n| n.to_string())
+                    .map_err(failed)
             }),
         )
         .layer(CookieLayer::new(sessions.clone()));
@@ -74,18 +84,33 @@ struct Browser {
 
 impl Browser {
     fn new(app: &Router) -> Self {
-        Self { app: app.clone(), cookie: None }
+        Self {
+            app: app.clone(),
+            cookie: None,
+        }
     }
 
     async fn send(&mut self, method: &str, path: &str, body: &str) -> Result<Response<Body>> {
         let mut request = Request::builder().method(method).uri(path);
         if let Some(cookie) = &self.cookie {
-            request = request.header(header::COOKIE, format!("other=1; {COOKIE}={cookie}; more=2"));
+            request = request.header(
+                header::COOKIE,
+                format!("other=1; {COOKIE}={cookie}; more=2"),
+            );
         }
-        let response = self.app.clone().oneshot(request.body(Body::from(body.to_owned()))?).await?;
+        let response = self
+            .app
+            .clone()
+            .oneshot(request.body(Body::from(body.to_owned()))?)
+            .await?;
         if let Some(set) = response.headers().get(header::SET_COOKIE) {
             let set = set.to_str()?;
-            let value = set.split(';').next().and_then(|pair| pair.split_once('=')).context("a pair")?.1;
+            let value = set
+                .split(';')
+                .next()
+                .and_then(|pair| pair.split_once('='))
+                .context("a pair")?
+                .1;
             self.cookie = (!set.contains("Max-Age=0")).then(|| value.to_owned());
         }
         Ok(response)

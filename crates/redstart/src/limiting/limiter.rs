@@ -419,6 +419,10 @@ impl fmt::Debug for Limiter {
 
 impl Limiter {
     /// A limiter of any kind.
+    #[allow(
+        clippy::new_ret_no_self,
+        reason = "the pattern is made through its builder"
+    )]
     pub fn new(store: &Store, namespace: &str, kind: Kind, quota: Quota) -> Builder {
         Builder {
             store: store.clone(),

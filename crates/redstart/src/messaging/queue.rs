@@ -225,7 +225,9 @@ impl QueueBuilder {
             return Err(Error::config("a step of priority is worth at most 30 days"));
         }
         if self.max_payload == 0 || self.max_payload > 64 * MAX_PAYLOAD {
-            return Err(Error::config("the longest payload is from 1 byte to 64 MiB"));
+            return Err(Error::config(
+                "the longest payload is from 1 byte to 64 MiB",
+            ));
         }
         if self.once_for < Duration::from_millis(1) {
             return Err(Error::config("`once` must remember for at least 1 ms"));
@@ -441,7 +443,9 @@ impl Queue {
                     observe::event("queue.duplicate");
                     Ok(Enqueued::Duplicate(id))
                 }
-                None => Err(Error::codec("a unique key is held by something that is no job")),
+                None => Err(Error::codec(
+                    "a unique key is held by something that is no job",
+                )),
             },
             _ => Err(Error::codec("the reply has an unexpected shape")),
         }
@@ -460,7 +464,11 @@ impl Queue {
             refused: 0,
         };
         // With a capacity each piece waits for the answer to the one before, so that what is refused is the end.
-        let at_once = if self.0.capacity == 0 { CHUNKS_AT_ONCE } else { 1 };
+        let at_once = if self.0.capacity == 0 {
+            CHUNKS_AT_ONCE
+        } else {
+            1
+        };
         loop {
             let mut pieces = Vec::with_capacity(at_once);
             while pieces.len() < at_once {

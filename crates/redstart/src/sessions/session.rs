@@ -188,7 +188,8 @@ impl SessionsBuilder {
     /// [`is_config`](Error::is_config) for a namespace or timeouts that cannot be used.
     pub fn build(self) -> Result<Sessions> {
         let year = Duration::from_secs(366 * 86_400);
-        if self.idle < Duration::from_millis(1) || self.absolute < self.idle || self.absolute > year {
+        if self.idle < Duration::from_millis(1) || self.absolute < self.idle || self.absolute > year
+        {
             return Err(Error::config(
                 "timeouts are 1 ms at least, the idle one is the shorter, and both are a year at most",
             ));
@@ -492,7 +493,11 @@ impl Sessions {
     /// [`is_config`](Error::is_config) for something that is no handle; otherwise those of the store.
     pub async fn revoke_one(&self, user: &str, handle: &str) -> Result<bool> {
         observe::operation("session.revoke", self.namespace(), async {
-            if handle.len() != 64 || !handle.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            if handle.len() != 64
+                || !handle
+                    .bytes()
+                    .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+            {
                 return Err(Error::config("this is no session's handle"));
             }
             Ok(self.end(&self.owner(user)?, &[handle.to_owned()]).await? == 1)

@@ -97,7 +97,9 @@ impl Trail {
         observe::operation("trail.visit", self.keys.namespace(), async {
             let entity = self.keys.entity(visitor)?;
             if page.len() > MAX_PAGE {
-                return Err(Error::config(format!("a page has at most {MAX_PAGE} bytes")));
+                return Err(Error::config(format!(
+                    "a page has at most {MAX_PAGE} bytes"
+                )));
             }
             VISIT
                 .on(&entity)
@@ -119,7 +121,11 @@ impl Trail {
     pub async fn pages(&self, visitor: &str) -> Result<Vec<String>> {
         observe::operation("trail.pages", self.keys.namespace(), async {
             let entity = self.keys.entity(visitor)?;
-            let range = redis::cmd("LRANGE").arg(entity.key()).arg(0).arg(-1).to_owned();
+            let range = redis::cmd("LRANGE")
+                .arg(entity.key())
+                .arg(0)
+                .arg(-1)
+                .to_owned();
             self.store.query(&range).await
         })
         .await

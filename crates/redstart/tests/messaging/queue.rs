@@ -85,7 +85,9 @@ async fn logging(queue: &Queue, log: &Log, concurrency: usize) -> Result<Worker>
 async fn empty(queue: &Queue) -> Result<()> {
     let look = queue.inspect();
     let came = eventually(LONG, async || {
-        look.counts().await.is_ok_and(|counts| counts.waiting() == 0)
+        look.counts()
+            .await
+            .is_ok_and(|counts| counts.waiting() == 0)
     })
     .await;
     ensure!(came, "the queue is not empty: {:?}", look.counts().await?);
@@ -716,7 +718,11 @@ async fn an_idle_worker_does_not_poll() -> Result<()> {
     ensure!(
         eventually(LONG, async || {
             store
-                .query::<bool>(redis::cmd("HEXISTS").arg("idle:queue:{q}:meta").arg("hungry"))
+                .query::<bool>(
+                    redis::cmd("HEXISTS")
+                        .arg("idle:queue:{q}:meta")
+                        .arg("hungry"),
+                )
                 .await
                 .unwrap_or(false)
         })

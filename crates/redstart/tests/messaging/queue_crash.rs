@@ -32,7 +32,12 @@ fn runs_key(namespace: &str) -> String {
 }
 
 /// A worker whose jobs note their run and then take a little while.
-async fn noting(store: &Store, namespace: &str, concurrency: usize, takes: Duration) -> Result<Worker> {
+async fn noting(
+    store: &Store,
+    namespace: &str,
+    concurrency: usize,
+    takes: Duration,
+) -> Result<Worker> {
     let queue = Queue::new(store, namespace, "q")?;
     let (store, runs) = (store.clone(), runs_key(namespace));
     Ok(queue
@@ -70,7 +75,9 @@ async fn runs(store: &Store, namespace: &str) -> Result<HashMap<u64, u32>> {
 async fn drained(queue: &Queue, within: Duration) -> Result<()> {
     let look = queue.inspect();
     let came = eventually(within, async || {
-        look.counts().await.is_ok_and(|counts| counts.waiting() == 0)
+        look.counts()
+            .await
+            .is_ok_and(|counts| counts.waiting() == 0)
     })
     .await;
     ensure!(came, "the queue does not drain: {:?}", look.counts().await);
@@ -263,8 +270,15 @@ matrix! {
 }
 
 /// Enqueues while something is being broken; whoever breaks it says when it is enough.
-async fn under_faults(url: &str, namespace: &str, mut fault: impl AsyncFnMut() -> Result<bool>) -> Result<()> {
-    let store = Store::builder(url).deadline(Duration::from_secs(5)).connect().await?;
+async fn under_faults(
+    url: &str,
+    namespace: &str,
+    mut fault: impl AsyncFnMut() -> Result<bool>,
+) -> Result<()> {
+    let store = Store::builder(url)
+        .deadline(Duration::from_secs(5))
+        .connect()
+        .await?;
     let queue = Queue::new(&store, namespace, "q")?;
     let worker = noting(&store, namespace, 32, Duration::from_millis(2)).await?;
     let other = noting(&store, namespace, 32, Duration::from_millis(2)).await?;
@@ -288,7 +302,9 @@ async fn under_faults(url: &str, namespace: &str, mut fault: impl AsyncFnMut() -
             break;
         }
     }
-    let confirmed = queue.enqueue_many((jobs..jobs + 100).map(|n| Step { n })).await?;
+    let confirmed = queue
+        .enqueue_many((jobs..jobs + 100).map(|n| Step { n }))
+        .await?;
     assert_eq!(confirmed.added.len(), 100);
     drained(&queue, LONG * 2).await?;
     worker.shutdown(LONG).await?;
@@ -312,7 +328,9 @@ async fn workers_go_on_while_connections_are_killed() -> Result<()> {
     let mut more = count;
     while tokio::time::Instant::now() < until {
         for kind in ["normal", "pubsub"] {
-            let _ = server.command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"]).await;
+            let _ = server
+                .command(&["CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes"])
+                .await;
         }
         if queue.enqueue(&Step { n: more }).await.is_ok() {
             more += 1;

@@ -232,11 +232,15 @@ async fn no_token_is_in_a_dump_of_the_server() -> Result<()> {
     let sessions = Sessions::builder(&store, "dump").build()?;
     let mut secrets = Vec::new();
     for n in 0..20 {
-        let token = sessions.create(&format!("user-{n}"), &json!({ "n": "needle" })).await?;
+        let token = sessions
+            .create(&format!("user-{n}"), &json!({ "n": "needle" }))
+            .await?;
         let rotated = sessions.rotate(&token).await?.unwrap();
         secrets.extend([token.expose(), rotated.expose()]);
     }
-    server.command(&["CONFIG", "SET", "rdbcompression", "no"]).await?;
+    server
+        .command(&["CONFIG", "SET", "rdbcompression", "no"])
+        .await?;
     server.command(&["SAVE"]).await?;
     let dump = std::fs::read(server.dir().join("dump.rdb"))?;
     let has = |part: &[u8]| dump.windows(part.len()).any(|window| window == part);

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use croner::{Cron, parser::{CronParser, Seconds}};
+use croner::{
+    Cron,
+    parser::{CronParser, Seconds},
+};
 use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
@@ -189,7 +192,8 @@ impl Queue {
             });
             let (bodies, next) = match plan {
                 Ok((stored, runs, next)) => {
-                    let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &Options::default());
+                    let body =
+                        || Body::raw(&stored.name, stored.payload.as_bytes(), &Options::default());
                     ((0..runs).map(|_| body()).collect::<Vec<_>>(), next)
                 }
                 // Written by something else; it must not be looked at again and again.
@@ -250,39 +254,43 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
 
     fn into_future(self) -> Self::IntoFuture {
         let queue = self.queue;
-        Box::pin(observe::operation("queue.cron", queue.entity().namespace(), async move {
-            if self.id.is_empty() || self.id.len() > 255 {
-                return Err(Error::config("a cron entry's id has 1 to 255 bytes"));
-            }
-            let schedule = Schedule::parse(self.expression, self.time_zone)?;
-            // Checks the payload's size as enqueue does.
-            Body::new(self.job, &Options::default(), queue.0.max_payload)?;
-            let payload = String::from_utf8(Json::encode(self.job)?)
-                .map_err(|_| Error::codec("the value cannot be encoded"))?;
-            let now = queue.store().time().await?.as_micros() as i64;
-            let first = schedule
-                .after(now)
-                .ok_or_else(|| Error::config("this cron expression never comes"))?;
-            let stored = Stored {
-                expression: self.expression.to_owned(),
-                time_zone: self.time_zone.to_owned(),
-                name: J::NAME.to_owned(),
-                payload,
-                missed: self.missed,
-            };
-            let changed: u8 = PUT
-                .on(queue.entity())
-                .part("cron")
-                .part("crontab")
-                .part("meta")
-                .arg(&queue.0.channel)
-                .arg(self.id)
-                .arg(Json::encode(&stored)?)
-                .arg(first)
-                .run(queue.store())
-                .await?;
-            Ok(changed == 1)
-        }))
+        Box::pin(observe::operation(
+            "queue.cron",
+            queue.entity().namespace(),
+            async move {
+                if self.id.is_empty() || self.id.len() > 255 {
+                    return Err(Error::config("a cron entry's id has 1 to 255 bytes"));
+                }
+                let schedule = Schedule::parse(self.expression, self.time_zone)?;
+                // Checks the payload's size as enqueue does.
+                Body::new(self.job, &Options::default(), queue.0.max_payload)?;
+                let payload = String::from_utf8(Json::encode(self.job)?)
+                    .map_err(|_| Error::codec("the value cannot be encoded"))?;
+                let now = queue.store().time().await?.as_micros() as i64;
+                let first = schedule
+                    .after(now)
+                    .ok_or_else(|| Error::config("this cron expression never comes"))?;
+                let stored = Stored {
+                    expression: self.expression.to_owned(),
+                    time_zone: self.time_zone.to_owned(),
+                    name: J::NAME.to_owned(),
+                    payload,
+                    missed: self.missed,
+                };
+                let changed: u8 = PUT
+                    .on(queue.entity())
+                    .part("cron")
+                    .part("crontab")
+                    .part("meta")
+                    .arg(&queue.0.channel)
+                    .arg(self.id)
+                    .arg(Json::encode(&stored)?)
+                    .arg(first)
+                    .run(queue.store())
+                    .await?;
+                Ok(changed == 1)
+            },
+        ))
     }
 }
 
@@ -297,7 +305,9 @@ impl Schedule {
             .seconds(Seconds::Optional)
             .build()
             .parse(expression)
-            .map_err(|error| Error::config("this cron expression cannot be read").with_source(error))?;
+            .map_err(|error| {
+                Error::config("this cron expression cannot be read").with_source(error)
+            })?;
         let zone = TimeZone::get(time_zone)
             .map_err(|error| Error::config("this time zone is not known").with_source(error))?;
         Ok(Self { cron, zone })
@@ -305,7 +315,9 @@ impl Schedule {
 
     /// The first tick after a time, both in microseconds.
     fn after(&self, micros: i64) -> Option<i64> {
-        let from: Zoned = Timestamp::from_microsecond(micros).ok()?.to_zoned(self.zone.clone());
+        let from: Zoned = Timestamp::from_microsecond(micros)
+            .ok()?
+            .to_zoned(self.zone.clone());
         let next = self.cron.find_next_occurrence(&from, false).ok()?;
         Some(next.timestamp().as_microsecond())
     }

@@ -135,7 +135,10 @@ enum Place {
     List(usize),
     Ranked(u64),
     Delayed(u64),
-    Running { worker: String, cursor: u64 },
+    Running {
+        worker: String,
+        cursor: u64,
+    },
     Stream(String),
 }
 
@@ -255,7 +258,10 @@ impl Inspector {
             Place::List(skip) => {
                 let (first, last) = (-((skip + PAGE) as i64), -(skip as i64) - 1);
                 let mut range = redis::cmd("LRANGE");
-                range.arg(self.queue.entity().part("ready")).arg(first).arg(last);
+                range
+                    .arg(self.queue.entity().part("ready"))
+                    .arg(first)
+                    .arg(last);
                 let records: Vec<Vec<u8>> = self.queue.store().query(&range).await?;
                 let next = if records.len() < PAGE {
                     Place::Ranked(0)
@@ -310,11 +316,7 @@ impl Inspector {
         Ok((next, found.into_iter().map(|(record, _)| record).collect()))
     }
 
-    async fn running(
-        &self,
-        worker: String,
-        cursor: u64,
-    ) -> Result<(Vec<JobInfo>, Option<Cursor>)> {
+    async fn running(&self, worker: String, cursor: u64) -> Result<(Vec<JobInfo>, Option<Cursor>)> {
         let (entity, store) = (self.queue.entity(), self.queue.store());
         let mut scan = redis::cmd("HSCAN");
         scan.arg(entity.part(&format!("running:{worker}")))

@@ -63,8 +63,12 @@ const EMBEDDED_NAP: Duration = Duration::from_millis(50);
 
 /// A handler with its job's type erased.
 trait Runner: Send + Sync {
-    fn run(&self, record: Vec<u8>, payload: usize, context: Context)
-    -> Pin<Box<dyn Future<Output = Outcome> + Send + '_>>;
+    fn run(
+        &self,
+        record: Vec<u8>,
+        payload: usize,
+        context: Context,
+    ) -> Pin<Box<dyn Future<Output = Outcome> + Send + '_>>;
 }
 
 struct Typed<J, H>(H, std::marker::PhantomData<fn(J)>);
@@ -474,7 +478,13 @@ impl Crew {
             .run(self.queue.store())
             .await?;
         let mut reply = reply.into_iter();
-        match (reply.next(), reply.next(), reply.next(), reply.next(), reply.next()) {
+        match (
+            reply.next(),
+            reply.next(),
+            reply.next(),
+            reply.next(),
+            reply.next(),
+        ) {
             (Some(Value::Int(0)), ..) => Ok(Reserved::Lost),
             (Some(Value::Int(2)), ..) => Ok(Reserved::Stale),
             (
@@ -521,7 +531,12 @@ impl Crew {
         if ready >= 0 {
             observe::events("queue.reclaimed", ready as u64 + dead);
             observe::events("queue.dead", dead);
-            tracing::debug!(worker = name, ready, dead, "took over the jobs of a silent worker");
+            tracing::debug!(
+                worker = name,
+                ready,
+                dead,
+                "took over the jobs of a silent worker"
+            );
         }
         Ok(ready)
     }
@@ -642,7 +657,9 @@ impl Pump {
                     for name in expired {
                         match crew.reclaim(&name).await {
                             Ok(ready) => again |= ready > 0,
-                            Err(error) => tracing::debug!(%error, "a silent worker's jobs could not be taken"),
+                            Err(error) => {
+                                tracing::debug!(%error, "a silent worker's jobs could not be taken")
+                            }
                         }
                     }
                     if cron {
@@ -696,16 +713,22 @@ impl Pump {
         }
         for bytes in records {
             // There is a permit for each: no more were asked for.
-            let Some(permit) = permits.split(1) else { return };
+            let Some(permit) = permits.split(1) else {
+                return;
+            };
             // The script gives out no record that is too short for this.
-            let Some(delivery) = Record::delivery(&bytes) else { continue };
+            let Some(delivery) = Record::delivery(&bytes) else {
+                continue;
+            };
             let record = Record::parse(&bytes);
             let delivered = Arc::new(Delivered {
                 crew: crew.clone(),
                 term: self.term.clone(),
                 delivery,
                 id: record.as_ref().map_or(JobId([0; 16]), |record| record.id),
-                attempt: record.as_ref().map_or(1, |record| u32::from(record.attempts) + 1),
+                attempt: record
+                    .as_ref()
+                    .map_or(1, |record| u32::from(record.attempts) + 1),
                 unique: record.as_ref().and_then(|record| record.unique.clone()),
                 progressed: AtomicBool::new(false),
             });
@@ -793,10 +816,14 @@ impl Pump {
                 Ok(-2) => continue,
                 Ok(back) => {
                     observe::events("queue.handed_back", back as u64);
-                    crew.counts.handed_back.fetch_add(back as u64, Ordering::Relaxed);
+                    crew.counts
+                        .handed_back
+                        .fetch_add(back as u64, Ordering::Relaxed);
                     return;
                 }
-                Err(error) => tracing::debug!(%error, "the worker could not compare notes with the store"),
+                Err(error) => {
+                    tracing::debug!(%error, "the worker could not compare notes with the store")
+                }
             }
             if crew.stop.is_cancelled() || self.term.lost.is_cancelled() {
                 return;
@@ -835,7 +862,8 @@ async fn run_job(
     let crew = delivered.crew.clone();
     let context = Context(delivered.clone());
     let attempt = delivered.attempt;
-    let work = AssertUnwindSafe(async { runner.run(record, payload, context).await }).catch_unwind();
+    let work =
+        AssertUnwindSafe(async { runner.run(record, payload, context).await }).catch_unwind();
     let limited = async {
         match limit {
             None => Some(work.await),
@@ -991,8 +1019,12 @@ async fn finish(crew: &Crew, term: &Term, ended: Vec<Ended>) {
     if accepted {
         let counts = &crew.counts;
         counts.done.fetch_add(done.len() as u64, Ordering::Relaxed);
-        counts.failed.fetch_add((retry.len() + dead.len()) as u64, Ordering::Relaxed);
-        counts.handed_back.fetch_add(back.len() as u64, Ordering::Relaxed);
+        counts
+            .failed
+            .fetch_add((retry.len() + dead.len()) as u64, Ordering::Relaxed);
+        counts
+            .handed_back
+            .fetch_add(back.len() as u64, Ordering::Relaxed);
         for (event, count) in [
             ("queue.done", done.len()),
             ("queue.retried", retry.len()),
