@@ -217,6 +217,10 @@ impl Rule for Exact {
         if self.refundable { "ledger" } else { "exact" }
     }
 
+    fn names_requests(&self) -> bool {
+        self.refundable
+    }
+
     fn args(&self, cost: u64, id: &str) -> [String; 4] {
         [
             (cost * self.token).to_string(),
