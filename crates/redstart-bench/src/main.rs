@@ -8,6 +8,7 @@
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
 //! caching.rs   caches beside bare moka, GET and XADD
 //! messaging.rs the job queue and sessions beside bare loops and other queues
+//! data.rs      boards, filters and graphs beside the commands that people would send by hand
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
@@ -20,6 +21,7 @@ use std::{future::Future, pin::Pin};
 use clap::Parser;
 
 mod caching;
+mod data;
 mod engine;
 mod limiting;
 mod locking;
@@ -38,6 +40,7 @@ const FAMILIES: &[(&str, Run)] = &[
     ("locking", |bench| Box::pin(locking::run(bench))),
     ("caching", |bench| Box::pin(caching::run(bench))),
     ("messaging", |bench| Box::pin(messaging::run(bench))),
+    ("data", |bench| Box::pin(data::run(bench))),
 ];
 
 /// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.
