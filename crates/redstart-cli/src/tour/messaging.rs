@@ -105,9 +105,10 @@ macro_rules! until {
 
 async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     let queue = Queue::new(stage.store(), stage.namespace(), "mail")?;
-    queue
+    let many = queue
         .enqueue_many((0..500).map(|number| Mail { number }))
         .await?;
+    stage.claim(many.added.len() == 500, "500 jobs are taken in one call")?;
     let unique = queue
         .enqueue(&Mail { number: 500 })
         .unique("report", Until::Done)
