@@ -118,40 +118,49 @@ fn stem(word: &str) -> &str {
     word
 }
 
+/// An entry and the words it is found by: its own, and those of its description.
+struct Indexed {
+    entry: &'static Entry,
+    own: Vec<String>,
+    more: Vec<String>,
+}
+
+impl Indexed {
+    fn weight(&self, word: &String) -> f64 {
+        match (self.own.contains(word), self.more.contains(word)) {
+            (true, _) => 3.0,
+            (false, true) => 1.0,
+            (false, false) => 0.0,
+        }
+    }
+}
+
 /// The entries that share most with the question; words that name few entries count for more.
 fn best(question: &[String]) -> Vec<&'static Entry> {
-    let haystack = |entry: &Entry| {
-        (
-            words(&format!("{} {}", entry.pattern, entry.words)),
-            words(&format!("{} {}", entry.need, entry.feature)),
-        )
-    };
-    let all: Vec<(&'static Entry, (Vec<String>, Vec<String>))> = ENTRIES
+    let index: Vec<Indexed> = ENTRIES
         .iter()
-        .map(|entry| (entry, haystack(entry)))
+        .map(|entry| Indexed {
+            entry,
+            own: words(&format!("{} {}", entry.pattern, entry.words)),
+            more: words(&format!("{} {}", entry.need, entry.feature)),
+        })
         .collect();
     let rarity = |word: &String| {
-        let known = all
+        let known = index
             .iter()
-            .filter(|(_, (own, more))| own.contains(word) || more.contains(word))
+            .filter(|entry| entry.weight(word) > 0.0)
             .count();
         1.0 / (known.max(1) as f64)
     };
-    let mut scored: Vec<(f64, &'static Entry)> = all
+    let score = |entry: &Indexed| {
+        let scores = question
+            .iter()
+            .map(|word| entry.weight(word) * (1.0 + rarity(word)));
+        scores.sum::<f64>()
+    };
+    let mut scored: Vec<(f64, &'static Entry)> = index
         .iter()
-        .map(|(entry, (own, more))| {
-            let score = question.iter().map(|word| {
-                let weight = if own.contains(word) {
-                    3.0
-                } else if more.contains(word) {
-                    1.0
-                } else {
-                    0.0
-                };
-                weight * (1.0 + rarity(word))
-            });
-            (score.sum(), *entry)
-        })
+        .map(|entry| (score(entry), entry.entry))
         .filter(|(score, _)| *score > 0.0)
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
