@@ -1,6 +1,15 @@
-//! What the examples share.
+//! What every example begins with: the store it runs on.
+//!
+//! Each example is one small program, named in the README. It runs on the embedded engine unless the first
+//! argument or `REDSTART_URL` says otherwise, and ends by itself.
 
-/// The store that the first argument names, or `REDSTART_URL`, or else the embedded engine.
+#![forbid(unsafe_code)]
+
+/// The store that the first argument names, else `REDSTART_URL`, else the embedded engine.
+///
+/// # Errors
+///
+/// Those of [`Store::connect`](redstart::Store::connect).
 pub async fn store() -> redstart::Result<redstart::Store> {
     let url = std::env::args()
         .nth(1)

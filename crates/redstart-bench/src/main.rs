@@ -4,7 +4,11 @@
 //! measure.rs   rounds that alternate between the contestants, and the table of ratios
 //! store.rs     the cost of the seam
 //! engine.rs    the embedded engine against a server on loopback
-//! messaging.rs the job queue and sessions
+//! limiting.rs  the token bucket against the script that people paste
+//! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
+//! caching.rs   caches beside bare moka, GET and XADD
+//! messaging.rs the job queue and sessions beside bare loops and other queues
+//! data.rs      leaderboards, filters
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
@@ -16,7 +20,11 @@ use std::{future::Future, pin::Pin};
 
 use clap::Parser;
 
+mod caching;
+mod data;
 mod engine;
+mod limiting;
+mod locking;
 mod measure;
 mod messaging;
 mod store;
@@ -28,7 +36,11 @@ type Run = for<'a> fn(&'a mut Bench) -> Pin<Box<dyn Future<Output = anyhow::Resu
 const FAMILIES: &[(&str, Run)] = &[
     ("store", |bench| Box::pin(store::run(bench))),
     ("engine", |bench| Box::pin(engine::run(bench))),
+    ("limiting", |bench| Box::pin(limiting::run(bench))),
+    ("locking", |bench| Box::pin(locking::run(bench))),
+    ("caching", |bench| Box::pin(caching::run(bench))),
     ("messaging", |bench| Box::pin(messaging::run(bench))),
+    ("data", |bench| Box::pin(data::run(bench))),
 ];
 
 /// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.
@@ -48,6 +60,9 @@ struct Args {
 }
 
 fn main() -> anyhow::Result<()> {
+    if let Some(child) = locking::Contender::from_env() {
+        return child.run();
+    }
     let args = Args::parse();
     if let Some(unknown) = args
         .families

@@ -123,7 +123,7 @@ fn exit(result: Result<(), Failure>) -> ExitCode {
         Err(Failure::Unavailable(line)) => (
             3,
             format!(
-                "{line}\nis the server up and the URL right? without --url everything runs in this process"
+                "{line} — is the server up and the URL right? without --url everything runs in this process"
             ),
         ),
         Err(Failure::Other(line)) => (4, line),

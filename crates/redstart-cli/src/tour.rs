@@ -16,7 +16,13 @@ use redstart::Store;
 
 use crate::Failure;
 
+mod caching;
+mod coordination;
 mod counting;
+mod limiting;
+mod locking;
+mod membership;
+mod messaging;
 mod ranking;
 
 /// Arguments of `redstart tour`.
@@ -53,7 +59,16 @@ pub(crate) struct Family {
     pub(crate) steps: &'static [Step],
 }
 
-const FAMILIES: &[Family] = &[ranking::FAMILY, counting::FAMILY];
+const FAMILIES: &[Family] = &[
+    caching::FAMILY,
+    limiting::FAMILY,
+    locking::FAMILY,
+    coordination::FAMILY,
+    messaging::FAMILY,
+    ranking::FAMILY,
+    counting::FAMILY,
+    membership::FAMILY,
+];
 
 /// A step may not take longer than this, whatever hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -122,6 +137,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let swept = sweep(&store, &namespace).await;
     walked?;
     swept
+}
+
+/// The names of all patterns, in the order of the tour.
+#[cfg(test)]
+pub(crate) fn patterns() -> impl Iterator<Item = &'static str> {
+    FAMILIES
+        .iter()
+        .flat_map(|family| family.steps)
+        .map(|step| step.pattern)
 }
 
 /// The steps by family, those not asked for left out.

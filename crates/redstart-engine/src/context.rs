@@ -141,7 +141,7 @@ impl<'a> Ctx<'a> {
         let now = self.now_ms();
         let db = &self.state.dbs[self.client.db];
         let slot = db.find(key)?;
-        if db.entry(slot).is_expired(now) {
+        if db.entry(slot).is_expired(now) && !self.state.loading {
             self.expire(key);
             return None;
         }
@@ -281,11 +281,15 @@ impl<'a> Ctx<'a> {
         match self.find(key) {
             Some(slot) => {
                 let db = self.db();
-                db.entry_mut(slot).value = value;
+                let old = std::mem::replace(&mut db.entry_mut(slot).value, value);
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
                 }
-                // As in Redis 7.0, what replaces a value of another type wakes nobody.
+                // As in Redis 7.0, what replaces a value wakes nobody, except that the readers of
+                // a stream's group must hear that the stream is gone.
+                if matches!(old, Value::Stream(_)) {
+                    self.signal_ready(key);
+                }
             }
             None => {
                 self.add(key, value, deadline.unwrap_or(NEVER));

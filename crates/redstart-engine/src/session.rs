@@ -14,12 +14,13 @@ use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::{Client, Inbox},
+    client::{Answers, Client, Inbox, Row},
+    config::Config,
     dispatch::{self, Done},
     engine::{Inner, State},
     error::Stop,
     reply::{Protocol, Reply},
-    script,
+    resp, script,
 };
 
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
@@ -85,6 +86,51 @@ impl Inner {
     }
 }
 
+/// What the configuration allows a client.
+#[derive(Clone, Copy)]
+pub(crate) struct Allowed {
+    /// The longest argument in bytes.
+    pub(crate) bulk: usize,
+    /// How many bytes may wait to be executed.
+    pub(crate) buffer: usize,
+    /// How many seconds it may be silent; 0 is for ever.
+    idle: u64,
+}
+
+impl Allowed {
+    fn by(config: &Config) -> Allowed {
+        Allowed {
+            bulk: config.proto_max_bulk_len,
+            buffer: config.query_buffer_limit,
+            idle: config.timeout,
+        }
+    }
+}
+
+/// How long a listener's task may stand still for the lock when it need not.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// What became of a connection's wish to be a client.
+pub(crate) enum Announced {
+    Welcome(Arc<Row>),
+    /// There are too many.
+    Refused,
+    /// The state is held: ask again.
+    Later,
+}
+
+/// How far [`Session::execute_into`] came.
+pub(crate) enum Progress {
+    /// All commands are executed, or enough is written.
+    Done,
+    /// The last executed command waits.
+    Blocked(Blocked),
+    /// The next command has to wait until the end of a CLIENT PAUSE.
+    Paused,
+    /// The client wants to go.
+    Closing,
+}
+
 impl Session {
     pub(crate) fn new(inner: Arc<Inner>, client: Client) -> Session {
         Session { inner, client }
@@ -130,8 +176,13 @@ impl Session {
             return Outcome::Reply(self.inner.while_busy(args));
         };
         let now = self.inner.clock.now_micros();
+        let before = self.inner.recorded();
         match dispatch::run(&mut state, &mut self.client, args, now) {
-            Done::Reply(reply) => Outcome::Reply(reply),
+            Done::Reply(reply) => {
+                let after = self.inner.recorded();
+                drop(state);
+                Outcome::Reply(self.inner.commit(before, after).err().unwrap_or(reply))
+            }
             Done::Wait(wait) => {
                 let number = blocking::add(&mut state, &self.client, *wait);
                 drop(state);
@@ -160,8 +211,142 @@ impl Session {
         }
     }
 
+    /// Makes this client visible to others, as one from a socket.
+    pub(crate) fn announce(&mut self, addr: &str, laddr: &str, unix: bool) -> Announced {
+        let now = self.inner.clock.now_micros();
+        let Some(mut state) = self.inner.state.try_lock_for(PATIENCE) else {
+            return Announced::Later;
+        };
+        state.stats.connections += 1;
+        if state.clients.len() >= state.config.maxclients {
+            return Announced::Refused;
+        }
+        let (addr, laddr) = (addr.to_owned(), laddr.to_owned());
+        Announced::Welcome(self.client.register(&mut state, now, addr, laddr, unix))
+    }
+
+    /// Whether the engine's state is held by a command that takes long.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.inner.state.try_lock_for(PATIENCE).is_none()
+    }
+
+    pub(crate) fn limit_outbox(&mut self, bytes: usize) {
+        self.client.limit_outbox(bytes);
+    }
+
+    pub(crate) fn take_inbox(&mut self) -> Inbox {
+        self.client.take_inbox()
+    }
+
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.client.authenticated
+    }
+
+    /// What the configuration allows a client at present.
+    pub(crate) fn allowed(&self) -> Allowed {
+        Allowed::by(&self.inner.state.lock().config)
+    }
+
+    /// After how long a silent connection is closed; subscribers may be silent.
+    pub(crate) fn idle_limit(&self, allowed: Allowed) -> Option<Duration> {
+        let limited = allowed.idle > 0 && !self.client.is_subscribed();
+        limited.then(|| Duration::from_secs(allowed.idle))
+    }
+
+    /// Writes what the client is to see.
+    pub(crate) fn answer(&self, reply: &Reply, out: &mut Vec<u8>) {
+        let wanted = self.client.answers == Answers::On || matches!(reply, Reply::Push(_));
+        if wanted {
+            resp::encode(reply, self.client.protocol, out);
+        }
+    }
+
+    /// Executes commands under one hold of the lock, and writes their replies and what is pushed
+    /// meanwhile. Stops at a command that waits, and when `enough` bytes are written. How many
+    /// commands were executed, the one that waits included.
+    pub(crate) fn execute_into(
+        &mut self,
+        commands: &[Vec<Bytes>],
+        inbox: &mut Inbox,
+        enough: usize,
+        out: &mut Vec<u8>,
+        allowed: &mut Allowed,
+    ) -> (usize, Progress) {
+        if commands.is_empty() && inbox.is_empty() {
+            return (0, Progress::Done);
+        }
+        let inner = self.inner.clone();
+        let Some(mut state) = inner.lock() else {
+            for args in commands {
+                self.answer(&inner.while_busy(args), out);
+            }
+            return (commands.len(), Progress::Done);
+        };
+        *allowed = Allowed::by(&state.config);
+        let now = inner.clock.now_micros();
+        let before = inner.recorded();
+        let written = out.len();
+        // What others have sent so far comes before what these commands answer.
+        while out.len() < enough
+            && let Some(pushed) = inbox.try_recv()
+        {
+            self.answer(&pushed.reply, out);
+        }
+        let mut late = Vec::new();
+        let mut progress = Progress::Done;
+        let mut count = 0;
+        for args in commands {
+            if out.len() >= enough {
+                break;
+            }
+            if inner.is_paused()
+                && dispatch::paused(&mut state, &self.client, args, now / 1000).is_some()
+            {
+                progress = Progress::Paused;
+                break;
+            }
+            count += 1;
+            let done = dispatch::run(&mut state, &mut self.client, args, now);
+            while let Some(pushed) = inbox.try_recv() {
+                if pushed.late {
+                    late.push(pushed);
+                } else {
+                    self.answer(&pushed.reply, out);
+                }
+            }
+            match done {
+                Done::Reply(reply) => self.answer(&reply, out),
+                Done::Wait(wait) => {
+                    progress = Progress::Blocked(Blocked {
+                        number: blocking::add(&mut state, &self.client, *wait),
+                        inner: inner.clone(),
+                        sleep: None,
+                        finished: false,
+                    });
+                    break;
+                }
+            }
+            for pushed in late.drain(..) {
+                self.answer(&pushed.reply, out);
+            }
+            if self.client.closing {
+                progress = Progress::Closing;
+                break;
+            }
+        }
+        let after = inner.recorded();
+        drop(state);
+        if let Err(error) = inner.commit(before, after) {
+            // None of what was said above is certain: say that, and nothing more.
+            out.truncate(written);
+            self.answer(&error, out);
+            progress = Progress::Closing;
+        }
+        (count, progress)
+    }
+
     /// Waits for the end of a CLIENT PAUSE that concerns this command.
-    async fn wait_while_paused(&self, args: &[Bytes]) {
+    pub(crate) async fn wait_while_paused(&self, args: &[Bytes]) {
         loop {
             let ended = self.inner.pause_ended.notified();
             let now = self.inner.clock.now_micros();
@@ -185,6 +370,7 @@ impl Session {
             return replies;
         };
         let now = self.inner.clock.now_micros();
+        let before = self.inner.recorded();
         for args in commands {
             replies.push(
                 match dispatch::run(&mut state, &mut self.client, args, now) {
@@ -192,6 +378,11 @@ impl Session {
                     Done::Wait(wait) => dispatch::shape(wait.on_timeout, self.client.protocol),
                 },
             );
+        }
+        let after = self.inner.recorded();
+        drop(state);
+        if let Err(error) = self.inner.commit(before, after) {
+            replies.fill(error);
         }
         replies
     }
@@ -226,22 +417,28 @@ impl Session {
             return None;
         };
         let now = self.inner.clock.now_micros();
+        let (before, first) = (self.inner.recorded(), replies.len());
+        let mut blocked = None;
         for args in commands {
             match dispatch::run(&mut state, &mut self.client, args, now) {
                 Done::Reply(reply) => replies.push(reply),
                 Done::Wait(wait) => {
-                    let number = blocking::add(&mut state, &self.client, *wait);
-                    let inner = self.inner.clone();
-                    return Some(Blocked {
-                        inner,
-                        number,
+                    blocked = Some(Blocked {
+                        number: blocking::add(&mut state, &self.client, *wait),
+                        inner: self.inner.clone(),
                         sleep: None,
                         finished: false,
                     });
+                    break;
                 }
             }
         }
-        None
+        let after = self.inner.recorded();
+        drop(state);
+        if let Err(error) = self.inner.commit(before, after) {
+            replies[first..].fill(error);
+        }
+        blocked
     }
 
     /// Where this client's messages and invalidations arrive, as [`Reply::Push`] in either protocol.
@@ -306,7 +503,15 @@ impl Blocked {
         dispatch::tick(&mut state, now);
         let poll = blocking::poll(&mut state, self.number, waker);
         self.finished = poll.is_ready();
-        poll
+        let recorded = self.inner.recorded();
+        drop(state);
+        // What was taken for this client was recorded by whoever made it ready.
+        match poll {
+            Poll::Ready(reply) => {
+                Poll::Ready(self.inner.commit(0, recorded).err().unwrap_or(reply))
+            }
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 

@@ -1,1 +1,10 @@
-//! stub
+//! Location: who and what is near.
+//!
+//! | pattern | for |
+//! |---|---|
+//! | [`Places`] | positions of members, and those near a point or another member |
+//! | [`PrivatePlaces`] | the same, but nothing except rounded distances comes out |
+
+pub mod places;
+
+pub use places::{Places, PrivatePlaces};

@@ -1,1 +1,9 @@
-//! stub
+//! Membership: has this been seen before?
+//!
+//! | pattern | for |
+//! |---|---|
+//! | [`Bloom`] | "certainly not" or "probably yes" about millions of elements, at 10 to 24 bits each |
+
+pub mod bloom;
+
+pub use bloom::Bloom;

@@ -1,1 +1,9 @@
-//! stub
+//! What keeps a service standing when others fall: circuit breakers and idempotency keys.
+//!
+//! | module | what it is for |
+//! |---|---|
+//! | [`breaker`] | a dependency that fails is left alone for a while, by the whole fleet |
+//! | [`idempotency`] | a request that comes twice is carried out once and answered twice |
+
+pub mod breaker;
+pub mod idempotency;

@@ -47,11 +47,11 @@ impl Names {
 pub(super) fn error_table(
     lua: &Lua,
     names: &Names,
-    text: &str,
+    text: &[u8],
     counted: bool,
 ) -> mlua::Result<Value> {
     let table = lua.create_table_with_capacity(0, 1 + usize::from(counted))?;
-    table.raw_set(&names.err, text)?;
+    table.raw_set(&names.err, lua.create_string(text)?)?;
     if counted {
         table.raw_set(&names.ignore, true)?;
     }
@@ -59,41 +59,60 @@ pub(super) fn error_table(
 }
 
 /// An error's text as scripts see it: with a code, without a line break at its end.
-pub(super) fn error_text(text: &str) -> String {
-    let text = text.strip_prefix('-').unwrap_or(text);
-    match text.split_once(' ') {
-        Some((code, message)) => {
-            let message = message.trim_matches(['\r', '\n']);
-            format!("{code} {message}")
-        }
-        None => format!("ERR {}", text.trim_matches(['\r', '\n'])),
-    }
+pub(super) fn error_text(text: &[u8]) -> Vec<u8> {
+    let text = text.strip_prefix(b"-").unwrap_or(text);
+    let (code, message) = match memchr::memchr(b' ', text) {
+        Some(blank) => (&text[..blank], &text[blank + 1..]),
+        None => (&b"ERR"[..], text),
+    };
+    let is_break = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+    let start = message.iter().take_while(is_break).count();
+    let end = message[start..].iter().rev().take_while(is_break).count();
+    let message = &message[start..message.len() - end];
+    [code, b" ", message].concat()
+}
+
+/// Up to a NUL, where C's strings end.
+pub(super) fn c_string(text: &[u8]) -> &[u8] {
+    &text[..memchr::memchr(0, text).unwrap_or(text.len())]
 }
 
 /// A command's reply, already in the shape of the script's protocol, as a Lua value.
-pub(super) fn to_lua(lua: &Lua, names: &Names, reply: Reply) -> mlua::Result<Value> {
+pub(super) fn to_lua(
+    lua: &Lua,
+    names: &Names,
+    reply: Reply,
+    protocol: Protocol,
+) -> mlua::Result<Value> {
     Ok(match reply {
         Reply::Int(value) => Value::Number(value as f64),
         Reply::Bulk(data) => Value::String(lua.create_string(&data)?),
+        Reply::Nil | Reply::NilArray if protocol == Protocol::Resp3 => Value::Nil,
         Reply::Nil | Reply::NilArray => Value::Boolean(false),
         Reply::Status(text) => {
             let table = lua.create_table_with_capacity(0, 1)?;
             table.raw_set(&names.ok, lua.create_string(text.as_bytes())?)?;
             Value::Table(table)
         }
-        Reply::Error(text) => error_table(lua, names, &error_text(&text), true)?,
-        Reply::Array(items) | Reply::Push(items) => Value::Table(sequence(lua, names, items)?),
+        Reply::Error(text) => error_table(lua, names, &error_text(text.as_bytes()), true)?,
+        Reply::Array(items) | Reply::Push(items) => {
+            Value::Table(sequence(lua, names, items, protocol)?)
+        }
         Reply::Map(pairs) => {
             let map = lua.create_table_with_capacity(0, pairs.len())?;
             for (key, value) in pairs {
-                map.raw_set(to_lua(lua, names, key)?, to_lua(lua, names, value)?)?;
+                // Never nil: no command answers with a map that has such a key.
+                map.raw_set(
+                    to_lua(lua, names, key, protocol)?,
+                    to_lua(lua, names, value, protocol)?,
+                )?;
             }
             field(lua, &names.map, Value::Table(map))?
         }
         Reply::Set(items) => {
             let set = lua.create_table_with_capacity(0, items.len())?;
             for item in items {
-                set.raw_set(to_lua(lua, names, item)?, true)?;
+                set.raw_set(to_lua(lua, names, item, protocol)?, true)?;
             }
             field(lua, &names.set, Value::Table(set))?
         }
@@ -118,10 +137,15 @@ fn field(lua: &Lua, name: &LuaString, value: Value) -> mlua::Result<Value> {
     Ok(Value::Table(table))
 }
 
-fn sequence(lua: &Lua, names: &Names, items: Vec<Reply>) -> mlua::Result<Table> {
+fn sequence(
+    lua: &Lua,
+    names: &Names,
+    items: Vec<Reply>,
+    protocol: Protocol,
+) -> mlua::Result<Table> {
     let table = lua.create_table_with_capacity(items.len(), 0)?;
     for (at, item) in items.into_iter().enumerate() {
-        table.raw_set(at + 1, to_lua(lua, names, item)?)?;
+        table.raw_set(at + 1, to_lua(lua, names, item, protocol)?)?;
     }
     Ok(table)
 }
@@ -226,9 +250,7 @@ pub(super) fn number_of(value: &Value) -> Option<f64> {
 
 /// Text for one line of the protocol: up to a NUL, as C ends strings, without line breaks.
 fn line(text: &LuaString) -> String {
-    let bytes = text.as_bytes();
-    let end = memchr::memchr(0, &bytes).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).replace(['\r', '\n'], " ")
+    String::from_utf8_lossy(c_string(&text.as_bytes())).replace(['\r', '\n'], " ")
 }
 
 /// C's `%.14g`, which is how Lua writes a number.

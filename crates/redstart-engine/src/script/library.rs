@@ -12,7 +12,7 @@ use super::{
 use crate::{
     context::{Ctx, Origin},
     dispatch,
-    error::Stop,
+    error::{OUT_OF_MEMORY, Stop},
     number,
     registry::{self, flag},
     reply::{Protocol, Reply},
@@ -28,7 +28,7 @@ const VERSION_NUMBER: i64 = 0x0007_000F;
 /// An error in the way Redis raises most of its own.
 fn reply_error(text: &str) -> mlua::Error {
     Raise::Reply {
-        text: format!("ERR {text}"),
+        text: format!("ERR {text}").into_bytes(),
         counted: false,
     }
     .into()
@@ -46,11 +46,10 @@ pub(super) fn functions(
     host.set(
         "missing",
         lua.create_function(|lua, (_, name): (Value, Value)| -> mlua::Result<()> {
-            let name = name.to_string().unwrap_or_default();
-            Err(text_error(
-                lua,
-                format!("Script attempted to access nonexistent global variable '{name}'"),
-            ))
+            let mut text = b"Script attempted to access nonexistent global variable '".to_vec();
+            text.extend(text_of(&name)?);
+            text.push(b'\'');
+            Err(text_error(lua, text))
         })?,
     )?;
     host.set(
@@ -225,6 +224,14 @@ fn object_of(lua: &Lua, names: &convert::Names, value: Value) -> mlua::Result<Va
     }
 }
 
+/// What `tostring` makes of a value.
+fn text_of(value: &Value) -> mlua::Result<Vec<u8>> {
+    Ok(match value {
+        Value::String(text) => text.as_bytes().to_vec(),
+        other => other.to_string()?.into_bytes(),
+    })
+}
+
 /// The text of the reply for an error that ended the script; runs on the stack of the error.
 fn failure_text(
     lua: &Lua,
@@ -232,20 +239,23 @@ fn failure_text(
     names: &convert::Names,
     value: Value,
 ) -> mlua::Result<String> {
-    let mut text = match &value {
+    let (coded, text) = match &value {
         Value::Error(error) => match error.downcast_ref::<Raise>() {
-            Some(Raise::Text(text)) => format!("ERR {}", String::from_utf8_lossy(text)),
-            Some(Raise::Reply { text, .. }) => text.clone(),
-            Some(Raise::Killed(text)) => format!("ERR {text}"),
-            None => format!("ERR {error}"),
+            Some(Raise::Text(text)) => (false, text.clone()),
+            Some(Raise::Reply { text, .. }) => (true, text.clone()),
+            Some(Raise::Killed(text)) => (false, text.as_bytes().to_vec()),
+            None => (false, error.to_string().into_bytes()),
         },
         Value::Table(table) => match table.raw_get::<Value>(&names.err)? {
-            Value::String(text) => text.to_string_lossy(),
-            Value::Nil => "ERR unknown error".to_owned(),
-            other => other.to_string()?,
+            Value::Nil => (false, b"unknown error".to_vec()),
+            text => (true, text_of(&text)?),
         },
-        other => format!("ERR {}", other.to_string()?),
+        other => (false, text_of(other)?),
     };
+    let mut text = String::from_utf8_lossy(convert::c_string(&text)).into_owned();
+    if !coded {
+        text.insert_str(0, "ERR ");
+    }
     let place = |level| {
         lua.inspect_stack(level, |frame| {
             let line = frame.current_line().map_or(-1, |line| line as i64);
@@ -282,14 +292,14 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     let call =
         lua.create_function(
             move |lua, args: MultiValue| match command(lua, &of, &args)? {
-                Ok(Reply::Error(text)) => Err(Raise::Reply {
-                    text: convert::error_text(&text),
+                Ok((Reply::Error(text), _)) => Err(Raise::Reply {
+                    text: convert::error_text(text.as_bytes()),
                     counted: true,
                 }
                 .into()),
-                Ok(reply) => {
+                Ok((reply, protocol)) => {
                     let _unlimited = Unlimited::new(lua)?;
-                    convert::to_lua(lua, &known, reply)
+                    convert::to_lua(lua, &known, reply, protocol)
                 }
                 Err(Refused { text, counted }) => Err(Raise::Reply { text, counted }.into()),
             },
@@ -301,9 +311,9 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     let pcall =
         lua.create_function(
             move |lua, args: MultiValue| match command(lua, &of, &args)? {
-                Ok(reply) => {
+                Ok((reply, protocol)) => {
                     let _unlimited = Unlimited::new(lua)?;
-                    convert::to_lua(lua, &known, reply)
+                    convert::to_lua(lua, &known, reply, protocol)
                 }
                 Err(Refused { text, counted }) => convert::error_table(lua, &known, &text, counted),
             },
@@ -314,9 +324,11 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     redis.set(
         "error_reply",
         lua.create_function(move |lua, args: MultiValue| {
-            let text = match single_string(&args) {
-                Some(text) => convert::error_text(&text),
-                None => "ERR wrong number or type of arguments".to_owned(),
+            let text = match (args.len(), args.front()) {
+                (1, Some(Value::String(text))) => {
+                    convert::error_text(convert::c_string(&text.as_bytes()))
+                }
+                _ => b"ERR wrong number or type of arguments".to_vec(),
             };
             convert::error_table(lua, &known, &text, false)
         })?,
@@ -332,7 +344,7 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
                 table.raw_set(&known.ok, text)?;
                 return Ok(Value::Table(table));
             }
-            let text = "ERR wrong number or type of arguments";
+            let text = b"ERR wrong number or type of arguments";
             convert::error_table(lua, &known, text, false)
         })?,
     )?;
@@ -430,13 +442,6 @@ fn redis(lua: &Lua, shared: &Arc<Shared>, names: &convert::Names) -> mlua::Resul
     Ok(redis)
 }
 
-fn single_string(args: &MultiValue) -> Option<String> {
-    match (args.len(), args.front()) {
-        (1, Some(Value::String(text))) => Some(text.to_string_lossy()),
-        _ => None,
-    }
-}
-
 fn log(lua: &Lua, args: MultiValue) -> mlua::Result<()> {
     if args.len() < 2 {
         return Err(reply_error("redis.log() requires two arguments or more."));
@@ -483,26 +488,30 @@ fn arguments(lua: &Lua, args: &MultiValue) -> Result<Vec<Bytes>, &'static str> {
 
 /// What a command was refused with before it ran.
 struct Refused {
-    text: String,
+    text: Vec<u8>,
     counted: bool,
 }
 
 impl Refused {
     fn new(text: &str) -> Refused {
         Refused {
-            text: format!("ERR {text}"),
+            text: format!("ERR {text}").into_bytes(),
             counted: true,
         }
     }
 }
 
-/// Runs the command that a script calls.
-fn command(lua: &Lua, shared: &Shared, args: &MultiValue) -> mlua::Result<Result<Reply, Refused>> {
+/// Runs the command that a script calls; its reply is in the shape of the protocol beside it.
+fn command(
+    lua: &Lua,
+    shared: &Shared,
+    args: &MultiValue,
+) -> mlua::Result<Result<(Reply, Protocol), Refused>> {
     let args = match arguments(lua, args) {
         Ok(args) => args,
         Err(text) => {
             return Ok(Err(Refused {
-                text: format!("ERR {text}"),
+                text: format!("ERR {text}").into_bytes(),
                 counted: false,
             }));
         }
@@ -513,7 +522,8 @@ fn command(lua: &Lua, shared: &Shared, args: &MultiValue) -> mlua::Result<Result
             "redis.call/pcall can only be called inside a script invocation",
         ));
     }
-    Ok(execute(shared, &mut slot, &args))
+    let protocol = slot.client.protocol;
+    Ok(execute(shared, &mut slot, &args).map(|reply| (reply, protocol)))
 }
 
 fn execute(shared: &Shared, slot: &mut Slot, args: &[Bytes]) -> Result<Reply, Refused> {
@@ -546,7 +556,20 @@ fn execute(shared: &Shared, slot: &mut Slot, args: &[Bytes]) -> Result<Reply, Re
                 "Write commands are not allowed from read-only scripts.",
             ));
         }
-        shared.watchdog.wrote.store(true, Ordering::Release);
+        // What has begun to write goes on, even if that takes memory.
+        let wrote = shared.watchdog.wrote.load(Ordering::Relaxed);
+        if slot.state.out_of_memory && spec.is(flag::DENYOOM) {
+            if !wrote {
+                return Err(Refused {
+                    text: OUT_OF_MEMORY.into(),
+                    counted: true,
+                });
+            }
+            slot.state.out_of_memory = false;
+        }
+        if !wrote {
+            shared.watchdog.wrote.store(true, Ordering::Release);
+        }
     }
     if let Some(declared) = &slot.declared {
         check_declared(declared, spec, args)?;

@@ -4,6 +4,8 @@
 //! larger one with half its error rate is added, so the rate of the whole stays within what was
 //! asked for.
 
+use std::f64::consts::LN_2;
+
 use crate::murmur::murmur_64a;
 
 /// How much stricter each link is than the one before.
@@ -76,7 +78,7 @@ impl Link {
         }
         Some(Link {
             bits: vec![0; bytes as usize],
-            hashes: (0.693_147_180_559_945 * bits_per_item).ceil() as u32,
+            hashes: (LN_2 * bits_per_item).ceil() as u32,
             capacity,
             error,
             bits_per_item,
@@ -227,7 +229,7 @@ impl Bloom {
                 && bytes <= MAX_BYTES
                 && bits == bytes * 8
                 && rounded == 0
-                && hashes == (0.693_147_180_559_945 * bits_per_item).ceil() as u32;
+                && hashes == (LN_2 * bits_per_item).ceil() as u32;
             if !consistent {
                 return None;
             }

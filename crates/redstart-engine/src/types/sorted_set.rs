@@ -405,9 +405,12 @@ impl Draw for SortedSet {
     }
 }
 
-/// The most entries of a block. The sums over blocks for a rank and the moves within a block for
-/// an insertion both stay short at a million members.
-const BLOCK: usize = 1024;
+/// The most entries of a block: few enough to shift on an insertion and to search in few cache
+/// lines, many enough that a million members make some thousand blocks.
+const BLOCK: usize = 256;
+
+/// How many blocks are counted together, so that a rank is the sum of a few numbers.
+const GROUP: usize = 64;
 
 /// Slots in order of score and member, in blocks, with what a search reads kept together.
 #[derive(Default)]
@@ -417,6 +420,8 @@ struct Order {
     heads: Vec<f64>,
     /// The length of each block.
     lens: Vec<u32>,
+    /// The sum of the lengths of each [`GROUP`] of blocks.
+    groups: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -485,6 +490,7 @@ impl Order {
             });
             self.heads.push(score);
             self.lens.push(1);
+            self.groups.push(1);
             return;
         }
         let key = members.key(slot).as_slice();
@@ -516,6 +522,7 @@ impl Order {
         block.scores.insert(at, score);
         block.slots.insert(at, slot);
         self.lens[at_block] += 1;
+        self.groups[at_block / GROUP] += 1;
         if at == 0 {
             self.heads[at_block] = score;
         }
@@ -526,6 +533,8 @@ impl Order {
             .insert(at, block.scores.first().copied().unwrap_or(0.0));
         self.lens.insert(at, block.scores.len() as u32);
         self.blocks.insert(at, block);
+        // From the block before on, which a split has shortened.
+        self.regroup(at.saturating_sub(1));
     }
 
     /// Removes a member that is there, while the dictionary still has it.
@@ -536,6 +545,7 @@ impl Order {
         block.scores.remove(at);
         block.slots.remove(at);
         self.lens[at_block] -= 1;
+        self.groups[at_block / GROUP] -= 1;
         if block.scores.is_empty() {
             self.drop_block(at_block);
             return;
@@ -553,6 +563,7 @@ impl Order {
             self.lens[at_block] += next.scores.len() as u32;
             self.blocks[at_block].scores.extend(next.scores);
             self.blocks[at_block].slots.extend(next.slots);
+            self.regroup(at_block);
         }
     }
 
@@ -560,10 +571,23 @@ impl Order {
         self.blocks.remove(at);
         self.heads.remove(at);
         self.lens.remove(at);
+        self.regroup(at);
     }
 
+    /// Counts the groups anew from a block on.
+    fn regroup(&mut self, from: usize) {
+        let group = from / GROUP;
+        self.groups.truncate(group);
+        let groups = self.lens[group * GROUP..].chunks(GROUP);
+        self.groups
+            .extend(groups.map(|lens| lens.iter().sum::<u32>()));
+    }
+
+    /// How many entries there are before a block.
     fn before(&self, block: usize) -> usize {
-        self.lens[..block].iter().sum::<u32>() as usize
+        let group = block / GROUP;
+        let whole = self.groups[..group].iter().sum::<u32>();
+        (whole + self.lens[group * GROUP..block].iter().sum::<u32>()) as usize
     }
 
     fn rank(&self, members: &Dict<f64>, score: f64, member: &[u8]) -> usize {
@@ -572,13 +596,17 @@ impl Order {
     }
 
     fn locate(&self, mut rank: usize) -> Option<(usize, usize)> {
-        for (block, &len) in self.lens.iter().enumerate() {
-            if rank < len as usize {
-                return Some((block, rank));
-            }
-            rank -= len as usize;
+        let mut group = 0;
+        while rank >= *self.groups.get(group)? as usize {
+            rank -= self.groups[group] as usize;
+            group += 1;
         }
-        None
+        let mut block = group * GROUP;
+        while rank >= self.lens[block] as usize {
+            rank -= self.lens[block] as usize;
+            block += 1;
+        }
+        Some((block, rank))
     }
 
     /// How many entries come before the first one for which `before` is false; it must be true

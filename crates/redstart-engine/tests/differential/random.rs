@@ -24,7 +24,8 @@ impl Chance {
 
 const KEYS: &[&str] = &[
     "string1", "string2", "string3", "list1", "list2", "list3", "hash1", "hash2", "hash3", "set1",
-    "set2", "set3", "zset1", "zset2", "zset3", "k1", "k2",
+    "set2", "set3", "zset1", "zset2", "zset3", "hll1", "hll2", "hll3", "geo1", "geo2", "geo3",
+    "k1", "k2",
 ];
 const FIELDS: &[&[u8]] = &[
     b"a",
@@ -120,8 +121,40 @@ const DEADLINES: &[&[u8]] = &[
     b"x",
 ];
 
+const DEGREES: &[&[u8]] = &[
+    b"0", b"13.4", b"13.5", b"52.5", b"-33.9", b"80", b"85", b"-85", b"179.9", b"-179.9", b"1e-7",
+    b"x", b"200",
+];
+/// None of them reads ARGV[1] as a number: a float out of range there would leave C's `errno` set, at
+/// which the server's next SORT fails.
+const SCRIPTS: &[&[u8]] = &[
+    b"return redis.call('GET', KEYS[1])",
+    b"return {redis.pcall('INCR', KEYS[1]), redis.pcall('APPEND', KEYS[2], ARGV[1])}",
+    b"redis.call('SET', KEYS[1], ARGV[1]) redis.call('LPUSH', KEYS[1], ARGV[1]) return 1",
+    b"return redis.pcall('LRANGE', KEYS[1], 0, -1)",
+    b"return redis.pcall('ZRANGE', KEYS[1], 0, -1, 'WITHSCORES')",
+    b"redis.setresp(3) return redis.pcall('ZSCORE', KEYS[1], ARGV[1])",
+    b"redis.setresp(3) return redis.pcall('MGET', KEYS[1], KEYS[2])",
+    b"return redis.call('TYPE', KEYS[1])",
+    b"return redis.pcall('BLPOP', KEYS[1], KEYS[2], 0)",
+    b"return redis.pcall('HSET', KEYS[1], 'a', ARGV[1])",
+    b"return redis.pcall('RPUSH', KEYS[1], ARGV[1], ARGV[2])",
+    b"redis.call('DEL', KEYS[1]) redis.call('RPUSH', KEYS[1], ARGV[1]) return redis.call('RENAME', KEYS[1], KEYS[2])",
+    b"local n = 0\nfor i = 1, 3 do\n n = n + redis.call('INCRBY', KEYS[1], ARGV[2])\nend\nreturn n",
+    b"return cjson.encode({ARGV[1], tonumber(ARGV[2]) or false, {}})",
+    b"local ok, value = pcall(cjson.decode, ARGV[2]) return {ok, tostring(value)}",
+    b"return {tonumber(ARGV[2]) or 'none', tonumber(ARGV[2], 16) or 'none'}",
+    b"error(ARGV[1])",
+    b"return redis.error_reply(ARGV[1])",
+    b"return redis.status_reply(ARGV[1])",
+    b"return cmsgpack.unpack(cmsgpack.pack({ARGV[1], tonumber(ARGV[2])}))",
+    b"return redis.sha1hex(ARGV[1])",
+    b"redis.call('SELECT', 1) return redis.pcall('SET', KEYS[1], ARGV[1])",
+    b"return nosuch",
+];
+
 /// Words with a `$`: key, field, value, int, small int, score, score bound, lex bound, deadline,
-/// `$w` a string of up to 100 bytes. `~` marks replies without an order.
+/// `$g` a coordinate, `$e` a script, `$w` a string of up to 100 bytes. `~` marks replies without an order.
 /// Templates by family: three of four keys of a command are those that its family mostly uses.
 const FAMILIES: &[(&str, &[&str])] = &[
     // strings
@@ -185,7 +218,6 @@ const FAMILIES: &[(&str, &[&str])] = &[
             "PEXPIRETIME $k",
             "EXPIRETIME $k",
             "~KEYS *",
-            "DBSIZE",
             "~SCAN 0 COUNT 1000",
             "TOUCH $k $k",
             "OBJECT ENCODING $k",
@@ -354,6 +386,70 @@ const FAMILIES: &[(&str, &[&str])] = &[
             "LPOP $l",
         ],
     ),
+    // bitmaps
+    (
+        "string",
+        &[
+            "SETBIT $k $n $n",
+            "SETBIT $k $i 1",
+            "GETBIT $k $i",
+            "BITCOUNT $k",
+            "BITCOUNT $k $i $i",
+            "BITCOUNT $k $i $i BIT",
+            "BITPOS $k $n",
+            "BITPOS $k $n $i",
+            "BITPOS $k $n $i $i",
+            "BITPOS $k $n $i $i BIT",
+            "BITOP AND $k $k $k",
+            "BITOP OR $k $k $k",
+            "BITOP XOR $k $k $k $k",
+            "BITOP NOT $k $k",
+            "BITFIELD $k GET i8 $n SET u5 $n $i INCRBY i13 #1 $i",
+            "BITFIELD $k OVERFLOW SAT INCRBY u3 $n $i OVERFLOW FAIL INCRBY i64 $n $i",
+            "BITFIELD_RO $k GET u63 $n GET i64 3",
+        ],
+    ),
+    // estimates
+    (
+        "hll",
+        &[
+            "PFADD $k $f $v",
+            "PFADD $k",
+            "PFADD $k $w $i",
+            "PFCOUNT $k",
+            "PFCOUNT $k $k",
+            "PFMERGE $k $k $k",
+        ],
+    ),
+    // positions
+    (
+        "geo",
+        &[
+            "GEOADD $k $g $g $f",
+            "GEOADD $k NX CH $g $g $f $g $g $f",
+            "GEODIST $k $f $f km",
+            "GEOPOS $k $f $f",
+            "GEOHASH $k $f",
+            "GEOSEARCH $k FROMLONLAT $g $g BYRADIUS 500 km WITHDIST WITHCOORD",
+            "GEOSEARCH $k FROMMEMBER $f BYBOX 4000 900 mi DESC WITHHASH",
+            "GEOSEARCH $k FROMLONLAT $g $g BYBOX 40000 900 km COUNT 2",
+            "GEOSEARCHSTORE $k $k FROMMEMBER $f BYRADIUS 3000 km COUNT 3 ANY",
+            "GEOSEARCHSTORE $k $k FROMLONLAT $g $g BYRADIUS 3000000 ft STOREDIST",
+            "GEORADIUS $k $g $g 900 km ASC STORE $k",
+            "GEORADIUSBYMEMBER $k $f 9000 km COUNT 2 WITHDIST",
+        ],
+    ),
+    // scripts
+    (
+        "key",
+        &[
+            "EVAL $e 2 $k $k $v $i",
+            "EVAL $e 2 $k $k $v $i",
+            "EVAL $e 2 $k $k $v $i",
+            "EVAL $e 2 $k $k $f $s",
+            "EVAL_RO $e 2 $k $k $v $i",
+        ],
+    ),
     // transactions and databases
     (
         "key",
@@ -393,6 +489,8 @@ fn word(chance: &mut Chance, family: &str, template: &str) -> Bytes {
         "$b" => fixed(chance.of(BOUNDS)),
         "$x" => fixed(chance.of(LEX)),
         "$t" => fixed(chance.of(DEADLINES)),
+        "$g" => fixed(chance.of(DEGREES)),
+        "$e" => fixed(chance.of(SCRIPTS)),
         "$w" => {
             let len = chance.below(100);
             vec![b'w'; len].into()
@@ -526,7 +624,7 @@ impl Run {
         if template == "EXEC" || template == "DISCARD" {
             self.queued_unordered[client] = false;
         }
-        let blocking = template.starts_with('B');
+        let blocking = template.starts_with('B') && !template.starts_with("BIT");
         let waiting = if blocking {
             self.pair.waiting_on_server()
         } else {

@@ -40,7 +40,7 @@
 //! | first-level hit | none |
 //! | hit | one (`GET`; with a first level, early refresh or stale serving `PTTL` and `GET` together) |
 //! | hit of a tagged entry | one more |
-//! | miss | three: read, lease, fill; one or two more for tags |
+//! | miss | three: read, lease (with the state of the tags beside it), fill; one more to check the tags of a tagged entry |
 //! | a miss that waits | read, lease, subscribe, lease, and lease again when woken |
 //! | [`get_or_load_many`](Cache::get_or_load_many) | the same, but each step is one round trip a node for all keys |
 //! | `invalidate`, `invalidate_tag` | one |

@@ -4,7 +4,10 @@ mod cache;
 mod fault;
 mod process;
 mod race;
+mod sorted_view;
 mod tags;
+#[cfg(all(feature = "sqlite", feature = "postgres"))]
+mod write_behind;
 mod write_through;
 
 use std::{

@@ -181,6 +181,9 @@ async fn while_the_store_is_down_nothing_is_granted_and_waiting_survives_it() ->
         let mutex = mutex.clone();
         async move { mutex.lock(PATIENCE).await }
     });
+    // Behind another waiter of the same handle it is no different: a failure is not a no.
+    let error = mutex.lock(Duration::from_millis(50)).await.unwrap_err();
+    assert!(error.is_unavailable() || error.is_timeout(), "{error}");
     server.restart().await?;
     let guard = waiter.await??.context("not granted")?;
     guard.release().await?;
@@ -281,5 +284,26 @@ async fn tokens_rise_through_a_failover_that_loses_writes() -> anyhow::Result<()
     assert!(matches!(write, Write::Stale { .. }), "{write:?}");
     assert_eq!(old.release().await?, Released::AlreadyLost);
     assert_eq!(new.release().await?, Released::Released);
+    Ok(())
+}
+
+/// A store on the application's own connection cannot listen, so its waiters have to ask.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_store_that_cannot_listen_still_hands_the_lock_on() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let manager = redis::Client::open(server.url())?
+        .get_connection_manager()
+        .await?;
+    let store = Store::from(manager);
+    let mutex = Mutex::builder(&store, "app", "m")
+        .ttl(Duration::from_secs(3600))
+        .build()?;
+    let guard = mutex.try_lock().await?.context("not granted")?;
+    let waiter = tokio::spawn({
+        let mutex = mutex.clone();
+        async move { mutex.lock(PATIENCE).await }
+    });
+    guard.release().await?;
+    waiter.await??.context("not granted")?.release().await?;
     Ok(())
 }

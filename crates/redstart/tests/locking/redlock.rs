@@ -1,1 +1,339 @@
+//! Five real servers, each behind a proxy of its own.
 
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, ensure};
+use parking_lot::Mutex as Cell;
+use redstart::{
+    Store,
+    locking::{FenceToken, Redlock, Released},
+};
+use redstart_testkit::{Kind, Proxy, Server, eventually, scale};
+use tokio::{task::JoinSet, time::Instant};
+
+use crate::PATIENCE;
+
+struct Five {
+    servers: Vec<Server>,
+    proxies: Vec<Proxy>,
+}
+
+impl Five {
+    async fn start() -> anyhow::Result<Self> {
+        let (mut servers, mut proxies) = (Vec::new(), Vec::new());
+        for at in 0..5 {
+            let kind = [Kind::Redis, Kind::Valkey][at % 2];
+            let server = Server::builder(kind).start().await?;
+            proxies.push(Proxy::start(&server).await?);
+            servers.push(server);
+        }
+        Ok(Self { servers, proxies })
+    }
+
+    async fn stores(&self) -> anyhow::Result<Vec<Store>> {
+        let mut stores = Vec::new();
+        for proxy in &self.proxies {
+            let store = Store::builder(proxy.url())
+                .deadline(Duration::from_secs(5))
+                .lazy();
+            stores.push(store.connect().await?);
+        }
+        Ok(stores)
+    }
+
+    async fn ail(&self, ill: Ill, at: usize) -> anyhow::Result<()> {
+        match ill {
+            Ill::Hung => self.servers[at].pause()?,
+            Ill::Killed => self.servers[at].kill9(),
+            Ill::BlackHoled => self.proxies[at].black_hole(),
+            Ill::Delayed => self.proxies[at].delay(Duration::from_secs(2)),
+            Ill::Emptied => {
+                self.servers[at].kill9();
+                self.servers[at].restart().await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn heal(&self, ill: Ill, at: usize) -> anyhow::Result<()> {
+        match ill {
+            Ill::Hung => self.servers[at].resume()?,
+            Ill::Killed => self.servers[at].restart().await?,
+            Ill::BlackHoled | Ill::Delayed => self.proxies[at].pass().await,
+            Ill::Emptied => {}
+        }
+        Ok(())
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Ill {
+    Hung,
+    Killed,
+    BlackHoled,
+    Delayed,
+    Emptied,
+}
+
+const ILLS: [Ill; 5] = [
+    Ill::Hung,
+    Ill::Killed,
+    Ill::BlackHoled,
+    Ill::Delayed,
+    Ill::Emptied,
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn any_two_of_five_may_fail_and_nobody_waits_for_them() -> anyhow::Result<()> {
+    let five = Five::start().await?;
+    let node_timeout = Duration::from_millis(400);
+    let lock = |stores: Vec<Store>| {
+        Redlock::builder(stores, "app", "r")
+            .ttl(Duration::from_secs(20))
+            .node_timeout(node_timeout)
+            .durable()
+            .build()
+    };
+    let (one, two) = (lock(five.stores().await?)?, lock(five.stores().await?)?);
+    one.lock(PATIENCE)
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+    let mut last = None;
+    for (round, ill) in ILLS.into_iter().enumerate() {
+        let (a, b) = (round, (round + 2) % 5);
+        five.ail(ill, a).await?;
+        five.ail(ill, b).await?;
+        let began = Instant::now();
+        let guard = one
+            .try_lock()
+            .await?
+            .with_context(|| format!("{ill:?} on {a} and {b}"))?;
+        // Two rounds, each within a node's timeout; without that it would be the store's deadline of 5 s.
+        assert!(
+            began.elapsed() < node_timeout * 5,
+            "{ill:?} took {:?}",
+            began.elapsed()
+        );
+        assert!(Some(guard.fence()) > last, "{ill:?}");
+        last = Some(guard.fence());
+        let began = Instant::now();
+        assert!(two.try_lock().await?.is_none(), "{ill:?}");
+        assert!(
+            began.elapsed() < node_timeout * 5,
+            "{ill:?} took {:?}",
+            began.elapsed()
+        );
+        assert!(
+            guard.extend(Duration::from_secs(20)).await?.is_some(),
+            "{ill:?}"
+        );
+        assert_eq!(guard.release().await?, Released::Released, "{ill:?}");
+        let next = two
+            .lock(PATIENCE)
+            .await?
+            .with_context(|| format!("{ill:?} on {a} and {b}"))?;
+        assert!(Some(next.fence()) > last, "{ill:?}");
+        last = Some(next.fence());
+        next.release().await?;
+        five.heal(ill, a).await?;
+        five.heal(ill, b).await?;
+        // The next pair must find the others well again.
+        let well = five.stores().await?;
+        ensure!(
+            eventually(PATIENCE, async || {
+                for store in &well {
+                    if store.health().await.is_err() {
+                        return false;
+                    }
+                }
+                true
+            })
+            .await
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_a_quorum_it_fails_in_time_and_leaves_nothing() -> anyhow::Result<()> {
+    let five = Five::start().await?;
+    let stores = five.stores().await?;
+    let lock = Redlock::builder(stores.clone(), "app", "r")
+        .ttl(Duration::from_secs(20))
+        .node_timeout(Duration::from_millis(300))
+        .durable()
+        .build()?;
+    lock.lock(PATIENCE)
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+    for at in [0, 2, 4] {
+        five.ail(Ill::BlackHoled, at).await?;
+    }
+    let began = Instant::now();
+    let error = lock.try_lock().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    assert!(error.to_string().contains("2 of 5"), "{error}");
+    assert!(
+        began.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        began.elapsed()
+    );
+    // What the two granted is given back, while the others still hang.
+    for at in [1, 3] {
+        let key = ["EXISTS", "app:redlock:{r}"];
+        let gone = async || {
+            five.servers[at]
+                .query::<i64>(&key)
+                .await
+                .is_ok_and(|n| n == 0)
+        };
+        ensure!(eventually(PATIENCE, gone).await);
+    }
+    for at in [0, 2, 4] {
+        five.heal(Ill::BlackHoled, at).await?;
+    }
+    lock.lock(PATIENCE)
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_holder_that_lost_its_quorum_is_told() -> anyhow::Result<()> {
+    let five = Five::start().await?;
+    let lock = Redlock::builder(five.stores().await?, "app", "r")
+        .ttl(Duration::from_millis(1500))
+        .durable()
+        .build()?;
+    let guard = lock.lock(PATIENCE).await?.context("not granted")?;
+    // Two are forgotten: it is renewed by the other three.
+    for server in &five.servers[..2] {
+        server.command(&["FLUSHALL"]).await?;
+    }
+    let until = guard.valid_until() + Duration::from_millis(100);
+    ensure!(
+        eventually(PATIENCE, async || guard.valid_until() > until
+            || !guard.is_valid())
+        .await
+    );
+    assert!(guard.is_valid(), "a quorum is enough");
+    five.servers[2].command(&["FLUSHALL"]).await?;
+    guard.lost().await;
+    assert!(!guard.is_valid());
+    Ok(())
+}
+
+/// The hole in quorum locks: a server that restarts empty grants what it had granted before. Here three of
+/// five would do so at the same time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn servers_that_restarted_empty_have_no_vote_until_the_lease_is_over() -> anyhow::Result<()> {
+    let five = Five::start().await?;
+    let ttl = Duration::from_millis(2500);
+    let lock = |stores| {
+        Redlock::builder(stores, "app", "r")
+            .ttl(ttl)
+            .fixed()
+            .build()
+    };
+    let (one, two) = (lock(five.stores().await?)?, lock(five.stores().await?)?);
+    // Fresh servers have no vote either.
+    assert!(one.try_lock().await?.is_none());
+    one.lock(PATIENCE)
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+    let guard = one.lock(PATIENCE).await?.context("not granted")?;
+    let (fence, until) = (guard.fence(), guard.valid_until());
+    for at in [1, 2, 4] {
+        five.ail(Ill::Emptied, at).await?;
+    }
+    let next = two.lock(PATIENCE).await?.context("not granted")?;
+    assert!(Instant::now() >= until, "two held it at the same time");
+    assert!(next.fence() > fence);
+    assert!(!guard.is_valid());
+    next.release().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn validities_never_overlap_and_tokens_rise_whatever_two_servers_do() -> anyhow::Result<()> {
+    let five = Arc::new(Five::start().await?);
+    let ttl = Duration::from_millis(900);
+    let held: Arc<Cell<Vec<(Instant, Instant, FenceToken)>>> = Arc::default();
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut contenders = JoinSet::new();
+    for _ in 0..3 {
+        let lock = Redlock::builder(five.stores().await?, "app", "r")
+            .ttl(ttl)
+            .node_timeout(Duration::from_millis(100))
+            .retry_delay(Duration::from_millis(40))
+            .build()?;
+        let (held, stop) = (held.clone(), stop.clone());
+        contenders.spawn(async move {
+            while !stop.load(Ordering::SeqCst) {
+                // A quorum may be missing for a moment on a busy machine.
+                let Ok(Some(guard)) = lock.lock(Duration::from_secs(1)).await else {
+                    continue;
+                };
+                let begin = Instant::now();
+                tokio::time::sleep(Duration::from_millis(15)).await;
+                let end = Instant::now().min(guard.valid_until());
+                if begin < end {
+                    held.lock().push((begin, end, guard.fence()));
+                }
+                // What cannot be given back ends by itself.
+                let _ = guard.release().await;
+            }
+        });
+    }
+    let grants = || held.lock().len();
+    ensure!(eventually(PATIENCE, async || grants() > 3).await);
+    for round in 0..scale(5, "REDLOCK_FAULTS") as usize {
+        let (ill, a) = (ILLS[round % ILLS.len()], rand::random_range(0..5));
+        let b = (a + rand::random_range(1..5)) % 5;
+        let before = grants();
+        five.ail(ill, a).await?;
+        five.ail(ill, b).await?;
+        ensure!(
+            eventually(PATIENCE, async || grants() > before + 3).await,
+            "{ill:?} on {a} and {b} stopped everybody"
+        );
+        five.heal(ill, a).await?;
+        five.heal(ill, b).await?;
+        // Two at a time is what is promised: those who were ill are well, and who was restarted votes again,
+        // before the next two fall ill.
+        for at in [a, b] {
+            let old_enough = async || {
+                let up = five.servers[at].info("uptime_in_seconds").await;
+                up.is_ok_and(|up| up.parse::<u64>().is_ok_and(|up| up >= 2))
+            };
+            ensure!(eventually(PATIENCE, old_enough).await);
+        }
+        tokio::time::sleep(ttl).await;
+    }
+    stop.store(true, Ordering::SeqCst);
+    while let Some(ended) = contenders.join_next().await {
+        ended?;
+    }
+    let mut held = std::mem::take(&mut *held.lock());
+    held.sort();
+    for pair in held.windows(2) {
+        let ((_, end, old), (begin, _, new)) = (pair[0], pair[1]);
+        assert!(end <= begin, "two held it for {:?}", end - begin);
+        assert!(old < new, "{new} came after {old}");
+    }
+    Ok(())
+}

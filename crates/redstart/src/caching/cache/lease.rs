@@ -3,14 +3,17 @@
 use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::OwnedSemaphorePermit,
+    time::{Instant, timeout_at},
+};
 
 use super::{Inner, Purpose, envelope::millis};
 use crate::{
     error::Result,
-    key::Entity,
+    key::{Channel, Entity},
     script::{Call, Script},
-    store::{Event, Subscription, Topic},
+    store::{Event, Store, Subscription, Topic},
 };
 
 static LEASE: Script = Script::new("cache.lease", include_str!("lease.lua"));
@@ -123,24 +126,33 @@ pub(crate) fn invalidate<'a>(entity: &'a Entity, bus: &str, name: &str) -> Call<
 /// Listens for the end of another one's load.
 pub(crate) struct Ear {
     subscription: Option<Subscription>,
-    _place: Option<tokio::sync::OwnedSemaphorePermit>,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl<V, C> Inner<V, C> {
     /// Opens an ear, and returns when it hears (or by `until`).
     pub(crate) async fn listen(&self, entity: &Entity, until: Instant) -> Ear {
         let place = timeout_at(until, self.ears.clone().acquire_owned()).await;
-        let topic = Topic::Sharded(entity.channel("wake"));
-        let mut ear = Ear {
-            subscription: self.store.subscribe([topic]).await.ok(),
-            _place: place.ok().and_then(Result::ok),
-        };
-        ear.wait(until).await;
-        ear
+        let place = place.ok().and_then(Result::ok);
+        Ear::open(&self.store, entity.channel("wake"), place, until).await
     }
 }
 
 impl Ear {
+    pub(crate) async fn open(
+        store: &Store,
+        channel: Channel,
+        place: Option<OwnedSemaphorePermit>,
+        until: Instant,
+    ) -> Self {
+        let mut ear = Self {
+            subscription: store.subscribe([Topic::Sharded(channel)]).await.ok(),
+            _place: place,
+        };
+        ear.wait(until).await;
+        ear
+    }
+
     /// Waits until something happened that makes it worth asking again, or until `until`.
     pub(crate) async fn wait(&mut self, until: Instant) {
         match &mut self.subscription {

@@ -1,0 +1,541 @@
+//! The engine on sockets: every client of Redis can use it.
+//!
+//! One task a connection. It reads what there is, executes all complete commands under one hold of
+//! the engine's lock, and writes their replies at once. While the client does not take its replies,
+//! nothing more is read from it, so what waits for it is bounded; messages that pile up meanwhile
+//! end the connection at [`ServerConfig::output_limit`].
+
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+use bytes::Bytes;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
+    net::{TcpListener, UnixListener, UnixStream},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use crate::{
+    Engine,
+    client::{Inbox, Row},
+    resp::{self, Limits, Parser},
+    session::{Allowed, Announced, Blocked, Progress, Session},
+};
+
+/// How much is read at once.
+const READ: usize = 16 * 1024;
+/// No further command is executed while so many bytes of replies wait to be written.
+const HIGH_WATER: usize = 1024 * 1024;
+/// How many commands are executed under one hold of the lock.
+const BATCH: usize = 256;
+/// A buffer that grew beyond this is given back when it is empty.
+const KEEP: usize = 64 * 1024;
+/// How long a stopping server waits for its connections.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Where a [`Server`] listens, and what it allows.
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct ServerConfig {
+    listen: Option<SocketAddr>,
+    unix: Option<PathBuf>,
+    output_limit: usize,
+}
+
+impl ServerConfig {
+    /// Listens nowhere yet.
+    pub fn new() -> ServerConfig {
+        ServerConfig {
+            listen: None,
+            unix: None,
+            output_limit: 32 * 1024 * 1024,
+        }
+    }
+
+    /// Listens on a TCP address. Port 0 takes a free one.
+    pub fn listen(mut self, addr: SocketAddr) -> ServerConfig {
+        self.listen = Some(addr);
+        self
+    }
+
+    /// Listens on a unix socket. A file that an earlier server left there is replaced.
+    pub fn unix(mut self, path: impl Into<PathBuf>) -> ServerConfig {
+        self.unix = Some(path.into());
+        self
+    }
+
+    /// How many bytes of messages may wait for a slow client before it is disconnected; 32 MiB
+    /// unless told.
+    pub fn output_limit(mut self, bytes: usize) -> ServerConfig {
+        self.output_limit = bytes;
+        self
+    }
+}
+
+impl Default for ServerConfig {
+    fn default() -> ServerConfig {
+        ServerConfig::new()
+    }
+}
+
+/// Why a [`Server`] cannot start.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServerError {
+    /// Anybody could reach the data.
+    #[error(
+        "{0} is not a loopback address and no password is set: listen on 127.0.0.1, or set a password"
+    )]
+    Unprotected(SocketAddr),
+    /// No address was given.
+    #[error("no address to listen on")]
+    Nowhere,
+    /// The address cannot be listened on.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(String, #[source] io::Error),
+}
+
+/// A listener for RESP2 and RESP3 on an engine.
+///
+/// ```
+/// use redstart_engine::{Engine, server::{Server, ServerConfig}};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let config = ServerConfig::new().listen("127.0.0.1:0".parse()?);
+/// let server = Server::bind(Engine::new(), config).await?;
+/// println!("listening on {}", server.local_addr().expect("a TCP address"));
+/// server.run(async { /* until asked to stop */ }).await;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Server {
+    engine: Engine,
+    tcp: Option<TcpListener>,
+    unix: Option<(UnixListener, PathBuf)>,
+    config: ServerConfig,
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Binds and runs a server until `shutdown` is ready.
+///
+/// # Errors
+///
+/// As [`Server::bind`].
+pub async fn serve(
+    config: ServerConfig,
+    engine: Engine,
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), ServerError> {
+    Server::bind(engine, config).await?.run(shutdown).await;
+    Ok(())
+}
+
+impl Server {
+    /// Starts to listen. Connections wait until [`Server::run`].
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be listened on, or if it is not a loopback address and the engine
+    /// has no password.
+    pub async fn bind(engine: Engine, config: ServerConfig) -> Result<Server, ServerError> {
+        if config.listen.is_none() && config.unix.is_none() {
+            return Err(ServerError::Nowhere);
+        }
+        let mut tcp = None;
+        if let Some(addr) = config.listen {
+            if !addr.ip().is_loopback() && !engine.is_guarded() {
+                return Err(ServerError::Unprotected(addr));
+            }
+            let failed = |error| ServerError::Listen(addr.to_string(), error);
+            let listener = TcpListener::bind(addr).await.map_err(failed)?;
+            let port = listener.local_addr().map_err(failed)?.port();
+            engine.inner.state.lock().config.port = port;
+            tcp = Some(listener);
+        }
+        let mut unix = None;
+        if let Some(path) = &config.unix {
+            let failed = |error| ServerError::Listen(path.display().to_string(), error);
+            remove_stale(path).await.map_err(failed)?;
+            let listener = UnixListener::bind(path).map_err(failed)?;
+            unix = Some((listener, path.clone()));
+        }
+        Ok(Server {
+            engine,
+            tcp,
+            unix,
+            config,
+        })
+    }
+
+    /// The TCP address, with the port that was taken.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+    }
+
+    /// Serves clients until `shutdown` is ready. Then commands that were received are executed,
+    /// their replies sent, and the connections closed.
+    pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let tasks = TaskTracker::new();
+        let stop = CancellationToken::new();
+        let ticker = tasks.spawn(tick(self.engine.clone(), stop.clone()));
+        tokio::pin!(shutdown);
+        loop {
+            tokio::select! {
+                () = &mut shutdown => break,
+                accepted = accept_tcp(self.tcp.as_ref()) => match accepted {
+                    Ok((socket, addr)) => {
+                        let _ = socket.set_nodelay(true);
+                        let laddr = socket.local_addr().map_or(String::new(), |a| a.to_string());
+                        let who = Who { addr: addr.to_string(), laddr, unix: false };
+                        self.welcome(&tasks, &stop, socket, who);
+                    }
+                    Err(error) => pause_after(error).await,
+                },
+                accepted = accept_unix(self.unix.as_ref()) => match accepted {
+                    Ok((socket, path)) => {
+                        let name = format!("{}:0", path.display());
+                        let who = Who { addr: name.clone(), laddr: name, unix: true };
+                        self.welcome(&tasks, &stop, socket, who);
+                    }
+                    Err(error) => pause_after(error).await,
+                },
+            }
+        }
+        stop.cancel();
+        tasks.close();
+        if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
+            tracing::warn!("some connections did not end in time");
+        }
+        ticker.abort();
+        if let Some((_, path)) = &self.unix {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn welcome<S>(&self, tasks: &TaskTracker, stop: &CancellationToken, socket: S, who: Who)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let session = self.engine.session();
+        tasks.spawn(talk(
+            socket,
+            session,
+            who,
+            self.config.output_limit,
+            stop.clone(),
+        ));
+    }
+}
+
+/// The life of a connection.
+async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+    mut socket: S,
+    mut session: Session,
+    who: Who,
+    output_limit: usize,
+    stop: CancellationToken,
+) {
+    let row = loop {
+        match session.announce(&who.addr, &who.laddr, who.unix) {
+            Announced::Welcome(row) => break row,
+            Announced::Refused => return refuse(&mut socket).await,
+            Announced::Later if stop.is_cancelled() => return,
+            // A script runs for long; it must not hold up the runtime as well.
+            Announced::Later => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    session.limit_outbox(output_limit);
+    let inbox = session.take_inbox();
+    let allowed = session.allowed();
+    let connection = Connection {
+        socket,
+        session,
+        row,
+        inbox,
+        parser: Parser::default(),
+        commands: Vec::new(),
+        next: 0,
+        broken: None,
+        allowed,
+        out: Vec::new(),
+    };
+    let session = connection.run(stop).await;
+    if session.is_held_up() {
+        // The session's end needs the lock, too.
+        tokio::task::spawn_blocking(move || drop(session));
+    }
+}
+
+struct Who {
+    addr: String,
+    laddr: String,
+    unix: bool,
+}
+
+/// Does what is due while no command comes: keys expire and their events are published.
+async fn tick(engine: Engine, stop: CancellationToken) {
+    let mut every = tokio::time::interval(Duration::from_millis(100));
+    every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        tokio::select! {
+            () = stop.cancelled() => return,
+            _ = every.tick() => engine.tick(),
+        }
+    }
+}
+
+async fn accept_tcp(
+    listener: Option<&TcpListener>,
+) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
+    match listener {
+        Some(listener) => listener.accept().await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn accept_unix(
+    listener: Option<&(UnixListener, PathBuf)>,
+) -> io::Result<(UnixStream, &Path)> {
+    match listener {
+        Some((listener, path)) => Ok((listener.accept().await?.0, path.as_path())),
+        None => std::future::pending().await,
+    }
+}
+
+/// Out of file descriptors, most likely: it would only fail again at once.
+async fn pause_after(error: io::Error) {
+    tracing::warn!(%error, "cannot accept a connection");
+    tokio::time::sleep(Duration::from_millis(100)).await;
+}
+
+/// Removes a socket's file if nobody listens on it.
+async fn remove_stale(path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match std::fs::symlink_metadata(path) {
+        Ok(file) if file.file_type().is_socket() => {
+            if UnixStream::connect(path).await.is_ok() {
+                return Err(io::ErrorKind::AddrInUse.into());
+            }
+            std::fs::remove_file(path)
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn refuse<S: AsyncWrite + Unpin>(socket: &mut S) {
+    let _ = socket
+        .write_all(b"-ERR max number of clients reached\r\n")
+        .await;
+    let _ = socket.shutdown().await;
+}
+
+struct Connection<S> {
+    socket: S,
+    session: Session,
+    row: Arc<Row>,
+    inbox: Inbox,
+    parser: Parser,
+    /// Commands that were parsed, and how many of them were executed.
+    commands: Vec<Vec<Bytes>>,
+    next: usize,
+    /// What is wrong with what follows.
+    broken: Option<resp::ProtocolError>,
+    allowed: Allowed,
+    out: Vec<u8>,
+}
+
+/// Why a connection goes on or not.
+enum Flow {
+    Continue,
+    Close,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    async fn run(mut self, stop: CancellationToken) -> Session {
+        loop {
+            let flow = self.work(&stop).await;
+            if matches!(self.flush(&stop).await, Flow::Close) || matches!(flow, Flow::Close) {
+                break;
+            }
+            if !self.commands.is_empty() || self.parser_has_more() {
+                continue;
+            }
+            if stop.is_cancelled() {
+                break;
+            }
+            if matches!(self.wait(&stop).await, Flow::Close) {
+                break;
+            }
+        }
+        let _ = self.socket.shutdown().await;
+        self.session
+    }
+
+    fn parser_has_more(&mut self) -> bool {
+        self.parse();
+        !self.commands.is_empty() || self.broken.is_some()
+    }
+
+    /// Parses as many commands as go into a batch.
+    fn parse(&mut self) {
+        let limits = Limits {
+            bulk: self.allowed.bulk,
+            authenticated: self.session.is_authenticated(),
+        };
+        while self.commands.len() < BATCH && self.broken.is_none() {
+            match self.parser.next(limits) {
+                Ok(Some(command)) => self.commands.push(command),
+                Ok(None) => break,
+                Err(error) => self.broken = Some(error),
+            }
+            // What may be sent depends on what the first command does.
+            if !limits.authenticated {
+                break;
+            }
+        }
+    }
+
+    /// Executes what was received, until it would have to wait for the client to read.
+    async fn work(&mut self, stop: &CancellationToken) -> Flow {
+        if self.commands.is_empty() {
+            self.parse();
+        }
+        // What came before a mistake is still answered.
+        if self.commands.is_empty()
+            && let Some(error) = &self.broken
+        {
+            let text = format!("-ERR Protocol error: {}\r\n", error.0);
+            self.out.extend_from_slice(text.as_bytes());
+            return Flow::Close;
+        }
+        let (count, progress) = self.session.execute_into(
+            &self.commands[self.next..],
+            &mut self.inbox,
+            HIGH_WATER,
+            &mut self.out,
+            &mut self.allowed,
+        );
+        self.next += count;
+        if self.next == self.commands.len() {
+            self.commands.clear();
+            self.next = 0;
+        }
+        match progress {
+            Progress::Done => Flow::Continue,
+            Progress::Closing => Flow::Close,
+            Progress::Blocked(blocked) => self.wait_blocked(blocked, stop).await,
+            Progress::Paused => {
+                let commands = &self.commands[self.next..];
+                tokio::select! {
+                    () = self.session.wait_while_paused(&commands[0]) => Flow::Continue,
+                    () = self.row.end.notified() => Flow::Close,
+                    () = stop.cancelled() => Flow::Close,
+                }
+            }
+        }
+    }
+
+    /// Waits for the reply of a blocking command, while messages go on and the client may leave.
+    async fn wait_blocked(&mut self, mut blocked: Blocked, stop: &CancellationToken) -> Flow {
+        loop {
+            if matches!(self.flush(stop).await, Flow::Close) {
+                return Flow::Close;
+            }
+            self.make_space();
+            let limit = self.allowed.buffer;
+            tokio::select! {
+                biased;
+                reply = &mut blocked => {
+                    self.session.answer(&reply, &mut self.out);
+                    return if self.row.is_killed() { Flow::Close } else { Flow::Continue };
+                }
+                () = self.row.end.notified() => return Flow::Close,
+                () = stop.cancelled() => return Flow::Close,
+                Some(pushed) = self.inbox.recv() => self.session.answer(&pushed.reply, &mut self.out),
+                // Only to notice that the client is gone; its next commands wait.
+                read = self.socket.read_buf(self.parser.buffer()) => {
+                    if !matches!(read, Ok(count) if count > 0) || self.parser.len() > limit {
+                        return Flow::Close;
+                    }
+                }
+            }
+        }
+    }
+
+    fn make_space(&mut self) {
+        let wanted = self.parser.wanted().clamp(READ, HIGH_WATER);
+        self.parser.buffer().reserve(wanted);
+    }
+
+    /// Waits for the client to send something, or for something to tell it.
+    async fn wait(&mut self, stop: &CancellationToken) -> Flow {
+        if self.parser.len() == 0 && self.parser.buffer().capacity() > KEEP {
+            *self.parser.buffer() = bytes::BytesMut::new();
+        }
+        self.make_space();
+        let limit = self.allowed.buffer;
+        let idle = self.session.idle_limit(self.allowed);
+        tokio::select! {
+            biased;
+            read = self.socket.read_buf(self.parser.buffer()) => match read {
+                Ok(count) if count > 0 && self.parser.len() <= limit => Flow::Continue,
+                _ => Flow::Close,
+            },
+            Some(pushed) = self.inbox.recv() => {
+                self.session.answer(&pushed.reply, &mut self.out);
+                Flow::Continue
+            }
+            () = self.row.end.notified() => Flow::Close,
+            () = stop.cancelled() => Flow::Continue,
+            () = sleep_or_for_ever(idle) => Flow::Close,
+        }
+    }
+
+    /// Writes all that waits to be written.
+    async fn flush(&mut self, stop: &CancellationToken) -> Flow {
+        let mut done = 0;
+        while done < self.out.len() {
+            tokio::select! {
+                biased;
+                written = self.socket.write(&self.out[done..]) => match written {
+                    Ok(count) if count > 0 => done += count,
+                    _ => return Flow::Close,
+                },
+                () = self.row.end.notified() => return Flow::Close,
+                () = give_up(stop) => return Flow::Close,
+            }
+        }
+        self.out.clear();
+        if self.out.capacity() > KEEP {
+            self.out = Vec::new();
+        }
+        Flow::Continue
+    }
+}
+
+/// A client that does not read cannot hold up the end for ever.
+async fn give_up(stop: &CancellationToken) {
+    stop.cancelled().await;
+    tokio::time::sleep(GRACE / 2).await;
+}
+
+async fn sleep_or_for_ever(time: Option<Duration>) {
+    match time {
+        Some(time) => tokio::time::sleep(time).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,12 @@
+-- Ends a loan at the bucket that gave it, as the other one decided.
+-- KEYS    sale, loans
+-- ARGV    token, 1 if it was accepted, 0 if the units come back
+-- Returns 1 if there was such a loan
+local loan = redis.call('HGET', KEYS[2], ARGV[1])
+if not loan then return 0 end
+local qty = tonumber(string.match(loan, '^%d+'))
+redis.call('HDEL', KEYS[2], ARGV[1])
+redis.call('HINCRBY', KEYS[1], 'lent', -qty)
+redis.call('HINCRBY', KEYS[1], 'moves', 1)
+if ARGV[2] == '0' then redis.call('HINCRBY', KEYS[1], 'free', qty) end
+return 1

@@ -1,0 +1,16 @@
+-- Decides a loan once and for all, at the bucket that gets it: accepted, or refused.
+-- KEYS    sale, decisions (hash: token -> units accepted, 0 if refused)
+-- ARGV    token, units; 0 units refuse a loan that was not accepted yet
+-- Returns the decision: the units accepted
+local decided = redis.call('HGET', KEYS[2], ARGV[1])
+if decided then return tonumber(decided) end
+local ends = redis.call('HGET', KEYS[1], 'ends')
+local qty = tonumber(ARGV[2])
+if not ends then return 0 end
+if qty > 0 then
+  redis.call('HINCRBY', KEYS[1], 'free', qty)
+  redis.call('HINCRBY', KEYS[1], 'moves', 1)
+end
+redis.call('HSET', KEYS[2], ARGV[1], ARGV[2])
+redis.call('PEXPIREAT', KEYS[2], ends)
+return qty

@@ -1,0 +1,240 @@
+//! A new generation beside the old one, and the switch.
+//!
+//! 1. `building`: the root names the next generation, its partitions are made, and every old partition is marked.
+//!    From its mark on, an add to an old partition tells the adder to add to the next generation too. `contains`
+//!    asks the old one.
+//! 2. The application adds everything that it knows to the next generation.
+//! 3. `sealing`: every old partition is marked as moved; from its mark on, adds and questions about its elements go
+//!    to the next generation. Nothing is lost between two partitions' marks, because an element belongs to one.
+//! 4. `ready`: the root names the next generation as the current one, and the old partitions are freed.
+//!
+//! A rebuild that died in 1 or 2 is replaced by the next one; in 3 it is completed by the next one.
+
+use std::sync::Arc;
+
+use super::{
+    Bloom, Config, Generation, Row, State, Verb, check_elements, check_partitions, check_shape,
+    read_root, swap_root,
+};
+use crate::{
+    error::{Error, Result},
+    observe,
+};
+
+/// A rebuild that has begun: fill it with everything that the filter should know, then [`finish`](Self::finish).
+///
+/// Dropped before that, the filter stays as it was, and adds go to both generations until the next rebuild or
+/// [`abandon`](Self::abandon).
+#[derive(Debug)]
+#[must_use = "a rebuild takes effect when it is finished"]
+pub struct Rebuild {
+    filter: Bloom,
+    next: Arc<Generation>,
+}
+
+impl Bloom {
+    /// Begins to build the filter anew, with another capacity or to forget what was removed.
+    ///
+    /// When this returns, every add by any process goes to both generations. Read the source of truth *after* that
+    /// and add all of it to the [`Rebuild`]: what was added before is in what you read, what comes later is added
+    /// by its adder. For that, write to the source of truth first and to the filter second, always. A rebuild of another process that has not finished is replaced.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use redstart::{Store, membership::Bloom};
+    /// let store = Store::connect("memory://").await?;
+    /// let users = Bloom::builder(&store, "app", "users").capacity(1_000).open().await?;
+    /// users.add_many(&["ann", "bob"]).await?;
+    ///
+    /// let rebuild = users.rebuild(50_000, 0.001).await?;
+    /// users.add("cid").await?; // goes to both
+    /// rebuild.add_many(&["ann"]).await?; // bob has left
+    /// rebuild.finish().await?;
+    ///
+    /// assert_eq!(users.contains_many(&["ann", "bob", "cid"]).await?, [true, false, true]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad capacity or error rate or if the filter is gone; otherwise those of
+    /// the [store](crate::Store::query).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, a rebuild may have begun, as if its handle had been dropped.
+    pub async fn rebuild(&self, capacity: u64, error_rate: f64) -> Result<Rebuild> {
+        check_shape(capacity, error_rate)?;
+        observe::operation("bloom.rebuild", self.keys.namespace(), async {
+            for _ in 0..3 {
+                let row = self.reload().await?;
+                if row.phase == "sealing" {
+                    self.switch(&row).await?;
+                    continue;
+                }
+                let (current, replaced) = {
+                    let state = self.state.read();
+                    (state.current.clone(), state.next.clone())
+                };
+                let config = Config::new(
+                    current.config.mode,
+                    current.config.scaling,
+                    capacity,
+                    error_rate,
+                    current.config.key_bytes,
+                );
+                check_partitions(&config)?;
+                let building = Row {
+                    phase: "building".to_owned(),
+                    current: row.current.clone(),
+                    next: config.text(),
+                };
+                if swap_root(&self.store, &self.root, &row, &building).await? != building {
+                    continue;
+                }
+                {
+                    let mut state = self.state.write();
+                    *state = State::new(&self.keys, &self.name, &building, Some(&state))?;
+                }
+                let next = Arc::new(Generation::new(&self.keys, &self.name, config)?);
+                next.create(&self.store).await?;
+                current
+                    .mark(&self.store, "ob", 0, "b", next.number())
+                    .await?;
+                if let Some(replaced) = replaced {
+                    replaced.delete(&self.store).await?;
+                }
+                return Ok(Rebuild {
+                    filter: self.clone(),
+                    next,
+                });
+            }
+            Err(Error::unavailable(
+                "others rebuild the filter at the same time",
+            ))
+        })
+        .await
+    }
+
+    /// Completes the switch to the next generation. May be done by several at once.
+    async fn switch(&self, sealing: &Row) -> Result<()> {
+        let state = State::new(&self.keys, &self.name, sealing, None)?;
+        let Some(next) = state.next else {
+            return Ok(());
+        };
+        state
+            .current
+            .mark(&self.store, "b", next.number(), "m", next.number())
+            .await?;
+        let ready = Row {
+            phase: "ready".to_owned(),
+            current: sealing.next.clone(),
+            next: String::new(),
+        };
+        swap_root(&self.store, &self.root, sealing, &ready).await?;
+        state.current.retire(&self.store).await?;
+        self.reload().await?;
+        Ok(())
+    }
+}
+
+impl Rebuild {
+    /// Adds elements to the new generation.
+    ///
+    /// # Errors
+    ///
+    /// As [`Bloom::add_many`]; also if another rebuild took over.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, any of the elements may have been added.
+    pub async fn add_many<E: AsRef<[u8]>>(&self, elements: &[E]) -> Result<()> {
+        let elements = check_elements(elements)?;
+        let all: Vec<usize> = (0..elements.len()).collect();
+        observe::operation("bloom.add", self.filter.keys.namespace(), async {
+            let store = &self.filter.store;
+            let visit = self.next.visit(store, Verb::Add, &elements, &all).await?;
+            if visit.answers.len() == elements.len() {
+                Ok(())
+            } else {
+                Err(taken_over())
+            }
+        })
+        .await
+    }
+
+    /// Makes the new generation the current one.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if another rebuild took over; otherwise those of the
+    /// [store](crate::Store::query). If it failed in the middle, the filter answers rightly all the same and the
+    /// next rebuild completes it.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the switch has happened, has not, or is completed by the next rebuild; elements
+    /// are found in every case.
+    pub async fn finish(self) -> Result<()> {
+        let filter = &self.filter;
+        observe::operation("bloom.finish", filter.keys.namespace(), async {
+            let row = read_root(&filter.store, &filter.root).await?;
+            if row.next != self.next.config.text() {
+                // A repeated attempt finds its work done.
+                return if row.current == self.next.config.text() {
+                    Ok(())
+                } else {
+                    Err(taken_over())
+                };
+            }
+            let sealing = Row {
+                phase: "sealing".to_owned(),
+                ..row.clone()
+            };
+            if swap_root(&filter.store, &filter.root, &row, &sealing).await? != sealing {
+                return Err(taken_over());
+            }
+            filter.switch(&sealing).await
+        })
+        .await
+    }
+
+    /// Gives the rebuild up: the filter stays as it was.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [store](crate::Store::query).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, adds may go to both generations until the next rebuild.
+    pub async fn abandon(self) -> Result<()> {
+        let filter = &self.filter;
+        observe::operation("bloom.abandon", filter.keys.namespace(), async {
+            let row = read_root(&filter.store, &filter.root).await?;
+            if row.phase != "building" || row.next != self.next.config.text() {
+                return Ok(());
+            }
+            // Adds first stop to ask for the new generation, then it goes.
+            let current = State::new(&filter.keys, &filter.name, &row, None)?.current;
+            let number = self.next.number();
+            current
+                .mark(&filter.store, "b", number, "o", number)
+                .await?;
+            let ready = Row {
+                phase: "ready".to_owned(),
+                current: row.current.clone(),
+                next: String::new(),
+            };
+            swap_root(&filter.store, &filter.root, &row, &ready).await?;
+            self.next.delete(&filter.store).await?;
+            filter.reload().await?;
+            Ok(())
+        })
+        .await
+    }
+}
+
+fn taken_over() -> Error {
+    Error::config("another rebuild of the filter took over")
+}

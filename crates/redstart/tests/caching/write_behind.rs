@@ -1,0 +1,622 @@
+//! Write-behind on SQLite and Postgres: nothing lost, nothing twice.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{
+    Store,
+    caching::{
+        Put, Sink, WriteBehind,
+        sql::SqlSink,
+        write_behind::{Changes, Claim, EntryId, SinkError},
+    },
+};
+use redstart_testkit::{
+    Backend, Child, Kind, Postgres, Server, child, eventually, matrix, scale, unique_namespace,
+};
+
+use crate::{LONG, two};
+
+type Rows = WriteBehind<str, u64, Faulty>;
+
+/// The database in a file of its own.
+struct File {
+    dir: tempfile::TempDir,
+}
+
+impl File {
+    fn new() -> anyhow::Result<Self> {
+        Ok(Self {
+            dir: tempfile::tempdir()?,
+        })
+    }
+
+    fn url(&self) -> String {
+        format!(
+            "sqlite:{}?mode=rwc",
+            self.dir.path().join("rows.db").display()
+        )
+    }
+}
+
+async fn sql(url: &str) -> anyhow::Result<SqlSink<u64>> {
+    Ok(SqlSink::connect(url, "items")
+        .await?
+        .column("value", |n: &u64| (*n).into())
+        .reads(|row| row.integer(0).and_then(|n| u64::try_from(n).ok())))
+}
+
+/// Makes the tables, and a book of every change of a row, in which none may stand twice.
+async fn prepare(url: &str, limit: u64) -> anyhow::Result<()> {
+    let trigger = match url.starts_with("sqlite") {
+        true => vec![
+            "CREATE TRIGGER put AFTER INSERT ON items BEGIN INSERT INTO book VALUES (new.key, new.seq); END".to_owned(),
+            "CREATE TRIGGER upd AFTER UPDATE ON items BEGIN INSERT INTO book VALUES (new.key, new.seq); END".to_owned(),
+        ],
+        false => vec![
+            "CREATE FUNCTION note() RETURNS trigger AS $$ BEGIN INSERT INTO book VALUES (new.key, new.seq); RETURN NULL; END $$ LANGUAGE plpgsql".to_owned(),
+            "CREATE TRIGGER note AFTER INSERT OR UPDATE ON items FOR EACH ROW EXECUTE FUNCTION note()".to_owned(),
+        ],
+    };
+    let mut statements = vec![
+        format!(
+            "CREATE TABLE items (key TEXT PRIMARY KEY, value BIGINT CHECK (value < {limit}), seq BIGINT NOT NULL, deleted BOOLEAN NOT NULL DEFAULT FALSE)"
+        ),
+        "CREATE TABLE book (key TEXT NOT NULL, seq BIGINT NOT NULL)".to_owned(),
+    ];
+    statements.extend(trigger);
+    for statement in statements {
+        execute(url, &statement).await?;
+    }
+    sql(url).await?.create_tables().await?;
+    Ok(())
+}
+
+async fn execute(url: &str, statement: &str) -> anyhow::Result<()> {
+    let statement = sqlx::AssertSqlSafe(statement.to_owned());
+    match url.starts_with("sqlite") {
+        true => {
+            let pool = sqlx::SqlitePool::connect(url).await?;
+            if url.contains("rows.db") {
+                // Readers and the writer of a file do not wait for each other then.
+                sqlx::query("PRAGMA journal_mode = WAL")
+                    .execute(&pool)
+                    .await?;
+            }
+            sqlx::query(statement).execute(&pool).await?;
+            pool.close().await;
+        }
+        false => {
+            let pool = sqlx::PgPool::connect(url).await?;
+            sqlx::query(statement).execute(&pool).await?;
+            pool.close().await;
+        }
+    }
+    Ok(())
+}
+
+/// The rows that are not deleted.
+async fn table(url: &str) -> anyhow::Result<HashMap<String, u64>> {
+    let select = "SELECT key, value FROM items WHERE NOT deleted";
+    let rows: Vec<(String, i64)> = match url.starts_with("sqlite") {
+        true => {
+            sqlx::query_as(select)
+                .fetch_all(&sqlx::SqlitePool::connect(url).await?)
+                .await?
+        }
+        false => {
+            sqlx::query_as(select)
+                .fetch_all(&sqlx::PgPool::connect(url).await?)
+                .await?
+        }
+    };
+    Ok(rows
+        .into_iter()
+        .map(|(key, value)| (key, value as u64))
+        .collect())
+}
+
+/// How many changes the book has, and how many of them it has twice.
+async fn book(url: &str) -> anyhow::Result<(i64, i64)> {
+    let select = "SELECT COUNT(*), COUNT(*) - (SELECT COUNT(*) FROM (SELECT DISTINCT key, seq FROM book) AS d) FROM book";
+    Ok(match url.starts_with("sqlite") {
+        true => {
+            sqlx::query_as(select)
+                .fetch_one(&sqlx::SqlitePool::connect(url).await?)
+                .await?
+        }
+        false => {
+            sqlx::query_as(select)
+                .fetch_one(&sqlx::PgPool::connect(url).await?)
+                .await?
+        }
+    })
+}
+
+/// A sink that fails on demand, and can die at any step of a batch.
+#[derive(Clone)]
+struct Faulty {
+    sql: SqlSink<u64>,
+    down: Arc<AtomicBool>,
+    slow: Duration,
+    applied: Arc<AtomicU64>,
+    /// The batches that it was given.
+    given: Arc<Mutex<Vec<Changes<u64>>>>,
+    /// Where to die, and after how many times.
+    dies: Option<(String, Arc<AtomicU64>)>,
+}
+
+impl Faulty {
+    async fn new(url: &str) -> anyhow::Result<Self> {
+        Ok(Self {
+            sql: sql(url).await?,
+            down: Arc::default(),
+            slow: Duration::ZERO,
+            applied: Arc::default(),
+            given: Arc::default(),
+            dies: None,
+        })
+    }
+
+    fn at(&self, step: &str) {
+        if let Some((where_, left)) = &self.dies
+            && where_ == step
+            && left.fetch_sub(1, Ordering::SeqCst) == 1
+        {
+            // As by kill -9: no destructor, no flush, nothing.
+            let pid = std::process::id().to_string();
+            let _ = std::process::Command::new("kill")
+                .args(["-9", &pid])
+                .status();
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+}
+
+impl Sink<u64> for Faulty {
+    async fn claim(&self, partition: u32) -> Result<Claim, SinkError> {
+        self.at("before claim");
+        let claim = self.sql.claim(partition).await;
+        self.at("after claim");
+        claim
+    }
+
+    async fn apply(&self, changes: &Changes<u64>) -> Result<(), SinkError> {
+        if self.down.load(Ordering::SeqCst) {
+            return Err(SinkError::Unavailable("switched off".into()));
+        }
+        self.given.lock().unwrap().push(changes.clone());
+        tokio::time::sleep(self.slow).await;
+        self.at("before apply");
+        self.sql.apply(changes).await?;
+        self.applied
+            .fetch_add(changes.changes.len() as u64, Ordering::SeqCst);
+        self.at("after commit");
+        Ok(())
+    }
+
+    async fn load(&self, key: &str) -> Result<Option<u64>, SinkError> {
+        self.sql.load(key).await
+    }
+}
+
+fn rows(store: &Store, namespace: &str, sink: Faulty) -> redstart::Result<Rows> {
+    WriteBehind::builder(store, namespace)
+        .partitions(3)
+        .batch(50)
+        .owner_for(Duration::from_millis(600))
+        .build(sink)
+}
+
+async fn put(rows: &Rows, key: &str, value: u64) -> redstart::Result<EntryId> {
+    match rows.put(key, &value).await? {
+        Put::Accepted(id) => Ok(id),
+        Put::Backpressure { waiting } => panic!("{waiting} writes wait"),
+    }
+}
+
+matrix! {
+    async fn writes_are_read_at_once_and_reach_the_database_in_order(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let rows = rows(&store, backend.namespace(), Faulty::new(&file.url()).await?)?;
+        let mut model = HashMap::new();
+        for n in 0..scale(300, "write behind puts") {
+            let key = format!("k{}", n % 17);
+            put(&rows, &key, n).await?;
+            model.insert(key.clone(), n);
+            if n % 23 == 0 {
+                assert!(matches!(rows.delete(&key).await?, Put::Accepted(_)));
+                model.remove(&key);
+            }
+            assert_eq!(rows.get(&key).await?, model.get(&key).copied());
+        }
+        let lag = rows.lag().await?;
+        assert!(lag.total() > 0 && lag.oldest.is_some());
+        // Unapplied values do not expire.
+        let values = store.scan(&format!("{}:behind:*:v:*", backend.namespace())).await?;
+        assert_eq!(values.len(), 17);
+        for value in &values {
+            assert_eq!(store.query::<i64>(redis::cmd("PTTL").arg(value)).await?, -1);
+        }
+        assert!(rows.flush(Duration::from_millis(50)).await.unwrap_err().is_timeout());
+
+        let worker = rows.work()?;
+        rows.flush(LONG).await?;
+        assert_eq!(table(&file.url()).await?, model);
+        assert_eq!(rows.lag().await?.total(), 0);
+        let (changes, twice) = book(&file.url()).await?;
+        assert_eq!(twice, 0);
+        assert!((changes as u64) < scale(300, "write behind puts"), "nothing was coalesced");
+        for value in &values {
+            let ttl: i64 = store.query(redis::cmd("PTTL").arg(value)).await?;
+            assert!(ttl > 0, "{value} is still pinned");
+        }
+        worker.stop().await;
+        let owners = store.scan(&format!("{}:behind:*:owner", backend.namespace())).await?;
+        assert!(owners.is_empty(), "a stopped worker keeps {owners:?}");
+
+        // What the store no longer has is read from the database.
+        for value in &values {
+            store.query::<()>(redis::cmd("DEL").arg(value)).await?;
+        }
+        for n in 0..17 {
+            let key = format!("k{n}");
+            assert_eq!(rows.get(&key).await?, model.get(&key).copied());
+        }
+        Ok(())
+    }
+
+    async fn a_newer_write_stays_pinned_when_an_older_one_is_applied(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let mut sink = Faulty::new(&file.url()).await?;
+        sink.slow = Duration::from_millis(400);
+        let rows = rows(&store, backend.namespace(), sink.clone())?;
+        put(&rows, "k", 1).await?;
+        let worker = rows.work()?;
+        assert!(eventually(LONG, async || sink.given.lock().unwrap().len() == 1).await);
+        // The first write is on its way; the second one comes meanwhile and cannot be applied yet.
+        put(&rows, "k", 2).await?;
+        sink.down.store(true, Ordering::SeqCst);
+        assert!(eventually(LONG, async || rows.lag().await.unwrap().total() == 1).await);
+        assert_eq!(table(&file.url()).await?.get("k"), Some(&1));
+        let values = store.scan(&format!("{}:behind:*:v:k", backend.namespace())).await?;
+        assert_eq!(store.query::<i64>(redis::cmd("PTTL").arg(&values[0])).await?, -1);
+        sink.down.store(false, Ordering::SeqCst);
+        rows.flush(LONG).await?;
+        assert!(store.query::<i64>(redis::cmd("PTTL").arg(&values[0])).await? > 0);
+        worker.stop().await;
+        Ok(())
+    }
+
+    async fn a_row_that_cannot_be_applied_blocks_only_its_key(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), 1000).await?;
+        let rows = rows(&store, backend.namespace(), Faulty::new(&file.url()).await?)?;
+        for n in 0..30 {
+            put(&rows, &format!("k{n}"), n).await?;
+        }
+        put(&rows, "bad", 5000).await?;
+        let worker = rows.work()?;
+        rows.flush(LONG).await?;
+        put(&rows, "bad", 7).await?; // fine in itself, but the write before it is dead
+        put(&rows, "k1", 100).await?;
+        rows.flush(LONG).await?;
+        let now = table(&file.url()).await?;
+        assert_eq!((now.len(), now.get("k1"), now.get("bad")), (30, Some(&100), None));
+        let dead = rows.dead_letters().await?;
+        assert_eq!(dead.iter().map(|letter| &*letter.key).collect::<Vec<_>>(), ["bad", "bad"]);
+        assert!(dead[0].why.to_lowercase().contains("check"), "{}", dead[0].why);
+        assert_eq!(rows.get("bad").await?, Some(7), "readers still see what was written");
+
+        assert_eq!(rows.retry_dead("bad").await?, 2);
+        rows.flush(LONG).await?;
+        assert_eq!(table(&file.url()).await?.get("bad"), Some(&7));
+        assert!(rows.dead_letters().await?.is_empty());
+
+        put(&rows, "bad", 6000).await?;
+        rows.flush(LONG).await?;
+        assert_eq!(rows.discard_dead("bad").await?, 1);
+        assert_eq!(rows.get("bad").await?, Some(7), "the row is what it was");
+        put(&rows, "bad", 8).await?;
+        rows.flush(LONG).await?;
+        assert_eq!(table(&file.url()).await?.get("bad"), Some(&8));
+        worker.stop().await;
+        Ok(())
+    }
+
+    async fn while_the_database_is_down_writes_are_refused_at_the_bound_and_then_drain(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let sink = Faulty::new(&file.url()).await?;
+        sink.down.store(true, Ordering::SeqCst);
+        let rows: Rows = WriteBehind::builder(&store, backend.namespace()).partitions(2).max_lag(40).build(sink.clone())?;
+        let worker = rows.work()?;
+        let (mut model, mut refused) = (HashMap::new(), 0);
+        for n in 0..200u64 {
+            let key = format!("k{}", n % 10);
+            match rows.put(&key, &n).await? {
+                Put::Accepted(_) => drop(model.insert(key, n)),
+                Put::Backpressure { waiting } => {
+                    assert_eq!(waiting, 40);
+                    refused += 1;
+                    assert_eq!(rows.get(&key).await?, model.get(&key).copied(), "a refused write left something");
+                }
+            }
+        }
+        assert!(refused > 0 && rows.lag().await?.total() <= 80);
+        sink.down.store(false, Ordering::SeqCst);
+        rows.flush(LONG).await?;
+        assert_eq!(table(&file.url()).await?, model);
+        assert!(matches!(rows.put("k0", &1).await?, Put::Accepted(_)));
+        worker.stop().await;
+        Ok(())
+    }
+
+    async fn a_slow_database_keeps_up_with_hot_keys_by_coalescing(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let mut sink = Faulty::new(&file.url()).await?;
+        sink.slow = Duration::from_millis(100);
+        let rows: Rows = WriteBehind::builder(&store, backend.namespace()).partitions(2).batch(1000).max_lag(2000).build(sink.clone())?;
+        let worker = rows.work()?;
+        let updates = scale(1500, "write behind hot updates");
+        for n in 0..updates {
+            put(&rows, &format!("hot{}", n % 50), n).await?;
+        }
+        rows.flush(LONG).await?;
+        worker.stop().await;
+        let applied = sink.applied.load(Ordering::SeqCst);
+        assert!(applied < updates, "{applied} rows for {updates} updates");
+        let now = table(&file.url()).await?;
+        assert_eq!(now.len(), 50);
+        assert!((0..50).all(|n| now[&format!("hot{n}")] == updates - 50 + n));
+        assert_eq!(book(&file.url()).await?.1, 0);
+        Ok(())
+    }
+
+    async fn bad_input_is_refused_before_anything_is_written(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        let sink = || async { Faulty::new(&file.url()).await };
+        let builder = || WriteBehind::<str, u64>::builder(&store, backend.namespace());
+        assert!(builder().partitions(0).build(sink().await?).is_err_and(|error| error.is_config()));
+        assert!(builder().ttl(Duration::ZERO).build(sink().await?).is_err_and(|error| error.is_config()));
+        assert!(builder().max_lag(0).build(sink().await?).is_err_and(|error| error.is_config()));
+        assert!(builder().batch(0).build(sink().await?).is_err_and(|error| error.is_config()));
+        let rows = builder().build(sink().await?)?;
+        for name in ["", &"x".repeat(1001)] {
+            assert!(rows.put(name, &1).await.unwrap_err().is_config());
+            assert!(rows.get(name).await.unwrap_err().is_config());
+        }
+        assert!(SqlSink::<u64>::connect("sqlite::memory:", "a; drop table b").await.is_err_and(|error| error.is_config()));
+        assert!(SqlSink::<u64>::connect("mysql://localhost", "a").await.is_err_and(|error| error.is_config()));
+        let left = store.scan(&format!("{}*", backend.namespace())).await?;
+        assert!(left.is_empty(), "{left:?}");
+        Ok(())
+    }
+}
+
+async fn two_workers_fight(url: &str) -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    prepare(url, u64::MAX / 4).await?;
+    // The first is stopped in its batch for longer than its partitions are its own.
+    let mut frozen = Faulty::new(url).await?;
+    frozen.slow = Duration::from_millis(2500);
+    let (old, new) = (
+        rows(&store, "fight", frozen.clone())?,
+        rows(&store, "fight", Faulty::new(url).await?)?,
+    );
+    put(&old, "k", 1).await?;
+    let late = old.work()?;
+    let owners = "fight:behind:*:owner";
+    assert!(eventually(LONG, async || store.scan(owners).await.unwrap().len() == 3).await);
+    assert!(eventually(LONG, async || frozen.given.lock().unwrap().len() == 1).await);
+    // It renews while it works, so its death is played: its ownership is taken away.
+    for owner in store.scan(owners).await? {
+        store
+            .query::<()>(redis::cmd("SET").arg(&owner).arg("nobody").arg("PX").arg(1))
+            .await?;
+    }
+    let worker = new.work()?;
+    put(&new, "k", 2).await?;
+    new.flush(LONG).await?;
+    // The late one wakes up with its batch in hand: the database knows that its time is over.
+    let batch = frozen.given.lock().unwrap()[0].clone();
+    assert!(batch.changes.iter().any(|change| change.value == Some(1)));
+    let late_apply = frozen.sql.apply(&batch).await;
+    assert!(
+        matches!(late_apply, Err(SinkError::Fenced)),
+        "{late_apply:?}"
+    );
+    assert_eq!(table(url).await?, HashMap::from([("k".to_owned(), 2)]));
+    assert_eq!(book(url).await?.1, 0);
+    late.stop().await;
+    worker.stop().await;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_worker_whose_time_is_over_applies_nothing() -> anyhow::Result<()> {
+    two_workers_fight(&File::new()?.url()).await?;
+    two_workers_fight(&Postgres::start().await?.url()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_killed_postgres_loses_nothing_and_drains_when_it_is_back() -> anyhow::Result<()> {
+    let (server, postgres) = (
+        Server::builder(Kind::Valkey).start().await?,
+        Postgres::start().await?,
+    );
+    let url = postgres.url();
+    prepare(&url, 1_000_000).await?;
+    let store = Store::connect(&server.url()).await?;
+    let rows = rows(&store, &unique_namespace("pg"), Faulty::new(&url).await?)?;
+    let worker = rows.work()?;
+    let mut model = HashMap::new();
+    for n in 0..400u64 {
+        let key = format!("k{}", n % 40);
+        put(&rows, &key, n).await?;
+        model.insert(key, n);
+        if n == 150 {
+            postgres.kill9();
+        }
+    }
+    put(&rows, "bad", 2_000_000).await?;
+    postgres.restart().await?;
+    rows.flush(LONG).await?;
+    assert_eq!(table(&url).await?, model);
+    assert_eq!(book(&url).await?.1, 0);
+    assert_eq!(rows.dead_letters().await?.len(), 1);
+    // A value that only the database has is read from it.
+    assert_eq!(rows.get("k1").await?, model.get("k1").copied());
+    worker.stop().await;
+    Ok(())
+}
+
+const STEPS: [&str; 4] = [
+    "before claim",
+    "after claim",
+    "before apply",
+    "after commit",
+];
+
+/// Writers and workers are killed at every step, over and over; in the end the table is the model.
+async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::Result<()> {
+    if backend.is_embedded() {
+        return Ok(()); // it lives and dies with its process
+    }
+    let url = match std::env::var("WRITE_BEHIND_DB") {
+        Ok(url) => url,
+        Err(_) => url.map(str::to_owned).unwrap_or_default(),
+    };
+    let store = Store::connect(backend.url()).await?;
+    if let Some(role) = child::role() {
+        let mut sink = Faulty::new(&url).await?;
+        if let Some((step, after)) = role.split_once('@') {
+            sink.dies = Some((step.to_owned(), Arc::new(AtomicU64::new(after.parse()?))));
+            let _worker = rows(&store, backend.namespace(), sink)?.work()?;
+            return std::future::pending().await;
+        }
+        // A writer has keys of its own, and says before and after each write what it is about to do and did.
+        let rows = rows(&store, backend.namespace(), sink)?;
+        let (mine, from) = role.split_once('/').unwrap();
+        for n in from.parse::<u64>()?.. {
+            let key = format!("{mine}-{}", n % 25);
+            child::say(format!("try {key} {n}"));
+            if let Ok(Put::Accepted(_)) = rows.put(&key, &n).await {
+                child::say(format!("did {key} {n}"));
+            }
+        }
+        return Ok(());
+    }
+    let spawn = |role: &str| {
+        Child::of(backend.test())
+            .namespace(backend.namespace())
+            .role(role)
+            .env("WRITE_BEHIND_DB", &url)
+            .spawn()
+    };
+    let (mut tried, mut done): (HashMap<String, u64>, HashMap<String, u64>) = Default::default();
+    let writes = scale(60, "write behind killed writes");
+    for round in 0..scale(4, "write behind kills") {
+        let step = STEPS[round as usize % STEPS.len()];
+        let _dies = spawn(&format!("{step}@{}", 1 + round % 3))?;
+        let mut writer = spawn(&format!("w{}/{}", round % 2, round * 1_000_000))?;
+        for _ in 0..writes {
+            let line = writer.line().await?;
+            let mut words = line.split(' ');
+            let (verb, key, n) = (
+                words.next().unwrap(),
+                words.next().unwrap(),
+                words.next().unwrap().parse()?,
+            );
+            match verb {
+                "try" => tried.insert(key.to_owned(), n),
+                _ => done.insert(key.to_owned(), n),
+            };
+        }
+        writer.kill9();
+        while let Ok(line) = writer.line().await {
+            let mut words = line.split(' ');
+            let (verb, key, n) = (
+                words.next().unwrap(),
+                words.next().unwrap(),
+                words.next().unwrap().parse()?,
+            );
+            match verb {
+                "try" => tried.insert(key.to_owned(), n),
+                _ => done.insert(key.to_owned(), n),
+            };
+        }
+    }
+    let rows = rows(&store, backend.namespace(), Faulty::new(&url).await?)?;
+    let worker = rows.work()?;
+    rows.flush(LONG).await?;
+    worker.stop().await;
+    let now = table(&url).await?;
+    assert!(!done.is_empty());
+    for (key, last) in &done {
+        // The write under way when the writer died may or may not have been taken.
+        let got = now.get(key).copied().unwrap_or(0);
+        assert!(
+            got == *last || got == tried[key],
+            "{key} is {got}, last done {last}, last tried {}",
+            tried[key]
+        );
+    }
+    let (changes, twice) = book(&url).await?;
+    assert!(
+        changes > 0 && twice == 0,
+        "{twice} of {changes} changes were applied twice"
+    );
+    let pinned = store
+        .scan(&format!("{}:behind:*:v:*", backend.namespace()))
+        .await?;
+    for value in pinned {
+        let ttl: i64 = store.query(redis::cmd("PTTL").arg(&value)).await?;
+        assert!(ttl > 0, "{value} stayed pinned");
+    }
+    Ok(())
+}
+
+matrix! {
+    async fn killed_at_every_step_nothing_is_lost_and_nothing_is_applied_twice(backend: &Backend) -> anyhow::Result<()> {
+        let file = File::new()?;
+        if child::role().is_none() && !backend.is_embedded() {
+            prepare(&file.url(), u64::MAX / 4).await?;
+        }
+        killed_at_every_step(backend, Some(&file.url())).await
+    }
+}
+
+#[test]
+fn killed_at_every_step_on_postgres_too() -> anyhow::Result<()> {
+    redstart_testkit::run(
+        redstart_testkit::BackendKind::Redis,
+        "caching::write_behind::killed_at_every_step_on_postgres_too",
+        async |backend| {
+            if child::role().is_some() {
+                return killed_at_every_step(backend, None).await;
+            }
+            let postgres = Postgres::start().await?;
+            prepare(&postgres.url(), u64::MAX / 4).await?;
+            killed_at_every_step(backend, Some(&postgres.url())).await
+        },
+    )
+}

@@ -1,0 +1,3 @@
+//! Places.
+
+mod places;

@@ -1,0 +1,381 @@
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{
+    Store,
+    membership::{
+        Bloom,
+        bloom::{Mode, Scaling},
+    },
+    store::Optional,
+};
+use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
+
+fn names(prefix: &str, range: std::ops::Range<u64>) -> Vec<String> {
+    range.map(|n| format!("{prefix}-{n}")).collect()
+}
+
+/// Debug builds on a busy machine take their time for thousands of elements.
+async fn connect(url: &str) -> redstart::Result<Store> {
+    let builder = Store::builder(url).deadline(Duration::from_secs(30));
+    builder.connect().await
+}
+
+/// The modes that this backend has.
+async fn modes(store: &Store) -> anyhow::Result<Vec<Mode>> {
+    let mut modes = vec![Mode::Bitmap];
+    if store.capabilities().await?.has(Optional::Bloom) {
+        modes.push(Mode::Native);
+    }
+    Ok(modes)
+}
+
+async fn add_all(filter: &Bloom, elements: &[String]) -> anyhow::Result<()> {
+    for chunk in elements.chunks(5000) {
+        filter.add_many(chunk).await?;
+    }
+    Ok(())
+}
+
+async fn missing(filter: &Bloom, elements: &[String]) -> anyhow::Result<usize> {
+    let mut missing = 0;
+    for chunk in elements.chunks(5000) {
+        let found = filter.contains_many(chunk).await?;
+        missing += found.iter().filter(|found| !**found).count();
+    }
+    Ok(missing)
+}
+
+matrix! {
+    async fn the_observed_error_is_the_configured_one(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let (n, questions) = (scale(1000, "BLOOM_STORED"), scale(4_000, "BLOOM_ASKED"));
+        for mode in modes(&store).await? {
+            for (p, scaling) in [(1e-2, Scaling::Fixed), (1e-3, Scaling::Fixed), (1e-2, Scaling::Grow)] {
+                let name = format!("{mode:?}-{p}-{scaling:?}");
+                let filter = Bloom::builder(&store, backend.namespace(), &name)
+                    .capacity(n).error_rate(p).mode(mode).scaling(scaling).open().await?;
+                let elements = names("in", 0..n);
+                add_all(&filter, &elements).await?;
+                assert_eq!(missing(&filter, &elements).await?, 0);
+                let strangers = names("out", 0..questions);
+                let wrong = (strangers.len() - missing(&filter, &strangers).await?) as f64;
+                let expected = questions as f64 * p;
+                let bound = 1.1 * expected + 4.0 * expected.sqrt() + 1.0;
+                assert!(wrong <= bound, "{name}: {wrong} wrong of {questions}");
+
+                let stats = filter.stats().await?;
+                assert_eq!(stats.mode, mode);
+                assert!(stats.elements as f64 >= n as f64 * (1.0 - 2.0 * p) && stats.elements <= n, "{stats:?}");
+                assert!(stats.fill > 0.2 && stats.fill < 0.56, "{stats:?}");
+                assert!(stats.estimated_error <= 1.1 * p, "{stats:?}");
+                let theory = (1.0 / p).ln() / std::f64::consts::LN_2.powi(2);
+                if mode == Mode::Bitmap && scaling == Scaling::Fixed {
+                    assert!(stats.bits_per_element <= 1.05 * theory, "{stats:?}");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    async fn new_elements_are_told_from_known_ones(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        for mode in modes(&store).await? {
+            let filter = Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
+                .capacity(1000).error_rate(1e-6).mode(mode).open().await?;
+            assert_eq!(filter.contains_many(&["a", "b"]).await?, [false, false]);
+            assert_eq!(filter.add_many(&["a", "b", "a"]).await?, [true, true, false]);
+            assert!(!filter.add("a").await? && filter.add(b"\0\xff").await?);
+            assert_eq!(filter.contains_many(&["a", "b", "c"]).await?, [true, true, false]);
+            assert!(filter.add_many(&Vec::<String>::new()).await?.is_empty());
+            filter.delete().await?;
+        }
+        assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
+        Ok(())
+    }
+
+    async fn a_large_filter_is_spread_over_keys_and_slots(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let n = scale(6_000, "BLOOM_SPREAD");
+        let filter = Bloom::builder(&store, backend.namespace(), "f")
+            .capacity(n).error_rate(0.01).mode(Mode::Bitmap).key_bytes(1024).open().await?;
+        let elements = names("in", 0..n);
+        add_all(&filter, &elements).await?;
+        assert_eq!(missing(&filter, &elements).await?, 0);
+        let strangers = names("out", 0..n);
+        let wrong = strangers.len() - missing(&filter, &strangers).await?;
+        // Partitions are not equally full, which costs a little.
+        assert!((wrong as f64) < 0.013 * n as f64 + 10.0, "{wrong} of {n}");
+        let stats = filter.stats().await?;
+        let keys: Vec<String> = store.scan(&format!("{}:bloom:*:0", backend.namespace())).await?;
+        assert_eq!(keys.len(), stats.partitions as usize);
+        assert!(stats.partitions >= 7, "{stats:?}");
+        let slots: std::collections::HashSet<u16> = keys.iter().map(|key| redstart::key::slot(key.as_bytes())).collect();
+        assert!(slots.len() > keys.len() / 2);
+        for key in keys {
+            assert!(store.query::<u64>(redis::cmd("STRLEN").arg(key)).await? <= 1024);
+        }
+        Ok(())
+    }
+
+    async fn a_growing_filter_keeps_its_error_far_past_its_capacity(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let n = scale(1500, "BLOOM_GROWN");
+        for mode in modes(&store).await? {
+            let open = || Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
+                .capacity(100).error_rate(0.02).mode(mode).scaling(Scaling::Grow).open();
+            let filter = open().await?;
+            let elements = names("in", 0..n);
+            add_all(&filter, &elements).await?;
+            assert_eq!(missing(&filter, &elements).await?, 0);
+            // Another process does not know of the layers yet.
+            let fresh = open().await?;
+            assert_eq!(missing(&fresh, &elements).await?, 0);
+            let strangers = names("out", 0..n);
+            let wrong = strangers.len() - missing(&fresh, &strangers).await?;
+            assert!((wrong as f64) <= 0.022 * n as f64 + 4.0 * (0.02 * n as f64).sqrt(), "{wrong} of {n}");
+            assert!(fresh.stats().await?.estimated_error <= 0.022);
+        }
+        Ok(())
+    }
+
+    async fn concurrent_adds_growth_and_rebuilds_lose_no_element(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        for mode in modes(&store).await? {
+            let name = format!("{mode:?}");
+            let open = || Bloom::builder(&store, backend.namespace(), &name)
+                .capacity(300).error_rate(0.01).mode(mode).scaling(Scaling::Grow).key_bytes(4096).open();
+            open().await?;
+            // The application's database, written first, and what is known to be in the filter.
+            let (source, known): (Arc<added::Log>, Arc<added::Log>) = Default::default();
+            let stop = Arc::new(AtomicBool::new(false));
+            let asked = Arc::new(AtomicU64::new(0));
+            let mut tasks = tokio::task::JoinSet::new();
+            for task in 0..3u64 {
+                let (filter, source, known, stop, asked) = (
+                    Bloom::builder(&store, backend.namespace(), &name).open().await?,
+                    source.clone(), known.clone(), stop.clone(), asked.clone(),
+                );
+                tasks.spawn(async move {
+                    let mut n = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let new: Vec<String> = (0..5).map(|i| format!("{task}-{n}-{i}")).collect();
+                        source.extend(new.clone());
+                        filter.add_many(&new).await?;
+                        known.extend(new);
+                        n += 1;
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                        let sample = known.sample(20);
+                        let found = filter.contains_many(&sample).await?;
+                        asked.fetch_add(found.len() as u64, Ordering::Relaxed);
+                        for (element, found) in sample.iter().zip(found) {
+                            anyhow::ensure!(found, "{element} was added and is not found");
+                        }
+                    }
+                    anyhow::Ok(())
+                });
+            }
+            let filter = Bloom::builder(&store, backend.namespace(), &name).open().await?;
+            for round in 0..scale(4, "BLOOM_REBUILDS") {
+                let rebuild = filter.rebuild(4000 + 1000 * round, 0.01).await?;
+                rebuild.add_many(&source.all()).await?;
+                match round % 4 {
+                    2 => rebuild.abandon().await?,
+                    // Its process died: the next one takes over.
+                    3 => drop(rebuild),
+                    _ => rebuild.finish().await?,
+                }
+                let before = asked.load(Ordering::Relaxed);
+                anyhow::ensure!(eventually(Duration::from_secs(30), async || {
+                    asked.load(Ordering::Relaxed) > before + 100
+                }).await);
+            }
+            let rebuild = filter.rebuild(9000, 0.01).await?;
+            rebuild.add_many(&source.all()).await?;
+            rebuild.finish().await?;
+            stop.store(true, Ordering::Relaxed);
+            while let Some(ended) = tasks.join_next().await {
+                ended??;
+            }
+            assert!(asked.load(Ordering::Relaxed) > 100);
+            assert_eq!(missing(&filter, &known.all()).await?, 0);
+            assert_eq!(missing(&open_any(&store, backend, &name).await?, &known.all()).await?, 0);
+        }
+        Ok(())
+    }
+
+    async fn a_rebuild_forgets_what_its_source_does_not_have(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        for mode in modes(&store).await? {
+            let filter = Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
+                .capacity(1000).error_rate(1e-6).mode(mode).open().await?;
+            filter.add_many(&["stays", "leaves"]).await?;
+            let first = filter.rebuild(2000, 1e-6).await?;
+            filter.add("later").await?;
+            // A second rebuild takes over, and the first cannot finish any more.
+            let second = filter.rebuild(3000, 1e-6).await?;
+            assert!(first.add_many(&["x"]).await.unwrap_err().is_config());
+            assert!(first.finish().await.unwrap_err().is_config());
+            second.add_many(&["stays", "later"]).await?;
+            assert_eq!(filter.contains_many(&["stays", "leaves", "later"]).await?, [true, true, true]);
+            second.finish().await?;
+            assert_eq!(filter.contains_many(&["stays", "leaves", "later"]).await?, [true, false, true]);
+            // The old generation left nothing but a small note with an end.
+            let mut freed = 0;
+            for key in store.scan(&format!("{}:bloom:{{{mode:?}/*", backend.namespace())).await? {
+                let ttl: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+                if ttl > 0 {
+                    freed += 1;
+                    assert_eq!(store.query::<u64>(redis::cmd("STRLEN").arg(&key)).await?, 46);
+                }
+            }
+            assert_eq!(freed, 1);
+            // Whoever opened with the old capacity is refused, with the new one or none it opens.
+            let reopen = |capacity| Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
+                .capacity(capacity).error_rate(1e-6).open();
+            assert!(reopen(1000).await.unwrap_err().is_config());
+            assert!(reopen(3000).await?.contains("later").await?);
+        }
+        Ok(())
+    }
+
+    async fn a_filter_of_another_configuration_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let builder = |capacity| Bloom::builder(&store, backend.namespace(), "f").capacity(capacity);
+        for mode in modes(&store).await? {
+            let filter = builder(1000).error_rate(0.01).mode(mode).open().await?;
+            filter.add("a").await?;
+            assert!(builder(1000).error_rate(0.01).open().await?.contains("a").await?);
+            for other in [
+                builder(1001).error_rate(0.01),
+                builder(1000).error_rate(0.02),
+                builder(1000).error_rate(0.01).scaling(Scaling::Grow),
+            ] {
+                assert!(other.open().await.unwrap_err().is_config());
+            }
+            let flipped = if mode == Mode::Bitmap { Mode::Native } else { Mode::Bitmap };
+            assert!(builder(1000).error_rate(0.01).mode(flipped).open().await.unwrap_err().is_config());
+
+            // Made anew by somebody else: another seed, so the bits of the one mean nothing to the other.
+            let stale = filter.clone();
+            filter.delete().await?;
+            assert!(stale.contains("a").await.unwrap_err().is_config());
+            let anew = builder(1000).error_rate(0.01).mode(mode).open().await?;
+            anew.add("b").await?;
+            assert_eq!(stale.contains_many(&["a", "b"]).await?, [false, true]);
+
+            // A partition that was evicted or overwritten.
+            let names = store.scan(&format!("{}:bloom:{{f/*", backend.namespace())).await?;
+            for name in &names {
+                store.query::<()>(redis::cmd("DEL").arg(name)).await?;
+                assert!(anew.contains("b").await.unwrap_err().is_config());
+            }
+            store.query::<()>(redis::cmd("SET").arg(&names[0]).arg("x".repeat(2000))).await?;
+            assert!(anew.contains("b").await.unwrap_err().is_config());
+            assert!(anew.add("b").await.unwrap_err().is_config());
+            anew.delete().await?;
+        }
+        Ok(())
+    }
+
+    async fn a_lost_layer_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let open = || Bloom::builder(&store, backend.namespace(), "f")
+            .capacity(50).mode(Mode::Bitmap).scaling(Scaling::Grow).open();
+        let filter = open().await?;
+        add_all(&filter, &names("in", 0..400)).await?;
+        let mut layers = store.scan(&format!("{}:bloom:{{f/*", backend.namespace())).await?;
+        assert!(layers.len() >= 3, "{layers:?}");
+        layers.sort();
+        let last = layers.pop().expect("a layer");
+        store.query::<()>(redis::cmd("DEL").arg(last)).await?;
+        assert!(filter.contains("in-399").await.unwrap_err().is_config());
+        assert!(open().await?.contains("in-399").await.unwrap_err().is_config());
+        Ok(())
+    }
+
+    async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let builder = || Bloom::builder(&store, backend.namespace(), "f");
+        for capacity in [0, Bloom::MAX_CAPACITY + 1] {
+            assert!(builder().capacity(capacity).open().await.unwrap_err().is_config());
+        }
+        for rate in [0.0, 1.0, 1.5, -0.1, 1e-12, f64::NAN, f64::INFINITY] {
+            assert!(builder().capacity(10).error_rate(rate).open().await.unwrap_err().is_config(), "{rate}");
+        }
+        assert!(builder().capacity(10).key_bytes(10).open().await.unwrap_err().is_config());
+        assert!(builder().capacity(4_000_000_000).key_bytes(1024).open().await.unwrap_err().is_config());
+        assert!(builder().open().await.unwrap_err().is_config());
+        assert!(Bloom::builder(&store, "a b", "f").capacity(10).open().await.unwrap_err().is_config());
+        if !store.capabilities().await?.has(Optional::Bloom) {
+            assert!(builder().capacity(10).mode(Mode::Native).open().await.unwrap_err().is_config());
+        }
+        assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
+        let filter = builder().capacity(10).open().await?;
+        assert!(filter.add("").await.unwrap_err().is_config());
+        assert!(filter.contains(vec![0; Bloom::MAX_ELEMENT + 1]).await.unwrap_err().is_config());
+        assert!(filter.add_many(&["a", ""]).await.unwrap_err().is_config());
+        assert!(!filter.contains("a").await?);
+        assert!(filter.rebuild(0, 0.1).await.unwrap_err().is_config());
+        Ok(())
+    }
+}
+
+async fn open_any(store: &Store, backend: &Backend, name: &str) -> anyhow::Result<Bloom> {
+    Ok(Bloom::builder(store, backend.namespace(), name)
+        .open()
+        .await?)
+}
+
+/// What all tasks know to have been added.
+mod added {
+    use std::sync::Mutex;
+
+    use rand::RngExt as _;
+
+    #[derive(Default)]
+    pub(crate) struct Log(Mutex<Vec<String>>);
+
+    impl Log {
+        pub(crate) fn extend(&self, elements: Vec<String>) {
+            self.0.lock().expect("no panic").extend(elements);
+        }
+
+        pub(crate) fn all(&self) -> Vec<String> {
+            self.0.lock().expect("no panic").clone()
+        }
+
+        pub(crate) fn sample(&self, n: usize) -> Vec<String> {
+            let all = self.0.lock().expect("no panic");
+            let mut rng = rand::rng();
+            (0..n)
+                .map(|_| all[rng.random_range(0..all.len())].clone())
+                .collect()
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_elements_are_one_call_to_each_partition() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = connect(&server.url()).await?;
+    let filter = Bloom::builder(&store, "app", "f")
+        .capacity(1000)
+        .mode(Mode::Bitmap)
+        .open()
+        .await?;
+    let elements = names("in", 0..1000);
+    filter.add_many(&elements).await?;
+    filter.contains_many(&elements).await?;
+    let tap = MonitorTap::start(&server).await?;
+    filter.add_many(&elements).await?;
+    filter.contains_many(&elements).await?;
+    let calls = tap.round_trips("app:bloom").await?;
+    assert_eq!(calls.len(), 2, "{:?}", calls.len());
+    Ok(())
+}

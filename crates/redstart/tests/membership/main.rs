@@ -1,0 +1,3 @@
+//! Bloom filters.
+
+mod bloom;

@@ -1,0 +1,453 @@
+//! The circuit breaker, over instances, processes and a store that goes away.
+
+use std::time::Duration;
+
+use redstart::{
+    Store,
+    resilience::breaker::{Admission, Admitted, Breaker, Builder, CallError, State, Window},
+};
+use redstart_testkit::{
+    Backend, Child, Kind, MonitorTap, Server, child, eventually, matrix, scale,
+};
+
+const LONG: Duration = Duration::from_secs(3600);
+const SOON: Duration = Duration::from_secs(30);
+
+/// An instance of the breaker that hears of changes by messages alone.
+fn instance(store: &Store, backend: &Backend) -> Builder {
+    Breaker::new(store, backend.namespace(), "payments")
+        .window(Window::Count(20))
+        .min_calls(4)
+        .open_for(Duration::from_millis(150))
+        .refresh(LONG)
+}
+
+async fn fail(breaker: &Breaker, times: usize) {
+    for _ in 0..times {
+        let result: Result<(), _> = breaker.call(async || Err("down")).await;
+        assert!(result.is_err());
+    }
+}
+
+async fn succeed(breaker: &Breaker, times: usize) {
+    for _ in 0..times {
+        breaker.call(async || Ok::<_, &str>(())).await.unwrap();
+    }
+}
+
+async fn turns(breaker: &Breaker, state: State) -> bool {
+    eventually(SOON, async || breaker.state() == state).await
+}
+
+async fn probe(breaker: &Breaker) -> Option<Admission> {
+    match breaker.try_admit().await {
+        Admitted::Yes(admission) if admission.is_probe() => Some(admission),
+        _ => None,
+    }
+}
+
+/// Waits until the time of open is over and a probe is let through.
+async fn first_probe(breaker: &Breaker) -> Admission {
+    let mut found = None;
+    let came = eventually(SOON, async || {
+        found = probe(breaker).await;
+        found.is_some()
+    });
+    assert!(came.await, "no probe was let through");
+    found.unwrap()
+}
+
+matrix! {
+    async fn failures_open_it_for_all_and_probes_close_it_for_all(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let one = instance(&store, backend).probes(2).build().await?;
+        let two = instance(&store, backend).probes(2).build().await?;
+        succeed(&one, 3).await;
+        fail(&one, 3).await;
+        // Half of six: the report goes out by itself, and the other hears of it.
+        assert!(turns(&one, State::Open).await);
+        assert!(turns(&two, State::Open).await);
+        let refused = two.call(async || Ok::<_, &str>(())).await;
+        match refused {
+            Err(CallError::Open { retry_after }) => assert!(retry_after <= Duration::from_millis(150)),
+            // The machine was so slow that it is being probed already.
+            other => assert!(other.is_ok(), "{other:?}"),
+        }
+        // A probe that fails opens it again; as many as were asked for close it.
+        let bad = first_probe(&one).await;
+        bad.failed().await;
+        assert!(turns(&two, State::Open).await);
+        let good = first_probe(&two).await;
+        good.succeeded().await;
+        assert_ne!(two.state(), State::Closed);
+        first_probe(&one).await.succeeded().await;
+        assert!(turns(&one, State::Closed).await);
+        assert!(turns(&two, State::Closed).await);
+        // Old trouble is forgotten.
+        fail(&two, 1).await;
+        two.flush().await?;
+        assert_eq!(two.state(), State::Closed);
+        Ok(())
+    }
+
+    async fn one_bad_instance_does_not_open_it(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for window in [Window::Count(20), Window::Time(LONG)] {
+            let build = |name: &str| {
+                Breaker::new(&store, backend.namespace(), &format!("{window:?}"))
+                    .window(window)
+                    .min_calls(4)
+                    .distinct_instances(2)
+                    .instance(name)
+                    .refresh(LONG)
+                    .open_for(LONG)
+                    .build()
+            };
+            let (bad, good) = (build("bad").await?, build("good").await?);
+            fail(&bad, 30).await;
+            bad.flush().await?;
+            succeed(&good, 2).await;
+            good.flush().await?;
+            assert_eq!((bad.state(), good.state()), (State::Closed, State::Closed));
+            // A second machine sees it, too.
+            fail(&good, 1).await;
+            good.flush().await?;
+            assert!(turns(&good, State::Open).await, "{window:?}");
+            assert!(turns(&bad, State::Open).await, "{window:?}");
+        }
+        Ok(())
+    }
+
+    async fn slow_calls_open_it_and_a_slow_probe_has_failed(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let breaker = instance(&store, backend)
+            .slow_calls(Duration::from_millis(20), 0.5)
+            .min_calls(2)
+            .build()
+            .await?;
+        for _ in 0..2 {
+            let Admitted::Yes(admission) = breaker.try_admit().await else { panic!() };
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            admission.succeeded().await;
+        }
+        assert!(turns(&breaker, State::Open).await);
+        let slow = first_probe(&breaker).await;
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        slow.succeeded().await;
+        assert_eq!(breaker.state(), State::Open);
+        Ok(())
+    }
+
+    async fn what_is_not_a_failure_and_what_is_too_old_do_not_count(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let span = Duration::from_millis(400);
+        let breaker = instance(&store, backend).window(Window::Time(span)).open_for(LONG).build().await?;
+        for _ in 0..20 {
+            let result: Result<(), _> = breaker.call_if(async || Err("not found"), |_| false).await;
+            assert_eq!(result, Err(CallError::Failed("not found")));
+        }
+        breaker.flush().await?;
+        assert_eq!(breaker.state(), State::Closed);
+        // Abandoned calls count neither way.
+        for _ in 0..20 {
+            drop(breaker.try_admit().await);
+        }
+        let pass = async || {
+            match backend.is_embedded() {
+                true => store.advance(span * 11 / 10).unwrap(),
+                false => tokio::time::sleep(span * 11 / 10).await,
+            }
+        };
+        pass().await;
+        fail(&breaker, 3).await;
+        breaker.flush().await?;
+        pass().await;
+        // Three and three, but never four in the window.
+        fail(&breaker, 3).await;
+        breaker.flush().await?;
+        assert_eq!(breaker.state(), State::Closed);
+        Ok(())
+    }
+
+    async fn results_of_an_older_generation_are_dropped(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let breaker = instance(&store, backend).probes(1).build().await?;
+        let mut old = Vec::new();
+        for _ in 0..20 {
+            let Admitted::Yes(admission) = breaker.try_admit().await else { panic!() };
+            old.push(admission);
+        }
+        fail(&breaker, 4).await;
+        assert!(turns(&breaker, State::Open).await);
+        let late = first_probe(&breaker).await;
+        // A result of the closed time says nothing about the probe's.
+        old.pop().unwrap().failed().await;
+        late.succeeded().await;
+        assert!(turns(&breaker, State::Closed).await);
+        for admission in old {
+            admission.failed().await;
+        }
+        breaker.flush().await?;
+        assert_eq!(breaker.state(), State::Closed);
+        Ok(())
+    }
+
+    async fn at_most_k_probes_are_on_their_way_over_all_instances(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let lease = Duration::from_millis(600);
+        let mut instances = Vec::new();
+        for _ in 0..4 {
+            instances.push(instance(&store, backend).probe_lease(lease).open_for(Duration::from_millis(50)).build().await?);
+        }
+        fail(&instances[0], 4).await;
+        for breaker in &instances {
+            assert!(turns(breaker, State::Open).await);
+        }
+        drop(first_probe(&instances[0]).await);
+        store.settle().await;
+        // 200 clients at once.
+        let clients = instances.iter().flat_map(|breaker| (0..50).map(move |_| probe(breaker)));
+        let mut probes: Vec<Admission> = futures_util::future::join_all(clients).await.into_iter().flatten().collect();
+        assert!(probes.len() <= 3, "{} probes at once", probes.len());
+        let full = eventually(SOON, async || {
+            for breaker in &instances {
+                probes.extend(probe(breaker).await);
+            }
+            assert!(probes.len() <= 3);
+            probes.len() == 3
+        });
+        assert!(full.await);
+        // One that is dropped frees its place.
+        drop(probes.pop());
+        store.settle().await;
+        probes.push(first_probe(&instances[3]).await);
+        // One that is never heard of again does so when its lease ends, and its result then counts no more.
+        let lost = probes.pop().unwrap();
+        drop(probes);
+        store.settle().await;
+        let mut held = Vec::new();
+        let freed = eventually(SOON, async || {
+            held.clear();
+            store.settle().await;
+            for breaker in &instances[..3] {
+                held.extend(probe(breaker).await);
+            }
+            held.len() == 3
+        });
+        assert!(freed.await, "the place of a lost probe stayed taken");
+        lost.failed().await;
+        assert_eq!(instances[1].state(), State::HalfOpen);
+        for probe in held {
+            probe.succeeded().await;
+        }
+        assert!(turns(&instances[2], State::Closed).await);
+        Ok(())
+    }
+
+    async fn clients_of_four_processes_make_three_probes_at_once_at_most(backend: &Backend) -> anyhow::Result<()> {
+        let clients = scale(50, "BREAKER_CLIENTS");
+        let rounds = scale(3, "BREAKER_ROUNDS");
+        let lease = Duration::from_millis(700);
+        let build = async |store: &Store| instance(store, backend).probe_lease(lease).refresh(Duration::from_millis(200)).build().await;
+        let key = redstart::key::Keys::new(backend.namespace(), "test")?.entity("out")?;
+        let key = key.key();
+        if let Some(role) = child::role() {
+            let store = Store::connect(backend.url()).await?;
+            let breaker = build(&store).await?;
+            if role == "dies" {
+                // Takes a place and is killed with it.
+                std::mem::forget(first_probe(&breaker).await);
+                child::say("probing");
+                child::hear();
+                return Ok(());
+            }
+            child::say("ready");
+            child::hear();
+            child::say(storm(&store, &breaker, key, clients).await?);
+            return Ok(());
+        }
+        let store = Store::connect(backend.url()).await?;
+        let breaker = build(&store).await?;
+        if backend.is_embedded() {
+            fail(&breaker, 4).await;
+            assert!(turns(&breaker, State::Open).await);
+            let most = storm(&store, &breaker, key, clients * 4).await?;
+            assert!((1..=3).contains(&most), "{most} at once");
+            return Ok(());
+        }
+        for _ in 0..rounds {
+            let mut children = Vec::new();
+            for _ in 0..4 {
+                children.push(Child::of(backend.test()).namespace(backend.namespace()).spawn()?);
+            }
+            for child in &mut children {
+                assert_eq!(child.line().await?, "ready");
+            }
+            fail(&breaker, 4).await;
+            assert!(turns(&breaker, State::Open).await);
+            for child in &mut children {
+                child.tell("go")?;
+            }
+            let mut most = 0;
+            for child in &mut children {
+                most = most.max(child.line().await?.parse::<i64>()?);
+            }
+            assert!((1..=3).contains(&most), "{most} at once");
+            assert!(turns(&breaker, State::Closed).await);
+        }
+        // A killed probe's place is free again when its lease ends.
+        fail(&breaker, 4).await;
+        assert!(turns(&breaker, State::Open).await);
+        let mut killed = Vec::new();
+        for _ in 0..3 {
+            let mut child = Child::of(backend.test()).role("dies").namespace(backend.namespace()).spawn()?;
+            assert_eq!(child.line().await?, "probing");
+            killed.push(child);
+        }
+        for child in &mut killed {
+            child.kill9();
+        }
+        drop(first_probe(&breaker).await);
+        Ok(())
+    }
+}
+
+/// Clients that call until the circuit is closed; the most probes that were seen at work at once.
+async fn storm(
+    store: &Store,
+    breaker: &Breaker,
+    key: &redstart::key::Key,
+    clients: u64,
+) -> anyhow::Result<i64> {
+    let client = async || -> anyhow::Result<i64> {
+        let mut most = 0;
+        let began = tokio::time::Instant::now();
+        while began.elapsed() < SOON {
+            match breaker.try_admit().await {
+                Admitted::Yes(admission) if admission.is_probe() => {
+                    // Counted down before the place is given up, so the count is never above the truth.
+                    let now: i64 = store.query(redis::cmd("INCR").arg(key)).await?;
+                    most = most.max(now);
+                    tokio::time::sleep(Duration::from_millis(5)).await;
+                    store.query::<()>(redis::cmd("DECR").arg(key)).await?;
+                    admission.succeeded().await;
+                }
+                Admitted::Yes(_) => return Ok(most),
+                Admitted::No { retry_after } => {
+                    tokio::time::sleep(retry_after.min(Duration::from_millis(20))).await;
+                }
+            }
+        }
+        anyhow::bail!("the circuit did not close")
+    };
+    let most = futures_util::future::try_join_all((0..clients).map(|_| client())).await?;
+    // Who made no probe saw none; somebody did.
+    Ok(most.into_iter().max().unwrap_or(0).max(1))
+}
+
+#[tokio::test]
+async fn closed_calls_make_no_round_trip() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let breaker = Breaker::new(&store, "quiet", "payments")
+        .refresh(LONG)
+        .build()
+        .await?;
+    let tap = MonitorTap::start(&server).await?;
+    let began = tokio::time::Instant::now();
+    succeed(&breaker, 2000).await;
+    let seconds = began.elapsed().as_secs();
+    let seen = tap.round_trips("quiet").await?;
+    // Only the background's reports, at most one a second, and its first look.
+    assert!(
+        seen.len() as u64 <= seconds + 4,
+        "{} round trips in {seconds} s: {seen:?}",
+        seen.len()
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn without_the_store_it_breaks_by_itself_and_comes_back() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await?;
+    let build = |name: &str| {
+        Breaker::new(&store, "alone", name)
+            .window(Window::Count(10))
+            .min_calls(4)
+            .open_for(Duration::from_millis(300))
+            .probes(1)
+            .build()
+    };
+    let breaker = build("payments").await?;
+    succeed(&breaker, 2).await;
+    server.kill9();
+    // Nobody answers reports; calls go on, and failures open the local circuit.
+    assert!(
+        eventually(SOON, async || {
+            let _: Result<(), _> = breaker.call(async || Err("down")).await;
+            breaker.state() == State::Open
+        })
+        .await
+    );
+    // It is probed and closed without the store.
+    assert!(
+        eventually(SOON, async || {
+            breaker.call(async || Ok::<_, &str>(())).await.is_ok()
+                && breaker.state() == State::Closed
+        })
+        .await
+    );
+    // Made while the store is down, it starts closed.
+    let born = build("mail").await?;
+    succeed(&born, 3).await;
+
+    server.restart().await?;
+    // The shared circuit is in force again: what one instance sees, another does.
+    let other = build("payments").await?;
+    assert!(
+        eventually(SOON, async || {
+            let _: Result<(), _> = breaker.call(async || Err("down")).await;
+            other.state() == State::Open
+        })
+        .await
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn bad_input_is_refused_before_the_network() -> anyhow::Result<()> {
+    let store = Store::builder("redis://127.0.0.1:1")
+        .lazy()
+        .connect()
+        .await?;
+    let new = || Breaker::new(&store, "a", "b");
+    let bad = [
+        Breaker::new(&store, "", "b"),
+        Breaker::new(&store, "a", ""),
+        new().window(Window::Count(0)),
+        new().window(Window::Count(5)).min_calls(6),
+        new().window(Window::Count(1_000_000)),
+        new().window(Window::Time(Duration::ZERO)),
+        new().failure_rate(0.0),
+        new().failure_rate(1.1),
+        new().failure_rate(f64::NAN),
+        new().slow_calls(Duration::ZERO, 0.5),
+        new().slow_calls(SOON, -1.0),
+        new().min_calls(0),
+        new().open_for(Duration::ZERO),
+        new().probes(0),
+        new().probe_lease(Duration::ZERO),
+        new().distinct_instances(0),
+        new().instance(""),
+        new().refresh(Duration::ZERO),
+    ];
+    for builder in bad {
+        let text = format!("{builder:?}");
+        assert!(builder.build().await.unwrap_err().is_config(), "{text}");
+    }
+    Ok(())
+}

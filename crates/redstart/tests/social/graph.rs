@@ -1,0 +1,400 @@
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
+
+use proptest::prelude::*;
+use redstart::{
+    Store,
+    social::{
+        Graph,
+        graph::{Cursor, Followed, Page},
+    },
+};
+use redstart_testkit::{Backend, Cluster, Kind, matrix, scale};
+
+/// The graph as two sets.
+#[derive(Clone, Debug, Default)]
+struct Model {
+    follows: BTreeSet<(String, String)>,
+    blocks: BTreeSet<(String, String)>,
+}
+
+impl Model {
+    fn follow(&mut self, a: &str, b: &str) -> Followed {
+        let (ab, ba) = (pair(a, b), pair(b, a));
+        if self.blocks.contains(&ab) || self.blocks.contains(&ba) {
+            Followed::Blocked
+        } else if self.follows.insert(ab) {
+            Followed::New
+        } else {
+            Followed::Already
+        }
+    }
+
+    fn block(&mut self, a: &str, b: &str) -> bool {
+        self.follows.remove(&pair(a, b));
+        self.follows.remove(&pair(b, a));
+        self.blocks.insert(pair(a, b))
+    }
+
+    fn following(&self, a: &str) -> BTreeSet<String> {
+        self.follows
+            .iter()
+            .filter(|(from, _)| from == a)
+            .map(|(_, to)| to.clone())
+            .collect()
+    }
+
+    fn followers(&self, b: &str) -> BTreeSet<String> {
+        self.follows
+            .iter()
+            .filter(|(_, to)| to == b)
+            .map(|(from, _)| from.clone())
+            .collect()
+    }
+
+    /// Brute force: everybody, with those that one follows and that follow them.
+    fn suggestions(&self, me: &str) -> Vec<(String, Vec<String>)> {
+        let friends = self.following(me);
+        let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (from, to) in &self.follows {
+            let left_out = to == me || friends.contains(to) || self.blocks.contains(&pair(me, to));
+            if friends.contains(from) && !left_out {
+                found.entry(to.clone()).or_default().push(from.clone());
+            }
+        }
+        let mut all: Vec<_> = found.into_iter().collect();
+        all.sort_by(|a, b| b.1.len().cmp(&a.1.len()).then(a.0.cmp(&b.0)));
+        all
+    }
+}
+
+fn pair(a: &str, b: &str) -> (String, String) {
+    (a.to_owned(), b.to_owned())
+}
+
+/// Reads all pages of a list.
+async fn whole(
+    mut read: impl AsyncFnMut(Option<Cursor>) -> redstart::Result<Page>,
+) -> anyhow::Result<Vec<String>> {
+    let (mut all, mut from) = (Vec::new(), None);
+    loop {
+        let page = read(from).await?;
+        all.extend(page.edges.into_iter().map(|edge| edge.account));
+        match page.next {
+            Some(next) => from = Some(Cursor::from_text(next.as_str())),
+            None => return Ok(all),
+        }
+    }
+}
+
+async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
+    Ok(
+        whole(async |from| graph.following(account, from.as_ref(), 7).await)
+            .await?
+            .into_iter()
+            .collect(),
+    )
+}
+
+async fn followers(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
+    Ok(
+        whole(async |from| graph.followers(account, from.as_ref(), 7).await)
+            .await?
+            .into_iter()
+            .collect(),
+    )
+}
+
+async fn equals(graph: &Graph, model: &Model, accounts: &[String]) -> anyhow::Result<()> {
+    for account in accounts {
+        assert_eq!(
+            following(graph, account).await?,
+            model.following(account),
+            "{account}"
+        );
+        assert_eq!(
+            followers(graph, account).await?,
+            model.followers(account),
+            "{account}"
+        );
+        let counts = graph.counts(account).await?;
+        assert_eq!(counts.followers as usize, model.followers(account).len());
+        assert_eq!(counts.following as usize, model.following(account).len());
+        let mutuals: BTreeSet<String> =
+            whole(async |from| graph.mutuals(account, from.as_ref(), 2).await)
+                .await?
+                .into_iter()
+                .collect();
+        assert_eq!(
+            mutuals,
+            &model.following(account) & &model.followers(account)
+        );
+        let suggested: Vec<_> = graph
+            .suggestions(account, 5)
+            .await?
+            .into_iter()
+            .map(|suggestion| (suggestion.account, suggestion.common))
+            .collect();
+        let mut expected = model.suggestions(account);
+        expected.truncate(5);
+        assert_eq!(suggested, expected, "{account}");
+    }
+    Ok(())
+}
+
+fn graphs(store: &Store, backend: &Backend) -> anyhow::Result<[Graph; 2]> {
+    Ok([
+        Graph::new(store, backend.namespace(), "one")?,
+        Graph::spread(store, backend.namespace(), "many", 16)?,
+    ])
+}
+
+matrix! {
+    async fn a_random_history_equals_the_model(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let accounts: Vec<String> = (0..12).map(|n| format!("user-{n}")).collect();
+        let steps: Vec<(usize, usize, u8)> = {
+            let mut rng = rand::rng();
+            (0..scale(400, "GRAPH_STEPS"))
+                .map(|_| (rng.random_range(0..12), rng.random_range(0..12), rng.random_range(0..20)))
+                .collect()
+        };
+        for graph in graphs(&store, backend)? {
+            let mut model = Model::default();
+            for (a, b, what) in &steps {
+                if a == b {
+                    continue;
+                }
+                let (a, b) = (accounts[*a].as_str(), accounts[*b].as_str());
+                match what {
+                    0..12 => assert_eq!(graph.follow(a, b).await?, model.follow(a, b)),
+                    12..17 => assert_eq!(graph.unfollow(a, b).await?, model.follows.remove(&pair(a, b))),
+                    17 => assert_eq!(graph.block(a, b).await?, model.block(a, b)),
+                    _ => assert_eq!(graph.unblock(a, b).await?, model.blocks.remove(&pair(a, b))),
+                }
+                assert_eq!(graph.is_following(a, b).await?, model.follows.contains(&pair(a, b)));
+                assert_eq!(graph.is_blocking(a, b).await?, model.blocks.contains(&pair(a, b)));
+            }
+            equals(&graph, &model, &accounts).await?;
+            assert_eq!(graph.repair(Duration::ZERO).await?, 0);
+        }
+        Ok(())
+    }
+
+    async fn a_block_ends_follows_both_ways_and_prevents_new_ones(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for graph in graphs(&store, backend)? {
+            for n in 0..8 {
+                let (a, b) = (format!("a{n}"), format!("b{n}"));
+                graph.follow(&a, &b).await?;
+                graph.follow(&b, &a).await?;
+                assert!(graph.block(&a, &b).await? && !graph.block(&a, &b).await?);
+                assert!(!graph.is_following(&a, &b).await? && !graph.is_following(&b, &a).await?);
+                assert_eq!(graph.counts(&a).await?, graph.counts("nobody").await?);
+                assert_eq!(graph.follow(&a, &b).await?, Followed::Blocked);
+                assert_eq!(graph.follow(&b, &a).await?, Followed::Blocked);
+                assert_eq!(graph.blocked(&a, None, 10).await?.edges[0].account, b);
+                assert!(graph.unblock(&a, &b).await? && !graph.unblock(&a, &b).await?);
+                assert_eq!(graph.follow(&b, &a).await?, Followed::New);
+                assert!(followers(&graph, &a).await?.contains(&b));
+            }
+        }
+        Ok(())
+    }
+
+    async fn crashed_callers_leave_two_sides_that_converge(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let graph = Graph::spread(&store, backend.namespace(), "g", 16)?;
+        let accounts: Vec<String> = (0..8).map(|n| format!("user-{n}")).collect();
+        let (mut repaired, mut round) = (0, 0);
+        let rounds = scale(6, "GRAPH_CRASH_ROUNDS");
+        // Until enough callers have died in the middle for the claim to mean something.
+        while round < rounds || (repaired < 3 && round < 50 * rounds) {
+            round += 1;
+            let mut tasks = tokio::task::JoinSet::new();
+            for _ in 0..6 {
+                let (graph, accounts) = (graph.clone(), accounts.clone());
+                tasks.spawn(async move {
+                    for _ in 0..20 {
+                        let (a, b, what, polls) = {
+                            let mut rng = rand::rng();
+                            (rng.random_range(0..8), rng.random_range(0..8), rng.random_range(0..10), rng.random_range(1..12))
+                        };
+                        if a == b {
+                            continue;
+                        }
+                        let (a, b) = (accounts[a].as_str(), accounts[b].as_str());
+                        let call = async {
+                            match what {
+                                0..6 => drop(graph.follow(a, b).await),
+                                6..8 => drop(graph.unfollow(a, b).await),
+                                8 => drop(graph.block(a, b).await),
+                                _ => drop(graph.unblock(a, b).await),
+                            }
+                        };
+                        crash_after(polls, call).await;
+                    }
+                });
+            }
+            while let Some(ended) = tasks.join_next().await {
+                ended?;
+            }
+            loop {
+                match graph.repair(Duration::ZERO).await? {
+                    0 => break,
+                    n => repaired += n,
+                }
+            }
+            for a in &accounts {
+                for b in accounts.iter().filter(|b| *b != a) {
+                    let (forth, back) = (following(&graph, a).await?.contains(b), followers(&graph, b).await?.contains(a));
+                    assert_eq!(forth, back, "{a} and {b} do not agree");
+                    if graph.is_blocking(a, b).await? {
+                        assert!(!forth && !back && !graph.is_following(b, a).await?, "{a} blocks {b}");
+                    }
+                }
+            }
+        }
+        assert!(repaired >= 3 || backend.is_embedded(), "nobody crashed in the middle");
+        Ok(())
+    }
+
+    async fn pages_are_whole_while_others_come_and_go(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let graph = Graph::new(&store, backend.namespace(), "g")?;
+        let size = scale(300, "GRAPH_FOLLOWERS");
+        for n in 0..size {
+            graph.follow(&format!("fan-{n}"), "star").await?;
+        }
+        let first = graph.followers("star", None, 100).await?;
+        assert_eq!(first.edges[0].account, format!("fan-{}", size - 1));
+        // The one that the page ended with goes, another comes: nothing is skipped or repeated.
+        let last = first.edges.last().expect("a page").account.clone();
+        graph.unfollow(&last, "star").await?;
+        graph.follow("late", "star").await?;
+        let mut all: Vec<String> = first.edges.iter().map(|edge| edge.account.clone()).collect();
+        let mut next = first.next;
+        while let Some(cursor) = next {
+            let page = graph.followers("star", Some(&cursor), 100).await?;
+            all.extend(page.edges.into_iter().map(|edge| edge.account));
+            next = page.next;
+        }
+        let expected: Vec<String> = (0..size).rev().map(|n| format!("fan-{n}")).collect();
+        assert_eq!(all, expected);
+        Ok(())
+    }
+
+    async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for buckets in [0, Graph::MAX_BUCKETS + 1] {
+            assert!(Graph::spread(&store, "x", "g", buckets).unwrap_err().is_config());
+        }
+        assert!(Graph::new(&store, "a b", "g").unwrap_err().is_config());
+        assert!(Graph::new(&store, "x", "").unwrap_err().is_config());
+        let graph = Graph::new(&store, backend.namespace(), "g")?;
+        let long = "x".repeat(Graph::MAX_ACCOUNT + 1);
+        for bad in ["", "a\0b", &long] {
+            assert!(graph.follow("a", bad).await.unwrap_err().is_config());
+            assert!(graph.follow(bad, "a").await.unwrap_err().is_config());
+            assert!(graph.block("a", bad).await.unwrap_err().is_config());
+            assert!(graph.followers(bad, None, 1).await.unwrap_err().is_config());
+            assert!(graph.suggestions(bad, 1).await.unwrap_err().is_config());
+        }
+        assert!(graph.follow("a", "a").await.unwrap_err().is_config());
+        for n in [0, Graph::MAX_PAGE + 1] {
+            assert!(graph.followers("a", None, n).await.unwrap_err().is_config());
+        }
+        for text in ["", "x", "1:", "a:b", ":b"] {
+            let cursor = Cursor::from_text(text);
+            assert!(graph.followers("a", Some(&cursor), 1).await.unwrap_err().is_config());
+        }
+        assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
+        Ok(())
+    }
+}
+
+/// Polls a future so many times and then drops it, as a process that dies does.
+async fn crash_after(polls: u32, call: impl Future<Output = ()>) {
+    let mut call = std::pin::pin!(call);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return std::task::Poll::Ready(());
+        }
+        left -= 1;
+        call.as_mut().poll(cx)
+    })
+    .await;
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    #[test]
+    fn suggestions_equal_a_brute_force_ranking(edges in prop::collection::vec((0u8..15, 0u8..15), 0..120)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        runtime.block_on(async {
+            let store = Store::connect("memory://").await.expect("a store");
+            let graph = Graph::spread(&store, "app", "g", 4).expect("a graph");
+            let mut model = Model::default();
+            for (a, b) in edges.iter().filter(|(a, b)| a != b) {
+                let (a, b) = (format!("u{a}"), format!("u{b}"));
+                assert_eq!(graph.follow(&a, &b).await.expect("a follow"), model.follow(&a, &b));
+            }
+            for n in 0..15 {
+                let me = format!("u{n}");
+                let found: Vec<_> = graph.suggestions(&me, 1000).await.expect("suggestions")
+                    .into_iter().map(|found| (found.account, found.common)).collect();
+                assert_eq!(found, model.suggestions(&me));
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_node_that_dies_between_the_two_sides_is_repaired_when_it_is_back()
+-> anyhow::Result<()> {
+    let cluster = Cluster::builder(Kind::Redis)
+        .masters(3)
+        .replicas(0)
+        .config("appendonly", "yes")
+        .config("appendfsync", "always")
+        .start()
+        .await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let graph = Graph::spread(&store, "app", "g", 48)?;
+    graph.counts("warm").await?;
+    cluster.node(0).kill9();
+    // Some of these find only the follower's side alive.
+    for n in 0..40 {
+        let (a, b) = (format!("a{n}"), format!("b{n}"));
+        let _ = tokio::time::timeout(Duration::from_millis(200), graph.follow(&a, &b)).await;
+    }
+    cluster.node(0).restart().await?;
+    cluster.wait_whole().await?;
+    let mut repaired = 0;
+    redstart_testkit::wait_until(
+        "every intent to be completed",
+        Duration::from_secs(30),
+        async || match graph.repair(Duration::ZERO).await {
+            Ok(0) if repaired > 0 => Some(()),
+            Ok(n) => {
+                repaired += n;
+                None
+            }
+            Err(_) => None,
+        },
+    )
+    .await?;
+    for n in 0..40 {
+        let (a, b) = (format!("a{n}"), format!("b{n}"));
+        assert_eq!(
+            graph.counts(&a).await?.following,
+            graph.counts(&b).await?.followers,
+            "{a} and {b} do not agree"
+        );
+    }
+    Ok(())
+}

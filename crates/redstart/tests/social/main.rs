@@ -1,0 +1,5 @@
+//! The social graph.
+
+#![recursion_limit = "256"]
+
+mod graph;

@@ -1,0 +1,203 @@
+//! Locks at work: a till with one drawer, a holder that overslept, a queue, readers and writers, and a leader.
+//!
+//! ```text
+//! cargo run -p redstart-examples --example locks
+//! cargo run -p redstart-examples --example locks redis://localhost
+//! ```
+
+use std::time::Duration;
+
+use redstart::{
+    Store,
+    locking::{
+        FairMutex, FencedStore, Leader, Mutex, Outcome, Redlock, RwLock, Semaphore, fence::Write,
+    },
+    redis,
+};
+
+const WAIT: Duration = Duration::from_secs(10);
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let store = redstart_examples::store().await?;
+    mutex(&store).await?;
+    fencing(&store).await?;
+    fair(&store).await?;
+    readers_and_writers(&store).await?;
+    semaphore(&store).await?;
+    leader(&store).await?;
+    quorum().await?;
+    // What dropped guards left to do.
+    store.settle().await;
+    Ok(())
+}
+
+/// Ten clerks add to one sum, each by reading and writing it.
+async fn mutex(store: &Store) -> anyhow::Result<()> {
+    let mutex = Mutex::builder(store, "shop", "till").build()?;
+    let mut clerks = tokio::task::JoinSet::new();
+    store
+        .query::<()>(redis::cmd("SET").arg("shop:sum").arg(0))
+        .await?;
+    for _ in 0..10 {
+        let (mutex, store) = (mutex.clone(), store.clone());
+        clerks.spawn(async move {
+            mutex
+                .with(WAIT, |_lease| async move {
+                    let sum: i64 = store.query(redis::cmd("GET").arg("shop:sum")).await?;
+                    tokio::time::sleep(Duration::from_millis(2)).await;
+                    store
+                        .query::<()>(redis::cmd("SET").arg("shop:sum").arg(sum + 1))
+                        .await
+                })
+                .await
+        });
+    }
+    while let Some(clerk) = clerks.join_next().await {
+        match clerk?? {
+            Outcome::Done(done) => done?,
+            other => anyhow::bail!("a clerk did not get the till: {other:?}"),
+        }
+    }
+    let sum: i64 = store.query(redis::cmd("GET").arg("shop:sum")).await?;
+    println!("mutex      ten clerks added one each: {sum}");
+    Ok(())
+}
+
+/// A holder sleeps beyond its lease and writes all the same.
+async fn fencing(store: &Store) -> anyhow::Result<()> {
+    let mutex = Mutex::builder(store, "shop", "order:5001")
+        .ttl(Duration::from_millis(100))
+        .fixed()
+        .build()?;
+    let orders = FencedStore::new(store, "shop")?;
+    let Some(sleeper) = mutex.lock(WAIT).await? else {
+        anyhow::bail!("the order is locked")
+    };
+    // Its lease ends here, and it is told; but suppose that it does not listen.
+    sleeper.lost().await;
+    let Some(next) = mutex.lock(WAIT).await? else {
+        anyhow::bail!("the order is locked")
+    };
+    anyhow::ensure!(orders.set("order:5001", "shipped", next.fence()).await? == Write::Done);
+    let late = orders
+        .set("order:5001", "cancelled", sleeper.fence())
+        .await?;
+    println!(
+        "fencing    token {} after {}: {late:?}",
+        sleeper.fence(),
+        next.fence()
+    );
+    anyhow::ensure!(matches!(late, Write::Stale { .. }));
+    Ok(())
+}
+
+/// Who came first is served first, from whichever process.
+async fn fair(store: &Store) -> anyhow::Result<()> {
+    let desk = FairMutex::builder(store, "shop", "desk").build()?;
+    let Some(open) = desk.lock(WAIT).await? else {
+        anyhow::bail!("the desk is closed")
+    };
+    let (served, mut order) = tokio::sync::mpsc::unbounded_channel();
+    for name in ["ada", "bob", "cay"] {
+        let (desk, served) = (desk.clone(), served.clone());
+        tokio::spawn(async move {
+            if let Ok(Some(guard)) = desk.lock(WAIT).await {
+                let _ = served.send(name);
+                let _ = guard.release().await;
+            }
+        });
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    drop(served);
+    open.release().await?;
+    let mut names = Vec::new();
+    while let Some(name) = order.recv().await {
+        names.push(name);
+    }
+    println!("fair       served in turn: {}", names.join(", "));
+    Ok(())
+}
+
+/// A writer that waits goes before readers that come later.
+async fn readers_and_writers(store: &Store) -> anyhow::Result<()> {
+    let catalogue = RwLock::builder(store, "shop", "catalogue").build()?;
+    let one = catalogue.read(WAIT).await?;
+    let two = catalogue.read(WAIT).await?;
+    let writer = tokio::spawn({
+        let catalogue = catalogue.clone();
+        async move { catalogue.write(WAIT).await }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let late = catalogue.try_read().await?.is_some();
+    drop((one, two));
+    let writer = writer.await??;
+    println!(
+        "rw         a reader beside a waiting writer: {late}; the writer after the readers: {}",
+        writer.is_some()
+    );
+    Ok(())
+}
+
+/// Two printers and three documents.
+async fn semaphore(store: &Store) -> anyhow::Result<()> {
+    let printers = Semaphore::builder(store, "shop", "printers", 2).build()?;
+    let one = printers.try_acquire().await?;
+    let two = printers.try_acquire().await?;
+    let three = printers.try_acquire().await?;
+    println!(
+        "semaphore  first {}, second {}, third {}",
+        one.is_some(),
+        two.is_some(),
+        three.is_some()
+    );
+    Ok(())
+}
+
+/// One node leads; when it resigns the next one does, in a higher term.
+async fn leader(store: &Store) -> anyhow::Result<()> {
+    let one = Leader::builder(store, "shop", "scheduler")
+        .id("node-1")
+        .build()?;
+    let two = Leader::builder(store, "shop", "scheduler")
+        .id("node-2")
+        .build()?;
+    let mut observer = two.observe();
+    let Some(first) = one.campaign(WAIT).await? else {
+        anyhow::bail!("somebody leads")
+    };
+    println!("leader     {:?}", observer.next().await?);
+    let next = tokio::spawn(async move { two.campaign(WAIT).await });
+    first.resign().await?;
+    let Some(second) = next.await?? else {
+        anyhow::bail!("nobody was elected")
+    };
+    loop {
+        // Between the two nobody may have led.
+        if let Some(elected) = observer.next().await? {
+            println!("leader     {elected:?}");
+            break;
+        }
+    }
+    second.resign().await?;
+    Ok(())
+}
+
+/// Three engines stand for three independent servers.
+async fn quorum() -> anyhow::Result<()> {
+    let mut stores = Vec::new();
+    for _ in 0..3 {
+        stores.push(Store::connect("memory://").await?);
+    }
+    let lock = Redlock::builder(stores, "shop", "order:5001").build()?;
+    let Some(guard) = lock.try_lock().await? else {
+        anyhow::bail!("it is taken")
+    };
+    let second = lock.try_lock().await?.is_some();
+    println!(
+        "redlock    token {}; a second holder: {second}",
+        guard.fence()
+    );
+    guard.release().await?;
+    Ok(())
+}
