@@ -30,7 +30,7 @@ async fn main() -> anyhow::Result<()> {
         println!("within {} km of ann:", radius / 1000.0);
         for near in people.nearby("ann", Area::Radius(radius), 10).await? {
             println!(
-                "  {} is less than {} km away",
+                "  {} is at most {} km away",
                 near.member,
                 near.within / 1000.0
             );
