@@ -29,8 +29,8 @@
 //! | `<ns>:cache:{<name>}:lease` | string | the token of whoever loads; lives for the hard load time-out and two deadlines |
 //! | `<ns>:cache:{<name>}:fence` | hash | there while a [write-through](super::write_through) is under way |
 //! | `<ns>:cache:{<name>}:wake` | sharded channel | wakes those who wait |
-//! | `<ns>:cache-tag:{0..15}` | hash | the [tags](super::tags) |
-//! | `<ns>:cache-index:{<tag>}` | set | the keys with a tag, with [`Tags::Index`](super::Tags::Index) |
+//! | `<ns>:cache-tag:{0..15}` | hash | the tags, see [`super::tags`] |
+//! | `<ns>:cache-index:{<tag>}` | set | the keys with a tag, with [`Tags::Index`] |
 //! | `<ns>:cache-bus:{all}:changes` | classic channel | what was invalidated, for [`L1::pubsub`](super::L1::pubsub) |
 //!
 //! # Round trips
