@@ -219,10 +219,12 @@ matrix! {
     async fn a_lost_wake_up_delays_the_waiter_to_the_holders_pttl_at_most(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
-            .ttl(Duration::from_millis(700)).fixed().build()?;
+            .ttl(Duration::from_millis(1500)).fixed().build()?;
         let key = format!("{}:mutex:{{m}}", backend.namespace());
         let guard = must(mutex.try_lock().await).await?;
         let waiter = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(PATIENCE).await } });
+        // By now it listens and has asked for the last time; if not, this only shows less.
+        tokio::time::sleep(Duration::from_millis(300)).await;
         // Gone without a word to anybody, as when the message was lost.
         store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
         let next = must(waiter.await?).await?;
