@@ -185,9 +185,9 @@ async fn by_hand(
 }
 
 const CONTENDERS: usize = 4;
-const HOLD: Duration = Duration::from_millis(10);
+const HOLD: Duration = Duration::from_millis(50);
 /// What a process does between two turns; without it, whoever polls never lets the others in at all.
-const THINK: Duration = Duration::from_millis(250);
+const THINK: Duration = Duration::from_millis(50);
 
 /// Several processes take turns; the time from one's release to the next one's grant.
 async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
@@ -199,8 +199,8 @@ async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
         let samples = format!("samples:{who}");
         // The first hand-overs fall into the processes' start.
         let enough = match who {
-            "redstart" => 120,
-            _ => 60,
+            "redstart" => 100,
+            _ => 50,
         };
         loop {
             tokio::time::sleep(Duration::from_millis(100)).await;

@@ -8,9 +8,9 @@ use redstart::{
     locking::{FencedStore, Guard, Mutex, Outcome, Released, fence::Write},
 };
 use redstart_testkit::{Kind, Proxy, Sentinel, Server, eventually, scale};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
-use crate::{PATIENCE, exists};
+use crate::{FOREVER, PATIENCE, exists};
 
 const DEADLINE: Duration = Duration::from_secs(10);
 
@@ -201,7 +201,7 @@ async fn a_waiter_whose_subscription_broke_still_gets_the_lock() -> anyhow::Resu
         .build()?;
     let behind = Mutex::builder(&far, "app", "m").build()?;
     let guard = holder.try_lock().await?.context("not granted")?;
-    let waiter = tokio::spawn(async move { behind.lock(PATIENCE).await });
+    let waiter = tokio::spawn(async move { behind.lock(FOREVER).await });
     ensure!(
         eventually(PATIENCE, async || {
             let listening: (String, i64) = near
@@ -220,7 +220,7 @@ async fn a_waiter_whose_subscription_broke_still_gets_the_lock() -> anyhow::Resu
     proxy.cut().await?;
     ensure!(guard.release().await? == Released::Released);
     proxy.pass().await;
-    let guard: Guard = waiter.await??.context("not granted")?;
+    let guard: Guard = timeout(PATIENCE, waiter).await???.context("not granted")?;
     guard.release().await?;
     Ok(())
 }

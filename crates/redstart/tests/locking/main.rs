@@ -28,6 +28,9 @@ use redstart_testkit::Backend;
 /// For what must come in the end, on however busy a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// For a wait that only what the test is about can end: at its end a waiter asks once more by itself.
+const FOREVER: Duration = Duration::from_secs(3600);
+
 async fn connect(backend: &Backend) -> anyhow::Result<Store> {
     // A busy machine may take longer than a second to answer; no claim here is about that.
     Ok(Store::builder(backend.url())

@@ -14,7 +14,7 @@ use redstart::{
 use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
 use tokio::{task::JoinSet, time::Instant};
 
-use crate::{PATIENCE, connect, exists};
+use crate::{FOREVER, PATIENCE, connect, exists};
 
 async fn must<T>(found: redstart::Result<Option<T>>) -> anyhow::Result<T> {
     found?.ok_or_else(|| anyhow::anyhow!("the lock was not granted"))
@@ -199,8 +199,8 @@ matrix! {
         let other = Mutex::builder(&store, backend.namespace(), "m").unfenced().build()?;
         for round in 0..5 {
             let guard = must(mutex.try_lock().await).await?;
-            let fenced = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(PATIENCE).await } });
-            let bare = tokio::spawn({ let other = other.clone(); async move { other.lock(PATIENCE).await } });
+            let fenced = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(FOREVER).await } });
+            let bare = tokio::spawn({ let other = other.clone(); async move { other.lock(FOREVER).await } });
             // In some rounds the release comes before the waiters listen, in some after.
             if round % 2 == 0 {
                 tokio::time::sleep(Duration::from_millis(20 * round)).await;
@@ -219,10 +219,12 @@ matrix! {
     async fn a_lost_wake_up_delays_the_waiter_to_the_holders_pttl_at_most(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
-            .ttl(Duration::from_millis(700)).fixed().build()?;
+            .ttl(Duration::from_millis(1500)).fixed().build()?;
         let key = format!("{}:mutex:{{m}}", backend.namespace());
         let guard = must(mutex.try_lock().await).await?;
-        let waiter = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(PATIENCE).await } });
+        let waiter = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(FOREVER).await } });
+        // By now it listens and has asked for the last time; if not, this only shows less.
+        tokio::time::sleep(Duration::from_millis(300)).await;
         // Gone without a word to anybody, as when the message was lost.
         store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
         let next = must(waiter.await?).await?;

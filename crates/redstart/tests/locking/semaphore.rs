@@ -5,7 +5,7 @@ use redstart::locking::{Outcome, Released, Semaphore};
 use redstart_testkit::{Backend, eventually, matrix, scale};
 use tokio::task::JoinSet;
 
-use crate::{PATIENCE, connect, exists};
+use crate::{FOREVER, PATIENCE, connect, exists};
 
 matrix! {
     async fn never_more_than_its_permits_are_held(backend: &Backend) -> anyhow::Result<()> {
@@ -98,7 +98,7 @@ matrix! {
             .ttl(Duration::from_secs(3600)).build()?;
         let permit = semaphore.try_acquire().await?.context("not granted")?;
         assert!(semaphore.acquire(Duration::from_millis(20)).await?.is_none());
-        let waiter = tokio::spawn({ let s = semaphore.clone(); async move { s.acquire(PATIENCE).await } });
+        let waiter = tokio::spawn({ let s = semaphore.clone(); async move { s.acquire(FOREVER).await } });
         permit.release().await?;
         waiter.await??.context("not granted")?.release().await?;
         Ok(())
