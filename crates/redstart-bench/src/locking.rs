@@ -185,7 +185,9 @@ async fn by_hand(
 }
 
 const CONTENDERS: usize = 4;
-const HOLD: Duration = Duration::from_millis(5);
+const HOLD: Duration = Duration::from_millis(10);
+/// What a process does between two turns; without it, whoever polls never lets the others in at all.
+const THINK: Duration = Duration::from_millis(250);
 
 /// Several processes take turns; the time from one's release to the next one's grant.
 async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
@@ -197,7 +199,7 @@ async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
         let samples = format!("samples:{who}");
         // The first hand-overs fall into the processes' start.
         let enough = match who {
-            "redstart" => 300,
+            "redstart" => 120,
             _ => 60,
         };
         loop {
@@ -207,6 +209,7 @@ async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
             }
         }
         drop(contenders);
+        server.command(&["DEL", "waiting", "let-go"]).await?;
         let mut times: Vec<u64> = server.query(&["LRANGE", &samples, "20", "-1"]).await?;
         times.sort_unstable();
         let (p50, p99) = (times[times.len() / 2], times[times.len() * 99 / 100]);
@@ -277,6 +280,7 @@ impl Contender {
             let samples = format!("samples:{}", self.who);
             loop {
                 // A parent that was killed takes its server along; then there is nothing left to do.
+                store.query::<()>(redis::cmd("INCR").arg("waiting")).await?;
                 if self.who == "redstart" {
                     let guard = mutex.lock(TTL).await?.context("the others died")?;
                     hold(&store, &samples).await?;
@@ -286,24 +290,43 @@ impl Contender {
                     hold(&store, &samples).await?;
                     guard.release().await;
                 }
+                tokio::time::sleep(THINK).await;
             }
         })
     }
 }
 
-/// Notes how long ago the one before let go, and when this one will have.
+/// Notes how long ago another process let go, and when this one will have.
 async fn hold(store: &Store, samples: &str) -> anyhow::Result<()> {
     let now = micros()?;
-    let before: Option<u64> = store.query(redis::cmd("GET").arg("let-go")).await?;
-    if let Some(before) = before {
-        let taken = now.saturating_sub(before);
+    store.query::<()>(redis::cmd("DECR").arg("waiting")).await?;
+    let me = std::process::id();
+    let before: Option<(u32, u64, bool)> = store
+        .query::<Option<String>>(redis::cmd("GET").arg("let-go"))
+        .await?
+        .and_then(|text| {
+            let mut words = text.split(' ');
+            Some((
+                words.next()?.parse().ok()?,
+                words.next()?.parse().ok()?,
+                words.next()? == "waited-for",
+            ))
+        });
+    // Only where somebody waited is the time between the two a hand-over.
+    if let Some((who, when, true)) = before
+        && who != me
+    {
+        let taken = now.saturating_sub(when);
         store
             .query::<()>(redis::cmd("RPUSH").arg(samples).arg(taken))
             .await?;
     }
     tokio::time::sleep(HOLD).await;
+    let waiting: i64 = store.query(redis::cmd("GET").arg("waiting")).await?;
+    let waited_for = if waiting > 0 { "waited-for" } else { "idle" };
+    let note = format!("{me} {} {waited_for}", micros()?);
     store
-        .query::<()>(redis::cmd("SET").arg("let-go").arg(micros()?))
+        .query::<()>(redis::cmd("SET").arg("let-go").arg(note))
         .await?;
     Ok(())
 }

@@ -8,7 +8,7 @@
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
 //! caching.rs   caches beside bare moka, GET and XADD
 //! messaging.rs the job queue and sessions beside bare loops and other queues
-//! data.rs      boards, filters and graphs beside the commands that people would send by hand
+//! data.rs      leaderboards, filters
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in

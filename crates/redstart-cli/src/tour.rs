@@ -139,6 +139,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     swept
 }
 
+/// The names of all patterns, in the order of the tour.
+#[cfg(test)]
+pub(crate) fn patterns() -> impl Iterator<Item = &'static str> {
+    FAMILIES
+        .iter()
+        .flat_map(|family| family.steps)
+        .map(|step| step.pattern)
+}
+
 /// The steps by family, those not asked for left out.
 fn choose(only: &[String]) -> Result<Vec<(&'static str, Vec<&'static Step>)>, Failure> {
     let all = || FAMILIES.iter().flat_map(|family| family.steps);

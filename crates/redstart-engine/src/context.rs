@@ -141,7 +141,7 @@ impl<'a> Ctx<'a> {
         let now = self.now_ms();
         let db = &self.state.dbs[self.client.db];
         let slot = db.find(key)?;
-        if db.entry(slot).is_expired(now) {
+        if db.entry(slot).is_expired(now) && !self.state.loading {
             self.expire(key);
             return None;
         }

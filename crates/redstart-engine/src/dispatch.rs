@@ -10,7 +10,7 @@ use crate::{
     commands::transaction,
     context::{Ctx, Origin},
     engine::State,
-    error::{CROSS_SLOT, CommandResult, OUT_OF_MEMORY, Stop},
+    error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
     memory,
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
@@ -204,6 +204,9 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
             spec.full_name
         )
         .into());
+    }
+    if spec.is(flag::WRITE) && cx.state.effects.is_failing() {
+        return Err(LOG_FAILED.into());
     }
     if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;

@@ -17,6 +17,16 @@ pub(crate) struct Effect {
 pub(crate) trait Sink: Send {
     /// A unit of more than one effect is to be made atomic with MULTI and EXEC.
     fn append(&mut self, unit: &[Effect]);
+
+    /// Whether what was appended could not be kept.
+    fn is_failing(&self) -> bool {
+        false
+    }
+
+    /// Asks for a shorter log; false if one is being made.
+    fn rewrite(&mut self) -> bool {
+        false
+    }
 }
 
 #[derive(Default)]
@@ -34,6 +44,16 @@ impl Effects {
 
     pub(crate) fn set_sink(&mut self, sink: Option<Box<dyn Sink>>) {
         self.sink = sink;
+    }
+
+    #[inline]
+    pub(crate) fn is_failing(&self) -> bool {
+        self.sink.as_ref().is_some_and(|sink| sink.is_failing())
+    }
+
+    /// Asks for a shorter log; `None` if there is no log.
+    pub(crate) fn rewrite(&mut self) -> Option<bool> {
+        self.sink.as_mut().map(|sink| sink.rewrite())
     }
 
     pub(crate) fn record(&mut self, db: usize, args: Vec<Bytes>) {

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,17 +15,18 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
+    aof::{self, Log},
     blocking::{self, Blocking},
     client::{Client, Row},
     clock::Clock,
     config::{Config, MemoryPolicy},
     dispatch,
     effect::Effects,
-    error::EngineError,
+    error::{EngineError, LOG_FAILED},
     keyspace::Db,
     pubsub::PubSub,
     random::Random,
-    reply::Protocol,
+    reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
     session::Session,
     tracking,
@@ -57,11 +58,44 @@ pub(crate) struct Inner {
     guarded: Arc<AtomicBool>,
     pub(crate) pause_ended: Arc<Notify>,
     paused: Arc<AtomicBool>,
+    /// The append-only log, if the data is kept.
+    log: OnceLock<Arc<Log>>,
     /// Seen without the lock: a script that runs for too long holds it.
     pub(crate) watchdog: Arc<Watchdog>,
 }
 
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(log) = self.log.get() {
+            log.close();
+        }
+    }
+}
+
 impl Inner {
+    /// How much was recorded so far, if that has to be on the disk before a reply.
+    #[inline]
+    pub(crate) fn recorded(&self) -> u64 {
+        match self.log.get() {
+            Some(log) if log.always() => log.appended(),
+            _ => 0,
+        }
+    }
+
+    /// Waits until what was recorded since `before` is on the disk, where that is asked for.
+    /// Called without the lock, so that many share one sync.
+    #[inline]
+    pub(crate) fn commit(&self, before: u64, after: u64) -> Result<(), Reply> {
+        if before == after {
+            return Ok(());
+        }
+        let Some(log) = self.log.get() else {
+            return Ok(());
+        };
+        log.commit(after)
+            .map_err(|error| Reply::Error(format!("{LOG_FAILED}: {error}")))
+    }
+
     /// Whether CLIENT PAUSE was called and may still hold.
     #[inline]
     pub(crate) fn is_paused(&self) -> bool {
@@ -95,6 +129,8 @@ pub(crate) struct State {
     pub(crate) stats: Stats,
     pub(crate) random: Random,
     pub(crate) scripts: Scripts,
+    /// The log is being read: nothing expires meanwhile.
+    pub(crate) loading: bool,
     /// There was no room for more data when the running command began.
     pub(crate) out_of_memory: bool,
     /// Changes since the start.
@@ -143,6 +179,7 @@ impl State {
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::default(),
+            loading: false,
             out_of_memory: false,
             dirty: 0,
             last_sweep: 0,
@@ -195,6 +232,7 @@ impl Engine {
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::new(limits, watchdog.clone()),
+            loading: false,
             out_of_memory: false,
             dirty: 0,
             last_sweep: clock.now_micros(),
@@ -206,6 +244,7 @@ impl Engine {
             guarded,
             pause_ended,
             paused,
+            log: OnceLock::new(),
             watchdog,
         };
         Engine {
@@ -247,9 +286,11 @@ impl Engine {
     /// Does what is due by now; needed where no commands come.
     pub(crate) fn tick(&self) {
         let now = self.inner.clock.now_micros();
-        let mut state = self.inner.state.lock();
-        dispatch::tick(&mut state, now);
-        dispatch::finish(&mut state, now);
+        // Whoever holds the lock does it, too.
+        if let Some(mut state) = self.inner.state.try_lock() {
+            dispatch::tick(&mut state, now);
+            dispatch::finish(&mut state, now);
+        }
     }
 
     /// The clock's unix time in microseconds.
@@ -316,7 +357,7 @@ impl EngineBuilder {
     /// How long a script may run before other clients are answered with BUSY and may end it by
     /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
     pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
-        self.limits.busy_after = busy_after;
+        self.config.script_time_limit = busy_after.as_millis().max(1) as u64;
         self.limits.end_after = end_after;
         self
     }
@@ -342,15 +383,13 @@ impl EngineBuilder {
         if self.databases == 0 {
             return Err(EngineError::Setting("there must be at least one database"));
         }
-        if self.append_only.is_some() {
-            return Err(EngineError::Setting("the append-only log is not available"));
+        let engine = Engine::from_parts(self.databases, self.config, self.clock, self.limits);
+        if let Some((dir, fsync)) = self.append_only {
+            let log = aof::open(&dir, fsync, &engine)?;
+            // Set once, here.
+            let _ = engine.inner.log.set(log);
         }
-        Ok(Engine::from_parts(
-            self.databases,
-            self.config,
-            self.clock,
-            self.limits,
-        ))
+        Ok(engine)
     }
 }
 

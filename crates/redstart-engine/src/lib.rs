@@ -28,6 +28,7 @@
 //! | `keyspace.rs` | a database: keys, values, deadlines, watchers, queues of waiting clients |
 //! | `blocking.rs` | clients that wait, and how they are served |
 //! | `effect.rs` | what changed, as commands that repeat it: the source of the log |
+//! | `aof.rs` | the append-only log: files that Redis and Valkey load |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs` | how much the data takes up, and what goes when that is too much |
 //! | `resp.rs`, `server.rs` | the protocol on the wire; the listener |
@@ -77,6 +78,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 #![allow(dead_code, reason = "families are being filled in")]
 
+mod aof;
 mod blocking;
 mod client;
 mod clock;

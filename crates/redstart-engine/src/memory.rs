@@ -90,5 +90,5 @@ pub(crate) fn sampled<'a>(count: usize, items: impl Iterator<Item = &'a Blob>) -
         seen += 1;
         bytes += item.heap_size();
     }
-    if seen == 0 { 0 } else { bytes * count / seen }
+    (bytes * count).checked_div(seen).unwrap_or(0)
 }

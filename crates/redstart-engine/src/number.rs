@@ -198,7 +198,7 @@ fn trim_zeros(text: &str) -> &str {
 
 /// A C cast to `long long`, with what x86 makes of what does not fit.
 pub(crate) fn truncate(value: f64) -> i64 {
-    if value >= -9_223_372_036_854_775_808.0 && value < 9_223_372_036_854_775_808.0 {
+    if (-9_223_372_036_854_775_808.0..9_223_372_036_854_775_808.0).contains(&value) {
         value as i64
     } else {
         i64::MIN

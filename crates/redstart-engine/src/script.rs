@@ -47,8 +47,9 @@ const SANDBOX: &str = "=sandbox";
 /// Bounds on what one script may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// After this the engine answers others with BUSY, and SCRIPT KILL works: `lua-time-limit`.
-    pub(crate) busy_after: Duration,
+    /// After this the engine answers others with BUSY, and SCRIPT KILL works. Taken from the
+    /// setting `busy-reply-threshold` for each script.
+    busy_after: Duration,
     /// After this the script is ended whatever it did.
     pub(crate) end_after: Duration,
     /// Of the whole Lua state, in bytes.
@@ -424,7 +425,11 @@ pub(crate) fn run(cx: &mut Ctx<'_>, digest: &Digest, call: &Call<'_>) -> Command
     let Some(runtime) = cx.state.scripts.runtime.take() else {
         return Err("NOSCRIPT No matching script. Please use EVAL.".into());
     };
-    let limits = cx.state.scripts.limits;
+    let mut limits = cx.state.scripts.limits;
+    limits.busy_after = match cx.state.config.script_time_limit {
+        0 => Duration::MAX,
+        millis => Duration::from_millis(millis),
+    };
     let result = runtime.run(cx, digest, call, limits);
     cx.state.scripts.runtime = Some(runtime);
     result
@@ -555,6 +560,14 @@ impl Runtime {
                     "ERR Can not execute a script with write flag using *_ro command.".into(),
                 );
             }
+            let frugal = script.flags.no_writes || script.flags.allow_oom;
+            if cx.state.out_of_memory && !frugal {
+                return Err(
+                    "OOM allow-oom flag is not set on the script, can not run it when used \
+                     memory > 'maxmemory'"
+                        .into(),
+                );
+            }
             if strict && script.flags.no_cluster {
                 return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
             }
@@ -597,6 +610,9 @@ impl Runtime {
             slot.read_only = call.read_only || script.flags.no_writes;
             slot.declared = strict.then(|| call.keys.to_vec());
             slot.digest = *digest;
+            if script.flags.allow_oom {
+                cx.state.out_of_memory = false;
+            }
             std::mem::swap(cx.state, &mut slot.state);
         }
         *self.shared.limits.lock() = limits;

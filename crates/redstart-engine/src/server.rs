@@ -25,7 +25,7 @@ use crate::{
     Engine,
     client::{Inbox, Row},
     resp::{self, Limits, Parser},
-    session::{Allowed, Blocked, Progress, Session},
+    session::{Allowed, Announced, Blocked, Progress, Session},
 };
 
 /// How much is read at once.
@@ -230,27 +230,53 @@ impl Server {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        let mut session = self.engine.session();
-        let Some(row) = session.announce(who.addr, who.laddr, who.unix) else {
-            tasks.spawn(refuse(socket));
-            return;
-        };
-        session.limit_outbox(self.config.output_limit);
-        let inbox = session.take_inbox();
-        let allowed = session.allowed();
-        let connection = Connection {
+        let session = self.engine.session();
+        tasks.spawn(talk(
             socket,
             session,
-            row,
-            inbox,
-            parser: Parser::default(),
-            commands: Vec::new(),
-            next: 0,
-            broken: None,
-            allowed,
-            out: Vec::new(),
-        };
-        tasks.spawn(connection.run(stop.clone()));
+            who,
+            self.config.output_limit,
+            stop.clone(),
+        ));
+    }
+}
+
+/// The life of a connection.
+async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
+    mut socket: S,
+    mut session: Session,
+    who: Who,
+    output_limit: usize,
+    stop: CancellationToken,
+) {
+    let row = loop {
+        match session.announce(&who.addr, &who.laddr, who.unix) {
+            Announced::Welcome(row) => break row,
+            Announced::Refused => return refuse(&mut socket).await,
+            Announced::Later if stop.is_cancelled() => return,
+            // A script runs for long; it must not hold up the runtime as well.
+            Announced::Later => tokio::time::sleep(Duration::from_millis(20)).await,
+        }
+    };
+    session.limit_outbox(output_limit);
+    let inbox = session.take_inbox();
+    let allowed = session.allowed();
+    let connection = Connection {
+        socket,
+        session,
+        row,
+        inbox,
+        parser: Parser::default(),
+        commands: Vec::new(),
+        next: 0,
+        broken: None,
+        allowed,
+        out: Vec::new(),
+    };
+    let session = connection.run(stop).await;
+    if session.is_held_up() {
+        // The session's end needs the lock, too.
+        tokio::task::spawn_blocking(move || drop(session));
     }
 }
 
@@ -310,7 +336,7 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-async fn refuse<S: AsyncWrite + Unpin>(mut socket: S) {
+async fn refuse<S: AsyncWrite + Unpin>(socket: &mut S) {
     let _ = socket
         .write_all(b"-ERR max number of clients reached\r\n")
         .await;
@@ -339,7 +365,7 @@ enum Flow {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    async fn run(mut self, stop: CancellationToken) {
+    async fn run(mut self, stop: CancellationToken) -> Session {
         loop {
             let flow = self.work(&stop).await;
             if matches!(self.flush(&stop).await, Flow::Close) || matches!(flow, Flow::Close) {
@@ -356,6 +382,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         let _ = self.socket.shutdown().await;
+        self.session
     }
 
     fn parser_has_more(&mut self) -> bool {

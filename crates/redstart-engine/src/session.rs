@@ -107,6 +107,18 @@ impl Allowed {
     }
 }
 
+/// How long a listener's task may stand still for the lock when it need not.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// What became of a connection's wish to be a client.
+pub(crate) enum Announced {
+    Welcome(Arc<Row>),
+    /// There are too many.
+    Refused,
+    /// The state is held: ask again.
+    Later,
+}
+
 /// How far [`Session::execute_into`] came.
 pub(crate) enum Progress {
     /// All commands are executed, or enough is written.
@@ -164,8 +176,13 @@ impl Session {
             return Outcome::Reply(self.inner.while_busy(args));
         };
         let now = self.inner.clock.now_micros();
+        let before = self.inner.recorded();
         match dispatch::run(&mut state, &mut self.client, args, now) {
-            Done::Reply(reply) => Outcome::Reply(reply),
+            Done::Reply(reply) => {
+                let after = self.inner.recorded();
+                drop(state);
+                Outcome::Reply(self.inner.commit(before, after).err().unwrap_or(reply))
+            }
             Done::Wait(wait) => {
                 let number = blocking::add(&mut state, &self.client, *wait);
                 drop(state);
@@ -194,15 +211,23 @@ impl Session {
         }
     }
 
-    /// Makes this client visible to others, as one from a socket; `None` if there are too many.
-    pub(crate) fn announce(&mut self, addr: String, laddr: String, unix: bool) -> Option<Arc<Row>> {
+    /// Makes this client visible to others, as one from a socket.
+    pub(crate) fn announce(&mut self, addr: &str, laddr: &str, unix: bool) -> Announced {
         let now = self.inner.clock.now_micros();
-        let mut state = self.inner.state.lock();
+        let Some(mut state) = self.inner.state.try_lock_for(PATIENCE) else {
+            return Announced::Later;
+        };
         state.stats.connections += 1;
         if state.clients.len() >= state.config.maxclients {
-            return None;
+            return Announced::Refused;
         }
-        Some(self.client.register(&mut state, now, addr, laddr, unix))
+        let (addr, laddr) = (addr.to_owned(), laddr.to_owned());
+        Announced::Welcome(self.client.register(&mut state, now, addr, laddr, unix))
+    }
+
+    /// Whether the engine's state is held by a command that takes long.
+    pub(crate) fn is_held_up(&self) -> bool {
+        self.inner.state.try_lock_for(PATIENCE).is_none()
     }
 
     pub(crate) fn limit_outbox(&mut self, bytes: usize) {
@@ -247,10 +272,20 @@ impl Session {
         out: &mut Vec<u8>,
         allowed: &mut Allowed,
     ) -> (usize, Progress) {
+        if commands.is_empty() && inbox.is_empty() {
+            return (0, Progress::Done);
+        }
         let inner = self.inner.clone();
-        let mut state = inner.state.lock();
+        let Some(mut state) = inner.lock() else {
+            for args in commands {
+                self.answer(&inner.while_busy(args), out);
+            }
+            return (commands.len(), Progress::Done);
+        };
         *allowed = Allowed::by(&state.config);
         let now = inner.clock.now_micros();
+        let before = inner.recorded();
+        let written = out.len();
         // What others have sent so far comes before what these commands answer.
         while out.len() < enough
             && let Some(pushed) = inbox.try_recv()
@@ -258,15 +293,19 @@ impl Session {
             self.answer(&pushed.reply, out);
         }
         let mut late = Vec::new();
-        for (at, args) in commands.iter().enumerate() {
+        let mut progress = Progress::Done;
+        let mut count = 0;
+        for args in commands {
             if out.len() >= enough {
-                return (at, Progress::Done);
+                break;
             }
             if inner.is_paused()
                 && dispatch::paused(&mut state, &self.client, args, now / 1000).is_some()
             {
-                return (at, Progress::Paused);
+                progress = Progress::Paused;
+                break;
             }
+            count += 1;
             let done = dispatch::run(&mut state, &mut self.client, args, now);
             while let Some(pushed) = inbox.try_recv() {
                 if pushed.late {
@@ -278,25 +317,32 @@ impl Session {
             match done {
                 Done::Reply(reply) => self.answer(&reply, out),
                 Done::Wait(wait) => {
-                    let number = blocking::add(&mut state, &self.client, *wait);
-                    drop(state);
-                    let blocked = Blocked {
-                        inner,
-                        number,
+                    progress = Progress::Blocked(Blocked {
+                        number: blocking::add(&mut state, &self.client, *wait),
+                        inner: inner.clone(),
                         sleep: None,
                         finished: false,
-                    };
-                    return (at + 1, Progress::Blocked(blocked));
+                    });
+                    break;
                 }
             }
             for pushed in late.drain(..) {
                 self.answer(&pushed.reply, out);
             }
             if self.client.closing {
-                return (at + 1, Progress::Closing);
+                progress = Progress::Closing;
+                break;
             }
         }
-        (commands.len(), Progress::Done)
+        let after = inner.recorded();
+        drop(state);
+        if let Err(error) = inner.commit(before, after) {
+            // None of what was said above is certain: say that, and nothing more.
+            out.truncate(written);
+            self.answer(&error, out);
+            progress = Progress::Closing;
+        }
+        (count, progress)
     }
 
     /// Waits for the end of a CLIENT PAUSE that concerns this command.
@@ -324,6 +370,7 @@ impl Session {
             return replies;
         };
         let now = self.inner.clock.now_micros();
+        let before = self.inner.recorded();
         for args in commands {
             replies.push(
                 match dispatch::run(&mut state, &mut self.client, args, now) {
@@ -331,6 +378,11 @@ impl Session {
                     Done::Wait(wait) => dispatch::shape(wait.on_timeout, self.client.protocol),
                 },
             );
+        }
+        let after = self.inner.recorded();
+        drop(state);
+        if let Err(error) = self.inner.commit(before, after) {
+            replies.fill(error);
         }
         replies
     }
@@ -365,22 +417,28 @@ impl Session {
             return None;
         };
         let now = self.inner.clock.now_micros();
+        let (before, first) = (self.inner.recorded(), replies.len());
+        let mut blocked = None;
         for args in commands {
             match dispatch::run(&mut state, &mut self.client, args, now) {
                 Done::Reply(reply) => replies.push(reply),
                 Done::Wait(wait) => {
-                    let number = blocking::add(&mut state, &self.client, *wait);
-                    let inner = self.inner.clone();
-                    return Some(Blocked {
-                        inner,
-                        number,
+                    blocked = Some(Blocked {
+                        number: blocking::add(&mut state, &self.client, *wait),
+                        inner: self.inner.clone(),
                         sleep: None,
                         finished: false,
                     });
+                    break;
                 }
             }
         }
-        None
+        let after = self.inner.recorded();
+        drop(state);
+        if let Err(error) = self.inner.commit(before, after) {
+            replies[first..].fill(error);
+        }
+        blocked
     }
 
     /// Where this client's messages and invalidations arrive, as [`Reply::Push`] in either protocol.
@@ -445,7 +503,15 @@ impl Blocked {
         dispatch::tick(&mut state, now);
         let poll = blocking::poll(&mut state, self.number, waker);
         self.finished = poll.is_ready();
-        poll
+        let recorded = self.inner.recorded();
+        drop(state);
+        // What was taken for this client was recorded by whoever made it ready.
+        match poll {
+            Poll::Ready(reply) => {
+                Poll::Ready(self.inner.commit(0, recorded).err().unwrap_or(reply))
+            }
+            Poll::Pending => Poll::Pending,
+        }
     }
 }
 

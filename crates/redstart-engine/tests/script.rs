@@ -187,6 +187,33 @@ fn scripts_leave_nothing_behind_for_one_another() {
 }
 
 #[test]
+fn scripts_without_room_may_only_free_some_or_say_they_dare() {
+    let engine = Engine::builder()
+        .maxmemory(1, redstart_engine::MemoryPolicy::NoEviction)
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    let write = "return redis.call('SET', 'k', 1)";
+    let reply = call(&mut session, &["EVAL", write, "0"]);
+    assert!(
+        error(&reply)
+            .starts_with("OOM command not allowed when used memory > 'maxmemory'. script:"),
+        "{reply:?}"
+    );
+    let read = "return redis.call('GET', 'k')";
+    assert_eq!(call(&mut session, &["EVAL", read, "0"]), Reply::Nil);
+    let begun = "redis.call('DEL', 'k') return redis.call('SET', 'k', 1)";
+    assert_eq!(call(&mut session, &["EVAL", begun, "0"]), Reply::OK);
+    let reply = call(&mut session, &["EVAL", "#!lua\nreturn 1", "0"]);
+    assert!(
+        error(&reply).starts_with("OOM allow-oom flag is not set"),
+        "{reply:?}"
+    );
+    let daring = format!("#!lua flags=allow-oom\n{write}");
+    assert_eq!(call(&mut session, &["EVAL", &daring, "0"]), Reply::OK);
+}
+
+#[test]
 fn bytecode_is_not_loaded() {
     let engine = Engine::new();
     let mut session = engine.session();

@@ -1,5 +1,7 @@
 //! The idempotency-key layer, request by request.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{
     sync::{
         Arc,

@@ -1,5 +1,7 @@
 //! The limiter layer, request by request.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::{net::SocketAddr, time::Duration};
 
 use axum::{Router, body::Body, routing::get};

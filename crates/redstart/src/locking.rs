@@ -59,9 +59,12 @@ pub mod redlock;
 pub mod rw;
 pub mod semaphore;
 
+mod keeper;
 mod lease;
 mod place;
 mod wake;
+
+pub(crate) use keeper::Keeper;
 
 pub use fair::FairMutex;
 pub use fence::{FenceToken, FencedStore, Fencing};

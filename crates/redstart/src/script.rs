@@ -118,6 +118,14 @@ impl<'a> Call<'a> {
         self
     }
 
+    /// Adds keys of the same entity that were made before to KEYS.
+    #[cfg(feature = "locking")]
+    pub(crate) fn keys(mut self, keys: &[Key]) -> Self {
+        debug_assert!(keys.iter().all(|key| key.slot() == self.entity.slot()));
+        self.keys.extend_from_slice(keys);
+        self
+    }
+
     /// Adds an argument (or several, for a slice) to ARGV.
     pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
         self.args.0.arg(arg);

@@ -97,6 +97,9 @@ struct Shared {
     runtime: Option<Handle>,
     deferred: TaskTracker,
     capabilities: ArcSwapOption<(u64, Arc<Capabilities>)>,
+    /// Who renews the leases that were granted through this store.
+    #[cfg(feature = "locking")]
+    keeper: std::sync::OnceLock<crate::locking::Keeper>,
 }
 
 pub(crate) enum Backend {
@@ -272,6 +275,8 @@ impl Store {
             runtime: Handle::try_current().ok(),
             deferred: TaskTracker::new(),
             capabilities: ArcSwapOption::empty(),
+            #[cfg(feature = "locking")]
+            keeper: std::sync::OnceLock::new(),
         }))
     }
 
@@ -537,6 +542,19 @@ impl Store {
             #[cfg(feature = "engine")]
             Backend::Embedded(_) => true,
             _ => false,
+        }
+    }
+
+    /// `None` outside a runtime.
+    #[cfg(feature = "locking")]
+    pub(crate) fn keeper(&self) -> Option<&crate::locking::Keeper> {
+        match self.0.keeper.get() {
+            None => {
+                let runtime = self.runtime()?;
+                let keeper = || crate::locking::Keeper::new(&runtime);
+                Some(self.0.keeper.get_or_init(keeper))
+            }
+            known => known,
         }
     }
 

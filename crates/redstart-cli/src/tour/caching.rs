@@ -206,13 +206,15 @@ async fn negative_cache(stage: &mut Stage) -> anyhow::Result<()> {
         .negative_ttl(MINUTE)
         .build()?;
     let loads = Arc::new(AtomicU32::new(0));
-    let load = |outcome: redstart::Result<Loaded<u64>>| {
-        loads.fetch_add(1, Ordering::SeqCst);
-        async move { outcome }
-    };
     for _ in 0..20 {
         let hit = cache
-            .get_or_load(&404, |_| load(Ok(Loaded::Absent)))
+            .get_or_load(&404, {
+                let loads = loads.clone();
+                move |_| {
+                    loads.fetch_add(1, Ordering::SeqCst);
+                    async { Ok::<_, redstart::Error>(Loaded::Absent) }
+                }
+            })
             .await?;
         stage.claim(
             hit.value.is_none(),
@@ -236,23 +238,27 @@ async fn negative_cache(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
+async fn fill(
+    cache: &Cache<u64, u64>,
+    brand: &'static str,
+    keys: std::ops::Range<u64>,
+) -> redstart::Result<()> {
+    for key in keys {
+        let load = move |load: redstart::caching::Load| async move {
+            load.tag(brand)?;
+            found(1)
+        };
+        cache.get_or_load(&key, load).await?;
+    }
+    Ok(())
+}
+
 async fn cache_tags(stage: &mut Stage) -> anyhow::Result<()> {
     let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace())
         .ttl(MINUTE)
         .build()?;
-    let fill = async |brand: &'static str, keys: std::ops::Range<u64>, value: u64| {
-        for key in keys {
-            cache
-                .get_or_load(&key, |load| async move {
-                    load.tag(brand)?;
-                    found(value)
-                })
-                .await?;
-        }
-        redstart::Result::Ok(())
-    };
-    fill("brand:acme", 0..100, 1).await?;
-    fill("brand:other", 100..200, 1).await?;
+    fill(&cache, "brand:acme", 0..100).await?;
+    fill(&cache, "brand:other", 100..200).await?;
     cache.invalidate_tag("brand:acme").await?;
     let mut dead = 0;
     for key in 0..100 {
@@ -263,6 +269,19 @@ async fn cache_tags(stage: &mut Stage) -> anyhow::Result<()> {
     stage.did(302);
     stage.show("100 of 200 products were invalidated through their brand by one command");
     Ok(())
+}
+
+/// Reads a row that others change.
+async fn read(
+    cache: &Cache<u64, u64>,
+    row: &Arc<AtomicU64>,
+) -> redstart::Result<redstart::caching::Hit<u64>> {
+    let row = row.clone();
+    let load = move |_| {
+        let row = row.clone();
+        async move { found(row.load(Ordering::SeqCst)) }
+    };
+    cache.get_or_load(&1, load).await
 }
 
 async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
@@ -278,32 +297,23 @@ async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
         sleep(Duration::from_millis(5)).await;
     }
     let row = Arc::new(AtomicU64::new(1));
-    let read = async |cache: &Cache<u64, u64>| {
-        let row = row.clone();
-        cache
-            .get_or_load(&1, move |_| {
-                let row = row.clone();
-                async move { found(row.load(Ordering::SeqCst)) }
-            })
-            .await
-    };
     for _ in 0..3 {
-        read(&one).await?;
-        read(&two).await?;
+        read(&one, &row).await?;
+        read(&two, &row).await?;
     }
     stage.claim(
-        read(&two).await?.source == Source::L1,
+        read(&two, &row).await?.source == Source::L1,
         "hot values are read in the process itself",
     )?;
     row.store(2, Ordering::SeqCst);
     one.invalidate(&1).await?;
     stage.claim(
-        read(&one).await?.value.as_deref() == Some(&2),
+        read(&one, &row).await?.value.as_deref() == Some(&2),
         "the instance that invalidates sees the new row at once",
     )?;
     let mut fresh = false;
     while !fresh && Instant::now() < deadline {
-        fresh = read(&two).await?.value.as_deref() == Some(&2);
+        fresh = read(&two, &row).await?.value.as_deref() == Some(&2);
     }
     stage.claim(fresh, "and the other one by message")?;
     stage.did(10);

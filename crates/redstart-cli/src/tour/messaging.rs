@@ -87,23 +87,28 @@ impl Job for Mail {
     const NAME: &'static str = "mail";
 }
 
-/// Polls until something is true; queues work in tasks of their own.
-async fn until(mut holds: impl AsyncFnMut() -> redstart::Result<bool>) -> anyhow::Result<bool> {
-    let deadline = Instant::now() + WAIT * 2;
-    while Instant::now() < deadline {
-        if holds().await? {
-            return Ok(true);
+/// Polls until something is true, or for a while; queues work in tasks of their own.
+macro_rules! until {
+    ($holds:expr) => {{
+        let deadline = Instant::now() + WAIT * 2;
+        loop {
+            if $holds {
+                break true;
+            }
+            if Instant::now() >= deadline {
+                break false;
+            }
+            sleep(Duration::from_millis(10)).await;
         }
-        sleep(Duration::from_millis(10)).await;
-    }
-    Ok(false)
+    }};
 }
 
 async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     let queue = Queue::new(stage.store(), stage.namespace(), "mail")?;
-    queue
+    let many = queue
         .enqueue_many((0..500).map(|number| Mail { number }))
         .await?;
+    stage.claim(many.added.len() == 500, "500 jobs are taken in one call")?;
     let unique = queue
         .enqueue(&Mail { number: 500 })
         .unique("report", Until::Done)
@@ -127,18 +132,17 @@ async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     };
     // The first worker is stopped in the middle; the second goes on with what it left.
     let first = queue.worker(work(sum.clone())).concurrency(4).run().await?;
-    until(async || Ok(sum.load(Ordering::SeqCst) > 0)).await?;
+    until!(sum.load(Ordering::SeqCst) > 0);
     let report = first.shutdown(WAIT).await?;
     let second = queue
         .worker(work(sum.clone()))
         .concurrency(16)
         .run()
         .await?;
-    let empty = until(async || {
-        let counts = queue.inspect().counts().await?;
-        Ok(counts.waiting() == 0 && sum.load(Ordering::SeqCst) >= 500 * 501 / 2)
-    })
-    .await?;
+    let empty = until!(
+        queue.inspect().counts().await?.waiting() == 0
+            && sum.load(Ordering::SeqCst) >= 500 * 501 / 2
+    );
     let rest = second.shutdown(WAIT).await?;
     stage.claim(empty, "every job was run")?;
     stage.claim(
@@ -175,7 +179,7 @@ async fn dead_letter(stage: &mut Stage) -> anyhow::Result<()> {
     let worker = queue.worker(handler).retry(retry, 3).run().await?;
     let _ = queue.enqueue(&Mail { number: 1 }).await?;
     let letters = queue.inspect().dead_letters();
-    let died = until(async || Ok(letters.list(None).await?.len() == 1)).await?;
+    let died = until!(letters.list(None).await?.len() == 1);
     stage.claim(
         died && tries.load(Ordering::SeqCst) == 3,
         "after exactly three attempts it is a dead letter",
@@ -185,10 +189,8 @@ async fn dead_letter(stage: &mut Stage) -> anyhow::Result<()> {
         letters.replay(|_| true).await? == 1,
         "it is replayed when the fault is mended",
     )?;
-    let done = until(async || {
-        Ok(queue.inspect().counts().await?.waiting() == 0 && tries.load(Ordering::SeqCst) == 4)
-    })
-    .await?;
+    let done =
+        until!(queue.inspect().counts().await?.waiting() == 0 && tries.load(Ordering::SeqCst) == 4);
     worker.shutdown(WAIT).await?;
     stage.claim(done && letters.list(None).await?.is_empty(), "and done")?;
     stage.did(4);

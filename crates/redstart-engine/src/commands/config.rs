@@ -33,11 +33,14 @@ pub(crate) static CONFIG_COMMANDS: &[Spec] = &[
     Spec::sub("rewrite", "config|rewrite", 2, OPERATE, NO_KEYS, rewrite),
 ];
 
+/// Changes a setting, or says what is wrong with the value.
+type Change = fn(&mut Config, &[u8]) -> Result<(), String>;
+
 /// A setting: its name, how to read it, and how to change it if that can be done.
 struct Setting {
     name: &'static str,
     get: fn(&State) -> String,
-    set: Option<fn(&mut Config, &[u8]) -> Result<(), String>>,
+    set: Option<Change>,
 }
 
 const fn fixed(name: &'static str, get: fn(&State) -> String) -> Setting {
@@ -191,7 +194,7 @@ fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    if args.len() % 2 != 0 {
+    if !args.len().is_multiple_of(2) {
         return Err(Stop::wrong_arity("config|set"));
     }
     let failed = |name: &str, why: &str| {

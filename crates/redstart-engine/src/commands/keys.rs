@@ -201,7 +201,7 @@ fn expire_generic(
     if !condition.admits(cx.db().entry(slot).deadline, deadline) {
         return Ok(Reply::ZERO);
     }
-    if deadline <= cx.now_ms() {
+    if deadline <= cx.now_ms() && !cx.state.loading {
         cx.delete(key);
         cx.notify(class::GENERIC, "del", key);
         cx.dirty(1);

@@ -30,6 +30,13 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("lolwut", -1, READONLY | FAST, NO_KEYS, lolwut),
     Spec::new("role", 1, NOSCRIPT | LOADING | STALE | FAST, NO_KEYS, role),
     Spec::new("lastsave", 1, LOADING | STALE | FAST, NO_KEYS, lastsave),
+    Spec::new(
+        "bgrewriteaof",
+        1,
+        ADMIN | NOSCRIPT | NO_ASYNC_LOADING,
+        NO_KEYS,
+        bgrewriteaof,
+    ),
     Spec::container("config", -2, 0, CONFIG_COMMANDS),
     Spec::container("memory", -2, 0, MEMORY_COMMANDS),
     Spec::container("slowlog", -2, 0, SLOWLOG_COMMANDS),
@@ -103,6 +110,16 @@ fn role(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
         Reply::ZERO,
         Reply::empty(),
     ]))
+}
+
+fn bgrewriteaof(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    match cx.state.effects.rewrite() {
+        Some(true) => Ok(Reply::status(
+            "Background append only file rewriting started",
+        )),
+        Some(false) => Err("ERR Background append only file rewriting already in progress".into()),
+        None => Err("ERR there is no append only file".into()),
+    }
 }
 
 fn lastsave(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {

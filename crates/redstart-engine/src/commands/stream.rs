@@ -573,7 +573,7 @@ fn read_keys(args: &[Bytes]) -> Option<Vec<usize>> {
             b"noack" => {}
             b"streams" => {
                 let count = args.len() - at - 1;
-                if count == 0 || count % 2 != 0 {
+                if count == 0 || !count.is_multiple_of(2) {
                     return None;
                 }
                 return Some((at + 1..at + 1 + count / 2).collect());
@@ -638,7 +638,7 @@ fn read(cx: &mut Ctx<'_>, args: &[Bytes], grouped: bool) -> CommandResult {
             }
             b"streams" if more > 0 => {
                 let rest = &args[at + 1..];
-                if rest.len() % 2 != 0 {
+                if !rest.len().is_multiple_of(2) {
                     return Err(
                         "ERR Unbalanced XREAD list of streams: for each stream key an ID \
                                 or '$' must be specified."
@@ -847,13 +847,11 @@ fn serve_group(cx: &mut Ctx<'_>, key: &Bytes, reader: &Reader, count: u64) -> Op
     })
 }
 
-/// Gives a consumer what is new to its group: the entries, what to record, and how to undo it.
-fn deliver(
-    cx: &mut Ctx<'_>,
-    key: &Bytes,
-    reader: &Reader,
-    count: u64,
-) -> Result<(Vec<Reply>, Vec<Vec<Bytes>>, Undo), Stop> {
+/// What was delivered: the entries, what to record, and how to undo it.
+type Delivery = (Vec<Reply>, Vec<Vec<Bytes>>, Undo);
+
+/// Gives a consumer what is new to its group.
+fn deliver(cx: &mut Ctx<'_>, key: &Bytes, reader: &Reader, count: u64) -> Result<Delivery, Stop> {
     let (now, logged) = (cx.now_ms(), cx.state.effects.enabled());
     let Some(stream) = cx.get_mut::<Stream>(key)? else {
         return Err(NO_SUCH_KEY.into());

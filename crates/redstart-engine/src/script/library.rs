@@ -12,7 +12,7 @@ use super::{
 use crate::{
     context::{Ctx, Origin},
     dispatch,
-    error::Stop,
+    error::{OUT_OF_MEMORY, Stop},
     number,
     registry::{self, flag},
     reply::{Protocol, Reply},
@@ -556,7 +556,20 @@ fn execute(shared: &Shared, slot: &mut Slot, args: &[Bytes]) -> Result<Reply, Re
                 "Write commands are not allowed from read-only scripts.",
             ));
         }
-        shared.watchdog.wrote.store(true, Ordering::Release);
+        // What has begun to write goes on, even if that takes memory.
+        let wrote = shared.watchdog.wrote.load(Ordering::Relaxed);
+        if slot.state.out_of_memory && spec.is(flag::DENYOOM) {
+            if !wrote {
+                return Err(Refused {
+                    text: OUT_OF_MEMORY.into(),
+                    counted: true,
+                });
+            }
+            slot.state.out_of_memory = false;
+        }
+        if !wrote {
+            shared.watchdog.wrote.store(true, Ordering::Release);
+        }
     }
     if let Some(declared) = &slot.declared {
         check_declared(declared, spec, args)?;

@@ -29,8 +29,8 @@
 //! | `<ns>:cache:{<name>}:lease` | string | the token of whoever loads; lives for the hard load time-out and two deadlines |
 //! | `<ns>:cache:{<name>}:fence` | hash | there while a [write-through](super::write_through) is under way |
 //! | `<ns>:cache:{<name>}:wake` | sharded channel | wakes those who wait |
-//! | `<ns>:cache-tag:{0..15}` | hash | the [tags](super::tags) |
-//! | `<ns>:cache-index:{<tag>}` | set | the keys with a tag, with [`Tags::Index`](super::Tags::Index) |
+//! | `<ns>:cache-tag:{0..15}` | hash | the tags, see [`super::tags`] |
+//! | `<ns>:cache-index:{<tag>}` | set | the keys with a tag, with [`Tags::Index`] |
 //! | `<ns>:cache-bus:{all}:changes` | classic channel | what was invalidated, for [`L1::pubsub`](super::L1::pubsub) |
 //!
 //! # Round trips
@@ -40,7 +40,7 @@
 //! | first-level hit | none |
 //! | hit | one (`GET`; with a first level, early refresh or stale serving `PTTL` and `GET` together) |
 //! | hit of a tagged entry | one more |
-//! | miss | three: read, lease, fill; one or two more for tags |
+//! | miss | three: read, lease (with the state of the tags beside it), fill; one more to check the tags of a tagged entry |
 //! | a miss that waits | read, lease, subscribe, lease, and lease again when woken |
 //! | [`get_or_load_many`](Cache::get_or_load_many) | the same, but each step is one round trip a node for all keys |
 //! | `invalidate`, `invalidate_tag` | one |

@@ -163,6 +163,8 @@ struct Inner<V, C> {
     types: PhantomData<fn() -> (V, C)>,
 }
 
+type Types<K, V, C> = PhantomData<fn(&K) -> (V, C)>;
+
 /// Sets up a [`WriteBehind`].
 #[must_use = "a builder does nothing until it builds"]
 pub struct WriteBehindBuilder<K: ?Sized, V, C> {
@@ -174,7 +176,7 @@ pub struct WriteBehindBuilder<K: ?Sized, V, C> {
     max_lag: u64,
     batch: usize,
     owner_lasts: Duration,
-    types: PhantomData<fn(&K) -> (V, C)>,
+    types: Types<K, V, C>,
 }
 
 impl<K: ?Sized, V, C> WriteBehindBuilder<K, V, C> {

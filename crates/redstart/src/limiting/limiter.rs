@@ -419,6 +419,10 @@ impl fmt::Debug for Limiter {
 
 impl Limiter {
     /// A limiter of any kind.
+    #[allow(
+        clippy::new_ret_no_self,
+        reason = "the pattern is made through its builder"
+    )]
     pub fn new(store: &Store, namespace: &str, kind: Kind, quota: Quota) -> Builder {
         Builder {
             store: store.clone(),
@@ -503,10 +507,6 @@ impl Limiter {
             if costs.contains(&0) {
                 return Err(Error::config("a cost of zero takes nothing: peek instead"));
             }
-            let entity = inner.keys.entity(subject)?;
-            if let Some(max) = self.never(costs) {
-                return Ok(Decision::Never { max });
-            }
             if let Some(deny) = &inner.deny
                 && let Some((retry_after, mut snapshot)) = deny.get(subject, costs)
             {
@@ -517,6 +517,10 @@ impl Limiter {
                     retry_after,
                     snapshot,
                 });
+            }
+            let entity = inner.keys.entity(subject)?;
+            if let Some(max) = self.never(costs) {
+                return Ok(Decision::Never { max });
             }
             let sent = Instant::now();
             match self.ask(&entity, costs).await {
@@ -539,6 +543,15 @@ impl Limiter {
             .min()
     }
 
+    /// The name of what a request admits, where a rule needs one.
+    fn request_id(&self) -> String {
+        let named = |limit: &Limit| limit.rule.names_requests();
+        match self.0.limits.iter().any(named) {
+            true => format!("{:x}", rand::random::<u128>()),
+            false => String::new(),
+        }
+    }
+
     async fn ask(&self, entity: &Entity, costs: &[u64]) -> Result<Vec<Answer>> {
         let inner = &*self.0;
         if let [limit] = &inner.limits[..] {
@@ -547,7 +560,7 @@ impl Limiter {
                 Some(part) => call.part(part),
                 None => call.key(),
             };
-            for arg in limit.rule.args(costs[0], &request_id()) {
+            for arg in limit.rule.args(costs[0], &self.request_id()) {
                 if !arg.is_empty() {
                     call = call.arg(arg);
                 }
@@ -561,7 +574,7 @@ impl Limiter {
     async fn ask_all(&self, entity: &Entity, costs: &[u64], what: &str) -> Result<Vec<Answer>> {
         let inner = &*self.0;
         let mut call = CHECK_ALL.on(entity).arg(what);
-        let id = request_id();
+        let id = self.request_id();
         for (limit, cost) in inner.limits.iter().zip(costs) {
             call = match &limit.part {
                 Some(part) => call.part(part),
@@ -804,9 +817,4 @@ impl Limiter {
         })
         .await
     }
-}
-
-/// Unique to a request: the name of what it admits.
-fn request_id() -> String {
-    format!("{:x}", rand::random::<u128>())
 }

@@ -31,7 +31,12 @@ pub(super) trait Rule: Send + Sync + fmt::Debug {
     /// The rule's name in the script that asks several.
     fn name(&self) -> &'static str;
 
-    /// The rule's arguments; the last one is unique to the request.
+    /// Whether what is admitted needs a name of its own.
+    fn names_requests(&self) -> bool {
+        false
+    }
+
+    /// The rule's arguments; `id` is unique to the request if the rule names requests.
     fn args(&self, cost: u64, id: &str) -> [String; 4];
 
     /// The arguments of a refund, from the receipt of the grant.

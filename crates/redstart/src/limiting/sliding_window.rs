@@ -83,6 +83,10 @@ impl Rule for SlidingWindow {
         "log"
     }
 
+    fn names_requests(&self) -> bool {
+        true
+    }
+
     fn args(&self, cost: u64, id: &str) -> [String; 4] {
         [
             cost.to_string(),

@@ -105,7 +105,7 @@ pub(super) fn rule(quota: Quota, refundable: bool) -> Result<Box<dyn Rule>> {
     let capacity = quota.capacity();
     let period = quota.period().as_nanos();
     let units = u128::from(quota.units());
-    if period % (units * 1_000_000) == 0 && !refundable {
+    if period.is_multiple_of(units * 1_000_000) && !refundable {
         let interval = u64::try_from(period / units / 1_000_000).map_err(|_| too_large())?;
         return match interval.checked_mul(capacity) {
             Some(full) if full < EXACT => Ok(Box::new(Whole { interval, capacity })),
@@ -215,6 +215,10 @@ impl Rule for Exact {
 
     fn name(&self) -> &'static str {
         if self.refundable { "ledger" } else { "exact" }
+    }
+
+    fn names_requests(&self) -> bool {
+        self.refundable
     }
 
     fn args(&self, cost: u64, id: &str) -> [String; 4] {

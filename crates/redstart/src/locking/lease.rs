@@ -3,9 +3,13 @@
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use tokio::{sync::watch, task::JoinHandle, time::Instant};
+use parking_lot::Mutex;
+use tokio::{sync::Notify, time::Instant};
 
-use super::fence::{FenceToken, Fencing};
+use super::{
+    fence::{FenceToken, Fencing},
+    keeper::Slot,
+};
 use crate::{
     error::{Error, Result},
     observe,
@@ -119,6 +123,11 @@ impl State {
     }
 }
 
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
 /// What the work under a lock may know of it. Cheap to clone; it does not keep the lock.
 ///
 /// ```
@@ -134,14 +143,14 @@ impl State {
 /// # Ok(()) }
 /// ```
 pub struct Lease<F = FenceToken> {
-    state: Arc<watch::Sender<State>>,
+    shared: Arc<Shared>,
     fence: F,
 }
 
 impl<F: Fencing> Clone for Lease<F> {
     fn clone(&self) -> Self {
         Self {
-            state: self.state.clone(),
+            shared: self.shared.clone(),
             fence: self.fence,
         }
     }
@@ -157,13 +166,13 @@ impl Lease<FenceToken> {
 impl<F> Lease<F> {
     /// Until when the lease is good for certain, by this machine's monotonic clock. Renewals move it on.
     pub fn valid_until(&self) -> Instant {
-        self.state.borrow().until
+        self.state().until
     }
 
     /// Whether the lease is good now. It reads the clock, so it is right even when this process was stopped
     /// for a while and nothing else has run since.
     pub fn is_valid(&self) -> bool {
-        self.state.borrow().holds()
+        self.state().holds()
     }
 
     /// Waits until the lease is over: it ran out, the server said that it is another's, or it was released.
@@ -174,33 +183,48 @@ impl<F> Lease<F> {
     ///
     /// Waiting changes nothing.
     pub async fn lost(&self) {
-        let mut state = self.state.subscribe();
         loop {
-            let now = *state.borrow_and_update();
-            if !now.holds() {
+            // Made before the look, so that no change falls between the two.
+            let changed = self.shared.changed.notified();
+            let state = self.state();
+            if !state.holds() {
                 return;
             }
             tokio::select! {
-                () = tokio::time::sleep_until(now.until) => {}
-                changed = state.changed() => if changed.is_err() { return },
+                () = tokio::time::sleep_until(state.until) => {}
+                () = changed => {}
             }
         }
     }
 
+    /// Waits until somebody ended it. That its time is up does not count: `extend` may have won.
+    async fn ended(&self) {
+        loop {
+            let changed = self.shared.changed.notified();
+            if self.state().over {
+                return;
+            }
+            changed.await;
+        }
+    }
+
+    fn state(&self) -> State {
+        *self.shared.state.lock()
+    }
+
     /// Moves the end on; never back.
     fn prolong(&self, until: Instant) {
-        self.state.send_if_modified(|state| {
-            until > state.until && {
-                state.until = until;
-                true
-            }
-        });
+        let mut state = self.shared.state.lock();
+        state.until = state.until.max(until);
+        drop(state);
+        self.shared.changed.notify_waiters();
     }
 
     /// True for the one who ended it.
     fn end(&self) -> bool {
-        self.state
-            .send_if_modified(|state| !std::mem::replace(&mut state.over, true))
+        let before = std::mem::replace(&mut self.shared.state.lock().over, true);
+        self.shared.changed.notify_waiters();
+        !before
     }
 }
 
@@ -255,7 +279,8 @@ pub enum Outcome<T> {
 pub struct Guard<F: Fencing = FenceToken> {
     lease: Lease<F>,
     claim: Arc<dyn Claim>,
-    watchdog: Option<JoinHandle<()>>,
+    /// Where its watchdog waits for the first renewal.
+    slot: Option<Slot>,
     /// Whether dropping it has to give the lock back.
     armed: bool,
 }
@@ -263,24 +288,32 @@ pub struct Guard<F: Fencing = FenceToken> {
 impl<F: Fencing> Guard<F> {
     /// A lease that was asked for at `asked` and granted.
     pub(crate) fn new(claim: Arc<dyn Claim>, fence: F, asked: Instant, terms: Terms) -> Self {
-        let lease = Lease {
-            state: Arc::new(watch::Sender::new(State {
-                until: valid_until(asked, terms.ttl),
-                over: false,
-            })),
-            fence,
-        };
-        let watchdog = claim.store().runtime().map(|runtime| {
-            let lease = Lease {
-                state: lease.state.clone(),
-                fence: (),
-            };
-            runtime.spawn(watch(lease, claim.clone(), asked, terms))
+        let until = valid_until(asked, terms.ttl);
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State { until, over: false }),
+            changed: Notify::new(),
         });
+        let watchdog = Watchdog {
+            lease: Lease {
+                shared: shared.clone(),
+                fence: (),
+            },
+            claim: claim.clone(),
+            terms,
+            next: if terms.renewed {
+                asked + terms.ttl / 3
+            } else {
+                until
+            },
+        };
+        let slot = claim
+            .store()
+            .keeper()
+            .map(|keeper| keeper.put(watchdog.next, watchdog));
         Self {
-            lease,
+            lease: Lease { shared, fence },
             claim,
-            watchdog,
+            slot,
             armed: true,
         }
     }
@@ -402,11 +435,12 @@ impl<F: Fencing> Guard<F> {
 
     /// Ends the renewals and says whether the lease was good until now.
     fn stop(&mut self) -> bool {
-        if let Some(watchdog) = self.watchdog.take() {
-            watchdog.abort();
-        }
         let valid = self.lease.is_valid();
+        // A watchdog that is loose already sees the end of the lease.
         self.lease.end();
+        if let (Some(slot), Some(keeper)) = (self.slot.take(), self.claim.store().keeper()) {
+            keeper.take(slot);
+        }
         valid
     }
 }
@@ -454,42 +488,66 @@ fn lose<F>(lease: &Lease<F>, names: &'static Names) {
 
 /// Renews a lease until it is over. A renewal is given no more time than the lease still has: what it would
 /// gain does not count before the answer is there.
-async fn watch(lease: Lease<()>, claim: Arc<dyn Claim>, asked: Instant, terms: Terms) {
-    let every = terms.ttl / 3;
-    let mut next = asked + every;
-    let mut pause = every / 8;
-    loop {
-        let until = lease.valid_until();
-        if !terms.renewed || next >= until {
-            tokio::time::sleep_until(until).await;
-        } else {
-            tokio::time::sleep_until(next).await;
+pub(crate) struct Watchdog {
+    lease: Lease<()>,
+    claim: Arc<dyn Claim>,
+    terms: Terms,
+    /// When to renew next.
+    next: Instant,
+}
+
+impl Watchdog {
+    pub(crate) async fn watch(self) {
+        let lease = self.lease.clone();
+        tokio::select! {
+            biased;
+            () = lease.ended() => {}
+            () = self.renew() => {}
         }
-        if !lease.is_valid() {
-            lose(&lease, claim.names());
-            return;
-        }
-        let asked = Instant::now();
-        if !terms.renewed || asked < next {
-            continue;
-        }
-        match tokio::time::timeout_at(lease.valid_until(), claim.renew(terms.ttl)).await {
-            Ok(Ok(true)) => {
-                lease.prolong(valid_until(asked, terms.ttl));
-                next = asked + every;
-                pause = every / 8;
+    }
+
+    async fn renew(self) {
+        let Self {
+            lease,
+            claim,
+            terms,
+            mut next,
+        } = self;
+        let every = terms.ttl / 3;
+        let mut pause = every / 8;
+        loop {
+            let until = lease.valid_until();
+            if !terms.renewed || next >= until {
+                tokio::time::sleep_until(until).await;
+            } else {
+                tokio::time::sleep_until(next).await;
             }
-            Ok(Ok(false)) => {
+            if !lease.is_valid() {
                 lose(&lease, claim.names());
                 return;
             }
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "a lease could not be renewed; trying again");
-                next = Instant::now() + pause.mul_f64(rand::random_range(0.5..=1.0));
-                pause = (pause * 2).min(every);
+            let asked = Instant::now();
+            if !terms.renewed || asked < next {
+                continue;
             }
-            // Its time is up; the head of the loop sees whether `extend` gave it more.
-            Err(_) => {}
+            match tokio::time::timeout_at(lease.valid_until(), claim.renew(terms.ttl)).await {
+                Ok(Ok(true)) => {
+                    lease.prolong(valid_until(asked, terms.ttl));
+                    next = asked + every;
+                    pause = every / 8;
+                }
+                Ok(Ok(false)) => {
+                    lose(&lease, claim.names());
+                    return;
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, "a lease could not be renewed; trying again");
+                    next = Instant::now() + pause.mul_f64(rand::random_range(0.5..=1.0));
+                    pause = (pause * 2).min(every);
+                }
+                // Its time is up; the head of the loop sees whether `extend` gave it more.
+                Err(_) => {}
+            }
         }
     }
 }

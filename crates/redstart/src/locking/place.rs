@@ -16,7 +16,7 @@ use super::{
 };
 use crate::{
     error::{Error, Result},
-    key::{Channel, Entity, Keys, Layout},
+    key::{Channel, Entity, Key, Keys, Layout},
     observe,
     script::{Call, Script},
     store::{Optional, Store},
@@ -96,8 +96,11 @@ impl Settings {
     pub(crate) fn place(&self, kind: &'static Kind, extra: Vec<String>) -> Result<Arc<Place>> {
         let terms = self.terms()?;
         let entity = self.entity(kind.pattern)?;
+        let parts = kind.parts.iter().map(|part| entity.part(part));
+        let keys = std::iter::once(entity.key().clone()).chain(parts).collect();
         Ok(Arc::new(Place {
             channel: entity.channel("wake"),
+            keys,
             store: self.store.clone(),
             entity,
             kind,
@@ -137,6 +140,8 @@ pub(crate) struct Place {
     pub(crate) store: Store,
     pub(crate) entity: Entity,
     pub(crate) channel: Channel,
+    /// The entity's own and its parts', in the order of KEYS.
+    keys: Vec<Key>,
     pub(crate) kind: &'static Kind,
     extra: Vec<String>,
     pub(crate) terms: Terms,
@@ -191,11 +196,7 @@ impl Ticket {
 
     pub(crate) fn call(&self, script: &'static Script) -> Call<'_> {
         let place = &self.place;
-        let mut call = script.on(&place.entity).key();
-        for part in place.kind.parts {
-            call = call.part(part);
-        }
-        call.arg(&self.token)
+        script.on(&place.entity).keys(&place.keys).arg(&self.token)
     }
 
     /// Asks once.

@@ -106,7 +106,7 @@ mod job;
 mod retry;
 mod worker;
 
-pub use cron::{CronEntry, Missed};
+pub use cron::{CronEntry, CronPut, Missed};
 pub use inspect::{Counts, Cursor, DeadLetter, DeadLetters, Inspector, JobInfo, State};
 pub use job::{Handler, IntoOutcome, Job, JobId, Outcome, Until};
 pub use retry::Backoff;

@@ -1,5 +1,7 @@
 //! Caching, over every backend.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod cache;
 mod fault;
 mod process;

@@ -139,12 +139,13 @@ impl Race {
                 }));
             }
         }
+        let begun = eventually(LONG, async || self.reads.load(Ordering::Relaxed) > 0);
+        anyhow::ensure!(begun.await, "no reader came through");
         self.write(writer, rounds).await?;
         self.stop.store(true, Ordering::SeqCst);
         for task in tasks {
             task.await??;
         }
-        assert!(self.reads.load(Ordering::Relaxed) > 0);
         // Nothing old stayed behind, at any level, in any process.
         for (key, row) in self.rows.iter().enumerate() {
             let now = row.value.load(Ordering::SeqCst);

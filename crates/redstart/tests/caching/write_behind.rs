@@ -426,6 +426,7 @@ async fn two_workers_fight(url: &str) -> anyhow::Result<()> {
     let late = old.work()?;
     let owners = "fight:behind:*:owner";
     assert!(eventually(LONG, async || store.scan(owners).await.unwrap().len() == 3).await);
+    assert!(eventually(LONG, async || frozen.given.lock().unwrap().len() == 1).await);
     // It renews while it works, so its death is played: its ownership is taken away.
     for owner in store.scan(owners).await? {
         store

@@ -1,3 +1,5 @@
 //! Commerce: stock that is never sold twice and never lost.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod stock;

@@ -298,7 +298,7 @@ async fn shop(stock: &Stock, part: u64, buyers: u64, hold: Duration) -> anyhow::
         let qty = n % 2 + 1;
         match stock.reserve(&request, qty, hold).await? {
             Reserve::Held { .. } | Reserve::Replayed(State::Held { .. }) => match n % 5 {
-                0 | 1 | 2 => drop(stock.confirm(&request).await?),
+                0..=2 => drop(stock.confirm(&request).await?),
                 3 => drop(stock.cancel(&request).await?),
                 _ => {}
             },

@@ -1,5 +1,7 @@
 //! The limiters: what they admit, what they refuse, and what they leave behind.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 use std::time::Duration;
 
 use redis::Value;

@@ -1,3 +1,5 @@
 //! Places.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod places;

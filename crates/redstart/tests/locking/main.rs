@@ -1,5 +1,7 @@
 //! The locks: one owner at a time, by the server's word, whatever breaks.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod cancel;
 mod fair;
 mod fault;

@@ -1,3 +1,5 @@
 //! Bloom filters.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod bloom;

@@ -1,5 +1,7 @@
 //! Queues, topics and streams: what they promise, on every backend and through faults.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod notify;
 mod priority;
 mod queue;

@@ -1,3 +1,5 @@
 //! Resilience: circuits that a fleet shares.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod breaker;

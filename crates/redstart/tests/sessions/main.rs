@@ -1,4 +1,6 @@
 //! Sessions and trails, on every backend.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+
 mod session;
 mod trail;

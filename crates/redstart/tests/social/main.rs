@@ -1,5 +1,6 @@
 //! The social graph.
 
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
 #![recursion_limit = "256"]
 
 mod graph;

@@ -63,6 +63,8 @@ pub(crate) struct Settings {
     pub(crate) down: Down,
 }
 
+type Types<K, V, C> = PhantomData<fn(&K) -> (V, C)>;
+
 /// Sets up a [`Cache`].
 #[must_use = "a builder does nothing until it builds"]
 pub struct Builder<K: ?Sized, V, C> {
@@ -81,7 +83,7 @@ pub struct Builder<K: ?Sized, V, C> {
     tags: Tags,
     down: Down,
     max_loads: usize,
-    types: PhantomData<fn(&K) -> (V, C)>,
+    types: Types<K, V, C>,
 }
 
 impl<K: ?Sized, V, C> Builder<K, V, C> {

@@ -145,7 +145,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
         };
         let generation = self.stripes[ticket.stripe].lock();
         // Under an even epoch the feed is down: nobody would tell us of a change.
-        if ticket.epoch % 2 == 0
+        if ticket.epoch.is_multiple_of(2)
             || self.epoch.load(Ordering::Acquire) != ticket.epoch
             || *generation != ticket.generation
         {
@@ -177,7 +177,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
     pub(crate) fn up(&self) {
         let _ = self
             .epoch
-            .try_update(Ordering::AcqRel, Ordering::Acquire, |epoch| {
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |epoch| {
                 (epoch % 2 == 0).then_some(epoch + 1)
             });
     }
@@ -186,7 +186,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
     pub(crate) fn down(&self) {
         let _ = self
             .epoch
-            .try_update(Ordering::AcqRel, Ordering::Acquire, |epoch| {
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |epoch| {
                 (epoch % 2 == 1).then_some(epoch + 1)
             });
         self.map.invalidate_all();

@@ -119,9 +119,16 @@ where
         loop {
             let step = progress.step();
             let ticket = self.l1.as_ref().map(|level| level.ticket(name));
-            let asked = lease::ask(entity, &token, lasts, shared, &seen)
-                .run::<Grant>(&self.store)
-                .await;
+            let ask = lease::ask(entity, &token, lasts, shared, &seen).run::<Grant>(&self.store);
+            // The tags' state is wanted from before the load; asked for together, it costs no time. After a
+            // wait it is taken anew, or tags invalidated meanwhile would spoil the load for nothing.
+            let (asked, snapshot) = match ear {
+                None => {
+                    let (asked, tags) = tokio::join!(ask, self.tags.snapshot(&self.store));
+                    (asked, Some(tags))
+                }
+                Some(_) => (ask.await, None),
+            };
             let grant = match self.watched(asked) {
                 Ok(grant) => grant,
                 Err(error)
@@ -150,7 +157,11 @@ where
                             name,
                             entity,
                             loader,
-                            Some((&token, ticket.as_ref())),
+                            Some(Lease {
+                                token: &token,
+                                ticket: ticket.as_ref(),
+                                snapshot,
+                            }),
                             &purpose,
                             progress,
                         )
@@ -205,21 +216,32 @@ where
         name: &Arc<str>,
         entity: &Entity,
         loader: Loader<V>,
-        lease: Option<(&str, Option<&Ticket>)>,
+        lease: Option<Lease<'_>>,
         purpose: &Purpose,
         progress: &Progress,
     ) -> Landing<V> {
         // Before the load: a tag invalidated from here on makes the entry a miss.
-        let snapshot = match lease {
-            Some(_) => match self.watched(self.tags.snapshot(&self.store).await) {
-                Ok(snapshot) => Some(snapshot),
-                Err(error) if is_down(&error) => None,
-                Err(error) => {
-                    self.give_up(entity, lease, Duration::ZERO).await;
-                    return Landing::failed(error);
+        let (lease, snapshot) = match lease {
+            Some(Lease {
+                token,
+                ticket,
+                snapshot,
+            }) => {
+                let taken = match snapshot {
+                    Some(taken) => taken,
+                    None => self.tags.snapshot(&self.store).await,
+                };
+                match self.watched(taken) {
+                    Ok(snapshot) => (Some((token, ticket)), Some(snapshot)),
+                    Err(error) if is_down(&error) => (Some((token, ticket)), None),
+                    Err(error) => {
+                        self.give_up(entity, Some((token, ticket)), Duration::ZERO)
+                            .await;
+                        return Landing::failed(error);
+                    }
                 }
-            },
-            None => None,
+            }
+            None => (None, None),
         };
         let step = progress.step();
         self.stats.add(Count::Load);
@@ -370,6 +392,15 @@ where
         let bytes = envelope::seal::<C, V>(settings.schema, &meta, value)?;
         Ok(Sealed { meta, bytes })
     }
+}
+
+/// The right to store what is loaded.
+struct Lease<'a> {
+    token: &'a str,
+    /// For the first level, from before the lease was asked for.
+    ticket: Option<&'a Ticket>,
+    /// The tags, if they were read already.
+    snapshot: Option<Result<Snapshot>>,
 }
 
 /// An entry ready to be stored.

@@ -146,8 +146,8 @@ impl Queue {
             .arg(0)
             .arg(-1)
             .arg("WITHSCORES");
-        let (stored, next): (Vec<(String, Vec<u8>)>, Vec<(String, f64)>) =
-            self.store().pipeline(&pipeline).await?;
+        type Entries = (Vec<(String, Vec<u8>)>, Vec<(String, f64)>);
+        let (stored, next): Entries = self.store().pipeline(&pipeline).await?;
         let mut entries: Vec<CronEntry> = stored
             .into_iter()
             .filter_map(|(id, stored)| {

@@ -323,7 +323,8 @@ impl Inspector {
             .arg(cursor)
             .arg("COUNT")
             .arg(PAGE);
-        let (cursor, held): (u64, Vec<(Vec<u8>, Vec<u8>)>) = store.query(&scan).await?;
+        type Held = Vec<(Vec<u8>, Vec<u8>)>;
+        let (cursor, held): (u64, Held) = store.query(&scan).await?;
         let mut jobs: Vec<JobInfo> = held
             .into_iter()
             .filter_map(|(_, record)| JobInfo::read(record, State::Running))
@@ -540,7 +541,11 @@ impl DeadLetters {
     pub async fn replay(&self, filter: impl Fn(&DeadLetter) -> bool) -> Result<u64> {
         observe::operation("queue.replay", self.queue.entity().namespace(), async {
             let mut replayed = 0;
-            self.each_page(filter, async |letters| {
+            let mut pages = self.pages().await?;
+            while let Some(letters) = self.next_page(&mut pages, &filter).await? {
+                if letters.is_empty() {
+                    continue;
+                }
                 let mut call = REPLAY
                     .on(self.queue.entity())
                     .part("dead")
@@ -550,13 +555,11 @@ impl DeadLetters {
                     .part("unique")
                     .arg(&self.queue.0.channel)
                     .arg(self.queue.0.boost);
-                for letter in letters {
+                for letter in &letters {
                     call = call.arg(letter);
                 }
                 replayed += call.run::<u64>(self.queue.store()).await?;
-                Ok(())
-            })
-            .await?;
+            }
             Ok(replayed)
         })
         .await
@@ -569,25 +572,23 @@ impl DeadLetters {
     /// Those of the store; some letters may have been deleted.
     pub async fn purge(&self, filter: impl Fn(&DeadLetter) -> bool) -> Result<u64> {
         let mut purged = 0;
-        self.each_page(filter, async |letters| {
+        let mut pages = self.pages().await?;
+        while let Some(letters) = self.next_page(&mut pages, &filter).await? {
+            if letters.is_empty() {
+                continue;
+            }
             let mut delete = redis::cmd("XDEL");
             delete.arg(self.queue.entity().part("dead"));
-            for letter in letters {
+            for letter in &letters {
                 delete.arg(letter);
             }
             purged += self.queue.store().query::<u64>(&delete).await?;
-            Ok(())
-        })
-        .await?;
+        }
         Ok(purged)
     }
 
-    /// The letters that are there now and that the filter takes, page by page.
-    async fn each_page(
-        &self,
-        filter: impl Fn(&DeadLetter) -> bool,
-        mut act: impl AsyncFnMut(&[String]) -> Result<()>,
-    ) -> Result<()> {
+    /// Begins to page over the letters that are there now; later ones are left out.
+    async fn pages(&self) -> Result<Pages> {
         let mut newest = redis::cmd("XREVRANGE");
         newest
             .arg(self.queue.entity().part("dead"))
@@ -596,26 +597,35 @@ impl DeadLetters {
             .arg("COUNT")
             .arg(1);
         let newest: Vec<(String, redis::Value)> = self.queue.store().query(&newest).await?;
-        let Some((newest, _)) = newest.into_iter().next() else {
-            return Ok(());
-        };
-        let mut from = "-".to_owned();
-        loop {
-            let page = self.range(&from, &newest).await?;
-            let Some(last) = page.last() else {
-                return Ok(());
-            };
-            from = format!("({}", last.letter);
-            let taken: Vec<String> = page
-                .iter()
-                .filter(|letter| filter(letter))
-                .map(|letter| letter.letter.clone())
-                .collect();
-            if !taken.is_empty() {
-                act(&taken).await?;
-            }
-        }
+        Ok(Pages {
+            from: "-".to_owned(),
+            newest: newest.into_iter().next().map(|(letter, _)| letter),
+        })
     }
+
+    /// The letters of the next page that the filter takes; `None` after the last page.
+    async fn next_page(
+        &self,
+        pages: &mut Pages,
+        filter: &impl Fn(&DeadLetter) -> bool,
+    ) -> Result<Option<Vec<String>>> {
+        let Some(newest) = &pages.newest else {
+            return Ok(None);
+        };
+        let page = self.range(&pages.from, newest).await?;
+        let Some(last) = page.last() else {
+            return Ok(None);
+        };
+        pages.from = format!("({}", last.letter);
+        let taken = page.iter().filter(|letter| filter(letter));
+        Ok(Some(taken.map(|letter| letter.letter.clone()).collect()))
+    }
+}
+
+/// How far [`DeadLetters::pages`] has come.
+struct Pages {
+    from: String,
+    newest: Option<String>,
 }
 
 fn check(letter: &str) -> Result<&str> {

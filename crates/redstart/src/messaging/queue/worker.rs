@@ -586,6 +586,8 @@ async fn keeper(crew: Arc<Crew>, term: Arc<Term>, mut renewed: Instant) {
             .run(crew.queue.store())
             .await;
         match held {
+            // A worker that has just left is not registered either.
+            Ok(held) if held < 0 && term.over.is_cancelled() => return,
             Ok(held) if held < 0 => break,
             Ok(held) => {
                 renewed = asked;
@@ -770,9 +772,14 @@ impl Pump {
             () = self.term.lost.cancelled() => false,
             () = self.crew.suspect.notified() => true,
             event = self.subscription.next() => {
-                if matches!(event, Some(Event::Lost)) {
+                match event {
                     // Nothing can be heard now; look again when it can.
-                    let _ = tokio::time::timeout(most, self.subscription.next()).await;
+                    Some(Event::Lost) => {
+                        let _ = tokio::time::timeout(most, self.subscription.next()).await;
+                    }
+                    Some(_) => {}
+                    // It never ends while the store lives; should it, there is still the clock.
+                    None => self.nap(most).await,
                 }
                 false
             }

@@ -1,0 +1,631 @@
+//! The table behind the guide: one entry a pattern, by the names of the tour.
+
+/// What a pattern is for, what it stands on, and what it does not promise.
+pub(crate) struct Entry {
+    pub(crate) pattern: &'static str,
+    /// The need, as a person would say it.
+    pub(crate) need: &'static str,
+    /// Other words that people use for it.
+    pub(crate) words: &'static str,
+    pub(crate) feature: &'static str,
+    pub(crate) cost: &'static str,
+    pub(crate) not_promised: &'static str,
+    /// What people write by hand, and what is wrong with it.
+    pub(crate) replaces: &'static str,
+    pub(crate) snippet: &'static str,
+}
+
+pub(crate) const ENTRIES: &[Entry] = &[
+    Entry {
+        pattern: "cache_aside",
+        need: "keep database rows in a cache",
+        words: "cache row database slow query store value",
+        feature: "GET, a lease token, Lua",
+        cost: "a hit: one GET",
+        not_promised: "that a value is newer than its TTL",
+        replaces: "GET, miss, load, SET: the fill after an invalidation that stays stale for a whole TTL",
+        snippet: r##"let products = Cache::<u64, Product>::builder(&store, "products")
+    .ttl(Duration::from_secs(3600))
+    .build()?;
+let hit = products.get_or_load(&id, |_| async move { db.find(id).await.map(Loaded::from) }).await?;
+products.invalidate(&id).await?;   // after the row changed"##,
+    },
+    Entry {
+        pattern: "stampede_lease",
+        need: "load a cold key once for a thousand callers",
+        words: "stampede thunder herd dogpile same key thousand request load once",
+        feature: "a lease beside the key, sharded pub/sub",
+        cost: "a miss: two round trips; waiters: one message",
+        not_promised: "one load when the loader dies: the lease ends first",
+        replaces: "SET NX as a lock with a sleep loop, or nothing at all",
+        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "pages")
+    .ttl(Duration::from_secs(60))
+    .stampede(Stampede::Lease)     // one loader over all processes; the default
+    .load_timeout(Duration::from_secs(2), Duration::from_secs(10))
+    .build()?;"##,
+    },
+    Entry {
+        pattern: "early_refresh",
+        need: "never let a hot key expire under its readers",
+        words: "hot key expire refresh ahead early xfetch latency spike",
+        feature: "the load time kept with the value",
+        cost: "nothing but the refresh itself",
+        not_promised: "freshness beyond the TTL",
+        replaces: "a cron job that warms the cache, or a random early expiry that ignores the load time",
+        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "pages")
+    .ttl(Duration::from_secs(60))
+    .early(XFetch { beta: 1.0 })
+    .build()?;"##,
+    },
+    Entry {
+        pattern: "negative_cache",
+        need: "remember that something does not exist",
+        words: "absent missing not found 404 negative null penetration",
+        feature: "a mark in the envelope with its own TTL",
+        cost: "one GET",
+        not_promised: "anything about errors: they are not cached",
+        replaces: "caching an empty string or the word null",
+        snippet: r##"let users = Cache::<u64, User>::builder(&store, "users")
+    .ttl(Duration::from_secs(600))
+    .negative_ttl(Duration::from_secs(30))
+    .build()?;
+let hit = users.get_or_load(&id, |_| async { Ok::<_, Error>(Loaded::Absent) }).await?;"##,
+    },
+    Entry {
+        pattern: "cache_tags",
+        need: "invalidate many entries at once",
+        words: "tag group invalidate all of brand category many entries",
+        feature: "a version for each tag",
+        cost: "reads: the tags' versions with the value",
+        not_promised: "which keys had the tag (Tags::Index does)",
+        replaces: "KEYS product:* and DEL",
+        snippet: r##"cache.get_or_load(&id, |load| async move {
+    load.tag("brand:acme")?;
+    Ok::<_, Error>(Loaded::Found(row))
+}).await?;
+cache.invalidate_tag("brand:acme").await?;"##,
+    },
+    Entry {
+        pattern: "cache_invalidation",
+        need: "keep values in the process and hear of changes",
+        words: "local memory l1 near cache process instances invalidate tracking",
+        feature: "moka, client tracking or pub/sub",
+        cost: "a hit: no round trip",
+        not_promised: "the new value before the message arrives",
+        replaces: "an in-process map with a TTL that everybody hopes is short enough",
+        snippet: r##"let cache = Cache::<u64, Product>::builder(&store, "products")
+    .ttl(Duration::from_secs(3600))
+    .l1(L1::tracking(10_000))      // or L1::pubsub(10_000)
+    .build()?;
+let fresh = cache.get_remote(&id).await?;   // past the first level"##,
+    },
+    Entry {
+        pattern: "write_through",
+        need: "write the database and the cache together",
+        words: "write update row cache consistent both",
+        feature: "a fence on the key, row versions",
+        cost: "a write: two round trips and the commit",
+        not_promised: "that readers see the row before the commit",
+        replaces: "write, then DEL, and a crash between the two",
+        snippet: r##"let write = WriteThrough::new(&cache);
+write.put(&id, async {
+    let row = db.update(id, price).await?;       // … RETURNING version
+    Ok::<_, DbError>(Written::row(row.value, row.version))
+}).await?;"##,
+    },
+    Entry {
+        pattern: "write_behind",
+        need: "take writes fast and store them later in batches",
+        words: "write back buffer batch later database absorb write counter views",
+        feature: "a value and its stream entry in one script",
+        cost: "a write: one round trip",
+        not_promised: "that a row is in the database when put returns",
+        replaces: "a list of dirty keys and a cron job that forgets them when it crashes",
+        snippet: r##"let sink = SqlSink::connect("postgres://…", "views").await?.column("count", |n: &u64| (*n).into());
+let views = WriteBehind::<str, u64>::builder(&store, "views").build(sink)?;
+let worker = views.work()?;
+views.put("home", &42).await?;                    // read back at once
+views.flush(Duration::from_secs(10)).await?;      // now it is in the table"##,
+    },
+    Entry {
+        pattern: "sorted_view",
+        need: "page through a sorted list that is costly to sort",
+        words: "sort order list page view ranking by field",
+        feature: "SORT … STORE with a TTL",
+        cost: "a page: one LRANGE",
+        not_promised: "that the view is newer than its TTL",
+        replaces: "SORT on every request",
+        snippet: r##"let cheapest = SortedView::builder(&store, "{shop}:products", Duration::from_secs(30))
+    .by("{shop}:price_*")
+    .get("#")
+    .build()?;
+let page = cheapest.page(0..20).await?;"##,
+    },
+    Entry {
+        pattern: "fixed_window",
+        need: "a simple limit per minute or day",
+        words: "limit rate quota per minute hour day simple count request",
+        feature: "one counter a window",
+        cost: "one script",
+        not_promised: "the limit across a boundary: up to twice as much",
+        replaces: "INCR, then EXPIRE: a crash between them blocks the user for ever",
+        snippet: r##"let daily = Limiter::fixed_window(&store, "export", Quota::per_day(20))
+    .on_store_down(Down::Refuse)
+    .build()?;
+if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
+    },
+    Entry {
+        pattern: "sliding_window",
+        need: "an exact limit in every rolling window",
+        words: "limit rate exact rolling sliding log login attempt",
+        feature: "a sorted set of what was admitted",
+        cost: "one script; memory grows with the limit",
+        not_promised: "constant memory",
+        replaces: "ZADD first and count later, which counts refused requests too",
+        snippet: r##"let logins = Limiter::sliding_window(&store, "login", Quota::per(5, Duration::from_secs(60)))
+    .on_store_down(Down::Refuse)
+    .build()?;"##,
+    },
+    Entry {
+        pattern: "sliding_counter",
+        need: "a rolling limit in constant memory",
+        words: "limit rate rolling sliding approximate many users constant memory",
+        feature: "two counters",
+        cost: "one script",
+        not_promised: "exactness: its error is measured and in its docs",
+        replaces: "two counters read and written in two steps",
+        snippet: r##"let api = Limiter::sliding_counter(&store, "api", Quota::per_minute(600))
+    .on_store_down(Down::Allow)
+    .build()?;"##,
+    },
+    Entry {
+        pattern: "token_bucket",
+        need: "limit api calls and allow bursts",
+        words: "limit rate throttle api call request burst steady gcra too many",
+        feature: "one key whose TTL is the debt",
+        cost: "one script, 5 µs; refusals none with the deny cache",
+        not_promised: "an exact count in a calendar window",
+        replaces: "a hash with the client's clock in it",
+        snippet: r##"let limiter = Limiter::token_bucket(&store, "api", Quota::per_second(10).burst(100))
+    .deny_cache(10_000)
+    .on_store_down(Down::Refuse)
+    .build()?;
+match limiter.check("user:42", 1).await? {
+    Decision::Allowed(_) => serve(),
+    Decision::Limited { retry_after, .. } => too_many(retry_after),
+    Decision::Never { max } => too_large(max),
+}"##,
+    },
+    Entry {
+        pattern: "mutex",
+        need: "let only one process do something at a time",
+        words: "lock mutex only one worker exclusive process at time critical section twice",
+        feature: "SET NX PX, Lua, sharded pub/sub",
+        cost: "take and give back: one round trip each",
+        not_promised: "exclusion after a failover that lost the key: use the fence token",
+        replaces: "SETNX without an owner, released by whoever comes by",
+        snippet: r##"let lock = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
+let outcome = lock.with(Duration::from_secs(5), |lease| async move {
+    charge(lease.fence()).await        // dropped if the lease is lost
+}).await?;"##,
+    },
+    Entry {
+        pattern: "fencing",
+        need: "refuse writes of a holder that lost its lock",
+        words: "fence fencing token stale holder zombie pause gc late write",
+        feature: "a token from the locking script, checked by the writing one",
+        cost: "one round trip a write",
+        not_promised: "anything for writes that do not carry the token",
+        replaces: "trusting that nobody sleeps longer than the TTL",
+        snippet: r##"let orders = FencedStore::new(&store, "shop")?;
+match orders.set("order:5001", "paid", guard.fence()).await? {
+    Write::Done => {}
+    Write::Stale { .. } => { /* somebody else has the lock by now */ }
+}"##,
+    },
+    Entry {
+        pattern: "redlock",
+        need: "a lock over several independent servers",
+        words: "lock redlock quorum several server independent survive",
+        feature: "N stores, a quorum",
+        cost: "one round trip to all at once",
+        not_promised: "safety beyond its validity: use the fence token",
+        replaces: "asking the servers one after the other without a time-out",
+        snippet: r##"let lock = Redlock::builder(stores, "shop", "order:5001").ttl(Duration::from_secs(10)).build()?;
+if let Some(guard) = lock.lock(Duration::from_secs(5)).await? {
+    guard.release().await?;
+}"##,
+    },
+    Entry {
+        pattern: "fair_lock",
+        need: "a lock that serves in order of arrival",
+        words: "lock fair fifo queue order arrival starve",
+        feature: "a leased queue beside the lock",
+        cost: "one round trip and one message",
+        not_promised: "speed: a sleeping next in line is waited for, for its lease",
+        replaces: "a lock that the fastest poller always wins",
+        snippet: r##"let till = FairMutex::builder(&store, "shop", "till").build()?;
+let guard = till.lock(Duration::from_secs(30)).await?;"##,
+    },
+    Entry {
+        pattern: "rw_lock",
+        need: "many readers or one writer",
+        words: "lock reader writer shared exclusive read write",
+        feature: "leased readers in a sorted set",
+        cost: "one round trip each",
+        not_promised: "that readers never wait: a waiting writer goes first",
+        replaces: "a counter of readers that a crash leaves above zero",
+        snippet: r##"let catalogue = RwLock::builder(&store, "shop", "catalogue").build()?;
+let reading = catalogue.read(Duration::from_secs(5)).await?;
+let writing = catalogue.write(Duration::from_secs(5)).await?;"##,
+    },
+    Entry {
+        pattern: "semaphore",
+        need: "let at most n work at once",
+        words: "semaphore permit concurrency at most limit parallel pool licence",
+        feature: "leased permits by server time",
+        cost: "one round trip each",
+        not_promised: "order of arrival",
+        replaces: "INCR and DECR: a crash loses a permit for ever",
+        snippet: r##"let printers = Semaphore::builder(&store, "office", "printers", 3).build()?;
+if let Some(permit) = printers.acquire(Duration::from_secs(10)).await? {
+    print().await;
+    permit.release().await?;
+}"##,
+    },
+    Entry {
+        pattern: "leader",
+        need: "elect one instance as the leader",
+        words: "leader election elect primary scheduler singleton one instance active standby",
+        feature: "a lock with a term and an observer",
+        cost: "one renewal every third of the TTL",
+        not_promised: "no gap between two leaders",
+        replaces: "a lock that is renewed by a thread nobody watches",
+        snippet: r##"let office = Leader::builder(&store, "shop", "scheduler").id("node-1").build()?;
+if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
+    tokio::select! { () = leadership.lost() => {}, () = schedule() => {} }
+}"##,
+    },
+    Entry {
+        pattern: "legacy_lock",
+        need: "share a lock with old SETNX clients",
+        words: "lock legacy old setnx getset migrate historic",
+        feature: "the old form: a time stamp as the value",
+        cost: "one round trip",
+        not_promised: "safety against clocks that are off: its docs say so",
+        replaces: "rewriting all clients on one day",
+        snippet: r##"let lock = LegacyLock::builder(&store, "lock.foo").build()?;
+let guard = lock.try_lock().await?;      // honours old clients, and they honour it"##,
+    },
+    Entry {
+        pattern: "circuit_breaker",
+        need: "stop calling a service that fails",
+        words: "circuit breaker fail service down trip open half probe resilience protect",
+        feature: "shared state, generations, leased probes",
+        cost: "closed: no round trip a call",
+        not_promised: "that the first failures are spared",
+        replaces: "a breaker in each process that learns alone",
+        snippet: r##"let payments = Breaker::new(&store, "shop", "payments")
+    .failure_rate(0.5).min_calls(20).distinct_instances(2)
+    .open_for(Duration::from_secs(30)).probes(3)
+    .build().await?;
+match payments.call(async || pay().await).await {
+    Err(CallError::Open { retry_after }) => later(retry_after),
+    result => handle(result),
+}"##,
+    },
+    Entry {
+        pattern: "stock",
+        need: "sell limited stock without overselling",
+        words: "stock inventory flash sale oversell reserve hold item sold seat ticket",
+        feature: "one script: hold, cap, order stream",
+        cost: "a reservation: one round trip",
+        not_promised: "that held units are sold: holds expire",
+        replaces: "DECR and hope, or GET then SET",
+        snippet: r##"let stock = Stock::new(&store, "shop").per_user(2).build()?;
+stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
+let request = Request::new("console", "ann", "req-1");
+if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300)).await? {
+    stock.confirm(&request).await?;
+}"##,
+    },
+    Entry {
+        pattern: "job_queue",
+        need: "run jobs in the background, each at least once",
+        words: "job queue background worker task mail send async process retry",
+        feature: "a stream-like log in one slot, leases, fenced acks",
+        cost: "enqueue: one round trip; acks in batches",
+        not_promised: "exactly once: make the effect idempotent with cx.once",
+        replaces: "LPUSH and BRPOP, which lose a job with its worker",
+        snippet: r##"impl Job for SendMail { const NAME: &'static str = "send_mail"; }
+let queue = Queue::new(&store, "shop", "mail")?;
+queue.enqueue(&SendMail { to }).unique("welcome:42", Until::Done).await?;
+let worker = queue.worker(|mail: SendMail, cx: Context| async move { send(mail).await })
+    .concurrency(64).retry(Backoff::default(), 5)
+    .run().await?;
+worker.shutdown(Duration::from_secs(30)).await?;"##,
+    },
+    Entry {
+        pattern: "dead_letter",
+        need: "keep jobs that failed too often, and replay them",
+        words: "dead letter failed job replay poison inspect error reason",
+        feature: "a stream of letters",
+        cost: "nothing until a job dies",
+        not_promised: "that a replayed job succeeds",
+        replaces: "a log line and a lost job",
+        snippet: r##"let letters = queue.inspect().dead_letters();
+for letter in letters.list(None).await? { println!("{}", letter.reason); }
+letters.replay(|letter| letter.reason.contains("timeout")).await?;"##,
+    },
+    Entry {
+        pattern: "delayed_jobs",
+        need: "run a job later or on a schedule",
+        words: "delay later schedule cron timer job at time recurring remind",
+        feature: "a sorted set by server time",
+        cost: "one script when something is due",
+        not_promised: "the exact millisecond",
+        replaces: "a sleep in a process that is deployed meanwhile",
+        snippet: r##"queue.enqueue(&Reminder { user }).delay(Duration::from_secs(3600)).await?;
+queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;"##,
+    },
+    Entry {
+        pattern: "priority_queue",
+        need: "serve the most urgent first",
+        words: "priority urgent queue important first order",
+        feature: "a sorted set, BZPOPMIN, reservations",
+        cost: "one round trip each",
+        not_promised: "that low priorities are ever served (the job queue's ageing does)",
+        replaces: "several lists polled in turn",
+        snippet: r##"let calls = PriorityQueue::<Call>::new(&store, "shop", "calls")?;
+calls.push(&call, 0).await?;                       // 0 is most urgent
+let mut consumer = calls.consumer(Duration::from_secs(30)).await?;
+if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done().await?; }"##,
+    },
+    Entry {
+        pattern: "reliable_list",
+        need: "a list queue for producers that LPUSH",
+        words: "list queue lpush brpop reliable old producer simple work",
+        feature: "BLMOVE to a list for each consumer, leases",
+        cost: "one blocking command an item",
+        not_promised: "attempts or dead letters: use the job queue",
+        replaces: "BRPOP: the item dies with its consumer",
+        snippet: r##"let list = ReliableList::builder(&store, "shop", "orders").build()?;
+let mut consumer = list.consumer().await?;
+while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
+    handle(item.payload());
+    item.done().await?;
+}"##,
+    },
+    Entry {
+        pattern: "ring",
+        need: "visit all items again and again with many workers",
+        words: "ring round robin cycle poll feed crawl rotate again",
+        feature: "LMOVE from a list to itself",
+        cost: "one script a visit",
+        not_promised: "equal time between visits",
+        replaces: "a cursor in a key that two workers read at once",
+        snippet: r##"let feeds = Ring::new(&store, "crawler", "feeds")?;
+feeds.add("https://example.com/feed").await?;
+while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).await; }"##,
+    },
+    Entry {
+        pattern: "notification",
+        need: "know which things changed, once each",
+        words: "notify changed dirty set wake event coalesce which",
+        feature: "a set and an event list",
+        cost: "one script to add; a blocking take",
+        not_promised: "how often something changed",
+        replaces: "pub/sub that nobody heard while it restarted",
+        snippet: r##"let changed = NotifySet::new(&store, "shop", "changed")?;
+changed.add(&["user 7"]).await?;
+let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"##,
+    },
+    Entry {
+        pattern: "topic",
+        need: "tell everybody who listens right now",
+        words: "pub sub publish subscribe broadcast message live push topic event",
+        feature: "sharded pub/sub, typed",
+        cost: "one SPUBLISH",
+        not_promised: "delivery to those who do not listen: gaps are reported",
+        replaces: "PUBLISH and the belief that it arrives",
+        snippet: r##"let goals = Topic::<Goal>::new(&store, "news", "goals")?;
+let mut listener = goals.listen().await?;
+goals.publish(&goal).await?;
+match listener.next().await { Some(Heard::Gap) => reload(), other => show(other) }"##,
+    },
+    Entry {
+        pattern: "event_stream",
+        need: "keep events for several groups of readers",
+        words: "event stream log history replay consumer group kafka append",
+        feature: "a stream with groups",
+        cost: "append: one XADD",
+        not_promised: "exactly once",
+        replaces: "XADD MAXLEN, which trims what a group has not read",
+        snippet: r##"let orders = EventStream::<Order>::new(&store, "shop", "orders")?;
+let mut billing = orders.group("billing", Start::Beginning).await?;
+orders.append(&order).await?;
+let events = billing.read("billing-1", 100, Duration::from_secs(5)).await?;
+billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"##,
+    },
+    Entry {
+        pattern: "session",
+        need: "keep users logged in, and log them out everywhere",
+        words: "session login logout log out everywhere user cookie token auth web",
+        feature: "a hash for each, an index for each user",
+        cost: "load and touch: one script",
+        not_promised: "secrecy of what you put into it",
+        replaces: "a token in the key, and a patch that revives a deleted session",
+        snippet: r##"let sessions = Sessions::builder(&store, "shop").idle(Duration::from_secs(1800)).build()?;
+let token = sessions.create("ann", &data).await?;
+sessions.patch(&token, &serde_json::json!({ "cart": [7] })).await?;
+sessions.revoke_all("ann").await?;                 // logout everywhere"##,
+    },
+    Entry {
+        pattern: "trail",
+        need: "the last pages of a visit",
+        words: "trail history recent page breadcrumb last visited navigation",
+        feature: "a list, trimmed and expired in one step",
+        cost: "one script",
+        not_promised: "anything after a minute without a page",
+        replaces: "RPUSH without LTRIM",
+        snippet: r##"let trail = Trail::new(&store, "shop", 10)?;
+trail.visit("ann", "/tea").await?;
+let pages = trail.pages("ann").await?;"##,
+    },
+    Entry {
+        pattern: "leaderboard",
+        need: "rank players by score",
+        words: "leaderboard rank game score player top highscore lead board",
+        feature: "a sorted set; submit and rank in one script",
+        cost: "one round trip, O(log n)",
+        not_promised: "nothing lost with Best and Last; Sum whose reply was lost is in doubt",
+        replaces: "ZADD, then ZREVRANK, and another player between them",
+        snippet: r##"let board = Leaderboard::builder(&store, "game", "all-time")
+    .ties(Ties::EarliestFirst { max_points: 1_000_000 })
+    .build()?;
+let placed = board.submit("ann", 300.0, Policy::Best).await?;
+let all = board.current().await?;
+let near = board.around(&all, "ann", 5).await?;"##,
+    },
+    Entry {
+        pattern: "period_leaderboard",
+        need: "a board that starts anew every week",
+        words: "leaderboard weekly daily monthly period season reset board",
+        feature: "a key for each period, expiry in the script",
+        cost: "one round trip",
+        not_promised: "scores for a week that is over",
+        replaces: "a cron job that renames keys at midnight",
+        snippet: r##"let weekly = Leaderboard::builder(&store, "game", "weekly")
+    .period(Period::Week, TimeZone::get("Europe/Berlin")?, Duration::from_secs(8 * 86400))
+    .build()?;
+weekly.submit("ann", 10.0, Policy::Sum).await?;
+let top = weekly.top(&weekly.current().await?, 10).await?;"##,
+    },
+    Entry {
+        pattern: "sharded_leaderboard",
+        need: "rank hundreds of millions",
+        words: "leaderboard huge shard global rank million cluster scale",
+        feature: "a sorted set for each shard",
+        cost: "rank: two round trips",
+        not_promised: "one moment for all shards",
+        replaces: "one sorted set on one node, or approximate ranks",
+        snippet: r##"let world = ShardedLeaderboard::new(&store, "game", "world", 256, Order::HighestFirst)?;
+world.submit("ann", 300.0, Policy::Best).await?;
+let entry = world.rank("ann").await?;              // exact"##,
+    },
+    Entry {
+        pattern: "weighted_choice",
+        need: "draw at random by weight",
+        words: "random weight choice pick draw loot lottery ab test",
+        feature: "a tree of sums in a hash",
+        cost: "a draw: one script, O(log n)",
+        not_promised: "anything cryptographic",
+        replaces: "copying the whole set to draw from it",
+        snippet: r##"let loot = WeightedChoice::new(&store, "game", "loot")?;
+loot.set("common", 90).await?;
+loot.set("rare", 10).await?;
+let item = loot.pick().await?;"##,
+    },
+    Entry {
+        pattern: "counter",
+        need: "count exactly and hand the count over",
+        words: "counter count clicks increment total drain exact",
+        feature: "INCRBY with its lifetime, a batch with an id",
+        cost: "one round trip",
+        not_promised: "that a batch arrives once: check its id",
+        replaces: "GETSET 0, and a crash before the sum is stored",
+        snippet: r##"let clicks = Counter::new(&store, "clicks", Keep::For(Duration::from_secs(86400)))?;
+clicks.add("banner", 1).await?;
+if let Some(batch) = clicks.drain("banner").await? {
+    db.insert(&batch.id, batch.count).await?;      // unique by id
+    clicks.ack("banner", &batch.id).await?;
+}"##,
+    },
+    Entry {
+        pattern: "unique_visitors",
+        need: "count different visitors by day, week, month",
+        words: "unique visitors count distinct people dau hyperloglog estimate different",
+        feature: "HyperLogLog for each day, roll-ups",
+        cost: "12 KB a day; one round trip",
+        not_promised: "exactness: 0.81 % standard error; no intersections",
+        replaces: "a set of all ids for every day",
+        snippet: r##"let visitors = Uniques::new(&store, "site", Keep::For(Duration::from_secs(90 * 86400)))?;
+visitors.add("home", today, ["ann", "bob"]).await?;
+let week = visitors.count("home", &Period::Week(today)).await?;"##,
+    },
+    Entry {
+        pattern: "check_ins",
+        need: "days in a row, and a calendar",
+        words: "check in daily streak calendar habit sign days row",
+        feature: "a bitmap for each year",
+        cost: "46 bytes a user and year; one round trip",
+        not_promised: "which day it is where the user is: you say",
+        replaces: "a counter that a missed reset keeps alive",
+        snippet: r##"let check_ins = CheckIns::new(&store, "app", Keep::Forever)?;
+check_ins.mark("ann", date(2026, 11, 15)).await?;
+let streaks = check_ins.streaks("ann", date(2026, 11, 15)).await?;
+println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
+    },
+    Entry {
+        pattern: "activity",
+        need: "active users and who came back",
+        words: "active user dau wau mau retention cohort bitmap came back",
+        feature: "a bitmap for each day, BITOP",
+        cost: "one bit a user and day",
+        not_promised: "cheapness for sparse ids: use unique_visitors",
+        replaces: "SETBIT with a user id of four billion",
+        snippet: r##"let active = Activity::new(&store, "app", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
+active.mark("web", today, &[1, 2, 3]).await?;
+let monthly = active.monthly("web", today).await?;
+let retained = active.retained("web", last_week, today).await?;"##,
+    },
+    Entry {
+        pattern: "bloom",
+        need: "has this been seen before",
+        words: "bloom filter seen before duplicate membership contain crawl url",
+        feature: "BF.* or bitmaps, config checked in the script",
+        cost: "one script for a thousand elements",
+        not_promised: "a certain yes: the error rate is yours",
+        replaces: "SETBIT one by one with a formula of one's own",
+        snippet: r##"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).open().await?;
+if seen.add(url).await? { crawl(url).await; }
+let known = seen.contains_many(&urls).await?;"##,
+    },
+    Entry {
+        pattern: "places",
+        need: "who or what is near",
+        words: "near nearby geo location distance place map friend courier radius around me",
+        feature: "GEO commands, an expiry index",
+        cost: "one script",
+        not_promised: "roads: it is the distance as the crow flies",
+        replaces: "a box of degrees that breaks at the antimeridian",
+        snippet: r##"let couriers = Places::new(&store, "shop", "couriers")?.stale_after(Duration::from_secs(60))?;
+couriers.put("ann", Position::new(13.36, 38.11)?).await?;
+let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self().find().await?;"##,
+    },
+    Entry {
+        pattern: "graph",
+        need: "who follows whom",
+        words: "follow follower friend social graph suggest mutual block network",
+        feature: "sorted sets on both sides, one script or an intent",
+        cost: "follow: one script",
+        not_promised: "one moment over two slots: a crash converges by repair",
+        replaces: "two SADDs, and a crash between them",
+        snippet: r##"let graph = Graph::new(&store, "app", "people")?;
+graph.follow("ann", "bob").await?;
+let page = graph.followers("bob", None, 50).await?;
+let ideas = graph.suggestions("ann", 10).await?;"##,
+    },
+    Entry {
+        pattern: "array",
+        need: "fixed-size records by number",
+        words: "array record index fixed size seat grid bitmap slot",
+        feature: "one string, GETRANGE and SETRANGE",
+        cost: "one round trip",
+        not_promised: "growth beyond its capacity",
+        replaces: "a hash with a million fields",
+        snippet: r##"let seats = FixedArray::<u32>::new(&store, "theatre", "stalls", 500)?;
+seats.set(7, &4711).await?;
+let buyer = seats.get(7).await?;"##,
+    },
+];

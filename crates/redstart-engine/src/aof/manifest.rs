@@ -1,0 +1,157 @@
+//! The manifest: which files make up the log, in Redis's format.
+
+use std::{fs, io::Write, path::Path};
+
+use crate::error::EngineError;
+
+const PREFIX: &str = "appendonly.aof";
+const NAME: &str = "appendonly.aof.manifest";
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Part {
+    name: String,
+    seq: u64,
+}
+
+/// The files of a log, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Manifest {
+    base: Option<Part>,
+    pub(super) increments: Vec<Increment>,
+}
+
+/// A file that is or was appended to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Increment(Part);
+
+impl Manifest {
+    /// Reads the manifest of a folder; an empty one if there is none.
+    pub(super) fn load(folder: &Path) -> Result<Manifest, EngineError> {
+        let text = match fs::read_to_string(folder.join(NAME)) {
+            Ok(text) => text,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                return Ok(Manifest::default());
+            }
+            Err(error) => return Err(error.into()),
+        };
+        Manifest::parse(&text).ok_or_else(|| EngineError::Log(format!("{NAME} is damaged")))
+    }
+
+    fn parse(text: &str) -> Option<Manifest> {
+        let mut manifest = Manifest::default();
+        for line in text.lines() {
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let words: Vec<&str> = line.split_whitespace().collect();
+            let value = |key: &str| {
+                let at = words.iter().step_by(2).position(|word| *word == key)?;
+                words.get(at * 2 + 1).copied()
+            };
+            let name = value("file")?.trim_matches('"');
+            // Only names: a path would lead out of the folder.
+            if name.contains('/') {
+                return None;
+            }
+            let part = Part {
+                name: name.into(),
+                seq: value("seq")?.parse().ok()?,
+            };
+            match value("type")? {
+                "b" if manifest.base.is_none() => manifest.base = Some(part),
+                "i" => manifest.increments.push(Increment(part)),
+                "h" => {}
+                _ => return None,
+            }
+        }
+        let sorted = manifest.increments.is_sorted_by(|a, b| a.0.seq < b.0.seq);
+        sorted.then_some(manifest)
+    }
+
+    fn text(&self) -> String {
+        let base = self.base.iter().map(|part| (part, 'b'));
+        let rest = self.increments.iter().map(|part| (&part.0, 'i'));
+        base.chain(rest)
+            .map(|(part, kind)| format!("file {} seq {} type {kind}\n", part.name, part.seq))
+            .collect()
+    }
+
+    /// Replaces the folder's manifest at once.
+    pub(super) fn save(&self, folder: &Path) -> std::io::Result<()> {
+        let temporary = folder.join(format!("temp-{NAME}"));
+        let mut file = fs::File::create(&temporary)?;
+        file.write_all(self.text().as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, folder.join(NAME))?;
+        super::sync_folder(folder)
+    }
+
+    /// The names of all files, in the order in which they are to be loaded.
+    pub(super) fn files(&self) -> Vec<String> {
+        let base = self.base.iter().map(|part| part.name.clone());
+        let rest = self.increments.iter().map(|part| part.0.name.clone());
+        base.chain(rest).collect()
+    }
+
+    /// The file that is being written.
+    pub(super) fn current(&self) -> &str {
+        self.increments.last().map_or("", |part| &part.0.name)
+    }
+
+    pub(super) fn add_increment(&mut self) {
+        let seq = self.increments.last().map_or(0, |part| part.0.seq) + 1;
+        let name = format!("{PREFIX}.{seq}.incr.aof");
+        self.increments.push(Increment(Part { name, seq }));
+    }
+
+    /// Puts a new base in the place of all files of `old`; its name.
+    pub(super) fn replace_base(&mut self, old: &Manifest) -> String {
+        let seq = self.base.as_ref().map_or(0, |part| part.seq) + 1;
+        let name = format!("{PREFIX}.{seq}.base.aof");
+        self.base = Some(Part {
+            name: name.clone(),
+            seq,
+        });
+        self.increments
+            .retain(|part| !old.increments.contains(part));
+        name
+    }
+
+    pub(super) fn base_len(&self, folder: &Path) -> u64 {
+        let base = self.base.as_ref();
+        base.and_then(|part| fs::metadata(folder.join(&part.name)).ok())
+            .map_or(0, |file| file.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn manifests_are_written_as_redis_writes_them() {
+        let mut manifest = Manifest::default();
+        manifest.add_increment();
+        let old = manifest.clone();
+        manifest.add_increment();
+        manifest.replace_base(&old);
+        let text = "file appendonly.aof.1.base.aof seq 1 type b\n\
+                    file appendonly.aof.2.incr.aof seq 2 type i\n";
+        assert_eq!(manifest.text(), text);
+        assert_eq!(Manifest::parse(text), Some(manifest));
+    }
+
+    #[test]
+    fn damaged_manifests_are_refused() {
+        for bad in [
+            "file a seq x type b\n",
+            "file a seq 1\n",
+            "file ../a seq 1 type b\n",
+            "file a seq 1 type b\nfile b seq 2 type b\n",
+            "file a seq 2 type i\nfile b seq 1 type i\n",
+            "nonsense\n",
+        ] {
+            assert_eq!(Manifest::parse(bad), None, "{bad}");
+        }
+    }
+}

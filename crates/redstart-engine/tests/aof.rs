@@ -1,0 +1,571 @@
+//! The append-only log: what is written is there again, here and in the real servers.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
+
+const VALKEY: &str = "/root/.cache/redstart/valkey/valkey-server";
+
+fn args(line: &str) -> Vec<Bytes> {
+    line.split(' ')
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect()
+}
+
+/// Either side of a comparison.
+trait Client {
+    fn ask(&mut self, args: &[Bytes]) -> Reply;
+
+    fn line(&mut self, line: &str) -> Reply {
+        self.ask(&args(line))
+    }
+}
+
+impl Client for Session {
+    fn ask(&mut self, args: &[Bytes]) -> Reply {
+        match self.execute(args) {
+            Outcome::Reply(reply) => reply,
+            Outcome::Blocked(_) => panic!("{args:?} blocks"),
+        }
+    }
+}
+
+struct Wire(BufReader<UnixStream>);
+
+impl Wire {
+    fn read(&mut self) -> Reply {
+        let mut line = Vec::new();
+        self.0.read_until(b'\n', &mut line).unwrap();
+        assert!(line.ends_with(b"\r\n"), "the server closed the connection");
+        let rest = String::from_utf8_lossy(&line[1..line.len() - 2]).into_owned();
+        match line[0] {
+            b'+' => Reply::Status(rest.into()),
+            b'-' => Reply::Error(rest),
+            b':' => Reply::Int(rest.parse().unwrap()),
+            b'$' if rest == "-1" => Reply::Nil,
+            b'*' if rest == "-1" => Reply::NilArray,
+            b'$' => {
+                let mut data = vec![0; rest.parse::<usize>().unwrap() + 2];
+                self.0.read_exact(&mut data).unwrap();
+                data.truncate(data.len() - 2);
+                Reply::Bulk(data.into())
+            }
+            b'*' => {
+                let count: usize = rest.parse().unwrap();
+                Reply::Array((0..count).map(|_| self.read()).collect())
+            }
+            other => panic!("{other}"),
+        }
+    }
+}
+
+impl Client for Wire {
+    fn ask(&mut self, args: &[Bytes]) -> Reply {
+        let mut request = format!("*{}\r\n", args.len()).into_bytes();
+        for arg in args {
+            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+            request.extend_from_slice(arg);
+            request.extend_from_slice(b"\r\n");
+        }
+        self.0.get_mut().write_all(&request).unwrap();
+        self.read()
+    }
+}
+
+/// A real server on a folder, ended with the value.
+struct Server {
+    process: Child,
+    socket: PathBuf,
+}
+
+impl Server {
+    fn start(program: &str, dir: &Path) -> Server {
+        let socket = dir.join("server.sock");
+        let process = Command::new(program)
+            .args(["--port", "0", "--save", "", "--appendonly", "yes"])
+            .args(["--aof-use-rdb-preamble", "no", "--unixsocket"])
+            .arg(&socket)
+            .arg("--dir")
+            .arg(dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap_or_else(|error| panic!("{program} is needed: {error}"));
+        Server { process, socket }
+    }
+
+    fn connect(&self) -> Wire {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        loop {
+            if let Ok(stream) = UnixStream::connect(&self.socket) {
+                stream
+                    .set_read_timeout(Some(Duration::from_secs(20)))
+                    .unwrap();
+                let mut wire = Wire(BufReader::new(stream));
+                if wire.line("PING") == Reply::Status("PONG".into()) {
+                    return wire;
+                }
+            }
+            assert!(Instant::now() < deadline, "the server does not answer");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn texts(reply: Reply) -> Vec<Bytes> {
+    match reply {
+        Reply::Array(items) => items
+            .into_iter()
+            .map(|item| match item {
+                Reply::Bulk(text) => text,
+                other => panic!("{other:?}"),
+            })
+            .collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn sorted_pairs(reply: Reply) -> Vec<Vec<Bytes>> {
+    let mut pairs: Vec<Vec<Bytes>> = texts(reply).chunks(2).map(<[Bytes]>::to_vec).collect();
+    pairs.sort();
+    pairs
+}
+
+/// Everything that can be read, in an order that does not depend on who tells it.
+fn everything(client: &mut impl Client) -> String {
+    let mut all = String::new();
+    for db in 0..16 {
+        client.line(&format!("SELECT {db}"));
+        let mut cursor = "0".to_owned();
+        let mut keys = BTreeSet::new();
+        loop {
+            let Reply::Array(mut page) = client.line(&format!("SCAN {cursor} COUNT 1000")) else {
+                panic!("no page");
+            };
+            keys.extend(texts(page.pop().unwrap()));
+            let Reply::Bulk(next) = page.pop().unwrap() else {
+                panic!("no cursor");
+            };
+            cursor = String::from_utf8_lossy(&next).into_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+        for key in keys {
+            let mut ask = |words: &[&str]| {
+                let mut args: Vec<Bytes> = words
+                    .iter()
+                    .map(|w| Bytes::copy_from_slice(w.as_bytes()))
+                    .collect();
+                for arg in &mut args {
+                    if arg.as_ref() == b"KEY" {
+                        *arg = key.clone();
+                    }
+                }
+                client.ask(&args)
+            };
+            let kind = format!("{:?}", ask(&["TYPE", "KEY"]));
+            let value = match kind.as_str() {
+                "Status(\"string\")" => format!("{:?}", ask(&["GET", "KEY"])),
+                "Status(\"list\")" => format!("{:?}", ask(&["LRANGE", "KEY", "0", "-1"])),
+                "Status(\"set\")" => {
+                    format!(
+                        "{:?}",
+                        texts(ask(&["SMEMBERS", "KEY"]))
+                            .into_iter()
+                            .collect::<BTreeSet<_>>()
+                    )
+                }
+                "Status(\"hash\")" => format!("{:?}", sorted_pairs(ask(&["HGETALL", "KEY"]))),
+                "Status(\"zset\")" => {
+                    // Valkey writes doubles with fewer digits.
+                    let words = texts(ask(&["ZRANGE", "KEY", "0", "-1", "WITHSCORES"]));
+                    let pairs = words.chunks(2).map(|pair| {
+                        let score = std::str::from_utf8(&pair[1]).unwrap();
+                        (pair[0].clone(), score.parse::<f64>().unwrap())
+                    });
+                    format!("{:?}", pairs.collect::<Vec<_>>())
+                }
+                "Status(\"stream\")" => format!(
+                    "{:?} {:?} {:?}",
+                    ask(&["XRANGE", "KEY", "-", "+"]),
+                    ask(&["XINFO", "GROUPS", "KEY"]),
+                    ask(&["XPENDING", "KEY", "g", "-", "+", "100"]).is_error(),
+                ),
+                other => other.to_owned(),
+            };
+            let deadline = ask(&["PEXPIRETIME", "KEY"]);
+            all.push_str(&format!("{db} {key:?} {kind} {deadline:?} {value}\n"));
+        }
+    }
+    all
+}
+
+fn fill(session: &mut Session, round: usize) {
+    let lines = [
+        "SET s{r} hello",
+        "SET s{r}:expiring x EX 1000",
+        "SET s{r}:gone x PX 1",
+        "APPEND s{r} world",
+        "INCR n{r}",
+        "INCRBYFLOAT n{r} 0.1",
+        "SETRANGE s{r} 3 ___",
+        "SETBIT bits{r} 77 1",
+        "PFADD hll{r} a b c d",
+        "GEOADD geo{r} 13.361389 38.115556 Palermo 15.087269 37.502669 Catania",
+        "RPUSH l{r} a b c d e",
+        "LPOP l{r}",
+        "LMOVE l{r} m{r} LEFT RIGHT",
+        "SADD set{r} 1 2 3 x y z",
+        "SADD ints{r} 3 1 2",
+        "SPOP set{r} 2",
+        "SMOVE set{r} other{r} nothing",
+        "HSET h{r} a 1 b 2 c 3",
+        "HINCRBYFLOAT h{r} a 1.5",
+        "HDEL h{r} b",
+        "ZADD z{r} 1 a 2.5 b inf c -inf d",
+        "ZINCRBY z{r} 0.1 a",
+        "ZPOPMAX z{r}",
+        "XADD x{r} * a 1",
+        "XADD x{r} * a 2 b 3",
+        "XADD x{r} MAXLEN ~ 10 * c 4",
+        "XGROUP CREATE x{r} g 0",
+        "XREADGROUP GROUP g c COUNT 2 STREAMS x{r} >",
+        "XAUTOCLAIM x{r} g d 0 0 COUNT 1",
+        "XGROUP CREATE e{r} g $ MKSTREAM",
+        "MULTI",
+        "SET t{r} 1",
+        "INCR t{r}",
+        "EXPIRE t{r} 500",
+        "EXEC",
+        "SELECT 3",
+        "SET elsewhere{r} 1",
+        "COPY elsewhere{r} copied{r}",
+        "SELECT 0",
+        "MOVE t{r} 3",
+        "RENAME n{r} renamed{r}",
+        "GETEX s{r} EX 700",
+        "GETDEL other{r}",
+    ];
+    for line in lines {
+        let reply = session.line(&line.replace("{r}", &round.to_string()));
+        assert!(!reply.is_error(), "{line}: {reply:?}");
+    }
+    let script = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('EXPIRE', KEYS[1], 900) \
+                  return redis.call('INCR', KEYS[1])";
+    let eval = ["EVAL", script, "1", &format!("script{round}"), "41"]
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()));
+    assert_eq!(session.ask(&eval), Reply::Int(42));
+    let binary: Vec<u8> = (0..=255).collect();
+    let set = [
+        Bytes::from_static(b"SET"),
+        Bytes::from(format!("bin{round}\r\n\0")),
+        Bytes::from(binary.repeat(20)),
+    ];
+    assert_eq!(session.ask(&set), Reply::OK);
+    for n in 0..300 {
+        session.line(&format!("ZADD big{round} {n}.5 member:{n}"));
+        session.line(&format!("HSET bigh{round} field:{n} {n}"));
+        session.line(&format!("RPUSH bigl{round} {n}"));
+    }
+}
+
+fn open(dir: &Path, fsync: Fsync) -> Engine {
+    Engine::builder().append_only(dir, fsync).build().unwrap()
+}
+
+fn wait_for_keys_to_expire(session: &mut Session) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while session.line("EXISTS s0:gone s1:gone") != Reply::Int(0) {
+        assert!(Instant::now() < deadline);
+    }
+}
+
+fn check_aof(dir: &Path) {
+    let manifest = dir.join("appendonlydir/appendonly.aof.manifest");
+    let output = Command::new("redis-check-aof")
+        .arg(&manifest)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert!(output.status.success(), "{text}");
+    assert!(
+        text.contains("All AOF files and manifest are valid"),
+        "{text}"
+    );
+}
+
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to.join("appendonlydir")).unwrap();
+    for file in fs::read_dir(from.join("appendonlydir")).unwrap() {
+        let file = file.unwrap();
+        fs::copy(file.path(), to.join("appendonlydir").join(file.file_name())).unwrap();
+    }
+}
+
+fn servers_agree(dir: &Path, expected: &str) {
+    check_aof(dir);
+    for program in ["redis-server", VALKEY] {
+        let theirs = tempfile::tempdir().unwrap();
+        copy(dir, theirs.path());
+        let server = Server::start(program, theirs.path());
+        let loaded = everything(&mut server.connect());
+        for (ours, theirs) in expected.lines().zip(loaded.lines()) {
+            assert_eq!(ours, theirs, "{program}");
+        }
+        assert_eq!(
+            expected.lines().count(),
+            loaded.lines().count(),
+            "{program}"
+        );
+    }
+}
+
+#[test]
+fn the_real_servers_load_what_was_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    let mut session = engine.session();
+    fill(&mut session, 0);
+    wait_for_keys_to_expire(&mut session);
+    let expected = everything(&mut session);
+    drop((session, engine));
+    servers_agree(dir.path(), &expected);
+    let again = open(dir.path(), Fsync::No);
+    assert_eq!(everything(&mut again.session()), expected);
+}
+
+#[test]
+fn a_rewritten_log_holds_the_same() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    let mut session = engine.session();
+    fill(&mut session, 0);
+    let started = Reply::Status("Background append only file rewriting started".into());
+    assert_eq!(session.line("BGREWRITEAOF"), started);
+    // Callers go on meanwhile.
+    fill(&mut session, 1);
+    let base = dir.path().join("appendonlydir/appendonly.aof.1.base.aof");
+    let old = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while !base.exists() || old.exists() {
+        assert!(Instant::now() < deadline, "the log was not rewritten");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    wait_for_keys_to_expire(&mut session);
+    let expected = everything(&mut session);
+    drop((session, engine));
+    servers_agree(dir.path(), &expected);
+    let again = open(dir.path(), Fsync::No);
+    assert_eq!(everything(&mut again.session()), expected);
+}
+
+#[test]
+fn what_redis_wrote_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start("redis-server", dir.path());
+    let mut wire = server.connect();
+    for line in [
+        "SET a 1",
+        "RPUSH l a b c",
+        "XADD x 5-1 f v",
+        "XGROUP CREATE x g 0",
+        "XREADGROUP GROUP g c STREAMS x >",
+        "ZADD z 1.5 a",
+        "EXPIRE a 1000",
+    ] {
+        assert!(!wire.line(line).is_error(), "{line}");
+    }
+    wire.line("BGREWRITEAOF");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    loop {
+        let Reply::Bulk(info) = wire.line("INFO persistence") else {
+            panic!("no text");
+        };
+        let info = String::from_utf8_lossy(&info).into_owned();
+        if info.contains("aof_rewrite_in_progress:0") && info.contains("aof_rewrites:1") {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{info}");
+    }
+    for line in [
+        "MULTI",
+        "INCR a",
+        "SADD s x y",
+        "EXEC",
+        "SELECT 2",
+        "SET b 2",
+        "SELECT 0",
+    ] {
+        assert!(!wire.line(line).is_error(), "{line}");
+    }
+    let expected = everything(&mut wire);
+    wire.0.get_mut().write_all(b"SHUTDOWN NOSAVE\r\n").unwrap();
+    let mut server = server;
+    server.process.wait().unwrap();
+    let engine = open(dir.path(), Fsync::EverySec);
+    assert_eq!(everything(&mut engine.session()), expected);
+}
+
+#[test]
+fn a_torn_end_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session();
+    session.line("SET a 1");
+    session.line("SET b 2");
+    drop((session, engine));
+    let file = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
+    let whole = fs::read(&file).unwrap();
+    let multi = b"*1\r\n$5\r\nMULTI\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n9\r\n";
+    for torn in [
+        &b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$5\r\nhal"[..],
+        b"*",
+        multi,
+        b"\0\0\0\0",
+    ] {
+        fs::write(&file, [&whole[..], torn].concat()).unwrap();
+        let engine = open(dir.path(), Fsync::Always);
+        let mut session = engine.session();
+        assert_eq!(session.line("GET a"), Reply::bulk("1"));
+        assert_eq!(session.line("GET b"), Reply::bulk("2"));
+        drop((session, engine));
+        assert_eq!(fs::read(&file).unwrap(), whole);
+    }
+    // Damage elsewhere is not passed over.
+    let mut damaged = whole.clone();
+    damaged[1] = b'x';
+    fs::write(&file, damaged).unwrap();
+    assert!(
+        Engine::builder()
+            .append_only(dir.path(), Fsync::No)
+            .build()
+            .is_err()
+    );
+}
+
+#[test]
+fn one_engine_a_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = open(dir.path(), Fsync::No);
+    assert!(
+        Engine::builder()
+            .append_only(dir.path(), Fsync::No)
+            .build()
+            .is_err()
+    );
+    drop(first);
+    open(dir.path(), Fsync::No);
+}
+
+#[test]
+fn an_rdb_base_is_refused_in_words() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path().join("appendonlydir");
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("a.rdb"), b"REDIS0010\xfa").unwrap();
+    fs::write(
+        folder.join("appendonly.aof.manifest"),
+        "file a.rdb seq 1 type b\n",
+    )
+    .unwrap();
+    let error = Engine::builder()
+        .append_only(dir.path(), Fsync::No)
+        .build()
+        .unwrap_err();
+    assert!(
+        error.to_string().contains("aof-use-rdb-preamble no"),
+        "{error}"
+    );
+}
+
+/// Not a test of its own: the process that the next test kills.
+#[test]
+fn child_that_writes_until_it_is_killed() {
+    let Ok(dir) = std::env::var("REDSTART_AOF_CHILD") else {
+        return;
+    };
+    let engine = open(Path::new(&dir), Fsync::Always);
+    let mut workers = Vec::new();
+    for worker in 0..4 {
+        let mut session = engine.session();
+        workers.push(std::thread::spawn(move || {
+            for n in 0.. {
+                let line = format!("SET {worker}:{n} {n}");
+                assert_eq!(session.line(&line), Reply::OK);
+                // One write a line, so that lines of workers do not mix.
+                std::io::stdout()
+                    .write_all(format!("acked {worker}:{n}\n").as_bytes())
+                    .unwrap();
+            }
+        }));
+    }
+    for worker in workers {
+        worker.join().unwrap();
+    }
+}
+
+#[test]
+fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
+    let rounds = redstart_testkit::scale(4, "REDSTART_KILLS");
+    let dir = tempfile::tempdir().unwrap();
+    let mut acked = BTreeSet::new();
+    for round in 0..rounds {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "child_that_writes_until_it_is_killed",
+                "--nocapture",
+            ])
+            .env("REDSTART_AOF_CHILD", dir.path())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stdout.take().unwrap());
+        let mut line = String::new();
+        let mut seen = 0;
+        // A different moment each time.
+        let enough = 20 + round * 37 % 211;
+        while lines.read_line(&mut line).unwrap() > 0 {
+            if let Some(at) = line.find("acked ") {
+                acked.insert(line[at + 6..].trim().to_owned());
+                seen += 1;
+            }
+            line.clear();
+            if seen == enough {
+                child.kill().unwrap();
+            }
+        }
+        child.wait().unwrap();
+        assert!(seen >= enough, "the child wrote only {seen}");
+        let engine = open(dir.path(), Fsync::Always);
+        let mut session = engine.session();
+        for key in &acked {
+            let value = key.split(':').nth(1).unwrap();
+            assert_eq!(
+                session.line(&format!("GET {key}")),
+                Reply::bulk(value),
+                "{key}"
+            );
+        }
+    }
+}
