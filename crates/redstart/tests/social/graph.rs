@@ -11,7 +11,7 @@ use redstart::{
         graph::{Cursor, Followed, Page},
     },
 };
-use redstart_testkit::{Backend, Cluster, Kind, matrix, scale};
+use redstart_testkit::{Backend, Cluster, Kind, eventually, matrix, scale};
 
 /// The graph as two sets.
 #[derive(Clone, Debug, Default)]
@@ -258,6 +258,41 @@ matrix! {
             }
         }
         assert!(repaired >= 3 || backend.is_embedded(), "nobody crashed in the middle");
+        Ok(())
+    }
+
+    async fn a_follow_that_a_block_overtakes_does_not_come_back_on_one_side(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let graph = Graph::spread(&store, backend.namespace(), "g", 16)?;
+        graph.follow("warm", "up").await?;
+        let mut held = 0;
+        for n in 0..12 {
+            let (fan, star) = (format!("fan-{n}"), format!("star-{n}"));
+            // The follow is polled until it has arrived at the star's side, and then its caller falls asleep.
+            let mut follow = Box::pin(graph.follow(&fan, &star));
+            let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+            let asleep = eventually(Duration::from_secs(20), async || {
+                if graph.counts(&star).await.is_ok_and(|counts| counts.followers == 1) {
+                    return true;
+                }
+                follow.as_mut().poll(&mut context).is_ready()
+            }).await;
+            assert!(asleep);
+            if graph.is_following(&fan, &star).await? {
+                // One step, or none was left.
+                continue;
+            }
+            held += 1;
+            graph.block(&star, &fan).await?;
+            graph.unblock(&star, &fan).await?;
+            assert_eq!(follow.await?, Followed::Blocked);
+            assert!(!graph.is_following(&fan, &star).await?);
+            assert_eq!(graph.counts(&star).await?.followers, 0);
+            while graph.repair(Duration::ZERO).await? > 0 {}
+            assert!(!graph.is_following(&fan, &star).await?);
+            assert_eq!(graph.counts(&star).await?.followers, 0);
+        }
+        assert!(held >= 3 || backend.is_embedded(), "{held} of 12 were caught between two steps");
         Ok(())
     }
 
