@@ -73,8 +73,8 @@ fn run(task: Task) -> Result<bool> {
         Task::Soak(options) => soak::run(&options),
         Task::Fuzz { commands, seed } => {
             servers::ensure()?;
-            let mut command = cargo(&["test", "-p", "redstart-engine", "--test", "fuzz"]);
-            command.args(["--", "--nocapture"]);
+            let mut command = cargo(&["test", "-p", "redstart-engine", "--test", "differential"]);
+            command.args(["--", "random_sequences", "--nocapture"]);
             command.env("REDSTART_FUZZ_COMMANDS", commands.to_string());
             if let Some(seed) = seed {
                 command.env("REDSTART_FUZZ_SEED", seed.to_string());

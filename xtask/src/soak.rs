@@ -42,12 +42,108 @@ const CAMPAIGNS: &[Campaign] = &[
         scale: 10,
     },
     Campaign {
-        name: "fuzz",
-        about: "the embedded engine against real servers, command by command",
-        package: "redstart-engine",
-        test: "fuzz",
+        name: "limiting",
+        about: "limiters against brute force, and under many processes",
+        package: "redstart",
+        test: "limiting",
         filter: "",
-        scale: 50,
+        scale: 10,
+    },
+    Campaign {
+        name: "locking",
+        about: "locks through stopped, cut off and contending processes",
+        package: "redstart",
+        test: "locking",
+        filter: "",
+        scale: 10,
+    },
+    Campaign {
+        name: "redlock",
+        about: "the quorum lock with any two of five servers broken",
+        package: "redstart",
+        test: "locking",
+        filter: "redlock",
+        scale: 10,
+    },
+    Campaign {
+        name: "stock",
+        about: "a sale with buyers that are killed",
+        package: "redstart",
+        test: "commerce",
+        filter: "",
+        scale: 10,
+    },
+    Campaign {
+        name: "breaker",
+        about: "the circuit breaker over a fleet",
+        package: "redstart",
+        test: "resilience",
+        filter: "",
+        scale: 5,
+    },
+    Campaign {
+        name: "cache-races",
+        about: "fills against invalidations, over all levels",
+        package: "redstart",
+        test: "caching",
+        filter: "race",
+        scale: 20,
+    },
+    Campaign {
+        name: "write-behind",
+        about: "writers and workers killed at every step",
+        package: "redstart",
+        test: "caching",
+        filter: "write_behind",
+        scale: 10,
+    },
+    Campaign {
+        name: "queue",
+        about: "workers killed, stopped and cut off under load",
+        package: "redstart",
+        test: "messaging",
+        filter: "queue",
+        scale: 10,
+    },
+    Campaign {
+        name: "sessions",
+        about: "patches against logouts, and the index",
+        package: "redstart",
+        test: "sessions",
+        filter: "",
+        scale: 10,
+    },
+    Campaign {
+        name: "ranking",
+        about: "boards against a model, a million members over shards",
+        package: "redstart",
+        test: "ranking",
+        filter: "",
+        scale: 20,
+    },
+    Campaign {
+        name: "counting",
+        about: "estimates, drains and streaks",
+        package: "redstart",
+        test: "counting",
+        filter: "",
+        scale: 5,
+    },
+    Campaign {
+        name: "membership",
+        about: "filters against their error rate",
+        package: "redstart",
+        test: "membership",
+        filter: "",
+        scale: 10,
+    },
+    Campaign {
+        name: "graph",
+        about: "follows that crash half-way",
+        package: "redstart",
+        test: "social",
+        filter: "",
+        scale: 5,
     },
 ];
 
@@ -148,6 +244,10 @@ fn bar(time: Option<Duration>, campaigns: usize) -> ProgressBar {
 
 fn command(campaign: &Campaign, options: &Options) -> std::process::Command {
     let mut command = cargo(&["test", "-p", campaign.package, "--test", campaign.test]);
+    if campaign.package == "redstart" {
+        // Write-behind is tested on real databases only.
+        command.args(["--features", "sqlite,postgres"]);
+    }
     if options.release {
         command.arg("--release");
     }

@@ -1,6 +1,6 @@
 //! Random sequences of commands by three interleaved clients, compared reply by reply, and then the
-//! keyspaces key by key. A failure prints its seed; `FUZZ_SEED`, `FUZZ_COMMANDS`
-//! and `FUZZ_EVERY` repeat it, extend it, and compare the keyspaces more often.
+//! keyspaces key by key. A failure prints its seed; `REDSTART_FUZZ_SEED`,
+//! `REDSTART_FUZZ_COMMANDS` and `REDSTART_FUZZ_EVERY` repeat it, extend it, and compare the keyspaces more often.
 
 use bytes::Bytes;
 use redstart_engine::{Outcome, Protocol, Reply};
@@ -700,13 +700,13 @@ fn parameter(name: &str) -> Option<u64> {
 #[test]
 fn random_sequences_answer_alike() {
     let fresh = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64 | 1;
-    let commands = parameter("FUZZ_COMMANDS").unwrap_or(15_000);
+    let commands = parameter("REDSTART_FUZZ_COMMANDS").unwrap_or(25_000);
     // 1 finds the very command after which the keyspaces differ.
-    let every = parameter("FUZZ_EVERY").unwrap_or(500);
+    let every = parameter("REDSTART_FUZZ_EVERY").unwrap_or(500);
     let server = Server::start();
-    let seeds = parameter("FUZZ_SEED").map_or(vec![20_240_229, fresh], |seed| vec![seed]);
+    let seeds = parameter("REDSTART_FUZZ_SEED").map_or(vec![20_240_229, fresh], |seed| vec![seed]);
     for seed in seeds {
-        println!("FUZZ_SEED={seed}");
+        println!("REDSTART_FUZZ_SEED={seed}");
         for protocol in [Protocol::Resp2, Protocol::Resp3] {
             let mut chance = Chance(seed);
             let mut pair = Pair::new(&server, protocol);
