@@ -74,7 +74,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let address = server
         .local_addr()
         .map_or_else(String::new, |address| address.to_string());
-    println!("ready: redis://{address}");
+    say!("ready: redis://{address}");
     server
         .run(async move {
             tokio::select! {
@@ -83,6 +83,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
         })
         .await;
-    println!("stopped");
+    say!("stopped");
     Ok(())
 }

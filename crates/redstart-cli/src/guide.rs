@@ -29,7 +29,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     };
     if args.json {
         for entry in chosen {
-            println!(
+            say!(
                 "{}",
                 serde_json::json!({
                     "pattern": entry.pattern, "need": entry.need, "feature": entry.feature, "cost": entry.cost,
@@ -76,22 +76,20 @@ fn table(entries: &[&Entry]) {
             entry.not_promised,
         ]);
     }
-    anstream::println!(
-        "{table}\n\n`redstart guide limit api calls` shows the best matches with code."
-    );
+    say!("{table}\n\n`redstart guide limit api calls` shows the best matches with code.");
 }
 
 fn show(entry: &Entry) {
     let (bold, faint) = (anstyle::Style::new().bold(), anstyle::Style::new().dimmed());
-    anstream::println!("{bold}{}{bold:#} — {}", entry.pattern, entry.need);
-    anstream::println!("  stands on         {}", entry.feature);
-    anstream::println!("  costs             {}", entry.cost);
-    anstream::println!("  does not promise  {}", entry.not_promised);
-    anstream::println!("  instead of        {}\n", entry.replaces);
+    say!("{bold}{}{bold:#} — {}", entry.pattern, entry.need);
+    say!("  stands on         {}", entry.feature);
+    say!("  costs             {}", entry.cost);
+    say!("  does not promise  {}", entry.not_promised);
+    say!("  instead of        {}\n", entry.replaces);
     for line in entry.snippet.lines() {
-        anstream::println!("    {faint}{line}{faint:#}");
+        say!("    {faint}{line}{faint:#}");
     }
-    anstream::println!();
+    say!();
 }
 
 /// Words that say something, in lower case, without the ends that grammar gives them.

@@ -13,6 +13,14 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
+/// Prints a line, with colours only at a terminal. Whoever reads may stop reading: that is no failure.
+macro_rules! say {
+    ($($text:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(anstream::stdout(), $($text)*);
+    }};
+}
+
 mod engine;
 mod guide;
 mod tour;
@@ -104,7 +112,7 @@ fn main() -> ExitCode {
             Command::Completions { shell } => {
                 let mut out = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "redstart", &mut out);
-                std::io::Write::write_all(&mut std::io::stdout(), &out)?;
+                say!("{}", String::from_utf8_lossy(&out));
                 Ok(())
             }
         }

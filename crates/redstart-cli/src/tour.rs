@@ -296,7 +296,7 @@ impl Screen {
     }
 
     fn line(&self, line: String) {
-        self.bar.suspend(|| anstream::println!("{line}"));
+        self.bar.suspend(|| say!("{line}"));
     }
 
     fn open(&self, url: &str) {
@@ -338,7 +338,7 @@ impl Screen {
             if let (Some(failure), Some(object)) = (&outcome.failure, object.as_object_mut()) {
                 object.insert("failure".to_owned(), failure.clone().into());
             }
-            println!("{object}");
+            say!("{object}");
         } else {
             let (mark, colour, text) = match &outcome.failure {
                 None => ("✓", anstyle::AnsiColor::Green, &outcome.shown),
@@ -362,7 +362,7 @@ impl Screen {
         let held = self.failed.is_empty() && all > 0;
         if !self.json {
             let seconds = self.started.elapsed().as_secs_f64();
-            anstream::println!(
+            say!(
                 "\n{} of {all} patterns held: {} claims checked with {} operations in {seconds:.1} s",
                 self.held,
                 self.claims,
@@ -370,10 +370,10 @@ impl Screen {
             );
             for (pattern, failure) in &self.failed {
                 let red = anstyle::AnsiColor::Red.on_default();
-                anstream::println!("{red}✗{red:#} {pattern}: {failure}");
+                say!("{red}✗{red:#} {pattern}: {failure}");
             }
             if held {
-                anstream::println!(
+                say!(
                     "\nNext: `redstart guide` finds the pattern for your need, `examples/` has a small \
                      program for each use case, and `--url redis://…` runs this tour on your server."
                 );

@@ -109,7 +109,10 @@ async fn places(stage: &mut Stage) -> anyhow::Result<()> {
         .await?;
     stage.claim(
         (surely..=perhaps).contains(&found.len()),
-        "a search finds who a ruler on the globe finds",
+        &format!(
+            "a search finds {} people, a ruler on the globe {surely} to {perhaps}",
+            found.len()
+        ),
     )?;
     stage.claim(
         found.iter().all(|nearby| nearby.member != "home"),

@@ -74,13 +74,21 @@ impl Position {
                 Self::MAX_LATITUDE
             )));
         }
+        // The same meridian, but the server's cells end just before 180: what is stored at 180 itself falls
+        // out of them, and searches miss it. The largest latitude has the same edge.
+        let longitude = if longitude == 180.0 {
+            -180.0
+        } else {
+            longitude
+        };
+        let latitude = latitude.min(Self::MAX_LATITUDE - 1e-9);
         Ok(Self {
             longitude,
             latitude,
         })
     }
 
-    /// Degrees east.
+    /// Degrees east, from -180 up to and without 180.
     pub fn longitude(self) -> f64 {
         self.longitude
     }

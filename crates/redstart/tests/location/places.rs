@@ -110,6 +110,22 @@ matrix! {
         Ok(())
     }
 
+    async fn who_stands_on_the_antimeridian_is_found_from_both_sides(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let places = Places::new(&store, backend.namespace(), "edge")?;
+        for (name, longitude) in [("east", 180.0), ("west", -180.0)] {
+            places.put(name, Position::new(longitude, 10.0)?).await?;
+        }
+        places.put("north", Position::new(30.0, Position::MAX_LATITUDE)?).await?;
+        for longitude in [179.99, -179.99, 180.0] {
+            let near = places.nearby(Position::new(longitude, 10.0)?, Area::Radius(5_000.0)).limit(10).find().await?;
+            assert_eq!(near.len(), 2, "from {longitude}: {near:?}");
+        }
+        let top = Position::new(30.0, Position::MAX_LATITUDE - 0.001)?;
+        assert_eq!(places.nearby(top, Area::Radius(5_000.0)).limit(10).find().await?.len(), 1);
+        Ok(())
+    }
+
     async fn members_are_put_moved_and_removed(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let places = Places::new(&store, backend.namespace(), "p")?;
