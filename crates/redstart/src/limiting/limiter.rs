@@ -20,9 +20,7 @@ use crate::{
 static CHECK_ALL: Script = Script::new(
     "limiter.check_all",
     concat!(
-        include_str!("token_bucket/whole.lua"),
-        include_str!("token_bucket/exact.lua"),
-        include_str!("token_bucket/ledger.lua"),
+        token_bucket::functions!(),
         include_str!("fixed_window/rule.lua"),
         include_str!("sliding_window/rule.lua"),
         include_str!("sliding_counter/rule.lua"),
@@ -496,6 +494,20 @@ impl Limiter {
 
     async fn check_costs(&self, subject: &str, costs: &[u64]) -> Result<Decision> {
         let inner = &*self.0;
+        // A repeat of what was refused is no operation: it is over before one could begin.
+        if let Some(deny) = &inner.deny
+            && costs.len() == inner.limits.len()
+            && self.never(costs).is_none()
+            && let Some((retry_after, mut snapshot)) = deny.get(subject, costs)
+        {
+            observe::event("limiter.denied_locally");
+            snapshot.source = Source::DenyCache;
+            snapshot.retry_after = retry_after;
+            return Ok(Decision::Limited {
+                retry_after,
+                snapshot,
+            });
+        }
         observe::operation("limiter.check", inner.keys.namespace(), async {
             if costs.len() != inner.limits.len() {
                 return Err(Error::config(format!(
@@ -506,17 +518,6 @@ impl Limiter {
             }
             if costs.contains(&0) {
                 return Err(Error::config("a cost of zero takes nothing: peek instead"));
-            }
-            if let Some(deny) = &inner.deny
-                && let Some((retry_after, mut snapshot)) = deny.get(subject, costs)
-            {
-                observe::event("limiter.denied_locally");
-                snapshot.source = Source::DenyCache;
-                snapshot.retry_after = retry_after;
-                return Ok(Decision::Limited {
-                    retry_after,
-                    snapshot,
-                });
             }
             let entity = inner.keys.entity(subject)?;
             if let Some(max) = self.never(costs) {
@@ -543,15 +544,6 @@ impl Limiter {
             .min()
     }
 
-    /// The name of what a request admits, where a rule needs one.
-    fn request_id(&self) -> String {
-        let named = |limit: &Limit| limit.rule.names_requests();
-        match self.0.limits.iter().any(named) {
-            true => format!("{:x}", rand::random::<u128>()),
-            false => String::new(),
-        }
-    }
-
     async fn ask(&self, entity: &Entity, costs: &[u64]) -> Result<Vec<Answer>> {
         let inner = &*self.0;
         if let [limit] = &inner.limits[..] {
@@ -560,10 +552,9 @@ impl Limiter {
                 Some(part) => call.part(part),
                 None => call.key(),
             };
-            for arg in limit.rule.args(costs[0], &self.request_id()) {
-                if !arg.is_empty() {
-                    call = call.arg(arg);
-                }
+            call = call.arg(&limit.rule.args(costs[0])[..]);
+            if limit.rule.names_requests() {
+                call = call.arg(request_id());
             }
             let value: Value = call.run(&inner.store).await?;
             return Ok(vec![Answer::read(value, &*limit.rule, costs[0])?]);
@@ -574,16 +565,16 @@ impl Limiter {
     async fn ask_all(&self, entity: &Entity, costs: &[u64], what: &str) -> Result<Vec<Answer>> {
         let inner = &*self.0;
         let mut call = CHECK_ALL.on(entity).arg(what);
-        let id = self.request_id();
+        let id = request_id();
         for (limit, cost) in inner.limits.iter().zip(costs) {
             call = match &limit.part {
                 Some(part) => call.part(part),
                 None => call.key(),
             };
-            call = call.arg(limit.rule.name());
-            for arg in limit.rule.args(*cost, &id) {
-                call = call.arg(arg);
-            }
+            call = call
+                .arg(limit.rule.name())
+                .arg(&limit.rule.args(*cost)[..])
+                .arg(&id);
         }
         let values: Vec<Value> = call.run(&inner.store).await?;
         let mut answers = Vec::with_capacity(values.len());
@@ -614,7 +605,10 @@ impl Limiter {
                 limiter: self.clone(),
                 subject: subject.into(),
                 costs: costs.into(),
-                receipts: answers.into_iter().map(|answer| answer.receipt).collect(),
+                receipts: match limits.iter().any(|limit| limit.rule.refund().is_some()) {
+                    true => answers.into_iter().map(|answer| answer.receipt).collect(),
+                    false => Vec::new(),
+                },
                 snapshots,
             });
         }
@@ -708,6 +702,13 @@ impl Limiter {
             if !Arc::ptr_eq(&self.0, &grant.limiter.0) {
                 return Err(Error::config("the grant is of another limiter"));
             }
+            if !inner
+                .limits
+                .iter()
+                .all(|limit| limit.rule.refund().is_some())
+            {
+                return Err(no_account());
+            }
             // The policy granted it: nothing was taken.
             if grant.source() == Source::Policy {
                 return Ok(0);
@@ -716,11 +717,7 @@ impl Limiter {
             let mut batch = Batch::new();
             let limits = inner.limits.iter().zip(&grant.costs).zip(&grant.receipts);
             for ((limit, cost), receipt) in limits {
-                let Some(script) = limit.rule.refund() else {
-                    return Err(Error::config(
-                        "this token bucket keeps no account for refunds: build it refundable()",
-                    ));
-                };
+                let script = limit.rule.refund().ok_or_else(no_account)?;
                 let mut call = script.on(&entity);
                 call = match &limit.part {
                     Some(part) => call.part(part),
@@ -817,4 +814,13 @@ impl Limiter {
         })
         .await
     }
+}
+
+/// Unique to a request: the name of what it admits.
+fn request_id() -> String {
+    format!("{:x}", rand::random::<u128>())
+}
+
+fn no_account() -> Error {
+    Error::config("this token bucket keeps no account for refunds: build it refundable()")
 }

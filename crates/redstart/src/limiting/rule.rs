@@ -36,8 +36,8 @@ pub(super) trait Rule: Send + Sync + fmt::Debug {
         false
     }
 
-    /// The rule's arguments; `id` is unique to the request if the rule names requests.
-    fn args(&self, cost: u64, id: &str) -> [String; 4];
+    /// The rule's arguments. The fourth is the request's name, if the rule names requests.
+    fn args(&self, cost: u64) -> [u64; 3];
 
     /// The arguments of a refund, from the receipt of the grant.
     fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String>;

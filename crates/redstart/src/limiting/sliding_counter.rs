@@ -89,13 +89,8 @@ impl Rule for SlidingCounter {
         "counter"
     }
 
-    fn args(&self, cost: u64, _id: &str) -> [String; 4] {
-        [
-            cost.to_string(),
-            self.limit.to_string(),
-            self.window_ms.to_string(),
-            String::new(),
-        ]
+    fn args(&self, cost: u64) -> [u64; 3] {
+        [cost, self.limit, self.window_ms]
     }
 
     fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String> {

@@ -87,13 +87,8 @@ impl Rule for SlidingWindow {
         true
     }
 
-    fn args(&self, cost: u64, id: &str) -> [String; 4] {
-        [
-            cost.to_string(),
-            self.limit.to_string(),
-            self.window_us.to_string(),
-            id.to_owned(),
-        ]
+    fn args(&self, cost: u64) -> [u64; 3] {
+        [cost, self.limit, self.window_us]
     }
 
     fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String> {

@@ -57,19 +57,64 @@ use crate::{
     script::Script,
 };
 
+/// The check of one bucket, without a function: this is the hottest script of all.
+///
+/// KEYS `[1]` the bucket; ARGV cost, room, rate in the bucket's units. Returns the debt after taking, or minus
+/// the wait.
+macro_rules! check_one {
+    ($look:literal, $take:literal) => {
+        concat!(
+            "local key, cost, room, rate = KEYS[1], ARGV[1], ARGV[2], ARGV[3]\n",
+            include_str!($look),
+            "if over > 0 then return -over end\n",
+            include_str!($take),
+            "return debt\n"
+        )
+    };
+}
+
+/// The same as a function of the script that asks several: wait, debt, commit.
+macro_rules! function {
+    ($name:literal, $look:literal, $take:literal) => {
+        concat!(
+            "local function ",
+            $name,
+            "(key, cost, room, rate)\n",
+            include_str!($look),
+            "if over > 0 then return over, debt end\nreturn 0, debt, function()\n",
+            include_str!($take),
+            "return debt\nend\nend\n"
+        )
+    };
+}
+
+/// The Lua functions of all buckets.
+macro_rules! functions {
+    () => {
+        concat!(
+            $crate::limiting::token_bucket::function!(
+                "whole_bucket",
+                "token_bucket/whole_look.lua",
+                "token_bucket/whole_take.lua"
+            ),
+            $crate::limiting::token_bucket::function!(
+                "exact_bucket",
+                "token_bucket/exact_look.lua",
+                "token_bucket/exact_take.lua"
+            ),
+            include_str!("token_bucket/ledger.lua")
+        )
+    };
+}
+pub(super) use {function, functions};
+
 static CHECK_WHOLE: Script = Script::new(
     "token_bucket.check_whole",
-    concat!(
-        include_str!("token_bucket/whole.lua"),
-        include_str!("token_bucket/check_whole.lua")
-    ),
+    check_one!("token_bucket/whole_look.lua", "token_bucket/whole_take.lua"),
 );
 static CHECK_EXACT: Script = Script::new(
     "token_bucket.check_exact",
-    concat!(
-        include_str!("token_bucket/exact.lua"),
-        include_str!("token_bucket/check_exact.lua")
-    ),
+    check_one!("token_bucket/exact_look.lua", "token_bucket/exact_take.lua"),
 );
 static CHECK_LEDGER: Script = Script::new(
     "token_bucket.check_ledger",
@@ -157,12 +202,11 @@ impl Rule for Whole {
         "whole"
     }
 
-    fn args(&self, cost: u64, _id: &str) -> [String; 4] {
+    fn args(&self, cost: u64) -> [u64; 3] {
         [
-            (cost * self.interval).to_string(),
-            ((self.capacity - cost) * self.interval).to_string(),
-            String::new(),
-            String::new(),
+            cost * self.interval,
+            (self.capacity - cost) * self.interval,
+            0,
         ]
     }
 
@@ -221,12 +265,11 @@ impl Rule for Exact {
         self.refundable
     }
 
-    fn args(&self, cost: u64, id: &str) -> [String; 4] {
+    fn args(&self, cost: u64) -> [u64; 3] {
         [
-            (cost * self.token).to_string(),
-            ((self.capacity - cost) * self.token).to_string(),
-            self.rate.to_string(),
-            id.to_owned(),
+            cost * self.token,
+            (self.capacity - cost) * self.token,
+            self.rate,
         ]
     }
 
