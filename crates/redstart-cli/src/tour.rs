@@ -134,7 +134,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         walked = walk(&args, &store, &namespace, &chosen) => walked,
         _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
     };
-    let swept = sweep(&store, &namespace).await;
+    let swept = sweep(&store, &namespace, walked.is_err()).await;
     walked?;
     swept
 }
@@ -207,11 +207,15 @@ async fn take(step: &'static Step, store: &Store, namespace: &str) -> Outcome {
     };
     let started = Instant::now();
     // A task of its own, so that a panic is a failed claim and not the end of the tour.
-    let task = tokio::spawn(async move {
+    let mut task = tokio::task::JoinSet::new();
+    task.spawn(async move {
         let result = tokio::time::timeout(PATIENCE, (step.run)(&mut stage)).await;
         (stage, result)
     });
-    let ended = task.await;
+    // Dropped with this future, the set ends the step.
+    let Some(ended) = task.join_next().await else {
+        unreachable!("one task was spawned")
+    };
     let took = started.elapsed();
     let (stage, failure) = match ended {
         Ok((stage, Ok(Ok(())))) if stage.claims == 0 => {
@@ -238,12 +242,19 @@ async fn take(step: &'static Step, store: &Store, namespace: &str) -> Outcome {
 }
 
 /// Removes every key of the tour, after what dropped guards left to do is done.
-async fn sweep(store: &Store, namespace: &str) -> Result<(), Failure> {
-    store.settle().await;
-    for _ in 0..5 {
+async fn sweep(store: &Store, namespace: &str, interrupted: bool) -> Result<(), Failure> {
+    // What an interrupted step left in flight may still write, so its keys must stay away for a while.
+    let mut quiet = if interrupted { 3 } else { 1 };
+    for _ in 0..20 {
+        store.settle().await;
         let keys = store.scan(&format!("*{namespace}*")).await?;
         if keys.is_empty() {
-            return Ok(());
+            quiet -= 1;
+            if quiet == 0 {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(150)).await;
+            continue;
         }
         for chunk in keys.chunks(500) {
             let mut pipeline = redis_pipeline(chunk);
