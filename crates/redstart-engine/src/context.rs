@@ -61,12 +61,6 @@ impl<'a> Ctx<'a> {
         }
     }
 
-    /// The same moment and state for a part of this command's work, e.g. what a script calls,
-    /// under a client of its own.
-    pub(crate) fn nested<'b>(&'b mut self, client: &'b mut Client, origin: Origin) -> Ctx<'b> {
-        Ctx::new(self.state, client, self.now_micros, origin)
-    }
-
     /// Runs a command whose arguments were checked, and records its effect.
     pub(crate) fn call(&mut self, spec: &'static Spec, args: &[Bytes]) -> CommandResult {
         let outer_dirty = std::mem::take(&mut self.dirty);

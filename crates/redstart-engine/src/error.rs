@@ -30,10 +30,6 @@ pub(crate) enum Stop {
 pub(crate) type CommandResult = Result<Reply, Stop>;
 
 impl Stop {
-    pub(crate) fn error(text: impl Into<Cow<'static, str>>) -> Stop {
-        Stop::Error(text.into())
-    }
-
     pub(crate) fn wrong_arity(full_name: &str) -> Stop {
         Stop::Error(format!("ERR wrong number of arguments for '{full_name}' command").into())
     }

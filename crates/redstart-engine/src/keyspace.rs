@@ -245,14 +245,6 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Blob> {
-        self.dict.keys()
-    }
-
-    pub(crate) fn contains(&self, key: &[u8]) -> bool {
-        self.dict.contains(key)
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.dict.len()
     }

@@ -76,7 +76,6 @@
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
-#![allow(dead_code, reason = "families are being filled in")]
 
 mod aof;
 mod blocking;

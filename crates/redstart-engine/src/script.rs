@@ -240,7 +240,6 @@ struct Slot {
     digest: Digest,
     /// The error that ended the script, as its handler put it together.
     failure: Option<String>,
-    names: Option<convert::Names>,
 }
 
 /// Why a Rust function that Lua called failed; travels through Lua as an error object.
@@ -404,19 +403,6 @@ impl Scripts {
             let _ = runtime.lua.gc_collect();
         }
     }
-
-    pub(crate) fn len(&self) -> usize {
-        self.runtime
-            .as_ref()
-            .map_or(0, |runtime| runtime.compiled.len())
-    }
-
-    /// What the interpreter holds, in bytes.
-    pub(crate) fn memory(&self) -> usize {
-        self.runtime
-            .as_ref()
-            .map_or(0, |runtime| runtime.lua.used_memory())
-    }
 }
 
 /// Runs a script that is in the cache.
@@ -491,7 +477,6 @@ impl Runtime {
                 declared: None,
                 digest: [0; 20],
                 failure: None,
-                names: Some(names.clone()),
             }),
             watchdog,
             chance: AtomicU64::new(library::UNSEEDED),

@@ -252,11 +252,3 @@ pub(super) fn number_of(value: &Value) -> Option<f64> {
 fn line(text: &LuaString) -> String {
     String::from_utf8_lossy(c_string(&text.as_bytes())).replace(['\r', '\n'], " ")
 }
-
-/// C's `%.14g`, which is how Lua writes a number.
-pub(super) fn lua_number(value: f64) -> String {
-    if !value.is_finite() {
-        return number::double_text(value);
-    }
-    number::general(value, 14)
-}

@@ -254,7 +254,8 @@ impl SortedSet {
     }
 
     /// The member at a rank.
-    pub(crate) fn at(&self, rank: usize) -> Option<(&Blob, f64)> {
+    #[cfg(test)]
+    fn at(&self, rank: usize) -> Option<(&Blob, f64)> {
         let (block, at) = self.order.locate(rank)?;
         let block = &self.order.blocks[block];
         Some((self.scores.key(block.slots[at]), block.scores[at]))

@@ -577,15 +577,6 @@ impl Stream {
         last
     }
 
-    pub(crate) fn contains(&self, id: Id) -> bool {
-        let mut found = false;
-        self.range(id, id, |_, _| {
-            found = true;
-            false
-        });
-        found
-    }
-
     /// Deletes an entry; whether it was there.
     pub(crate) fn delete(&mut self, id: Id) -> bool {
         let Some(node_id) = self.node_of(id) else {
