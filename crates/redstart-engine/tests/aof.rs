@@ -14,8 +14,12 @@ use std::{
 
 use bytes::Bytes;
 use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
+use redstart_testkit::Kind;
 
-const VALKEY: &str = "/root/.cache/redstart/valkey/valkey-server";
+/// Where a real server is, as `cargo xtask servers` put it there.
+fn program(kind: Kind) -> PathBuf {
+    redstart_testkit::find::server(kind).expect("a server, see `cargo xtask servers`")
+}
 
 fn args(line: &str) -> Vec<Bytes> {
     line.split(' ')
@@ -90,7 +94,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(program: &str, dir: &Path) -> Server {
+    fn start(program: &Path, dir: &Path) -> Server {
         let socket = dir.join("server.sock");
         let process = Command::new(program)
             .args(["--port", "0", "--save", "", "--appendonly", "yes"])
@@ -101,7 +105,7 @@ impl Server {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
-            .unwrap_or_else(|error| panic!("{program} is needed: {error}"));
+            .unwrap_or_else(|error| panic!("{} is needed: {error}", program.display()));
         Server { process, socket }
     }
 
@@ -323,18 +327,19 @@ fn copy(from: &Path, to: &Path) {
 
 fn servers_agree(dir: &Path, expected: &str) {
     check_aof(dir);
-    for program in ["redis-server", VALKEY] {
+    for program in [program(Kind::Redis), program(Kind::Valkey)] {
         let theirs = tempfile::tempdir().unwrap();
         copy(dir, theirs.path());
-        let server = Server::start(program, theirs.path());
+        let server = Server::start(&program, theirs.path());
         let loaded = everything(&mut server.connect());
         for (ours, theirs) in expected.lines().zip(loaded.lines()) {
-            assert_eq!(ours, theirs, "{program}");
+            assert_eq!(ours, theirs, "{}", program.display());
         }
         assert_eq!(
             expected.lines().count(),
             loaded.lines().count(),
-            "{program}"
+            "{}",
+            program.display()
         );
     }
 }
@@ -381,7 +386,7 @@ fn a_rewritten_log_holds_the_same() {
 #[test]
 fn what_redis_wrote_is_loaded() {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start("redis-server", dir.path());
+    let server = Server::start(&program(Kind::Redis), dir.path());
     let mut wire = server.connect();
     for line in [
         "SET a 1",

@@ -45,23 +45,24 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) fn start() -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let process = Command::new("redis-server")
-            .args([
-                "--port",
-                "0",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--unixsocket",
-            ])
-            .arg(dir.path().join("redis.sock"))
-            .arg("--dir")
-            .arg(dir.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .expect("redis-server 7.0 is needed: apt-get install redis-server");
+        let process =
+            Command::new(redstart_testkit::find::server(redstart_testkit::Kind::Redis).unwrap())
+                .args([
+                    "--port",
+                    "0",
+                    "--save",
+                    "",
+                    "--appendonly",
+                    "no",
+                    "--unixsocket",
+                ])
+                .arg(dir.path().join("redis.sock"))
+                .arg("--dir")
+                .arg(dir.path())
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+                .expect("redis-server starts");
         let server = Server { process, dir };
         let deadline = Instant::now() + Duration::from_secs(20);
         while UnixStream::connect(server.socket()).is_err() {

@@ -27,7 +27,7 @@ pub trait Codec: Send + Sync + 'static {
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
 }
 
-/// [postcard](https://docs.rs/postcard): small and fast, not self-describing. The default.
+/// [postcard](::postcard): small and fast, not self-describing. The default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
