@@ -27,7 +27,7 @@ pub trait Codec: Send + Sync + 'static {
     fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
 }
 
-/// [postcard](::postcard): small and fast, not self-describing. The default.
+/// [postcard]: small and fast, not self-describing. The default.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Postcard;
 
