@@ -49,11 +49,14 @@ struct Args {
     /// Families to run; all of them if none is named.
     families: Vec<String>,
     /// Length of one measurement in milliseconds.
-    #[arg(long, default_value_t = 700)]
+    #[arg(long, default_value_t = 150)]
     millis: u64,
     /// How often the contestants take turns; the median counts.
-    #[arg(long, default_value_t = 5)]
+    #[arg(long, default_value_t = 21)]
     rounds: usize,
+    /// Only comparisons of rates whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
     /// One JSON object a line.
     #[arg(long)]
     json: bool,
@@ -76,7 +79,7 @@ fn main() -> anyhow::Result<()> {
         .worker_threads(2)
         .enable_all()
         .build()?;
-    let mut bench = Bench::new(args.millis, args.rounds, args.json);
+    let mut bench = Bench::new(args.millis, args.rounds, args.json, args.only);
     runtime.block_on(async {
         for (name, run) in FAMILIES {
             if args.families.is_empty() || args.families.iter().any(|wanted| wanted == name) {

@@ -15,35 +15,72 @@
 //! An operation is named `<pattern>.<verb>`, as in `mutex.acquire`; an event is `<pattern>.<what>`, as in
 //! `limiter.limited`. Each pattern's page lists its own.
 
-use std::{future::Future, sync::Arc};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
+use pin_project_lite::pin_project;
 use tokio::time::Instant;
-use tracing::Instrument;
+use tracing::Span;
 
 use crate::error::{Error, Result};
 
 /// Runs an operation of a pattern in its span, counts it, and names it in its error.
-pub(crate) async fn operation<T>(
+pub(crate) fn operation<'a, T, F>(
     name: &'static str,
-    namespace: &Arc<str>,
-    work: impl Future<Output = Result<T>>,
-) -> Result<T> {
-    let started = Instant::now();
-    let span = tracing::debug_span!("redstart", operation = name, namespace = &**namespace);
-    let result = if span.is_disabled() {
-        work.await
-    } else {
-        work.instrument(span).await
-    };
-    let outcome = match &result {
-        Ok(_) => "ok",
-        Err(error) => outcome(error),
-    };
-    metrics::counter!("redstart_operations_total", "operation" => name, "outcome" => outcome)
-        .increment(1);
-    metrics::histogram!("redstart_operation_seconds", "operation" => name)
-        .record(started.elapsed().as_secs_f64());
-    result.map_err(|error| error.during(name, namespace))
+    namespace: &'a Arc<str>,
+    work: F,
+) -> Operation<'a, F>
+where
+    F: Future<Output = Result<T>>,
+{
+    Operation {
+        name,
+        namespace,
+        begun: None,
+        work,
+    }
+}
+
+pin_project! {
+    /// An operation under way. A future written by hand holds its work once; an `async fn` that takes work
+    /// holds it two or three times, and all of that is copied when a future is moved.
+    pub(crate) struct Operation<'a, F> {
+        name: &'static str,
+        namespace: &'a Arc<str>,
+        begun: Option<(Instant, Span)>,
+        #[pin]
+        work: F,
+    }
+}
+
+impl<T, F: Future<Output = Result<T>>> Future for Operation<'_, F> {
+    type Output = Result<T>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<T>> {
+        let this = self.project();
+        let (name, namespace) = (*this.name, *this.namespace);
+        let (started, span) = this.begun.get_or_insert_with(|| {
+            let span = tracing::debug_span!("redstart", operation = name, namespace = &**namespace);
+            (Instant::now(), span)
+        });
+        let result = {
+            let _entered = (!span.is_disabled()).then(|| span.enter());
+            ready!(this.work.poll(cx))
+        };
+        let outcome = match &result {
+            Ok(_) => "ok",
+            Err(error) => outcome(error),
+        };
+        metrics::counter!("redstart_operations_total", "operation" => name, "outcome" => outcome)
+            .increment(1);
+        metrics::histogram!("redstart_operation_seconds", "operation" => name)
+            .record(started.elapsed().as_secs_f64());
+        Poll::Ready(result.map_err(|error| error.during(name, namespace)))
+    }
 }
 
 /// Counts something that a pattern saw and that is no failure: a refusal, a takeover, a stale answer.

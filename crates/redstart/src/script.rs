@@ -11,7 +11,7 @@ use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, ServerErrorKind, ToRedisAr
 use crate::{
     error::{Error, Result},
     key::{Entity, Key},
-    store::Store,
+    store::{BoxFuture, Store},
 };
 
 /// A script's source and its digest. Made once, as a `static`.
@@ -71,7 +71,7 @@ impl Script {
             script: self,
             entity,
             keys: Vec::with_capacity(4),
-            args: Args(Cmd::new()),
+            cmd: None,
             idempotent: false,
         }
     }
@@ -93,42 +93,58 @@ fn broken(name: &str) -> Option<&'static str> {
         .map(|(_, source)| source.as_str())
 }
 
-struct Args(Cmd);
-
 /// A call of a [`Script`] in the making.
 #[must_use = "a call does nothing until it is run"]
 pub struct Call<'a> {
     script: &'static Script,
     entity: &'a Entity,
     keys: Vec<Key>,
-    args: Args,
+    /// `EVALSHA` with all keys; there once the first argument is.
+    cmd: Option<Cmd>,
     idempotent: bool,
 }
 
 impl<'a> Call<'a> {
-    /// Adds the entity's own key to KEYS.
-    pub fn key(mut self) -> Self {
-        self.keys.push(self.entity.key().clone());
-        self
+    /// Adds the entity's own key to KEYS. Keys come before arguments.
+    pub fn key(self) -> Self {
+        let key = self.entity.key().clone();
+        self.with_key(key)
     }
 
     /// Adds the key of a part of the entity to KEYS.
-    pub fn part(mut self, part: &str) -> Self {
-        self.keys.push(self.entity.part(part));
-        self
+    pub fn part(self, part: &str) -> Self {
+        let key = self.entity.part(part);
+        self.with_key(key)
     }
 
     /// Adds keys of the same entity that were made before to KEYS.
     #[cfg(feature = "locking")]
     pub(crate) fn keys(mut self, keys: &[Key]) -> Self {
-        debug_assert!(keys.iter().all(|key| key.slot() == self.entity.slot()));
-        self.keys.extend_from_slice(keys);
+        for key in keys {
+            self = self.with_key(key.clone());
+        }
+        self
+    }
+
+    fn with_key(mut self, key: Key) -> Self {
+        debug_assert_eq!(key.slot(), self.entity.slot());
+        self.keys.push(key);
+        if let Some(before) = self.cmd.take() {
+            // A key after an argument: the command is written anew.
+            let args = before.args_iter().skip(3 + self.keys.len() - 1);
+            self.cmd = Some(copy(self.head(), args));
+        }
         self
     }
 
     /// Adds an argument (or several, for a slice) to ARGV.
     pub fn arg(mut self, arg: impl ToRedisArgs) -> Self {
-        self.args.0.arg(arg);
+        if self.cmd.is_none() {
+            self.cmd = Some(self.head());
+        }
+        if let Some(cmd) = &mut self.cmd {
+            cmd.arg(arg);
+        }
         self
     }
 
@@ -139,21 +155,29 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The whole command. `EVALSHA` by digest or `EVAL` by source.
-    fn command(&self, by_source: bool) -> Cmd {
-        let mut cmd = Cmd::with_capacity(8 + self.keys.len(), 128);
-        if by_source {
-            cmd.arg("EVAL").arg(self.script.source());
-        } else {
-            cmd.arg("EVALSHA").arg(self.script.digest());
-        }
+    /// The command up to its keys.
+    fn head(&self) -> Cmd {
+        let mut cmd = Cmd::with_capacity(12 + self.keys.len(), 256);
+        cmd.arg("EVALSHA").arg(self.script.digest());
         cmd.arg(self.keys.len()).arg(&self.keys[..]);
-        for arg in self.args.0.args_iter() {
-            if let redis::Arg::Simple(arg) = arg {
-                cmd.arg(arg);
-            }
-        }
         cmd
+    }
+
+    /// The whole command by digest.
+    fn command(&mut self) -> &Cmd {
+        if self.cmd.is_none() {
+            self.cmd = Some(self.head());
+        }
+        // Made above if it was not there.
+        self.cmd.as_ref().expect("a call has its command")
+    }
+
+    /// The same command with the script's source.
+    fn with_source(&mut self) -> Cmd {
+        let source = self.script.source();
+        let mut cmd = Cmd::new();
+        cmd.arg("EVAL").arg(source);
+        copy(cmd, self.command().args_iter().skip(2))
     }
 
     /// Runs the script and reads its reply.
@@ -165,27 +189,35 @@ impl<'a> Call<'a> {
     /// # Cancel safety
     ///
     /// Dropped before it is done, the script may or may not run; never half of it.
-    pub async fn run<T: FromRedisValue>(self, store: &Store) -> Result<T> {
-        let namespace = self.entity.namespace().clone();
+    pub async fn run<T: FromRedisValue>(mut self, store: &Store) -> Result<T> {
         self.run_value(store)
             .await
             .and_then(|value| Ok(redis::from_redis_value(value)?))
-            .map_err(|error: Error| error.during(self.script.name, &namespace))
+            .map_err(|error: Error| error.during(self.script.name, self.entity.namespace()))
     }
 
-    async fn run_value(&self, store: &Store) -> Result<Value> {
-        match store
-            .request_one(&self.command(false), self.idempotent)
-            .await
-        {
+    async fn run_value(&mut self, store: &Store) -> Result<Value> {
+        let idempotent = self.idempotent;
+        match store.request_one(self.command(), idempotent).await {
             Err(error) if is_noscript(&error) => {
-                store
-                    .request_one(&self.command(true), self.idempotent)
-                    .await
+                // Once for each script and server; the others' futures need no room for it.
+                let whole = self.with_source();
+                let again: BoxFuture<'_, _> =
+                    Box::pin(async move { store.request_one(&whole, idempotent).await });
+                again.await
             }
             result => result,
         }
     }
+}
+
+fn copy<'a>(mut cmd: Cmd, args: impl Iterator<Item = redis::Arg<&'a [u8]>>) -> Cmd {
+    for arg in args {
+        if let redis::Arg::Simple(arg) = arg {
+            cmd.arg(arg);
+        }
+    }
+    cmd
 }
 
 fn is_noscript(error: &Error) -> bool {
@@ -234,7 +266,7 @@ impl<'a> Batch<'a> {
     /// # Cancel safety
     ///
     /// Dropped before it is done, any of the calls may have run; each of them whole or not at all.
-    pub async fn run<T: FromRedisValue>(self, store: &Store) -> Result<Vec<Result<T>>> {
+    pub async fn run<T: FromRedisValue>(mut self, store: &Store) -> Result<Vec<Result<T>>> {
         if self.calls.is_empty() {
             return Ok(Vec::new());
         }
@@ -242,15 +274,15 @@ impl<'a> Batch<'a> {
         let name = self.calls[0].script.name;
         let idempotent = self.calls.iter().all(|call| call.idempotent);
         let mut pipeline = Pipeline::with_capacity(self.calls.len());
-        for call in &self.calls {
-            pipeline.add_command(call.command(false));
+        for call in &mut self.calls {
+            pipeline.add_command(call.command().clone());
         }
         let replies = store
             .request_many(&pipeline, idempotent)
             .await
             .map_err(|error| error.during(name, &namespace))?;
         let mut results = Vec::with_capacity(self.calls.len());
-        for (call, reply) in self.calls.iter().zip(replies) {
+        for (call, reply) in self.calls.iter_mut().zip(replies) {
             let value = match reply {
                 Value::ServerError(error) => {
                     let error = Error::from(redis::RedisError::from(error));

@@ -74,6 +74,7 @@ pub use subscription::{Event, Message, Subscription, Topic};
 
 use cluster::Cluster;
 use dial::Dial;
+pub(crate) use link::BoxFuture;
 use link::{Link, Request};
 use url::{Location, MAX_POOL, Target};
 
@@ -367,8 +368,14 @@ impl Store {
             Backend::Embedded(embedded) => embedded.request(request, within).await,
             Backend::Server(server) => server.link().request(request, idempotent, within).await,
             Backend::Cluster(cluster) => cluster.request(request, idempotent, within).await,
-            Backend::Manager(manager) => foreign(manager.clone(), request, within).await,
-            Backend::ForeignCluster(cluster) => foreign(cluster.clone(), request, within).await,
+            Backend::Manager(manager) => {
+                let work: BoxFuture<'_, _> = Box::pin(foreign(manager.clone(), request, within));
+                work.await
+            }
+            Backend::ForeignCluster(cluster) => {
+                let work: BoxFuture<'_, _> = Box::pin(foreign(cluster.clone(), request, within));
+                work.await
+            }
         }
     }
 

@@ -8,20 +8,21 @@
 //!
 //! | key | type | TTL |
 //! |---|---|---|
-//! | `<namespace>:mutex:{<name>}` | string: the owner's token | the lease |
+//! | `<namespace>:mutex:{<name>}` | string: the owner's token, with a `+` after it while somebody waits | the lease |
 //! | `<namespace>:mutex:{<name>}:fence` | string: the last fence token | none: a token must never come again |
 //! | `<namespace>:mutex:{<name>}:wake` | sharded channel | |
 //!
 //! The key is what any client that locks by `SET key token NX PX ttl` uses, so with a
 //! [layout](MutexBuilder::layout) clients of other languages can take part. They leave the fence counter and
-//! the wake-up alone, which costs them the token and the waiters some time, but no exclusion.
+//! the wake-up alone, which costs them the token and the waiters some time, but no exclusion. Their tokens are
+//! never marked.
 //!
 //! # Round trips
 //!
 //! | operation | round trips | on the server |
 //! |---|---|---|
 //! | `try_lock`, `lock` of a free lock | 1 | a script: SET NX, TIME, SET; [`unfenced`](MutexBuilder::unfenced): one SET |
-//! | `release` | 1 | DELIFEQ (Valkey 9) or DELEX (Redis 8.4) and SPUBLISH in one pipeline; elsewhere a script |
+//! | `release` | 1; 2 if somebody waits and the server has DELIFEQ or DELEX | DELIFEQ (Valkey 9) or DELEX (Redis 8.4); elsewhere, and for waiters, a script: GET, DEL, SPUBLISH |
 //! | renewal, every ttl / 3 | 1 | a script: GET, PTTL, PEXPIRE |
 //! | a waiter | 1 for each question | asked when woken, at the holder's PTTL, after a gap in the subscription |
 //!
@@ -68,7 +69,7 @@ static UNFENCED: Kind = Kind {
     pattern: "mutex",
     names: names!("mutex"),
     parts: &[],
-    acquire: Acquire::SetNx,
+    acquire: Acquire::SetNx(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
     native_release: true,

@@ -26,7 +26,8 @@ use crate::{
 ///
 /// All scripts take the entity's key and its `parts` as KEYS. ARGV begins with the owner's token; then
 /// acquire has ttl in ms, 1 to queue, the waiter's lease in ms, the channel; renew has ttl in ms; release has
-/// the channel. What the place itself adds comes last. Acquire returns `{1, fence}` or `{0, ms}`.
+/// the channel. What the place itself adds comes last. Acquire returns the fence token as text or the ms until
+/// it is worth asking again as a number; or both as `{1, fence}` and `{0, ms}`.
 pub(crate) struct Kind {
     pub(crate) pattern: &'static str,
     pub(crate) names: Names,
@@ -43,8 +44,19 @@ pub(crate) struct Kind {
 
 pub(crate) enum Acquire {
     Script(&'static Script),
-    /// `SET key token NX PX ttl GET`: no script and no fence token.
-    SetNx,
+    /// `SET key token NX PX ttl` for a lock without fence tokens; the script for whoever waits for it.
+    SetNx(&'static Script),
+}
+
+/// How a question is put.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ask {
+    /// Without waiting.
+    Once,
+    /// For the first time, by one who will wait.
+    First,
+    /// By one who waits.
+    Again,
 }
 
 /// Who of several waiters in one process asks the server.
@@ -157,11 +169,15 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    fn read((granted, number): (i64, i64)) -> Self {
-        match granted {
-            1 => Self::Granted(u64::try_from(number).unwrap_or(0)),
-            _ => Self::Busy(pause(number)),
-        }
+    fn read(reply: Value) -> Result<Self> {
+        Ok(match reply {
+            Value::Int(ms) => Self::Busy(pause(ms)),
+            Value::Array(_) => match redis::from_redis_value(reply)? {
+                (1, fence) => Self::Granted(u64::try_from(fence).unwrap_or(0)),
+                (_, ms) => Self::Busy(pause(ms)),
+            },
+            fence => Self::Granted(redis::from_redis_value(fence)?),
+        })
     }
 }
 
@@ -175,9 +191,16 @@ fn pause(pttl: i64) -> Option<Duration> {
     }
 }
 
-/// 128 random bits that nobody else has.
+/// 128 random bits that nobody else has, marked as this library's.
 pub(crate) fn token() -> String {
-    format!("{:032x}", rand::random::<u128>())
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    let mut token = String::with_capacity(35);
+    token.push_str("rs-");
+    for byte in rand::random::<[u8; 16]>() {
+        token.push(char::from(DIGITS[usize::from(byte >> 4)]));
+        token.push(char::from(DIGITS[usize::from(byte & 15)]));
+    }
+    token
 }
 
 /// One owner's claim on a place.
@@ -200,75 +223,64 @@ impl Ticket {
     }
 
     /// Asks once.
-    pub(crate) async fn ask(&self, queue: bool) -> Result<Answer> {
-        let place = &self.place;
-        let ttl = millis(place.terms.ttl);
-        match place.kind.acquire {
-            Acquire::Script(script) => self
-                .call(script)
-                .arg(ttl)
-                .arg(u8::from(queue))
-                .arg(millis(place.terms.waiter()))
-                .arg(&place.channel)
-                .arg(&place.extra[..])
-                // Asked again with the same token, it gives the same answer.
-                .idempotent()
-                .run(&place.store)
-                .await
-                .map(Answer::read),
-            Acquire::SetNx => self.set_nx(ttl, queue).await,
+    pub(crate) async fn ask(&self, how: Ask) -> Result<Answer> {
+        match self.place.kind.acquire {
+            Acquire::Script(script) => self.ask_script(script, how).await,
+            Acquire::SetNx(script) if how == Ask::Again => self.ask_script(script, how).await,
+            Acquire::SetNx(script) => {
+                let mut set = redis::Cmd::with_capacity(6, 128);
+                set.arg("SET").arg(self.place.entity.key());
+                set.arg(&self.token).arg("NX");
+                set.arg("PX").arg(millis(self.place.terms.ttl));
+                match self.place.store.request_one(&set, false).await {
+                    Ok(Value::Nil) if how == Ask::Once => Ok(Answer::Busy(None)),
+                    Ok(Value::Nil) => self.ask_script(script, how).await,
+                    Ok(_) => Ok(Answer::Granted(0)),
+                    // Only the script can tell an earlier grant from another's.
+                    Err(error) if error.is_in_doubt() && !error.is_timeout() => {
+                        self.ask_script(script, how).await
+                    }
+                    Err(error) => Err(error),
+                }
+            }
         }
     }
 
-    async fn set_nx(&self, ttl: u64, queue: bool) -> Result<Answer> {
-        let (store, key) = (&self.place.store, self.place.entity.key());
-        let mut set = redis::Cmd::with_capacity(7, 128);
-        set.arg("SET").arg(key).arg(&self.token);
-        set.arg("NX").arg("PX").arg(ttl).arg("GET");
-        let (holder, pttl) = if queue {
-            let mut both = redis::Pipeline::with_capacity(2);
-            both.add_command(set).cmd("PTTL").arg(key);
-            let mut replies = store.request_many(&both, true).await?.into_iter();
-            let mut reply = || match replies.next() {
-                Some(Value::ServerError(error)) => Err(redis::RedisError::from(error)),
-                Some(value) => Ok(value),
-                None => Ok(Value::Nil),
-            };
-            (reply()?, redis::from_redis_value(reply()?)?)
-        } else {
-            (store.request_one(&set, true).await?, -1)
-        };
-        Ok(match holder {
-            Value::Nil => Answer::Granted(0),
-            // Ours from an earlier try whose answer was lost. The caller counts its lease from that one.
-            Value::BulkString(holder) if holder == self.token.as_bytes() => Answer::Granted(0),
-            _ => Answer::Busy(pause(pttl)),
-        })
+    async fn ask_script(&self, script: &'static Script, how: Ask) -> Result<Answer> {
+        let place = &self.place;
+        let reply = self
+            .call(script)
+            .arg(millis(place.terms.ttl))
+            .arg(u8::from(how != Ask::Once))
+            .arg(millis(place.terms.waiter()))
+            .arg(&place.channel)
+            .arg(&place.extra[..])
+            // Asked again with the same token, it gives the same answer.
+            .idempotent()
+            .run(&place.store)
+            .await?;
+        Answer::read(reply)
     }
 
     async fn give_back(&self) -> Result<bool> {
         let place = &self.place;
         if place.kind.native_release {
-            let known = place.store.capabilities().await;
-            let command = match known {
+            let command = match place.store.capabilities().await {
                 Ok(known) if known.has(Optional::DelIfEq) => Some(("DELIFEQ", None)),
                 Ok(known) if known.has(Optional::DelEx) => Some(("DELEX", Some("IFEQ"))),
                 _ => None,
             };
             if let Some((command, condition)) = command {
-                let mut both = redis::Pipeline::with_capacity(2);
-                both.cmd(command).arg(place.entity.key());
+                let mut cmd = redis::Cmd::with_capacity(4, 128);
+                cmd.arg(command).arg(place.entity.key());
                 if let Some(condition) = condition {
-                    both.arg(condition);
+                    cmd.arg(condition);
                 }
-                both.arg(&self.token);
-                // A wake-up for nothing costs a waiter one question, so nobody asks first.
-                both.cmd("SPUBLISH").arg(&place.channel).arg("");
-                let replies = place.store.request_many(&both, false).await?;
-                return match replies.into_iter().next() {
-                    Some(Value::ServerError(error)) => Err(redis::RedisError::from(error).into()),
-                    reply => Ok(reply == Some(Value::Int(1))),
-                };
+                cmd.arg(&self.token);
+                if place.store.request_one(&cmd, false).await? == Value::Int(1) {
+                    return Ok(true);
+                }
+                // Somebody waits for it, or it is not ours any more: the script can tell.
             }
         }
         let reply: i64 = self
@@ -374,7 +386,7 @@ impl Place {
             let mut attempt = self.attempt();
             let asked = Instant::now();
             attempt.noted = true;
-            match attempt.claim().ask(false).await {
+            match attempt.claim().ask(Ask::Once).await {
                 Ok(Answer::Granted(fence)) => attempt.win(fence, asked, self.terms).map(Some),
                 Ok(Answer::Busy(_)) => {
                     attempt.noted = false;
@@ -419,13 +431,15 @@ impl Place {
         let mut backoff = Duration::from_millis(5);
         let mut asked = Instant::now();
         let mut doubt = false;
+        let mut how = Ask::First;
         loop {
             if !doubt {
                 // After an answer that was lost, the lease may run from that question on.
                 asked = Instant::now();
             }
             attempt.noted = true;
-            let answer = attempt.claim().ask(true).await;
+            let answer = attempt.claim().ask(how).await;
+            how = Ask::Again;
             let (pause, failure) = match answer {
                 Ok(Answer::Granted(fence)) => {
                     return attempt.win(fence, asked, self.terms).map(Some);

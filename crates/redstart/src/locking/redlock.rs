@@ -37,7 +37,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 use super::{
     lease::{Claim, Guard, Lease, Names, Outcome, Step, Terms, names},
     mutex::{RELEASE, RENEW},
-    place::{Acquire, Answer, Attempt, Kind, Line, Place, Settings, Ticket, deadline, token},
+    place::{Acquire, Answer, Ask, Attempt, Kind, Line, Place, Settings, Ticket, deadline, token},
 };
 use crate::{
     error::{Error, Result},
@@ -290,7 +290,7 @@ impl Votes {
         let granted = self
             .nodes
             .tally(self.tickets.iter().map(|ticket| async move {
-                match ticket.ask(false).await? {
+                match ticket.ask(Ask::Once).await? {
                     Answer::Granted(fence) => Ok(Some(fence)),
                     Answer::Busy(_) => Ok(None),
                 }

@@ -22,7 +22,7 @@ use tokio::{
 
 use super::{
     dial::Dial,
-    link::{Failure, Link, Request, refused_whole},
+    link::{BoxFuture, Failure, Link, Once, Request, refused_whole, timed_out},
     retry,
     route::{Gather, Route, route},
     url::{Address, Settings, address},
@@ -268,20 +268,26 @@ impl Cluster {
         idempotent: bool,
         within: Duration,
     ) -> Result<Value> {
-        match request {
+        let slot = match request {
             Request::One(cmd) => match route(cmd) {
-                Route::Slot(slot) => self.at(Some(slot), request, idempotent, within).await,
-                Route::Any => self.at(None, request, idempotent, within).await,
-                Route::AllMasters(gather) => self.everywhere(cmd, gather, within).await,
+                Route::Slot(slot) => Some(slot),
+                Route::Any => None,
+                Route::AllMasters(gather) => {
+                    let all: BoxFuture<'_, _> = Box::pin(self.everywhere(cmd, gather, within));
+                    return all.await;
+                }
                 Route::Split(parts, gather) => {
-                    let replies = join_all(parts.iter().map(|part| async {
-                        self.at(Some(part.slot), Request::One(&part.cmd), idempotent, within)
-                            .await
-                    }))
-                    .await
-                    .into_iter()
-                    .collect::<Result<Vec<_>>>()?;
-                    gather.split(parts.iter().map(|part| &part.positions[..]), replies)
+                    let all: BoxFuture<'_, _> = Box::pin(async move {
+                        let replies = join_all(parts.iter().map(|part| async {
+                            self.at(Some(part.slot), Request::One(&part.cmd), idempotent, within)
+                                .await
+                        }))
+                        .await
+                        .into_iter()
+                        .collect::<Result<Vec<_>>>()?;
+                        gather.split(parts.iter().map(|part| &part.positions[..]), replies)
+                    });
+                    return all.await;
                 }
             },
             Request::Many { pipeline, .. } if pipeline.is_transaction() => {
@@ -302,72 +308,77 @@ impl Cluster {
                         }
                     }
                 }
-                self.at(slot, request, idempotent, within).await
+                slot
             }
-            Request::Many { pipeline, .. } => self.spread(pipeline, idempotent, within).await,
-        }
+            Request::Many { pipeline, .. } => {
+                return self.spread(pipeline, idempotent, within).await;
+            }
+        };
+        self.at(slot, request, idempotent, within).await
     }
 
     /// One round trip a node: each node gets its part of the pipeline, all at the same time.
-    async fn spread(
-        &self,
-        pipeline: &Pipeline,
+    fn spread<'a>(
+        &'a self,
+        pipeline: &'a Pipeline,
         idempotent: bool,
         within: Duration,
-    ) -> Result<Value> {
+    ) -> BoxFuture<'a, Result<Value>> {
         struct Part {
             slot: Option<u16>,
             pipeline: Pipeline,
             positions: Vec<usize>,
         }
-        let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
-        let mut parts: HashMap<Option<Address>, Part> = HashMap::new();
-        let mut single: Vec<usize> = Vec::new();
-        for (at, cmd) in commands.iter().enumerate() {
-            let slot = match route(cmd) {
-                Route::Slot(slot) => Some(slot),
-                Route::Any => None,
-                Route::AllMasters(_) | Route::Split(..) => {
-                    single.push(at);
-                    continue;
+        Box::pin(async move {
+            let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
+            let mut parts: HashMap<Option<Address>, Part> = HashMap::new();
+            let mut single: Vec<usize> = Vec::new();
+            for (at, cmd) in commands.iter().enumerate() {
+                let slot = match route(cmd) {
+                    Route::Slot(slot) => Some(slot),
+                    Route::Any => None,
+                    Route::AllMasters(_) | Route::Split(..) => {
+                        single.push(at);
+                        continue;
+                    }
+                };
+                let owner = slot
+                    .and_then(|slot| self.owner(slot))
+                    .map(|node| node.address.clone());
+                let part = parts.entry(owner).or_insert_with(|| Part {
+                    slot,
+                    pipeline: Pipeline::new(),
+                    positions: Vec::new(),
+                });
+                part.pipeline.add_command((*cmd).clone());
+                part.positions.push(at);
+            }
+            let sent = Instant::now();
+            let mut replies = vec![Value::Nil; commands.len()];
+            let answers =
+                join_all(parts.values().map(|part| {
+                    self.at(part.slot, Request::all(&part.pipeline), idempotent, within)
+                }))
+                .await;
+            for (part, answer) in parts.values().zip(answers) {
+                let Value::Array(values) = answer? else {
+                    return Err(Error::codec("a pipeline was not answered by an array"));
+                };
+                for (at, value) in part.positions.iter().zip(values) {
+                    replies[*at] = value;
                 }
-            };
-            let owner = slot
-                .and_then(|slot| self.owner(slot))
-                .map(|node| node.address.clone());
-            let part = parts.entry(owner).or_insert_with(|| Part {
-                slot,
-                pipeline: Pipeline::new(),
-                positions: Vec::new(),
-            });
-            part.pipeline.add_command((*cmd).clone());
-            part.positions.push(at);
-        }
-        let sent = Instant::now();
-        let mut replies = vec![Value::Nil; commands.len()];
-        let answers = join_all(
-            parts
-                .values()
-                .map(|part| self.at(part.slot, Request::all(&part.pipeline), idempotent, within)),
-        )
-        .await;
-        for (part, answer) in parts.values().zip(answers) {
-            let Value::Array(values) = answer? else {
-                return Err(Error::codec("a pipeline was not answered by an array"));
-            };
-            for (at, value) in part.positions.iter().zip(values) {
-                replies[*at] = value;
             }
-        }
-        // What was redirected, and what fans out, goes alone; the order within a slot is kept.
-        for (at, cmd) in commands.iter().enumerate() {
-            let redirected = retry::first_refusal(std::slice::from_ref(&replies[at])).is_some();
-            if redirected || single.contains(&at) {
-                let left = within.saturating_sub(sent.elapsed());
-                replies[at] = Box::pin(self.request(Request::One(cmd), idempotent, left)).await?;
+            // What was redirected, and what fans out, goes alone; the order within a slot is kept.
+            for (at, cmd) in commands.iter().enumerate() {
+                let redirected = retry::first_refusal(std::slice::from_ref(&replies[at])).is_some();
+                if redirected || single.contains(&at) {
+                    let left = within.saturating_sub(sent.elapsed());
+                    replies[at] =
+                        Box::pin(self.request(Request::One(cmd), idempotent, left)).await?;
+                }
             }
-        }
-        Ok(Value::Array(replies))
+            Ok(Value::Array(replies))
+        })
     }
 
     async fn everywhere(&self, cmd: &Cmd, gather: Gather, within: Duration) -> Result<Value> {
@@ -388,96 +399,134 @@ impl Cluster {
         idempotent: bool,
         within: Duration,
     ) -> Result<Value> {
-        let sent = AtomicBool::new(false);
         let deadline = Instant::now() + within;
-        let last_dial = parking_lot::Mutex::new(None::<Arc<Node>>);
-        let harmless = || idempotent || request.only_reads();
-        let work = async {
-            let mut backoff = retry::Backoff::new();
-            let mut ask: Option<Arc<Node>> = None;
-            loop {
-                let asking = ask.take();
-                let node = match (&asking, slot) {
-                    (Some(node), _) => Some(node.clone()),
-                    (None, Some(slot)) => self.owner(slot),
-                    (None, None) => self.any(),
-                };
-                let failure = match node {
-                    None => Failure::NotSent(Error::unavailable(
-                        "no node of the cluster owns this slot",
-                    )),
-                    Some(node) => {
-                        *last_dial.lock() = Some(node.clone());
-                        let result = if asking.is_some() {
-                            ask_node(&node, request, &sent, deadline).await
-                        } else {
-                            node.link().attempt(request, &sent, deadline).await
-                        };
-                        match result {
-                            Ok(value) => return Ok(value),
-                            Err(failure) => failure,
-                        }
-                    }
-                };
-                let mut at_once = false;
-                let again = match &failure {
-                    Failure::NotSent(error) => {
-                        self.refresh_quietly().await;
-                        !error.is_config()
-                    }
-                    Failure::Lost(_) => {
-                        self.refresh_quietly().await;
-                        harmless()
-                    }
-                    Failure::Answer(error) => match redirect(error) {
-                        Some(Redirect::Moved(slot, to)) => {
-                            self.moved(slot, &to);
-                            at_once = true;
-                            true
-                        }
-                        // A transaction cannot be asked for as a whole; it waits until the slot has moved.
-                        Some(Redirect::Ask(_)) if matches!(request, Request::Many { .. }) => true,
-                        Some(Redirect::Ask(to)) => {
-                            ask = Some(self.node(&self.topology.load(), &to));
-                            at_once = true;
-                            true
-                        }
-                        None => {
-                            let again = refused_whole(error);
-                            if again {
-                                self.refresh_quietly().await;
-                            }
-                            again
-                        }
-                    },
-                };
-                if !again {
-                    return Err(failure.into_error(harmless()));
-                }
-                if !matches!(failure, Failure::Lost(_)) {
-                    sent.store(false, Ordering::Relaxed);
-                }
-                if at_once {
-                    continue;
-                }
-                let pause = backoff.next();
-                if Instant::now() + pause >= deadline {
-                    return Err(failure.into_error(harmless()));
-                }
-                tokio::time::sleep(pause).await;
-            }
+        let owner = match slot {
+            Some(slot) => self.owner(slot),
+            None => self.any(),
         };
-        match tokio::time::timeout_at(deadline, work).await {
-            Ok(result) => result,
-            Err(_) => {
-                let place = last_dial
-                    .lock()
-                    .as_ref()
-                    .map_or_else(|| "the cluster".to_owned(), |node| node.address.to_string());
-                Err(Error::timeout(format!("{place} did not answer in time"))
-                    .doubt(sent.load(Ordering::Relaxed) && !harmless()))
+        let mut first = None;
+        if let Some(node) = owner {
+            match node.link().once(request, deadline).await {
+                Once::Done(Ok(value)) => return Ok(value),
+                Once::Done(Err(failure)) => first = Some((node, failure)),
+                Once::TimedOut => {
+                    let in_doubt = !idempotent && !request.only_reads();
+                    return Err(timed_out(&node.address.to_string(), in_doubt));
+                }
+                Once::NotConnected => {}
             }
         }
+        self.follow(slot, request, idempotent, deadline, first)
+            .await
+    }
+
+    /// What is left to do when the first attempt, if there was one, did not do it; boxed as in
+    /// [`Link::request`].
+    fn follow<'a>(
+        &'a self,
+        slot: Option<u16>,
+        request: Request<'a>,
+        idempotent: bool,
+        deadline: Instant,
+        mut first: Option<(Arc<Node>, Failure)>,
+    ) -> BoxFuture<'a, Result<Value>> {
+        Box::pin(async move {
+            let sent = AtomicBool::new(first.is_some());
+            let last_dial = parking_lot::Mutex::new(None::<Arc<Node>>);
+            let harmless = || idempotent || request.only_reads();
+            let work = async {
+                let mut backoff = retry::Backoff::new();
+                let mut ask: Option<Arc<Node>> = None;
+                loop {
+                    let asking = ask.take();
+                    let node = match (&asking, slot) {
+                        (Some(node), _) => Some(node.clone()),
+                        (None, Some(slot)) => self.owner(slot),
+                        (None, None) => self.any(),
+                    };
+                    let failure = match (first.take(), node) {
+                        (Some((node, failure)), _) => {
+                            *last_dial.lock() = Some(node);
+                            failure
+                        }
+                        (None, None) => Failure::NotSent(Error::unavailable(
+                            "no node of the cluster owns this slot",
+                        )),
+                        (None, Some(node)) => {
+                            *last_dial.lock() = Some(node.clone());
+                            let result = if asking.is_some() {
+                                ask_node(&node, request, &sent, deadline).await
+                            } else {
+                                node.link().attempt(request, &sent, deadline).await
+                            };
+                            match result {
+                                Ok(value) => return Ok(value),
+                                Err(failure) => failure,
+                            }
+                        }
+                    };
+                    let mut at_once = false;
+                    let again = match &failure {
+                        Failure::NotSent(error) => {
+                            self.refresh_quietly().await;
+                            !error.is_config()
+                        }
+                        Failure::Lost(_) => {
+                            self.refresh_quietly().await;
+                            harmless()
+                        }
+                        Failure::Answer(error) => match redirect(error) {
+                            Some(Redirect::Moved(slot, to)) => {
+                                self.moved(slot, &to);
+                                at_once = true;
+                                true
+                            }
+                            // A transaction cannot be asked for as a whole; it waits until the slot has moved.
+                            Some(Redirect::Ask(_)) if matches!(request, Request::Many { .. }) => {
+                                true
+                            }
+                            Some(Redirect::Ask(to)) => {
+                                ask = Some(self.node(&self.topology.load(), &to));
+                                at_once = true;
+                                true
+                            }
+                            None => {
+                                let again = refused_whole(error);
+                                if again {
+                                    self.refresh_quietly().await;
+                                }
+                                again
+                            }
+                        },
+                    };
+                    if !again {
+                        return Err(failure.into_error(harmless()));
+                    }
+                    if !matches!(failure, Failure::Lost(_)) {
+                        sent.store(false, Ordering::Relaxed);
+                    }
+                    if at_once {
+                        continue;
+                    }
+                    let pause = backoff.next();
+                    if Instant::now() + pause >= deadline {
+                        return Err(failure.into_error(harmless()));
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+            };
+            match tokio::time::timeout_at(deadline, work).await {
+                Ok(result) => result,
+                Err(_) => {
+                    let place = last_dial
+                        .lock()
+                        .as_ref()
+                        .map_or_else(|| "the cluster".to_owned(), |node| node.address.to_string());
+                    let in_doubt = sent.load(Ordering::Relaxed) && !harmless();
+                    Err(timed_out(&place, in_doubt))
+                }
+            }
+        })
     }
 
     async fn refresh_quietly(&self) {

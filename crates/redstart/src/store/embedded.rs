@@ -12,7 +12,7 @@ use redis::{Cmd, Pipeline, Value};
 use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
 
 use super::{
-    link::Request,
+    link::{BoxFuture, Request},
     retry,
     url::{FsyncPolicy, Target},
 };
@@ -93,11 +93,15 @@ impl Embedded {
     pub(crate) async fn request(&self, request: Request<'_>, within: Duration) -> Result<Value> {
         match request {
             Request::One(cmd) if needs_own_session(cmd) => {
-                let mut session = self.session()?;
-                match tokio::time::timeout(within, session.call(args(cmd))).await {
-                    Ok(reply) => top(reply),
-                    Err(_) => Err(Error::timeout("the embedded engine is still waiting")),
-                }
+                // It may wait, and what waits is boxed: the others' futures need no room for it.
+                let waits: BoxFuture<'_, _> = Box::pin(async move {
+                    let mut session = self.session()?;
+                    match tokio::time::timeout(within, session.call(args(cmd))).await {
+                        Ok(reply) => top(reply),
+                        Err(_) => Err(Error::timeout("the embedded engine is still waiting")),
+                    }
+                });
+                waits.await
             }
             Request::One(cmd) => {
                 let args = args(cmd);

@@ -4,6 +4,7 @@
 //! within their own deadlines. So an idle store does nothing, and a dropped store leaves nothing running.
 
 use std::{
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -97,6 +98,17 @@ impl Failure {
     }
 }
 
+/// What became of one attempt over a connection that stood.
+pub(crate) enum Once {
+    Done(Result<Value, Failure>),
+    /// It was sent and not answered.
+    TimedOut,
+    /// There was no connection, so nothing was sent.
+    NotConnected,
+}
+
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
 struct Live {
     connection: MultiplexedConnection,
     generation: u64,
@@ -174,30 +186,44 @@ impl Link {
         deadline: Instant,
     ) -> Result<Value, Failure> {
         let (mut connection, generation) = self.connection().await.map_err(Failure::NotSent)?;
-        let mut watch = Watch {
-            link: self,
-            generation,
-            deadline,
-            done: false,
-        };
+        let mut watch = Watch::new(self, generation, deadline);
         sent.store(true, Ordering::Relaxed);
         let result = request.send(&mut connection).await;
         watch.done = true;
-        match result {
-            Ok(value) => Ok(value),
-            Err(error) => {
-                if error.code().is_some() || matches!(error.kind(), ErrorKind::Server(_)) {
-                    if retry::wrong_server(&error) {
-                        self.forget(generation);
-                    }
-                    Err(Failure::Answer(error))
-                } else if retry::connection_lost(&error) {
-                    self.forget(generation);
-                    Err(Failure::Lost(error))
-                } else {
-                    Err(Failure::Answer(error))
-                }
+        self.judge(result, generation)
+    }
+
+    /// Sends once over the connection that stands, if one does, and waits until the deadline.
+    pub(crate) async fn once(&self, request: Request<'_>, deadline: Instant) -> Once {
+        let (mut connection, generation) = match &*self.live.load() {
+            Some(live) => (live.connection.clone(), live.generation),
+            None => return Once::NotConnected,
+        };
+        let mut watch = Watch::new(self, generation, deadline);
+        match tokio::time::timeout_at(deadline, request.send(&mut connection)).await {
+            Ok(result) => {
+                watch.done = true;
+                Once::Done(self.judge(result, generation))
             }
+            Err(_) => Once::TimedOut,
+        }
+    }
+
+    fn judge(&self, result: RedisResult<Value>, generation: u64) -> Result<Value, Failure> {
+        let error = match result {
+            Ok(value) => return Ok(value),
+            Err(error) => error,
+        };
+        if error.code().is_some() || matches!(error.kind(), ErrorKind::Server(_)) {
+            if retry::wrong_server(&error) {
+                self.forget(generation);
+            }
+            Err(Failure::Answer(error))
+        } else if retry::connection_lost(&error) {
+            self.forget(generation);
+            Err(Failure::Lost(error))
+        } else {
+            Err(Failure::Answer(error))
         }
     }
 
@@ -208,44 +234,73 @@ impl Link {
         idempotent: bool,
         within: Duration,
     ) -> Result<Value> {
-        let sent = AtomicBool::new(false);
         let deadline = Instant::now() + within;
-        let work = async {
-            let mut backoff = retry::Backoff::new();
-            loop {
-                let failure = match self.attempt(request, &sent, deadline).await {
-                    Ok(Value::Array(replies)) if matches!(request, Request::Many { .. }) => {
-                        return self.mend(request, replies, deadline).await;
-                    }
-                    Ok(value) => return Ok(value),
-                    Err(failure) => failure,
-                };
-                let again = match &failure {
-                    Failure::NotSent(error) => !error.is_config(),
-                    Failure::Lost(_) => idempotent || request.only_reads(),
-                    Failure::Answer(error) => refused_whole(error),
-                };
-                if !again {
-                    return Err(failure.into_error(idempotent || request.only_reads()));
-                }
-                if matches!(failure, Failure::NotSent(_) | Failure::Answer(_)) {
-                    // Nothing of it has happened, whatever was sent.
-                    sent.store(false, Ordering::Relaxed);
-                }
-                let pause = backoff.next();
-                if Instant::now() + pause >= deadline {
-                    return Err(failure.into_error(idempotent || request.only_reads()));
-                }
-                tokio::time::sleep(pause).await;
+        let first = match self.once(request, deadline).await {
+            Once::Done(Ok(value)) if !needs_mending(request, &value) => return Ok(value),
+            Once::Done(outcome) => Some(outcome),
+            Once::TimedOut => {
+                return Err(timed_out(
+                    &self.dial.describe(),
+                    !idempotent && !request.only_reads(),
+                ));
             }
+            Once::NotConnected => None,
         };
-        match tokio::time::timeout_at(deadline, work).await {
-            Ok(result) => result,
-            Err(_) => Err(timed_out(
-                &self.dial,
-                sent.load(Ordering::Relaxed) && !idempotent && !request.only_reads(),
-            )),
-        }
+        self.persist(request, idempotent, deadline, first).await
+    }
+
+    /// What is left to do when the first attempt, if there was one, did not do it. It is boxed because that is
+    /// rare, and the futures of all patterns need no room for it then.
+    fn persist<'a>(
+        &'a self,
+        request: Request<'a>,
+        idempotent: bool,
+        deadline: Instant,
+        mut first: Option<Result<Value, Failure>>,
+    ) -> BoxFuture<'a, Result<Value>> {
+        let sent = AtomicBool::new(first.is_some());
+        Box::pin(async move {
+            let work = async {
+                let mut backoff = retry::Backoff::new();
+                loop {
+                    let outcome = match first.take() {
+                        Some(outcome) => outcome,
+                        None => self.attempt(request, &sent, deadline).await,
+                    };
+                    let failure = match outcome {
+                        Ok(Value::Array(replies)) if matches!(request, Request::Many { .. }) => {
+                            return self.mend(request, replies, deadline).await;
+                        }
+                        Ok(value) => return Ok(value),
+                        Err(failure) => failure,
+                    };
+                    let again = match &failure {
+                        Failure::NotSent(error) => !error.is_config(),
+                        Failure::Lost(_) => idempotent || request.only_reads(),
+                        Failure::Answer(error) => refused_whole(error),
+                    };
+                    if !again {
+                        return Err(failure.into_error(idempotent || request.only_reads()));
+                    }
+                    if matches!(failure, Failure::NotSent(_) | Failure::Answer(_)) {
+                        // Nothing of it has happened, whatever was sent.
+                        sent.store(false, Ordering::Relaxed);
+                    }
+                    let pause = backoff.next();
+                    if Instant::now() + pause >= deadline {
+                        return Err(failure.into_error(idempotent || request.only_reads()));
+                    }
+                    tokio::time::sleep(pause).await;
+                }
+            };
+            match tokio::time::timeout_at(deadline, work).await {
+                Ok(result) => result,
+                Err(_) => Err(timed_out(
+                    &self.dial.describe(),
+                    sent.load(Ordering::Relaxed) && !idempotent && !request.only_reads(),
+                )),
+            }
+        })
     }
 
     /// A pipeline that is no transaction may be refused in part (the server began to load, or was demoted,
@@ -280,6 +335,16 @@ impl Link {
     }
 }
 
+/// Whether a part of the pipeline was refused and has to be sent again.
+fn needs_mending(request: Request<'_>, value: &Value) -> bool {
+    match (request, value) {
+        (Request::Many { pipeline, .. }, Value::Array(replies)) => {
+            !pipeline.is_transaction() && retry::first_refusal(replies).is_some()
+        }
+        _ => false,
+    }
+}
+
 /// The server said that nothing happened: to a command, or to all of a transaction.
 pub(crate) fn refused_whole(error: &RedisError) -> bool {
     if retry::refused_for_now(error) {
@@ -294,8 +359,8 @@ pub(crate) fn refused_whole(error: &RedisError) -> bool {
         })
 }
 
-pub(crate) fn timed_out(dial: &Dial, in_doubt: bool) -> Error {
-    Error::timeout(format!("{} did not answer in time", dial.describe())).doubt(in_doubt)
+pub(crate) fn timed_out(place: &str, in_doubt: bool) -> Error {
+    Error::timeout(format!("{place} did not answer in time")).doubt(in_doubt)
 }
 
 /// A request dropped at its deadline leaves a connection that may be dead: nobody uses it any more.
@@ -305,6 +370,17 @@ struct Watch<'a> {
     generation: u64,
     deadline: Instant,
     done: bool,
+}
+
+impl<'a> Watch<'a> {
+    fn new(link: &'a Link, generation: u64, deadline: Instant) -> Self {
+        Self {
+            link,
+            generation,
+            deadline,
+            done: false,
+        }
+    }
 }
 
 impl Drop for Watch<'_> {

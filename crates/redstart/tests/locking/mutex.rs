@@ -332,7 +332,7 @@ async fn round_trips_are_one_to_take_one_to_give_back_and_none_to_poll() -> anyh
         };
         let release: &[&str] = match kind {
             Kind::Redis => &["EVALSHA"],
-            Kind::Valkey => &["DELIFEQ", "SPUBLISH"],
+            Kind::Valkey => &["DELIFEQ"],
         };
 
         must(fenced.try_lock().await).await?.release().await?;
@@ -361,7 +361,12 @@ async fn round_trips_are_one_to_take_one_to_give_back_and_none_to_poll() -> anyh
         assert_eq!(said, [""; 0], "{kind:?}");
         guard.release().await?;
         let next = must(waiter.await?).await?;
-        assert_eq!(sent().await?, [release, &["EVALSHA"]].concat());
+        // The mark that the waiter left makes the native command miss.
+        let marked: &[&str] = match kind {
+            Kind::Redis => &["EVALSHA"],
+            Kind::Valkey => &["DELIFEQ", "EVALSHA"],
+        };
+        assert_eq!(sent().await?, [marked, &["EVALSHA"]].concat());
         next.release().await?;
     }
     Ok(())

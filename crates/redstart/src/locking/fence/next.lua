@@ -5,10 +5,10 @@
 -- loses the counter. The counter has no TTL: a token must never come again.
 local function next_fence(key)
   local time = redis.call('TIME')
-  local fence = time[1] .. string.format('%06d', time[2])
+  local fence = time[1] .. string.sub('00000', #time[2]) .. time[2]
   local last = redis.call('SET', key, fence, 'GET')
-  if last and tonumber(last) >= tonumber(fence) then
-    fence = string.format('%.0f', tonumber(last) + 1)
+  if last and (#last > #fence or (#last == #fence and last >= fence)) then
+    fence = string.format('%.0f', last + 1)
     redis.call('SET', key, fence)
   end
   return fence

@@ -1,10 +1,14 @@
--- Gives the lock back if it is the owner's, and wakes those who wait.
+-- Gives the lock back if it is the owner's, and wakes those who wait if one of them left a mark.
 --
--- KEYS     1  the lock (string: the owner's token)
+-- KEYS     1  the lock (string: the owner's token, with a '+' after it while somebody waits)
 -- ARGV     1  the owner's token
 --          2  the channel on which waiters listen
 -- Returns  1 if it was the owner's, else 0
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+local holder = redis.call('GET', KEYS[1])
+if holder == ARGV[1] then
+  return redis.call('DEL', KEYS[1])
+end
+if holder ~= ARGV[1] .. '+' then
   return 0
 end
 redis.call('DEL', KEYS[1])

@@ -1,10 +1,11 @@
 -- Lets the lease run for at least `ttl` from now, if it is still the owner's. Never shortens it.
 --
--- KEYS     1  the lock (string: the owner's token)
+-- KEYS     1  the lock (string: the owner's token, with a '+' after it while somebody waits)
 -- ARGV     1  the owner's token
 --          2  ttl in ms
 -- Returns  1 if it is the owner's, else 0
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+local holder = redis.call('GET', KEYS[1])
+if holder ~= ARGV[1] and holder ~= ARGV[1] .. '+' then
   return 0
 end
 if redis.call('PTTL', KEYS[1]) < tonumber(ARGV[2]) then
