@@ -16,12 +16,16 @@
 //! `limiter.limited`. Each pattern's page lists its own.
 
 use std::{
+    cell::RefCell,
+    collections::HashMap,
     future::Future,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
+use metrics::{Key, Label, Level, Metadata};
 use pin_project_lite::pin_project;
 use tokio::time::Instant;
 use tracing::Span;
@@ -71,16 +75,61 @@ impl<T, F: Future<Output = Result<T>>> Future for Operation<'_, F> {
             let _entered = (!span.is_disabled()).then(|| span.enter());
             ready!(this.work.poll(cx))
         };
-        let outcome = match &result {
-            Ok(_) => "ok",
-            Err(error) => outcome(error),
-        };
-        metrics::counter!("redstart_operations_total", "operation" => name, "outcome" => outcome)
-            .increment(1);
-        metrics::histogram!("redstart_operation_seconds", "operation" => name)
-            .record(started.elapsed().as_secs_f64());
-        Poll::Ready(result.map_err(|error| error.during(name, namespace)))
+        let took = started.elapsed();
+        Poll::Ready(match result {
+            Ok(value) => {
+                succeeded(name, took);
+                Ok(value)
+            }
+            Err(error) => {
+                metrics::counter!(OPERATIONS, "operation" => name, "outcome" => outcome(&error))
+                    .increment(1);
+                metrics::histogram!(SECONDS, "operation" => name).record(took.as_secs_f64());
+                Err(error.during(name, namespace))
+            }
+        })
     }
+}
+
+const OPERATIONS: &str = "redstart_operations_total";
+const SECONDS: &str = "redstart_operation_seconds";
+static METADATA: Metadata<'static> =
+    Metadata::new(module_path!(), Level::INFO, Some(module_path!()));
+
+/// The names under which an operation that went well is counted and timed.
+struct Labels {
+    ok: Key,
+    seconds: Key,
+}
+
+impl Labels {
+    fn new(name: &'static str) -> Self {
+        let operation = Label::from_static_parts("operation", name);
+        let ok = Label::from_static_parts("outcome", "ok");
+        Self {
+            ok: Key::from_parts(OPERATIONS, vec![operation.clone(), ok]),
+            seconds: Key::from_parts(SECONDS, vec![operation]),
+        }
+    }
+}
+
+thread_local! {
+    /// Labels are made once for each operation and thread: making them costs more than counting.
+    static LABELS: RefCell<HashMap<&'static str, Labels, foldhash::fast::RandomState>> = RefCell::default();
+}
+
+fn succeeded(name: &'static str, took: Duration) {
+    LABELS.with_borrow_mut(|labels| {
+        let labels = labels.entry(name).or_insert_with(|| Labels::new(name));
+        metrics::with_recorder(|recorder| {
+            recorder
+                .register_counter(&labels.ok, &METADATA)
+                .increment(1);
+            recorder
+                .register_histogram(&labels.seconds, &METADATA)
+                .record(took.as_secs_f64());
+        });
+    });
 }
 
 /// Counts something that a pattern saw and that is no failure: a refusal, a takeover, a stale answer.

@@ -446,27 +446,31 @@ where
     C: Codec,
 {
     /// A first-level hit, with its stamp if it should be refreshed early.
+    #[inline]
     fn near(&self, name: &str) -> Option<(Hit<V>, Option<Vec<u8>>)> {
         let stored = self.l1.as_ref()?.get(name)?;
         let now = Instant::now();
-        let left = stored.fresh_until.checked_duration_since(now)?;
-        self.stats.l1_hit();
-        if stored.value.is_none() {
-            self.stats.add(Count::NegativeHit);
+        if now >= stored.fresh_until {
+            return None;
         }
-        let early = self
-            .settings
-            .early
-            .is_some_and(|early| stored.value.is_some() && early.draws(stored.load_time, left));
-        Some((
-            Hit {
-                value: stored.value,
-                source: Source::L1,
-                age: Some(stored.age + (now - stored.read_at)),
-                stale: false,
-            },
-            early.then(|| stored.stamp.to_vec()),
-        ))
+        self.stats.l1_hit();
+        let early = match (&stored.value, self.settings.early) {
+            (Some(_), Some(early)) => early
+                .draws(stored.load_time, stored.fresh_until - now)
+                .then(|| stored.stamp.to_vec()),
+            (Some(_), None) => None,
+            (None, _) => {
+                self.stats.add(Count::NegativeHit);
+                None
+            }
+        };
+        let hit = Hit {
+            value: stored.value,
+            source: Source::L1,
+            age: Some(stored.age + (now - stored.read_at)),
+            stale: false,
+        };
+        Some((hit, early))
     }
 
     /// Whether reads have to know how long a value is still fresh.

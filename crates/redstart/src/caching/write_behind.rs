@@ -25,7 +25,6 @@
 //! |---|---|---|
 //! | `<ns>:behind:{<p>}:log` | stream | writes that are not in the database |
 //! | `<ns>:behind:{<p>}:v:<name>` | string | a value; without TTL until it is applied |
-//! | `<ns>:behind:{<p>}:l:<name>` | string | the lease of a reader that loads it |
 //! | `<ns>:behind:{<p>}:owner` | string | the worker that has the partition, with a TTL |
 //! | `<ns>:behind:{<p>}:dead`, `:blocked` | stream, set | dead letters, and the keys they block |
 //! | `<ns>:behind:{<p>}:progress` | sharded channel | tells `flush` that something was applied |
@@ -375,7 +374,7 @@ where
     /// Dropped before it is done, the value may or may not have been written; never without its log entry.
     pub async fn put(&self, key: &K, value: &V) -> Result<Put> {
         let bytes = Envelope::seal::<C, V>(self.inner.schema, value)?;
-        self.write(&key.name(), "+", &bytes).await
+        self.write(&key.name(), Stored::Value(bytes)).await
     }
 
     /// Deletes a value: it is gone at once, and from the database later.
@@ -388,29 +387,26 @@ where
     ///
     /// As [`put`](Self::put).
     pub async fn delete(&self, key: &K) -> Result<Put> {
-        self.write(&key.name(), "-", b"").await
+        self.write(&key.name(), Stored::Deleted).await
     }
 
-    async fn write(&self, name: &str, kind: &str, bytes: &[u8]) -> Result<Put> {
+    async fn write(&self, name: &str, change: Stored) -> Result<Put> {
         observe::operation("write_behind.put", &self.inner.namespace, async {
-            let (accepted, word): (u8, String) = PUT
+            let reply = PUT
                 .on(self.partition(name)?)
                 .part("log")
                 .part(&value_part(name))
-                .part(&lease_part(name))
                 .arg(name)
-                .arg(kind)
-                .arg(bytes)
+                .arg(change.bytes())
                 .arg(self.inner.max_lag)
                 .run(&self.inner.store)
                 .await?;
-            if accepted == 0 {
+            if let redis::Value::Int(waiting) = reply {
                 observe::event("write_behind.backpressure");
-                return Ok(Put::Backpressure {
-                    waiting: word.parse().unwrap_or(self.inner.max_lag),
-                });
+                let waiting = u64::try_from(waiting).unwrap_or(self.inner.max_lag);
+                return Ok(Put::Backpressure { waiting });
             }
-            let id = word
+            let id = redis::from_redis_value::<String>(reply)?
                 .parse()
                 .map_err(|_| Error::codec("the log gave an id that is none"))?;
             Ok(Put::Accepted(id))
@@ -433,11 +429,10 @@ where
             if let Some(found) = value.as_deref().and_then(|value| self.open(value)) {
                 return found;
             }
-            let token = lease::token();
+            let token = format!("?{}", lease::token());
             let value: Option<Vec<u8>> = LEASE
                 .on(partition)
                 .part(&value_part(&name))
-                .part(&lease_part(&name))
                 .arg(&token)
                 .arg(30_000)
                 .idempotent()
@@ -457,7 +452,6 @@ where
             };
             FILL.on(partition)
                 .part(&value_part(&name))
-                .part(&lease_part(&name))
                 .arg(&token)
                 .arg([b"0\n", &stored.bytes()[..]].concat())
                 .arg(u64::try_from(self.inner.ttl.as_millis()).unwrap_or(u64::MAX))
@@ -661,8 +655,4 @@ where
             .run(&self.inner.store)
             .await
     }
-}
-
-fn lease_part(name: &str) -> String {
-    format!("l:{name}")
 }

@@ -50,7 +50,7 @@ static KIND: Kind = Kind {
     acquire: Acquire::Script(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
-    native_release: false,
+    plain: false,
     line: Line::Queue,
     poll: None,
 };

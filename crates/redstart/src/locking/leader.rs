@@ -57,7 +57,7 @@ static KIND: Kind = Kind {
     acquire: Acquire::Script(&CAMPAIGN),
     renew: &RENEW,
     release: &RESIGN,
-    native_release: false,
+    plain: false,
     line: Line::Turns,
     poll: None,
 };

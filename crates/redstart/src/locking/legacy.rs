@@ -78,7 +78,7 @@ static KIND: Kind = Kind {
     acquire: Acquire::Script(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
-    native_release: false,
+    plain: false,
     line: Line::Turns,
     poll: Some(Duration::from_millis(100)),
 };

@@ -60,7 +60,7 @@ static FENCED: Kind = Kind {
     acquire: Acquire::Script(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
-    native_release: true,
+    plain: true,
     line: Line::Turns,
     poll: None,
 };
@@ -72,7 +72,7 @@ static UNFENCED: Kind = Kind {
     acquire: Acquire::SetNx(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
-    native_release: true,
+    plain: true,
     line: Line::Turns,
     poll: None,
 };

@@ -35,8 +35,9 @@ pub(crate) struct Kind {
     pub(crate) acquire: Acquire,
     pub(crate) renew: &'static Script,
     pub(crate) release: &'static Script,
-    /// The key holds the owner's token and nothing else, so native commands can give it back.
-    pub(crate) native_release: bool,
+    /// The key holds the owner's token and nothing else: native commands can give it back, and acquire needs
+    /// only token, ttl and whether to wait.
+    pub(crate) plain: bool,
     pub(crate) line: Line,
     /// How often to ask while waiting, where holders may go without a word.
     pub(crate) poll: Option<Duration>,
@@ -248,13 +249,17 @@ impl Ticket {
 
     async fn ask_script(&self, script: &'static Script, how: Ask) -> Result<Answer> {
         let place = &self.place;
-        let reply = self
+        let mut call = self
             .call(script)
             .arg(millis(place.terms.ttl))
-            .arg(u8::from(how != Ask::Once))
-            .arg(millis(place.terms.waiter()))
-            .arg(&place.channel)
-            .arg(&place.extra[..])
+            .arg(u8::from(how != Ask::Once));
+        if !place.kind.plain {
+            call = call
+                .arg(millis(place.terms.waiter()))
+                .arg(&place.channel)
+                .arg(&place.extra[..]);
+        }
+        let reply = call
             // Asked again with the same token, it gives the same answer.
             .idempotent()
             .run(&place.store)
@@ -264,7 +269,7 @@ impl Ticket {
 
     async fn give_back(&self) -> Result<bool> {
         let place = &self.place;
-        if place.kind.native_release {
+        if place.kind.plain {
             let command = match place.store.capabilities().await {
                 Ok(known) if known.has(Optional::DelIfEq) => Some(("DELIFEQ", None)),
                 Ok(known) if known.has(Optional::DelEx) => Some(("DELEX", Some("IFEQ"))),

@@ -65,7 +65,7 @@ static KIND: Kind = Kind {
     acquire: Acquire::Script(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
-    native_release: true,
+    plain: false,
     line: Line::Turns,
     poll: None,
 };

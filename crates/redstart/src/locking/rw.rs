@@ -53,7 +53,7 @@ static READER: Kind = Kind {
     acquire: Acquire::Script(&READ),
     renew: &READ_RENEW,
     release: &READ_RELEASE,
-    native_release: false,
+    plain: false,
     line: Line::All,
     poll: None,
 };
@@ -65,7 +65,7 @@ static WRITER: Kind = Kind {
     acquire: Acquire::Script(&WRITE),
     renew: &RENEW,
     release: &WRITE_RELEASE,
-    native_release: false,
+    plain: false,
     line: Line::Queue,
     poll: None,
 };

@@ -48,7 +48,7 @@ static KIND: Kind = Kind {
     acquire: Acquire::Script(&ACQUIRE),
     renew: &RENEW,
     release: &RELEASE,
-    native_release: false,
+    plain: false,
     line: Line::Turns,
     poll: None,
 };

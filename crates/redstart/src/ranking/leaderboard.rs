@@ -428,22 +428,25 @@ impl Leaderboard {
     ) -> Result<Submitted> {
         let mut call = SUBMIT.on(&self.entity);
         for period in periods {
-            call = self.parts(call, period);
+            call = match self.ties {
+                Ties::Competition => call.part(period.label()),
+                Ties::EarliestFirst { .. } => call
+                    .part(period.label())
+                    .part(&format!("{}:seq", period.label())),
+                Ties::Dense => self.parts(call, period),
+            };
         }
         call = self.rules(call).arg(policy.name()).arg(member).arg(score);
         for period in periods {
-            let retain = i64::try_from(self.retain.unwrap_or_default().as_millis()).unwrap_or(0);
-            let (end, expiry) = match period.end() {
-                Some(end) => (
-                    end.as_millisecond(),
-                    end.as_millisecond().saturating_add(retain),
-                ),
-                None => (0, 0),
-            };
-            call = call
-                .arg(period.start().as_millisecond())
-                .arg(end)
-                .arg(expiry);
+            if let Some(end) = period.end() {
+                let retain =
+                    i64::try_from(self.retain.unwrap_or_default().as_millis()).unwrap_or(0);
+                let end = end.as_millisecond();
+                call = call
+                    .arg(period.start().as_millisecond())
+                    .arg(end)
+                    .arg(end.saturating_add(retain));
+            }
         }
         let (outcome, rank, score, previous): (String, u64, f64, Option<f64>) =
             call.run(&self.store).await?;

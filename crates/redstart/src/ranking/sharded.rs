@@ -267,13 +267,14 @@ impl ShardedLeaderboard {
     /// How many members of all shards have a better score.
     async fn better(&self, score: f64) -> Result<u64> {
         let mut pipeline = redis::Pipeline::with_capacity(self.shards.len());
+        let beyond = format!("({score}");
+        let (from, to) = match self.order {
+            Order::HighestFirst => (&*beyond, "+inf"),
+            Order::LowestFirst => ("-inf", &*beyond),
+        };
         for shard in &self.shards {
-            let mut count = redis::cmd("ZCOUNT");
-            count.arg(shard.key());
-            match self.order {
-                Order::HighestFirst => count.arg(format!("({score}")).arg("+inf"),
-                Order::LowestFirst => count.arg("-inf").arg(format!("({score}")),
-            };
+            let mut count = redis::Cmd::with_capacity(4, 96);
+            count.arg("ZCOUNT").arg(shard.key()).arg(from).arg(to);
             pipeline.add_command(count);
         }
         let better: Vec<u64> = self.store.pipeline(&pipeline).await?;

@@ -322,6 +322,18 @@ async fn round_trips_are_one_to_take_one_to_give_back_and_none_to_poll() -> anyh
         let bare = Mutex::builder(&store, "app", "m").unfenced().build()?;
         // Scripts are known and capabilities are read.
         must(fenced.try_lock().await).await?.release().await?;
+        let guard = must(fenced.try_lock().await).await?;
+        let waiter = tokio::spawn({
+            let m = fenced.clone();
+            async move { m.lock(PATIENCE).await }
+        });
+        let marked = eventually(PATIENCE, async || {
+            let holder: anyhow::Result<String> = server.query(&["GET", "app:mutex:{m}"]).await;
+            holder.is_ok_and(|holder| holder.ends_with('+'))
+        });
+        assert!(marked.await, "a waiter leaves its mark");
+        guard.release().await?;
+        must(waiter.await?).await?.release().await?;
         let tap = MonitorTap::start(&server).await?;
         let seen = std::cell::Cell::new(0);
         let sent = async || -> anyhow::Result<Vec<String>> {

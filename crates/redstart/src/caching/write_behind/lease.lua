@@ -1,14 +1,13 @@
--- Before a value is loaded from the database: a token that any write takes away.
+-- Before a value is loaded from the database: a token in its place, which any write replaces.
 --
--- KEYS[1] the value
--- KEYS[2] the lease
--- ARGV[1] a fresh token
+-- KEYS[1] the value, or '?' and the token of whoever loads it
+-- ARGV[1] '?' and a fresh token
 -- ARGV[2] how long it lasts, ms
 --
 -- Returns the value, or false with the lease taken
 local value = redis.call('GET', KEYS[1])
-if value then
+if value and string.sub(value, 1, 1) ~= '?' then
   return value
 end
-redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
+redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
 return false
