@@ -103,17 +103,22 @@ impl Bench {
                 their_rates.push(their_rate);
             }
         }
-        let ratios = our_rates.iter().zip(&their_rates).map(|(a, b)| a / b);
-        let ratio = median(ratios.collect());
-        self.record(
-            name,
-            peer,
-            median(our_rates),
-            median(their_rates),
-            ratio,
-            floor,
-        );
+        self.rounds_of(name, peer, floor, our_rates, their_rates);
         Ok(())
+    }
+
+    /// Records rounds that were measured elsewhere, each with one rate of both: the median of their ratios
+    /// counts.
+    pub(crate) fn rounds_of(
+        &mut self,
+        name: &str,
+        peer: &str,
+        floor: f64,
+        ours: Vec<f64>,
+        theirs: Vec<f64>,
+    ) {
+        let ratio = median(ours.iter().zip(&theirs).map(|(a, b)| a / b).collect());
+        self.record(name, peer, median(ours), median(theirs), ratio, floor);
     }
 
     /// Records a comparison that was measured elsewhere: larger is better on both sides.

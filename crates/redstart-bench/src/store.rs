@@ -1,8 +1,10 @@
 //! The cost of the seam: a command through a `Store` against the same command on bare redis-rs.
 
+use std::time::{Duration, Instant};
+
 use redis::{Script as BareScript, aio::MultiplexedConnection};
 use redstart::{Store, key::Keys, script::Script};
-use redstart_testkit::{Kind, Server};
+use redstart_testkit::{Kind, Proxy, Server};
 
 use crate::measure::Bench;
 
@@ -116,6 +118,70 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
                 theirs,
             )
             .await?;
+    }
+    recovery(bench).await
+}
+
+const FAULTS: usize = 10;
+
+/// How soon after the server is back the store works again by itself, at worst, against the 2 s that it
+/// promises. Calls go on all the time, as an application's would.
+async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    for fault in [
+        "killed and restarted",
+        "connections cut and refused",
+        "stopped and continued",
+        "black-holed",
+    ] {
+        let url = match fault {
+            "connections cut and refused" | "black-holed" => proxy.url().to_owned(),
+            _ => server.url(),
+        };
+        let store = Store::builder(&url)
+            .deadline(Duration::from_millis(500))
+            .connect()
+            .await?;
+        let mut worst = Duration::ZERO;
+        for round in 0..FAULTS {
+            store.query::<redis::Value>(&redis::cmd("PING")).await?;
+            match fault {
+                "killed and restarted" => server.kill9(),
+                "stopped and continued" => server.pause()?,
+                "black-holed" => proxy.black_hole(),
+                _ => proxy.refuse().await,
+            }
+            // From a moment up to some seconds, so that every pause between attempts has come.
+            let away = Duration::from_millis(50 + 2_950 * round as u64 / FAULTS as u64);
+            let calls = tokio::spawn({
+                let store = store.clone();
+                async move {
+                    loop {
+                        let answer = store.query::<redis::Value>(&redis::cmd("PING")).await;
+                        if answer.is_ok() {
+                            return Instant::now();
+                        }
+                    }
+                }
+            });
+            tokio::time::sleep(away).await;
+            match fault {
+                "killed and restarted" => server.restart().await?,
+                "stopped and continued" => server.resume()?,
+                _ => proxy.pass().await,
+            }
+            let back = Instant::now();
+            worst = worst.max(calls.await?.saturating_duration_since(back));
+        }
+        bench.note(&format!("{fault}: at worst {worst:?} of {FAULTS} rounds"));
+        bench.row(
+            &format!("works again, server {fault}"),
+            "2 s",
+            1.0 / worst.as_secs_f64().max(1e-6),
+            0.5,
+            1.0,
+        );
     }
     Ok(())
 }

@@ -342,8 +342,12 @@ impl Store {
         Ok(pipeline.query_async(&mut self.clone()).await?)
     }
 
-    pub(crate) async fn request_one(&self, cmd: &Cmd, idempotent: bool) -> Result<Value> {
-        self.request(Request::One(cmd), idempotent).await
+    pub(crate) fn request_one<'a>(
+        &'a self,
+        cmd: &'a Cmd,
+        idempotent: bool,
+    ) -> impl Future<Output = Result<Value>> + Send + 'a {
+        self.request(Request::One(cmd), idempotent)
     }
 
     /// The replies of a pipeline; a command that failed has `Value::ServerError` in its place.

@@ -564,13 +564,16 @@ impl Limiter {
 
     async fn ask_all(&self, entity: &Entity, costs: &[u64], what: &str) -> Result<Vec<Answer>> {
         let inner = &*self.0;
-        let mut call = CHECK_ALL.on(entity).arg(what);
-        let id = request_id();
-        for (limit, cost) in inner.limits.iter().zip(costs) {
+        let mut call = CHECK_ALL.on(entity);
+        for limit in &inner.limits {
             call = match &limit.part {
                 Some(part) => call.part(part),
                 None => call.key(),
             };
+        }
+        let id = request_id();
+        call = call.arg(what);
+        for (limit, cost) in inner.limits.iter().zip(costs) {
             call = call
                 .arg(limit.rule.name())
                 .arg(&limit.rule.args(*cost)[..])

@@ -448,21 +448,19 @@ impl Leaderboard {
                     .arg(end.saturating_add(retain));
             }
         }
-        let (outcome, rank, score, previous): (String, u64, f64, Option<f64>) =
-            call.run(&self.store).await?;
-        match outcome.as_str() {
-            "placed" => Ok(Submitted::Placed(Placed {
-                score,
-                rank,
-                previous,
-            })),
+        let reply: String = call.run(&self.store).await?;
+        match reply.as_str() {
             "closed" => {
                 observe::event("leaderboard.closed");
                 Ok(Submitted::Closed)
             }
-            _ => Err(Error::config(
+            "range" => Err(Error::config(
                 "the sum would leave the range from 0 to max_points",
             )),
+            placed => match placed_of(placed) {
+                Some(placed) => Ok(Submitted::Placed(placed)),
+                None => Err(Error::codec("a submission was answered by something else")),
+            },
         }
     }
 
@@ -634,4 +632,18 @@ impl Leaderboard {
         }
         Ok(score)
     }
+}
+
+/// `rank score previous`, as the script says it.
+fn placed_of(text: &str) -> Option<Placed> {
+    let mut words = text.split(' ');
+    let (rank, score, previous) = (words.next()?, words.next()?, words.next()?);
+    Some(Placed {
+        rank: rank.parse().ok()?,
+        score: score.parse().ok()?,
+        previous: match previous {
+            "-" => None,
+            previous => Some(previous.parse().ok()?),
+        },
+    })
 }

@@ -6,7 +6,7 @@
 -- ARGV[5] policy: best, last, sum  ARGV[6] member  ARGV[7] score
 -- ARGV[8..] for each candidate: start, end, expiry (0: none), all in ms since the epoch; nothing for a board
 --   without periods, which needs no clock
--- Returns {'placed', rank, score, previous or nil} | {'closed', 0, '0', nil} | {'range', 0, '0', nil}
+-- Returns 'rank score previous' ('-' for none), in one text because that is cheap to read; or 'closed', 'range'
 local high, ties = ARGV[1] == 'high', ARGV[2]
 local policy, member, text = ARGV[5], ARGV[6], ARGV[7]
 
@@ -23,7 +23,7 @@ if ARGV[8] then
     end
   end
   if not at then
-    return {'closed', 0, '0', false}
+    return 'closed'
   end
 end
 local board = KEYS[at]
@@ -48,10 +48,10 @@ if previous then
   end
 end
 if score ~= score or score == math.huge or score == -math.huge then
-  return {'range', 0, '0', false}
+  return 'range'
 end
 if ties == 'earliest' and (score < 0 or score > tonumber(ARGV[4])) then
-  return {'range', 0, '0', false}
+  return 'range'
 end
 
 if score ~= previous then
@@ -96,4 +96,4 @@ else
     rank = redis.call('ZCOUNT', set, '-inf', '(' .. text) + 1
   end
 end
-return {'placed', rank, text, before}
+return string.format('%.0f %s %s', rank, text, before or '-')
