@@ -163,7 +163,10 @@ async fn many(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
     let (single, singly) = (cache.clone(), keys.clone());
     let ours = move |_| {
         let (cache, keys) = (cache.clone(), keys.clone());
-        async move { Ok(drop(cache.get_or_load_many(&keys, load).await?)) }
+        async move {
+            cache.get_or_load_many(&keys, load).await?;
+            Ok(())
+        }
     };
     let theirs = move |_| {
         let (cache, keys) = (single.clone(), singly.clone());

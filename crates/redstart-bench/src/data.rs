@@ -99,7 +99,10 @@ async fn shards(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
         let (board, turn) = (board(&store)?, Arc::new(AtomicU64::new(0)));
         let ours = move |_| {
             let (board, n) = (board.clone(), next(&turn));
-            async move { Ok(drop(board.rank(&format!("m{n}")).await?)) }
+            async move {
+                board.rank(&format!("m{n}")).await?;
+                Ok(())
+            }
         };
         let theirs = move |_| {
             let store = store.clone();

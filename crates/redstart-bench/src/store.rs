@@ -31,21 +31,19 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let ours = move |_| {
             let (store, key) = (s.clone(), k.clone());
             async move {
-                Ok(drop(
-                    store.query::<Vec<u8>>(redis::cmd("GET").arg(&key)).await?,
-                ))
+                store.query::<Vec<u8>>(redis::cmd("GET").arg(&key)).await?;
+                Ok(())
             }
         };
         let k = key.clone();
         let theirs = move |_| {
             let (mut bare, key) = (b.clone(), k.clone());
             async move {
-                Ok(drop(
-                    redis::cmd("GET")
-                        .arg(&key)
-                        .query_async::<Vec<u8>>(&mut bare)
-                        .await?,
-                ))
+                redis::cmd("GET")
+                    .arg(&key)
+                    .query_async::<Vec<u8>>(&mut bare)
+                    .await?;
+                Ok(())
             }
         };
         bench
@@ -93,7 +91,10 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let (s, e) = (store.clone(), entity.clone());
         let ours = move |_| {
             let (store, entity) = (s.clone(), e.clone());
-            async move { Ok(drop(READ.on(&entity).key().run::<Vec<u8>>(&store).await?)) }
+            async move {
+                READ.on(&entity).key().run::<Vec<u8>>(&store).await?;
+                Ok(())
+            }
         };
         let (b, k, script) = (
             bare.clone(),
@@ -103,9 +104,8 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         let theirs = move |_| {
             let (mut bare, key, script) = (b.clone(), k.clone(), script.clone());
             async move {
-                Ok(drop(
-                    script.key(&key).invoke_async::<Vec<u8>>(&mut bare).await?,
-                ))
+                script.key(&key).invoke_async::<Vec<u8>>(&mut bare).await?;
+                Ok(())
             }
         };
         bench
@@ -150,7 +150,10 @@ async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
                 "killed and restarted" => server.kill9(),
                 "stopped and continued" => server.pause()?,
                 "black-holed" => proxy.black_hole(),
-                _ => proxy.refuse().await,
+                _ => {
+                    proxy.refuse().await;
+                    proxy.cut().await?;
+                }
             }
             // From a moment up to some seconds, so that every pause between attempts has come.
             let away = Duration::from_millis(50 + 2_950 * round as u64 / FAULTS as u64);
