@@ -131,9 +131,31 @@ pub fn run(
 /// }
 /// # fn main() {}
 /// ```
+///
+/// What can be shown only between processes, which share no embedded engine, begins with
+/// `servers only:` and has no `embedded`; `embedded only:` is the opposite.
+///
+/// ```
+/// use redstart_testkit::{Backend, matrix};
+///
+/// matrix! {
+///     servers only:
+///     async fn a_killed_process_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+///         assert!(!backend.is_embedded());
+///         Ok(())
+///     }
+/// }
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! matrix {
-    ($(
+    (servers only: $($tests:tt)*) => {
+        $crate::matrix!(@on [redis Redis, valkey Valkey, cluster Cluster] $($tests)*);
+    };
+    (embedded only: $($tests:tt)*) => {
+        $crate::matrix!(@on [embedded Embedded] $($tests)*);
+    };
+    (@on $kinds:tt $(
         $(#[$attribute:meta])*
         async fn $name:ident($backend:ident: $type:ty) -> $result:ty $body:block
     )*) => { $(
@@ -143,12 +165,12 @@ macro_rules! matrix {
         async fn $name($backend: $type) -> $result $body
 
         mod $name {
-            $crate::matrix!(@one [$(#[$attribute])*] $name embedded Embedded);
-            $crate::matrix!(@one [$(#[$attribute])*] $name redis Redis);
-            $crate::matrix!(@one [$(#[$attribute])*] $name valkey Valkey);
-            $crate::matrix!(@one [$(#[$attribute])*] $name cluster Cluster);
+            $crate::matrix!(@each $kinds [$(#[$attribute])*] $name);
         }
     )* };
+    (@each [$($test:ident $kind:ident),*] $attributes:tt $name:ident) => {
+        $( $crate::matrix!(@one $attributes $name $test $kind); )*
+    };
     (@one [$($attribute:tt)*] $name:ident $test:ident $kind:ident) => {
         $($attribute)*
         #[test]
@@ -159,5 +181,10 @@ macro_rules! matrix {
                 async |backend| super::$name(backend).await,
             )
         }
+    };
+    ($($tests:tt)*) => {
+        $crate::matrix!(
+            @on [embedded Embedded, redis Redis, valkey Valkey, cluster Cluster] $($tests)*
+        );
     };
 }

@@ -8,11 +8,6 @@ use redstart_testkit::{Backend, Child, child, eventually, matrix, scale};
 
 use crate::{PATIENCE, connect, exists};
 
-/// Processes share no embedded engine.
-fn has_processes(backend: &Backend) -> bool {
-    !backend.is_embedded()
-}
-
 async fn heard() -> anyhow::Result<String> {
     tokio::task::spawn_blocking(child::hear)
         .await?
@@ -20,10 +15,8 @@ async fn heard() -> anyhow::Result<String> {
 }
 
 matrix! {
+    servers only:
     async fn a_holder_stopped_beyond_its_lease_knows_and_its_write_is_refused(backend: &Backend) -> anyhow::Result<()> {
-        if !has_processes(backend) {
-            return Ok(());
-        }
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
             .ttl(Duration::from_millis(250)).build()?;
@@ -64,9 +57,6 @@ matrix! {
     }
 
     async fn a_killed_holder_leaves_the_lock_to_its_ttl(backend: &Backend) -> anyhow::Result<()> {
-        if !has_processes(backend) {
-            return Ok(());
-        }
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
             .ttl(Duration::from_millis(500)).build()?;
@@ -86,9 +76,6 @@ matrix! {
     }
 
     async fn processes_that_contend_never_hold_it_at_once_and_tokens_rise(backend: &Backend) -> anyhow::Result<()> {
-        if !has_processes(backend) {
-            return Ok(());
-        }
         let store = connect(backend).await?;
         let (inside, log) = (
             format!("{}:inside", backend.namespace()),
@@ -141,9 +128,6 @@ matrix! {
     }
 
     async fn a_killed_waiter_does_not_stall_the_line(backend: &Backend) -> anyhow::Result<()> {
-        if !has_processes(backend) {
-            return Ok(());
-        }
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f")
             .ttl(Duration::from_millis(900)).build()?;

@@ -95,16 +95,12 @@ async fn serve(backend: &Backend, concurrency: usize, takes: Duration) -> Result
 }
 
 matrix! {
+    servers only:
     async fn killed_workers_lose_no_job_and_repeat_no_more_than_was_in_flight(backend: &Backend) -> Result<()> {
         const CONCURRENCY: usize = 64;
         let takes = Duration::from_millis(15);
         if child::role().is_some() {
             return serve(backend, CONCURRENCY, takes).await;
-        }
-        // The embedded engine lives in one process: a worker that is dropped hard stands for a killed one
-        // in `a_dropped_worker_hands_its_jobs_back`.
-        if backend.is_embedded() {
-            return Ok(());
         }
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
@@ -146,9 +142,6 @@ matrix! {
         if child::role().is_some() {
             return serve(backend, 8, LONG * 10).await;
         }
-        if backend.is_embedded() {
-            return Ok(());
-        }
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
         let mut victim = Child::of(backend.test()).role("worker").namespace(backend.namespace()).spawn()?;
@@ -183,9 +176,6 @@ matrix! {
             tokio::task::spawn_blocking(child::hear).await?;
             let report = worker.shutdown(LONG).await?;
             child::say(format!("done {}", report.done));
-            return Ok(());
-        }
-        if backend.is_embedded() {
             return Ok(());
         }
         let store = Store::connect(backend.url()).await?;
@@ -234,9 +224,6 @@ matrix! {
                 .await?;
             // Until a job or the parent ends it.
             return std::future::pending().await;
-        }
-        if backend.is_embedded() {
-            return Ok(());
         }
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
