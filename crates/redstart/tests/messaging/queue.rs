@@ -16,7 +16,9 @@ use redstart::{
         Backoff, Context, Enqueued, Job, Missed, Outcome, Queue, State, Until, Worker,
     },
 };
-use redstart_testkit::{Backend, Cluster, Kind, MonitorTap, Server, eventually, matrix, scale};
+use redstart_testkit::{
+    Backend, Cluster, Kind, MonitorTap, Server, eventually, figure, matrix, scale,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -737,7 +739,11 @@ fn store_micros(time: Duration) -> u64 {
 }
 
 /// Backlogs drain, immediate and delayed, and leave the server's memory as it was. The servers have no other tenants.
-async fn backlogs_drain(url: &str, memory: impl AsyncFn(&Store) -> Result<u64>) -> Result<()> {
+async fn backlogs_drain(
+    name: &str,
+    url: &str,
+    memory: impl AsyncFn(&Store) -> Result<u64>,
+) -> Result<()> {
     let store = Store::builder(url)
         .deadline(Duration::from_secs(30))
         .connect()
@@ -775,10 +781,9 @@ async fn backlogs_drain(url: &str, memory: impl AsyncFn(&Store) -> Result<u64>) 
                 after <= before + before / 20
             });
             let back = back.await;
-            println!(
-                "{}: {count} jobs delayed by {delay:?} drained in {took:?}, memory {before} before, {after} after",
-                url.split(':').next().unwrap_or_default(),
-            );
+            figure(format!(
+                "{name}: {count} jobs delayed by {delay:?} drained in {took:?}, memory {before} before, {after} after",
+            ));
             assert!(back, "memory: {before} before, {after} after");
             assert_eq!(store.scan("backlog:*").await?, Vec::<String>::new());
         }
@@ -804,14 +809,14 @@ fn backlog(test: impl AsyncFnOnce() -> Result<()>) -> Result<()> {
 
 #[test]
 fn backlogs_drain_and_memory_comes_back_embedded() -> Result<()> {
-    backlog(async || backlogs_drain("memory://?cluster_strict=1", used_memory).await)
+    backlog(async || backlogs_drain("embedded", "memory://?cluster_strict=1", used_memory).await)
 }
 
 #[test]
 fn backlogs_drain_and_memory_comes_back_redis() -> Result<()> {
     backlog(async || {
         let server = Server::builder(Kind::Redis).start().await?;
-        backlogs_drain(&server.url(), used_memory).await
+        backlogs_drain("redis", &server.url(), used_memory).await
     })
 }
 
@@ -819,7 +824,7 @@ fn backlogs_drain_and_memory_comes_back_redis() -> Result<()> {
 fn backlogs_drain_and_memory_comes_back_valkey() -> Result<()> {
     backlog(async || {
         let server = Server::builder(Kind::Valkey).start().await?;
-        backlogs_drain(&server.url(), used_memory).await
+        backlogs_drain("valkey", &server.url(), used_memory).await
     })
 }
 
@@ -827,7 +832,7 @@ fn backlogs_drain_and_memory_comes_back_valkey() -> Result<()> {
 fn backlogs_drain_and_memory_comes_back_cluster() -> Result<()> {
     backlog(async || {
         let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
-        backlogs_drain(&cluster.url(), async |_: &Store| {
+        backlogs_drain("cluster", &cluster.url(), async |_: &Store| {
             let mut sum = 0;
             for node in cluster.nodes() {
                 sum += node.info("used_memory").await?.parse::<u64>()?;

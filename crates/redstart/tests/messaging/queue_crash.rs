@@ -15,8 +15,8 @@ use redstart::{
     messaging::queue::{Backoff, Context, Job, Outcome, Queue, State, Worker},
 };
 use redstart_testkit::{
-    Backend, Child, Cluster, Kind, Sentinel, Server, child, eventually, key_slot, matrix, scale,
-    unique_namespace,
+    Backend, Child, Cluster, Kind, Sentinel, Server, child, eventually, figure, key_slot, matrix,
+    scale, unique_namespace,
 };
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
@@ -254,11 +254,11 @@ matrix! {
             Duration::from_micros(again.map_or(0, |again| again - killed))
         });
         let slowest = took.max().unwrap_or_default();
-        println!(
+        figure(format!(
             "{}: {kills} kills, {jobs} jobs, 0 lost, {in_flight} in flight when killed, {repeats} repeated, \
              orphans began again within {slowest:?} (lease {LEASE:?}, worst stall {:?})",
             backend.test(), stalls.worst()
-        );
+        ));
         let bound = LEASE + Duration::from_secs(2) + stalls.worst();
         assert!(slowest <= bound, "an orphan waited {slowest:?} of {bound:?}");
         for mut worker in workers {
@@ -487,10 +487,7 @@ async fn under_faults(
 
 /// Which connection to which server a store has now.
 async fn connection(store: &Store) -> Option<(String, String)> {
-    let info: String = store
-        .query(redis::cmd("CLIENT").arg("INFO"))
-        .await
-        .ok()?;
+    let info: String = store.query(redis::cmd("CLIENT").arg("INFO")).await.ok()?;
     let field = |name: &str| {
         let field = info.split(' ').find_map(|word| word.strip_prefix(name));
         field.map(str::to_owned)
@@ -515,7 +512,9 @@ async fn clients_are_killed(url: &str, servers: &[Server]) -> Result<u64> {
         Ok(began.elapsed() >= seconds)
     })
     .await?;
-    println!("connections killed every 100 ms for {seconds:?}: {confirmed} jobs confirmed, 0 lost");
+    figure(format!(
+        "connections killed every 100 ms for {seconds:?}: {confirmed} jobs confirmed, 0 lost"
+    ));
     Ok(confirmed)
 }
 
@@ -556,7 +555,9 @@ async fn workers_follow_sentinel_failovers_and_lose_nothing_that_was_replicated(
         Ok(false)
     })
     .await?;
-    println!("{failovers} failovers: {confirmed} jobs confirmed by both replicas, 0 lost");
+    figure(format!(
+        "{failovers} failovers: {confirmed} jobs confirmed by both replicas, 0 lost"
+    ));
     // The hundred at the end, and some that were enqueued before or between.
     assert!(confirmed > 110, "only {confirmed} jobs were confirmed");
     Ok(())
@@ -580,7 +581,9 @@ async fn workers_follow_a_slot_that_migrates() -> Result<()> {
             Ok(false)
         })
         .await?;
-        println!("{migrations} slot migrations: {confirmed} jobs confirmed, 0 lost");
+        figure(format!(
+            "{migrations} slot migrations: {confirmed} jobs confirmed, 0 lost"
+        ));
     }
     Ok(())
 }
@@ -616,7 +619,7 @@ matrix! {
         }
         took.sort_unstable();
         let at = |share: usize| Duration::from_micros(took[(took.len() - 1) * share / 100]);
-        println!("{}: from enqueue to start, {} times: median {:?}, p99 {:?}, worst {:?}", backend.test(), took.len(), at(50), at(99), at(100));
+        figure(format!("{}: from enqueue to start, {} times: median {:?}, p99 {:?}, worst {:?}", backend.test(), took.len(), at(50), at(99), at(100)));
         // Far above what it takes, far below any interval of polling that would not be noticed.
         assert!(at(50) < Duration::from_millis(200), "{:?}", at(50));
         idle.tell("stop")?;
