@@ -2,4 +2,5 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod mutation;
 mod stock;

@@ -14,6 +14,7 @@ mod decision;
 mod fleet;
 mod input;
 mod model;
+mod mutation;
 mod refund;
 mod store_down;
 

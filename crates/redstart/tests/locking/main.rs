@@ -9,6 +9,7 @@ mod fence;
 mod input;
 mod leader;
 mod legacy;
+mod mutation;
 mod mutex;
 mod process;
 mod redlock;
