@@ -35,11 +35,13 @@ impl Backend {
     ///
     /// When the server is missing or does not start.
     pub async fn new(kind: BackendKind, test: &str) -> Result<Self> {
+        // No claim is about how soon a server answers, and a busy machine may need more than the usual second.
+        let patient = |url: &str| format!("{url}?timeout=10s");
         let url = match kind {
             BackendKind::Embedded => "memory://?cluster_strict=1".to_owned(),
-            BackendKind::Redis => shared(Kind::Redis).await?.url().to_owned(),
-            BackendKind::Valkey => shared(Kind::Valkey).await?.url().to_owned(),
-            BackendKind::Cluster => shared_cluster().await?.url().to_owned(),
+            BackendKind::Redis => patient(shared(Kind::Redis).await?.url()),
+            BackendKind::Valkey => patient(shared(Kind::Valkey).await?.url()),
+            BackendKind::Cluster => patient(shared_cluster().await?.url()),
         };
         let namespace = child::namespace().unwrap_or_else(|| unique_namespace(test));
         Ok(Self {

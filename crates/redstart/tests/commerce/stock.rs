@@ -10,10 +10,13 @@ use redstart::{
     Store,
     commerce::stock::{Prewarm, Request, Reserve, State, Stock, Transition},
 };
-use redstart_testkit::{Backend, Child, Kind, Proxy, Server, child, eventually, matrix, scale};
+use redstart_testkit::{
+    Backend, Child, Kind, Proxy, Server, child, eventually, figure, matrix, scale, wait_until,
+};
 
 const HOUR: Duration = Duration::from_secs(3600);
 const HOLD: Duration = Duration::from_secs(300);
+const SHOPPING: Duration = Duration::from_secs(600);
 
 /// All orders of a SKU: user, request, quantity.
 async fn orders(
@@ -238,6 +241,19 @@ matrix! {
                 assert_eq!(child.line().await?, "ready");
                 children.push(child);
             }
+            // Somebody looks all the time.
+            let looking = {
+                let stock = stock.clone();
+                tokio::spawn(async move {
+                    for looks in 0u64.. {
+                        let report = stock.report("tea").await?.expect("on sale");
+                        assert_eq!(report.total(), units, "{report:?}");
+                        if report.held == 0 && report.free == 0 && looks > 1000 { return Ok(looks); }
+                        tokio::time::sleep(Duration::from_millis(3)).await;
+                    }
+                    Ok::<u64, redstart::Error>(0)
+                })
+            };
             for kill in 0..kills {
                 let wait = rand::rng().random_range(5..60);
                 tokio::time::sleep(Duration::from_millis(wait)).await;
@@ -250,7 +266,13 @@ matrix! {
                 assert_eq!(stock.report("tea").await?.unwrap().total(), units);
             }
             for child in &mut children {
-                while child.line().await? != "done" {}
+                // The soak's buyers take longer than a line's patience.
+                while wait_until("buyers to end", SHOPPING, async || child.line().await.ok()).await? != "done" {}
+            }
+            if looking.is_finished() {
+                looking.await??;
+            } else {
+                looking.abort();
             }
         }
         // Every hold ends: confirmed, cancelled, or by itself.
@@ -286,6 +308,10 @@ matrix! {
         for (user, units) in users {
             assert!(units <= CAP, "{user} has {units}");
         }
+        figure(format!(
+            "{}: {units} units, {buyers} buyers, {kills} kills: {} sold, {} free, {} orders, each request settled once",
+            backend.test(), report.sold, report.free, orders.len()
+        ));
         Ok(())
     }
 }

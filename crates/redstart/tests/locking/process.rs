@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use redstart::locking::{FairMutex, FenceToken, FencedStore, Mutex, fence::Write};
-use redstart_testkit::{Backend, Child, child, eventually, matrix, scale};
+use redstart_testkit::{Backend, Child, child, eventually, figure, matrix, scale, wait_until};
 
 use crate::{PATIENCE, connect, exists};
 
@@ -53,6 +53,8 @@ matrix! {
         holder.line().await?;
         holder.tell("end")?;
         ensure!(holder.wait().await?.success());
+        let stops = scale(2, "LOCK_STOPS");
+        figure(format!("{}: {stops} of {stops} stopped holders knew, and their writes were refused", backend.test()));
         Ok(())
     }
 
@@ -81,13 +83,17 @@ matrix! {
             format!("{}:inside", backend.namespace()),
             format!("{}:log", backend.namespace()),
         );
+        let seconds = Duration::from_secs(scale(1, "LOCK_CONTENTION_SECONDS"));
         if child::role().is_some() {
-            let rounds = scale(15, "LOCK_CONTENTION");
             let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
             let fair = FairMutex::builder(&store, backend.namespace(), "f").build()?;
-            for round in 0..rounds {
+            child::say("ready");
+            heard().await?;
+            let began = tokio::time::Instant::now();
+            let mut held = 0u64;
+            while began.elapsed() < seconds {
                 // Two kinds of lock, each with its own witnesses.
-                let (guard, kind) = match round % 2 {
+                let (guard, kind) = match held % 2 {
                     0 => (mutex.lock(PATIENCE).await?, "m"),
                     _ => (fair.lock(PATIENCE).await?, "f"),
                 };
@@ -102,7 +108,9 @@ matrix! {
                 let n: i64 = store.query(redis::cmd("DECR").arg(&inside)).await?;
                 ensure!(n == 0, "{n} were inside with us");
                 guard.release().await?;
+                held += 1;
             }
+            child::say(held);
             return Ok(());
         }
         let processes = scale(4, "LOCK_PROCESSES");
@@ -111,19 +119,30 @@ matrix! {
             children.push(Child::of(backend.test()).namespace(backend.namespace()).spawn()?);
         }
         for child in &mut children {
-            // `wait` gives up after a minute; the soak's larger counts take more.
-            let limit = Duration::from_secs(60).max(Duration::from_secs(scale(60, "LOCK_SECONDS")));
-            let ended = eventually(limit, async || child.wait().await.is_ok_and(|s| s.success())).await;
-            ensure!(ended, "a process failed or did not end");
+            assert_eq!(child.line().await?, "ready");
+        }
+        for child in &mut children {
+            child.tell("go")?;
+        }
+        // Each may wait for its last turn behind all the others.
+        let mut held = 0;
+        for child in &mut children {
+            let line = wait_until("a process to end", seconds + PATIENCE, async || child.line().await.ok()).await?;
+            held += line.parse::<u64>()?;
+        }
+        for child in &mut children {
+            ensure!(child.wait().await?.success(), "a process failed");
         }
         let mut total = 0;
         for kind in ["m", "f"] {
             let tokens: Vec<u64> = store
                 .query(redis::cmd("LRANGE").arg(format!("{log}:{kind}")).arg(0).arg(-1)).await?;
-            ensure!(tokens.is_sorted_by(|a, b| a < b), "tokens do not rise: {tokens:?}");
+            ensure!(tokens.is_sorted_by(|a, b| a < b), "tokens do not rise");
             total += tokens.len() as u64;
         }
-        assert_eq!(total, processes * scale(15, "LOCK_CONTENTION"));
+        assert_eq!(total, held);
+        ensure!(held > processes);
+        figure(format!("{}: {processes} processes for {seconds:?}, held {held} times, never two at once, tokens rise", backend.test()));
         Ok(())
     }
 

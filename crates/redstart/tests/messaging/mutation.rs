@@ -39,7 +39,7 @@ async fn an_enqueue_that_does_not_look_at_the_unique_key_is_noticed() -> Result<
 async fn a_tick_that_fires_twice_is_noticed() -> Result<()> {
     let fire = include_str!("../../src/messaging/queue/cron_fire.lua");
     let broken = format!("{RECORD}{}", without(fire, "then return 0 end", "then end"));
-    let test = "queue::a_tick_that_two_schedulers_saw_fires_once::embedded";
+    let test = "queue::ticks_that_passed_while_no_worker_ran_are_made_up_for_exactly_as_the_policy_says::redis";
     must_notice(test, "queue.cron_fire", &broken).await
 }
 
