@@ -41,7 +41,7 @@ mod wait;
 
 pub use anyhow;
 
-pub use backend::{Backend, BackendKind, run};
+pub use backend::{Backend, BackendKind, run, run_served};
 pub use child::Child;
 pub use cluster::{Cluster, key_slot};
 pub use monitor::MonitorTap;

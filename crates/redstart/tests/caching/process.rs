@@ -41,7 +41,7 @@ async fn crowd(
 }
 
 matrix! {
-    servers only:
+    processes:
     async fn four_processes_with_many_callers_each_load_a_cold_key_once(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let counter = format!("{}:loads", backend.namespace());

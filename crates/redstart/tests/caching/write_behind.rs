@@ -593,7 +593,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
 }
 
 matrix! {
-    servers only:
+    processes:
     async fn killed_at_every_step_nothing_is_lost_and_nothing_is_applied_twice(backend: &Backend) -> anyhow::Result<()> {
         let file = File::new()?;
         if child::role().is_none() {

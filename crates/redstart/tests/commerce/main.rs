@@ -4,3 +4,6 @@
 
 mod mutation;
 mod stock;
+
+#[path = "../served/engine.rs"]
+mod served;

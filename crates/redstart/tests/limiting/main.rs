@@ -18,6 +18,9 @@ mod mutation;
 mod refund;
 mod store_down;
 
+#[path = "../served/engine.rs"]
+mod served;
+
 /// Long enough that nothing comes back during a test.
 const LONG: Duration = Duration::from_secs(20 * 24 * 3600);
 

@@ -16,6 +16,9 @@ mod redlock;
 mod rw;
 mod semaphore;
 
+#[path = "../served/engine.rs"]
+mod served;
+
 use std::{
     future::{Future, poll_fn},
     pin::pin,

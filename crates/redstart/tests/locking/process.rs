@@ -15,7 +15,7 @@ async fn heard() -> anyhow::Result<String> {
 }
 
 matrix! {
-    servers only:
+    processes:
     async fn a_holder_stopped_beyond_its_lease_knows_and_its_write_is_refused(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")

@@ -11,3 +11,6 @@ mod reliable_list;
 mod ring;
 mod stream;
 mod topic;
+
+#[path = "../served/engine.rs"]
+mod served;

@@ -221,7 +221,7 @@ async fn held(queue: &Queue, worker: &str) -> Result<BTreeSet<u64>> {
 }
 
 matrix! {
-    servers only:
+    processes:
     async fn killed_workers_lose_no_job_and_repeat_no_more_than_was_in_flight(backend: &Backend) -> Result<()> {
         const CONCURRENCY: usize = 64;
         let takes = Duration::from_millis(15);
@@ -609,7 +609,7 @@ async fn workers_follow_a_slot_that_migrates() -> Result<()> {
 }
 
 matrix! {
-    servers only:
+    processes:
     async fn an_idle_worker_in_another_process_starts_at_once(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;

@@ -78,7 +78,7 @@ matrix! {
 }
 
 matrix! {
-    servers only:
+    processes:
     async fn consumers_killed_anywhere_lose_nothing(backend: &Backend) -> Result<()> {
         let lease = Duration::from_secs(1);
         let store = Store::connect(backend.url()).await?;

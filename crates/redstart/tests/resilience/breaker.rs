@@ -244,6 +244,10 @@ matrix! {
         Ok(())
     }
 
+}
+
+matrix! {
+    processes:
     async fn clients_of_four_processes_make_three_probes_at_once_at_most(backend: &Backend) -> anyhow::Result<()> {
         let clients = scale(50, "BREAKER_CLIENTS");
         let rounds = scale(3, "BREAKER_ROUNDS");
@@ -268,13 +272,6 @@ matrix! {
         }
         let store = Store::connect(backend.url()).await?;
         let breaker = build(&store).await?;
-        if backend.is_embedded() {
-            fail(&breaker, 4).await;
-            assert!(turns(&breaker, State::Open).await);
-            let most = storm(&store, &breaker, key, clients * 4).await?;
-            assert!((1..=3).contains(&most), "{most} at once");
-            return Ok(());
-        }
         for _ in 0..rounds {
             let mut children = Vec::new();
             for _ in 0..4 {

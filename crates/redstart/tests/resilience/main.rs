@@ -4,3 +4,6 @@
 
 mod breaker;
 mod mutation;
+
+#[path = "../served/engine.rs"]
+mod served;
