@@ -178,6 +178,10 @@ pub fn run_served(
 /// # fn main() {}
 /// ```
 #[macro_export]
+#[allow(
+    clippy::crate_in_macro_def,
+    reason = "the tests have the engine, the kit has not"
+)]
 macro_rules! matrix {
     (processes: $($tests:tt)*) => {
         $crate::matrix!(@on [embedded Served, redis Redis, valkey Valkey, cluster Cluster] $($tests)*);
