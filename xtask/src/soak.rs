@@ -159,7 +159,7 @@ const CAMPAIGNS: &[Campaign] = &[
             ("NOTIFY_ROUNDS", 100_000),
             ("NOTIFY_CANCELS", 1000),
             ("RING_LAPS", 2000),
-            ("STREAM_OPERATIONS", 5000),
+            ("STREAM_OPERATIONS", 3_000),
             ("TEST_SECONDS", 900),
         ],
     },

@@ -1,7 +1,7 @@
 //! Several processes on one limit.
 
 use redstart::Store;
-use redstart_testkit::{Backend, Child, child, matrix, scale};
+use redstart_testkit::{Backend, Child, child, figure, matrix, scale};
 
 use crate::{LONG, Way};
 
@@ -33,6 +33,7 @@ matrix! {
             add(&mut sum, &line);
         }
         assert_eq!(sum, vec![limit; Way::ALL.len()], "{:?}", Way::ALL);
+        figure(format!("{}: {} clients in 4 processes took {sum:?} of {limit}", backend.test(), clients * 4));
         Ok(())
     }
 }

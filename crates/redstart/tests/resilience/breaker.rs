@@ -7,7 +7,7 @@ use redstart::{
     resilience::breaker::{Admission, Admitted, Breaker, Builder, CallError, State, Window},
 };
 use redstart_testkit::{
-    Backend, Child, Kind, MonitorTap, Server, child, eventually, matrix, scale,
+    Backend, Child, Kind, MonitorTap, Server, child, eventually, figure, matrix, scale,
 };
 
 const LONG: Duration = Duration::from_secs(3600);
@@ -272,6 +272,7 @@ matrix! {
         }
         let store = Store::connect(backend.url()).await?;
         let breaker = build(&store).await?;
+        let mut worst = 0;
         for _ in 0..rounds {
             let mut children = Vec::new();
             for _ in 0..4 {
@@ -290,6 +291,7 @@ matrix! {
                 most = most.max(child.line().await?.parse::<i64>()?);
             }
             assert!((1..=3).contains(&most), "{most} at once");
+            worst = worst.max(most);
             assert!(turns(&breaker, State::Closed).await);
         }
         // A killed probe's place is free again when its lease ends.
@@ -304,7 +306,16 @@ matrix! {
         for child in &mut killed {
             child.kill9();
         }
+        // All places are taken, until the leases end.
+        let began = tokio::time::Instant::now();
         drop(first_probe(&breaker).await);
+        let took = began.elapsed();
+        // Far more than the lease, for a busy machine; and far less than a place that stays taken.
+        assert!(took < lease + Duration::from_secs(10), "{took:?}");
+        figure(format!(
+            "{}: {} clients, {rounds} rounds, {worst} probes at once at most, a killed probe's place free after {took:?} (lease {lease:?})",
+            backend.test(), 4 * clients
+        ));
         Ok(())
     }
 }

@@ -135,6 +135,8 @@ matrix! {
             }
         }
         assert_eq!(indexed, live.len());
+        let operations = scale(400, "session operations");
+        figure(format!("{}: {operations} operations, {indexed} in the index, {} live", backend.test(), live.len()));
         Ok(())
     }
 
