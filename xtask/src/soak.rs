@@ -54,7 +54,7 @@ const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
         counts: &[
             ("LIMITER_CLIENTS", 50),
-            ("LIMITER_LIMIT", 20_000),
+            ("LIMITER_LIMIT", 4_000),
             ("REFUND_ROUNDS", 12_500),
             ("TEST_SECONDS", 900),
         ],
@@ -81,7 +81,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "locking",
         filter: "redlock",
         scale: 1,
-        counts: &[("REDLOCK_FAULTS", 100), ("TEST_SECONDS", 900)],
+        counts: &[("REDLOCK_FAULTS", 60), ("TEST_SECONDS", 900)],
     },
     Campaign {
         name: "stock",

@@ -14,7 +14,7 @@ use redstart::{
     Store,
     locking::{FenceToken, Redlock, Released},
 };
-use redstart_testkit::{Kind, Proxy, Server, eventually, figure, scale};
+use redstart_testkit::{Kind, Proxy, Server, eventually, figure, scale, wait_until};
 use tokio::{task::JoinSet, time::Instant};
 
 use crate::PATIENCE;
@@ -249,7 +249,10 @@ async fn servers_that_restarted_empty_have_no_vote_until_the_lease_is_over() -> 
     };
     let (one, two) = (lock(five.stores().await?)?, lock(five.stores().await?)?);
     // Fresh servers have no vote either.
-    assert!(one.try_lock().await?.is_none());
+    let refused = wait_until("an answer of a quorum", PATIENCE, async || {
+        one.try_lock().await.ok()
+    });
+    assert!(refused.await?.is_none());
     one.lock(PATIENCE)
         .await?
         .context("not granted")?
