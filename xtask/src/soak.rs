@@ -54,7 +54,7 @@ const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
         counts: &[
             ("LIMITER_CLIENTS", 50),
-            ("LIMITER_LIMIT", 4_000),
+            ("LIMITER_LIMIT", 1_000),
             ("REFUND_ROUNDS", 12_500),
             ("TEST_SECONDS", 900),
         ],

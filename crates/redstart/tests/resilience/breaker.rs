@@ -268,6 +268,10 @@ matrix! {
             }
             child::say("ready");
             child::hear();
+            // Only who knows that it is open has something to probe.
+            assert!(eventually(SOON, async || breaker.state() != State::Closed).await);
+            child::say("open");
+            child::hear();
             child::say(storm(&store, &breaker, key, clients).await?);
             return Ok(());
         }
@@ -284,6 +288,10 @@ matrix! {
             }
             fail(&breaker, 4).await;
             assert!(turns(&breaker, State::Open).await);
+            for child in &mut children {
+                child.tell("look")?;
+                assert_eq!(child.line().await?, "open");
+            }
             for child in &mut children {
                 child.tell("go")?;
             }
