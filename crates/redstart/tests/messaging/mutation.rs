@@ -16,12 +16,12 @@ async fn an_ending_without_its_fence_is_noticed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_worker_that_leaves_without_handing_back_is_noticed() -> Result<()> {
-    let leave = include_str!("../../src/messaging/queue/leave.lua");
-    let back = "make_ready('LPUSH', KEYS[3], KEYS[4], tonumber(ARGV[2]), back)";
-    let broken = format!("{RECORD}{}", without(leave, back, ""));
+async fn a_job_that_is_not_handed_back_is_noticed() -> Result<()> {
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let back = "make_ready('LPUSH', ready, ranked, boost, back)";
+    let broken = format!("{RECORD}{}", without(finish, back, ""));
     let test = "queue::a_dropped_worker_hands_its_jobs_back::embedded";
-    must_notice(test, "queue.leave", &broken).await
+    must_notice(test, "queue.finish", &broken).await
 }
 
 #[tokio::test]
