@@ -87,6 +87,10 @@ pub fn hear() -> Option<String> {
 pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
     let passes = async |broken: Option<String>| -> Result<bool> {
         let mut child = Child::of(test).silent();
+        // The ordinary counts, also in a soak.
+        for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("REDSTART_SCALE")) {
+            child = child.env(&key, "");
+        }
         if let Some(broken) = &broken {
             child = child.env("REDSTART_BREAK_SCRIPT", broken);
         }
