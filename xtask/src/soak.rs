@@ -21,6 +21,8 @@ struct Campaign {
     filter: &'static str,
     /// What `REDSTART_SCALE` is unless `--scale` says otherwise.
     scale: u64,
+    /// Counts of their own, by the names that the tests give to `scale`; not with `--scale`.
+    counts: &'static [(&'static str, u64)],
 }
 
 /// To add one, write its tests with `redstart_testkit::scale` and give it a line here.
@@ -32,6 +34,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "faults",
         filter: "fault_",
         scale: 1,
+        counts: &[],
     },
     Campaign {
         name: "store",
@@ -40,6 +43,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "store",
         filter: "fault_",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "limiting",
@@ -47,7 +51,13 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "limiting",
         filter: "",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("LIMITER_CLIENTS", 50),
+            ("LIMITER_LIMIT", 1_000),
+            ("REFUND_ROUNDS", 12_500),
+            ("TEST_SECONDS", 900),
+        ],
     },
     Campaign {
         name: "locking",
@@ -55,7 +65,14 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "locking",
         filter: "",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("LOCK_STOPS", 200),
+            ("LOCK_BLACK_HOLES", 100),
+            ("LOCK_PROCESSES", 32),
+            ("LOCK_CONTENTION_SECONDS", 120),
+            ("TEST_SECONDS", 900),
+        ],
     },
     Campaign {
         name: "redlock",
@@ -63,7 +80,8 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "locking",
         filter: "redlock",
-        scale: 10,
+        scale: 1,
+        counts: &[("REDLOCK_FAULTS", 60), ("TEST_SECONDS", 900)],
     },
     Campaign {
         name: "stock",
@@ -71,7 +89,13 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "commerce",
         filter: "",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("STOCK_UNITS", 1_000),
+            ("STOCK_BUYERS", 20_000),
+            ("STOCK_KILLS", 100),
+            ("TEST_SECONDS", 900),
+        ],
     },
     Campaign {
         name: "breaker",
@@ -79,7 +103,12 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "resilience",
         filter: "",
-        scale: 5,
+        scale: 1,
+        counts: &[
+            ("BREAKER_CLIENTS", 50),
+            ("BREAKER_ROUNDS", 20),
+            ("TEST_SECONDS", 900),
+        ],
     },
     Campaign {
         name: "cache-races",
@@ -88,6 +117,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "caching",
         filter: "race",
         scale: 20,
+        counts: &[],
     },
     Campaign {
         name: "write-behind",
@@ -96,6 +126,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "caching",
         filter: "write_behind",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "queue",
@@ -103,7 +134,34 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "messaging",
         filter: "queue",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("WORKER_KILLS", 100),
+            ("WORKER_STOPS", 20),
+            ("QUEUE_BACKLOG", 1_000_000),
+            ("CLIENT_KILL_SECONDS", 30),
+            ("QUEUE_FAILOVERS", 6),
+            ("QUEUE_MIGRATIONS", 20),
+            ("UNIQUE_ENQUEUES", 1_000),
+            ("IDLE_STARTS", 5_000),
+            ("TEST_SECONDS", 900),
+        ],
+    },
+    Campaign {
+        name: "messaging",
+        about: "lists, rings, sets, topics and streams, consumers killed at each step",
+        package: "redstart",
+        test: "messaging",
+        filter: "",
+        scale: 1,
+        counts: &[
+            ("LIST_KILLS", 100),
+            ("NOTIFY_ROUNDS", 100_000),
+            ("NOTIFY_CANCELS", 1000),
+            ("RING_LAPS", 2000),
+            ("STREAM_OPERATIONS", 3_000),
+            ("TEST_SECONDS", 900),
+        ],
     },
     Campaign {
         name: "sessions",
@@ -111,7 +169,14 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "sessions",
         filter: "",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("SESSION_OPERATIONS", 10_000),
+            ("RACING_PATCHES", 1_000),
+            ("LOGOUT_RACES", 100),
+            ("ROTATION_ROUNDS", 500),
+            ("TEST_SECONDS", 900),
+        ],
     },
     Campaign {
         name: "ranking",
@@ -120,6 +185,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "ranking",
         filter: "",
         scale: 20,
+        counts: &[],
     },
     Campaign {
         name: "counting",
@@ -128,6 +194,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "counting",
         filter: "",
         scale: 5,
+        counts: &[],
     },
     Campaign {
         name: "membership",
@@ -136,6 +203,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "membership",
         filter: "",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "graph",
@@ -144,6 +212,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "social",
         filter: "",
         scale: 5,
+        counts: &[],
     },
 ];
 
@@ -276,6 +345,13 @@ fn one(
     let began = Instant::now();
     // Both streams into one pipe, in the order in which they were written.
     let (reader, writer) = std::io::pipe()?;
+    let counts = match options.scale {
+        Some(_) => &[],
+        None => campaign.counts,
+    };
+    let counts = counts
+        .iter()
+        .map(|(name, count)| (format!("REDSTART_SCALE_{name}"), count.to_string()));
     let mut child = command(campaign, options)
         .args([
             "--quiet",
@@ -285,6 +361,7 @@ fn one(
             campaign.filter,
         ])
         .env("REDSTART_SCALE", scale.to_string())
+        .envs(counts)
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer)
@@ -292,6 +369,7 @@ fn one(
         .context("could not run cargo")?;
     let mut last = VecDeque::new();
     let mut result = String::new();
+    let mut figures = Vec::new();
     for line in BufReader::new(reader).lines() {
         let line = line?;
         if line.trim().is_empty() {
@@ -299,6 +377,9 @@ fn one(
         }
         if line.starts_with("test result:") {
             result.clone_from(&line);
+        }
+        if let Some((_, figure)) = line.split_once("figure: ") {
+            figures.push(figure.to_owned());
         }
         bar.set_message(line.clone());
         if time.is_some() {
@@ -317,6 +398,9 @@ fn one(
         if !passed {
             last.iter().for_each(|line| println!("        {line}"));
         }
+        figures
+            .iter()
+            .for_each(|figure| println!("        {figure}"));
         println!("{outcome:<6}  {name:<12} {took:>9}  scale {scale}  {result}");
     });
     Ok(passed)

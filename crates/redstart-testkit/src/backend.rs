@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, bail};
 
-use crate::{Kind, child, shared, shared_cluster, unique_namespace};
+use crate::{Kind, child, shared, shared::shared_engine, shared_cluster, unique_namespace};
 
 /// What a test of the matrix runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum BackendKind {
     /// The engine inside the process, in cluster-strict mode.
     Embedded,
+    /// The same engine behind its listener, where several processes can use it.
+    Served,
     /// One redis-server.
     Redis,
     /// One valkey-server.
@@ -35,11 +37,22 @@ impl Backend {
     ///
     /// When the server is missing or does not start.
     pub async fn new(kind: BackendKind, test: &str) -> Result<Self> {
+        Self::with_engine(kind, test, || bail!("this test has no engine to serve")).await
+    }
+
+    async fn with_engine(
+        kind: BackendKind,
+        test: &str,
+        serve: impl FnOnce() -> Result<String>,
+    ) -> Result<Self> {
+        // No claim is about how soon a server answers, and a busy machine may need more than the usual second.
+        let patient = |url: &str| format!("{url}?timeout=10s");
         let url = match kind {
             BackendKind::Embedded => "memory://?cluster_strict=1".to_owned(),
-            BackendKind::Redis => shared(Kind::Redis).await?.url().to_owned(),
-            BackendKind::Valkey => shared(Kind::Valkey).await?.url().to_owned(),
-            BackendKind::Cluster => shared_cluster().await?.url().to_owned(),
+            BackendKind::Served => patient(shared_engine(serve).await?.url()),
+            BackendKind::Redis => patient(shared(Kind::Redis).await?.url()),
+            BackendKind::Valkey => patient(shared(Kind::Valkey).await?.url()),
+            BackendKind::Cluster => patient(shared_cluster().await?.url()),
         };
         let namespace = child::namespace().unwrap_or_else(|| unique_namespace(test));
         Ok(Self {
@@ -94,6 +107,22 @@ pub fn run(
     path: &str,
     test: impl AsyncFnOnce(&Backend) -> Result<()>,
 ) -> Result<()> {
+    let none = || bail!("this test has no engine to serve");
+    run_served(kind, path, none, test)
+}
+
+/// [`run`] for a test of several processes: `serve` starts the embedded engine behind a listener, once for this
+/// process and those that it starts, and gives its URL.
+///
+/// # Errors
+///
+/// As [`run`].
+pub fn run_served(
+    kind: BackendKind,
+    path: &str,
+    serve: impl FnOnce() -> Result<String>,
+    test: impl AsyncFnOnce(&Backend) -> Result<()>,
+) -> Result<()> {
     // A hang shall fail with a message. The soak's larger counts get more time.
     let limit = Duration::from_secs(crate::scale(170, "TEST_SECONDS"));
     let name = path.split_once("::").map_or(path, |(_crate, rest)| rest);
@@ -103,7 +132,7 @@ pub fn run(
         .build()
         .context("could not start a runtime")?;
     let result = runtime.block_on(async {
-        let backend = Backend::new(kind, name).await?;
+        let backend = Backend::with_engine(kind, name, serve).await?;
         let ended = tokio::time::timeout(limit, test(&backend)).await;
         ended.with_context(|| format!("the test did not end within {limit:?}"))?
     });
@@ -131,9 +160,39 @@ pub fn run(
 /// }
 /// # fn main() {}
 /// ```
+///
+/// What can be shown only between processes begins with `processes:`. Its `embedded` runs on the engine
+/// behind its listener, which `crate::served::engine` starts; see [`run_served`](crate::run_served).
+/// `servers only:` leaves `embedded` out, `embedded only:` all others.
+///
+/// ```
+/// use redstart_testkit::{Backend, matrix};
+///
+/// matrix! {
+///     servers only:
+///     async fn a_real_server_has_replicas(backend: &Backend) -> anyhow::Result<()> {
+///         assert!(!backend.is_embedded());
+///         Ok(())
+///     }
+/// }
+/// # fn main() {}
+/// ```
 #[macro_export]
+#[allow(
+    clippy::crate_in_macro_def,
+    reason = "the tests have the engine, the kit has not"
+)]
 macro_rules! matrix {
-    ($(
+    (processes: $($tests:tt)*) => {
+        $crate::matrix!(@on [embedded Served, redis Redis, valkey Valkey, cluster Cluster] $($tests)*);
+    };
+    (servers only: $($tests:tt)*) => {
+        $crate::matrix!(@on [redis Redis, valkey Valkey, cluster Cluster] $($tests)*);
+    };
+    (embedded only: $($tests:tt)*) => {
+        $crate::matrix!(@on [embedded Embedded] $($tests)*);
+    };
+    (@on $kinds:tt $(
         $(#[$attribute:meta])*
         async fn $name:ident($backend:ident: $type:ty) -> $result:ty $body:block
     )*) => { $(
@@ -143,12 +202,24 @@ macro_rules! matrix {
         async fn $name($backend: $type) -> $result $body
 
         mod $name {
-            $crate::matrix!(@one [$(#[$attribute])*] $name embedded Embedded);
-            $crate::matrix!(@one [$(#[$attribute])*] $name redis Redis);
-            $crate::matrix!(@one [$(#[$attribute])*] $name valkey Valkey);
-            $crate::matrix!(@one [$(#[$attribute])*] $name cluster Cluster);
+            $crate::matrix!(@each $kinds [$(#[$attribute])*] $name);
         }
     )* };
+    (@each [$($test:ident $kind:ident),*] $attributes:tt $name:ident) => {
+        $( $crate::matrix!(@one $attributes $name $test $kind); )*
+    };
+    (@one [$($attribute:tt)*] $name:ident $test:ident Served) => {
+        $($attribute)*
+        #[test]
+        fn $test() -> $crate::anyhow::Result<()> {
+            $crate::run_served(
+                $crate::BackendKind::Served,
+                concat!(module_path!(), "::", stringify!($test)),
+                crate::served::engine,
+                async |backend| super::$name(backend).await,
+            )
+        }
+    };
     (@one [$($attribute:tt)*] $name:ident $test:ident $kind:ident) => {
         $($attribute)*
         #[test]
@@ -159,5 +230,10 @@ macro_rules! matrix {
                 async |backend| super::$name(backend).await,
             )
         }
+    };
+    ($($tests:tt)*) => {
+        $crate::matrix!(
+            @on [embedded Embedded, redis Redis, valkey Valkey, cluster Cluster] $($tests)*
+        );
     };
 }

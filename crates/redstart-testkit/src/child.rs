@@ -32,7 +32,7 @@ use std::io::{BufRead as _, Write as _};
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
@@ -76,6 +76,44 @@ pub fn hear() -> Option<String> {
     }
 }
 
+/// Shows that a test notices a broken promise: it passes in a process of its own as things are, and fails
+/// in one in which a script of the library is replaced by `lua`, which leaves out a check.
+///
+/// The test must not have [`role`]s.
+///
+/// # Errors
+///
+/// When it fails even so, passes nevertheless, or does not end within a minute.
+pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
+    let passes = async |broken: Option<String>| -> Result<bool> {
+        let mut child = Child::of(test).silent();
+        // The ordinary counts, also in a soak.
+        for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("REDSTART_SCALE")) {
+            child = child.env(&key, "");
+        }
+        if let Some(broken) = &broken {
+            child = child.env("REDSTART_BREAK_SCRIPT", broken);
+        }
+        Ok(child.spawn()?.wait().await?.success())
+    };
+    ensure!(passes(None).await?, "{test} fails without any change");
+    ensure!(
+        !passes(Some(format!("{script}={lua}"))).await?,
+        "{test} passes although {script} is broken"
+    );
+    Ok(())
+}
+
+/// The Lua of a script without one of its checks; for [`must_notice`].
+///
+/// # Panics
+///
+/// When there is no such text in it.
+pub fn without(lua: &str, check: &str, instead: &str) -> String {
+    assert!(lua.contains(check), "there is no {check:?} in the script");
+    lua.replace(check, instead)
+}
+
 /// A child to be started; made by [`Child::of`].
 #[derive(Debug, Clone)]
 #[must_use]
@@ -83,6 +121,7 @@ pub struct ChildBuilder {
     test: String,
     role: String,
     env: Vec<(String, String)>,
+    silent: bool,
 }
 
 impl ChildBuilder {
@@ -95,6 +134,12 @@ impl ChildBuilder {
     /// Sets an environment variable.
     pub fn env(mut self, key: &str, value: &str) -> Self {
         self.env.push((key.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Shows nothing of what it prints: for one that is to fail.
+    pub fn silent(mut self) -> Self {
+        self.silent = true;
         self
     }
 
@@ -119,7 +164,11 @@ impl ChildBuilder {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             // Its panics are seen with the test's own output.
-            .stderr(Stdio::inherit());
+            .stderr(if self.silent {
+                Stdio::null()
+            } else {
+                Stdio::inherit()
+            });
         let process = Process::spawn(command)?;
         let (stdin, stdout) = {
             let mut child = process.child();
@@ -163,6 +212,7 @@ impl Child {
             test: test.to_owned(),
             role: "child".to_owned(),
             env: Vec::new(),
+            silent: false,
         }
     }
 

@@ -14,7 +14,7 @@
 //! shared.rs    servers that many tests share, each in its own namespace
 //! child.rs     tests of several processes, by running the test binary again
 //! wait.rs      polling to a deadline
-//! scale.rs     counts that the soak raises
+//! scale.rs     counts that the soak raises, and what tests measured
 //! ```
 //!
 //! A missing server is an error that names the command that installs it, never a skip.
@@ -41,13 +41,13 @@ mod wait;
 
 pub use anyhow;
 
-pub use backend::{Backend, BackendKind, run};
+pub use backend::{Backend, BackendKind, run, run_served};
 pub use child::Child;
 pub use cluster::{Cluster, key_slot};
 pub use monitor::MonitorTap;
 pub use postgres::Postgres;
 pub use proxy::Proxy;
-pub use scale::scale;
+pub use scale::{figure, scale};
 pub use sentinel::Sentinel;
 pub use server::{Kind, Server};
 pub use shared::{SharedServer, shared, shared_cluster};

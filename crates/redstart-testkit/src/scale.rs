@@ -23,6 +23,16 @@ pub fn scale(default: u64, name: &str) -> u64 {
     from_env(default, |key| std::env::var(key).ok(), &name)
 }
 
+/// Says what a test measured; the soak prints it beside the outcome.
+///
+/// ```
+/// redstart_testkit::figure("100 kills, 0 lost");
+/// ```
+pub fn figure(measured: impl std::fmt::Display) {
+    // The runner may have printed the beginning of a line.
+    println!("\nfigure: {measured}");
+}
+
 fn from_env(default: u64, get: impl Fn(&str) -> Option<String>, name: &str) -> u64 {
     let number = |key: &str| {
         get(key)

@@ -21,6 +21,8 @@ pub const REDIS_URL: &str = "REDSTART_TEST_REDIS_URL";
 pub const VALKEY_URL: &str = "REDSTART_TEST_VALKEY_URL";
 /// Names the shared Cluster.
 pub const CLUSTER_URL: &str = "REDSTART_TEST_CLUSTER_URL";
+/// Names the embedded engine behind its listener.
+pub const ENGINE_URL: &str = "REDSTART_TEST_ENGINE_URL";
 
 /// A server, or a Cluster, that outlives the test.
 #[derive(Debug)]
@@ -41,6 +43,7 @@ impl SharedServer {
 static REDIS: OnceCell<SharedServer> = OnceCell::const_new();
 static VALKEY: OnceCell<SharedServer> = OnceCell::const_new();
 static CLUSTER: OnceCell<SharedServer> = OnceCell::const_new();
+static ENGINE: OnceCell<SharedServer> = OnceCell::const_new();
 
 /// The shared server of this kind.
 ///
@@ -85,6 +88,22 @@ pub async fn shared_cluster() -> Result<&'static SharedServer> {
         .await
 }
 
+/// The embedded engine behind a listener, which `serve` starts where there is none yet. It lives as long as the
+/// process that started it.
+pub(crate) async fn shared_engine(
+    serve: impl FnOnce() -> Result<String>,
+) -> Result<&'static SharedServer> {
+    ENGINE
+        .get_or_try_init(async || {
+            if let Some(given) = given(ENGINE_URL) {
+                return Ok(given);
+            }
+            let url = serve()?;
+            Ok(SharedServer { url, _own: None })
+        })
+        .await
+}
+
 /// Starts a Cluster fit for sharing: a busy machine is not taken for a dead node.
 ///
 /// # Errors
@@ -103,6 +122,7 @@ pub(crate) fn variables() -> impl Iterator<Item = (&'static str, &'static str)> 
         (REDIS_URL, &REDIS),
         (VALKEY_URL, &VALKEY),
         (CLUSTER_URL, &CLUSTER),
+        (ENGINE_URL, &ENGINE),
     ]
     .into_iter()
     .filter_map(|(variable, cell)| Some((variable, cell.get()?.url())))

@@ -5,7 +5,7 @@ use redstart_testkit::{Backend, BackendKind, Child, child, matrix};
 
 async fn ping(url: &str) -> Result<()> {
     let url = url.replace("redis+cluster://", "redis://");
-    let first = url.split(',').next().unwrap_or_default();
+    let first = url.split([',', '?']).next().unwrap_or_default();
     let client = redis::Client::open(first)?;
     let mut connection = client.get_multiplexed_async_connection().await?;
     let info: String = redis::cmd("INFO")

@@ -9,7 +9,7 @@
 //! those. Equal items are told apart by number only.
 //!
 //! **Keys**: `<namespace>:list:{<name>}` (producers `LPUSH`, consumers take from the right), `…:taken:<consumer>`,
-//! `…:consumers` (sorted set by the end of the lease). A [layout](ReliableListBuilder::layout) adopts a list
+//! `…:consumers` (sorted set by the end of the lease), `…:silent` (those whose lease ended). A [layout](ReliableListBuilder::layout) adopts a list
 //! that exists. **Round trips**: one to take, one to finish. **While the store is down** calls fail; nothing
 //! is lost. **Names**: operations `reliable_list.push`, `reliable_list.take`, `reliable_list.done`; events
 //! `reliable_list.reaped`, `reliable_list.lost`.
@@ -185,6 +185,7 @@ impl ReliableList {
         let silent: Vec<String> = RENEW
             .on(entity)
             .part("consumers")
+            .part("silent")
             .arg(name)
             .arg(lease.as_micros() as u64)
             .idempotent()
@@ -204,6 +205,7 @@ impl ReliableList {
             .key()
             .part("consumers")
             .part(&format!("taken:{name}"))
+            .part("silent")
             .arg(name)
             .arg(u8::from(leaves))
             .idempotent()

@@ -12,6 +12,9 @@ mod tags;
 mod write_behind;
 mod write_through;
 
+#[path = "../served/engine.rs"]
+mod served;
+
 use std::{
     sync::{
         Arc,

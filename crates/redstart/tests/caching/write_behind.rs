@@ -498,9 +498,6 @@ const STEPS: [&str; 4] = [
 
 /// Writers and workers are killed at every step, over and over; in the end the table is the model.
 async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::Result<()> {
-    if backend.is_embedded() {
-        return Ok(()); // it lives and dies with its process
-    }
     let url = match std::env::var("WRITE_BEHIND_DB") {
         Ok(url) => url,
         Err(_) => url.map(str::to_owned).unwrap_or_default(),
@@ -596,9 +593,10 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
 }
 
 matrix! {
+    processes:
     async fn killed_at_every_step_nothing_is_lost_and_nothing_is_applied_twice(backend: &Backend) -> anyhow::Result<()> {
         let file = File::new()?;
-        if child::role().is_none() && !backend.is_embedded() {
+        if child::role().is_none() {
             prepare(&file.url(), u64::MAX / 4).await?;
         }
         killed_at_every_step(backend, Some(&file.url())).await

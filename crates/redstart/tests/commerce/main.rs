@@ -2,4 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod mutation;
 mod stock;
+
+#[path = "../served/engine.rs"]
+mod served;

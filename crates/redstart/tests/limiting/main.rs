@@ -14,8 +14,12 @@ mod decision;
 mod fleet;
 mod input;
 mod model;
+mod mutation;
 mod refund;
 mod store_down;
+
+#[path = "../served/engine.rs"]
+mod served;
 
 /// Long enough that nothing comes back during a test.
 const LONG: Duration = Duration::from_secs(20 * 24 * 3600);

@@ -6,7 +6,7 @@ use std::sync::{
 };
 
 use redstart::Store;
-use redstart_testkit::{Backend, matrix, scale};
+use redstart_testkit::{Backend, figure, matrix, scale};
 
 use crate::{LONG, Way};
 
@@ -85,6 +85,7 @@ matrix! {
             assert_eq!(left, CAPACITY as u64, "{way:?}");
             assert!(limiter.check("u", CAPACITY as u64).await?.is_allowed(), "{way:?}");
             assert!(!limiter.check("u", 1).await?.is_allowed(), "{way:?}");
+            figure(format!("{}: {way:?}, {} checks and refunds, never above {CAPACITY}", backend.test(), 8 * rounds));
         }
         Ok(())
     }

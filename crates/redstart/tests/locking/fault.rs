@@ -7,7 +7,7 @@ use redstart::{
     Store,
     locking::{FencedStore, Guard, Mutex, Outcome, Released, fence::Write},
 };
-use redstart_testkit::{Kind, Proxy, Sentinel, Server, eventually, scale};
+use redstart_testkit::{Kind, Proxy, Sentinel, Server, eventually, figure, scale};
 use tokio::time::{Instant, timeout};
 
 use crate::{FOREVER, PATIENCE, exists};
@@ -77,6 +77,10 @@ async fn a_black_holed_holder_hears_of_the_loss_before_the_servers_key_ends() ->
             drop(guard);
             far.settle().await;
         }
+        let rounds = scale(2, "LOCK_BLACK_HOLES");
+        figure(format!(
+            "{kind:?}: {rounds} of {rounds} cut off holders heard of it before the server's end, and were refused"
+        ));
     }
     Ok(())
 }

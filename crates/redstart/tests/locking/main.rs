@@ -9,11 +9,15 @@ mod fence;
 mod input;
 mod leader;
 mod legacy;
+mod mutation;
 mod mutex;
 mod process;
 mod redlock;
 mod rw;
 mod semaphore;
+
+#[path = "../served/engine.rs"]
+mod served;
 
 use std::{
     future::{Future, poll_fn},

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
+mod mutation;
 mod notify;
 mod priority;
 mod queue;
@@ -10,3 +11,6 @@ mod reliable_list;
 mod ring;
 mod stream;
 mod topic;
+
+#[path = "../served/engine.rs"]
+mod served;

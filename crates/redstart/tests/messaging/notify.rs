@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use redstart::{Store, messaging::notify::NotifySet};
-use redstart_testkit::{Backend, matrix, scale};
+use redstart_testkit::{Backend, figure, matrix, scale};
 
 use crate::queue::LONG;
 
@@ -32,6 +32,7 @@ matrix! {
             assert_eq!(member.ok().flatten(), Some(round.to_string()), "round {round}");
         }
         tasks.shutdown().await;
+        figure(format!("{}: {rounds} rounds, no wake-up lost", backend.test()));
         Ok(())
     }
 

@@ -30,6 +30,42 @@ matrix! {
         Ok(())
     }
 
+    async fn items_added_while_many_go_round_are_visited_in_every_lap_from_then_on(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let ring = Ring::new(&store, backend.namespace(), "r")?;
+        for n in 0..5 { ring.add(&format!("first {n}")).await?; }
+        let laps = scale(8, "ring laps");
+        let mut workers = tokio::task::JoinSet::new();
+        for _ in 0..5 {
+            let ring = ring.clone();
+            workers.spawn(async move {
+                let mut visits = Vec::new();
+                loop {
+                    let visit = ring.next().await?.unwrap();
+                    // The embedded engine answers at once; let the others have their turn there too.
+                    tokio::task::yield_now().await;
+                    if visit.lap > laps { return Ok::<_, redstart::Error>(visits); }
+                    visits.push((visit.item, visit.lap));
+                }
+            });
+        }
+        for n in 0..20 {
+            ring.add(&format!("later {n}")).await?;
+            tokio::task::yield_now().await;
+        }
+        let mut seen: HashMap<String, Vec<u64>> = HashMap::new();
+        for visits in workers.join_all().await {
+            for (item, lap) in visits? { seen.entry(item).or_default().push(lap); }
+        }
+        for (item, visited) in &mut seen {
+            visited.sort_unstable();
+            let first = if item.starts_with("first") { 1 } else { visited[0] };
+            assert!(visited.iter().copied().eq(first..=laps), "{item}: {visited:?}");
+        }
+        assert!(seen.len() >= 5);
+        Ok(())
+    }
+
     async fn items_come_and_go_meanwhile(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let ring = Ring::new(&store, backend.namespace(), "r")?;

@@ -3,3 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod breaker;
+mod mutation;
+
+#[path = "../served/engine.rs"]
+mod served;

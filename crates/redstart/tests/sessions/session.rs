@@ -5,7 +5,7 @@ use redstart::{
     Store,
     sessions::{Patched, Sessions, Token},
 };
-use redstart_testkit::{Backend, Kind, Server, eventually, matrix, scale};
+use redstart_testkit::{Backend, Kind, Server, eventually, figure, matrix, scale};
 use serde_json::{Value, json};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -41,31 +41,42 @@ matrix! {
 
     async fn patches_that_race_a_logout_revive_nothing(backend: &Backend) -> Result<()> {
         let (store, sessions) = open(backend).await?;
-        for round in 0..4 {
+        let (mut done, mut gone) = (0, 0);
+        for round in 0..scale(4, "logout races") {
             let token = sessions.create("ann", &json!({ "n": 0 })).await?;
             let mut tasks = tokio::task::JoinSet::new();
-            for n in 0..scale(1000, "racing patches") / 4 {
+            let patches = scale(1000, "racing patches");
+            let mut out = None;
+            for n in 0..patches {
                 let (sessions, token) = (sessions.clone(), token.clone());
+                if n == patches / 2 {
+                    let (sessions, token) = (sessions.clone(), token.clone());
+                    out = Some(tokio::spawn(async move {
+                        match round % 2 {
+                            0 => sessions.revoke(&token).await.map(u64::from),
+                            _ => sessions.revoke_all("ann").await,
+                        }
+                    }));
+                }
                 tasks.spawn(async move {
                     tokio::task::yield_now().await;
                     sessions.patch(&token, &json!({ "n": n })).await
                 });
             }
-            let (logout, token) = (sessions.clone(), token.clone());
-            let out = tokio::spawn(async move {
-                match round % 2 {
-                    0 => logout.revoke(&token).await.map(u64::from),
-                    _ => logout.revoke_all("ann").await,
-                }
-            });
-            assert_eq!(out.await??, 1);
+            assert_eq!(out.unwrap().await??, 1);
             for patched in tasks.join_all().await {
-                let _ = patched?;
+                match patched? {
+                    Patched::Done => done += 1,
+                    Patched::Gone => gone += 1,
+                }
             }
             let left = store.scan(&format!("{}:session:*", backend.namespace())).await?;
             assert!(left.iter().all(|key| key.ends_with(":out")), "something was revived: {left:?}");
             assert_eq!(sessions.list("ann").await?.len(), 0);
+            assert!(sessions.load::<Value>(&token).await?.is_none());
         }
+        figure(format!("{}: {done} patches before the logout, {gone} after it, 0 revived", backend.test()));
+        assert!(done > 0 && gone > 0, "there was no race: {done} before, {gone} after");
         Ok(())
     }
 
@@ -116,6 +127,16 @@ matrix! {
         }
         let hashes = store.scan(&format!("{}:session:{{*}}:????????????????????????????????????????????????????????????????", backend.namespace())).await?;
         assert_eq!(hashes.len(), live.len());
+        // The index itself, not what is made of it.
+        let mut indexed = 0;
+        for key in store.scan(&format!("{}:session:*", backend.namespace())).await? {
+            if store.query::<String>(redis::cmd("TYPE").arg(&key)).await? == "zset" {
+                indexed += store.query::<usize>(redis::cmd("ZCARD").arg(&key)).await?;
+            }
+        }
+        assert_eq!(indexed, live.len());
+        let operations = scale(400, "session operations");
+        figure(format!("{}: {operations} operations, {indexed} in the index, {} live", backend.test(), live.len()));
         Ok(())
     }
 
@@ -126,28 +147,37 @@ matrix! {
             false => (Duration::from_millis(700), Duration::from_millis(2000)),
         };
         let sessions = Sessions::builder(&store, backend.namespace()).idle(idle).absolute(absolute).build()?;
-        let idle_one = sessions.create("ann", &json!({})).await?;
-        let busy = sessions.create("ann", &json!({})).await?;
-        let created = store.time().await?;
-        // Constant access keeps it alive beyond the idle timeout, not beyond the absolute one.
-        let mut last = created;
-        let mut ended = None;
-        ensure!(eventually(LONG, async || {
-            if backend.is_embedded() { let _ = store.advance(Duration::from_secs(20)); }
-            match sessions.load::<Value>(&busy).await {
-                Ok(Some(session)) => {
-                    assert!(session.left <= idle);
-                    last = store.time().await.unwrap_or(last);
-                    false
+        for attempt in 0.. {
+            let idle_one = sessions.create("ann", &json!({})).await?;
+            let before = store.time().await?;
+            let busy = sessions.create("ann", &json!({})).await?;
+            let created = store.time().await?;
+            // Constant access keeps it alive beyond the idle timeout, not beyond the absolute one.
+            let (mut last, mut pause) = (created, Duration::ZERO);
+            let mut ended = None;
+            ensure!(eventually(LONG, async || {
+                if backend.is_embedded() { let _ = store.advance(Duration::from_secs(20)); }
+                let loaded = sessions.load::<Value>(&busy).await;
+                let now = store.time().await.unwrap_or(last);
+                pause = pause.max(now - last);
+                match loaded {
+                    Ok(Some(session)) => {
+                        assert!(session.left <= idle);
+                        last = now;
+                        false
+                    }
+                    Ok(None) => { ended = Some(now); true }
+                    Err(_) => false,
                 }
-                Ok(None) => { ended = store.time().await.ok(); true }
-                Err(_) => false,
-            }
-        }).await);
-        assert!(last - created > idle, "access did not renew the idle timeout");
-        assert!(last - created <= absolute, "it lived {:?} beyond the absolute timeout", last - created);
-        assert!(ended.unwrap() - created + Duration::from_millis(50) >= absolute, "it ended too early");
-        assert!(sessions.load::<Value>(&idle_one).await?.is_none());
+            }).await);
+            assert!(last - before <= absolute + pause, "it lived {:?}, beyond the absolute timeout", last - before);
+            // A machine that let no access through for an idle time shows nothing; try again.
+            if pause >= idle && attempt < 5 { continue; }
+            assert!(last - created > idle, "access did not renew the idle timeout");
+            assert!(ended.unwrap() - before + Duration::from_millis(50) >= absolute, "it ended too early");
+            assert!(sessions.load::<Value>(&idle_one).await?.is_none());
+            break;
+        }
         assert_eq!(sessions.list("ann").await?.len(), 0);
         if backend.is_embedded() { store.advance(Duration::from_secs(200))?; }
         ensure!(eventually(LONG, async || {
@@ -175,6 +205,28 @@ matrix! {
             assert!(sessions.load::<Value>(&last).await?.is_none(), "a rotated session survived");
             assert_eq!(sessions.list("ann").await?.len(), 0);
         }
+        Ok(())
+    }
+
+    async fn a_session_made_before_a_logout_everywhere_is_not_rotated_after_it(backend: &Backend) -> Result<()> {
+        let (store, sessions) = open(backend).await?;
+        let before = sessions.create("ann", &json!({})).await?;
+        // A logout everywhere notes its time first, then ends the sessions that it found. This one is stopped
+        // in between.
+        sessions.create("ann", &json!({})).await?;
+        sessions.revoke_all("ann").await?;
+        let mark = store.scan(&format!("{}:session:*:out", backend.namespace())).await?.remove(0);
+        assert!(sessions.rotate(&before).await?.is_none());
+        store.query::<()>(redis::cmd("DEL").arg(&mark)).await?;
+        let before = sessions.create("ann", &json!({})).await?;
+        let now = store.time().await?.as_micros() as u64 + 1;
+        store.query::<()>(redis::cmd("SET").arg(&mark).arg(now).arg("PX").arg(60_000)).await?;
+        assert!(sessions.rotate(&before).await?.is_none(), "it escaped");
+        assert!(sessions.load::<Value>(&before).await?.is_none());
+        assert_eq!(sessions.list("ann").await?.len(), 0);
+        // A login after it is not its business.
+        let after = sessions.create("ann", &json!({})).await?;
+        assert!(sessions.rotate(&after).await?.is_some());
         Ok(())
     }
 
@@ -227,7 +279,14 @@ matrix! {
 /// The server's own dump, byte by byte.
 #[tokio::test]
 async fn no_token_is_in_a_dump_of_the_server() -> Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
+    for kind in [Kind::Redis, Kind::Valkey] {
+        no_token_in_dump(kind).await?;
+    }
+    Ok(())
+}
+
+async fn no_token_in_dump(kind: Kind) -> Result<()> {
+    let server = Server::builder(kind).start().await?;
     let store = Store::connect(&server.url()).await?;
     let sessions = Sessions::builder(&store, "dump").build()?;
     let mut secrets = Vec::new();

@@ -1,0 +1,37 @@
+//! The tests notice when a check is taken out.
+
+use redstart_testkit::child::{must_notice, without};
+
+const NOTHING_ABOVE: &str = "decision::the_limit_is_admitted_and_nothing_above_it::embedded";
+const IDENTICAL: &str = "decision::a_refused_check_leaves_the_stored_bytes_identical::embedded";
+
+#[tokio::test]
+async fn buckets_that_never_refuse_are_noticed() -> anyhow::Result<()> {
+    for script in ["token_bucket.check_whole", "token_bucket.check_exact"] {
+        must_notice(NOTHING_ABOVE, script, "return 1").await?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn windows_that_admit_one_too_many_are_noticed() -> anyhow::Result<()> {
+    let rule = include_str!("../../src/limiting/fixed_window/rule.lua");
+    let check = include_str!("../../src/limiting/fixed_window/check.lua");
+    let broken = without(rule, "used + cost - limit > 0", "used + cost - limit > 1");
+    must_notice(
+        NOTHING_ABOVE,
+        "fixed_window.check",
+        &format!("{broken}{check}"),
+    )
+    .await
+}
+
+#[tokio::test]
+async fn a_refusal_that_writes_is_noticed() -> anyhow::Result<()> {
+    let rule = include_str!("../../src/limiting/fixed_window/rule.lua");
+    let check = include_str!("../../src/limiting/fixed_window/check.lua");
+    let refusal = "if wait > 0 then";
+    let writes = "if wait > 0 then redis.call('APPEND', KEYS[1], ' ')";
+    let broken = format!("{rule}{}", without(check, refusal, writes));
+    must_notice(IDENTICAL, "fixed_window.check", &broken).await
+}
