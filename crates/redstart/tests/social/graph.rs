@@ -89,7 +89,7 @@ async fn whole(
     }
 }
 
-async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(
         whole(async |from| graph.following(account, from.as_ref(), 7).await)
             .await?
@@ -98,7 +98,7 @@ async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<Stri
     )
 }
 
-async fn followers(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn followers(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(
         whole(async |from| graph.followers(account, from.as_ref(), 7).await)
             .await?
