@@ -11,7 +11,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::servers;
 use crate::step::{cargo, seconds};
 
-/// One campaign: the tests of one file whose names contain `filter`.
+/// One campaign: the tests of one file whose names contain one of the words of `filter`.
 struct Campaign {
     name: &'static str,
     about: &'static str,
@@ -21,6 +21,8 @@ struct Campaign {
     filter: &'static str,
     /// What `REDSTART_SCALE` is unless `--scale` says otherwise.
     scale: u64,
+    /// Counts that are not multiples of the ordinary ones: `REDSTART_SCALE_<NAME>`, unless `--scale` is given.
+    counts: &'static [(&'static str, u64)],
 }
 
 /// To add one, write its tests with `redstart_testkit::scale` and give it a line here.
@@ -32,6 +34,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "faults",
         filter: "fault_",
         scale: 1,
+        counts: &[],
     },
     Campaign {
         name: "store",
@@ -40,6 +43,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "store",
         filter: "fault_",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "limiting",
@@ -48,6 +52,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "limiting",
         filter: "",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "locking",
@@ -56,6 +61,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "locking",
         filter: "",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "redlock",
@@ -64,6 +70,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "locking",
         filter: "redlock",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "stock",
@@ -72,6 +79,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "commerce",
         filter: "",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "breaker",
@@ -80,14 +88,38 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "resilience",
         filter: "",
         scale: 5,
+        counts: &[],
     },
     Campaign {
         name: "cache-races",
         about: "fills against invalidations, over all levels",
         package: "redstart",
         test: "caching",
-        filter: "race",
+        filter: "race::",
         scale: 20,
+        counts: &[("CACHE_RACE_ROUNDS", 100_000)],
+    },
+    Campaign {
+        name: "cache-crowds",
+        about: "one load for thousands of callers in four processes, and a hundred expiries of a hot key",
+        package: "redstart",
+        test: "caching",
+        filter: "process:: a_hot_key",
+        scale: 1,
+        counts: &[("CACHE_CROWD_ROUNDS", 30), ("CACHE_EXPIRIES", 100)],
+    },
+    Campaign {
+        name: "cache-tags",
+        about: "a million entries of one tag, and servers that evict",
+        package: "redstart",
+        test: "caching",
+        filter: "tags::",
+        scale: 1,
+        counts: &[
+            ("CACHE_TAGGED_ENTRIES", 1_000_000),
+            ("CACHE_INDEXED_ENTRIES", 50_000),
+            ("CACHE_EVICTIONS", 40),
+        ],
     },
     Campaign {
         name: "write-behind",
@@ -95,7 +127,13 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "caching",
         filter: "write_behind",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("WRITE_BEHIND_KILLS", 100),
+            ("WRITE_BEHIND_KILLED_KEYS", 1_000),
+            ("WRITE_BEHIND_KILLED_WRITES", 100_000),
+            ("WRITE_BEHIND_HOT_UPDATES", 60_000),
+        ],
     },
     Campaign {
         name: "queue",
@@ -104,6 +142,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "messaging",
         filter: "queue",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "sessions",
@@ -112,6 +151,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "sessions",
         filter: "",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "ranking",
@@ -119,7 +159,16 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "ranking",
         filter: "",
-        scale: 20,
+        scale: 1,
+        counts: &[
+            ("SHARDED_MEMBERS", 1_000_000),
+            ("SHARDED_PLACES", 50),
+            ("LEADERBOARD_CASES", 2_000),
+            ("LEADERBOARD_CALENDAR", 8_401),
+            ("LEADERBOARD_CRASHES", 20),
+            ("WEIGHTED_CHANGES", 10_000),
+            ("WEIGHTED_PICKS", 1_000_000),
+        ],
     },
     Campaign {
         name: "counting",
@@ -127,7 +176,21 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "counting",
         filter: "",
-        scale: 5,
+        scale: 1,
+        counts: &[
+            ("UNIQUE_SETS", 100),
+            ("UNIQUE_SIZE", 100_000),
+            ("DRAINS", 1_000),
+        ],
+    },
+    Campaign {
+        name: "places",
+        about: "searches against brute force",
+        package: "redstart",
+        test: "location",
+        filter: "",
+        scale: 1,
+        counts: &[("PLACES", 1_000), ("PLACE_QUERIES", 1_000)],
     },
     Campaign {
         name: "membership",
@@ -135,7 +198,14 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "membership",
         filter: "",
-        scale: 10,
+        scale: 1,
+        counts: &[
+            ("BLOOM_GRID_SIZE", 1_000_000),
+            ("BLOOM_GRID_WRONG", 2_500),
+            ("BLOOM_GRID_FILTERS", 30),
+            ("BLOOM_GROWN", 100_000),
+            ("BLOOM_REBUILDS", 40),
+        ],
     },
     Campaign {
         name: "graph",
@@ -143,7 +213,13 @@ const CAMPAIGNS: &[Campaign] = &[
         package: "redstart",
         test: "social",
         filter: "",
-        scale: 5,
+        scale: 1,
+        counts: &[
+            ("GRAPH_CELEBRITY", 1_000_000),
+            ("GRAPH_KILLS", 100),
+            ("GRAPH_CRASH_ROUNDS", 100),
+            ("GRAPH_STEPS", 10_000),
+        ],
     },
 ];
 
@@ -169,9 +245,17 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<bool> {
     if options.list {
         for campaign in CAMPAIGNS {
+            let counts: Vec<String> = campaign
+                .counts
+                .iter()
+                .map(|(name, count)| format!(" {name}={count}"))
+                .collect();
             println!(
-                "{:<12} scale {:<5} {}",
-                campaign.name, campaign.scale, campaign.about
+                "{:<12} scale {:<5} {}{}",
+                campaign.name,
+                campaign.scale,
+                campaign.about,
+                counts.concat()
             );
         }
         return Ok(true);
@@ -273,18 +357,23 @@ fn one(
     time: Option<Duration>,
 ) -> Result<bool> {
     let scale = options.scale.unwrap_or(campaign.scale);
+    let counts = match options.scale {
+        None => campaign.counts,
+        Some(_) => &[],
+    };
     let began = Instant::now();
     // Both streams into one pipe, in the order in which they were written.
     let (reader, writer) = std::io::pipe()?;
     let mut child = command(campaign, options)
-        .args([
-            "--quiet",
-            "--",
-            "--nocapture",
-            "--test-threads=2",
-            campaign.filter,
-        ])
+        .args(["--quiet", "--", "--nocapture", "--test-threads=2"])
+        .args(campaign.filter.split(' '))
         .env("REDSTART_SCALE", scale.to_string())
+        // A hang still fails, but a campaign may take its time.
+        .env("REDSTART_SCALE_TEST_SECONDS", "3600")
+        .envs(counts.iter().map(|(name, count)| {
+            let name = format!("REDSTART_SCALE_{name}");
+            (name, count.to_string())
+        }))
         .stdin(Stdio::null())
         .stdout(writer.try_clone()?)
         .stderr(writer)
