@@ -569,6 +569,15 @@ async fn write_on(rows: &Rows, role: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// As [`rows`], but what a worker left is soon taken over, in large batches.
+fn hasty(store: &Store, namespace: &str, sink: Faulty) -> redstart::Result<Rows> {
+    WriteBehind::builder(store, namespace)
+        .partitions(3)
+        .batch(500)
+        .owner_for(Duration::from_millis(300))
+        .build(sink)
+}
+
 /// Writers and workers are killed at every step, over and over; in the end the table is the model.
 async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::Result<()> {
     if backend.is_embedded() {
@@ -582,10 +591,10 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
     if let Some(role) = child::role() {
         let mut sink = Faulty::new(&url).await?;
         let Some((step, after)) = role.split_once('@') else {
-            return write_on(&rows(&store, backend.namespace(), sink)?, &role).await;
+            return write_on(&hasty(&store, backend.namespace(), sink)?, &role).await;
         };
         sink.dies = Some((step.to_owned(), Arc::new(AtomicU64::new(after.parse()?))));
-        let _worker = rows(&store, backend.namespace(), sink)?.work()?;
+        let _worker = hasty(&store, backend.namespace(), sink)?.work()?;
         return std::future::pending().await;
     }
     let spawn = |role: &str| {
@@ -595,35 +604,60 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
             .env("WRITE_BEHIND_DB", &url)
             .spawn()
     };
-    let (kills, keys) = (
-        scale(4, "write behind kills"),
-        scale(50, "write behind killed keys"),
-    );
+    // One worker after the other dies, each at another step, and the next takes over.
+    let deaths = AtomicU64::new(0);
+    let working = async {
+        for n in 0.. {
+            let step = STEPS[n % STEPS.len()];
+            let mut worker = spawn(&format!("{step}@{}", 1 + n / STEPS.len() % 3))?;
+            // One that finds nothing to do is killed where it is.
+            let _ = tokio::time::timeout(Duration::from_secs(2), worker.wait()).await;
+            deaths.fetch_add(1, Ordering::SeqCst);
+        }
+        anyhow::Ok(Model::default())
+    };
+    let kills = scale(4, "write behind kills");
+    let keys = scale(50, "write behind killed keys");
     let writes = scale(120, "write behind killed writes");
-    let mut model = Model::default();
-    for round in 0..kills {
-        let step = STEPS[round as usize % STEPS.len()];
-        let _dies = spawn(&format!("{step}@{}", 1 + round / 4 % 3))?;
-        let mut writers = Vec::new();
-        for who in ["a", "b"] {
-            let from = round * 1_000_000;
-            writers.push(spawn(&format!("{who}/{from}/{}", keys.div_ceil(2)))?);
-        }
-        // Each gets a share of the operations, and is killed while it writes on.
-        let goal = model.operations + writes.div_ceil(kills);
-        while model.operations < goal {
+    let writing = async {
+        let mut model = Model::default();
+        for round in 0..kills {
+            let mut writers = Vec::new();
+            for who in ["a", "b"] {
+                let from = round * 1_000_000;
+                writers.push(spawn(&format!("{who}/{from}/{}", keys.div_ceil(2)))?);
+            }
+            // Each gets a share of the operations, and is killed while it writes on.
+            let goal = model.operations + writes.div_ceil(kills);
+            while model.operations < goal {
+                for writer in &mut writers {
+                    model.heard(&writer.line().await?);
+                }
+            }
             for writer in &mut writers {
-                model.heard(&writer.line().await?);
+                writer.kill9();
+                while let Ok(line) = writer.line().await {
+                    model.heard(&line);
+                }
             }
         }
-        for writer in &mut writers {
-            writer.kill9();
-            while let Ok(line) = writer.line().await {
-                model.heard(&line);
-            }
-        }
-    }
-    let rows = rows(&store, backend.namespace(), Faulty::new(&url).await?)?;
+        // In the short run writing is over before a worker has met its step.
+        let died = eventually(LONG, async || {
+            deaths.load(Ordering::SeqCst) >= STEPS.len() as u64
+        });
+        anyhow::ensure!(died.await, "the workers live on");
+        Ok(model)
+    };
+    let model = tokio::select! {
+        model = writing => model?,
+        broken = working => broken?,
+    };
+    // A starved machine is no lost write.
+    let store = Store::builder(backend.url())
+        .deadline(Duration::from_secs(20))
+        .connect()
+        .await?;
+    let rows = hasty(&store, backend.namespace(), Faulty::new(&url).await?)?;
     let worker = rows.work()?;
     rows.flush(LONG).await?;
     worker.stop().await;
@@ -645,10 +679,11 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
         "{twice} of {changes} changes were applied twice"
     );
     println!(
-        "{} operations on {} keys, {} processes killed: {changes} changes of rows, none twice, none lost",
+        "{} operations on {} keys, {} writers and {} workers killed: {changes} changes of rows, none twice, none lost",
         model.operations,
         model.tried.len(),
-        3 * kills
+        2 * kills,
+        deaths.load(Ordering::SeqCst) + 1
     );
     let pinned = store
         .scan(&format!("{}:behind:*:v:*", backend.namespace()))
