@@ -64,9 +64,10 @@ matrix! {
             let user = format!("u{user}");
             // Over two year ends and a leap day; every third day is missing.
             let epoch = date(2027, 6, 1);
-            let days: BTreeSet<Date> = (0..400).filter_map(|day| {
-                (!rand::random_ratio(1, 3)).then(|| epoch + (i64::from(day) * 2 - 20).days() + i64::from(rand::random_range(0..2u8)).days())
-            }).collect();
+            let offsets = (0..400i64).filter(|_| !rand::random_ratio(1, 3));
+            let days: BTreeSet<Date> = offsets
+                .map(|n| epoch + (2 * n - 20 + i64::from(rand::random_range(0..2u8))).days())
+                .collect();
             for day in &days {
                 check_ins.mark(&user, *day).await?;
             }
