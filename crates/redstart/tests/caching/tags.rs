@@ -195,7 +195,7 @@ async fn whatever_a_full_server_evicts_nothing_invalidated_comes_back() -> anyho
             cache
                 .get_or_load_many(&keys, |load, keys| async move {
                     for key in &keys {
-                        load.tag(key, &format!("tag:{}", key % 40))?;
+                        load.tag(key, format!("tag:{}", key % 40))?;
                     }
                     let rows = keys.into_iter().map(|key| (key, key));
                     Ok::<_, redstart::Error>(rows.collect::<Vec<_>>())
