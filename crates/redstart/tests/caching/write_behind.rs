@@ -606,12 +606,20 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
     };
     // One worker after the other dies, each at another step, and the next takes over.
     let deaths = AtomicU64::new(0);
+    let written = tokio::sync::watch::Sender::new(false);
     let working = async {
         for n in 0.. {
             let step = STEPS[n % STEPS.len()];
             let mut worker = spawn(&format!("{step}@{}", 1 + n / STEPS.len() % 3))?;
-            // One that finds nothing to do is killed where it is.
-            let _ = tokio::time::timeout(Duration::from_secs(2), worker.wait()).await;
+            // When all is written, one that finds nothing to do is killed where it is.
+            let idle = async {
+                let _ = written.subscribe().wait_for(|written| *written).await;
+                tokio::time::sleep(Duration::from_secs(2)).await;
+            };
+            tokio::select! {
+                ended = worker.wait() => drop(ended),
+                () = idle => {}
+            }
             deaths.fetch_add(1, Ordering::SeqCst);
         }
         anyhow::Ok(Model::default())
@@ -642,6 +650,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
             }
         }
         // In the short run writing is over before a worker has met its step.
+        written.send_replace(true);
         let died = eventually(LONG, async || {
             deaths.load(Ordering::SeqCst) >= STEPS.len() as u64
         });

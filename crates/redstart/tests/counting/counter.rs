@@ -94,6 +94,7 @@ async fn fault_draining_under_dropped_replies_conserves_the_sum() -> anyhow::Res
         let proxy = Proxy::start(&server).await?;
         let store = Store::builder(proxy.url())
             .deadline(Duration::from_millis(300))
+            .connect_timeout(Duration::from_secs(10))
             .connect()
             .await?;
         let adder = Counter::new(&direct, "app", Keep::Forever)?;

@@ -82,7 +82,11 @@ async fn agree(graph: &Graph) -> anyhow::Result<u64> {
 }
 
 async fn killed(backend: &Backend) -> anyhow::Result<()> {
-    let store = Store::connect(backend.url()).await?;
+    // A starved machine is no disagreement.
+    let store = Store::builder(backend.url())
+        .deadline(Duration::from_secs(20))
+        .connect()
+        .await?;
     let graph = Graph::spread(&store, backend.namespace(), "g", 16)?;
     if child::role().is_some() {
         return carry_on(graph).await;
