@@ -39,7 +39,8 @@ async fn fill(cache: &Cache<u64, u64>, keys: u64, tag: &'static str) -> redstart
 
 matrix! {
     async fn one_command_invalidates_every_entry_of_a_tag_and_no_other(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        // A starved machine must not make a fill be given up.
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
         let cache: Cache<u64, u64> = Cache::builder(&store, backend.namespace()).ttl(60 * LONG).build()?;
         let keys = scale(1000, "cache tagged entries");
         fill(&cache, keys, "brand:acme").await?;
@@ -210,7 +211,8 @@ async fn whatever_a_full_server_evicts_nothing_invalidated_comes_back() -> anyho
             server
                 .command(&["CONFIG", "SET", "maxmemory", &limit])
                 .await?;
-            server.command(&["SET", "one", "more"]).await?;
+            // It is refused if not even all of them are enough.
+            let _ = server.command(&["SET", "one", "more"]).await;
             server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
             entries_lost += 2000 - store.scan("full:cache:*").await?.len();
             shards_lost += 16 - store.scan("full:cache-tag:*").await?.len();
