@@ -7,7 +7,7 @@
 //! | feed | how | when |
 //! |---|---|---|
 //! | [`L1::tracking`] | the server itself pushes every changed key (`CLIENT TRACKING … BCAST`, RESP3), from every node of a Cluster; it also hears of expiry, eviction and FLUSHALL | the choice on a server |
-//! | [`L1::pubsub`] | scripts that invalidate publish the key on a classic channel, in the same step | everywhere, also for keys with a layout of their own; it does not hear of FLUSHALL, and on a Cluster a message that the nodes lose among themselves is not noticed |
+//! | [`L1::pubsub`] | scripts that invalidate publish the key on a classic channel, in the same step; the server's tracking, of a prefix without keys, adds FLUSHALL | also for keys with a layout of their own; fewer messages, since fills are not told; on a Cluster a message that the nodes lose among themselves is not noticed |
 //!
 //! # What is promised
 //!
@@ -89,16 +89,18 @@ impl L1 {
 
 /// Where the news come from.
 pub(crate) struct Feed {
-    topic: Topic,
+    topics: Vec<Topic>,
 }
 
 /// The classic channel on which scripts say what they invalidated. They do so whatever the first level of
 /// their own process is, since another process may have one that listens.
 pub(crate) fn bus(keys: &Keys) -> Result<String> {
-    let channel = Keys::new(keys.namespace(), "cache-bus")?
-        .entity("all")?
-        .channel("changes");
+    let channel = bus_keys(keys)?.entity("all")?.channel("changes");
     Ok(channel.as_str().to_owned())
+}
+
+fn bus_keys(keys: &Keys) -> Result<Keys> {
+    Keys::new(keys.namespace(), "cache-bus")
 }
 
 impl Feed {
@@ -119,12 +121,20 @@ impl Feed {
                     ));
                 };
                 Self {
-                    topic: Topic::Changes(vec![values, tags]),
+                    topics: vec![Topic::Changes(vec![values, tags])],
                 }
             }
-            _ => Self {
-                topic: Topic::Channel(bus(keys)?),
-            },
+            _ => {
+                let mut topics = vec![Topic::Channel(bus(keys)?)];
+                // No key has this prefix: all that is ever heard is that every key is gone, which no script
+                // publishes.
+                topics.extend(
+                    bus_keys(keys)?
+                        .prefix()
+                        .map(|none| Topic::Changes(vec![none])),
+                );
+                Self { topics }
+            }
         }))
     }
 
@@ -140,7 +150,7 @@ impl Feed {
             .ok_or_else(|| Error::config("a first level needs a tokio runtime to listen"))?;
         let (weak, store) = (Arc::downgrade(inner), inner.store.clone());
         let task = runtime.spawn(async move {
-            match store.subscribe([self.topic]).await {
+            match store.subscribe(self.topics).await {
                 Ok(mut news) => {
                     while let Some(event) = news.next().await {
                         let Some(inner) = Weak::upgrade(&weak) else {

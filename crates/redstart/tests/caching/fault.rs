@@ -6,7 +6,9 @@ use redstart::{
     Store,
     caching::{Cache, Down, L1, Source},
 };
-use redstart_testkit::{Cluster, Kind, Proxy, Server, eventually, unique_namespace};
+use redstart_testkit::{
+    Backend, BackendKind, Cluster, Kind, Proxy, Server, eventually, matrix, unique_namespace,
+};
 
 use crate::{LONG, Rows};
 
@@ -75,29 +77,52 @@ async fn what_was_invalidated_while_the_line_was_cut_is_not_seen_after_it_is_bac
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_flushed_store_empties_the_first_level() -> anyhow::Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
-    let store = Store::connect(&server.url()).await?;
-    let cache = near(&store, "flush", L1::tracking(100))?;
-    let rows = Rows::at(1);
-    up(&cache).await?;
-    warm(&cache, &rows, "k").await?;
-    rows.set(2);
-    server.command(&["FLUSHALL"]).await?;
-    assert!(
-        eventually(LONG, async || {
-            rows.through(&cache, "k", Duration::ZERO)
-                .await
-                .unwrap()
-                .value
-                .as_deref()
-                == Some(&2)
-        })
-        .await
-    );
-    assert!(cache.stats().l1_flushes > 0);
-    Ok(())
+matrix! {
+    async fn a_flushed_store_empties_the_first_level(backend: &Backend) -> anyhow::Result<()> {
+        // Servers of its own: others would lose their keys.
+        let (server, cluster) = match backend.kind() {
+            BackendKind::Embedded => (None, None),
+            BackendKind::Redis => (Some(Server::builder(Kind::Redis).start().await?), None),
+            BackendKind::Valkey => (Some(Server::builder(Kind::Valkey).start().await?), None),
+            BackendKind::Cluster => (None, Some(Cluster::start(Kind::Redis, 3, 0).await?)),
+        };
+        let url = match (&server, &cluster) {
+            (Some(server), _) => server.url(),
+            (_, Some(cluster)) => cluster.url(),
+            _ => backend.url().to_owned(),
+        };
+        let store = Store::connect(&url).await?;
+        for (name, l1) in [("tracking", L1::tracking(100)), ("pubsub", L1::pubsub(100))] {
+            let cache = near(&store, name, l1)?;
+            let rows = Rows::at(1);
+            up(&cache).await?;
+            let keys: Vec<String> = (0..6).map(|n| format!("k{n}")).collect();
+            for round in 1..=3 {
+                for key in &keys {
+                    warm(&cache, &rows, key).await?;
+                }
+                rows.set(round + 1);
+                match &cluster {
+                    Some(cluster) => {
+                        for node in cluster.nodes() {
+                            node.command(&["FLUSHALL"]).await?;
+                        }
+                    }
+                    None => store.query::<()>(&redis::cmd("FLUSHALL")).await?,
+                }
+                // Within the time of a message, far below the TTL and the maximal age of a minute.
+                for key in &keys {
+                    let fresh = eventually(LONG / 6, async || {
+                        let hit = rows.through(&cache, key, Duration::ZERO).await;
+                        hit.is_ok_and(|hit| hit.value.as_deref() == Some(&(round + 1)))
+                    });
+                    assert!(fresh.await, "{name}: {key} outlived the flush");
+                }
+            }
+            assert!(cache.stats().l1_flushes >= 3, "{name}");
+        }
+        Ok(())
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -107,43 +132,38 @@ async fn through_a_failover_no_reader_keeps_an_invalidated_value() -> anyhow::Re
         Store::connect(&cluster.url()).await?,
         Store::connect(&cluster.url()).await?,
     );
-    let (reader, writer) = (
-        near(&one, "failover", L1::tracking(100))?,
-        near(&other, "failover", L1::tracking(100))?,
-    );
-    up(&reader).await?;
-    let rows = Rows::at(1);
-    let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
-    for key in &keys {
-        warm(&reader, &rows, key).await?;
-    }
-    let master = cluster.owner(redstart_testkit::key_slot(b"k0")).await?;
-    let replicas = cluster.replicas_of(master).await?;
-    cluster.failover(replicas[0]).await?;
-    rows.set(2);
-    for key in &keys {
-        let done = eventually(LONG, async || writer.invalidate(key).await.is_ok());
-        assert!(done.await, "{key} could not be invalidated");
-    }
-    for key in &keys {
-        let fresh = eventually(LONG, async || {
-            rows.through(&reader, key, Duration::ZERO)
-                .await
-                .is_ok_and(|hit| hit.value.as_deref() == Some(&2))
-        });
-        assert!(fresh.await, "{key} stayed old");
-    }
-    // And it stays so once the first level listens to the new master.
-    up(&reader).await?;
-    for key in &keys {
-        warm(&reader, &rows, key).await?;
-        assert_eq!(
-            rows.through(&reader, key, Duration::ZERO)
-                .await?
-                .value
-                .as_deref(),
-            Some(&2)
-        );
+    // Each flavour lives through a failover of its own.
+    for (name, l1) in [("tracking", L1::tracking(100)), ("pubsub", L1::pubsub(100))] {
+        let (reader, writer) = (near(&one, name, l1.clone())?, near(&other, name, l1)?);
+        up(&reader).await?;
+        let rows = Rows::at(1);
+        let keys: Vec<String> = (0..12).map(|n| format!("k{n}")).collect();
+        for key in &keys {
+            warm(&reader, &rows, key).await?;
+        }
+        let master = cluster.owner(redstart_testkit::key_slot(b"k0")).await?;
+        let replicas = cluster.replicas_of(master).await?;
+        cluster.failover(replicas[0]).await?;
+        rows.set(2);
+        for key in &keys {
+            let done = eventually(LONG, async || writer.invalidate(key).await.is_ok());
+            assert!(done.await, "{name}: {key} could not be invalidated");
+        }
+        for key in &keys {
+            let fresh = eventually(LONG / 6, async || {
+                rows.through(&reader, key, Duration::ZERO)
+                    .await
+                    .is_ok_and(|hit| hit.value.as_deref() == Some(&2))
+            });
+            assert!(fresh.await, "{name}: {key} stayed old");
+        }
+        // And it stays so once the first level listens to the new master.
+        up(&reader).await?;
+        for key in &keys {
+            warm(&reader, &rows, key).await?;
+            let hit = rows.through(&reader, key, Duration::ZERO).await?;
+            assert_eq!(hit.value.as_deref(), Some(&2), "{name}");
+        }
     }
     Ok(())
 }

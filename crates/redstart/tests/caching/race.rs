@@ -12,9 +12,9 @@ use redstart::{
     Store,
     caching::{Cache, L1, Loaded, Stampede, XFetch},
 };
-use redstart_testkit::{Backend, eventually, matrix, scale};
+use redstart_testkit::{Backend, Child, eventually, matrix, scale};
 
-use crate::{LONG, two};
+use crate::LONG;
 
 const KEYS: usize = 4;
 
@@ -172,6 +172,21 @@ fn rand_below(n: u64) -> u64 {
     (x ^ (x >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 33 & 0xff & (n.next_power_of_two() - 1)
 }
 
+/// Two stores on one backend, with patience: a starved machine is no lost race.
+async fn two(backend: &Backend) -> redstart::Result<(Store, Store)> {
+    let connect = || {
+        Store::builder(backend.url())
+            .deadline(Duration::from_secs(20))
+            .connect()
+    };
+    let first = connect().await?;
+    let second = match backend.is_embedded() {
+        true => first.clone(),
+        false => connect().await?,
+    };
+    Ok((first, second))
+}
+
 fn rounds() -> u64 {
     scale(400, "cache race rounds")
 }
@@ -235,4 +250,40 @@ async fn tracks(store: &Store) -> bool {
     let mut cmd = redis::cmd("CLIENT");
     cmd.arg("TRACKING").arg("OFF");
     store.query::<redis::Value>(&cmd).await.is_ok()
+}
+
+/// Each check that closes a race is taken out, in a process of its own: the races above must be lost then.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_its_checks_every_race_is_lost() -> anyhow::Result<()> {
+    let by_key = "race::no_read_is_older_than_an_invalidation_that_came_before_it::embedded";
+    let by_tag = "race::no_read_is_older_than_an_invalidation_of_its_tag::embedded";
+    let near = "race::the_first_level_keeps_nothing_that_was_invalidated::embedded";
+    let fill = "cache.fill=redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) \
+                redis.call('UNLINK', KEYS[2]) redis.call('SPUBLISH', ARGV[4], 'filled') return 1";
+    let lease = "cache.invalidate=redis.call('SPUBLISH', ARGV[1], 'invalidated') \
+                 redis.call('PUBLISH', ARGV[2], ARGV[3]) return redis.call('UNLINK', KEYS[1])";
+    let tag = "cache.invalidate_tag=redis.call('PUBLISH', ARGV[5], ARGV[6]) \
+               return redis.status_reply('OK')";
+    for (what, test, script) in [
+        ("a fill without its lease", by_key, fill),
+        ("an invalidation that leaves the lease", by_key, lease),
+        ("a fill without its lease, over two levels", near, fill),
+        ("a tag whose count stays", by_tag, tag),
+    ] {
+        // Whether the two meet is a matter of chance, so some rounds may go by without.
+        let mut lost = false;
+        for _ in 0..5 {
+            let mut child = Child::of(test)
+                .env("REDSTART_BREAK_SCRIPT", script)
+                .env("REDSTART_SCALE_CACHE_RACE_ROUNDS", "400")
+                .env("RUST_BACKTRACE", "0")
+                .spawn()?;
+            lost = !child.wait().await?.success();
+            if lost {
+                break;
+            }
+        }
+        assert!(lost, "{what} is not noticed");
+    }
+    Ok(())
 }

@@ -6,7 +6,7 @@ use redstart::{
     Store,
     caching::{Cache, Loaded, Source, Tags},
 };
-use redstart_testkit::{Backend, matrix, scale};
+use redstart_testkit::{Backend, Kind, MonitorTap, Server, matrix, scale};
 
 use crate::LONG;
 
@@ -39,13 +39,16 @@ async fn fill(cache: &Cache<u64, u64>, keys: u64, tag: &'static str) -> redstart
 
 matrix! {
     async fn one_command_invalidates_every_entry_of_a_tag_and_no_other(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
-        let cache: Cache<u64, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        // A starved machine must not make a fill be given up.
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
+        let cache: Cache<u64, u64> = Cache::builder(&store, backend.namespace()).ttl(60 * LONG).build()?;
         let keys = scale(1000, "cache tagged entries");
         fill(&cache, keys, "brand:acme").await?;
         tagged(&cache, keys + 1, "brand:other").await?;
         assert_eq!(tagged(&cache, 0, "brand:acme").await?, Source::Store);
+        let begun = std::time::Instant::now();
         cache.invalidate_tag("brand:acme").await?;
+        println!("{keys} entries invalidated in {:?}", begun.elapsed());
         for key in (0..keys).step_by((keys / 50).max(1) as usize) {
             assert!(cache.get(&key).await?.is_none(), "{key}");
         }
@@ -157,4 +160,73 @@ matrix! {
         assert_eq!(tagged(&cache, 1, "kept").await?, Source::Store);
         Ok(())
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tag_is_invalidated_by_one_round_trip() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let cache: Cache<u64, u64> = Cache::builder(&store, "one").ttl(LONG).build()?;
+    fill(&cache, 1000, "brand:acme").await?;
+    cache.invalidate_tag("warm").await?;
+    let tap = MonitorTap::start(&server).await?;
+    cache.invalidate_tag("brand:acme").await?;
+    let calls = tap.round_trips("one:").await?;
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    // And the script does the same few things for a thousand entries as for none.
+    let inside = tap.commands().await?;
+    let inside = inside.iter().filter(|seen| seen.is_from_script()).count();
+    assert!(inside <= 6, "{inside} commands in the script");
+    Ok(())
+}
+
+/// A server that is short of memory evicts what it likes, tag shards too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whatever_a_full_server_evicts_nothing_invalidated_comes_back() -> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind)
+            .config("maxmemory-policy", "allkeys-random")
+            .start()
+            .await?;
+        let store = Store::connect(&server.url()).await?;
+        let cache: Cache<u64, u64> = Cache::builder(&store, "full").ttl(LONG).build()?;
+        let (mut entries_lost, mut shards_lost) = (0, 0);
+        for round in 0..scale(4, "cache evictions") {
+            let keys: Vec<u64> = (0..2000).collect();
+            cache
+                .get_or_load_many(&keys, |load, keys| async move {
+                    for key in &keys {
+                        load.tag(key, format!("tag:{}", key % 40))?;
+                    }
+                    let rows = keys.into_iter().map(|key| (key, key));
+                    Ok::<_, redstart::Error>(rows.collect::<Vec<_>>())
+                })
+                .await?;
+            for tag in (0..40).step_by(2) {
+                cache.invalidate_tag(&format!("tag:{tag}")).await?;
+            }
+            // About half of it has to go, by chance.
+            let used: u64 = server.info("used_memory").await?.parse()?;
+            let limit = (used - 200_000).to_string();
+            server
+                .command(&["CONFIG", "SET", "maxmemory", &limit])
+                .await?;
+            // It is refused if not even all of them are enough.
+            let _ = server.command(&["SET", "one", "more"]).await;
+            server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+            entries_lost += 2000 - store.scan("full:cache:*").await?.len();
+            shards_lost += 16 - store.scan("full:cache-tag:*").await?.len();
+            // A load makes the lost shards anew.
+            tagged(&cache, 10_000 + round, "new").await?;
+            for key in (0..2000).step_by(10) {
+                assert!(
+                    cache.get(&key).await?.is_none(),
+                    "{kind:?}: {key} came back"
+                );
+            }
+        }
+        println!("{kind:?}: {entries_lost} entries and {shards_lost} tag shards were evicted");
+        assert!((100..7900).contains(&entries_lost) && shards_lost > 0);
+    }
+    Ok(())
 }

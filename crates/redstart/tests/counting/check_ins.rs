@@ -9,7 +9,7 @@ use redstart::{
     Store,
     counting::{CheckIns, Keep},
 };
-use redstart_testkit::{Backend, matrix};
+use redstart_testkit::{Backend, matrix, scale};
 
 /// Streaks the slow way.
 fn model(days: &BTreeSet<Date>, today: Date) -> (u32, u32) {
@@ -57,6 +57,31 @@ matrix! {
         Ok(())
     }
 
+    async fn random_days_equal_the_model(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let check_ins = CheckIns::new(&store, backend.namespace(), Keep::Forever)?;
+        for user in 0..scale(4, "CHECK_IN_USERS") {
+            let user = format!("u{user}");
+            // Over two year ends and a leap day; every third day is missing.
+            let epoch = date(2027, 6, 1);
+            let offsets = (0..400i64).filter(|_| !rand::random_ratio(1, 3));
+            let days: BTreeSet<Date> = offsets
+                .map(|n| epoch + (2 * n - 20 + i64::from(rand::random_range(0..2u8))).days())
+                .collect();
+            for day in &days {
+                check_ins.mark(&user, *day).await?;
+            }
+            for offset in (0..800).step_by(37) {
+                let today = epoch + offset.days();
+                let streaks = check_ins.streaks(&user, today).await?;
+                assert_eq!((streaks.current, streaks.longest), model(&days, today), "{user} on {today}");
+                let in_month = days.iter().filter(|d| d.first_of_month() == today.first_of_month()).count();
+                assert_eq!(check_ins.month(&user, today).await?.count() as usize, in_month);
+            }
+        }
+        Ok(())
+    }
+
     async fn a_day_is_marked_once_and_can_be_unmarked(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let check_ins = CheckIns::new(&store, backend.namespace(), Keep::For(Duration::from_secs(86400)))?;
@@ -75,6 +100,8 @@ matrix! {
         assert!(!check_ins.checked("u", day).await?);
         assert!(check_ins.mark("u", date(1999, 12, 31)).await.unwrap_err().is_config());
         assert!(check_ins.mark("", day).await.unwrap_err().is_config());
+        // A day that does not exist is no date: nothing could be marked.
+        assert!(Date::new(2027, 2, 29).is_err() && Date::new(2027, 4, 31).is_err());
         Ok(())
     }
 }

@@ -88,40 +88,43 @@ matrix! {
 /// The sum of what arrived and what is left is the sum of what was added, whichever replies are lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_draining_under_dropped_replies_conserves_the_sum() -> anyhow::Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
-    let direct = Store::connect(&server.url()).await?;
-    let proxy = Proxy::start(&server).await?;
-    let store = Store::builder(proxy.url())
-        .deadline(Duration::from_millis(300))
-        .connect()
-        .await?;
-    let adder = Counter::new(&direct, "app", Keep::Forever)?;
-    let drainer = Counter::new(&store, "app", Keep::Forever)?;
-    let rounds = scale(20, "DRAINS");
-    let (mut added, mut arrived) = (0, std::collections::HashMap::new());
-    for round in 0..rounds {
-        adder.add("n", round as i64 + 1).await?;
-        added += round as i64 + 1;
-        if round % 2 == 0 {
-            proxy.drop_reply_to("{n}");
-        }
-        // A receiver that stores each id once, as the docs ask for.
-        if let Ok(Some(batch)) = drainer.drain("n").await {
-            arrived.insert(batch.id.clone(), batch.count);
-            if round % 3 == 0 {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let server = Server::builder(kind).start().await?;
+        let direct = Store::connect(&server.url()).await?;
+        let proxy = Proxy::start(&server).await?;
+        let store = Store::builder(proxy.url())
+            .deadline(Duration::from_millis(300))
+            .connect_timeout(Duration::from_secs(10))
+            .connect()
+            .await?;
+        let adder = Counter::new(&direct, "app", Keep::Forever)?;
+        let drainer = Counter::new(&store, "app", Keep::Forever)?;
+        let rounds = scale(20, "DRAINS");
+        let (mut added, mut arrived) = (0, std::collections::HashMap::new());
+        for round in 0..rounds {
+            adder.add("n", round as i64 + 1).await?;
+            added += round as i64 + 1;
+            if round % 2 == 0 {
                 proxy.drop_reply_to("{n}");
             }
-            let _ = drainer.ack("n", &batch.id).await;
+            // A receiver that stores each id once, as the docs ask for.
+            if let Ok(Some(batch)) = drainer.drain("n").await {
+                arrived.insert(batch.id.clone(), batch.count);
+                if round % 3 == 0 {
+                    proxy.drop_reply_to("{n}");
+                }
+                let _ = drainer.ack("n", &batch.id).await;
+            }
+            proxy.pass().await;
         }
-        proxy.pass().await;
-    }
-    for _ in 0..2 {
-        if let Some(batch) = adder.drain("n").await? {
-            adder.ack("n", &batch.id).await?;
-            arrived.insert(batch.id, batch.count);
+        for _ in 0..2 {
+            if let Some(batch) = adder.drain("n").await? {
+                adder.ack("n", &batch.id).await?;
+                arrived.insert(batch.id, batch.count);
+            }
         }
+        assert_eq!(arrived.values().sum::<i64>(), added);
+        assert_eq!(adder.get("n").await?, 0);
     }
-    assert_eq!(arrived.values().sum::<i64>(), added);
-    assert_eq!(adder.get("n").await?, 0);
     Ok(())
 }

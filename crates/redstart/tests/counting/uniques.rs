@@ -68,13 +68,15 @@ matrix! {
     }
 
     async fn the_error_is_what_is_promised(backend: &Backend) -> anyhow::Result<()> {
-        let store = Store::connect(backend.url()).await?;
+        // A starved machine takes its time for thousands of ids in one call.
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
         let visitors = Uniques::new(&store, backend.namespace(), Keep::Forever)?;
         let (sets, size) = (scale(6, "UNIQUE_SETS"), scale(20_000, "UNIQUE_SIZE"));
         let day = date(2026, 11, 15);
         let mut squares = 0.0;
         for set in 0..sets {
-            let ids: Vec<String> = (0..size).map(|n| format!("{}-{set}-{n}", backend.namespace())).collect();
+            // The same visitors everywhere and always: the servers' hash is fixed, so the outcome is too.
+            let ids: Vec<String> = (0..size).map(|n| format!("visitor-{set}-{n}")).collect();
             let metric = format!("m{set}");
             for chunk in ids.chunks(20_000) {
                 visitors.add(&metric, day, chunk).await?;
@@ -84,8 +86,11 @@ matrix! {
             squares += off * off;
         }
         let rms = (squares / sets as f64).sqrt();
-        // Few sets scatter more than many: the bound is the promised error plus three of its own deviations.
-        let bound = Estimate::STANDARD_ERROR * (1.0 + 3.0 / (2.0 * sets as f64).sqrt());
+        // Few sets scatter more than many: then the bound is the promised error plus three of its own deviations.
+        let bound = match (sets, size) {
+            (100.., 100_000..) => 0.0085,
+            _ => Estimate::STANDARD_ERROR * (1.0 + 3.0 / (2.0 * sets as f64).sqrt()),
+        };
         assert!(rms <= bound, "rms {rms:.4} over {sets} sets of {size}, bound {bound:.4}");
         println!("rms error {:.3} % over {sets} sets of {size}", rms * 100.0);
         Ok(())

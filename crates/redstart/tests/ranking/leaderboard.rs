@@ -76,13 +76,10 @@ fn rows(entries: Vec<redstart::ranking::leaderboard::Entry>) -> Vec<(u64, String
         .collect()
 }
 
-#[test]
-fn every_rule_equals_the_model() {
-    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
-    let store = runtime
-        .block_on(Store::connect("memory://?cluster_strict=1"))
-        .expect("a store");
-    let boards = std::cell::Cell::new(0);
+/// A member, a score, a policy, and whether the member is removed instead.
+type Step = (u8, u16, Policy, bool);
+
+fn history() -> impl Strategy<Value = (Order, Ties, Vec<Step>)> {
     let order = prop_oneof![Just(Order::HighestFirst), Just(Order::LowestFirst)];
     let ties = prop_oneof![
         Just(Ties::EarliestFirst { max_points: 1000 }),
@@ -91,42 +88,89 @@ fn every_rule_equals_the_model() {
     ];
     let policy = prop_oneof![Just(Policy::Best), Just(Policy::Last), Just(Policy::Sum)];
     let step = (0..12u8, 0..8u16, policy, prop::bool::weighted(0.1));
+    (order, ties, prop::collection::vec(step, 1..60))
+}
+
+/// Plays a history on a board and on the model; every answer must be the same.
+async fn play(
+    store: &Store,
+    namespace: &str,
+    name: &str,
+    (order, ties, steps): (Order, Ties, Vec<Step>),
+) -> anyhow::Result<()> {
+    let board = Leaderboard::builder(store, namespace, name)
+        .order(order)
+        .ties(ties)
+        .build()?;
+    let all = board.current().await?;
+    let mut model = Model::default();
+    for (member, score, policy, remove) in steps {
+        let member = format!("m{member}");
+        if remove {
+            let was = model.members.remove(&member).is_some();
+            anyhow::ensure!(
+                board.remove(&all, &member).await? == was,
+                "removing {member}"
+            );
+            continue;
+        }
+        let previous = model.members.get(&member).map(|(score, _)| *score);
+        model.submit(&member, f64::from(score), policy, order);
+        let placed = board.submit(&member, f64::from(score), policy).await?;
+        let list = model.list(ties, order);
+        let expected = list.iter().find(|(_, m, _)| *m == member);
+        let (rank, _, score) = expected.expect("it was placed");
+        let placed = (placed.rank, placed.score, placed.previous);
+        anyhow::ensure!(placed == (*rank, *score, previous), "{member}: {placed:?}");
+    }
+    let list = model.list(ties, order);
+    anyhow::ensure!(board.len(&all).await? == list.len() as u64, "the length");
+    anyhow::ensure!(rows(board.top(&all, 100).await?) == list, "the top");
+    for (place, (rank, member, score)) in list.iter().enumerate() {
+        let entry = board.rank(&all, member).await?.expect("on the board");
+        anyhow::ensure!(
+            (entry.rank, entry.score) == (*rank, *score),
+            "{member}: {entry:?}"
+        );
+        let around = rows(board.around(&all, member, 2).await?);
+        let expected = &list[place.saturating_sub(2)..(place + 3).min(list.len())];
+        anyhow::ensure!(around == expected, "around {member}: {around:?}");
+    }
+    let page = rows(board.page(&all, 3, 4).await?);
+    anyhow::ensure!(page == list[3.min(list.len())..7.min(list.len())], "a page");
+    Ok(())
+}
+
+/// With shrinking, so that a fault comes with its shortest history.
+#[test]
+fn every_rule_equals_the_model() {
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    let store = runtime
+        .block_on(Store::connect("memory://?cluster_strict=1"))
+        .expect("a store");
+    let boards = std::cell::Cell::new(0);
     let cases = scale(80, "LEADERBOARD_CASES") as u32;
-    proptest!(ProptestConfig::with_cases(cases), |(order in order, ties in ties, steps in prop::collection::vec(step, 1..60))| {
+    proptest!(ProptestConfig::with_cases(cases), |(history in history())| {
         boards.set(boards.get() + 1);
-        runtime.block_on(async {
-            let board = Leaderboard::builder(&store, "model", &format!("b{}", boards.get()))
-                .order(order).ties(ties).build().expect("a board");
-            let all = board.current().await.expect("a period");
-            let mut model = Model::default();
-            for (member, score, policy, remove) in steps {
-                let member = format!("m{member}");
-                if remove {
-                    let was = model.members.remove(&member).is_some();
-                    prop_assert_eq!(board.remove(&all, &member).await.expect("an answer"), was);
-                    continue;
-                }
-                let previous = model.members.get(&member).map(|(score, _)| *score);
-                model.submit(&member, f64::from(score), policy, order);
-                let placed = board.submit(&member, f64::from(score), policy).await.expect("an answer");
-                let list = model.list(ties, order);
-                let (rank, _, score) = list.iter().find(|(_, m, _)| *m == member).expect("it was placed");
-                prop_assert_eq!((placed.rank, placed.score, placed.previous), (*rank, *score, previous));
-            }
-            let list = model.list(ties, order);
-            prop_assert_eq!(board.len(&all).await.expect("an answer"), list.len() as u64);
-            prop_assert_eq!(rows(board.top(&all, 100).await.expect("an answer")), list.clone());
-            for (place, (rank, member, score)) in list.iter().enumerate() {
-                let entry = board.rank(&all, member).await.expect("an answer").expect("on the board");
-                prop_assert_eq!((entry.rank, entry.score), (*rank, *score));
-                let around = rows(board.around(&all, member, 2).await.expect("an answer"));
-                prop_assert_eq!(&around, &list[place.saturating_sub(2)..(place + 3).min(list.len())]);
-            }
-            let page = rows(board.page(&all, 3, 4).await.expect("an answer"));
-            prop_assert_eq!(&page, &list[3.min(list.len())..7.min(list.len())]);
-            Ok(())
-        })?;
+        let name = format!("b{}", boards.get());
+        let played = runtime.block_on(play(&store, "model", &name, history));
+        played.map_err(|error| TestCaseError::fail(error.to_string()))?;
     });
+}
+
+matrix! {
+    async fn every_rule_equals_the_model_on_every_backend(backend: &Backend) -> anyhow::Result<()> {
+        use proptest::{strategy::ValueTree as _, test_runner::TestRunner};
+        let store = Store::connect(backend.url()).await?;
+        let mut runner = TestRunner::default();
+        for case in 0..scale(20, "LEADERBOARD_HISTORIES") {
+            let history = history().new_tree(&mut runner).expect("a history").current();
+            let told = format!("{history:?}");
+            let played = play(&store, backend.namespace(), &format!("b{case}"), history).await;
+            assert!(played.is_ok(), "{played:?} in {told}");
+        }
+        Ok(())
+    }
 }
 
 matrix! {

@@ -89,7 +89,7 @@ async fn whole(
     }
 }
 
-async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(
         whole(async |from| graph.following(account, from.as_ref(), 7).await)
             .await?
@@ -98,7 +98,7 @@ async fn following(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<Stri
     )
 }
 
-async fn followers(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
+pub(crate) async fn followers(graph: &Graph, account: &str) -> anyhow::Result<BTreeSet<String>> {
     Ok(
         whole(async |from| graph.followers(account, from.as_ref(), 7).await)
             .await?
@@ -210,8 +210,9 @@ matrix! {
         let accounts: Vec<String> = (0..8).map(|n| format!("user-{n}")).collect();
         let (mut repaired, mut round) = (0, 0);
         let rounds = scale(6, "GRAPH_CRASH_ROUNDS");
-        // Until enough callers have died in the middle for the claim to mean something.
-        while round < rounds || (repaired < 3 && round < 50 * rounds) {
+        // Until enough callers have died in the middle for the claim to mean something; the embedded engine answers at
+        // the first poll, and nobody dies there.
+        while round < rounds || (repaired < 3 && round < 50 * rounds && !backend.is_embedded()) {
             round += 1;
             let mut tasks = tokio::task::JoinSet::new();
             for _ in 0..6 {

@@ -14,12 +14,12 @@ use std::{
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
-/// Where a flight is. What it brings was read after its last step began.
+/// Where a flight is. What it brings was read, or stored, after some step of it began.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(AtomicU64);
 
 impl Progress {
-    /// Begins a step in which something is read from the store or from the source.
+    /// Begins a step in which something is read from the store or from the source, or is stored.
     pub(crate) fn step(&self) -> u64 {
         self.0.fetch_add(1, Ordering::AcqRel) + 1
     }
@@ -54,7 +54,7 @@ impl<T: Clone> Seat<T> {
             .and_then(|landing| landing.clone())
     }
 
-    /// Whether something read in `step` was read after this caller came.
+    /// Whether what was read or stored in `step` was so after this caller came.
     pub(crate) fn came_before(&self, step: u64) -> bool {
         self.first || self.boarded < step
     }

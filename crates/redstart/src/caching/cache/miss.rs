@@ -35,14 +35,8 @@ pub(crate) enum Purpose {
 /// What a flight brought.
 #[derive(Debug)]
 pub(crate) enum Landing<V> {
-    /// A loaded value. One that was not stored may have been invalidated while it was loaded.
-    Loaded {
-        hit: Hit<V>,
-        stored: bool,
-        step: u64,
-    },
-    /// A value that somebody else had stored meanwhile.
-    Found {
+    /// A value that was good at some moment after `step` began.
+    Value {
         hit: Hit<V>,
         step: u64,
     },
@@ -54,12 +48,7 @@ pub(crate) enum Landing<V> {
 impl<V> Clone for Landing<V> {
     fn clone(&self) -> Self {
         match self {
-            Self::Loaded { hit, stored, step } => Self::Loaded {
-                hit: hit.clone(),
-                stored: *stored,
-                step: *step,
-            },
-            Self::Found { hit, step } => Self::Found {
+            Self::Value { hit, step } => Self::Value {
                 hit: hit.clone(),
                 step: *step,
             },
@@ -72,12 +61,12 @@ impl<V> Clone for Landing<V> {
 impl<V> Landing<V> {
     /// The answer for the caller in this seat, if the flight has one for it.
     ///
-    /// A value that was not stored, or was only found, is good for those who came before it was read: to them
-    /// the invalidation that followed was concurrent. Whoever came later must ask again.
+    /// A value is good for those who came before it was read or stored: to them an invalidation that followed was
+    /// concurrent. Whoever came later saw that the store does not have it, perhaps because it is invalidated
+    /// already, and must ask again.
     pub(crate) fn hit(self, seat: &Seat<Self>) -> Option<Hit<V>> {
         match self {
-            Self::Loaded { hit, stored, step } if stored || seat.came_before(step) => Some(hit),
-            Self::Found { hit, step } if seat.came_before(step) => Some(hit),
+            Self::Value { hit, step } if seat.came_before(step) => Some(hit),
             _ => None,
         }
     }
@@ -142,7 +131,7 @@ where
                 Grant::Value { bytes, left } => match self.examine(bytes, left).await {
                     Ok(Seen::Found(found)) if !found.hit.stale => {
                         self.remember(name, ticket.as_ref(), &found);
-                        return Landing::Found {
+                        return Landing::Value {
                             hit: found.hit,
                             step,
                         };
@@ -243,7 +232,7 @@ where
             }
             None => (None, None),
         };
-        let step = progress.step();
+        let mut step = progress.step();
         self.stats.add(Count::Load);
         let context = Load::new();
         let notes = context.notes.clone();
@@ -277,11 +266,12 @@ where
             age: Some(Duration::ZERO),
             stale: false,
         };
-        let mut stored = false;
         if let (Some((token, ticket)), Some(_)) = (lease, &snapshot) {
+            let storing = progress.step();
             match self.store_entry(name, entity, token, &sealed).await {
                 Ok(true) => {
-                    stored = true;
+                    // The lease stood until now, so the value is still good; that of a refused fill may not be.
+                    step = storing;
                     let found = Found {
                         hit: hit.clone(),
                         stamp: envelope::stamp(&sealed.bytes).to_vec(),
@@ -299,7 +289,7 @@ where
         } else if let Some(last_seen) = &self.last_seen {
             last_seen.insert(name.clone(), hit.value.clone());
         }
-        Landing::Loaded { hit, stored, step }
+        Landing::Value { hit, step }
     }
 
     /// Whether the entry was stored and is good now.
@@ -407,4 +397,42 @@ struct Lease<'a> {
 pub(crate) struct Sealed {
     pub(crate) meta: Meta,
     pub(crate) bytes: Vec<u8>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::flight::Flights, *};
+
+    /// Between a fill on the server and the word of it an invalidation may be over, in another process. Whoever comes
+    /// then has found nothing in the store and meets the flight that is about to land.
+    #[tokio::test]
+    async fn who_comes_while_a_value_is_being_stored_does_not_get_it() {
+        let flights = Flights::<Landing<u32>>::new();
+        let name: Arc<str> = "k".into();
+        let mut pilot = None;
+        let mut board = || flights.board(&name, |started| pilot = Some(started));
+        let first = board();
+        let before_the_load = board();
+        let progress = pilot.as_ref().expect("it started").progress.clone();
+        let loading = progress.step();
+        let board = || flights.board(&name, |_| panic!("it is under way"));
+        let while_it_loads = board();
+        let storing = progress.step();
+        let while_it_stores = board();
+        let value = |step| Landing::Value {
+            hit: Hit {
+                value: Some(Arc::new(1)),
+                source: Source::Loaded,
+                age: None,
+                stale: false,
+            },
+            step,
+        };
+        let gets = |step, seat| value(step).hit(seat).is_some();
+        assert!(gets(storing, &first) && gets(storing, &before_the_load));
+        assert!(gets(storing, &while_it_loads) && !gets(storing, &while_it_stores));
+        // Refused, it is good for those only who came before the row was read.
+        assert!(gets(loading, &first) && gets(loading, &before_the_load));
+        assert!(!gets(loading, &while_it_loads) && !gets(loading, &while_it_stores));
+    }
 }

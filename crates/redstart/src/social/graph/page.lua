@@ -3,6 +3,18 @@
 -- ARGV[1] when and ARGV[2] who the last page ended with, '' for the first page  ARGV[3] how many
 -- Returns {account, when, 1 if the other set has it} of each
 local n, from = tonumber(ARGV[3]), 0
+
+-- Lua's `<` goes by the server's locale; sorted sets go by bytes.
+local function smaller(a, b)
+  for i = 1, math.min(#a, #b) do
+    local x, y = string.byte(a, i), string.byte(b, i)
+    if x ~= y then
+      return x < y
+    end
+  end
+  return #a < #b
+end
+
 if ARGV[1] ~= '' then
   local rank = redis.call('ZREVRANK', KEYS[1], ARGV[2])
   if rank and tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2])) == tonumber(ARGV[1]) then
@@ -12,7 +24,7 @@ if ARGV[1] ~= '' then
     from = redis.call('ZCOUNT', KEYS[1], '(' .. ARGV[1], '+inf')
     while true do
       local next_one = redis.call('ZREVRANGE', KEYS[1], from, from, 'WITHSCORES')
-      if #next_one == 0 or tonumber(next_one[2]) < tonumber(ARGV[1]) or next_one[1] < ARGV[2] then
+      if #next_one == 0 or tonumber(next_one[2]) < tonumber(ARGV[1]) or smaller(next_one[1], ARGV[2]) then
         break
       end
       from = from + 1

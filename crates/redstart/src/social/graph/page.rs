@@ -1,0 +1,194 @@
+//! Lists of accounts, page by page.
+
+use super::{Graph, Side, check_account};
+use crate::{
+    error::{Error, Result},
+    observe,
+    script::{Call, Script},
+};
+
+static PAGE: Script = Script::new("graph.page", include_str!("page.lua"));
+
+/// One account of a page.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Edge {
+    /// The account.
+    pub account: String,
+    /// Since when, by the server's clock, in microseconds since the epoch.
+    pub since_micros: u64,
+}
+
+/// Where a page ended. Text, so that a web service can hand it out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cursor(String);
+
+impl Cursor {
+    /// The cursor as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// A cursor from its text. Whether it makes sense is seen when it is used.
+    pub fn from_text(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    fn after(edge: &Edge) -> Self {
+        Self(format!("{}:{}", edge.since_micros, edge.account))
+    }
+
+    fn split(cursor: Option<&Cursor>) -> Result<(&str, &str)> {
+        let Some(cursor) = cursor else {
+            return Ok(("", ""));
+        };
+        match cursor.0.split_once(':') {
+            Some((since, account)) if since.parse::<u64>().is_ok() && !account.is_empty() => {
+                Ok((since, account))
+            }
+            _ => Err(Error::config("this is no cursor of a page")),
+        }
+    }
+}
+
+/// Some accounts, the newest first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Page {
+    /// The accounts.
+    pub edges: Vec<Edge>,
+    /// Where the next page begins; `None` after the last one.
+    pub next: Option<Cursor>,
+}
+
+impl Graph {
+    /// Accounts that follow one, the newest first.
+    ///
+    /// A page costs the same wherever it is and however many there are. What is followed or unfollowed between two
+    /// pages neither repeats nor hides others.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad account or cursor or a page over [`MAX_PAGE`](Self::MAX_PAGE);
+    /// otherwise those of the [store](Store::query).
+    pub async fn followers(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+        self.page(Side::Followers, account, from, n).await
+    }
+
+    /// Accounts that one follows, the newest first; as [`followers`](Self::followers).
+    ///
+    /// # Errors
+    ///
+    /// As [`followers`](Self::followers).
+    pub async fn following(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+        self.page(Side::Following, account, from, n).await
+    }
+
+    /// Accounts that one blocks, the newest first; as [`followers`](Self::followers).
+    ///
+    /// # Errors
+    ///
+    /// As [`followers`](Self::followers).
+    pub async fn blocked(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+        self.page(Side::Blocks, account, from, n).await
+    }
+
+    async fn page(&self, side: Side, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+        check_account(account)?;
+        check_page(n)?;
+        observe::operation("graph.page", self.namespace(), async {
+            let call = self.page_call(side, None, account, from, n)?;
+            let rows: Vec<(String, f64, u8)> = call.run(&self.store).await?;
+            Ok(to_page(rows, n))
+        })
+        .await
+    }
+
+    pub(super) fn page_call(
+        &self,
+        side: Side,
+        other: Option<Side>,
+        account: &str,
+        from: Option<&Cursor>,
+        n: u32,
+    ) -> Result<Call<'_>> {
+        let (since, last) = Cursor::split(from)?;
+        let mut call = PAGE.on(self.bucket(account)).part(&side.of(account));
+        if let Some(other) = other {
+            call = call.part(&other.of(account));
+        }
+        Ok(call.arg(since).arg(last).arg(n).idempotent())
+    }
+
+    /// Accounts that one follows and that follow back, the newest of one's own follows first.
+    ///
+    /// Reads up to [`MAX_PAGE`](Self::MAX_PAGE) of one's own follows a round trip, until there are `n` or no more.
+    ///
+    /// # Errors
+    ///
+    /// As [`followers`](Self::followers).
+    pub async fn mutuals(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+        check_account(account)?;
+        check_page(n)?;
+        observe::operation("graph.mutuals", self.namespace(), async {
+            let mut edges = Vec::new();
+            let mut from = from.cloned();
+            loop {
+                let call = self.page_call(
+                    Side::Following,
+                    Some(Side::Followers),
+                    account,
+                    from.as_ref(),
+                    Self::MAX_PAGE,
+                )?;
+                let rows: Vec<(String, f64, u8)> = call.run(&self.store).await?;
+                let whole = rows.len() < Self::MAX_PAGE as usize;
+                let count = rows.len();
+                for (at, (account, since, mutual)) in rows.into_iter().enumerate() {
+                    let edge = Edge {
+                        account,
+                        since_micros: since as u64,
+                    };
+                    from = Some(Cursor::after(&edge));
+                    if mutual == 1 {
+                        edges.push(edge);
+                        if edges.len() == n as usize {
+                            let last = whole && at + 1 == count;
+                            return Ok(Page {
+                                edges,
+                                next: from.filter(|_| !last),
+                            });
+                        }
+                    }
+                }
+                if whole {
+                    return Ok(Page { edges, next: None });
+                }
+            }
+        })
+        .await
+    }
+}
+
+fn to_page(rows: Vec<(String, f64, u8)>, n: u32) -> Page {
+    let edges: Vec<Edge> = rows
+        .into_iter()
+        .map(|(account, since, _)| Edge {
+            account,
+            since_micros: since as u64,
+        })
+        .collect();
+    let whole = edges.len() < n as usize;
+    let next = edges.last().filter(|_| !whole).map(Cursor::after);
+    Page { edges, next }
+}
+
+fn check_page(n: u32) -> Result<()> {
+    if (1..=Graph::MAX_PAGE).contains(&n) {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "a page has 1 to {} accounts",
+        Graph::MAX_PAGE
+    )))
+}
