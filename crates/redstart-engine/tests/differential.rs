@@ -17,9 +17,12 @@ use std::{
 
 use bytes::Bytes;
 use redstart_engine::{Blocked, Engine, Outcome, Protocol, Reply, Session};
+use redstart_testkit::Kind;
 
 mod differential {
     mod bitmap;
+    mod dialect;
+    mod generator;
     mod geo;
     mod hash;
     mod hyperloglog;
@@ -28,6 +31,7 @@ mod differential {
     mod pubsub;
     mod random;
     mod scripting;
+    mod sequence;
     mod server;
     mod set;
     mod sorted_set;
@@ -36,34 +40,38 @@ mod differential {
     mod transaction;
 }
 
-/// A redis-server of its own, ended with the value.
+/// A server of its own, ended with the value.
 pub(crate) struct Server {
     process: Child,
     dir: tempfile::TempDir,
+    kind: Kind,
 }
 
 impl Server {
     pub(crate) fn start() -> Server {
+        Server::start_kind(Kind::Redis)
+    }
+
+    pub(crate) fn start_kind(kind: Kind) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let process =
-            Command::new(redstart_testkit::find::server(redstart_testkit::Kind::Redis).unwrap())
-                .args([
-                    "--port",
-                    "0",
-                    "--save",
-                    "",
-                    "--appendonly",
-                    "no",
-                    "--unixsocket",
-                ])
-                .arg(dir.path().join("redis.sock"))
-                .arg("--dir")
-                .arg(dir.path())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("redis-server starts");
-        let server = Server { process, dir };
+        let process = Command::new(redstart_testkit::find::server(kind).unwrap())
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--unixsocket",
+            ])
+            .arg(dir.path().join("redis.sock"))
+            .arg("--dir")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server starts");
+        let server = Server { process, dir, kind };
         let deadline = Instant::now() + Duration::from_secs(20);
         while UnixStream::connect(server.socket()).is_err() {
             assert!(Instant::now() < deadline, "redis-server does not listen");
@@ -113,6 +121,38 @@ impl Wire {
     pub(crate) fn call(&mut self, args: &[Bytes]) -> Reply {
         self.send(args);
         self.read()
+    }
+
+    /// The next reply, if it comes in time.
+    pub(crate) fn read_within(&mut self, patience: Duration) -> Option<Reply> {
+        let late = |error: &std::io::Error| {
+            matches!(
+                error.kind(),
+                std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut
+            )
+        };
+        if self.reader.buffer().is_empty() {
+            self.reader
+                .get_ref()
+                .set_read_timeout(Some(patience))
+                .unwrap();
+            match self.reader.fill_buf() {
+                Err(error) if late(&error) => return None,
+                other => assert!(
+                    !other.unwrap().is_empty(),
+                    "connection closed by the server"
+                ),
+            }
+        }
+        Some(self.read())
+    }
+
+    /// Whether there is something to read.
+    pub(crate) fn pending(&mut self) -> bool {
+        self.reader.get_ref().set_nonblocking(true).unwrap();
+        let there = self.reader.fill_buf().is_ok_and(|data| !data.is_empty());
+        self.reader.get_ref().set_nonblocking(false).unwrap();
+        there
     }
 
     pub(crate) fn read(&mut self) -> Reply {
