@@ -21,6 +21,7 @@ use redstart_testkit::Kind;
 
 mod differential {
     mod bitmap;
+    mod blocking;
     mod dialect;
     mod generator;
     mod geo;

@@ -8,7 +8,6 @@
 //! | Valkey | the text of an error after its code | it says "command" for "Redis command", and more; the code is what programs look at |
 //! | Valkey | how a score is written | it writes the shortest text that means it: 0.1 for 0.10000000000000001 |
 //! | Valkey | encodings of small lists, small sets and strings of medium length | it packs more |
-//! | Valkey | the reference count of small integers | it shares them in fewer places |
 //! | Valkey | GETEX, BITCOUNT, BITPOS and LPOS with bad arguments on a missing key or one of another type | it looks at the arguments first |
 //! | Valkey | SORT of texts that start with a zero byte | to Redis 7.0 they are the number 0 |
 //! | Valkey | XINFO's `inactive` and `active-time` | it has them in addition |
@@ -56,7 +55,6 @@ fn excused(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
             let (ours, theirs) = (number(ours), number(theirs));
             ours.is_some() && ours == theirs
         }
-        (Reply::Int(SHARED), Reply::Int(_)) if name == b"OBJECT" => true,
         (Reply::Array(_), Reply::Error(error)) if name == b"SORT" => {
             error.contains("can't be converted into double")
         }
@@ -87,9 +85,6 @@ const ENCODINGS: &[(&[u8], &[u8])] = &[
     (b"raw", b"embstr"),
     (b"int", b"embstr"),
 ];
-
-/// How often an integer that the whole server shares is said to be referred to.
-const SHARED: i64 = i32::MAX as i64;
 
 const CHECKED_FIRST: &[&[u8]] = &[b"GETEX", b"BITCOUNT", b"BITPOS", b"LPOS"];
 

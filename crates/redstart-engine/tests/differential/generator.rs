@@ -11,6 +11,10 @@ use super::sequence::{Action, Step};
 pub(crate) struct Chance(u64);
 
 impl Chance {
+    pub(crate) fn new(seed: u64) -> Chance {
+        Chance(seed | 1)
+    }
+
     pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -18,7 +22,7 @@ impl Chance {
         ((self.0 >> 11) % bound as u64) as usize
     }
 
-    fn of<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
+    pub(crate) fn of<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
         choices[self.below(choices.len())]
     }
 }
@@ -323,11 +327,9 @@ const FAMILIES: &[(&str, &[&str])] = &[
             "SORT $l ALPHA STORE $l",
             "SORT $k BY *",
             "SORT_RO $l ALPHA",
-            "DBSIZE",
             "EXPIREAT $k $t LT",
             "PEXPIRE $k -1",
             "EXPIRE $k 9223372036854775807",
-            "OBJECT REFCOUNT $k",
             "OBJECT NOSUCH $k",
             "~SCAN 0 MATCH *1 COUNT 1000 TYPE string",
             "SCAN x",
@@ -773,7 +775,7 @@ impl Generator {
             kind,
             in_multi: [false; 4],
             next: VecDeque::new(),
-            chance: Chance(seed | 1),
+            chance: Chance::new(seed),
             counter: 100,
         }
     }
@@ -828,12 +830,16 @@ impl Generator {
     /// - MULTI and WATCH within MULTI: both refuse them, but Valkey then refuses EXEC as well;
     /// - deadlines in the past: both remove the key, but the one says `del` and the other `expired`;
     /// - cursors that are no numbers, and names of clients with zero bytes: Valkey is more strict;
-    /// - the smallest integer as a list's index or count: to Valkey it is out of range, or 0;
+    /// - the smallest integer in LPOS and LREM: to Valkey it is out of range;
+    /// - huge indices of LSET: Valkey cuts them off to 32 bits in a packed list;
+    /// - ENTRIESREAD, which may be more than was ever added: Valkey then counts in another way;
     /// - `+` in XREAD and blocking commands in scripts: Redis 7.0 does not have them.
     fn also_on_valkey(&self, client: usize, template: &str) -> bool {
         let nested = template == "MULTI" || template.starts_with("WATCH");
         let past = template.contains("EXPIRE $k") && !template.contains("TIME");
         let strict = template == "~HSCAN $k $C COUNT 1000" || template == "CLIENT SETNAME $f";
+        let strict =
+            strict || template.starts_with("LSET $k $i") || template.contains("ENTRIESREAD");
         !(nested && self.in_multi[client] || past || strict)
     }
 
@@ -849,7 +855,7 @@ impl Generator {
         if self.kind == Kind::Valkey {
             let replaced = match &args[0][..] {
                 b"XREAD" => Some(("+", "0")),
-                b"LPOS" | b"LREM" | b"LSET" | b"LINDEX" => Some(("-9223372036854775808", "-100")),
+                b"LPOS" | b"LREM" => Some(("-9223372036854775808", "-100")),
                 _ => None,
             };
             for arg in &mut args {

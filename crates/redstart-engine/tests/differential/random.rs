@@ -35,6 +35,15 @@ struct Difference {
 }
 
 impl Difference {
+    /// Which command it is about, so that a shorter sequence is about the same.
+    fn subject(&self) -> (&str, bool) {
+        let name = match self.what.split_once(": ") {
+            Some((place, line)) if place.starts_with("in database") => line.split(' ').next(),
+            _ => self.what.split('"').nth(1),
+        };
+        (name.unwrap_or(&self.what), self.what.ends_with("hears"))
+    }
+
     fn new(what: impl Into<String>, ours: impl Into<String>, theirs: impl Into<String>) -> Self {
         Difference {
             what: what.into(),
@@ -441,9 +450,18 @@ fn replay(server: &Server, protocol: Protocol, steps: &[Step]) -> Option<(usize,
 }
 
 /// Leaves out whatever is not needed for the two to differ.
-fn shrink(server: &Server, protocol: Protocol, mut steps: Vec<Step>) -> Vec<Step> {
+fn shrink(
+    server: &Server,
+    protocol: Protocol,
+    mut steps: Vec<Step>,
+    first: &Difference,
+) -> Vec<Step> {
     let deadline = Instant::now() + Duration::from_secs(120);
-    match replay(server, protocol, &steps) {
+    let replay = |steps: &[Step]| {
+        let found = replay(server, protocol, steps);
+        found.filter(|(_, found)| found.subject() == first.subject())
+    };
+    match replay(&steps) {
         Some((at, _)) => steps.truncate(at + 1),
         None => return steps,
     }
@@ -454,7 +472,7 @@ fn shrink(server: &Server, protocol: Protocol, mut steps: Vec<Step>) -> Vec<Step
         while at < steps.len() && Instant::now() < deadline {
             let mut fewer = steps.clone();
             fewer.drain(at..(at + chunk).min(steps.len()));
-            match replay(server, protocol, &fewer) {
+            match replay(&fewer) {
                 Some((last, _)) => {
                     fewer.truncate(last + 1);
                     steps = fewer;
@@ -475,7 +493,7 @@ fn shrink(server: &Server, protocol: Protocol, mut steps: Vec<Step>) -> Vec<Step
 fn fail(server: &Server, protocol: Protocol, seed: u64, steps: Vec<Step>, first: &Difference) -> ! {
     let Difference { what, ours, theirs } = first;
     println!("{what}\n engine: {ours}\n server: {theirs}\nmaking it shorter …");
-    let short = shrink(server, protocol, steps);
+    let short = shrink(server, protocol, steps, first);
     let again = replay(server, protocol, &short);
     let found = match &again {
         Some((_, found)) => found,
@@ -544,12 +562,7 @@ fn fuzz(kind: Kind, seed: u64) {
                     drop(run);
                     fail(&server, protocol, seed, steps, &difference);
                 }
-                let name = difference
-                    .what
-                    .split('"')
-                    .nth(1)
-                    .unwrap_or(&difference.what);
-                let heard = difference.what.ends_with("hears");
+                let (name, heard) = difference.subject();
                 if seen.insert((name.to_owned(), heard)) {
                     let Difference { what, ours, theirs } = difference;
                     println!("{what}\n engine: {ours}\n server: {theirs}");
