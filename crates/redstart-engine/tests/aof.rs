@@ -530,7 +530,7 @@ fn child_that_writes_until_it_is_killed() {
 
 #[test]
 fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
-    let rounds = redstart_testkit::scale(4, "REDSTART_KILLS");
+    let rounds = redstart_testkit::scale(4, "kills");
     let dir = tempfile::tempdir().unwrap();
     let mut acked = BTreeSet::new();
     for round in 0..rounds {

@@ -533,7 +533,7 @@ fn garbage_harms_nobody() {
 
 #[test]
 fn many_connections_are_held_at_once() {
-    let count = redstart_testkit::scale(1_000, "REDSTART_CONNECTIONS");
+    let count = redstart_testkit::scale(1_000, "connections");
     let server = Running::start(Engine::new());
     let mut clients: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
     for client in &mut clients {

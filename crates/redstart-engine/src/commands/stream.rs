@@ -780,7 +780,11 @@ fn resolve(
                 .into(),
         ),
         (id, None) => Ok(From::After(id_arg(id, 0)?)),
-        (id, Some(_)) => Ok(From::Old(id_arg(id, 0)?)),
+        // To Redis `>` is the largest id, and so the largest id is `>`.
+        (id, Some(_)) => Ok(match id_arg(id, 0)? {
+            Id::MAX => From::New,
+            id => From::Old(id),
+        }),
     }
 }
 

@@ -145,9 +145,24 @@ impl<'a> Run<'a> {
             }
             (ours, theirs) => dialect::alike(self.kind, args, unordered, ours, theirs),
         };
-        match alike {
-            true => Ok(()),
-            false => Err(Difference::new(
+        match (alike, ours, theirs) {
+            (true, ..) => Ok(()),
+            // Only what differs of a long transaction.
+            (false, Reply::Array(ours), Reply::Array(theirs))
+                if ours.len() == queued.len() && theirs.len() == queued.len() =>
+            {
+                let mut items = ours.iter().zip(&theirs).zip(queued);
+                let first = items.find(|((ours, theirs), (args, unordered))| {
+                    !dialect::alike(self.kind, args, *unordered, ours, theirs)
+                });
+                let ((ours, theirs), (args, _)) = first.expect("one differs");
+                Err(Difference::new(
+                    format!("{what} of {args:?}"),
+                    format!("{ours:?}"),
+                    format!("{theirs:?}"),
+                ))
+            }
+            (false, ours, theirs) => Err(Difference::new(
                 what,
                 format!("{ours:?}"),
                 format!("{theirs:?}"),
@@ -494,6 +509,7 @@ fn fail(server: &Server, protocol: Protocol, seed: u64, steps: Vec<Step>, first:
     let Difference { what, ours, theirs } = first;
     println!("{what}\n engine: {ours}\n server: {theirs}\nmaking it shorter …");
     let short = shrink(server, protocol, steps, first);
+    println!("{} steps are left", short.len());
     let again = replay(server, protocol, &short);
     let found = match &again {
         Some((_, found)) => found,
