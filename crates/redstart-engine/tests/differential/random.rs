@@ -35,13 +35,24 @@ struct Difference {
 }
 
 impl Difference {
-    /// Which command it is about, so that a shorter sequence is about the same.
-    fn subject(&self) -> (&str, bool) {
+    /// Which command it is about, and what kinds of replies, so that a shorter sequence is about the same.
+    fn subject(&self) -> [&str; 4] {
         let name = match self.what.split_once(": ") {
             Some((place, line)) if place.starts_with("in database") => line.split(' ').next(),
             _ => self.what.split('"').nth(1),
         };
-        (name.unwrap_or(&self.what), self.what.ends_with("hears"))
+        let hears = if self.what.ends_with("hears") {
+            "hears"
+        } else {
+            ""
+        };
+        let kind = |reply: &'_ str| reply.find('(').unwrap_or(reply.len());
+        [
+            name.unwrap_or(&self.what),
+            hears,
+            &self.ours[..kind(&self.ours)],
+            &self.theirs[..kind(&self.theirs)],
+        ]
     }
 
     fn new(what: impl Into<String>, ours: impl Into<String>, theirs: impl Into<String>) -> Self {
@@ -107,7 +118,7 @@ impl<'a> Run<'a> {
             waiting: [None, None, None],
             queued: [Vec::new(), Vec::new(), Vec::new()],
             ids,
-            patience: Duration::from_secs(if thorough { 2 } else { 20 }),
+            patience: Duration::from_secs(20),
             thorough,
             steps: 0,
         }
@@ -578,8 +589,7 @@ fn fuzz(kind: Kind, seed: u64) {
                     drop(run);
                     fail(&server, protocol, seed, steps, &difference);
                 }
-                let (name, heard) = difference.subject();
-                if seen.insert((name.to_owned(), heard)) {
+                if seen.insert(difference.subject().map(str::to_owned)) {
                     let Difference { what, ours, theirs } = difference;
                     println!("{what}\n engine: {ours}\n server: {theirs}");
                 }
@@ -630,7 +640,11 @@ fn what_once_differed_answers_alike() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let server = Server::start_kind(kind);
         for case in &cases {
-            let steps = sequence::parse(&std::fs::read_to_string(case).unwrap());
+            let text = std::fs::read_to_string(case).unwrap();
+            if kind == Kind::Valkey && text.lines().any(|line| line == "# only redis") {
+                continue;
+            }
+            let steps = sequence::parse(&text);
             for protocol in PROTOCOLS {
                 if let Some((_, Difference { what, ours, theirs })) =
                     replay(&server, protocol, &steps)

@@ -1,7 +1,8 @@
 //! A recorded sequence of commands, as text: what a failure prints and `regressions/` keeps.
 //!
 //! One step a line: `@2 "LPUSH" "list1" "a"`; a `~` before the command says that the reply has no
-//! order, `@2 gives up` ends a wait. Empty lines and lines with `#` say what it is about.
+//! order, `@2 gives up` ends a wait. Empty lines and lines with `#` say what it is about;
+//! `# only redis` is for what Valkey does in another way.
 
 use std::fmt;
 
