@@ -831,6 +831,7 @@ impl Generator {
     /// - deadlines in the past: both remove the key, but the one says `del` and the other `expired`;
     /// - cursors that are no numbers, and names of clients with zero bytes: Valkey is more strict;
     /// - the smallest integer in LPOS and LREM: to Valkey it is out of range;
+    /// - a negative offset of LIMIT: Valkey takes some for 0;
     /// - huge indices of LSET: Valkey cuts them off to 32 bits in a packed list;
     /// - ENTRIESREAD, which may be more than was ever added: Valkey then counts in another way;
     /// - `+` in XREAD and blocking commands in scripts: Redis 7.0 does not have them.
@@ -858,6 +859,12 @@ impl Generator {
                 b"LPOS" | b"LREM" => Some(("-9223372036854775808", "-100")),
                 _ => None,
             };
+            let limit = args.iter().position(|arg| arg == "LIMIT");
+            if let Some(offset) = limit.and_then(|at| args.get_mut(at + 1))
+                && offset == "-1"
+            {
+                *offset = "0".into();
+            }
             for arg in &mut args {
                 if let Some((other, same)) = replaced
                     && arg == other

@@ -491,6 +491,14 @@ fn shrink(
         Some((at, _)) => steps.truncate(at + 1),
         None => return steps,
     }
+    // Most often the last steps are enough.
+    for last in [20, 100, 500, 2500] {
+        let from = steps.len().saturating_sub(last);
+        if let Some((at, _)) = replay(&steps[from..]) {
+            steps = steps[from..=from + at].to_vec();
+            break;
+        }
+    }
     let mut chunk = steps.len().div_ceil(2);
     loop {
         let mut at = 0;
@@ -527,13 +535,13 @@ fn fail(server: &Server, protocol: Protocol, seed: u64, steps: Vec<Step>, first:
         None => first,
     };
     let Difference { what, ours, theirs } = found;
-    let lines: Vec<String> = short
-        .iter()
-        .rev()
-        .take(200)
-        .rev()
-        .map(Step::to_string)
-        .collect();
+    let mut lines: Vec<String> = short.iter().map(Step::to_string).collect();
+    if lines.len() > 200 {
+        let path = format!("{}/{seed}.txt", env!("CARGO_TARGET_TMPDIR"));
+        std::fs::write(&path, lines.join("\n")).unwrap();
+        lines.drain(..lines.len() - 200);
+        lines.insert(0, format!("# the last ones of {path}"));
+    }
     panic!(
         "{what}\n engine: {ours}\n server: {theirs}\n\
          As a file of tests/differential/regressions/{}:\n\n\
