@@ -511,7 +511,9 @@ fn xsetid(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if max_deleted != Id::ZERO {
         stream.max_deleted_id = max_deleted;
     }
-    cx.changed(&args[1], class::STREAM, "xsetid");
+    // No change to those who watch the key: its entries are the same.
+    cx.notify(class::STREAM, "xsetid", &args[1]);
+    cx.dirty(1);
     Ok(Reply::OK)
 }
 
@@ -1193,7 +1195,6 @@ fn xgroup_delconsumer(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let Some(pending) = group.remove_consumer(&args[4]) else {
         return Ok(Reply::ZERO);
     };
-    cx.modified(key);
     cx.notify(class::STREAM, "xgroup-delconsumer", key);
     cx.dirty(1);
     Ok(pending.into())
