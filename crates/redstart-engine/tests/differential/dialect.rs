@@ -29,6 +29,10 @@ pub(crate) fn alike(
 ) -> bool {
     let normal = |reply: &Reply| {
         let reply = without_times(args, reply.clone());
+        let reply = match kind {
+            Kind::Redis => reply,
+            Kind::Valkey => with_one_text(reply),
+        };
         if unordered { sorted(reply) } else { reply }
     };
     let (ours, theirs) = (normal(ours), normal(theirs));
@@ -60,10 +64,6 @@ fn excused(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
             let pair = (&ours[..], &theirs[..]);
             ENCODINGS.contains(&pair)
         }
-        (Reply::Bulk(ours), Reply::Bulk(theirs)) => {
-            let (ours, theirs) = (number(ours), number(theirs));
-            ours.is_some() && ours == theirs
-        }
         (ours, Reply::Error(_)) if CHECKED_FIRST.contains(&&name[..]) => {
             matches!(ours, Reply::Nil | Reply::Int(0 | -1))
                 || matches!(ours, Reply::Array(items) if items.is_empty())
@@ -75,6 +75,18 @@ fn excused(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
 /// The first word of an error.
 fn code(error: &str) -> &str {
     error.split(' ').next().unwrap_or_default()
+}
+
+/// Scores in one way of writing, before what has no order is sorted.
+fn with_one_text(reply: Reply) -> Reply {
+    match reply {
+        Reply::Bulk(text) => match number(&text) {
+            Some(number) => Reply::Bulk(format!("{number:?}").into()),
+            None => Reply::Bulk(text),
+        },
+        Reply::Array(items) => Reply::Array(items.into_iter().map(with_one_text).collect()),
+        other => other,
+    }
 }
 
 /// What only a score looks like: a fraction, or an integer beyond those of which a double has all.
