@@ -521,7 +521,7 @@ const FAMILIES: &[(&str, &[&str])] = &[
             "ZUNIONSTORE $k 2 $k $k WEIGHTS $s $s",
             "ZINTERSTORE $k 2 $k $k WEIGHTS $s $s AGGREGATE SUM",
             "ZRANGESTORE $k $k $b $b BYSCORE REV LIMIT $n $n",
-            "ZRANGESTORE $k $k $x $x BYLEX",
+            "ZRANGESTORE $k $z $x $x BYLEX",
             "ZREVRANGEBYSCORE $k $b $b WITHSCORES LIMIT $n $i",
             "ZMPOP 1 $k MAX",
             "BZPOPMIN $k $k $k 0",
