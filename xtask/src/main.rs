@@ -39,12 +39,15 @@ enum Task {
     Soak(soak::Options),
     /// Send random commands to the embedded engine and to real servers, and compare
     Fuzz {
-        /// How many commands
+        /// How many commands, to each server; with --parser how many inputs
         #[arg(long, default_value_t = 1_000_000)]
         commands: u64,
         /// Which sequence; the same seed gives the same commands
         #[arg(long)]
         seed: Option<u64>,
+        /// Give the parser of requests random input instead
+        #[arg(long)]
+        parser: bool,
     },
     /// Run the side-by-side benchmarks
     Bench {
@@ -71,11 +74,21 @@ fn run(task: Task) -> Result<bool> {
         Task::Servers => servers::ensure().map(|()| true),
         Task::Test(options) => test::run(&options),
         Task::Soak(options) => soak::run(&options),
-        Task::Fuzz { commands, seed } => {
-            servers::ensure()?;
-            let mut command = cargo(&["test", "-p", "redstart-engine", "--test", "differential"]);
-            command.args(["--", "random_sequences", "--nocapture"]);
-            command.env("REDSTART_FUZZ_COMMANDS", commands.to_string());
+        Task::Fuzz {
+            commands,
+            seed,
+            parser,
+        } => {
+            let mut command = cargo(&["test", "-p", "redstart-engine"]);
+            if parser {
+                command.args(["--lib", "--", "fuzz_parser", "--nocapture"]);
+                command.env("REDSTART_SCALE_PARSER", commands.to_string());
+            } else {
+                servers::ensure()?;
+                command.args(["--test", "differential"]);
+                command.args(["--", "fresh_sequences", "--nocapture"]);
+                command.env("REDSTART_FUZZ_COMMANDS", commands.to_string());
+            }
             if let Some(seed) = seed {
                 command.env("REDSTART_FUZZ_SEED", seed.to_string());
             }

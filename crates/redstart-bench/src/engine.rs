@@ -1,9 +1,14 @@
 //! The embedded engine against a redis-server on loopback.
 
+use anyhow::Context as _;
 use redstart::{Store, key::Keys, script::Script};
+use redstart_engine::{
+    Engine,
+    server::{Server as Listener, ServerConfig},
+};
 use redstart_testkit::{Kind, Server};
 
-use crate::measure::Bench;
+use crate::measure::{Bench, median};
 
 /// The token bucket that most people write by hand: two numbers in a hash, a TTL.
 static BUCKET: Script = Script::new(
@@ -28,6 +33,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let remote = Store::connect(&server.url()).await?;
     let memory = Store::connect("memory://").await?;
     single_caller(bench, &memory, &remote).await?;
+    listener(bench, &server.url()).await?;
     ranks(bench, &memory).await?;
     bytes_per_key(bench, &remote).await
 }
@@ -84,6 +90,72 @@ async fn single_caller(bench: &mut Bench, memory: &Store, remote: &Store) -> any
         )
         .await?;
     Ok(())
+}
+
+/// redis-benchmark against both listeners: 50 clients, 16 commands a pipeline.
+async fn listener(bench: &mut Bench, remote: &str) -> anyhow::Result<()> {
+    // A runtime of its own, so that nothing else runs on its threads.
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let config = ServerConfig::new().listen("127.0.0.1:0".parse()?);
+    let bind = runtime.spawn(Listener::bind(Engine::new(), config));
+    let listener = bind.await??;
+    let ours = listener.local_addr().context("it listens")?.port();
+    let running = runtime.spawn(listener.run(std::future::pending()));
+    let theirs: u16 = remote
+        .rsplit(':')
+        .next()
+        .unwrap_or_default()
+        .trim_end_matches('/')
+        .parse()?;
+    for name in ["SET", "GET"] {
+        let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+        for round in 0..4 {
+            // They take turns in who is first; the first round does not count.
+            let (our_rate, their_rate) = if round % 2 == 0 {
+                let our_rate = redis_benchmark(ours, name).await?;
+                (our_rate, redis_benchmark(theirs, name).await?)
+            } else {
+                let their_rate = redis_benchmark(theirs, name).await?;
+                (redis_benchmark(ours, name).await?, their_rate)
+            };
+            if round > 0 {
+                our_rates.push(our_rate);
+                their_rates.push(their_rate);
+            }
+        }
+        bench.row(
+            &format!("{name} over TCP, 50 clients, pipeline 16"),
+            "redis-server",
+            median(our_rates),
+            median(their_rates),
+            0.8,
+        );
+    }
+    running.abort();
+    runtime.shutdown_background();
+    Ok(())
+}
+
+/// Commands a second, as redis-benchmark says.
+async fn redis_benchmark(port: u16, name: &str) -> anyhow::Result<f64> {
+    let output = tokio::process::Command::new("redis-benchmark")
+        .args(["-h", "127.0.0.1", "-p", &port.to_string()])
+        .args(["-c", "50", "-P", "16", "-n", "1000000", "-r", "100000"])
+        .args(["-t", &name.to_lowercase(), "--csv"])
+        .output()
+        .await
+        .context("redis-benchmark comes with redis-tools")?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // "test","rps",…, then "SET","123456.78",…
+    let rate = text.lines().find_map(|line| {
+        let mut fields = line.split(',').map(|field| field.trim_matches('"'));
+        (fields.next()? == name).then(|| fields.next())?
+    });
+    let rate = rate.with_context(|| format!("redis-benchmark says: {text}"))?;
+    Ok(rate.parse()?)
 }
 
 /// Rank in a large set against rank in a small one: logarithmic, not linear.

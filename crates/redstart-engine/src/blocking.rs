@@ -19,7 +19,8 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::Stop,
-    number::{parse_double, parse_int},
+    long_double::LongDouble,
+    number::parse_int,
     reply::{Protocol, Reply},
     types::blob::Blob,
 };
@@ -97,14 +98,9 @@ impl Blocking {
 /// A timeout argument in seconds, as the deadline that it means; `None` for 0, which is for ever.
 pub(crate) fn timeout_arg(cx: &Ctx<'_>, text: &[u8]) -> Result<Option<i64>, Stop> {
     let seconds =
-        parse_double(text).ok_or(Stop::from("ERR timeout is not a float or out of range"))?;
-    let millis = (seconds * 1000.0).ceil();
-    // Redis converts without a check, and on x86 what is too large becomes the smallest integer.
-    let millis = if millis >= i64::MAX as f64 {
-        i64::MIN
-    } else {
-        millis as i64
-    };
+        LongDouble::parse(text).ok_or(Stop::from("ERR timeout is not a float or out of range"))?;
+    // Redis converts without a check.
+    let millis = seconds.thousands();
     deadline(cx, millis)
 }
 

@@ -285,12 +285,7 @@ impl Engine {
 
     /// Does what is due by now; needed where no commands come.
     pub(crate) fn tick(&self) {
-        let now = self.inner.clock.now_micros();
-        // Whoever holds the lock does it, too.
-        if let Some(mut state) = self.inner.state.try_lock() {
-            dispatch::tick(&mut state, now);
-            dispatch::finish(&mut state, now);
-        }
+        self.inner.tick();
     }
 
     /// The clock's unix time in microseconds.

@@ -56,6 +56,32 @@ impl LongDouble {
         (!value.infinite).then_some(value)
     }
 
+    /// A thousand times this, rounded up, as x86 converts it: what is out of range becomes the
+    /// smallest integer.
+    pub(crate) fn thousands(self) -> i64 {
+        if self.infinite {
+            return i64::MIN;
+        }
+        let value = u128::from(self.mantissa) * 1000;
+        let magnitude = match self.exponent {
+            0.. if value == 0 => 0,
+            0..50 => value << self.exponent,
+            50.. => return i64::MIN,
+            // Less than one.
+            ..=-90 => u128::from(!self.negative && value > 0),
+            shift => {
+                let whole = value >> -shift;
+                let part = value & ((1u128 << -shift) - 1);
+                whole + u128::from(!self.negative && part > 0)
+            }
+        };
+        match i64::try_from(magnitude) {
+            Ok(magnitude) if self.negative => -magnitude,
+            Ok(magnitude) => magnitude,
+            Err(_) => i64::MIN,
+        }
+    }
+
     pub(crate) fn is_infinite(self) -> bool {
         self.infinite
     }

@@ -444,6 +444,114 @@ mod tests {
         }
     }
 
+    /// What was parsed before the end or the first error, and whether there was one.
+    fn parse_all(pieces: &[&[u8]]) -> (Vec<Vec<Bytes>>, bool) {
+        let mut parser = Parser::default();
+        let (mut commands, mut fed) = (Vec::new(), 0);
+        for piece in pieces {
+            parser.buffer().extend_from_slice(piece);
+            fed += piece.len();
+            loop {
+                match parser.next(LIMITS) {
+                    Ok(Some(command)) => commands.push(command),
+                    Ok(None) => break,
+                    Err(_) => return (commands, true),
+                }
+            }
+            assert!(parser.len() <= fed, "more waits than was sent");
+            assert!(
+                parser.wanted() <= LIMITS.bulk + 2,
+                "more is awaited than allowed"
+            );
+        }
+        (commands, false)
+    }
+
+    /// The fuzz target of the parser: valid requests with random changes. Whatever comes, it neither
+    /// panics nor waits for more than is allowed, and it does not matter how the bytes are cut.
+    /// `cargo xtask fuzz --parser` gives it more rounds and a seed.
+    #[test]
+    fn fuzz_parser() {
+        use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+
+        const WORDS: &[&[u8]] = &[
+            b"*",
+            b"$",
+            b"\r\n",
+            b"\n",
+            b"\r",
+            b"-1",
+            b"0",
+            b"1",
+            b"1000",
+            b"1001",
+            b"1048577",
+            b"9223372036854775807",
+            b"-9223372036854775808",
+            b"99999999999999999999",
+            b"\"",
+            b"'",
+            b"\\x",
+            b"\0",
+            b" ",
+            b"+",
+            b"*1\r\n$4\r\nPING\r\n",
+            b"PING\r\n",
+            b"*0\r\n",
+            b"$-1\r\n",
+        ];
+        let seed = match std::env::var("REDSTART_FUZZ_SEED") {
+            Ok(seed) => seed.parse().expect("a number"),
+            Err(_) => rand::random(),
+        };
+        let rounds = redstart_testkit::scale(20_000, "parser");
+        println!("{rounds} rounds of REDSTART_FUZZ_SEED={seed}");
+        let mut random = StdRng::seed_from_u64(seed);
+        let (mut parsed, mut refused) = (0u64, 0u64);
+        for round in 0..rounds {
+            let mut input = Vec::new();
+            for _ in 0..random.random_range(1..5) {
+                let args: Vec<Bytes> = (0..random.random_range(1..5))
+                    .map(|_| vec![random.random::<u8>(); random.random_range(0..40)].into())
+                    .collect();
+                encode_command(&args, &mut input);
+            }
+            for _ in 0..random.random_range(0..6) {
+                let at = random.random_range(0..=input.len());
+                let end = (at + random.random_range(0..8)).min(input.len());
+                match random.random_range(0..4) {
+                    0 => drop(input.drain(at..end)),
+                    1 => {
+                        let copy = input[at..end].to_vec();
+                        input.splice(at..at, copy);
+                    }
+                    2 if at < input.len() => input[at] = random.random(),
+                    _ => {
+                        let word = WORDS.choose(&mut random).expect("there are words");
+                        input.splice(at..at, word.iter().copied());
+                    }
+                }
+            }
+            let whole = parse_all(&[&input]);
+            let mut pieces = Vec::new();
+            let mut rest = &input[..];
+            while !rest.is_empty() {
+                let (piece, after) = rest.split_at(random.random_range(1..=rest.len().min(30)));
+                pieces.push(piece);
+                rest = after;
+            }
+            let cut = parse_all(&pieces);
+            assert_eq!(whole, cut, "round {round}: {}", input.escape_ascii());
+            parsed += whole.0.len() as u64;
+            refused += u64::from(whole.1);
+        }
+        println!("{parsed} commands parsed, {refused} inputs refused");
+        assert!(
+            parsed > rounds / 4 && refused > rounds / 100,
+            "{parsed} {refused}"
+        );
+    }
+
     proptest! {
         #[test]
         fn commands_are_the_same_however_they_are_cut(

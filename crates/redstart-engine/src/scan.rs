@@ -52,8 +52,14 @@ impl Options {
     }
 }
 
-/// The cursor argument, read as C's `strtoul` does: a sign is accepted, and wraps.
+/// The cursor argument, read as C's `strtoul` does: it ends at a zero byte, nothing is 0, a sign is
+/// accepted, and wraps.
 pub(crate) fn cursor_arg(text: &[u8]) -> Result<u64, Stop> {
+    let end = memchr::memchr(0, text).unwrap_or(text.len());
+    let text = &text[..end];
+    if text.is_empty() {
+        return Ok(0);
+    }
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         [b'+', rest @ ..] => (false, rest),

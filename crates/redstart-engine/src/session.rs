@@ -3,7 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -19,6 +19,7 @@ use crate::{
     dispatch::{self, Done},
     engine::{Inner, State},
     error::Stop,
+    notify::class,
     reply::{Protocol, Reply},
     resp, script,
 };
@@ -67,6 +68,22 @@ impl Inner {
                 return None;
             }
         }
+    }
+
+    /// Does what is due by now; needed where no commands come.
+    pub(crate) fn tick(&self) {
+        let now = self.clock.now_micros();
+        // Whoever holds the lock does it, too.
+        if let Some(mut state) = self.state.try_lock() {
+            dispatch::tick(&mut state, now);
+            dispatch::finish(&mut state, now);
+        }
+    }
+
+    /// Whether somebody is to be told of keys that expire while no command comes.
+    fn tells_of_expiry(&self) -> bool {
+        let told = |state: &State| state.config.notify & class::EXPIRED != 0;
+        self.clock.is_live() && self.state.try_lock().is_none_or(|state| told(&state))
     }
 
     /// Answers a command while a script holds the state.
@@ -449,6 +466,8 @@ impl Session {
     pub fn pushes(&mut self) -> PushReceiver {
         PushReceiver {
             inbox: self.client.take_inbox(),
+            inner: Arc::downgrade(&self.inner),
+            sleep: None,
         }
     }
 
@@ -564,7 +583,13 @@ impl std::fmt::Debug for Blocked {
 /// The out-of-band replies of one session.
 pub struct PushReceiver {
     inbox: Inbox,
+    inner: Weak<Inner>,
+    /// Until keys that expired are looked for again.
+    sleep: Option<Pin<Box<Sleep>>>,
 }
+
+/// How often keys that expired are looked for while nothing else happens.
+const SWEEP: Duration = Duration::from_millis(100);
 
 impl PushReceiver {
     /// The next push; `None` when the session is gone.
@@ -573,7 +598,7 @@ impl PushReceiver {
     ///
     /// Dropping the future loses nothing.
     pub async fn recv(&mut self) -> Option<Reply> {
-        self.inbox.recv().await.map(|pushed| pushed.reply)
+        std::future::poll_fn(|cx| self.poll_recv(cx)).await
     }
 
     /// The next push if there is one.
@@ -583,9 +608,23 @@ impl PushReceiver {
 
     /// As [`PushReceiver::recv`], to be called from a `poll` function.
     pub fn poll_recv(&mut self, cx: &mut Context<'_>) -> Poll<Option<Reply>> {
-        self.inbox
-            .poll_recv(cx)
-            .map(|pushed| pushed.map(|pushed| pushed.reply))
+        loop {
+            if let Poll::Ready(pushed) = self.inbox.poll_recv(cx) {
+                return Poll::Ready(pushed.map(|pushed| pushed.reply));
+            }
+            // No command may ever come that would notice that a key has expired.
+            let Some(inner) = self.inner.upgrade().filter(|inner| inner.tells_of_expiry()) else {
+                return Poll::Pending;
+            };
+            let sleep = self
+                .sleep
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep(SWEEP)));
+            if sleep.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.sleep = None;
+            inner.tick();
+        }
     }
 }
 

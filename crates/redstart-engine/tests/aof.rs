@@ -5,7 +5,7 @@
 use std::{
     collections::BTreeSet,
     fs,
-    io::{BufRead, BufReader, Read, Write},
+    io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -15,6 +15,11 @@ use std::{
 use bytes::Bytes;
 use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
 use redstart_testkit::Kind;
+
+#[path = "differential/wire.rs"]
+mod wire;
+
+use wire::Wire;
 
 /// Where a real server is, as `cargo xtask servers` put it there.
 fn program(kind: Kind) -> PathBuf {
@@ -45,45 +50,9 @@ impl Client for Session {
     }
 }
 
-struct Wire(BufReader<UnixStream>);
-
-impl Wire {
-    fn read(&mut self) -> Reply {
-        let mut line = Vec::new();
-        self.0.read_until(b'\n', &mut line).unwrap();
-        assert!(line.ends_with(b"\r\n"), "the server closed the connection");
-        let rest = String::from_utf8_lossy(&line[1..line.len() - 2]).into_owned();
-        match line[0] {
-            b'+' => Reply::Status(rest.into()),
-            b'-' => Reply::Error(rest),
-            b':' => Reply::Int(rest.parse().unwrap()),
-            b'$' if rest == "-1" => Reply::Nil,
-            b'*' if rest == "-1" => Reply::NilArray,
-            b'$' => {
-                let mut data = vec![0; rest.parse::<usize>().unwrap() + 2];
-                self.0.read_exact(&mut data).unwrap();
-                data.truncate(data.len() - 2);
-                Reply::Bulk(data.into())
-            }
-            b'*' => {
-                let count: usize = rest.parse().unwrap();
-                Reply::Array((0..count).map(|_| self.read()).collect())
-            }
-            other => panic!("{other}"),
-        }
-    }
-}
-
 impl Client for Wire {
     fn ask(&mut self, args: &[Bytes]) -> Reply {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            request.extend_from_slice(arg);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.0.get_mut().write_all(&request).unwrap();
-        self.read()
+        self.call(args)
     }
 }
 
@@ -113,10 +82,7 @@ impl Server {
         let deadline = Instant::now() + Duration::from_secs(30);
         loop {
             if let Ok(stream) = UnixStream::connect(&self.socket) {
-                stream
-                    .set_read_timeout(Some(Duration::from_secs(20)))
-                    .unwrap();
-                let mut wire = Wire(BufReader::new(stream));
+                let mut wire = Wire::new(stream);
                 if wire.line("PING") == Reply::Status("PONG".into()) {
                     return wire;
                 }
@@ -423,7 +389,7 @@ fn what_redis_wrote_is_loaded() {
         assert!(!wire.line(line).is_error(), "{line}");
     }
     let expected = everything(&mut wire);
-    wire.0.get_mut().write_all(b"SHUTDOWN NOSAVE\r\n").unwrap();
+    wire.send(&args("SHUTDOWN NOSAVE"));
     let mut server = server;
     server.process.wait().unwrap();
     let engine = open(dir.path(), Fsync::EverySec);
@@ -513,9 +479,27 @@ fn child_that_writes_until_it_is_killed() {
     for worker in 0..4 {
         let mut session = engine.session();
         workers.push(std::thread::spawn(move || {
+            let script = "redis.call('SET', KEYS[1], ARGV[1]) redis.call('RPUSH', 'all', ARGV[1])";
             for n in 0.. {
-                let line = format!("SET {worker}:{n} {n}");
-                assert_eq!(session.line(&line), Reply::OK);
+                let key = format!("{worker}:{n}");
+                match n % 4 {
+                    0 => {
+                        session.line("MULTI");
+                        session.line(&format!("HSET last {worker} {n}"));
+                        session.line(&format!("SET {key} {n}"));
+                        assert!(!session.line("EXEC").is_error());
+                    }
+                    1 => {
+                        let words = ["EVAL", script, "1", &key, &n.to_string()];
+                        let args = words.map(|word| Bytes::copy_from_slice(word.as_bytes()));
+                        assert!(!session.ask(&args).is_error());
+                    }
+                    _ => assert_eq!(session.line(&format!("SET {key} {n}")), Reply::OK),
+                }
+                // Also while the log is being rewritten, by whichever of them comes first.
+                if n % 23 == 7 {
+                    session.line("BGREWRITEAOF");
+                }
                 // One write a line, so that lines of workers do not mix.
                 std::io::stdout()
                     .write_all(format!("acked {worker}:{n}\n").as_bytes())
@@ -530,7 +514,7 @@ fn child_that_writes_until_it_is_killed() {
 
 #[test]
 fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
-    let rounds = redstart_testkit::scale(4, "REDSTART_KILLS");
+    let rounds = redstart_testkit::scale(4, "kills");
     let dir = tempfile::tempdir().unwrap();
     let mut acked = BTreeSet::new();
     for round in 0..rounds {
@@ -573,4 +557,9 @@ fn no_acknowledged_write_is_lost_when_the_process_is_killed() {
             );
         }
     }
+    // What is left after all the kills is a log like any other.
+    let engine = open(dir.path(), Fsync::Always);
+    let expected = everything(&mut engine.session());
+    drop(engine);
+    servers_agree(dir.path(), &expected);
 }

@@ -127,6 +127,23 @@ fn clients_are_served_in_order_of_arrival() {
     }
 }
 
+/// What a blocking command has taken out; what BLMOVE has moved is still there.
+fn elements(reply: Reply) -> Vec<String> {
+    let text = |reply: Reply| match reply {
+        Reply::Bulk(element) => String::from_utf8(element.to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    match reply {
+        Reply::Array(mut items) => match items.pop() {
+            Some(Reply::Array(elements)) => elements.into_iter().map(text).collect(),
+            Some(element) => vec![text(element)],
+            None => Vec::new(),
+        },
+        Reply::Bulk(_) => Vec::new(),
+        other => panic!("{other:?}"),
+    }
+}
+
 #[test]
 fn random_cancellations_lose_no_element_and_double_none() {
     let engine = Engine::new();
@@ -141,27 +158,29 @@ fn random_cancellations_lose_no_element_and_double_none() {
         seed % bound
     };
     let collect = |reply: Reply, received: &mut HashSet<String>| {
-        let Reply::Array(items) = reply else {
-            panic!("{reply:?}")
-        };
-        let Some(Reply::Bulk(element)) = items.get(1) else {
-            panic!("{items:?}")
-        };
-        let element = String::from_utf8(element.to_vec()).unwrap();
-        assert!(
-            received.insert(element.clone()),
-            "{element} was handed out twice"
-        );
+        for element in elements(reply) {
+            assert!(
+                received.insert(element.clone()),
+                "{element} was handed out twice"
+            );
+        }
     };
+    let wanted = redstart_testkit::scale(20_000, "cancellations");
     let (mut pushed, mut cancelled) = (0, 0);
-    for _ in 0..100_000 {
+    while cancelled < wanted {
         match chance(8) {
             0 => {
                 run(&mut pusher, &format!("RPUSH l{} e{pushed}", chance(3)));
                 pushed += 1;
             }
             1..4 if waiting.len() < 20 => {
-                let command = ["BLPOP l0 l1 0", "BRPOP l1 l2 0", "BLPOP l2 0"][chance(3) as usize];
+                let command = [
+                    "BLPOP l0 l1 0",
+                    "BRPOP l1 l2 0",
+                    "BLPOP l2 0",
+                    "BLMPOP 0 2 l1 l0 RIGHT",
+                    "BLMOVE l0 l2 LEFT RIGHT 0",
+                ][chance(5) as usize];
                 match engine.session().execute(&args(command)) {
                     Outcome::Blocked(blocked) => waiting.push(blocked),
                     Outcome::Reply(reply) => collect(reply, &mut received),
@@ -192,7 +211,50 @@ fn random_cancellations_lose_no_element_and_double_none() {
         }
     }
     assert_eq!(received.len(), pushed, "after {cancelled} cancellations");
-    assert!(cancelled > 10_000);
+}
+
+/// Tasks on several threads are aborted while others push: whatever was pushed is received once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn aborted_tasks_lose_no_element() {
+    let wanted = redstart_testkit::scale(5_000, "cancellations");
+    let engine = Engine::new();
+    let received = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let (mut pushed, mut aborted, mut turn) = (0u64, 0, 0u64);
+    let mut pusher = engine.session();
+    while aborted < wanted {
+        let mut tasks = Vec::new();
+        for _ in 0..16 {
+            let (engine, received) = (engine.clone(), received.clone());
+            tasks.push(tokio::spawn(async move {
+                let reply = engine.session().call(args("BLPOP l0 l1 0")).await;
+                received.lock().unwrap().extend(elements(reply));
+            }));
+        }
+        for task in tasks {
+            turn += 1;
+            if turn.is_multiple_of(3) {
+                let list = turn % 2;
+                run(&mut pusher, &format!("RPUSH l{list} e{pushed}"));
+                pushed += 1;
+            }
+            if turn.is_multiple_of(5) {
+                tokio::task::yield_now().await;
+            }
+            task.abort();
+            if task.await.is_err() {
+                aborted += 1;
+            }
+        }
+    }
+    let mut all = std::mem::take(&mut *received.lock().unwrap());
+    for list in ["l0", "l1"] {
+        while let Reply::Bulk(element) = run(&mut pusher, &format!("LPOP {list}")) {
+            all.push(String::from_utf8(element.to_vec()).unwrap());
+        }
+    }
+    assert_eq!(all.len() as u64, pushed, "after {aborted} were aborted");
+    let distinct: HashSet<String> = all.into_iter().collect();
+    assert_eq!(distinct.len() as u64, pushed, "one was received twice");
 }
 
 #[test]

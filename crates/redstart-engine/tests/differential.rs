@@ -9,7 +9,6 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    io::{BufRead, BufReader, Read, Write},
     os::unix::net::UnixStream,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -17,9 +16,15 @@ use std::{
 
 use bytes::Bytes;
 use redstart_engine::{Blocked, Engine, Outcome, Protocol, Reply, Session};
+use redstart_testkit::Kind;
+
+pub(crate) use differential::wire::Wire;
 
 mod differential {
     mod bitmap;
+    mod blocking;
+    mod dialect;
+    mod generator;
     mod geo;
     mod hash;
     mod hyperloglog;
@@ -28,42 +33,48 @@ mod differential {
     mod pubsub;
     mod random;
     mod scripting;
+    mod sequence;
     mod server;
     mod set;
     mod sorted_set;
     mod stream;
     mod string;
     mod transaction;
+    pub(crate) mod wire;
 }
 
-/// A redis-server of its own, ended with the value.
+/// A server of its own, ended with the value.
 pub(crate) struct Server {
     process: Child,
     dir: tempfile::TempDir,
+    kind: Kind,
 }
 
 impl Server {
     pub(crate) fn start() -> Server {
+        Server::start_kind(Kind::Redis)
+    }
+
+    pub(crate) fn start_kind(kind: Kind) -> Server {
         let dir = tempfile::tempdir().unwrap();
-        let process =
-            Command::new(redstart_testkit::find::server(redstart_testkit::Kind::Redis).unwrap())
-                .args([
-                    "--port",
-                    "0",
-                    "--save",
-                    "",
-                    "--appendonly",
-                    "no",
-                    "--unixsocket",
-                ])
-                .arg(dir.path().join("redis.sock"))
-                .arg("--dir")
-                .arg(dir.path())
-                .stdout(Stdio::null())
-                .stderr(Stdio::null())
-                .spawn()
-                .expect("redis-server starts");
-        let server = Server { process, dir };
+        let process = Command::new(redstart_testkit::find::server(kind).unwrap())
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--unixsocket",
+            ])
+            .arg(dir.path().join("redis.sock"))
+            .arg("--dir")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server starts");
+        let server = Server { process, dir, kind };
         let deadline = Instant::now() + Duration::from_secs(20);
         while UnixStream::connect(server.socket()).is_err() {
             assert!(Instant::now() < deadline, "redis-server does not listen");
@@ -77,13 +88,7 @@ impl Server {
     }
 
     pub(crate) fn connect(&self) -> Wire {
-        let stream = UnixStream::connect(self.socket()).unwrap();
-        stream
-            .set_read_timeout(Some(Duration::from_secs(20)))
-            .unwrap();
-        Wire {
-            reader: BufReader::new(stream),
-        }
+        Wire::new(UnixStream::connect(self.socket()).unwrap())
     }
 }
 
@@ -91,72 +96,6 @@ impl Drop for Server {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-    }
-}
-
-/// A raw connection that reads replies as the engine's own type.
-pub(crate) struct Wire {
-    reader: BufReader<UnixStream>,
-}
-
-impl Wire {
-    pub(crate) fn send(&mut self, args: &[Bytes]) {
-        let mut request = format!("*{}\r\n", args.len()).into_bytes();
-        for arg in args {
-            request.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
-            request.extend_from_slice(arg);
-            request.extend_from_slice(b"\r\n");
-        }
-        self.reader.get_mut().write_all(&request).unwrap();
-    }
-
-    pub(crate) fn call(&mut self, args: &[Bytes]) -> Reply {
-        self.send(args);
-        self.read()
-    }
-
-    pub(crate) fn read(&mut self) -> Reply {
-        let mut line = Vec::new();
-        self.reader.read_until(b'\n', &mut line).unwrap();
-        assert!(line.ends_with(b"\r\n"), "connection closed by the server");
-        line.truncate(line.len() - 2);
-        let rest = String::from_utf8_lossy(&line[1..]).into_owned();
-        let count = || rest.parse::<i64>().unwrap();
-        match line[0] {
-            b'+' => Reply::Status(rest.into()),
-            b'-' => Reply::Error(rest),
-            b':' => Reply::Int(rest.parse().unwrap()),
-            b'$' if count() < 0 => Reply::Nil,
-            b'$' => Reply::Bulk(self.bytes(count() as usize)),
-            b'*' if count() < 0 => Reply::NilArray,
-            b'*' => Reply::Array(self.items(count() as usize)),
-            b'~' => Reply::Set(self.items(count() as usize)),
-            b'>' => Reply::Push(self.items(count() as usize)),
-            b'%' => Reply::Map((0..count()).map(|_| (self.read(), self.read())).collect()),
-            b'_' => Reply::Nil,
-            b'#' => Reply::Bool(rest == "t"),
-            b',' => Reply::Double(rest.parse().unwrap()),
-            b'(' => Reply::BigNumber(rest),
-            b'=' => {
-                let all = self.bytes(count() as usize);
-                Reply::Verbatim {
-                    format: [all[0], all[1], all[2]],
-                    text: all.slice(4..),
-                }
-            }
-            other => panic!("unknown reply type {:?}", other as char),
-        }
-    }
-
-    fn items(&mut self, count: usize) -> Vec<Reply> {
-        (0..count).map(|_| self.read()).collect()
-    }
-
-    fn bytes(&mut self, count: usize) -> Bytes {
-        let mut data = vec![0; count + 2];
-        self.reader.read_exact(&mut data).unwrap();
-        data.truncate(count);
-        data.into()
     }
 }
 

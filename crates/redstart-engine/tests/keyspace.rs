@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use redstart_engine::{Clock, Engine, Reply, Session};
+use redstart_engine::{Clock, Engine, Outcome, Reply, Session};
 
 fn run(session: &mut Session, line: &str) -> Reply {
     let args: Vec<Bytes> = line
@@ -140,6 +140,71 @@ fn expired_keys_go_without_being_asked_for() {
     }
     engine.advance(Duration::from_secs(1));
     assert_eq!(run(&mut session, "DBSIZE"), Reply::Int(1000));
+}
+
+fn expired(key: &str) -> Reply {
+    let words = ["pmessage", "__keyevent*", "__keyevent@0__:expired", key];
+    Reply::Push(words.map(Reply::bulk).into())
+}
+
+#[test]
+fn an_advanced_clock_tells_of_what_expired() {
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let (mut session, mut listener) = (engine.session(), engine.session());
+    let mut pushes = listener.pushes();
+    run(&mut session, "CONFIG SET notify-keyspace-events Ex");
+    run(&mut listener, "PSUBSCRIBE __keyevent*");
+    run(&mut session, "SET k v EX 3600");
+    engine.advance(Duration::from_secs(3600));
+    assert_eq!(pushes.try_recv(), None);
+    engine.advance(Duration::from_millis(1));
+    assert_eq!(pushes.try_recv(), Some(expired("k")));
+}
+
+/// Nobody sends a command after the key was set.
+#[tokio::test]
+async fn a_listener_hears_of_an_expired_key_without_traffic() {
+    let engine = Engine::new();
+    let (mut session, mut listener) = (engine.session(), engine.session());
+    let mut pushes = listener.pushes();
+    run(&mut session, "CONFIG SET notify-keyspace-events Ex");
+    run(&mut listener, "PSUBSCRIBE __keyevent*");
+    run(&mut session, "SET k v PX 50");
+    let heard = tokio::time::timeout(Duration::from_secs(20), pushes.recv());
+    assert_eq!(heard.await.unwrap(), Some(expired("k")));
+}
+
+/// The best of some attempts, because others use this machine, too.
+#[test]
+fn hours_of_virtual_time_pass_in_milliseconds() {
+    let attempt = || {
+        let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+        let (mut session, mut waiting) = (engine.session(), engine.session());
+        let start = std::time::Instant::now();
+        run(&mut session, "SET k v EX 3600");
+        run(&mut session, "XADD s 1-1 a b");
+        run(&mut session, "XGROUP CREATE s g 0");
+        run(&mut session, "XREADGROUP GROUP g me STREAMS s >");
+        let args: Vec<Bytes> = ["BLPOP", "l", "3600"].map(Bytes::from).into();
+        let Outcome::Blocked(mut blocked) = waiting.execute(&args) else {
+            panic!("there is nothing to take");
+        };
+        let claim = "XAUTOCLAIM s g you 3600000 0 JUSTID";
+        let Reply::Array(early) = run(&mut session, claim) else {
+            panic!("a claim has three parts");
+        };
+        assert_eq!(early[1], Reply::Array(Vec::new()));
+        engine.advance(Duration::from_millis(3_600_001));
+        assert_eq!(run(&mut session, "GET k"), Reply::Nil);
+        assert_eq!(blocked.try_take(), Some(Reply::NilArray));
+        let Reply::Array(late) = run(&mut session, claim) else {
+            panic!("a claim has three parts");
+        };
+        assert_eq!(late[1], Reply::Array(vec![Reply::bulk("1-1")]));
+        start.elapsed()
+    };
+    let best = (0..50).map(|_| attempt()).min().unwrap();
+    assert!(best < Duration::from_millis(10), "{best:?}");
 }
 
 #[test]

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    io::{ErrorKind, Read, Write},
+    io::{BufRead as _, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
@@ -531,15 +531,54 @@ fn garbage_harms_nobody() {
     server.is_well();
 }
 
+/// Not a test of its own: the process whose connections the next test counts. A process of its own,
+/// because both ends of so many connections are more than one process may have open.
+#[test]
+fn child_that_listens() {
+    if std::env::var_os("REDSTART_LISTEN_CHILD").is_none() {
+        return;
+    }
+    let server = Running::start(Engine::new());
+    println!("listening on {}", server.addr);
+    // Until the parent closes the pipe, or is gone.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
 #[test]
 fn many_connections_are_held_at_once() {
-    let count = redstart_testkit::scale(1_000, "REDSTART_CONNECTIONS");
-    let server = Running::start(Engine::new());
-    let mut clients: Vec<TcpStream> = (0..count).map(|_| server.connect()).collect();
+    let count = redstart_testkit::scale(1_000, "connections") as usize;
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_listens", "--nocapture"])
+        .env("REDSTART_LISTEN_CHILD", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let addr: SocketAddr = lines
+        .find_map(|line| {
+            Some(
+                line.unwrap()
+                    .split_once("listening on ")?
+                    .1
+                    .parse()
+                    .unwrap(),
+            )
+        })
+        .expect("the child listens");
+    let mut clients: Vec<TcpStream> = (0..count)
+        .map(|_| {
+            let client = TcpStream::connect(addr).unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_secs(60)))
+                .unwrap();
+            client
+        })
+        .collect();
     for client in &mut clients {
         client.write_all(b"INCR n\r\n").unwrap();
     }
-    let mut sum = 0u64;
+    let mut sum = 0;
     for client in &mut clients {
         let mut text = Vec::new();
         let mut byte = [0];
@@ -548,8 +587,10 @@ fn many_connections_are_held_at_once() {
             text.push(byte[0]);
         }
         let number = std::str::from_utf8(&text[1..text.len() - 2]).unwrap();
-        sum += number.parse::<u64>().unwrap();
+        sum += number.parse::<usize>().unwrap();
     }
-    let count = count as u64;
     assert_eq!(sum, count * (count + 1) / 2);
+    drop(clients);
+    drop(child.stdin.take());
+    child.wait().unwrap();
 }

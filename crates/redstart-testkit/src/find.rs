@@ -1,4 +1,4 @@
-//! Where the servers are.
+//! Where the servers and the clients of other languages are.
 //!
 //! Each is looked for in this order: its environment variable, the `PATH`, the cache folder that
 //! `cargo xtask servers` fills, and (Postgres) the folders where Debian puts it.
@@ -78,6 +78,44 @@ pub fn postgres_bin() -> Result<PathBuf> {
         .chain(debian.into_iter().map(|(_, dir)| dir))
         .find(|dir| complete(dir))
         .ok_or_else(|| missing("Postgres"))
+}
+
+/// redis-cli, which comes with redis-server.
+///
+/// # Errors
+///
+/// When there is none; the message names the command that installs it.
+pub fn redis_cli() -> Result<PathBuf> {
+    on_path("redis-cli").ok_or_else(|| missing("redis-cli"))
+}
+
+/// A Python that has redis-py.
+///
+/// # Errors
+///
+/// When there is none; the message names the command that installs it.
+pub fn redis_py() -> Result<PathBuf> {
+    let folder = cache_dir().join("clients/python");
+    let python = folder.join("bin/python");
+    // Written last, when redis-py is complete.
+    let complete = folder.join("redis-py").is_file() && is_program(&python);
+    complete
+        .then_some(python)
+        .ok_or_else(|| missing("redis-py"))
+}
+
+/// Node.js, and the folder of modules that has ioredis.
+///
+/// # Errors
+///
+/// When one is missing; the message names the command that installs it.
+pub fn ioredis() -> Result<(PathBuf, PathBuf)> {
+    let node = on_path("node").ok_or_else(|| missing("Node.js"))?;
+    let modules = cache_dir().join("clients/node/node_modules");
+    let complete = modules.join("ioredis/package.json").is_file();
+    complete
+        .then_some((node, modules))
+        .ok_or_else(|| missing("ioredis"))
 }
 
 /// The folder into which `cargo xtask servers` puts what the system has no package for.

@@ -511,7 +511,9 @@ fn xsetid(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if max_deleted != Id::ZERO {
         stream.max_deleted_id = max_deleted;
     }
-    cx.changed(&args[1], class::STREAM, "xsetid");
+    // No change to those who watch the key: its entries are the same.
+    cx.notify(class::STREAM, "xsetid", &args[1]);
+    cx.dirty(1);
     Ok(Reply::OK)
 }
 
@@ -780,7 +782,11 @@ fn resolve(
                 .into(),
         ),
         (id, None) => Ok(From::After(id_arg(id, 0)?)),
-        (id, Some(_)) => Ok(From::Old(id_arg(id, 0)?)),
+        // To Redis `>` is the largest id, and so the largest id is `>`.
+        (id, Some(_)) => Ok(match id_arg(id, 0)? {
+            Id::MAX => From::New,
+            id => From::Old(id),
+        }),
     }
 }
 
@@ -1189,7 +1195,6 @@ fn xgroup_delconsumer(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let Some(pending) = group.remove_consumer(&args[4]) else {
         return Ok(Reply::ZERO);
     };
-    cx.modified(key);
     cx.notify(class::STREAM, "xgroup-delconsumer", key);
     cx.dirty(1);
     Ok(pending.into())
@@ -1367,11 +1372,9 @@ fn xclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if moved {
         group.last_id = last_id;
     }
-    let (consumer, created) = group.see(&args[3], now);
-    if created {
-        changes += 1;
-        effects.push(create_consumer_effect(key, name, &args[3]));
-    }
+    // Seen, and made, with the first entry that it gets.
+    let mut claimant = None;
+    let mut created = false;
     let mut replies = Vec::new();
     let mut told = false;
     for id in ids {
@@ -1392,13 +1395,21 @@ fn xclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             Some(before) if min_idle > 0 && now - before.time < min_idle => continue,
             Some(before) => before,
             None if force => Pending {
-                consumer,
+                consumer: 0,
                 time,
                 count: 1,
             },
             None => continue,
         };
-        pending.consumer = consumer;
+        pending.consumer = *claimant.get_or_insert_with(|| {
+            let consumer;
+            (consumer, created) = group.see(&args[3], now);
+            if created {
+                changes += 1;
+                effects.push(create_consumer_effect(key, name, &args[3]));
+            }
+            consumer
+        });
         pending.time = time;
         match retries {
             Some(retries) => pending.count = retries,
@@ -1470,13 +1481,11 @@ fn xautoclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let Some(mut group) = stream.groups.remove(name.as_ref()) else {
         return Err(no_group(key, name));
     };
-    let (consumer, created) = group.see(&args[3], now);
     let mut effects = Vec::new();
     let mut changes = 0;
-    if created {
-        changes += 1;
-        effects.push(create_consumer_effect(key, name, &args[3]));
-    }
+    // Seen, and made, with the first entry that it gets.
+    let mut claimant = None;
+    let mut created = false;
     let (mut replies, mut deleted) = (Vec::new(), Vec::new());
     // So many entries are looked at for each one that is asked for.
     let mut attempts = count.saturating_mul(10);
@@ -1505,6 +1514,15 @@ fn xautoclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         if min_idle > 0 && now - before.time < min_idle {
             continue;
         }
+        let consumer = *claimant.get_or_insert_with(|| {
+            let consumer;
+            (consumer, created) = group.see(&args[3], now);
+            if created {
+                changes += 1;
+                effects.push(create_consumer_effect(key, name, &args[3]));
+            }
+            consumer
+        });
         let pending = Pending {
             consumer,
             time: now,
@@ -1538,6 +1556,9 @@ fn id_reply(id: Id) -> Reply {
 }
 
 fn xinfo_stream(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if cx.get::<Stream>(&args[2])?.is_none() {
+        return Err(NO_SUCH_KEY.into());
+    }
     let full = match &args[3..] {
         [] => None,
         [word] if word.eq_ignore_ascii_case(b"FULL") => Some(10),

@@ -120,13 +120,18 @@ impl Cell {
         }
     }
 
-    /// The cell so many to the east and north; the grid wraps around.
+    /// The cell so many to the east and north; the grid wraps around. A point on the last edge is in
+    /// a cell beyond the grid, and only a move brings it back.
     fn moved(self, east: i32, north: i32) -> Cell {
         let mask = ((1u64 << self.step) - 1) as u32;
+        let moved = |at: u32, by: i32| match by {
+            0 => at,
+            by => at.wrapping_add_signed(by) & mask,
+        };
         Cell {
             step: self.step,
-            x: self.x.wrapping_add_signed(east) & mask,
-            y: self.y.wrapping_add_signed(north) & mask,
+            x: moved(self.x, east),
+            y: moved(self.y, north),
         }
     }
 

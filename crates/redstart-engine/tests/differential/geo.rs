@@ -178,3 +178,19 @@ fn searches_find_the_same_in_the_same_order() {
         pair.line(&format!("GEODIST g m{at} m{}", at + 300));
     }
 }
+
+/// 2^52 as a score decodes to the northern edge, whose cell lies beyond the grid.
+#[test]
+fn a_member_on_the_last_edge_finds_itself() {
+    compare(
+        r#"
+        ZADD edge 4503599627370496 north 4503599627370495 corner 0 origin 13510798882111488 both
+        GEOSEARCH edge FROMMEMBER north BYBOX 4000 900 mi DESC WITHHASH
+        GEOSEARCH edge FROMMEMBER north BYRADIUS 3000 km ASC WITHHASH
+        GEOSEARCH edge FROMMEMBER both BYRADIUS 3000 km ASC WITHHASH
+        GEOSEARCH edge FROMMEMBER origin BYRADIUS 9000 km ASC WITHHASH
+        GEOSEARCH edge FROMMEMBER corner BYRADIUS 10 m ASC WITHHASH
+        GEOSEARCH edge FROMLONLAT 180 85 BYRADIUS 10000 km ASC WITHHASH
+        "#,
+    );
+}

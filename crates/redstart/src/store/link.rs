@@ -15,7 +15,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use redis::{
     Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisResult, ServerErrorKind, Value,
-    aio::{ConnectionLike as _, MultiplexedConnection},
+    aio::MultiplexedConnection,
 };
 use tokio::{sync::Mutex, time::Instant};
 
@@ -57,11 +57,9 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The connection's own futures are boxed by this trait: they are large, and every future around them
-    /// would be as large and be copied as often.
     async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
         match *self {
-            Self::One(cmd) => match connection.req_packed_command(cmd).await? {
+            Self::One(cmd) => match connection.send_packed_command(cmd).await? {
                 Value::ServerError(error) => Err(error.into()),
                 value => Ok(value),
             },
@@ -70,7 +68,7 @@ impl<'a> Request<'a> {
                 offset,
                 count,
             } => connection
-                .req_packed_commands(pipeline, offset, count)
+                .send_packed_commands(pipeline, offset, count)
                 .await
                 .map(Value::Array),
         }

@@ -1,0 +1,224 @@
+//! What may differ although nothing is wrong, and nothing else: each normaliser is one row here.
+//!
+//! | applies to | what is made equal | why |
+//! |---|---|---|
+//! | both | members of what has no order | sets and hashes have none; such commands are marked `~` |
+//! | both | idle times and delivery times of streams | they count milliseconds of two clocks |
+//! | both | messages that one PUBLISH sends to several patterns | the servers keep patterns in a hash table |
+//! | Valkey | the text of an error after its code | it says "command" for "Redis command", and more; the code is what programs look at |
+//! | Valkey | how a score is written | it writes the shortest text that means it: 0.1 for 0.10000000000000001 |
+//! | Valkey | encodings of small lists, small sets and strings of medium length | it packs more |
+//! | Valkey | GETEX, BITCOUNT, BITPOS and LPOS with bad arguments on a missing key or one of another type | it looks at the arguments first |
+//! | both | SORT by number that only the server refuses | it looks at C's `errno`, which an earlier command may have set; and to Redis 7.0 a text with a zero byte first is the number 0 |
+//! | Valkey | XINFO's `inactive` and `active-time` | it has them in addition |
+//! | both | `expired` notifications | a deadline in the past is noticed by a background cycle, at any time |
+
+use bytes::Bytes;
+use redstart_engine::Reply;
+use redstart_testkit::Kind;
+
+use crate::{same, sorted};
+
+/// Whether both sides say the same to a command.
+pub(crate) fn alike(
+    kind: Kind,
+    args: &[Bytes],
+    unordered: bool,
+    ours: &Reply,
+    theirs: &Reply,
+) -> bool {
+    let normal = |reply: &Reply| {
+        let reply = without_times(args, reply.clone());
+        let reply = match kind {
+            Kind::Redis => reply,
+            Kind::Valkey => with_one_text(reply),
+        };
+        if unordered { sorted(reply) } else { reply }
+    };
+    let (ours, theirs) = (normal(ours), normal(theirs));
+    same(&ours, &theirs)
+        || is_stale_error(args, &ours, &theirs)
+        || kind == Kind::Valkey && excused(args, &ours, &theirs)
+}
+
+/// SORT looks at C's `errno`, which an earlier command may have set.
+fn is_stale_error(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
+    is(args, 0, "sort")
+        && matches!(ours, Reply::Array(_))
+        && matches!(theirs, Reply::Error(error) if error.contains("can't be converted into double"))
+}
+
+/// The rows of the table that are Valkey's.
+fn excused(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
+    let name = args[0].to_ascii_uppercase();
+    match (ours, theirs) {
+        (Reply::Error(ours), Reply::Error(theirs)) => {
+            code(ours) == code(theirs)
+                || CHECKED_FIRST.contains(&&name[..]) && code(ours) == "WRONGTYPE"
+        }
+        (Reply::Array(ours), Reply::Array(theirs)) if ours.len() == theirs.len() => ours
+            .iter()
+            .zip(theirs)
+            .all(|(ours, theirs)| same(ours, theirs) || excused(args, ours, theirs)),
+        (Reply::Bulk(ours), Reply::Bulk(theirs)) if name == b"OBJECT" => {
+            let pair = (&ours[..], &theirs[..]);
+            ENCODINGS.contains(&pair)
+        }
+        (ours, Reply::Error(_)) if CHECKED_FIRST.contains(&&name[..]) => {
+            matches!(ours, Reply::Nil | Reply::Int(0 | -1))
+                || matches!(ours, Reply::Array(items) if items.is_empty())
+        }
+        _ => false,
+    }
+}
+
+/// The first word of an error.
+fn code(error: &str) -> &str {
+    error.split(' ').next().unwrap_or_default()
+}
+
+/// Scores in one way of writing, before what has no order is sorted.
+fn with_one_text(reply: Reply) -> Reply {
+    match reply {
+        Reply::Bulk(text) => match number(&text) {
+            Some(number) => Reply::Bulk(format!("{number:?}").into()),
+            None => Reply::Bulk(text),
+        },
+        Reply::Array(items) => Reply::Array(items.into_iter().map(with_one_text).collect()),
+        other => other,
+    }
+}
+
+/// What only a score looks like: a fraction, or an integer beyond those of which a double has all.
+fn number(text: &[u8]) -> Option<f64> {
+    let number: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
+    let integer = number.fract() == 0.0 && number.abs() < 1e15;
+    (number.is_finite() && !integer).then_some(number)
+}
+
+/// Of the engine and of Valkey.
+const ENCODINGS: &[(&[u8], &[u8])] = &[
+    (b"quicklist", b"listpack"),
+    (b"hashtable", b"listpack"),
+    (b"raw", b"embstr"),
+    (b"int", b"embstr"),
+];
+
+const CHECKED_FIRST: &[&[u8]] = &[b"GETEX", b"BITCOUNT", b"BITPOS", b"LPOS"];
+
+/// Whether a message comes at a time that its step decides.
+pub(crate) fn is_timely(message: &Reply) -> bool {
+    let (Reply::Push(items) | Reply::Array(items)) = message else {
+        return true;
+    };
+    let expired = |item: &Reply| matches!(item, Reply::Bulk(text) if text.ends_with(b"__:expired"));
+    !items.iter().any(expired)
+}
+
+/// What a listener hears in one step: notifications in their order, then the other messages.
+pub(crate) fn messages(heard: &[Reply]) -> (Vec<String>, Vec<String>) {
+    let texts = heard.iter().map(|push| format!("{push:?}"));
+    let (notifications, mut others): (Vec<_>, Vec<_>) =
+        texts.partition(|text| text.contains("__key*"));
+    others.sort();
+    (notifications, others)
+}
+
+fn is(args: &[Bytes], at: usize, word: &str) -> bool {
+    args.get(at)
+        .is_some_and(|arg| arg.eq_ignore_ascii_case(word.as_bytes()))
+}
+
+/// Idle and delivery times become zero.
+fn without_times(args: &[Bytes], reply: Reply) -> Reply {
+    if is(args, 0, "xpending") && args.len() > 3 {
+        return each(reply, |entry| at(entry, 2, zero));
+    }
+    if is(args, 0, "xinfo") && is(args, 1, "consumers") {
+        return each(reply, |consumer| {
+            field(without(consumer, "inactive"), "idle", zero)
+        });
+    }
+    if is(args, 0, "xinfo") && is(args, 1, "stream") && args.len() > 3 {
+        return field(reply, "groups", |groups| {
+            each(groups, |group| {
+                let group = field(group, "pending", |all| {
+                    each(all, |entry| at(entry, 2, zero))
+                });
+                let group = field(group, "pel", |all| each(all, |entry| at(entry, 2, zero)));
+                field(group, "consumers", |consumers| {
+                    each(consumers, |consumer| {
+                        let consumer = without(consumer, "active-time");
+                        let consumer = field(consumer, "seen-time", zero);
+                        let times = |all| each(all, |entry| at(entry, 1, zero));
+                        field(field(consumer, "pending", times), "pel", times)
+                    })
+                })
+            })
+        });
+    }
+    reply
+}
+
+fn zero(_: Reply) -> Reply {
+    Reply::Int(0)
+}
+
+fn each(reply: Reply, change: impl Fn(Reply) -> Reply) -> Reply {
+    match reply {
+        Reply::Array(items) => Reply::Array(items.into_iter().map(change).collect()),
+        other => other,
+    }
+}
+
+fn at(reply: Reply, index: usize, change: impl Fn(Reply) -> Reply) -> Reply {
+    match reply {
+        Reply::Array(mut items) if items.len() > index => {
+            items[index] = change(items[index].clone());
+            Reply::Array(items)
+        }
+        other => other,
+    }
+}
+
+/// A map without a name.
+fn without(reply: Reply, name: &str) -> Reply {
+    let named = |item: &Reply| matches!(item, Reply::Bulk(text) if text == name.as_bytes());
+    match reply {
+        Reply::Map(mut pairs) => {
+            pairs.retain(|(key, _)| !named(key));
+            Reply::Map(pairs)
+        }
+        Reply::Array(mut items) => {
+            if let Some(pair) = items.iter().step_by(2).position(named) {
+                items.drain(pair * 2..pair * 2 + 2);
+            }
+            Reply::Array(items)
+        }
+        other => other,
+    }
+}
+
+/// The value of a name, in a map or in the array that RESP2 has for one.
+fn field(reply: Reply, name: &str, change: impl Fn(Reply) -> Reply) -> Reply {
+    let named = |item: &Reply| matches!(item, Reply::Bulk(text) if text == name.as_bytes());
+    match reply {
+        Reply::Map(pairs) => Reply::Map(
+            pairs
+                .into_iter()
+                .map(|(key, value)| match named(&key) {
+                    true => (key, change(value)),
+                    false => (key, value),
+                })
+                .collect(),
+        ),
+        Reply::Array(items) => {
+            let found = items.iter().step_by(2).position(named);
+            match found {
+                Some(pair) => at(Reply::Array(items), pair * 2 + 1, change),
+                None => Reply::Array(items),
+            }
+        }
+        other => other,
+    }
+}
