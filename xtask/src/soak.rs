@@ -266,6 +266,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "differential",
         filter: "differential::random",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "engine-waits",
@@ -274,6 +275,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "blocking",
         filter: "",
         scale: 20,
+        counts: &[],
     },
     Campaign {
         name: "engine-wakes",
@@ -282,6 +284,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "differential",
         filter: "waiting_clients",
         scale: 20,
+        counts: &[],
     },
     Campaign {
         name: "engine-kills",
@@ -290,6 +293,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "aof",
         filter: "killed",
         scale: 50,
+        counts: &[],
     },
     Campaign {
         name: "engine-listener",
@@ -298,6 +302,7 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "server",
         filter: "",
         scale: 10,
+        counts: &[],
     },
     Campaign {
         name: "graph",
