@@ -223,6 +223,15 @@ impl Ticket {
         script.on(&place.entity).keys(&place.keys).arg(&self.token)
     }
 
+    /// A call by the holder. A plain lock's scripts need nothing but its key for that.
+    fn held(&self, script: &'static Script) -> Call<'_> {
+        let place = &self.place;
+        match place.kind.plain {
+            true => script.on(&place.entity).key().arg(&self.token),
+            false => self.call(script),
+        }
+    }
+
     /// Asks once.
     pub(crate) async fn ask(&self, how: Ask) -> Result<Answer> {
         match self.place.kind.acquire {
@@ -249,15 +258,16 @@ impl Ticket {
 
     async fn ask_script(&self, script: &'static Script, how: Ask) -> Result<Answer> {
         let place = &self.place;
-        let mut call = self
-            .call(script)
-            .arg(millis(place.terms.ttl))
-            .arg(u8::from(how != Ask::Once));
+        let mut call = self.call(script).arg(millis(place.terms.ttl));
+        let waits = how != Ask::Once;
         if !place.kind.plain {
             call = call
+                .arg(u8::from(waits))
                 .arg(millis(place.terms.waiter()))
                 .arg(&place.channel)
                 .arg(&place.extra[..]);
+        } else if waits {
+            call = call.arg(1);
         }
         let reply = call
             // Asked again with the same token, it gives the same answer.
@@ -289,7 +299,7 @@ impl Ticket {
             }
         }
         let reply: i64 = self
-            .call(place.kind.release)
+            .held(place.kind.release)
             .arg(&place.channel)
             .arg(&place.extra[..])
             .run(&place.store)
@@ -302,7 +312,7 @@ impl Claim for Ticket {
     fn renew(&self, ttl: Duration) -> Step<'_> {
         Box::pin(async move {
             let reply: i64 = self
-                .call(self.place.kind.renew)
+                .held(self.place.kind.renew)
                 .arg(millis(ttl))
                 .arg(&self.place.extra[..])
                 .idempotent()

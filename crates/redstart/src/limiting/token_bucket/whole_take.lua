@@ -1,3 +1,7 @@
--- Takes from the bucket that was looked at: cost is added to debt.
+-- Takes from the bucket that was looked at: cost is added to debt. A key that is there needs only another end.
 debt = debt + cost
-redis.call('SET', key, '', 'PX', debt)
+if debt > tonumber(cost) then
+  redis.call('PEXPIRE', key, debt)
+else
+  redis.call('SET', key, '', 'PX', debt)
+end

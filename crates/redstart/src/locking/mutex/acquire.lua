@@ -5,7 +5,7 @@
 --          2  the last fence token issued; missing for a lock without fencing
 -- ARGV     1  the owner's token
 --          2  ttl in ms
---          3  1 to wait for it
+--          3  1 to wait for it, or missing
 -- Returns  the fence token as text ('0' without fencing), or, as a number, the ms until the holder's lease
 --          ends (-1 if it never does)
 if not redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
