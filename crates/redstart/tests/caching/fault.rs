@@ -81,7 +81,7 @@ matrix! {
     async fn a_flushed_store_empties_the_first_level(backend: &Backend) -> anyhow::Result<()> {
         // Servers of its own: others would lose their keys.
         let (server, cluster) = match backend.kind() {
-            BackendKind::Embedded => (None, None),
+            BackendKind::Embedded | BackendKind::Served => (None, None),
             BackendKind::Redis => (Some(Server::builder(Kind::Redis).start().await?), None),
             BackendKind::Valkey => (Some(Server::builder(Kind::Valkey).start().await?), None),
             BackendKind::Cluster => (None, Some(Cluster::start(Kind::Redis, 3, 0).await?)),

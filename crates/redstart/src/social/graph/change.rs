@@ -41,7 +41,7 @@ impl Graph {
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for a bad account or an account that follows itself; otherwise those of the
-    /// [store](Store::query).
+    /// [store](crate::Store::query).
     ///
     /// # Cancel safety
     ///
@@ -212,7 +212,7 @@ impl Graph {
     ///
     /// # Errors
     ///
-    /// Those of the [store](Store::query); what was not completed is found by the next call.
+    /// Those of the [store](crate::Store::query); what was not completed is found by the next call.
     ///
     /// # Cancel safety
     ///

@@ -70,7 +70,7 @@ impl Graph {
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for a bad account or cursor or a page over [`MAX_PAGE`](Self::MAX_PAGE);
-    /// otherwise those of the [store](Store::query).
+    /// otherwise those of the [store](crate::Store::query).
     pub async fn followers(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
         self.page(Side::Followers, account, from, n).await
     }
