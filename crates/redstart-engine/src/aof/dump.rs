@@ -169,7 +169,7 @@ fn write_stream(writer: &mut Writer, key: &Bytes, stream: &Stream) -> io::Result
         key.clone(),
         stream.last_id.to_bytes(),
         word("ENTRIESADDED"),
-        int_bytes(stream.entries_added as i64),
+        int_bytes(i64::try_from(stream.entries_added).unwrap_or(i64::MAX)),
         word("MAXDELETEDID"),
         stream.max_deleted_id.to_bytes(),
     ])?;
@@ -182,7 +182,7 @@ fn write_stream(writer: &mut Writer, key: &Bytes, stream: &Stream) -> io::Result
             name.clone(),
             group.last_id.to_bytes(),
             word("ENTRIESREAD"),
-            int_bytes(group.entries_read.unwrap_or(-1)),
+            int_bytes(group.entries_read_arg()),
         ])?;
         for consumer in group.consumers() {
             writer.command(&[

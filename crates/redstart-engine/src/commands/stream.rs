@@ -1050,7 +1050,7 @@ fn set_id_effect(key: &Bytes, name: &Bytes, group: &Group) -> Vec<Bytes> {
         name.clone(),
         group.last_id.to_bytes(),
         bulk("ENTRIESREAD"),
-        int_bytes(group.entries_read.unwrap_or(-1)),
+        int_bytes(group.entries_read_arg()),
     ]
 }
 

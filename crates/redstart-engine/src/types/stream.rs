@@ -311,6 +311,11 @@ pub(crate) struct Group {
 }
 
 impl Group {
+    /// The count of read entries as ENTRIESREAD takes it: one that has wrapped around is unknown.
+    pub(crate) fn entries_read_arg(&self) -> i64 {
+        self.entries_read.filter(|&read| read >= 0).unwrap_or(-1)
+    }
+
     pub(crate) fn consumer(&self, number: u32) -> Option<&Consumer> {
         self.consumers.get(number as usize)?.as_ref()
     }
@@ -678,8 +683,10 @@ impl Stream {
         let first = self.first_id();
         if self.max_deleted_id == Id::ZERO || self.max_deleted_id < first {
             match id.cmp(&first) {
-                std::cmp::Ordering::Less => return Some(added - len),
-                std::cmp::Ordering::Equal => return Some(added - len + 1),
+                std::cmp::Ordering::Less => return Some(added.wrapping_sub(len)),
+                std::cmp::Ordering::Equal => {
+                    return Some(added.wrapping_sub(len).wrapping_add(1));
+                }
                 std::cmp::Ordering::Greater => {}
             }
         }
@@ -693,18 +700,23 @@ impl Stream {
             return Some(0);
         }
         match group.entries_read {
-            Some(read) if !self.has_tombstones_from(group.last_id) => Some(added - read),
-            _ => self.count_up_to(group.last_id).map(|read| added - read),
+            Some(read) if !self.has_tombstones_from(group.last_id) => {
+                Some(added.wrapping_sub(read))
+            }
+            _ => self
+                .count_up_to(group.last_id)
+                .map(|read| added.wrapping_sub(read)),
         }
     }
 
-    /// A group takes note of an entry that it has read.
+    /// A group takes note of an entry that it has read. ENTRIESREAD may have set any count: it wraps
+    /// around, as on the servers.
     pub(crate) fn advance(&self, group: &Group, id: Id) -> Option<(Id, Option<i64>)> {
         if id <= group.last_id {
             return None;
         }
         let read = match group.entries_read {
-            Some(read) if !self.has_tombstones_from(id) => Some(read + 1),
+            Some(read) if !self.has_tombstones_from(id) => Some(read.wrapping_add(1)),
             read if self.entries_added == 0 => read,
             _ => self.count_up_to(id),
         };

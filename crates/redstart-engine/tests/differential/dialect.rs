@@ -11,6 +11,8 @@
 //! | Valkey | GETEX, BITCOUNT, BITPOS and LPOS with bad arguments on a missing key or one of another type | it looks at the arguments first |
 //! | both | SORT by number that only the server refuses | it looks at C's `errno`, which an earlier command may have set; and to Redis 7.0 a text with a zero byte first is the number 0 |
 //! | Valkey | XINFO's `inactive` and `active-time` | it has them in addition |
+//! | Valkey | XINFO's `entries-read` and `lag` of groups | once entries that a group has not read are trimmed, it counts anew where Redis 7.0 goes on from its old, by then too small, count |
+//! | Valkey | a waiting XREAD whose stream has grown, but the new entry is gone again | Redis 7.0 answers without entries, Valkey goes on waiting: its wait is ended |
 //! | both | `expired` notifications | a deadline in the past is noticed by a background cycle, at any time |
 
 use bytes::Bytes;
@@ -31,7 +33,7 @@ pub(crate) fn alike(
         let reply = without_times(args, reply.clone());
         let reply = match kind {
             Kind::Redis => reply,
-            Kind::Valkey => with_one_text(reply),
+            Kind::Valkey => with_one_text(without_counts(args, reply)),
         };
         if unordered { sorted(reply) } else { reply }
     };
@@ -106,6 +108,20 @@ const ENCODINGS: &[(&[u8], &[u8])] = &[
 
 const CHECKED_FIRST: &[&[u8]] = &[b"GETEX", b"BITCOUNT", b"BITPOS", b"LPOS"];
 
+/// Whether it is the answer of an XREAD that has streams, but none with an entry.
+pub(crate) fn has_no_entries(reply: &Reply) -> bool {
+    let empty = |entries: &Reply| matches!(entries, Reply::Array(items) if items.is_empty());
+    match reply {
+        Reply::Array(streams) if !streams.is_empty() => streams.iter().all(|stream| {
+            matches!(stream, Reply::Array(pair) if matches!(&pair[..], [Reply::Bulk(_), entries] if empty(entries)))
+        }),
+        Reply::Map(streams) if !streams.is_empty() => {
+            streams.iter().all(|(_, entries)| empty(entries))
+        }
+        _ => false,
+    }
+}
+
 /// Whether a message comes at a time that its step decides.
 pub(crate) fn is_timely(message: &Reply) -> bool {
     let (Reply::Push(items) | Reply::Array(items)) = message else {
@@ -156,6 +172,22 @@ fn without_times(args: &[Bytes], reply: Reply) -> Reply {
                 })
             })
         });
+    }
+    reply
+}
+
+/// What groups have read and have still to read becomes zero.
+fn without_counts(args: &[Bytes], reply: Reply) -> Reply {
+    let plain = |groups| {
+        each(groups, |group| {
+            field(field(group, "entries-read", zero), "lag", zero)
+        })
+    };
+    if is(args, 0, "xinfo") && is(args, 1, "groups") {
+        return plain(reply);
+    }
+    if is(args, 0, "xinfo") && is(args, 1, "stream") && args.len() > 3 {
+        return field(reply, "groups", plain);
     }
     reply
 }
