@@ -462,7 +462,13 @@ fn one(
     // Both streams into one pipe, in the order in which they were written.
     let (reader, writer) = std::io::pipe()?;
     let mut child = command(campaign, options)
-        .args(["--quiet", "--", "--nocapture", "--test-threads=2"])
+        .args([
+            "--quiet",
+            "--",
+            "--nocapture",
+            "--include-ignored",
+            "--test-threads=2",
+        ])
         .args(campaign.filter.split(' '))
         .env("REDSTART_SCALE", scale.to_string())
         // A hang still fails, but a campaign may take its time.

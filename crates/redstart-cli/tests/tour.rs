@@ -127,8 +127,7 @@ async fn an_interrupted_tour_removes_its_keys() -> anyhow::Result<()> {
         matches!(server.query::<u64>(&["DBSIZE"]).await, Ok(keys) if keys > 0).then_some(())
     })
     .await?;
-    let pid = tour.id().to_string();
-    Command::new("kill").args(["-INT", &pid]).status()?;
+    redstart_testkit::interrupt(tour.id())?;
     let status = tokio::task::spawn_blocking(move || tour.wait()).await??;
     assert_eq!(status.code(), Some(130));
     assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
@@ -192,9 +191,7 @@ async fn the_engine_listens_serves_and_stops() -> anyhow::Result<()> {
             .query::<()>(redstart::redis::cmd("SET").arg("round").arg(round))
             .await?;
         drop(store);
-        Command::new("kill")
-            .args(["-TERM", &engine.id().to_string()])
-            .status()?;
+        redstart_testkit::terminate(engine.id())?;
         let status = tokio::task::spawn_blocking(move || engine.wait()).await??;
         assert!(status.success());
     }

@@ -46,6 +46,7 @@ pub use child::Child;
 pub use cluster::{Cluster, key_slot};
 pub use monitor::MonitorTap;
 pub use postgres::Postgres;
+pub use process::{interrupt, kill_self, terminate};
 pub use proxy::Proxy;
 pub use scale::{figure, scale};
 pub use sentinel::Sentinel;

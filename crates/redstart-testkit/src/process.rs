@@ -197,3 +197,34 @@ pub(crate) fn free_port() -> u16 {
         }
     }
 }
+
+/// Asks a process to end as Ctrl-C does.
+///
+/// # Errors
+///
+/// When there is no such process.
+pub fn interrupt(pid: u32) -> Result<()> {
+    signal(pid, Signal::SIGINT)
+}
+
+/// Asks a process to end.
+///
+/// # Errors
+///
+/// When there is no such process.
+pub fn terminate(pid: u32) -> Result<()> {
+    signal(pid, Signal::SIGTERM)
+}
+
+/// Ends this process as by `kill -9`: no destructor, no flush, nothing.
+pub fn kill_self() -> ! {
+    let _ = kill(Pid::this(), Signal::SIGKILL);
+    loop {
+        std::thread::park();
+    }
+}
+
+fn signal(pid: u32, signal: Signal) -> Result<()> {
+    let pid = i32::try_from(pid).context("no process has such a number")?;
+    kill(Pid::from_raw(pid), signal).with_context(|| format!("process {pid} cannot be told"))
+}

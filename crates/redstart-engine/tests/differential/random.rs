@@ -631,12 +631,16 @@ fn known_sequences_answer_as_on_valkey() {
     fuzz(Kind::Valkey, KNOWN);
 }
 
+/// Left to campaigns: a difference that no seed has shown before is to be found by those who look for it,
+/// not by whoever changes something else.
 #[test]
+#[ignore = "a campaign: cargo xtask fuzz"]
 fn fresh_sequences_answer_as_on_redis() {
     fuzz(Kind::Redis, fresh());
 }
 
 #[test]
+#[ignore = "a campaign: cargo xtask fuzz"]
 fn fresh_sequences_answer_as_on_valkey() {
     fuzz(Kind::Valkey, fresh());
 }

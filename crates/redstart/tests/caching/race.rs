@@ -272,7 +272,7 @@ async fn without_its_checks_every_race_is_lost() -> anyhow::Result<()> {
     ] {
         // Whether the two meet is a matter of chance, so some rounds may go by without.
         let mut lost = false;
-        for _ in 0..5 {
+        for _ in 0..20 {
             let mut child = Child::of(test)
                 .env("REDSTART_BREAK_SCRIPT", script)
                 .env("REDSTART_SCALE_CACHE_RACE_ROUNDS", "400")
