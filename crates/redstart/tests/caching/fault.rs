@@ -8,6 +8,7 @@ use redstart::{
 };
 use redstart_testkit::{
     Backend, BackendKind, Cluster, Kind, Proxy, Server, eventually, matrix, unique_namespace,
+    wait_until,
 };
 
 use crate::{LONG, Rows};
@@ -142,7 +143,12 @@ async fn through_a_failover_no_reader_keeps_an_invalidated_value() -> anyhow::Re
             warm(&reader, &rows, key).await?;
         }
         let master = cluster.owner(redstart_testkit::key_slot(b"k0")).await?;
-        let replicas = cluster.replicas_of(master).await?;
+        // After the failover before, the old master takes a moment to be a replica.
+        let replicas = wait_until("a replica", LONG, async || {
+            let replicas = cluster.replicas_of(master).await.ok()?;
+            (!replicas.is_empty()).then_some(replicas)
+        })
+        .await?;
         cluster.failover(replicas[0]).await?;
         rows.set(2);
         for key in &keys {

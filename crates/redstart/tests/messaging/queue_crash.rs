@@ -486,6 +486,9 @@ async fn under_faults(
     while !fault().await? {}
     enough.store(true, Ordering::SeqCst);
     let (jobs, mut must) = enqueuing.await??;
+    // The last fault may have left a line that is dead, which the first to use it finds out.
+    let back = eventually(LONG, async || queue.inspect().counts().await.is_ok());
+    ensure!(back.await, "the queue does not come back");
     let last = queue
         .enqueue_many((jobs..jobs + 100).map(|n| Step { n }))
         .await?;
