@@ -341,6 +341,36 @@ matrix! {
     }
 }
 
+matrix! {
+    /// Who waits leaves a mark on the token of a holder that looks for it, and leaves others' alone.
+    async fn a_token_of_another_client_is_never_marked(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let key = format!("{}:mutex:{{m}}", backend.namespace());
+        let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
+        let cheap = Mutex::builder(&store, backend.namespace(), "m").unfenced().build()?;
+        let wait = Duration::from_millis(50);
+
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg("a client of another language").arg("PX").arg(60_000);
+        store.query::<()>(&set).await?;
+        assert!(mutex.lock(wait).await?.is_none() && cheap.lock(wait).await?.is_none());
+        let holder: String = store.query(redis::cmd("GET").arg(&key)).await?;
+        assert_eq!(holder, "a client of another language");
+
+        store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
+        let guard = must(mutex.try_lock().await).await?;
+        assert!(cheap.try_lock().await?.is_none());
+        let holder: String = store.query(redis::cmd("GET").arg(&key)).await?;
+        assert!(!holder.ends_with('+'), "nobody waits");
+        assert!(cheap.lock(wait).await?.is_none());
+        let holder: String = store.query(redis::cmd("GET").arg(&key)).await?;
+        assert!(holder.ends_with('+'), "somebody waited");
+        guard.release().await?;
+        assert_eq!(store.query::<u64>(redis::cmd("EXISTS").arg(&key)).await?, 0);
+        Ok(())
+    }
+}
+
 /// What the page says about round trips, counted at the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn round_trips_are_one_to_take_one_to_give_back_and_none_to_poll() -> anyhow::Result<()> {

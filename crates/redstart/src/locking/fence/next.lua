@@ -7,6 +7,7 @@ local function next_fence(key)
   local time = redis.call('TIME')
   local fence = time[1] .. string.sub('00000', #time[2]) .. time[2]
   local last = redis.call('SET', key, fence, 'GET')
+  -- Of digits alone and equally long, texts are ordered as their numbers are, in every locale.
   if last and (#last > #fence or (#last == #fence and last >= fence)) then
     fence = string.format('%.0f', last + 1)
     redis.call('SET', key, fence)
