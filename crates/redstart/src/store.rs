@@ -63,10 +63,12 @@ mod dial;
 #[cfg(feature = "engine")]
 mod embedded;
 mod link;
+mod reply;
 mod retry;
 mod route;
 mod subscription;
 mod url;
+mod wire;
 
 pub use capability::{Capabilities, Optional, ServerKind};
 pub use dedicated::Dedicated;

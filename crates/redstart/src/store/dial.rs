@@ -1,17 +1,23 @@
 //! Making connections: to one server, or to the master that the sentinels name.
 
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, future::Future, time::Duration};
 
 use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
     ProtocolVersion, PushInfo, RedisConnectionInfo, aio::MultiplexedConnection,
 };
 use tokio::{
+    net::{TcpStream, UnixStream},
     sync::mpsc::UnboundedSender,
     time::{Instant, timeout, timeout_at},
 };
 
-use super::url::{Address, Settings};
+use super::{
+    link::{Line, Request},
+    retry,
+    url::{Address, Settings},
+    wire::{Fault, Socket, Wire},
+};
 use crate::error::{Error, Result};
 
 /// Knows how to reach a server that accepts writes.
@@ -80,7 +86,65 @@ impl Dial {
             .unwrap_or(self.settings.deadline)
     }
 
-    /// One attempt to connect, bounded by the connect time-out.
+    /// One attempt to make a line for requests, bounded by the connect time-out.
+    pub(crate) async fn line(&self) -> Result<Line> {
+        let until = Instant::now() + self.patience();
+        let (address, master) = match &self.route {
+            Route::Server(address) if !self.settings.tls => (address.clone(), None),
+            Route::Sentinel { sentinels, master } if !self.settings.tls => {
+                let asking = self.ask_sentinels(sentinels, master);
+                (self.in_time(until, asking).await?, Some(master))
+            }
+            _ => {
+                let connection = self.connect(ProtocolVersion::RESP2, None).await?;
+                return Ok(Line::Client(connection));
+            }
+        };
+        let attempt = async {
+            let wire = self.greet(connect(&address).await?, until).await?;
+            if let Some(master) = master {
+                let asked = wire.send(Request::One(&redis::cmd("ROLE")), until).await;
+                check_role(&asked.map_err(lost)?, &address, master)?;
+            }
+            Ok(Line::Plain(wire))
+        };
+        self.in_time(until, attempt).await
+    }
+
+    /// Says who we are on a new connection.
+    async fn greet(&self, wire: Wire, until: Instant) -> Result<Wire> {
+        let settings = &self.settings;
+        let mut hello = Pipeline::new();
+        if let Some(password) = &settings.password {
+            hello.cmd("AUTH").arg(&settings.username).arg(password);
+        }
+        if settings.db != 0 {
+            hello.cmd("SELECT").arg(settings.db);
+        }
+        // Servers that do not know these refuse them, which does no harm.
+        let told = hello.len();
+        hello.cmd("CLIENT").arg(&["SETINFO", "LIB-NAME", "redstart"]);
+        let version = ["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")];
+        hello.cmd("CLIENT").arg(&version);
+        let replies = wire.send(Request::all(&hello), until).await.map_err(lost)?;
+        let replies = replies.into_sequence().unwrap_or_default();
+        for (cmd, reply) in hello.cmd_iter().zip(replies).take(told) {
+            if let redis::Value::ServerError(error) = reply {
+                let error = redis::RedisError::from(error);
+                if retry::name(cmd) == Some(b"AUTH") && !retry::refused_for_now(&error) {
+                    return Err(self.refused_credentials(error));
+                }
+                return Err(error.into());
+            }
+        }
+        Ok(wire)
+    }
+
+    fn refused_credentials(&self, cause: redis::RedisError) -> Error {
+        Error::config(format!("{} refused the credentials", self.describe())).with_source(cause)
+    }
+
+    /// One attempt to connect by the client, bounded by the connect time-out.
     pub(crate) async fn connect(
         &self,
         protocol: ProtocolVersion,
@@ -101,18 +165,21 @@ impl Dial {
                     let address = self.ask_sentinels(sentinels, master).await?;
                     let mut connection =
                         open(&client(&address, &self.settings, protocol)?, pushes).await?;
-                    // A sentinel that was cut off may still name the old master.
                     let role: redis::Value =
                         redis::cmd("ROLE").query_async(&mut connection).await?;
-                    match first_text(&role) {
-                        Some("master") => Ok(connection),
-                        _ => Err(Error::unavailable(format!(
-                            "the sentinels name {address} as master {master:?}, but it is none yet"
-                        ))),
-                    }
+                    check_role(&role, &address, master)?;
+                    Ok(connection)
                 }
             }
         };
+        self.in_time(until, attempt).await
+    }
+
+    async fn in_time<T>(
+        &self,
+        until: Instant,
+        attempt: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         match timeout_at(until, attempt).await {
             Ok(result) => result.map_err(|error| self.explain(error)),
             Err(_) => Err(Error::timeout(format!(
@@ -133,7 +200,7 @@ impl Dial {
         if matches!(code, "NOAUTH" | "WRONGPASS")
             || cause.kind() == redis::ErrorKind::AuthenticationFailed
         {
-            Error::config(format!("{place} refused the credentials")).with_source(cause.clone())
+            self.refused_credentials(cause.clone())
         } else if text.contains("certificate") || text.contains("UnknownIssuer") {
             Error::config(format!(
                 "{place} shows a certificate that is not trusted here"
@@ -206,6 +273,41 @@ impl Dial {
             )));
         }
         Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
+    }
+}
+
+/// A sentinel that was cut off may still name the old master.
+fn check_role(role: &redis::Value, address: &Address, master: &str) -> Result<()> {
+    match first_text(role) {
+        Some("master") => Ok(()),
+        _ => Err(Error::unavailable(format!(
+            "the sentinels name {address} as master {master:?}, but it is none yet"
+        ))),
+    }
+}
+
+fn lost(fault: Fault) -> Error {
+    match fault {
+        Fault::NotSent(error) | Fault::Lost(error) | Fault::Answer(error) => error.into(),
+        Fault::TimedOut => Error::timeout("no answer while connecting"),
+    }
+}
+
+/// A plain connection.
+async fn connect(address: &Address) -> Result<Wire> {
+    let io = redis::RedisError::from;
+    match address {
+        Address::Unix(path) => {
+            let stream = UnixStream::connect(path).await.map_err(io)?;
+            Ok(Wire::new(Socket::Unix(stream)))
+        }
+        Address::Tcp { host, port } => {
+            let stream = TcpStream::connect((host.as_str(), *port))
+                .await
+                .map_err(io)?;
+            stream.set_nodelay(true).map_err(io)?;
+            Ok(Wire::new(Socket::Tcp(stream)))
+        }
     }
 }
 

@@ -14,12 +14,16 @@ use std::{
 
 use arc_swap::ArcSwapOption;
 use redis::{
-    Cmd, ErrorKind, Pipeline, ProtocolVersion, RedisError, RedisResult, ServerErrorKind, Value,
+    Cmd, ErrorKind, Pipeline, RedisError, RedisResult, ServerErrorKind, Value,
     aio::MultiplexedConnection,
 };
 use tokio::{sync::Mutex, time::Instant};
 
-use super::{dial::Dial, retry};
+use super::{
+    dial::Dial,
+    retry,
+    wire::{Fault, Wire},
+};
 use crate::error::{Error, Result};
 
 /// What is sent: one command, or several in one write.
@@ -56,14 +60,50 @@ impl<'a> Request<'a> {
             Self::Many { pipeline, .. } => retry::pipeline_only_reads(pipeline),
         }
     }
+}
 
-    async fn send(&self, connection: &mut MultiplexedConnection) -> RedisResult<Value> {
-        match *self {
-            Self::One(cmd) => match connection.send_packed_command(cmd).await? {
-                Value::ServerError(error) => Err(error.into()),
-                value => Ok(value),
-            },
-            Self::Many {
+/// What requests are sent over.
+pub(crate) enum Line {
+    /// A connection of our own.
+    Plain(Wire),
+    /// One of the client's, where it knows how to make it and we do not: with TLS, or from a client that the
+    /// application gave us.
+    Client(MultiplexedConnection),
+}
+
+impl Line {
+    /// Sends and waits for the reply, at least until the deadline.
+    pub(crate) async fn send(
+        &self,
+        request: Request<'_>,
+        deadline: Instant,
+    ) -> Result<Value, Fault> {
+        match self {
+            Self::Plain(wire) => wire.send(request, deadline).await,
+            Self::Client(connection) => {
+                let sending = send_by_client(connection.clone(), request);
+                match tokio::time::timeout_at(deadline, sending).await {
+                    Ok(Ok(value)) => Ok(value),
+                    Ok(Err(error)) => match retry::answered(&error) {
+                        true => Err(Fault::Answer(error)),
+                        false => Err(Fault::Lost(error)),
+                    },
+                    Err(_) => Err(Fault::TimedOut),
+                }
+            }
+        }
+    }
+}
+
+/// Boxed: the futures of all patterns would have to have room for the client's otherwise.
+fn send_by_client<'a>(
+    mut connection: MultiplexedConnection,
+    request: Request<'a>,
+) -> BoxFuture<'a, RedisResult<Value>> {
+    Box::pin(async move {
+        match request {
+            Request::One(cmd) => connection.send_packed_command(cmd).await,
+            Request::Many {
                 pipeline,
                 offset,
                 count,
@@ -72,7 +112,7 @@ impl<'a> Request<'a> {
                 .await
                 .map(Value::Array),
         }
-    }
+    })
 }
 
 /// Why an attempt gave no value.
@@ -110,7 +150,7 @@ pub(crate) enum Once {
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 struct Live {
-    connection: MultiplexedConnection,
+    line: Line,
     generation: u64,
 }
 
@@ -140,25 +180,23 @@ impl Link {
         self.generation.load(Ordering::Acquire)
     }
 
-    async fn connection(&self) -> Result<(MultiplexedConnection, u64)> {
-        if let Some(live) = &*self.live.load() {
-            return Ok((live.connection.clone(), live.generation));
+    async fn connection(&self) -> Result<Arc<Live>> {
+        if let Some(live) = self.live.load_full() {
+            return Ok(live);
         }
         let _turn = self.connecting.lock().await;
-        if let Some(live) = &*self.live.load() {
-            return Ok((live.connection.clone(), live.generation));
+        if let Some(live) = self.live.load_full() {
+            return Ok(live);
         }
-        let connection = self.dial.connect(ProtocolVersion::RESP2, None).await?;
+        let line = self.dial.line().await?;
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        self.live.store(Some(Arc::new(Live {
-            connection: connection.clone(),
-            generation,
-        })));
+        let live = Arc::new(Live { line, generation });
+        self.live.store(Some(live.clone()));
         if generation > 1 {
             metrics::counter!("redstart_store_reconnects_total").increment(1);
             tracing::debug!(server = %self.dial.describe(), "connected again");
         }
-        Ok((connection, generation))
+        Ok(live)
     }
 
     /// Connects if there is no connection.
@@ -178,53 +216,60 @@ impl Link {
         }
     }
 
-    /// Sends once. `sent` becomes true before anything can reach the server.
+    /// Sends once. `sent` becomes true before anything can reach the server. The caller keeps the deadline.
     pub(crate) async fn attempt(
         &self,
         request: Request<'_>,
         sent: &AtomicBool,
         deadline: Instant,
     ) -> Result<Value, Failure> {
-        let (mut connection, generation) = self.connection().await.map_err(Failure::NotSent)?;
-        let mut watch = Watch::new(self, generation, deadline);
+        let live = self.connection().await.map_err(Failure::NotSent)?;
         sent.store(true, Ordering::Relaxed);
-        let result = request.send(&mut connection).await;
-        watch.done = true;
-        self.judge(result, generation)
+        match self.over(&live, request, deadline).await {
+            Once::Done(outcome) => outcome,
+            // The caller's own timer is about to say so too.
+            Once::TimedOut | Once::NotConnected => std::future::pending().await,
+        }
     }
 
     /// Sends once over the connection that stands, if one does, and waits until the deadline.
     pub(crate) async fn once(&self, request: Request<'_>, deadline: Instant) -> Once {
-        let (mut connection, generation) = match &*self.live.load() {
-            Some(live) => (live.connection.clone(), live.generation),
-            None => return Once::NotConnected,
-        };
-        let mut watch = Watch::new(self, generation, deadline);
-        match tokio::time::timeout_at(deadline, request.send(&mut connection)).await {
-            Ok(result) => {
-                watch.done = true;
-                Once::Done(self.judge(result, generation))
-            }
-            Err(_) => Once::TimedOut,
+        match self.live.load_full() {
+            Some(live) => self.over(&live, request, deadline).await,
+            None => Once::NotConnected,
         }
     }
 
-    fn judge(&self, result: RedisResult<Value>, generation: u64) -> Result<Value, Failure> {
-        let error = match result {
-            Ok(value) => return Ok(value),
-            Err(error) => error,
-        };
-        if error.code().is_some() || matches!(error.kind(), ErrorKind::Server(_)) {
-            if retry::wrong_server(&error) {
+    async fn over(&self, live: &Live, request: Request<'_>, deadline: Instant) -> Once {
+        let generation = live.generation;
+        let mut watch = Watch::new(self, generation, deadline);
+        let outcome = live.line.send(request, deadline).await;
+        watch.done = true;
+        let failure = match outcome {
+            Ok(Value::ServerError(error)) => self.refused(error.into(), generation),
+            Ok(value) => return Once::Done(Ok(value)),
+            Err(Fault::Answer(error)) => self.refused(error, generation),
+            Err(Fault::Lost(error)) => {
                 self.forget(generation);
+                Failure::Lost(error)
             }
-            Err(Failure::Answer(error))
-        } else if retry::connection_lost(&error) {
+            Err(Fault::NotSent(error)) => {
+                self.forget(generation);
+                Failure::NotSent(Error::unavailable("the connection was lost").with_source(error))
+            }
+            Err(Fault::TimedOut) => {
+                self.forget(generation);
+                return Once::TimedOut;
+            }
+        };
+        Once::Done(Err(failure))
+    }
+
+    fn refused(&self, error: RedisError, generation: u64) -> Failure {
+        if retry::wrong_server(&error) {
             self.forget(generation);
-            Err(Failure::Lost(error))
-        } else {
-            Err(Failure::Answer(error))
         }
+        Failure::Answer(error)
     }
 
     /// Sends, and sends again where that is safe, until the deadline.

@@ -42,14 +42,25 @@ pub(crate) fn refused_for_now(error: &RedisError) -> bool {
     )
 }
 
+/// The server did nothing and says where, or that later, it would be done.
+pub(crate) fn elsewhere_or_later(error: &RedisError) -> bool {
+    refused_for_now(error)
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+        )
+}
+
 /// READONLY means that this connection leads to a replica: it must be made anew.
 pub(crate) fn wrong_server(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
 }
 
-/// The connection is of no further use.
-pub(crate) fn connection_lost(error: &RedisError) -> bool {
-    error.is_unrecoverable_error() || error.is_io_error()
+/// The error is the server's word, and the connection stands.
+pub(crate) fn answered(error: &RedisError) -> bool {
+    error.code().is_some()
+        || matches!(error.kind(), ErrorKind::Server(_))
+        || !(error.is_unrecoverable_error() || error.is_io_error())
 }
 
 /// The first reply of a pipeline that says the pipeline has to be sent elsewhere or later.
@@ -57,12 +68,7 @@ pub(crate) fn first_refusal(replies: &[Value]) -> Option<RedisError> {
     replies.iter().find_map(|reply| match reply {
         Value::ServerError(error) => {
             let error = RedisError::from(error.clone());
-            (refused_for_now(&error)
-                || matches!(
-                    error.kind(),
-                    ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
-                ))
-            .then_some(error)
+            elsewhere_or_later(&error).then_some(error)
         }
         _ => None,
     })

@@ -1,0 +1,276 @@
+//! Reading what a server answers (RESP2), from pieces of any size.
+//!
+//! A reply that is not there as a whole is not read again from its start: what is complete of it is kept.
+
+use redis::{ErrorKind, RedisError, RedisResult, Value};
+
+/// No answer of a server nests deeper; one that does is not read on.
+const MAX_DEPTH: usize = 128;
+/// What an array may reserve before its elements are there.
+const MAX_RESERVED: usize = 1024;
+/// The longest line that is not an error or a status in full: a length or a number.
+const MAX_NUMBER: usize = 32;
+/// The longest line of all.
+const MAX_LINE: usize = 1024 * 1024;
+
+/// An array whose elements are still coming.
+struct Open {
+    left: usize,
+    values: Vec<Value>,
+}
+
+/// Puts replies together.
+#[derive(Default)]
+pub(crate) struct Reader {
+    open: Vec<Open>,
+}
+
+/// One element, or that there is none yet.
+enum Element {
+    Value(Value),
+    Array(usize),
+    /// So many bytes are needed at least, counted from the element's start.
+    Missing(usize),
+}
+
+impl Reader {
+    /// Reads from `input[*at..]` and moves `at` behind what was read. Without a whole reply, says how many
+    /// bytes there have to be behind `at` before it is worth asking again.
+    pub(crate) fn next(&mut self, input: &[u8], at: &mut usize) -> RedisResult<Result<Value, usize>> {
+        loop {
+            let (element, length) = element(&input[*at..])?;
+            let mut value = match element {
+                Element::Missing(bytes) => return Ok(Err(bytes)),
+                Element::Array(left) if left > 0 => {
+                    if self.open.len() == MAX_DEPTH {
+                        return Err(broken("arrays are nested too deep"));
+                    }
+                    *at += length;
+                    self.open.push(Open {
+                        left,
+                        values: Vec::with_capacity(left.min(MAX_RESERVED)),
+                    });
+                    continue;
+                }
+                Element::Array(_) => Value::Array(Vec::new()),
+                Element::Value(value) => value,
+            };
+            *at += length;
+            loop {
+                let Some(open) = self.open.last_mut() else {
+                    return Ok(Ok(value));
+                };
+                open.values.push(value);
+                open.left -= 1;
+                if open.left > 0 {
+                    break;
+                }
+                value = Value::Array(std::mem::take(&mut open.values));
+                self.open.pop();
+            }
+        }
+    }
+}
+
+/// The element at the start of `input` and its length.
+fn element(input: &[u8]) -> RedisResult<(Element, usize)> {
+    let Some((&kind, rest)) = input.split_first() else {
+        return Ok((Element::Missing(1), 0));
+    };
+    match kind {
+        b'$' | b'*' | b':' => {
+            let Some((number, digits)) = number(rest)? else {
+                return Ok((Element::Missing(input.len() + 1), 0));
+            };
+            let length = 1 + digits + 2;
+            match (kind, usize::try_from(number)) {
+                (b':', _) => Ok((Element::Value(Value::Int(number)), length)),
+                (b'*', Ok(count)) => Ok((Element::Array(count), length)),
+                (b'$', Ok(bytes)) => {
+                    let end = length
+                        .checked_add(bytes)
+                        .filter(|end| *end < usize::MAX - 2)
+                        .ok_or_else(|| broken("a length has no end"))?;
+                    match input.get(length..end + 2) {
+                        None => Ok((Element::Missing(end + 2), 0)),
+                        Some([content @ .., b'\r', b'\n']) => {
+                            let value = Value::BulkString(content.to_vec());
+                            Ok((Element::Value(value), end + 2))
+                        }
+                        Some(_) => Err(broken("a string does not end where it should")),
+                    }
+                }
+                _ if number == -1 => Ok((Element::Value(Value::Nil), length)),
+                _ => Err(broken("a length is negative")),
+            }
+        }
+        b'+' | b'-' => {
+            let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
+                if rest.len() > MAX_LINE {
+                    return Err(broken("a line has no end"));
+                }
+                return Ok((Element::Missing(input.len() + 1), 0));
+            };
+            let length = 1 + end + 1;
+            let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
+            let value = match (kind, line) {
+                (b'+', b"OK") => Value::Okay,
+                (b'+', text) => Value::SimpleString(String::from_utf8_lossy(text).into_owned()),
+                // The client's own words for it, so that an error is the same on every way to a server.
+                _ => redis::parse_redis_value(&input[..length])?,
+            };
+            Ok((Element::Value(value), length))
+        }
+        _ => Err(broken("a reply is of no known kind")),
+    }
+}
+
+/// The number before the end of the line, and how many bytes it takes; `None` if the line is not whole.
+fn number(input: &[u8]) -> RedisResult<Option<(i64, usize)>> {
+    let bad = || broken("a number is none");
+    let (negative, digits) = match input.first() {
+        Some(b'-') => (true, &input[1..]),
+        _ => (false, input),
+    };
+    let mut number: i64 = 0;
+    for (at, byte) in digits.iter().enumerate() {
+        match byte {
+            b'0'..=b'9' => {
+                // Summed below zero, where the smallest number has room too.
+                number = number
+                    .checked_mul(10)
+                    .and_then(|number| number.checked_sub(i64::from(byte - b'0')))
+                    .ok_or_else(bad)?;
+            }
+            b'\r' if at > 0 => {
+                return match digits.get(at + 1) {
+                    None => Ok(None),
+                    Some(b'\n') => {
+                        let number = if negative {
+                            Some(number)
+                        } else {
+                            number.checked_neg()
+                        };
+                        let taken = at + usize::from(negative);
+                        Ok(Some((number.ok_or_else(bad)?, taken)))
+                    }
+                    Some(_) => Err(bad()),
+                };
+            }
+            _ => return Err(bad()),
+        }
+        if at > MAX_NUMBER {
+            return Err(bad());
+        }
+    }
+    Ok(None)
+}
+
+fn broken(what: &'static str) -> RedisError {
+    RedisError::from((ErrorKind::Parse, "the server's answer cannot be read", what.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Everything in `input`, given in pieces that end at the cuts.
+    fn read(input: &[u8], cuts: &[usize]) -> RedisResult<Vec<Value>> {
+        let (mut reader, mut at, mut values) = (Reader::default(), 0, Vec::new());
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (input.len() + 1)).collect();
+        cuts.push(input.len());
+        cuts.sort_unstable();
+        for cut in cuts {
+            while let Ok(value) = reader.next(&input[..cut], &mut at)? {
+                values.push(value);
+            }
+        }
+        Ok(values)
+    }
+
+    fn encode(value: &Value, out: &mut Vec<u8>) {
+        match value {
+            Value::Nil => out.extend(b"$-1\r\n"),
+            Value::Int(number) => out.extend(format!(":{number}\r\n").bytes()),
+            Value::Okay => out.extend(b"+OK\r\n"),
+            Value::SimpleString(text) => out.extend(format!("+{text}\r\n").bytes()),
+            Value::BulkString(bytes) => {
+                out.extend(format!("${}\r\n", bytes.len()).bytes());
+                out.extend(bytes);
+                out.extend(b"\r\n");
+            }
+            Value::Array(values) => {
+                out.extend(format!("*{}\r\n", values.len()).bytes());
+                values.iter().for_each(|value| encode(value, out));
+            }
+            _ => unreachable!("no such value is made"),
+        }
+    }
+
+    fn values() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Nil),
+            Just(Value::Okay),
+            any::<i64>().prop_map(Value::Int),
+            "[a-zA-Z ]{0,20}"
+                .prop_filter("is read as Okay", |text| text != "OK")
+                .prop_map(Value::SimpleString),
+            proptest::collection::vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
+        ];
+        leaf.prop_recursive(5, 40, 6, |inner| {
+            proptest::collection::vec(inner, 0..6).prop_map(Value::Array)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn replies_are_read_from_any_pieces(
+            values in proptest::collection::vec(values(), 1..6),
+            cuts in proptest::collection::vec(any::<usize>(), 0..12),
+        ) {
+            let mut bytes = Vec::new();
+            values.iter().for_each(|value| encode(value, &mut bytes));
+            prop_assert_eq!(read(&bytes, &cuts).expect("it is well formed"), values);
+        }
+
+        #[test]
+        fn garbage_is_an_error_or_a_wait_and_never_a_panic(
+            bytes in proptest::collection::vec(
+                prop_oneof![Just(b'*'), Just(b'$'), Just(b'-'), Just(b':'), Just(b'\r'), Just(b'\n'), Just(b'1'), any::<u8>()],
+                0..60,
+            ),
+        ) {
+            let _ = read(&bytes, &[]);
+        }
+    }
+
+    #[test]
+    fn errors_are_those_of_the_client() {
+        for line in ["-ERR no\r\n", "-MOVED 12 127.0.0.1:7000\r\n", "-NOSCRIPT x\r\n"] {
+            let ours = read(line.as_bytes(), &[]).expect("it is well formed");
+            let theirs = redis::parse_redis_value(line.as_bytes()).expect("it is well formed");
+            assert_eq!(ours, [theirs]);
+        }
+    }
+
+    #[test]
+    fn limits_of_numbers_are_read() {
+        let text = format!(":{}\r\n:{}\r\n", i64::MIN, i64::MAX);
+        let numbers = read(text.as_bytes(), &[]).expect("it is well formed");
+        assert_eq!(numbers, [Value::Int(i64::MIN), Value::Int(i64::MAX)]);
+        for bad in [":9223372036854775808\r\n", ":\r\n", ":1x\r\n", "$-2\r\n", "?\r\n"] {
+            assert!(read(bad.as_bytes(), &[]).is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn an_array_of_any_claimed_length_reserves_little_and_depth_has_an_end() {
+        let (mut reader, mut at) = (Reader::default(), 0);
+        let claim = b"*9223372036854775807\r\n";
+        assert!(reader.next(claim, &mut at).expect("it may come").is_err());
+        let deep = b"*1\r\n".repeat(MAX_DEPTH + 1);
+        assert!(read(&deep, &[]).is_err());
+    }
+}
