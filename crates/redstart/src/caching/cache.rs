@@ -56,7 +56,12 @@
 //! `cache.invalidate_tag`, `cache.write`. Events: those named at [`Stats`]. First-level hits are no operation
 //! and are counted in lots.
 
-use std::{future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    marker::PhantomData,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use serde::{Serialize, de::DeserializeOwned};
@@ -95,7 +100,7 @@ pub use stats::Stats;
 pub(crate) use builder::Settings;
 use envelope::Meta;
 use flight::{Flights, Seat};
-use l1::{Incoming, Level1, Ticket};
+use l1::{Bounded, Incoming, Level1, Ticket};
 use load::{BoxError, Loader};
 use miss::{Landing, Purpose};
 use stats::{Count, Counters};
@@ -158,7 +163,9 @@ pub(crate) struct Inner<V, C> {
     pub(crate) settings: Settings,
     pub(crate) l1: Option<Level1<V>>,
     /// What this process saw last, for [`Down::Stale`].
-    last_seen: Option<moka::sync::Cache<Arc<str>, Option<Arc<V>>>>,
+    last_seen: Option<Bounded<Option<Arc<V>>>>,
+    /// The server takes no command with keys of several slots.
+    apart: AtomicBool,
     flights: Arc<Flights<Landing<V>>>,
     pub(crate) stats: Counters,
     down_until: Mutex<Option<Instant>>,
@@ -585,13 +592,22 @@ where
     }
 
     fn count_hit(&self, hit: &Hit<V>) {
-        self.stats.add(Count::Hit);
-        if hit.value.is_none() {
-            self.stats.add(Count::NegativeHit);
+        self.count_hits(std::iter::once(hit));
+    }
+
+    fn count_hits<'h>(&self, hits: impl Iterator<Item = &'h Hit<V>>)
+    where
+        V: 'h,
+    {
+        let (mut all, mut negative, mut stale) = (0, 0, 0);
+        for hit in hits {
+            all += 1;
+            negative += u64::from(hit.value.is_none());
+            stale += u64::from(hit.stale);
         }
-        if hit.stale {
-            self.stats.add(Count::Stale);
-        }
+        self.stats.add_many(Count::Hit, all);
+        self.stats.add_many(Count::NegativeHit, negative);
+        self.stats.add_many(Count::Stale, stale);
     }
 
     async fn fetch(self: &Arc<Self>, name: &str, loader: Loader<V>) -> Result<Hit<V>> {
@@ -769,7 +785,7 @@ where
             level.changed(name);
         }
         if let Some(last_seen) = &self.last_seen {
-            last_seen.invalidate(name);
+            last_seen.remove(name);
         }
     }
 }

@@ -123,7 +123,9 @@ impl Dial {
         }
         // Servers that do not know these refuse them, which does no harm.
         let told = hello.len();
-        hello.cmd("CLIENT").arg(&["SETINFO", "LIB-NAME", "redstart"]);
+        hello
+            .cmd("CLIENT")
+            .arg(&["SETINFO", "LIB-NAME", "redstart"]);
         let version = ["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")];
         hello.cmd("CLIENT").arg(&version);
         let replies = wire.send(Request::all(&hello), until).await.map_err(lost)?;

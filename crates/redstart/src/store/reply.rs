@@ -36,7 +36,11 @@ enum Element {
 impl Reader {
     /// Reads from `input[*at..]` and moves `at` behind what was read. Without a whole reply, says how many
     /// bytes there have to be behind `at` before it is worth asking again.
-    pub(crate) fn next(&mut self, input: &[u8], at: &mut usize) -> RedisResult<Result<Value, usize>> {
+    pub(crate) fn next(
+        &mut self,
+        input: &[u8],
+        at: &mut usize,
+    ) -> RedisResult<Result<Value, usize>> {
         loop {
             let (element, length) = element(&input[*at..])?;
             let mut value = match element {
@@ -167,7 +171,11 @@ fn number(input: &[u8]) -> RedisResult<Option<(i64, usize)>> {
 }
 
 fn broken(what: &'static str) -> RedisError {
-    RedisError::from((ErrorKind::Parse, "the server's answer cannot be read", what.to_owned()))
+    RedisError::from((
+        ErrorKind::Parse,
+        "the server's answer cannot be read",
+        what.to_owned(),
+    ))
 }
 
 #[cfg(test)]
@@ -248,7 +256,11 @@ mod tests {
 
     #[test]
     fn errors_are_those_of_the_client() {
-        for line in ["-ERR no\r\n", "-MOVED 12 127.0.0.1:7000\r\n", "-NOSCRIPT x\r\n"] {
+        for line in [
+            "-ERR no\r\n",
+            "-MOVED 12 127.0.0.1:7000\r\n",
+            "-NOSCRIPT x\r\n",
+        ] {
             let ours = read(line.as_bytes(), &[]).expect("it is well formed");
             let theirs = redis::parse_redis_value(line.as_bytes()).expect("it is well formed");
             assert_eq!(ours, [theirs]);
@@ -260,7 +272,13 @@ mod tests {
         let text = format!(":{}\r\n:{}\r\n", i64::MIN, i64::MAX);
         let numbers = read(text.as_bytes(), &[]).expect("it is well formed");
         assert_eq!(numbers, [Value::Int(i64::MIN), Value::Int(i64::MAX)]);
-        for bad in [":9223372036854775808\r\n", ":\r\n", ":1x\r\n", "$-2\r\n", "?\r\n"] {
+        for bad in [
+            ":9223372036854775808\r\n",
+            ":\r\n",
+            ":1x\r\n",
+            "$-2\r\n",
+            "?\r\n",
+        ] {
             assert!(read(bad.as_bytes(), &[]).is_err(), "{bad:?}");
         }
     }

@@ -31,7 +31,8 @@ use super::{
 
 /// Room for what is received. It grows for a longer reply and shrinks again after it.
 const ROOM: usize = 64 * 1024;
-/// So many requests are sent even if more are about to come: the server can begin with them.
+/// So many requests, or a quarter of all that are under way, are sent even if more are about to come: the
+/// server can begin with them.
 const ENOUGH: usize = 16;
 /// From so many bytes on that wait to be sent, requests wait before they are written.
 const MAX_WAITING: usize = 4 * 1024 * 1024;
@@ -245,7 +246,7 @@ impl Wire {
             queue.alarm = Some(deadline);
             waker = queue.task.take();
         }
-        if queue.sending || (queue.awaited && queue.asked < ENOUGH) {
+        if queue.sending || (queue.awaited && !queue.is_enough()) {
             drop(guard);
         } else {
             self.shared.transmit(guard);
@@ -374,7 +375,7 @@ impl Shared {
                 queue.rest = Some((bytes, sent));
             } else {
                 queue.done(bytes);
-                let worth_it = !queue.awaited || queue.asked >= ENOUGH;
+                let worth_it = !queue.awaited || queue.is_enough();
                 if worth_it && !queue.bytes.is_empty() {
                     continue;
                 }
@@ -405,6 +406,10 @@ impl Shared {
 }
 
 impl Queue {
+    fn is_enough(&self) -> bool {
+        self.asked >= ENOUGH.max(self.waiters.len() / 4)
+    }
+
     /// Everything that was taken has been sent.
     fn done(&mut self, mut bytes: Vec<u8>) {
         self.sending = false;
@@ -602,7 +607,10 @@ impl Task {
             let mut queue = self.shared.queue.lock();
             queue.state = State::Ended;
             queue.bytes = Vec::new();
-            let unsent = queue.rest.take().map_or(0, |(bytes, sent)| bytes.len() - sent);
+            let unsent = queue
+                .rest
+                .take()
+                .map_or(0, |(bytes, sent)| bytes.len() - sent);
             (
                 std::mem::take(&mut queue.waiters),
                 queue.taken - unsent as u64,

@@ -1,12 +1,21 @@
 //! How a cache is set up.
 
-use std::{marker::PhantomData, sync::Arc, time::Duration};
+use std::{
+    marker::PhantomData,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::Semaphore;
 
 use super::{
-    Cache, Inner, early::XFetch, flight::Flights, key::CacheKey, l1::Level1, stats::Counters,
+    Cache, Inner,
+    early::XFetch,
+    flight::Flights,
+    key::CacheKey,
+    l1::{Level1, bounded},
+    stats::Counters,
 };
 use crate::{
     caching::{
@@ -271,8 +280,7 @@ where
             Some(_) => Some(Level1::new(self.l1.capacity, self.l1.max_age)),
             None => None,
         };
-        let last_seen = (self.down == Down::Stale)
-            .then(|| moka::sync::Cache::new(self.l1.capacity.max(10_000)));
+        let last_seen = (self.down == Down::Stale).then(|| bounded(self.l1.capacity.max(10_000)));
         let inner = Arc::new(Inner {
             bus: invalidation::bus(&keys)?,
             settings: Settings {
@@ -292,6 +300,7 @@ where
             tags,
             l1: level,
             last_seen,
+            apart: AtomicBool::new(false),
             flights: Flights::new(),
             stats: Counters::new(),
             down_until: parking_lot::Mutex::new(None),

@@ -25,6 +25,24 @@ use crate::caching::tags::{SHARDS, shard_of};
 
 const STRIPES: usize = 256;
 
+/// A map by name that keeps what is used most, up to a number of entries.
+pub(crate) type Bounded<T> = quick_cache::sync::Cache<
+    Arc<str>,
+    T,
+    quick_cache::UnitWeighter,
+    foldhash::quality::RandomState,
+>;
+
+pub(crate) fn bounded<T: Clone>(capacity: u64) -> Bounded<T> {
+    Bounded::with(
+        usize::try_from(capacity.min(1 << 16)).unwrap_or_default(),
+        capacity,
+        quick_cache::UnitWeighter,
+        foldhash::quality::RandomState::default(),
+        Default::default(),
+    )
+}
+
 pub(crate) struct Stored<V> {
     pub(crate) value: Option<Arc<V>>,
     pub(crate) fresh_until: Instant,
@@ -70,7 +88,7 @@ pub(crate) struct Ticket {
 }
 
 pub(crate) struct Level1<V> {
-    map: moka::sync::Cache<Arc<str>, Stored<V>, foldhash::quality::RandomState>,
+    map: Bounded<Stored<V>>,
     stripes: Box<[Mutex<u64>]>,
     epoch: AtomicU64,
     tag_epochs: [AtomicU64; SHARDS],
@@ -80,9 +98,7 @@ pub(crate) struct Level1<V> {
 impl<V: Send + Sync + 'static> Level1<V> {
     pub(crate) fn new(capacity: u64, max_age: Duration) -> Self {
         Self {
-            map: moka::sync::Cache::builder()
-                .max_capacity(capacity)
-                .build_with_hasher(foldhash::quality::RandomState::default()),
+            map: bounded(capacity),
             stripes: (0..STRIPES).map(|_| Mutex::new(0)).collect(),
             epoch: AtomicU64::new(0),
             tag_epochs: [const { AtomicU64::new(0) }; SHARDS],
@@ -162,7 +178,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
     pub(crate) fn changed(&self, name: &str) {
         let mut generation = self.stripes[Self::stripe(name)].lock();
         *generation += 1;
-        self.map.invalidate(name);
+        self.map.remove(name);
     }
 
     /// A tag of this shard was invalidated.
@@ -192,13 +208,13 @@ impl<V: Send + Sync + 'static> Level1<V> {
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |epoch| {
                 (epoch % 2 == 1).then_some(epoch + 1)
             });
-        self.map.invalidate_all();
+        self.map.clear();
     }
 
     /// Everything may have changed, and the feed stands.
     pub(crate) fn flush(&self) {
         self.epoch.fetch_add(2, Ordering::AcqRel);
-        self.map.invalidate_all();
+        self.map.clear();
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -206,8 +222,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
     }
 
     pub(crate) fn len(&self) -> u64 {
-        self.map.run_pending_tasks();
-        self.map.entry_count()
+        self.map.len() as u64
     }
 }
 

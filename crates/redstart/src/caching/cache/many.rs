@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
@@ -29,6 +29,11 @@ use crate::{
     observe,
     script::Batch,
 };
+
+fn crosses_slots(error: &Error) -> bool {
+    let kind = error.redis().map(redis::RedisError::kind);
+    kind == Some(redis::ErrorKind::Server(redis::ServerErrorKind::CrossSlot))
+}
 
 /// How many keys that others load are waited for at one time.
 const WAITS: usize = 16;
@@ -76,6 +81,7 @@ impl<K: CacheKey> LoadMany<K> {
     }
 }
 
+type Answers<V> = HashMap<Arc<str>, Hit<V>, foldhash::fast::RandomState>;
 type Values<V> = HashMap<String, V>;
 type ManyFuture<V> = Pin<Box<dyn Future<Output = Result<Values<V>, BoxError>> + Send>>;
 type ManyLoader<K, V> = Arc<dyn Fn(LoadMany<K>, Vec<K>) -> ManyFuture<V> + Send + Sync>;
@@ -164,13 +170,14 @@ where
         self: &Arc<Self>,
         keys: &[K],
         loader: &ManyLoader<K, V>,
-    ) -> Result<HashMap<Arc<str>, Hit<V>>>
+    ) -> Result<Answers<V>>
     where
         K: CacheKey + Clone + Send + Sync + 'static,
     {
-        let mut answers = HashMap::with_capacity(keys.len());
+        let mut answers = Answers::with_capacity_and_hasher(keys.len(), Default::default());
         let mut open = Vec::with_capacity(keys.len());
-        let mut known = HashSet::with_capacity(keys.len());
+        let mut known: HashSet<Arc<str>, foldhash::fast::RandomState> =
+            HashSet::with_capacity_and_hasher(keys.len(), Default::default());
         for key in keys {
             let name: Arc<str> = key.name().into();
             if !known.insert(name.clone()) {
@@ -202,9 +209,7 @@ where
         if open.is_empty() {
             return Ok(answers);
         }
-        for _ in &open {
-            self.stats.add(Count::Miss);
-        }
+        self.stats.add_many(Count::Miss, open.len() as u64);
         let (mine, others) = match self.lease_many(open, &mut answers).await {
             Ok(parted) => parted,
             Err((open, error)) => return self.without_store(open, loader, answers, error).await,
@@ -239,7 +244,7 @@ where
         self: &Arc<Self>,
         open: Vec<Open<K>>,
         loader: &ManyLoader<K, V>,
-        answers: &mut HashMap<Arc<str>, Hit<V>>,
+        answers: &mut Answers<V>,
     ) -> Result<Vec<Open<K>>, (Vec<Open<K>>, Error)>
     where
         K: CacheKey + Clone + Send + Sync + 'static,
@@ -248,23 +253,32 @@ where
             return Err((open, Error::unavailable("the store failed a moment ago")));
         }
         let with_ttl = self.asks_ttl();
-        let mut pipeline = redis::Pipeline::with_capacity(open.len() * 2);
-        for one in &open {
-            if with_ttl {
-                pipeline.cmd("PTTL").arg(one.entity.key());
-            }
-            pipeline.cmd("GET").arg(one.entity.key());
+        let mut together = !self.store.is_cluster() && !self.apart.load(Ordering::Relaxed);
+        let mut read = self.ask_many(&open, with_ttl, together).await;
+        if together && read.as_ref().is_err_and(crosses_slots) {
+            // One server, but of a cluster.
+            self.apart.store(true, Ordering::Relaxed);
+            together = false;
+            read = self.ask_many(&open, with_ttl, together).await;
         }
-        let replies = match self.watched(self.store.pipeline::<Vec<redis::Value>>(&pipeline).await)
-        {
+        let replies = match self.watched(read) {
             Ok(replies) => replies,
             Err(error) => return Err((open, error)),
         };
         let mut replies = replies.into_iter();
+        let ttls: Vec<_> = replies
+            .by_ref()
+            .take(if with_ttl { open.len() } else { 0 })
+            .collect();
+        let values: Vec<_> = match replies.next() {
+            Some(redis::Value::Array(values)) if together => values,
+            first => first.into_iter().chain(replies).collect(),
+        };
+        let (mut ttls, mut values) = (ttls.into_iter(), values.into_iter());
         let mut seen = Vec::with_capacity(open.len());
         for _ in &open {
             let left = if with_ttl {
-                let left = redis::from_redis_value::<i64>(replies.next().unwrap_or_default());
+                let left = redis::from_redis_value::<i64>(ttls.next().unwrap_or_default());
                 Some(Duration::from_millis(
                     u64::try_from(left.unwrap_or(0)).unwrap_or(0),
                 ))
@@ -272,7 +286,7 @@ where
                 None
             };
             let bytes =
-                redis::from_redis_value::<Option<Vec<u8>>>(replies.next().unwrap_or_default());
+                redis::from_redis_value::<Option<Vec<u8>>>(values.next().unwrap_or_default());
             seen.push(match bytes {
                 Ok(Some(bytes)) => self.open(bytes, left),
                 Ok(None) => Seen::Nothing,
@@ -290,12 +304,19 @@ where
             Ok(valid) => valid,
             Err(error) => return Err((open, error)),
         };
+        let hits = seen
+            .iter()
+            .zip(&valid)
+            .filter_map(|(seen, valid)| match seen {
+                Seen::Found(found) if *valid => Some(&found.hit),
+                _ => None,
+            });
+        self.count_hits(hits);
         let mut rest = Vec::new();
         for ((mut one, seen), valid) in open.into_iter().zip(seen).zip(valid) {
             match seen {
                 Seen::Found(found) if valid => {
                     self.remember(&one.name, one.ticket.as_ref(), &found);
-                    self.count_hit(&found.hit);
                     let early = match (self.settings.early, found.fresh_for) {
                         (Some(early), Some(left)) if found.hit.value.is_some() => {
                             early.draws(found.meta.load_time, left)
@@ -325,12 +346,38 @@ where
         Ok(rest)
     }
 
+    /// The TTLs, if they are asked for, and then the values: by one command where that may be.
+    async fn ask_many<K>(
+        &self,
+        open: &[Open<K>],
+        with_ttl: bool,
+        together: bool,
+    ) -> Result<Vec<redis::Value>> {
+        let mut pipeline = redis::Pipeline::with_capacity(open.len() + 1);
+        // PTTL first, as for a single key.
+        for one in open.iter().filter(|_| with_ttl) {
+            pipeline.cmd("PTTL").arg(one.entity.key());
+        }
+        if together {
+            let mut values = redis::cmd("MGET");
+            for one in open {
+                values.arg(one.entity.key());
+            }
+            pipeline.add_command(values);
+        } else {
+            for one in open {
+                pipeline.cmd("GET").arg(one.entity.key());
+            }
+        }
+        self.store.pipeline(&pipeline).await
+    }
+
     /// Asks for all leases: those that are mine with their tokens, and those that others have.
     #[allow(clippy::type_complexity)]
     async fn lease_many<K>(
         &self,
         open: Vec<Open<K>>,
-        answers: &mut HashMap<Arc<str>, Hit<V>>,
+        answers: &mut Answers<V>,
     ) -> Result<(Vec<(Open<K>, String)>, Vec<Open<K>>), (Vec<Open<K>>, Error)> {
         let token = lease::token();
         let shared = self.settings.stampede != Stampede::Lease;
@@ -483,9 +530,9 @@ where
         &self,
         open: Vec<Open<K>>,
         loader: &ManyLoader<K, V>,
-        mut answers: HashMap<Arc<str>, Hit<V>>,
+        mut answers: Answers<V>,
         error: Error,
-    ) -> Result<HashMap<Arc<str>, Hit<V>>>
+    ) -> Result<Answers<V>>
     where
         K: CacheKey + Clone + Send + Sync + 'static,
     {

@@ -80,8 +80,14 @@ impl Counters {
     }
 
     pub(crate) fn add(&self, what: Count) {
-        self.counts[what as usize].fetch_add(1, Ordering::Relaxed);
-        observe::event(EVENTS[what as usize]);
+        self.add_many(what, 1);
+    }
+
+    pub(crate) fn add_many(&self, what: Count, times: u64) {
+        if times > 0 {
+            self.counts[what as usize].fetch_add(times, Ordering::Relaxed);
+            observe::events(EVENTS[what as usize], times);
+        }
     }
 
     pub(crate) fn l1_hit(&self) {
