@@ -28,7 +28,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         .deadline(Duration::from_secs(10))
         .connect()
         .await?;
-    boards(bench, &store).await?;
+    boards(bench, &store, &server).await?;
     shards(bench, &server).await?;
     filters(bench, &store).await?;
     graph(bench, &store, &server).await
@@ -38,7 +38,7 @@ fn next(n: &AtomicU64) -> u64 {
     n.fetch_add(7919, Ordering::Relaxed) % 100_000
 }
 
-async fn boards(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
+async fn boards(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Result<()> {
     let board = Leaderboard::builder(store, "bench", "board").build()?;
     let turn = Arc::new(AtomicU64::new(0));
     let (b, t) = (board.clone(), turn.clone());
@@ -50,17 +50,19 @@ async fn boards(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
             Ok(())
         }
     };
-    let (s, t) = (store.clone(), turn);
+    let bare = redis::Client::open(server.url())?
+        .get_multiplexed_async_connection()
+        .await?;
     let theirs = move |_| {
-        let (store, n) = (s.clone(), next(&t));
+        let (mut bare, n) = (bare.clone(), next(&turn));
         async move {
             let member = format!("m{n}");
             let mut add = redis::cmd("ZADD");
             add.arg("bench:bare").arg("GT").arg(n as f64).arg(&member);
-            store.query::<i64>(&add).await?;
+            add.query_async::<i64>(&mut bare).await?;
             let mut rank = redis::cmd("ZREVRANK");
             rank.arg("bench:bare").arg(&member);
-            store.query::<Option<u64>>(&rank).await?;
+            rank.query_async::<Option<u64>>(&mut bare).await?;
             Ok(())
         }
     };
