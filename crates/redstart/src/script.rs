@@ -118,7 +118,7 @@ impl<'a> Call<'a> {
     }
 
     /// Adds keys of the same entity that were made before to KEYS.
-    #[cfg(feature = "locking")]
+    #[cfg(any(feature = "locking", feature = "ranking"))]
     pub(crate) fn keys(mut self, keys: &[Key]) -> Self {
         for key in keys {
             self = self.with_key(key.clone());

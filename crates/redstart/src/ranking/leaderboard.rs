@@ -35,7 +35,7 @@ use tokio::time::Instant;
 use super::{Period, PeriodId, check_member, check_score};
 use crate::{
     error::{Error, Result},
-    key::{Entity, Keys, Layout},
+    key::{Entity, Key, Keys, Layout},
     observe,
     script::{Call, Script},
     store::Store,
@@ -236,7 +236,15 @@ impl Builder {
             keys = keys.layout(layout);
         }
         let entity = keys.entity(&self.name)?;
+        let only = match self.period {
+            Period::All => {
+                let period = self.period.at(Timestamp::UNIX_EPOCH, &self.zone)?;
+                Some(keys_to_submit(&entity, self.ties, &period).into())
+            }
+            _ => None,
+        };
         Ok(Leaderboard {
+            only,
             store: self.store,
             entity,
             order: self.order,
@@ -275,6 +283,8 @@ impl Builder {
 /// ```
 #[derive(Clone, Debug)]
 pub struct Leaderboard {
+    /// The keys of a board without periods.
+    only: Option<Arc<[Key]>>,
     store: Store,
     entity: Entity,
     order: Order,
@@ -365,13 +375,20 @@ impl Leaderboard {
     pub async fn submit(&self, member: &str, score: f64, policy: Policy) -> Result<Placed> {
         let score = self.check(member, score, policy)?;
         observe::operation("leaderboard.submit", self.entity.namespace(), async {
+            if let Some(only) = &self.only {
+                let call = SUBMIT.on(&self.entity).keys(only);
+                return match self.place(call, &[], member, score, policy).await? {
+                    Submitted::Placed(placed) => Ok(placed),
+                    Submitted::Closed => Err(Error::codec("a board without periods is closed")),
+                };
+            }
             let mut now = match *self.clock.lock() {
                 Some((server, at)) if !self.store.is_embedded() => server + at.elapsed(),
                 _ => Timestamp::now(),
             };
             for _ in 0..3 {
                 let candidates = self.candidates(now)?;
-                match self.place(&candidates, member, score, policy).await? {
+                match self.place_in(&candidates, member, score, policy).await? {
                     Submitted::Placed(placed) => return Ok(placed),
                     // Our clock is off by more than a period.
                     Submitted::Closed => now = self.server_time().await?,
@@ -402,7 +419,7 @@ impl Leaderboard {
     ) -> Result<Submitted> {
         let score = self.check(member, score, policy)?;
         observe::operation("leaderboard.submit", self.entity.namespace(), async {
-            self.place(std::slice::from_ref(period), member, score, policy)
+            self.place_in(std::slice::from_ref(period), member, score, policy)
                 .await
         })
         .await
@@ -419,7 +436,7 @@ impl Leaderboard {
         Ok(vec![middle, before, after])
     }
 
-    async fn place(
+    async fn place_in(
         &self,
         periods: &[PeriodId],
         member: &str,
@@ -428,14 +445,20 @@ impl Leaderboard {
     ) -> Result<Submitted> {
         let mut call = SUBMIT.on(&self.entity);
         for period in periods {
-            call = match self.ties {
-                Ties::Competition => call.part(period.label()),
-                Ties::EarliestFirst { .. } => call
-                    .part(period.label())
-                    .part(&format!("{}:seq", period.label())),
-                Ties::Dense => self.parts(call, period),
-            };
+            call = call.keys(&keys_to_submit(&self.entity, self.ties, period));
         }
+        self.place(call, periods, member, score, policy).await
+    }
+
+    /// Submits to the one of the periods that the server's clock is in; the call has their keys.
+    async fn place(
+        &self,
+        mut call: Call<'_>,
+        periods: &[PeriodId],
+        member: &str,
+        score: f64,
+        policy: Policy,
+    ) -> Result<Submitted> {
         call = self.rules(call).arg(policy.name()).arg(member).arg(score);
         for period in periods {
             if let Some(end) = period.end() {
@@ -632,6 +655,23 @@ impl Leaderboard {
         }
         Ok(score)
     }
+}
+
+/// The keys of a period that a submission may change.
+fn keys_to_submit(entity: &Entity, ties: Ties, period: &PeriodId) -> Vec<Key> {
+    let label = period.label();
+    let mut keys = vec![entity.part(label)];
+    let others: &[&str] = match ties {
+        Ties::Competition => &[],
+        Ties::EarliestFirst { .. } => &["seq"],
+        Ties::Dense => &["seq", "scores", "counts"],
+    };
+    keys.extend(
+        others
+            .iter()
+            .map(|part| entity.part(&format!("{label}:{part}"))),
+    );
+    keys
 }
 
 /// `rank score previous`, as the script says it.

@@ -7,13 +7,13 @@
 -- ARGV[8..] for each candidate: start, end, expiry (0: none), all in ms since the epoch; nothing for a board
 --   without periods, which needs no clock
 -- Returns 'rank score previous' ('-' for none), in one text because that is cheap to read; or 'closed', 'range'
-local high, ties = ARGV[1] == 'high', ARGV[2]
+local call, high, ties = redis.call, ARGV[1] == 'high', ARGV[2]
 local policy, member, text = ARGV[5], ARGV[6], ARGV[7]
 
 local at, expiry = 1, '0'
 if ARGV[8] then
   local width = ties == 'dense' and 4 or ties == 'earliest' and 2 or 1
-  local time = redis.call('TIME')
+  local time = call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   at = nil
   for i = 0, #KEYS / width - 1 do
@@ -29,7 +29,7 @@ end
 local board = KEYS[at]
 
 -- `text` is the score as the server writes it, so that numbers are turned into text only where they are new.
-local before = redis.call('ZSCORE', board, member)
+local before = call('ZSCORE', board, member)
 local score, previous = tonumber(text), before and tonumber(before)
 if before and ties ~= 'competition' then
   if ties == 'earliest' then
@@ -57,43 +57,44 @@ end
 if score ~= previous then
   if ties == 'earliest' then
     local span = tonumber(ARGV[3])
-    local place = math.min(redis.call('INCR', KEYS[at + 1]) - 1, span - 1)
+    local place = math.min(call('INCR', KEYS[at + 1]) - 1, span - 1)
     local new = score * span + (high and span - 1 - place or place)
-    redis.call('ZADD', board, string.format('%.0f', new), member)
+    call('ZADD', board, string.format('%.0f', new), member)
   else
-    redis.call('ZADD', board, text, member)
+    call('ZADD', board, text, member)
   end
   if ties == 'dense' then
     local scores, counts = KEYS[at + 2], KEYS[at + 3]
-    if previous and redis.call('HINCRBY', counts, before, -1) <= 0 then
-      redis.call('HDEL', counts, before)
-      redis.call('ZREM', scores, before)
+    if previous and call('HINCRBY', counts, before, -1) <= 0 then
+      call('HDEL', counts, before)
+      call('ZREM', scores, before)
     end
     text = string.format('%.17g', score)
-    if redis.call('HINCRBY', counts, text, 1) == 1 then
-      redis.call('ZADD', scores, text, text)
+    if call('HINCRBY', counts, text, 1) == 1 then
+      call('ZADD', scores, text, text)
     end
   end
   if expiry ~= '0' then
-    redis.call('PEXPIREAT', board, expiry)
+    call('PEXPIREAT', board, expiry)
     if ties == 'earliest' then
-      redis.call('PEXPIREAT', KEYS[at + 1], expiry)
+      call('PEXPIREAT', KEYS[at + 1], expiry)
     elseif ties == 'dense' then
-      redis.call('PEXPIREAT', KEYS[at + 2], expiry)
-      redis.call('PEXPIREAT', KEYS[at + 3], expiry)
+      call('PEXPIREAT', KEYS[at + 2], expiry)
+      call('PEXPIREAT', KEYS[at + 3], expiry)
     end
   end
 end
 
 local rank
 if ties == 'earliest' then
-  rank = redis.call(high and 'ZREVRANK' or 'ZRANK', board, member) + 1
+  rank = call(high and 'ZREVRANK' or 'ZRANK', board, member) + 1
 else
   local set = ties == 'dense' and KEYS[at + 2] or board
   if high then
-    rank = redis.call('ZCOUNT', set, '(' .. text, '+inf') + 1
+    rank = call('ZCOUNT', set, '(' .. text, '+inf') + 1
   else
-    rank = redis.call('ZCOUNT', set, '-inf', '(' .. text) + 1
+    rank = call('ZCOUNT', set, '-inf', '(' .. text) + 1
   end
 end
-return string.format('%.0f %s %s', rank, text, before or '-')
+-- A rank has fewer than the 14 digits that a number keeps here.
+return rank .. ' ' .. text .. ' ' .. (before or '-')
