@@ -221,6 +221,13 @@ impl<V> Clone for Hit<V> {
     }
 }
 
+/// A loop that finds everything in the first level would never let its thread go, and the thread may be the
+/// one that hears of changes.
+#[inline]
+async fn cooperate() {
+    tokio::task::coop::consume_budget().await;
+}
+
 /// What the store had.
 enum Seen<V> {
     Found(Found<V>),
@@ -284,6 +291,7 @@ where
             if let Some(stamp) = early {
                 inner.refresh_early(&name, stamp, load::boxed(loader))?;
             }
+            cooperate().await;
             return Ok(hit);
         }
         observe::operation(
@@ -304,6 +312,7 @@ where
     pub async fn get(&self, key: &K) -> Result<Option<Hit<V>>> {
         let name = key.name();
         if let Some((hit, _)) = self.inner.near(&name) {
+            cooperate().await;
             return Ok(Some(hit));
         }
         self.look(&name).await

@@ -246,3 +246,32 @@ async fn while_the_store_is_down_reads_do_what_the_builder_said() -> anyhow::Res
     );
     Ok(())
 }
+
+/// On one thread: a reader that finds everything in the process must not keep the news away from it.
+#[tokio::test]
+async fn a_loop_of_first_level_hits_hears_of_changes() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let one = near(&store, "loop", L1::pubsub(100))?;
+    let two = near(&store, "loop", L1::pubsub(100))?;
+    up(&one).await?;
+    up(&two).await?;
+    let rows = Rows::at(1);
+    warm(&two, &rows, "k").await?;
+    rows.set(2);
+    one.invalidate("k").await?;
+    // By the thread's own clock: the runtime's does not move while the loop keeps the thread.
+    let begun = std::time::Instant::now();
+    while rows
+        .through(&two, "k", Duration::ZERO)
+        .await?
+        .value
+        .as_deref()
+        != Some(&2)
+    {
+        anyhow::ensure!(
+            begun.elapsed() < LONG,
+            "the reader never heard of the change"
+        );
+    }
+    Ok(())
+}
