@@ -66,6 +66,7 @@ mod link;
 mod reply;
 mod retry;
 mod route;
+mod sentinel;
 mod subscription;
 mod url;
 mod wire;

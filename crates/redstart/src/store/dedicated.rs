@@ -42,7 +42,12 @@ pub struct Dedicated {
 
 enum Line {
     Closed,
-    Server(MultiplexedConnection),
+    Server {
+        connection: MultiplexedConnection,
+        dial: Arc<Dial>,
+        /// The dial's count when the connection was made.
+        switches: u64,
+    },
     #[cfg(feature = "engine")]
     Embedded(Box<redstart_engine::Session>),
 }
@@ -103,13 +108,25 @@ impl Dedicated {
                 self.line = Line::Embedded(session);
                 super::embedded::top(reply).map_err(|error| (error, false))
             }
-            Line::Server(mut connection) => {
+            // It leads to a server that is master no more.
+            Line::Server { dial, switches, .. } if dial.switches() != switches => {
+                Box::pin(self.attempt(cmd, deadline)).await
+            }
+            Line::Server {
+                mut connection,
+                dial,
+                switches,
+            } => {
                 let sent = timeout_at(deadline, connection.send_packed_command(cmd)).await;
                 let error = match sent {
                     Err(_) => return Err((late().doubt(!reads), false)),
                     Ok(Ok(Value::ServerError(error))) => redis::RedisError::from(error),
                     Ok(Ok(value)) => {
-                        self.line = Line::Server(connection);
+                        self.line = Line::Server {
+                            connection,
+                            dial,
+                            switches,
+                        };
                         return Ok(value);
                     }
                     Ok(Err(error)) => error,
@@ -123,7 +140,11 @@ impl Dedicated {
                     return Err((error.into(), true));
                 }
                 if answered {
-                    self.line = Line::Server(connection);
+                    self.line = Line::Server {
+                        connection,
+                        dial,
+                        switches,
+                    };
                     return Err((error.into(), false));
                 }
                 Err((
@@ -158,7 +179,13 @@ impl Dedicated {
             return Ok(Line::Embedded(Box::new(embedded.session()?)));
         }
         let dial = self.store.dial_for(self.slot)?;
-        connect(&dial).await.map(Line::Server)
+        let switches = dial.switches();
+        let connection = dial.connect(ProtocolVersion::RESP2, None).await?;
+        Ok(Line::Server {
+            connection,
+            dial,
+            switches,
+        })
     }
 
     async fn refresh(&self) {
@@ -166,10 +193,6 @@ impl Dedicated {
             let _ = cluster.refresh().await;
         }
     }
-}
-
-async fn connect(dial: &Arc<Dial>) -> Result<MultiplexedConnection> {
-    dial.connect(ProtocolVersion::RESP2, None).await
 }
 
 /// Commands run one at a time with the store's deadline and no time to block. Pipelines are for the

@@ -1,6 +1,6 @@
 //! Making connections: to one server, or to the master that the sentinels name.
 
-use std::{collections::HashMap, future::Future, time::Duration};
+use std::{future::Future, time::Duration};
 
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, Pipeline,
@@ -9,12 +9,13 @@ use redis::{
 use tokio::{
     net::{TcpStream, UnixStream},
     sync::mpsc::UnboundedSender,
-    time::{Instant, timeout, timeout_at},
+    time::{Instant, timeout_at},
 };
 
 use super::{
     link::{Line, Request},
     retry,
+    sentinel::Sentinels,
     url::{Address, Settings},
     wire::{Fault, Socket, Wire},
 };
@@ -32,10 +33,7 @@ enum Route {
     /// A client that the application made; its settings are its own.
     Client(Client),
     /// Whatever the sentinels say.
-    Sentinel {
-        sentinels: Vec<Address>,
-        master: String,
-    },
+    Sentinels(Sentinels),
 }
 
 impl Dial {
@@ -55,7 +53,7 @@ impl Dial {
 
     pub(crate) fn sentinel(sentinels: Vec<Address>, master: String, settings: Settings) -> Self {
         Self {
-            route: Route::Sentinel { sentinels, master },
+            route: Route::Sentinels(Sentinels::new(sentinels, master, &settings)),
             settings,
         }
     }
@@ -76,7 +74,23 @@ impl Dial {
         match &self.route {
             Route::Server(address) => address.to_string(),
             Route::Client(client) => client.get_connection_info().addr().to_string(),
-            Route::Sentinel { master, .. } => format!("master {master:?} by sentinel"),
+            Route::Sentinels(sentinels) => format!("master {:?} by sentinel", sentinels.master()),
+        }
+    }
+
+    /// Counts up when the lines that were made before lead to a server that is master no more.
+    pub(crate) fn switches(&self) -> u64 {
+        match &self.route {
+            Route::Sentinels(sentinels) => sentinels.switches(),
+            _ => 0,
+        }
+    }
+
+    /// Ends when the count is another one.
+    pub(crate) async fn switched(&self, since: u64) {
+        match &self.route {
+            Route::Sentinels(sentinels) => sentinels.switched(since).await,
+            _ => std::future::pending().await,
         }
     }
 
@@ -91,9 +105,9 @@ impl Dial {
         let until = Instant::now() + self.patience();
         let (address, master) = match &self.route {
             Route::Server(address) if !self.settings.tls => (address.clone(), None),
-            Route::Sentinel { sentinels, master } if !self.settings.tls => {
-                let asking = self.ask_sentinels(sentinels, master);
-                (self.in_time(until, asking).await?, Some(master))
+            Route::Sentinels(sentinels) if !self.settings.tls => {
+                let address = self.in_time(until, sentinels.ask()).await?;
+                (address, Some(sentinels.master()))
             }
             _ => {
                 let connection = self.connect(ProtocolVersion::RESP2, None).await?;
@@ -163,13 +177,13 @@ impl Dial {
                     let redis = info.redis_settings().clone().set_protocol(protocol);
                     open(&Client::open(info.set_redis_settings(redis))?, pushes).await
                 }
-                Route::Sentinel { sentinels, master } => {
-                    let address = self.ask_sentinels(sentinels, master).await?;
+                Route::Sentinels(sentinels) => {
+                    let address = sentinels.ask().await?;
                     let mut connection =
                         open(&client(&address, &self.settings, protocol)?, pushes).await?;
                     let role: redis::Value =
                         redis::cmd("ROLE").query_async(&mut connection).await?;
-                    check_role(&role, &address, master)?;
+                    check_role(&role, &address, sentinels.master())?;
                     Ok(connection)
                 }
             }
@@ -222,60 +236,6 @@ impl Dial {
             error
         }
     }
-
-    /// Asks all sentinels at once and takes the address that most of them name, so that one sentinel on the
-    /// wrong side of a partition does not decide alone.
-    async fn ask_sentinels(&self, sentinels: &[Address], master: &str) -> Result<Address> {
-        let mut settings = self.settings.clone();
-        settings.username = self.settings.sentinel_username.clone();
-        settings.password = self.settings.sentinel_password.clone();
-        settings.db = 0;
-        let mut asking = tokio::task::JoinSet::new();
-        for sentinel in sentinels {
-            let (sentinel, settings, master) =
-                (sentinel.clone(), settings.clone(), master.to_owned());
-            asking.spawn(async move {
-                let client = client(&sentinel, &settings, ProtocolVersion::RESP2)?;
-                let mut connection = open(&client, None).await?;
-                let answer: Option<(String, u16)> = redis::cmd("SENTINEL")
-                    .arg("get-master-addr-by-name")
-                    .arg(master)
-                    .query_async(&mut connection)
-                    .await?;
-                Ok::<_, Error>(answer.map(|(host, port)| Address::Tcp { host, port }))
-            });
-        }
-        let majority = sentinels.len() / 2 + 1;
-        let mut votes: HashMap<Address, usize> = HashMap::new();
-        let mut unknown = 0;
-        let mut failure = None;
-        // After the first answer the others get a moment, not the whole time-out.
-        let mut grace = self.patience();
-        while let Ok(Some(answer)) = timeout(grace, asking.join_next()).await {
-            match answer {
-                Ok(Ok(Some(address))) => {
-                    let count = votes.entry(address.clone()).or_default();
-                    *count += 1;
-                    if *count >= majority {
-                        return Ok(address);
-                    }
-                    grace = Duration::from_millis(100).min(self.patience());
-                }
-                Ok(Ok(None)) => unknown += 1,
-                Ok(Err(error)) => failure = Some(error),
-                Err(_) => {}
-            }
-        }
-        if let Some((address, _)) = votes.into_iter().max_by_key(|(_, count)| *count) {
-            return Ok(address);
-        }
-        if unknown > 0 {
-            return Err(Error::config(format!(
-                "the sentinels know no master named {master:?}"
-            )));
-        }
-        Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
-    }
 }
 
 /// A sentinel that was cut off may still name the old master.
@@ -321,7 +281,7 @@ fn first_text(value: &redis::Value) -> Option<&str> {
     }
 }
 
-async fn open(
+pub(super) async fn open(
     client: &Client,
     pushes: Option<UnboundedSender<PushInfo>>,
 ) -> Result<MultiplexedConnection> {
@@ -337,7 +297,11 @@ async fn open(
         .await?)
 }
 
-fn client(address: &Address, settings: &Settings, protocol: ProtocolVersion) -> Result<Client> {
+pub(super) fn client(
+    address: &Address,
+    settings: &Settings,
+    protocol: ProtocolVersion,
+) -> Result<Client> {
     let mut redis = RedisConnectionInfo::default()
         .set_db(settings.db)
         .set_protocol(protocol)

@@ -152,6 +152,8 @@ pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 struct Live {
     line: Line,
     generation: u64,
+    /// The dial's count when the line was made.
+    switches: u64,
 }
 
 pub(crate) struct Link {
@@ -180,17 +182,33 @@ impl Link {
         self.generation.load(Ordering::Acquire)
     }
 
+    /// The connection that stands, if it leads to a server that is still the one to ask.
+    fn standing(&self) -> Option<Arc<Live>> {
+        let live = self.live.load_full()?;
+        if live.switches == self.dial.switches() {
+            return Some(live);
+        }
+        self.forget(live.generation);
+        None
+    }
+
     async fn connection(&self) -> Result<Arc<Live>> {
-        if let Some(live) = self.live.load_full() {
+        if let Some(live) = self.standing() {
             return Ok(live);
         }
         let _turn = self.connecting.lock().await;
-        if let Some(live) = self.live.load_full() {
+        if let Some(live) = self.standing() {
             return Ok(live);
         }
+        // Counted before it is made: a switch meanwhile means another try.
+        let switches = self.dial.switches();
         let line = self.dial.line().await?;
         let generation = self.generation.fetch_add(1, Ordering::AcqRel) + 1;
-        let live = Arc::new(Live { line, generation });
+        let live = Arc::new(Live {
+            line,
+            generation,
+            switches,
+        });
         self.live.store(Some(live.clone()));
         if generation > 1 {
             metrics::counter!("redstart_store_reconnects_total").increment(1);
@@ -234,7 +252,7 @@ impl Link {
 
     /// Sends once over the connection that stands, if one does, and waits until the deadline.
     pub(crate) async fn once(&self, request: Request<'_>, deadline: Instant) -> Once {
-        match self.live.load_full() {
+        match self.standing() {
             Some(live) => self.over(&live, request, deadline).await,
             None => Once::NotConnected,
         }

@@ -295,6 +295,7 @@ async fn listen(
     };
     let patience = store.deadline();
     let (sender, mut pushes) = unbounded_channel();
+    let switches = dial.switches();
     let mut connection = dial.connect(ProtocolVersion::RESP3, Some(sender)).await?;
     timeout(patience, subscribe(&mut connection, topics))
         .await
@@ -305,8 +306,13 @@ async fn listen(
     // A line that only listens does not notice a peer that is gone, so it asks now and then.
     let every = patience.clamp(Duration::from_millis(100), Duration::from_secs(5));
     let ping = redis::cmd("PING");
+    let mut switched = std::pin::pin!(dial.switched(switches));
     loop {
-        let push = match timeout(every, pushes.recv()).await {
+        let push = tokio::select! {
+            push = timeout(every, pushes.recv()) => push,
+            () = &mut switched => return Ok(()),
+        };
+        let push = match push {
             Ok(Some(push)) => push,
             Ok(None) => return Ok(()),
             Err(_) => match timeout(patience, connection.send_packed_command(&ping)).await {

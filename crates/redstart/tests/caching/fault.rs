@@ -7,8 +7,8 @@ use redstart::{
     caching::{Cache, Down, L1, Source},
 };
 use redstart_testkit::{
-    Backend, BackendKind, Cluster, Kind, Proxy, Server, eventually, matrix, unique_namespace,
-    wait_until,
+    Backend, BackendKind, Cluster, Kind, Proxy, Sentinel, Server, eventually, matrix,
+    unique_namespace, wait_until,
 };
 
 use crate::{LONG, Rows};
@@ -127,13 +127,36 @@ matrix! {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn through_a_failover_no_reader_keeps_an_invalidated_value() -> anyhow::Result<()> {
+async fn through_a_failover_of_a_cluster_no_reader_keeps_an_invalidated_value() -> anyhow::Result<()>
+{
     let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
-    let (one, other) = (
-        Store::connect(&cluster.url()).await?,
-        Store::connect(&cluster.url()).await?,
-    );
-    // Each flavour lives through a failover of its own.
+    no_reader_keeps_an_invalidated_value(&cluster.url(), async || {
+        let master = cluster.owner(redstart_testkit::key_slot(b"k0")).await?;
+        // After the failover before, the old master takes a moment to be a replica.
+        let replicas = wait_until("a replica", LONG, async || {
+            let replicas = cluster.replicas_of(master).await.ok()?;
+            (!replicas.is_empty()).then_some(replicas)
+        })
+        .await?;
+        cluster.failover(replicas[0]).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn through_a_failover_by_sentinels_no_reader_keeps_an_invalidated_value() -> anyhow::Result<()>
+{
+    let group = Sentinel::start(Kind::Redis).await?;
+    no_reader_keeps_an_invalidated_value(&group.url(), async || group.failover().await.map(drop))
+        .await
+}
+
+/// Each kind of first level lives through a failover of its own.
+async fn no_reader_keeps_an_invalidated_value(
+    url: &str,
+    fail_over: impl AsyncFn() -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let (one, other) = (Store::connect(url).await?, Store::connect(url).await?);
     for (name, l1) in [("tracking", L1::tracking(100)), ("pubsub", L1::pubsub(100))] {
         let (reader, writer) = (near(&one, name, l1.clone())?, near(&other, name, l1)?);
         up(&reader).await?;
@@ -142,14 +165,7 @@ async fn through_a_failover_no_reader_keeps_an_invalidated_value() -> anyhow::Re
         for key in &keys {
             warm(&reader, &rows, key).await?;
         }
-        let master = cluster.owner(redstart_testkit::key_slot(b"k0")).await?;
-        // After the failover before, the old master takes a moment to be a replica.
-        let replicas = wait_until("a replica", LONG, async || {
-            let replicas = cluster.replicas_of(master).await.ok()?;
-            (!replicas.is_empty()).then_some(replicas)
-        })
-        .await?;
-        cluster.failover(replicas[0]).await?;
+        fail_over().await?;
         rows.set(2);
         for key in &keys {
             let done = eventually(LONG, async || writer.invalidate(key).await.is_ok());

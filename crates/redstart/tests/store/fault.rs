@@ -8,7 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use redstart::{Store, key::Keys, script::Script};
+use redstart::{
+    Store,
+    key::Keys,
+    script::Script,
+    store::{Event, Topic},
+};
 use redstart_testkit::{Cluster, Kind, Proxy, Sentinel, Server, eventually, scale};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -191,6 +196,7 @@ async fn fault_a_write_whose_reply_was_dropped_is_in_doubt_and_applied_once() ->
 /// Writers that count what was acknowledged, each value once.
 struct Writers {
     stop: Arc<AtomicBool>,
+    any_safe: Arc<AtomicBool>,
     tasks: tokio::task::JoinSet<anyhow::Result<Vec<String>>>,
 }
 
@@ -200,12 +206,14 @@ impl Writers {
     /// after it on the same store said that a replica had everything up to there.
     fn start(store: &Store, namespace: &str, count: usize) -> anyhow::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
+        let any_safe = Arc::new(AtomicBool::new(false));
         let mut tasks = tokio::task::JoinSet::new();
         let keys = Keys::new(namespace, "writers")?;
         for writer in 0..count {
-            let (store, stop, entity) = (
+            let (store, stop, any_safe, entity) = (
                 store.clone(),
                 stop.clone(),
+                any_safe.clone(),
                 keys.entity(&format!("w{writer}"))?,
             );
             tasks.spawn(async move {
@@ -225,13 +233,24 @@ impl Writers {
                     wait.arg(1).arg(300);
                     if matches!(own.query::<i64>(&wait, Duration::from_millis(300)).await, Ok(n) if n >= 1) {
                         safe.push(member);
+                        any_safe.store(true, Ordering::Relaxed);
                     }
                     tokio::task::yield_now().await;
                 }
                 Ok(safe)
             });
         }
-        Ok(Self { stop, tasks })
+        Ok(Self {
+            stop,
+            any_safe,
+            tasks,
+        })
+    }
+
+    /// Waits until there is something to lose.
+    async fn wait_safe(&self) {
+        let safe = eventually(PATIENCE, async || self.any_safe.load(Ordering::Relaxed));
+        assert!(safe.await, "no write reached a replica");
     }
 
     async fn check(
@@ -276,6 +295,7 @@ async fn fault_writes_go_on_through_a_sentinel_failover() -> anyhow::Result<()> 
             .is_ok()
     };
     assert!(eventually(PATIENCE, &writes).await);
+    writers.wait_safe().await;
     let old = group.master().await?;
     group.server(old).kill9();
     group.wait_promotion(old).await?;
@@ -285,6 +305,45 @@ async fn fault_writes_go_on_through_a_sentinel_failover() -> anyhow::Result<()> 
     );
     let safe = writers.check(&store, "sentinel", 4).await?;
     assert!(safe > 0);
+    Ok(())
+}
+
+/// A master that is replaced although it is well takes writes for seconds more, and then forgets them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_master_that_was_replaced_and_does_not_know_it_is_left_at_once()
+-> anyhow::Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let store = Store::connect(&group.url()).await?;
+    let port = async || {
+        let mut get = redis::cmd("CONFIG");
+        get.arg("GET").arg("port");
+        let (_, port) = store.query::<(String, u16)>(&get).await.ok()?;
+        Some(port)
+    };
+    let old = group.master().await?;
+    assert_eq!(port().await, Some(group.server(old).port()));
+    let channel = Topic::Channel("news".into());
+    let mut news = store.subscribe([channel]).await?;
+    assert!(matches!(news.next().await, Some(Event::Subscribed)));
+
+    let new = group.failover().await?;
+    let new_port = group.server(new).port();
+    assert!(eventually(PATIENCE, async || port().await == Some(new_port)).await);
+    assert_eq!(
+        group.server(old).role().await?,
+        "master",
+        "the store was faster than the sentinels"
+    );
+    // Subscriptions too.
+    loop {
+        match tokio::time::timeout(PATIENCE, news.next()).await? {
+            Some(Event::Resubscribed) => break,
+            event => anyhow::ensure!(matches!(event, Some(Event::Lost)), "{event:?}"),
+        }
+    }
+    let mut publish = redis::cmd("PUBLISH");
+    publish.arg("news").arg("hello");
+    assert_eq!(store.query::<u64>(&publish).await?, 1, "it listens there");
     Ok(())
 }
 
@@ -302,6 +361,7 @@ async fn fault_writes_go_on_when_a_cluster_master_is_killed() -> anyhow::Result<
             .is_ok()
     };
     assert!(eventually(PATIENCE, &write).await);
+    writers.wait_safe().await;
     cluster.node(victim).kill9();
     cluster.wait_promotion(victim).await?;
     assert!(
