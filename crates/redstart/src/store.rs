@@ -31,6 +31,22 @@
 //! the command only reads. A write whose reply was lost is **not** sent again: the error is
 //! [in doubt](crate::Error::is_in_doubt), unless the script declared itself
 //! [idempotent](crate::script::Call::idempotent).
+//!
+//! A write whose connection died before any of it was sent is known to be not sent, and is sent again.
+//!
+//! # How requests travel
+//!
+//! All tasks share one connection to a server (`pool=` gives more). Each writes its request and sends it
+//! itself; requests that come together leave in one write, and one task hands all replies out. Large requests
+//! wait for each other once 4 MiB wait to be sent. With TLS, and over a client that the application made,
+//! requests travel by the connection of the `redis` crate.
+//!
+//! # Through a failover
+//!
+//! With Sentinel each sentinel is listened to from the first connection on. When they name a new master,
+//! requests, subscriptions and dedicated connections leave the old one at once, also if it is alive and does
+//! not know yet that it was replaced. A write that it took before is gone with it: a failover can lose
+//! what was not replicated.
 
 use std::{
     fmt,

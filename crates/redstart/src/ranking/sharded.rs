@@ -42,7 +42,13 @@ use crate::{
 };
 
 static SUBMIT: Script = Script::new("sharded.submit", include_str!("sharded/submit.lua"));
-static LOCATE: Script = Script::new("sharded.locate", include_str!("sharded/locate.lua"));
+static LOCATE: Script = Script::new(
+    "sharded.locate",
+    concat!(
+        include_str!("../script/smaller.lua"),
+        include_str!("sharded/locate.lua")
+    ),
+);
 static SLICE: Script = Script::new("sharded.slice", include_str!("sharded/slice.lua"));
 
 /// A board over many shards. See the [module](self).

@@ -264,18 +264,15 @@ impl Wire {
         deadline: Instant,
     ) -> BoxFuture<'a, Result<oneshot::Receiver<Outcome>, Fault>> {
         Box::pin(async move {
-            let turn = async {
-                loop {
-                    let room = self.shared.room.notified();
-                    if let Some(receiver) = self.ask(request, deadline) {
-                        return receiver;
-                    }
-                    room.await;
+            loop {
+                let room = self.shared.room.notified();
+                if let Some(receiver) = self.ask(request, deadline) {
+                    return Ok(receiver);
                 }
-            };
-            timeout_at(deadline, turn)
-                .await
-                .map_err(|_| Fault::NotSent(closed()))
+                if timeout_at(deadline, room).await.is_err() {
+                    return Err(Fault::NotSent(closed()));
+                }
+            }
         })
     }
 }

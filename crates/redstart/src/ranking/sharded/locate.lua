@@ -6,17 +6,6 @@
 -- Returns how many
 local score, member = ARGV[2], ARGV[3]
 
--- Lua's `<` goes by the server's locale; sorted sets go by bytes.
-local function smaller(a, b)
-  for i = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, i), string.byte(b, i)
-    if x ~= y then
-      return x < y
-    end
-  end
-  return #a < #b
-end
-
 local first = redis.call('ZCOUNT', KEYS[1], '-inf', '(' .. score)
 local same = redis.call('ZCOUNT', KEYS[1], score, score)
 local low, high = 0, same

@@ -4,17 +4,6 @@
 -- Returns {account, when, 1 if the other set has it} of each
 local n, from = tonumber(ARGV[3]), 0
 
--- Lua's `<` goes by the server's locale; sorted sets go by bytes.
-local function smaller(a, b)
-  for i = 1, math.min(#a, #b) do
-    local x, y = string.byte(a, i), string.byte(b, i)
-    if x ~= y then
-      return x < y
-    end
-  end
-  return #a < #b
-end
-
 if ARGV[1] ~= '' then
   local rank = redis.call('ZREVRANK', KEYS[1], ARGV[2])
   if rank and tonumber(redis.call('ZSCORE', KEYS[1], ARGV[2])) == tonumber(ARGV[1]) then

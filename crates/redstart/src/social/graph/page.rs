@@ -7,7 +7,13 @@ use crate::{
     script::{Call, Script},
 };
 
-static PAGE: Script = Script::new("graph.page", include_str!("page.lua"));
+static PAGE: Script = Script::new(
+    "graph.page",
+    concat!(
+        include_str!("../../script/smaller.lua"),
+        include_str!("page.lua")
+    ),
+);
 
 /// One account of a page.
 #[derive(Clone, Debug, PartialEq, Eq)]
