@@ -52,13 +52,12 @@
 //! # Ok(()) }
 //! ```
 
+mod admission;
+mod builder;
 mod local;
+mod view;
 
-use std::{
-    fmt,
-    sync::{Arc, Weak},
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
@@ -69,12 +68,16 @@ use tokio::{
 
 use crate::{
     error::{Error, Result},
-    key::{Entity, Keys},
+    key::Entity,
     observe,
     script::{Call, Script},
-    store::{Event, Store, Subscription, Topic},
+    store::Store,
 };
+use admission::AdmissionKind;
 use local::{Admit, Local};
+
+pub use admission::{Admission, Admitted};
+pub use builder::Builder;
 
 macro_rules! script {
     ($name:literal, $file:literal) => {
@@ -146,209 +149,6 @@ struct Policy {
     probes: u32,
     distinct: u32,
     lease: Duration,
-}
-
-/// Settings of a [`Breaker`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it is built"]
-pub struct Builder {
-    store: Store,
-    namespace: String,
-    name: String,
-    window: Window,
-    min_calls: u32,
-    failure_rate: f64,
-    slow: Option<(Duration, f64)>,
-    open_for: Duration,
-    probes: u32,
-    distinct: u32,
-    lease: Duration,
-    refresh: Duration,
-    instance: Option<String>,
-}
-
-impl Builder {
-    /// Which calls decide. The last 100, unless set.
-    pub fn window(mut self, window: Window) -> Self {
-        self.window = window;
-        self
-    }
-
-    /// The share of failures that opens the circuit. A half, unless set.
-    pub fn failure_rate(mut self, rate: f64) -> Self {
-        self.failure_rate = rate;
-        self
-    }
-
-    /// A call of `after` or longer is slow, and this share of slow calls opens the circuit. A slow probe has
-    /// failed.
-    pub fn slow_calls(mut self, after: Duration, rate: f64) -> Self {
-        self.slow = Some((after, rate));
-        self
-    }
-
-    /// Fewer calls than this in the window decide nothing. 10, unless set.
-    pub fn min_calls(mut self, calls: u32) -> Self {
-        self.min_calls = calls;
-        self
-    }
-
-    /// How long the circuit stays open before it is probed. 30 s, unless set.
-    pub fn open_for(mut self, time: Duration) -> Self {
-        self.open_for = time;
-        self
-    }
-
-    /// How many probes may be on their way at once, over the whole fleet, and how many must succeed to close
-    /// the circuit. 3, unless set.
-    pub fn probes(mut self, probes: u32) -> Self {
-        self.probes = probes;
-        self
-    }
-
-    /// How long a probe may take before its place is given to another and its result is ignored. 10 s, unless
-    /// set.
-    pub fn probe_lease(mut self, lease: Duration) -> Self {
-        self.lease = lease;
-        self
-    }
-
-    /// How many instances must have seen trouble to open the circuit. 1, unless set.
-    pub fn distinct_instances(mut self, instances: u32) -> Self {
-        self.distinct = instances;
-        self
-    }
-
-    /// The name of this instance; random, unless set. A machine that restarts often should have one.
-    pub fn instance(mut self, name: &str) -> Self {
-        self.instance = Some(name.to_owned());
-        self
-    }
-
-    /// How old the view of the circuit may get before it is looked up, should a message have been lost. 5 s,
-    /// unless set.
-    pub fn refresh(mut self, every: Duration) -> Self {
-        self.refresh = every;
-        self
-    }
-
-    fn policy(&self) -> Result<Policy> {
-        let share = |what: &str, rate: f64| {
-            if rate > 0.0 && rate <= 1.0 {
-                Ok((rate * 1e6).round().max(1.0) as u64)
-            } else {
-                Err(Error::config(format!("{what} is above 0 and at most 1")))
-            }
-        };
-        let time = |what: &str, time: Duration| {
-            if time < Duration::from_millis(1) || time > MAX_TIME {
-                return Err(Error::config(format!("{what} is from 1 ms to a day")));
-            }
-            Ok(())
-        };
-        match self.window {
-            Window::Count(calls) if !(1..=MAX_CALLS).contains(&calls) => {
-                return Err(Error::config(format!(
-                    "a window counts 1 to {MAX_CALLS} calls"
-                )));
-            }
-            Window::Count(calls) if calls < self.min_calls => {
-                return Err(Error::config(
-                    "the window is smaller than the minimum of calls",
-                ));
-            }
-            Window::Time(span) => time("a window of time", span)?,
-            Window::Count(_) => {}
-        }
-        time("the time to stay open", self.open_for)?;
-        time("a probe's lease", self.lease)?;
-        time("the age of a view", self.refresh)?;
-        let counts = [
-            ("min_calls", self.min_calls),
-            ("probes", self.probes),
-            ("distinct_instances", self.distinct),
-        ];
-        for (what, count) in counts {
-            if !(1..=MAX_CALLS).contains(&count) {
-                return Err(Error::config(format!("{what} is from 1 to {MAX_CALLS}")));
-            }
-        }
-        let slow = match self.slow {
-            Some((after, rate)) => {
-                time("the time of a slow call", after)?;
-                share("the rate of slow calls", rate)?
-            }
-            None => 0,
-        };
-        Ok(Policy {
-            window: self.window,
-            min_calls: self.min_calls,
-            failures: share("the rate of failures", self.failure_rate)?,
-            slow,
-            slow_after: self.slow.map(|(after, _)| after),
-            open_for: self.open_for,
-            probes: self.probes,
-            distinct: self.distinct,
-            lease: self.lease,
-        })
-    }
-
-    /// Checks the settings, listens to the circuit and looks at it. A store that is down is no error: the
-    /// breaker then starts closed, by itself.
-    ///
-    /// # Errors
-    ///
-    /// [`is_config`](Error::is_config) for rates outside of 0 to 1, times outside of 1 ms to a day, counts
-    /// outside of 1 to 1000, or bad names.
-    pub async fn build(self) -> Result<Breaker> {
-        let policy = self.policy()?;
-        let entity = Keys::new(&self.namespace, "breaker")?.entity(&self.name)?;
-        let instance = match self.instance {
-            Some(name) if name.is_empty() || name.len() > 128 => {
-                return Err(Error::config("an instance's name has 1 to 128 bytes"));
-            }
-            Some(name) => name,
-            None => format!("{:x}", rand::random::<u64>()),
-        };
-        let span = match policy.window {
-            Window::Time(span) => span,
-            Window::Count(_) => Duration::from_secs(3600),
-        };
-        let keep = (span.max(policy.open_for).max(policy.lease) * 2).max(Duration::from_secs(60));
-        // A store made from a bare connection cannot listen; the age of the view has to do.
-        let news = self
-            .store
-            .subscribe([Topic::Sharded(entity.channel("state"))])
-            .await
-            .ok();
-        let inner = Arc::new(Inner {
-            store: self.store,
-            entity,
-            policy,
-            instance,
-            keep,
-            view: Mutex::new(View {
-                state: Seen::Closed,
-                generation: 0,
-                full_until: None,
-                alone: false,
-                learned: Instant::now(),
-            }),
-            local: Mutex::new(Local::new()),
-            pending: Mutex::new(Vec::new()),
-            reporting: AsyncMutex::new(()),
-            wake: Notify::new(),
-        });
-        inner.look().await;
-        let Some(runtime) = inner.store.runtime() else {
-            return Err(Error::config("a breaker is made within a tokio runtime"));
-        };
-        let keeper = runtime.spawn(keep_view(Arc::downgrade(&inner), news, self.refresh));
-        Ok(Breaker(Arc::new(Owner {
-            inner,
-            keeper: keeper.abort_handle(),
-        })))
-    }
 }
 
 /// What this instance knows of the circuit.
@@ -455,48 +255,6 @@ impl<E: std::error::Error + 'static> std::error::Error for CallError<E> {
     }
 }
 
-/// The answer to [`Breaker::try_admit`].
-#[derive(Debug)]
-#[must_use = "only an admitted call may be made"]
-pub enum Admitted {
-    /// Make the call and say how it ended.
-    Yes(Admission),
-    /// Do not call.
-    No {
-        /// When it is worth trying again.
-        retry_after: Duration,
-    },
-}
-
-/// Leave to make one call. Say how it ended; dropped, it counts as abandoned, and a probe's place is free.
-#[must_use = "say how the call ended"]
-pub struct Admission {
-    inner: Arc<Inner>,
-    generation: u64,
-    kind: AdmissionKind,
-    started: Instant,
-    open: bool,
-}
-
-#[derive(Clone, Debug)]
-enum AdmissionKind {
-    Call,
-    Probe {
-        token: String,
-    },
-    /// While the store is down.
-    LocalCall,
-    LocalProbe,
-}
-
-impl fmt::Debug for Admission {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Admission")
-            .field("probe", &self.is_probe())
-            .finish_non_exhaustive()
-    }
-}
-
 impl Breaker {
     /// The breaker `name` in a namespace: one a dependency.
     #[allow(
@@ -504,21 +262,7 @@ impl Breaker {
         reason = "the pattern is made through its builder"
     )]
     pub fn new(store: &Store, namespace: &str, name: &str) -> Builder {
-        Builder {
-            store: store.clone(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-            window: Window::Count(100),
-            min_calls: 10,
-            failure_rate: 0.5,
-            slow: None,
-            open_for: Duration::from_secs(30),
-            probes: 3,
-            distinct: 1,
-            lease: Duration::from_secs(10),
-            refresh: Duration::from_secs(5),
-            instance: None,
-        }
+        Builder::new(store, namespace, name)
     }
 
     /// Where the circuit stands, as far as this instance knows. No round trip.
@@ -635,79 +379,6 @@ impl Breaker {
     /// Dropped before it is done, what was being reported may not count.
     pub async fn flush(&self) -> Result<()> {
         self.0.inner.report().await
-    }
-}
-
-impl Admission {
-    /// Whether this call decides over the circuit.
-    pub fn is_probe(&self) -> bool {
-        matches!(
-            self.kind,
-            AdmissionKind::Probe { .. } | AdmissionKind::LocalProbe
-        )
-    }
-
-    /// The call succeeded; slow or not is told by the time since it was admitted.
-    pub async fn succeeded(self) {
-        self.finish(false).await;
-    }
-
-    /// The call failed.
-    pub async fn failed(self) {
-        self.finish(true).await;
-    }
-
-    async fn finish(mut self, failed: bool) {
-        self.open = false;
-        let inner = self.inner.clone();
-        let now = Instant::now();
-        let slow_after = inner.policy.slow_after;
-        let outcome = Outcome {
-            failed,
-            slow: slow_after.is_some_and(|after| now - self.started >= after),
-        };
-        match &self.kind {
-            AdmissionKind::Call => inner.record(self.generation, outcome, now),
-            AdmissionKind::Probe { token } => {
-                let letter = if outcome.is_good() { "o" } else { "f" };
-                inner.probed(token, self.generation, letter).await;
-            }
-            AdmissionKind::LocalCall => {
-                let mut local = inner.local.lock();
-                if local.generation == self.generation {
-                    local.record(&inner.policy, outcome, now);
-                }
-            }
-            AdmissionKind::LocalProbe => {
-                let mut local = inner.local.lock();
-                if local.generation == self.generation {
-                    local.probed(&inner.policy, Some(outcome.is_good()), now);
-                }
-            }
-        }
-    }
-}
-
-impl Drop for Admission {
-    fn drop(&mut self) {
-        if !self.open {
-            return;
-        }
-        match &self.kind {
-            AdmissionKind::Probe { token } => {
-                let (inner, token) = (self.inner.clone(), token.clone());
-                let generation = self.generation;
-                let store = inner.store.clone();
-                store.defer(async move { inner.probed(&token, generation, "a").await });
-            }
-            AdmissionKind::LocalProbe => {
-                let mut local = self.inner.local.lock();
-                if local.generation == self.generation {
-                    local.probed(&self.inner.policy, None, Instant::now());
-                }
-            }
-            AdmissionKind::Call | AdmissionKind::LocalCall => {}
-        }
     }
 }
 
@@ -922,51 +593,6 @@ impl Inner {
                 Err(error)
             }
         }
-    }
-}
-
-/// Keeps the view of one instance: hears of changes, looks by age, and reports what was seen.
-async fn keep_view(inner: Weak<Inner>, mut news: Option<Subscription>, refresh: Duration) {
-    let mut look = tokio::time::interval(refresh);
-    let mut report = tokio::time::interval(REPORT_EVERY);
-    for interval in [&mut look, &mut report] {
-        interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    }
-    loop {
-        let Some(inner) = inner.upgrade() else { return };
-        tokio::select! {
-            () = inner.wake.notified() => drop(inner.report().await),
-            _ = report.tick() => {
-                // While alone the store is asked, so that its return is noticed soon.
-                if inner.view.lock().alone {
-                    inner.look().await;
-                } else {
-                    drop(inner.report().await);
-                }
-            }
-            _ = look.tick() => inner.look().await,
-            event = next(&mut news) => match event {
-                Some(Event::Message(message)) => {
-                    let text = String::from_utf8_lossy(&message.payload);
-                    let said: Vec<String> = text.split(' ').map(str::to_owned).collect();
-                    let newer = said.get(1).and_then(|word| word.parse::<u64>().ok());
-                    if newer.is_some_and(|generation| generation > inner.view.lock().generation) {
-                        inner.learn(&said, Instant::now());
-                    }
-                }
-                // What was missed meanwhile is looked up.
-                Some(Event::Subscribed | Event::Resubscribed) => inner.look().await,
-                Some(_) => {}
-                None => news = None,
-            },
-        }
-    }
-}
-
-async fn next(news: &mut Option<Subscription>) -> Option<Event> {
-    match news {
-        Some(news) => news.next().await,
-        None => std::future::pending().await,
     }
 }
 
