@@ -58,6 +58,7 @@ pub mod sliding_counter;
 pub mod sliding_window;
 pub mod token_bucket;
 mod turn;
+mod window;
 
 pub use limiter::{Builder, Decision, Down, Grant, Kind, Limiter, Snapshot, Source};
 pub use quota::Quota;

@@ -25,6 +25,7 @@ use super::{
     limiter::Kind,
     quota::{EXACT, Quota},
     rule::Rule,
+    window::Windowed,
 };
 use crate::{
     error::{Error, Result},
@@ -43,67 +44,21 @@ static REFUND: Script = Script::new(
     include_str!("fixed_window/refund.lua"),
 );
 
-#[derive(Debug)]
-struct FixedWindow {
-    limit: u64,
-    window_ms: u64,
-}
-
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
-    let window_ms = quota.window_ms()?;
     if quota.units() >= EXACT {
         return Err(Error::config(
             "the quota is too large to be counted exactly",
         ));
     }
-    Ok(Box::new(FixedWindow {
+    Ok(Box::new(Windowed {
+        kind: Kind::FixedWindow,
+        name: "fixed",
+        check: &CHECK,
+        refund: &REFUND,
         limit: quota.units(),
-        window_ms,
+        window: quota.window_ms()?,
+        tick: Duration::from_millis(1),
+        unit: 1,
+        names_requests: false,
     }))
-}
-
-impl Rule for FixedWindow {
-    fn kind(&self) -> Kind {
-        Kind::FixedWindow
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit
-    }
-
-    fn check(&self) -> &'static Script {
-        &CHECK
-    }
-
-    fn refund(&self) -> Option<&'static Script> {
-        Some(&REFUND)
-    }
-
-    fn name(&self) -> &'static str {
-        "fixed"
-    }
-
-    fn args(&self, cost: u64) -> [u64; 3] {
-        [cost, self.limit, self.window_ms]
-    }
-
-    fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String> {
-        vec![
-            cost.to_string(),
-            self.window_ms.to_string(),
-            receipt.to_owned(),
-        ]
-    }
-
-    fn wait(&self, ticks: u64) -> Duration {
-        Duration::from_millis(ticks)
-    }
-
-    fn remaining(&self, state: u64) -> u64 {
-        self.limit.saturating_sub(state)
-    }
-
-    fn reset(&self, _state: u64, reset: u64) -> Duration {
-        Duration::from_millis(reset)
-    }
 }

@@ -31,6 +31,7 @@ use super::{
     limiter::Kind,
     quota::{EXACT, Quota},
     rule::Rule,
+    window::Windowed,
 };
 use crate::{
     error::{Error, Result},
@@ -49,68 +50,27 @@ static REFUND: Script = Script::new(
     include_str!("sliding_counter/refund.lua"),
 );
 
-#[derive(Debug)]
-struct SlidingCounter {
-    limit: u64,
-    window_ms: u64,
-}
-
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
-    let window_ms = quota.window_ms()?;
-    match quota.units().checked_mul(window_ms) {
-        Some(product) if product < EXACT => Ok(Box::new(SlidingCounter {
-            limit: quota.units(),
-            window_ms,
-        })),
-        _ => Err(Error::config(
+    let window = quota.window_ms()?;
+    if quota
+        .units()
+        .checked_mul(window)
+        .is_none_or(|product| product >= EXACT)
+    {
+        return Err(Error::config(
             "the quota is too large to be counted exactly",
-        )),
+        ));
     }
-}
-
-impl Rule for SlidingCounter {
-    fn kind(&self) -> Kind {
-        Kind::SlidingCounter
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit
-    }
-
-    fn check(&self) -> &'static Script {
-        &CHECK
-    }
-
-    fn refund(&self) -> Option<&'static Script> {
-        Some(&REFUND)
-    }
-
-    fn name(&self) -> &'static str {
-        "counter"
-    }
-
-    fn args(&self, cost: u64) -> [u64; 3] {
-        [cost, self.limit, self.window_ms]
-    }
-
-    fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String> {
-        vec![
-            cost.to_string(),
-            self.window_ms.to_string(),
-            receipt.to_owned(),
-        ]
-    }
-
-    fn wait(&self, ticks: u64) -> Duration {
-        Duration::from_millis(ticks)
-    }
-
-    /// The state is the estimate times the window.
-    fn remaining(&self, state: u64) -> u64 {
-        (self.limit * self.window_ms).saturating_sub(state) / self.window_ms
-    }
-
-    fn reset(&self, _state: u64, reset: u64) -> Duration {
-        Duration::from_millis(reset)
-    }
+    // The state is the estimate times the window.
+    Ok(Box::new(Windowed {
+        kind: Kind::SlidingCounter,
+        name: "counter",
+        check: &CHECK,
+        refund: &REFUND,
+        limit: quota.units(),
+        window,
+        tick: Duration::from_millis(1),
+        unit: window,
+        names_requests: false,
+    }))
 }

@@ -23,7 +23,7 @@
 
 use std::time::Duration;
 
-use super::{limiter::Kind, quota::Quota, rule::Rule};
+use super::{limiter::Kind, quota::Quota, rule::Rule, window::Windowed};
 use crate::{
     error::{Error, Result},
     script::Script,
@@ -44,70 +44,21 @@ static REFUND: Script = Script::new(
     include_str!("sliding_window/refund.lua"),
 );
 
-#[derive(Debug)]
-struct SlidingWindow {
-    limit: u64,
-    window_us: u64,
-}
-
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
     if quota.units() > MAX_LIMIT {
         return Err(Error::config(format!(
             "a sliding window keeps a log of at most {MAX_LIMIT} units: take a sliding counter"
         )));
     }
-    Ok(Box::new(SlidingWindow {
+    Ok(Box::new(Windowed {
+        kind: Kind::SlidingWindow,
+        name: "log",
+        check: &CHECK,
+        refund: &REFUND,
         limit: quota.units(),
-        window_us: quota.window_ms()? * 1000,
+        window: quota.window_ms()? * 1000,
+        tick: Duration::from_micros(1),
+        unit: 1,
+        names_requests: true,
     }))
-}
-
-impl Rule for SlidingWindow {
-    fn kind(&self) -> Kind {
-        Kind::SlidingWindow
-    }
-
-    fn capacity(&self) -> u64 {
-        self.limit
-    }
-
-    fn check(&self) -> &'static Script {
-        &CHECK
-    }
-
-    fn refund(&self) -> Option<&'static Script> {
-        Some(&REFUND)
-    }
-
-    fn name(&self) -> &'static str {
-        "log"
-    }
-
-    fn names_requests(&self) -> bool {
-        true
-    }
-
-    fn args(&self, cost: u64) -> [u64; 3] {
-        [cost, self.limit, self.window_us]
-    }
-
-    fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String> {
-        vec![
-            cost.to_string(),
-            self.window_us.to_string(),
-            receipt.to_owned(),
-        ]
-    }
-
-    fn wait(&self, ticks: u64) -> Duration {
-        Duration::from_micros(ticks)
-    }
-
-    fn remaining(&self, state: u64) -> u64 {
-        self.limit.saturating_sub(state)
-    }
-
-    fn reset(&self, _state: u64, reset: u64) -> Duration {
-        Duration::from_micros(reset)
-    }
 }
