@@ -459,7 +459,10 @@ impl Leaderboard {
         score: f64,
         policy: Policy,
     ) -> Result<Submitted> {
-        call = self.rules(call).arg(policy.name()).arg(member).arg(score);
+        call = call.arg(&self.letters(policy)[..]).arg(member).arg(score);
+        if let Ties::EarliestFirst { max_points } = self.ties {
+            call = call.arg(self.sequence_span).arg(max_points);
+        }
         for period in periods {
             if let Some(end) = period.end() {
                 let retain =
@@ -626,7 +629,17 @@ impl Leaderboard {
             .part(&format!("{label}:counts"))
     }
 
-    /// The board's rules, as every script takes them.
+    /// Order, ties and policy by their first letters.
+    fn letters(&self, policy: Policy) -> [u8; 3] {
+        let order = match self.order {
+            Order::HighestFirst => b'h',
+            Order::LowestFirst => b'l',
+        };
+        let first = |name: &str| name.as_bytes()[0];
+        [order, first(self.ties.name()), first(policy.name())]
+    }
+
+    /// The board's rules, as the scripts that read take them.
     fn rules<'a>(&self, call: Call<'a>) -> Call<'a> {
         let order = match self.order {
             Order::HighestFirst => "high",

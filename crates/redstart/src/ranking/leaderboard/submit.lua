@@ -1,24 +1,28 @@
 -- Stores a score by its policy in the period that the server's clock is in, and ranks it.
 -- KEYS for each candidate period: the board; with ties by time its submissions' counter; with dense ones that
 --   counter (unused), its different scores and their counts
--- ARGV[1] order: high, low  ARGV[2] ties: earliest, competition, dense
--- ARGV[3] span of the submissions' numbers (a power of two)  ARGV[4] highest score (earliest)
--- ARGV[5] policy: best, last, sum  ARGV[6] member  ARGV[7] score
--- ARGV[8..] for each candidate: start, end, expiry (0: none), all in ms since the epoch; nothing for a board
---   without periods, which needs no clock
+-- ARGV[1] a letter each of the order (high, low), the ties (competition, earliest, dense) and the policy (best,
+--   last, sum), in one argument because each costs time  ARGV[2] member  ARGV[3] score
+-- With ties by time  ARGV[4] span of the submissions' numbers (a power of two)  ARGV[5] highest score
+-- Then for each candidate: start, end, expiry (0: none), all in ms since the epoch; nothing for a board without
+--   periods, which needs no clock
 -- Returns 'rank score previous' ('-' for none), in one text because that is cheap to read; or 'closed', 'range'
-local call, high, ties = redis.call, ARGV[1] == 'high', ARGV[2]
-local policy, member, text = ARGV[5], ARGV[6], ARGV[7]
+local call, member, text = redis.call, ARGV[2], ARGV[3]
+local order, tie, policy = string.byte(ARGV[1], 1, 3)
+local high, earliest, dense = order == 104, tie == 101, tie == 100 -- h, e, d
+local best, sum = policy == 98, policy == 115 -- b, s
 
 local at, expiry = 1, '0'
-if ARGV[8] then
-  local width = ties == 'dense' and 4 or ties == 'earliest' and 2 or 1
+local times = earliest and 6 or 4
+if ARGV[times] then
+  local width = dense and 4 or earliest and 2 or 1
   local time = call('TIME')
   local now = time[1] * 1000 + math.floor(time[2] / 1000)
   at = nil
   for i = 0, #KEYS / width - 1 do
-    if now >= tonumber(ARGV[8 + i * 3]) and now < tonumber(ARGV[9 + i * 3]) then
-      at, expiry = i * width + 1, ARGV[10 + i * 3]
+    local from = times + i * 3
+    if now >= tonumber(ARGV[from]) and now < tonumber(ARGV[from + 1]) then
+      at, expiry = i * width + 1, ARGV[from + 2]
       break
     end
   end
@@ -31,39 +35,39 @@ local board = KEYS[at]
 -- `text` is the score as the server writes it, so that numbers are turned into text only where they are new.
 local before = call('ZSCORE', board, member)
 local score, previous = tonumber(text), before and tonumber(before)
-if before and ties ~= 'competition' then
-  if ties == 'earliest' then
+if before and (earliest or dense) then
+  if earliest then
     -- With ties by time the stored number is points * span + place among the submissions.
-    previous = math.floor(previous / ARGV[3])
+    previous = math.floor(previous / ARGV[4])
   end
   -- Servers differ in how they write a number; counts are kept under one text for each.
   before = string.format('%.17g', previous)
 end
 if previous then
-  if policy == 'sum' then
+  if sum then
     score = previous + score
     text = string.format('%.17g', score)
-  elseif policy == 'best' and (high and previous >= score or not high and previous <= score) then
+  elseif best and (high and previous >= score or not high and previous <= score) then
     score, text = previous, before
   end
 end
 if score ~= score or score == math.huge or score == -math.huge then
   return 'range'
 end
-if ties == 'earliest' and (score < 0 or score > tonumber(ARGV[4])) then
+if earliest and (score < 0 or score > tonumber(ARGV[5])) then
   return 'range'
 end
 
 if score ~= previous then
-  if ties == 'earliest' then
-    local span = tonumber(ARGV[3])
+  if earliest then
+    local span = tonumber(ARGV[4])
     local place = math.min(call('INCR', KEYS[at + 1]) - 1, span - 1)
     local new = score * span + (high and span - 1 - place or place)
     call('ZADD', board, string.format('%.0f', new), member)
   else
     call('ZADD', board, text, member)
   end
-  if ties == 'dense' then
+  if dense then
     local scores, counts = KEYS[at + 2], KEYS[at + 3]
     if previous and call('HINCRBY', counts, before, -1) <= 0 then
       call('HDEL', counts, before)
@@ -76,9 +80,9 @@ if score ~= previous then
   end
   if expiry ~= '0' then
     call('PEXPIREAT', board, expiry)
-    if ties == 'earliest' then
+    if earliest then
       call('PEXPIREAT', KEYS[at + 1], expiry)
-    elseif ties == 'dense' then
+    elseif dense then
       call('PEXPIREAT', KEYS[at + 2], expiry)
       call('PEXPIREAT', KEYS[at + 3], expiry)
     end
@@ -86,10 +90,10 @@ if score ~= previous then
 end
 
 local rank
-if ties == 'earliest' then
+if earliest then
   rank = call(high and 'ZREVRANK' or 'ZRANK', board, member) + 1
 else
-  local set = ties == 'dense' and KEYS[at + 2] or board
+  local set = dense and KEYS[at + 2] or board
   if high then
     rank = call('ZCOUNT', set, '(' .. text, '+inf') + 1
   else
