@@ -14,6 +14,8 @@ mod decision;
 mod fleet;
 mod input;
 mod model;
+// Only debug builds can break a script.
+#[cfg(debug_assertions)]
 mod mutation;
 mod refund;
 mod store_down;

@@ -9,6 +9,8 @@ mod fence;
 mod input;
 mod leader;
 mod legacy;
+// Only debug builds can break a script.
+#[cfg(debug_assertions)]
 mod mutation;
 mod mutex;
 mod process;
