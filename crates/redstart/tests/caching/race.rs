@@ -12,7 +12,7 @@ use redstart::{
     Store,
     caching::{Cache, L1, Loaded, Stampede, XFetch},
 };
-use redstart_testkit::{Backend, Child, eventually, matrix, scale};
+use redstart_testkit::{Backend, eventually, matrix, scale};
 
 use crate::LONG;
 
@@ -257,6 +257,8 @@ async fn tracks(store: &Store) -> bool {
 #[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_checks_every_race_is_lost() -> anyhow::Result<()> {
+    use redstart_testkit::Child;
+
     let by_key = "race::no_read_is_older_than_an_invalidation_that_came_before_it::embedded";
     let by_tag = "race::no_read_is_older_than_an_invalidation_of_its_tag::embedded";
     let near = "race::the_first_level_keeps_nothing_that_was_invalidated::embedded";

@@ -3,5 +3,8 @@
 mod activity;
 mod check_ins;
 mod counter;
+// Only debug builds can break a script.
+#[cfg(debug_assertions)]
+mod mutation;
 mod uniques;
 mod windowed;

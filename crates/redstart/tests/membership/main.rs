@@ -4,3 +4,6 @@
 
 mod bloom;
 mod grid;
+// Only debug builds can break a script.
+#[cfg(debug_assertions)]
+mod mutation;

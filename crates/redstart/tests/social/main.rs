@@ -6,3 +6,6 @@
 mod celebrity;
 mod crash;
 mod graph;
+// Only debug builds can break a script.
+#[cfg(debug_assertions)]
+mod mutation;
