@@ -27,8 +27,9 @@
 //! | a waiter | 1 for each question | asked when woken, at the holder's PTTL, after a gap in the subscription |
 //!
 //! The waiters of one handle (and its clones) share one subscription, which stands while one of them waits,
-//! and ask one at a time in the order they came. Between processes there is no order; see
-//! [`FairMutex`](super::FairMutex).
+//! and ask one at a time in the order they came. Between processes there is no order, but nobody starves: among
+//! many, whoever had the lock lately lets those ask first who have waited through more releases. For an order
+//! see [`FairMutex`](super::FairMutex).
 //!
 //! # While the store is down
 //!

@@ -138,10 +138,11 @@ matrix! {
             child.tell("go")?;
         }
         // Each may wait for its last turn behind all the others.
-        let mut held = 0;
+        let (mut held, mut least, mut most) = (0, u64::MAX, 0);
         for child in &mut children {
             let line = wait_until("a process to end", seconds + PATIENCE, async || child.line().await.ok()).await?;
-            held += line.parse::<u64>()?;
+            let times = line.parse::<u64>()?;
+            (held, least, most) = (held + times, least.min(times), most.max(times));
         }
         for child in &mut children {
             ensure!(child.wait().await?.success(), "a process failed");
@@ -155,7 +156,7 @@ matrix! {
         }
         assert_eq!(total, held);
         ensure!(held > processes);
-        figure(format!("{}: {processes} processes for {seconds:?}, held {held} times, never two at once, tokens rise", backend.test()));
+        figure(format!("{}: {processes} processes for {seconds:?}, held {held} times ({least} to {most} each), never two at once, tokens rise", backend.test()));
         Ok(())
     }
 

@@ -3,7 +3,7 @@
 -- KEYS     1  the lock (string: the owner's token, with a '+' after it while somebody waits)
 -- ARGV     1  the owner's token
 --          2  the channel on which waiters listen
--- Returns  1 if it was the owner's, else 0
+-- Returns  0 if it was not the owner's, else 1 and as many more as processes were told
 local holder = redis.call('GET', KEYS[1])
 if holder == ARGV[1] then
   return redis.call('DEL', KEYS[1])
@@ -12,5 +12,4 @@ if holder ~= ARGV[1] .. '+' then
   return 0
 end
 redis.call('DEL', KEYS[1])
-redis.call('SPUBLISH', ARGV[2], '')
-return 1
+return 1 + redis.call('SPUBLISH', ARGV[2], '')
