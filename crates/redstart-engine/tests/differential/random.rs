@@ -272,6 +272,36 @@ impl<'a> Run<'a> {
         self.unblock(client)
     }
 
+    /// Whether it is an XSETID to before an entry that was deleted.
+    fn sets_before_deleted(&mut self, client: usize, args: &[Bytes]) -> bool {
+        if args[0] != "XSETID" {
+            return false;
+        }
+        let info = ["XINFO".into(), "STREAM".into(), args[1].clone()];
+        let reply = self.pair.sessions[client].execute(&info).into_reply();
+        let deleted = reply.and_then(|reply| dialect::max_deleted(&reply));
+        match (dialect::stream_id(&args[2]), deleted) {
+            (Some(id), Some(deleted)) => id < deleted,
+            _ => false,
+        }
+    }
+
+    /// Whether a command exchanges databases, at once or for a transaction.
+    fn swaps(&self, client: usize, name: &[u8]) -> bool {
+        let is_swap = |(args, _): &(Vec<Bytes>, bool)| args[0].eq_ignore_ascii_case(b"SWAPDB");
+        name == b"SWAPDB" || name == b"EXEC" && self.queued[client].iter().any(is_swap)
+    }
+
+    fn give_up_several(&mut self, client: usize) -> Result<(), Difference> {
+        match &self.waiting[client] {
+            Some(Step {
+                action: Action::Command { args, .. },
+                ..
+            }) if dialect::awaits_several(args) => self.give_up(client),
+            _ => Ok(()),
+        }
+    }
+
     /// Ends a wait on the server, where the client must still wait.
     fn unblock(&mut self, client: usize) -> Result<(), Difference> {
         let id = self.ids[client];
@@ -343,11 +373,19 @@ impl<'a> Run<'a> {
         if !free.contains(&client) {
             return Ok(());
         }
+        if self.kind == Kind::Valkey && self.sets_before_deleted(client, args) {
+            return Ok(());
+        }
+        let name = args[0].to_ascii_uppercase();
+        if self.swaps(client, &name) {
+            for other in 0..3 {
+                self.give_up_several(other)?;
+            }
+        }
         let session = &mut self.pair.sessions[client];
         let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| session.execute(args))) else {
             return Err(Difference::new(step.to_string(), "panicked", ""));
         };
-        let name = args[0].to_ascii_uppercase();
         match outcome {
             Outcome::Reply(ours) => {
                 self.pair.wires[client].send(args);
@@ -371,6 +409,11 @@ impl<'a> Run<'a> {
             }
             // Nobody would be left to push.
             Outcome::Blocked(blocked) if free.len() == 1 => drop(blocked),
+            Outcome::Blocked(blocked)
+                if self.kind == Kind::Valkey && dialect::awaits_several(args) =>
+            {
+                drop(blocked);
+            }
             Outcome::Blocked(blocked) => {
                 self.pair.wires[client].send(args);
                 self.pair.blocked[client] = Some(blocked);
