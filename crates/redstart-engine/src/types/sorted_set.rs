@@ -220,7 +220,7 @@ impl SortedSet {
         };
         let old = *self.scores.value(slot);
         if old != score {
-            self.order.remove(&self.scores, old, member);
+            self.order.remove(&self.scores, slot);
             *self.scores.value_mut(slot) = score;
             self.order.insert(&self.scores, score, slot);
         }
@@ -233,8 +233,8 @@ impl SortedSet {
     }
 
     pub(crate) fn remove(&mut self, member: &[u8]) -> Option<f64> {
-        let score = self.score(member)?;
-        self.order.remove(&self.scores, score, member);
+        let slot = self.scores.find(member)?;
+        self.order.remove(&self.scores, slot);
         let score = self.scores.remove(member);
         if self.scores.is_sparse() {
             let mut scores = std::mem::take(&mut self.scores);
@@ -249,8 +249,8 @@ impl SortedSet {
 
     /// How many members come before this one.
     pub(crate) fn rank(&self, member: &[u8]) -> Option<usize> {
-        let score = self.score(member)?;
-        Some(self.order.rank(&self.scores, score, member))
+        let slot = self.scores.find(member)?;
+        Some(self.order.rank(&self.scores, slot))
     }
 
     /// The member at a rank.
@@ -431,6 +431,28 @@ struct Block {
     slots: Vec<Slot>,
 }
 
+impl Block {
+    /// The place of a slot that is in the block.
+    ///
+    /// A look at all of them is faster than a search by score: the processor fetches the cache lines
+    /// ahead, where each step of a search waits for one.
+    fn position(&self, slot: Slot) -> usize {
+        const LANES: usize = 16;
+        let (chunks, rest) = self.slots.as_chunks::<LANES>();
+        for (at, chunk) in chunks.iter().enumerate() {
+            let mut found = 0;
+            for (lane, &held) in chunk.iter().enumerate() {
+                found |= u32::from(held == slot) << lane;
+            }
+            if found != 0 {
+                return at * LANES + found.trailing_zeros() as usize;
+            }
+        }
+        let at = rest.iter().position(|&held| held == slot);
+        chunks.len() * LANES + at.expect("the block holds the slot")
+    }
+}
+
 impl Order {
     /// Compares an entry with a key. The slot is looked up for equal scores only: it is one more
     /// cache miss, and so is the member behind it.
@@ -448,21 +470,23 @@ impl Order {
         }
     }
 
-    /// The block that holds or would hold a key.
+    /// The block that holds or would hold a key: the last one whose first entry is not greater.
     fn block_of(&self, members: &Dict<f64>, score: f64, key: &[u8]) -> usize {
-        let mut low = 0;
-        let mut high = self.blocks.len();
-        while low < high {
-            let middle = (low + high) / 2;
-            let head = || self.blocks[middle].slots[0];
-            let order = Order::compare(members, self.heads[middle], head, score, key);
-            if order == Ordering::Greater {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
+        let end = self.heads.partition_point(|&head| head <= score);
+        let mut low = end;
+        // Members decide only among blocks that begin with the same score.
+        if end > 0 && self.heads[end - 1] == score {
+            low = self.heads[..end].partition_point(|&head| head < score);
+            let equal = &self.blocks[low..end];
+            low += equal.partition_point(|block| members.key(block.slots[0]).as_slice() <= key);
         }
         low.saturating_sub(1)
+    }
+
+    /// The block that holds a slot, and its place there.
+    fn find(&self, members: &Dict<f64>, slot: Slot) -> (usize, usize) {
+        let block = self.block_of(members, *members.value(slot), members.key(slot));
+        (block, self.blocks[block].position(slot))
     }
 
     /// The place in a block of the first entry that is not less than the key.
@@ -539,9 +563,8 @@ impl Order {
     }
 
     /// Removes a member that is there, while the dictionary still has it.
-    fn remove(&mut self, members: &Dict<f64>, score: f64, member: &[u8]) {
-        let at_block = self.block_of(members, score, member);
-        let at = self.place_in(members, at_block, score, member);
+    fn remove(&mut self, members: &Dict<f64>, slot: Slot) {
+        let (at_block, at) = self.find(members, slot);
         let block = &mut self.blocks[at_block];
         block.scores.remove(at);
         block.slots.remove(at);
@@ -591,9 +614,9 @@ impl Order {
         (whole + self.lens[group * GROUP..block].iter().sum::<u32>()) as usize
     }
 
-    fn rank(&self, members: &Dict<f64>, score: f64, member: &[u8]) -> usize {
-        let block = self.block_of(members, score, member);
-        self.before(block) + self.place_in(members, block, score, member)
+    fn rank(&self, members: &Dict<f64>, slot: Slot) -> usize {
+        let (block, at) = self.find(members, slot);
+        self.before(block) + at
     }
 
     fn locate(&self, mut rank: usize) -> Option<(usize, usize)> {
