@@ -12,10 +12,12 @@
 //! | both | SORT by number that only the server refuses | it looks at C's `errno`, which an earlier command may have set; and to Redis 7.0 a text with a zero byte first is the number 0 |
 //! | Valkey | XINFO's `inactive` and `active-time` | it has them in addition |
 //! | Valkey | XINFO's `entries-read` and `lag` of a group that are unknown to Valkey, or that have the same sum | where entries between two that a group reads were deleted or trimmed, Valkey counts anew or gives up; Redis 7.0 goes on from its old, by then too small, count |
+//! | Valkey | a waiting XREADGROUP whose stream is gone | Redis 7.0 says UNBLOCKED; Valkey runs the command again, and says NOGROUP or WRONGTYPE |
 //! | Valkey | a waiting XREAD whose stream has grown, but the new entry is gone again | Redis 7.0 answers without entries, Valkey goes on waiting: its wait is ended |
 //! | Valkey | XSETID to an id before one that was deleted | it refuses that: it is not sent |
 //! | Valkey | a wait for several keys | once one of them is ready Valkey runs the command again, over all of them, where Redis 7.0 answers with that one: the wait is not begun |
 //! | both | a wait for several keys during SWAPDB | which of the keys comes first is up to a hash table: the wait is ended before |
+//! | both | the order of `keymiss` notifications in a row | SORT looks up what BY and GET name in the order in which a hash table has the members |
 //! | both | `expired` notifications | a deadline in the past is noticed by a background cycle, at any time |
 
 use bytes::Bytes;
@@ -62,6 +64,9 @@ fn excused(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
     match (ours, theirs) {
         (Reply::Error(ours), Reply::Error(theirs)) => {
             code(ours) == code(theirs)
+                || name == b"XREADGROUP"
+                    && code(ours) == "UNBLOCKED"
+                    && ["NOGROUP", "WRONGTYPE"].contains(&code(theirs))
                 || CHECKED_FIRST.contains(&&name[..]) && code(ours) == "WRONGTYPE"
         }
         (Reply::Array(ours), Reply::Array(theirs)) if ours.len() == theirs.len() => ours
@@ -168,8 +173,12 @@ pub(crate) fn is_timely(message: &Reply) -> bool {
 /// What a listener hears in one step: notifications in their order, then the other messages.
 pub(crate) fn messages(heard: &[Reply]) -> (Vec<String>, Vec<String>) {
     let texts = heard.iter().map(|push| format!("{push:?}"));
-    let (notifications, mut others): (Vec<_>, Vec<_>) =
+    let (mut notifications, mut others): (Vec<_>, Vec<_>) =
         texts.partition(|text| text.contains("__key*"));
+    let is_miss = |text: &String| text.contains("__:keymiss");
+    for misses in notifications.chunk_by_mut(|a, b| is_miss(a) && is_miss(b)) {
+        misses.sort();
+    }
     others.sort();
     (notifications, others)
 }
