@@ -18,6 +18,7 @@
 //! | Valkey | a wait for several keys | once one of them is ready Valkey runs the command again, over all of them, where Redis 7.0 answers with that one: the wait is not begun |
 //! | both | a wait for several keys during SWAPDB | which of the keys comes first is up to a hash table: the wait is ended before |
 //! | both | the order of `keymiss` notifications in a row | SORT looks up what BY and GET name in the order in which a hash table has the members |
+//! | Valkey | `keymiss` notifications | where it looks at arguments first it may not look the key up at all: they are not asked for |
 //! | both | `expired` notifications | a deadline in the past is noticed by a background cycle, at any time |
 
 use bytes::Bytes;
