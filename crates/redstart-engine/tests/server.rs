@@ -5,7 +5,6 @@
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
-    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
