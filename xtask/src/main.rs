@@ -86,7 +86,7 @@ fn run(task: Task) -> Result<bool> {
             } else {
                 servers::ensure()?;
                 command.args(["--test", "differential"]);
-                command.args(["--", "fresh_sequences", "--include-ignored", "--nocapture"]);
+                command.args(["--", "fresh_sequences", "--nocapture"]);
                 command.env("REDSTART_FUZZ_COMMANDS", commands.to_string());
             }
             if let Some(seed) = seed {

@@ -3,12 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    io::{BufRead as _, BufReader, Write as _},
+    io::{BufRead as _, BufReader},
     path::Path,
     process::{Child, Command, Output, Stdio},
 };
 
-use redstart_testkit::find;
+use redstart_testkit::{find, redis_cli};
 
 /// `redstart engine` on a free port, killed with the value.
 struct Listening {
@@ -83,24 +83,9 @@ fn ioredis_works() {
 #[test]
 fn redis_cli_works() {
     let engine = Listening::start();
-    let cli = find::redis_cli().unwrap();
     let run = |args: &[&str], input: &str| {
-        let mut child = Command::new(&cli)
-            .args(["-p", engine.port()])
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(input.as_bytes())
-            .unwrap();
-        let output = child.wait_with_output().unwrap();
-        assert!(output.status.success(), "{args:?}");
-        String::from_utf8(output.stdout).unwrap()
+        let args = [&["-p", engine.port()], args].concat();
+        redis_cli(&args, input).unwrap()
     };
     assert_eq!(run(&["SET", "k", "v"], ""), "OK\n");
     assert_eq!(run(&["-3", "HSET", "h", "a", "1"], ""), "1\n");

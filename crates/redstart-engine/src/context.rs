@@ -142,6 +142,17 @@ impl<'a> Ctx<'a> {
         Some(slot)
     }
 
+    /// As [`Ctx::find`], counted as a read.
+    #[inline]
+    pub(crate) fn find_read(&mut self, key: &[u8]) -> Option<Slot> {
+        let slot = self.find(key);
+        match slot {
+            Some(_) => self.state.stats.hits += 1,
+            None => self.missed(key),
+        }
+        slot
+    }
+
     /// As [`Ctx::peek`], counted as a read.
     pub(crate) fn peek_read(&mut self, key: &[u8]) -> Option<Slot> {
         let slot = self.peek(key);
@@ -163,12 +174,6 @@ impl<'a> Ctx<'a> {
         Some(&self.db().entry(slot).value)
     }
 
-    /// A live key's value and deadline.
-    pub(crate) fn entry(&mut self, key: &[u8]) -> Option<&Entry> {
-        let slot = self.find(key)?;
-        Some(self.db().entry(slot))
-    }
-
     pub(crate) fn exists(&mut self, key: &[u8]) -> bool {
         self.find(key).is_some()
     }
@@ -176,18 +181,12 @@ impl<'a> Ctx<'a> {
     /// A key's value of type `T`; an error if it holds another type.
     #[inline]
     pub(crate) fn get<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&T>, Stop> {
-        match self.find(key) {
-            None => {
-                self.missed(key);
-                Ok(None)
-            }
-            Some(slot) => {
-                self.state.stats.hits += 1;
-                match T::of(&self.state.dbs[self.client.db].entry(slot).value) {
-                    Some(value) => Ok(Some(value)),
-                    None => Err(WRONG_TYPE.into()),
-                }
-            }
+        match self.find_read(key) {
+            None => Ok(None),
+            Some(slot) => match T::of(&self.state.dbs[self.client.db].entry(slot).value) {
+                Some(value) => Ok(Some(value)),
+                None => Err(WRONG_TYPE.into()),
+            },
         }
     }
 
@@ -201,6 +200,12 @@ impl<'a> Ctx<'a> {
                 None => Err(WRONG_TYPE.into()),
             },
         }
+    }
+
+    /// As [`Ctx::get_mut`], counted as a read, for what Redis only looks up.
+    pub(crate) fn get_mut_read<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&mut T>, Stop> {
+        self.find_read(key);
+        self.get_mut(key)
     }
 
     /// The value of type `T`, made empty if the key is not there. Whoever leaves it empty must
@@ -230,6 +235,16 @@ impl<'a> Ctx<'a> {
             Some(value) => Ok(Some(work(value, &state.config, &mut state.random))),
             None => Err(WRONG_TYPE.into()),
         }
+    }
+
+    /// As [`Ctx::edit`], counted as a read.
+    pub(crate) fn edit_read<T: Typed, R>(
+        &mut self,
+        key: &[u8],
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<Option<R>, Stop> {
+        self.find_read(key);
+        self.edit(key, work)
     }
 
     /// As [`Ctx::edit`], on a value that is made empty if the key is not there.

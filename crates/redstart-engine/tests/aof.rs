@@ -14,7 +14,7 @@ use std::{
 
 use bytes::Bytes;
 use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
-use redstart_testkit::Kind;
+use redstart_testkit::{Kind, block_until};
 
 #[path = "differential/wire.rs"]
 mod wire;
@@ -79,17 +79,11 @@ impl Server {
     }
 
     fn connect(&self) -> Wire {
-        let deadline = Instant::now() + Duration::from_secs(30);
-        loop {
-            if let Ok(stream) = UnixStream::connect(&self.socket) {
-                let mut wire = Wire::new(stream);
-                if wire.line("PING") == Reply::Status("PONG".into()) {
-                    return wire;
-                }
-            }
-            assert!(Instant::now() < deadline, "the server does not answer");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let answers = || {
+            let mut wire = Wire::new(UnixStream::connect(&self.socket).ok()?);
+            (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
+        };
+        block_until("the server to answer", Duration::from_secs(30), answers).unwrap()
     }
 }
 
@@ -324,29 +318,68 @@ fn the_real_servers_load_what_was_written() {
     assert_eq!(everything(&mut again.session()), expected);
 }
 
+/// Starts to rewrite the log for the first time.
+fn start_rewrite(session: &mut Session) {
+    let started = Reply::Status("Background append only file rewriting started".into());
+    assert_eq!(session.line("BGREWRITEAOF"), started);
+}
+
+fn wait_for_rewrite(dir: &Path) {
+    let base = dir.join("appendonlydir/appendonly.aof.1.base.aof");
+    let old = dir.join("appendonlydir/appendonly.aof.1.incr.aof");
+    let rewritten = || (base.exists() && !old.exists()).then_some(());
+    block_until("the new log", Duration::from_secs(60), rewritten).unwrap();
+}
+
 #[test]
 fn a_rewritten_log_holds_the_same() {
     let dir = tempfile::tempdir().unwrap();
     let engine = open(dir.path(), Fsync::EverySec);
     let mut session = engine.session();
     fill(&mut session, 0);
-    let started = Reply::Status("Background append only file rewriting started".into());
-    assert_eq!(session.line("BGREWRITEAOF"), started);
+    start_rewrite(&mut session);
     // Callers go on meanwhile.
     fill(&mut session, 1);
-    let base = dir.path().join("appendonlydir/appendonly.aof.1.base.aof");
-    let old = dir.path().join("appendonlydir/appendonly.aof.1.incr.aof");
-    let deadline = Instant::now() + Duration::from_secs(60);
-    while !base.exists() || old.exists() {
-        assert!(Instant::now() < deadline, "the log was not rewritten");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    wait_for_rewrite(dir.path());
     wait_for_keys_to_expire(&mut session);
     let expected = everything(&mut session);
     drop((session, engine));
     servers_agree(dir.path(), &expected);
     let again = open(dir.path(), Fsync::No);
     assert_eq!(everything(&mut again.session()), expected);
+}
+
+/// No command sets a negative count, so such a one is written as unknown.
+#[test]
+fn a_count_of_read_entries_that_wrapped_around_is_unknown_after_a_restart() {
+    for rewrite in [false, true] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path(), Fsync::EverySec);
+        let mut session = engine.session();
+        for line in [
+            "XGROUP CREATE x g 0 MKSTREAM ENTRIESREAD 9223372036854775807",
+            "XADD x 1-1 a b",
+            "XREADGROUP GROUP g c STREAMS x >",
+        ] {
+            let reply = session.line(line);
+            assert!(!reply.is_error(), "{line}: {reply:?}");
+        }
+        let groups = |session: &mut Session| format!("{:?}", session.line("XINFO GROUPS x"));
+        let live = groups(&mut session);
+        assert!(live.contains(&format!("Int({})", i64::MIN)), "{live}");
+        if rewrite {
+            start_rewrite(&mut session);
+            wait_for_rewrite(dir.path());
+        }
+        drop((session, engine));
+        let again = open(dir.path(), Fsync::No);
+        let loaded = groups(&mut again.session());
+        let unknown = r#"Bulk(b"entries-read"), Nil, Bulk(b"lag"), Int(0)"#;
+        assert!(loaded.contains(unknown), "{loaded}");
+        let expected = everything(&mut again.session());
+        drop(again);
+        servers_agree(dir.path(), &expected);
+    }
 }
 
 #[test]

@@ -16,7 +16,7 @@ use std::{
 
 use bytes::Bytes;
 use redstart_engine::{Blocked, Engine, Outcome, Protocol, Reply, Session};
-use redstart_testkit::Kind;
+use redstart_testkit::{Kind, block_until};
 
 pub(crate) use differential::wire::Wire;
 
@@ -75,11 +75,8 @@ impl Server {
             .spawn()
             .expect("redis-server starts");
         let server = Server { process, dir, kind };
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while UnixStream::connect(server.socket()).is_err() {
-            assert!(Instant::now() < deadline, "redis-server does not listen");
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        let listens = || UnixStream::connect(server.socket()).ok();
+        block_until("the server to listen", Duration::from_secs(20), listens).unwrap();
         server
     }
 

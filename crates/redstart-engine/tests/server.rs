@@ -5,7 +5,6 @@
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},
-    path::Path,
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
@@ -14,6 +13,7 @@ use redstart_engine::{
     Engine,
     server::{Server, ServerConfig, ServerError},
 };
+use redstart_testkit::redis_cli;
 use tokio::{runtime::Runtime, sync::oneshot, task::JoinHandle};
 
 /// A server in this process with a runtime of its own, stopped with the value.
@@ -101,31 +101,15 @@ fn read_all(stream: &mut TcpStream) -> Vec<u8> {
     all
 }
 
-fn redis_cli(socket: &Path, args: &[&str], input: &str) -> String {
-    use std::process::Stdio;
-    let mut child = Command::new("redis-cli")
-        .arg("-s")
-        .arg(socket)
-        .args(args)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("redis-cli is needed: apt-get install redis-tools");
-    child
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(input.as_bytes())
-        .unwrap();
-    let output = child.wait_with_output().unwrap();
-    String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
-}
-
 #[test]
 fn redis_cli_works_with_it() {
     let server = Running::start(Engine::new());
-    let cli = |args: &[&str]| redis_cli(&server.socket(), args, "");
+    let socket = server.socket();
+    let run = |args: &[&str], input: &str| {
+        let args = [&["-s", socket.to_str().unwrap()], args].concat();
+        redis_cli(&args, input).unwrap()
+    };
+    let cli = |args: &[&str]| run(args, "");
     assert_eq!(cli(&["SET", "a", "hello world"]), "OK\n");
     assert_eq!(cli(&["GET", "a"]), "hello world\n");
     assert_eq!(cli(&["-3", "HSET", "h", "f", "v"]), "1\n");
@@ -141,13 +125,13 @@ fn redis_cli_works_with_it() {
     assert!(cli(&["INFO", "server"]).contains("redis_version:7.0.15"));
     assert!(cli(&["--bigkeys"]).contains("Biggest string found"));
     assert!(cli(&["--scan"]).lines().count() == 2);
-    let typed = redis_cli(&server.socket(), &[], "MULTI\nINCR n\nINCR n\nEXEC\n");
+    let typed = run(&[], "MULTI\nINCR n\nINCR n\nEXEC\n");
     assert!(typed.contains("QUEUED\nQUEUED\n1\n2\n"), "{typed}");
     let mut batch = String::new();
     for n in 0..1000 {
         batch.push_str(&format!("SET key:{n} {n}\r\n"));
     }
-    let piped = redis_cli(&server.socket(), &["--pipe"], &batch);
+    let piped = run(&["--pipe"], &batch);
     assert!(piped.contains("errors: 0, replies: 1000"), "{piped}");
     assert_eq!(cli(&["DBSIZE"]), "1003\n");
 }

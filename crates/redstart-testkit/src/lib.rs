@@ -12,6 +12,7 @@
 //! monitor.rs   MONITOR, to count what really reaches a server
 //! backend.rs   the matrix: one test, every backend
 //! shared.rs    servers that many tests share, each in its own namespace
+//! redis_cli.rs redis-cli, with arguments and input
 //! child.rs     tests of several processes, by running the test binary again
 //! wait.rs      polling to a deadline
 //! scale.rs     counts that the soak raises, and what tests measured
@@ -31,6 +32,7 @@ pub mod monitor;
 pub mod postgres;
 mod process;
 pub mod proxy;
+mod redis_cli;
 mod resp;
 mod scale;
 pub mod sentinel;
@@ -48,11 +50,12 @@ pub use monitor::MonitorTap;
 pub use postgres::Postgres;
 pub use process::{interrupt, kill_self, terminate};
 pub use proxy::Proxy;
+pub use redis_cli::redis_cli;
 pub use scale::{figure, scale};
 pub use sentinel::Sentinel;
 pub use server::{Kind, Server};
 pub use shared::{SharedServer, shared, shared_cluster};
-pub use wait::{eventually, wait_until};
+pub use wait::{block_until, eventually, wait_until};
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -57,6 +57,29 @@ pub async fn wait_until<T>(
     }
 }
 
+/// As [`wait_until`], in a test without a runtime.
+///
+/// # Errors
+///
+/// When there is no value within `within`; the message says `what` was waited for.
+pub fn block_until<T>(
+    what: &str,
+    within: Duration,
+    mut attempt: impl FnMut() -> Option<T>,
+) -> Result<T> {
+    let deadline = Instant::now() + within;
+    loop {
+        let last = Instant::now() >= deadline;
+        if let Some(value) = attempt() {
+            return Ok(value);
+        }
+        if last {
+            bail!("waited {within:?} in vain for {what}");
+        }
+        std::thread::sleep(REST);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,6 +88,8 @@ mod tests {
     async fn a_condition_that_never_holds_ends_at_the_deadline() {
         assert!(!eventually(Duration::from_millis(30), async || false).await);
         let error = wait_until::<()>("godot", Duration::from_millis(30), async || None).await;
+        assert!(error.unwrap_err().to_string().contains("godot"));
+        let error = block_until::<()>("godot", Duration::from_millis(30), || None);
         assert!(error.unwrap_err().to_string().contains("godot"));
     }
 }

@@ -5,15 +5,15 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 use crate::{
+    commands::sorted_set,
     context::Ctx,
     error::{CommandResult, NOT_FLOAT, SYNTAX, Stop},
-    notify::class,
     number::{int_arg, int_bytes, parse_double},
     partial_sort::partial_sort,
     registry::{self, Spec, flag::*},
     reply::Reply,
     types::{
-        Typed,
+        dict::Dict,
         geo::{Point, Search, Shape},
         sorted_set::{ScoreRange, SortedSet},
     },
@@ -535,30 +535,20 @@ fn store(
     query: &Query<'_>,
     form: Form,
 ) -> CommandResult {
-    if found.is_empty() {
-        if cx.delete(target).is_some() {
-            cx.notify(class::GENERIC, "del", target);
-            cx.dirty(1);
-        }
-        return Ok(Reply::ZERO);
-    }
-    let count = found.len();
-    let mut set = SortedSet::default();
+    let mut scores = Dict::with_capacity(found.len());
     for item in found {
         let score = if query.store_distance {
             item.distance / query.unit
         } else {
             item.score
         };
-        set.insert(&item.member, score, &cx.state.config);
+        scores.insert_new(&item.member, score);
     }
-    cx.put(target, set.wrap());
     let event = if form == Form::SearchStore {
         "geosearchstore"
     } else {
         "georadiusstore"
     };
-    cx.notify(class::SORTED_SET, event, target);
-    cx.dirty(count);
-    Ok(count.into())
+    let result = SortedSet::from_scores(scores);
+    Ok(sorted_set::store(cx, target, result, event))
 }

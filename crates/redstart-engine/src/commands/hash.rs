@@ -274,7 +274,7 @@ fn hrandfield(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         }
     };
     let resp3 = cx.is_resp3();
-    let drawn = cx.edit(&args[1], |hash: &mut Hash, _, random| {
+    let drawn = cx.edit_read(&args[1], |hash: &mut Hash, _, random| {
         let Some(count) = count else {
             let place = hash.draw(random);
             return place

@@ -86,6 +86,7 @@ fn pfcount(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(Reply::Int(hll::count_registers(&registers) as i64));
     }
     let key = &args[1];
+    cx.find_read(key);
     let Some(data) = find(cx, key)? else {
         return Ok(Reply::ZERO);
     };

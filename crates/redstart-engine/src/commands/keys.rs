@@ -100,7 +100,11 @@ fn exists(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn touch(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    Ok(args[1..].iter().filter(|key| cx.exists(key)).count().into())
+    Ok(args[1..]
+        .iter()
+        .filter(|key| cx.find_read(key).is_some())
+        .count()
+        .into())
 }
 
 fn type_(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -323,9 +327,10 @@ fn copy(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if db == cx.client.db && from == to {
         return Err(SAME_OBJECT.into());
     }
-    let Some(entry) = cx.entry(from).cloned() else {
+    let Some(slot) = cx.find_read(from) else {
         return Ok(Reply::ZERO);
     };
+    let entry = cx.db().entry(slot).clone();
     let copied = within(cx, db, |cx| {
         if cx.exists(to) {
             if !replace {

@@ -143,7 +143,7 @@ fn srandmember(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         [_, _, count] => Some(random_count(count)?),
         _ => return Err(SYNTAX.into()),
     };
-    let drawn = cx.edit(&args[1], |set: &mut Set, _, random| match count {
+    let drawn = cx.edit_read(&args[1], |set: &mut Set, _, random| match count {
         None => set
             .draw(random)
             .and_then(|place| set.at(place))
@@ -230,7 +230,7 @@ enum Operation {
 fn places(cx: &mut Ctx<'_>, keys: &[Bytes]) -> Result<Vec<Option<u32>>, Stop> {
     let mut places = Vec::with_capacity(keys.len());
     for key in keys {
-        cx.check_type::<Set>(key)?;
+        cx.get::<Set>(key)?;
     }
     // In a second round, so that no key expires between being resolved and being read.
     for key in keys {

@@ -118,7 +118,7 @@ enum Weight {
 }
 
 fn run(cx: &mut Ctx<'_>, args: &[Bytes], mut options: Options) -> CommandResult {
-    if let Ok(Some(set)) = cx.get_mut::<SortedSet>(&args[1]) {
+    if let Ok(Some(set)) = cx.get_mut_read::<SortedSet>(&args[1]) {
         // Redis sorts the skiplist form only, and does not change it back.
         set.unpack();
     }

@@ -444,13 +444,13 @@ fn getrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn lcs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let mut texts = Vec::with_capacity(2);
-    for key in &args[1..3] {
-        match cx.get::<Str>(key) {
-            Ok(value) => texts.push(value.map(Str::to_bytes).unwrap_or_default()),
-            Err(_) => return Err("ERR The specified keys must contain string values".into()),
-        }
-    }
+    let texts: [Result<Bytes, Stop>; 2] = [&args[1], &args[2]].map(|key| {
+        let value = cx.get::<Str>(key)?;
+        Ok(value.map(Str::to_bytes).unwrap_or_default())
+    });
+    let [Ok(a), Ok(b)] = &texts else {
+        return Err("ERR The specified keys must contain string values".into());
+    };
     let (mut only_len, mut indexes, mut with_len, mut min_len) = (false, false, false, 0);
     let mut rest = args[3..].iter();
     while let Some(arg) = rest.next() {
@@ -470,7 +470,6 @@ fn lcs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if only_len && indexes {
         return Err("ERR If you want both the length and indexes, please just use IDX.".into());
     }
-    let (a, b) = (&texts[0], &texts[1]);
     let cells = (a.len() + 1).saturating_mul(b.len() + 1);
     if cells.saturating_mul(4) > cx.state.config.proto_max_bulk_len {
         return Err(

@@ -220,7 +220,7 @@ impl SortedSet {
         };
         let old = *self.scores.value(slot);
         if old != score {
-            self.order.remove(&self.scores, old, member);
+            self.order.remove(&self.scores, slot);
             *self.scores.value_mut(slot) = score;
             self.order.insert(&self.scores, score, slot);
         }
@@ -233,8 +233,8 @@ impl SortedSet {
     }
 
     pub(crate) fn remove(&mut self, member: &[u8]) -> Option<f64> {
-        let score = self.score(member)?;
-        self.order.remove(&self.scores, score, member);
+        let slot = self.scores.find(member)?;
+        self.order.remove(&self.scores, slot);
         let score = self.scores.remove(member);
         if self.scores.is_sparse() {
             let mut scores = std::mem::take(&mut self.scores);
@@ -249,8 +249,8 @@ impl SortedSet {
 
     /// How many members come before this one.
     pub(crate) fn rank(&self, member: &[u8]) -> Option<usize> {
-        let score = self.score(member)?;
-        Some(self.order.rank(&self.scores, score, member))
+        let slot = self.scores.find(member)?;
+        Some(self.order.rank(&self.scores, slot))
     }
 
     /// The member at a rank.
@@ -423,12 +423,36 @@ struct Order {
     lens: Vec<u32>,
     /// The sum of the lengths of each [`GROUP`] of blocks.
     groups: Vec<u32>,
+    /// The first score of each group.
+    tops: Vec<f64>,
 }
 
 #[derive(Default)]
 struct Block {
     scores: Vec<f64>,
     slots: Vec<Slot>,
+}
+
+impl Block {
+    /// The place of a slot that is in the block.
+    ///
+    /// A look at all of them is faster than a search by score: the processor fetches the cache lines
+    /// ahead, where each step of a search waits for one.
+    fn position(&self, slot: Slot) -> usize {
+        const LANES: usize = 16;
+        let (chunks, rest) = self.slots.as_chunks::<LANES>();
+        for (at, chunk) in chunks.iter().enumerate() {
+            let mut found = 0;
+            for (lane, &held) in chunk.iter().enumerate() {
+                found |= u32::from(held == slot) << lane;
+            }
+            if found != 0 {
+                return at * LANES + found.trailing_zeros() as usize;
+            }
+        }
+        let at = rest.iter().position(|&held| held == slot);
+        chunks.len() * LANES + at.expect("the block holds the slot")
+    }
 }
 
 impl Order {
@@ -448,21 +472,39 @@ impl Order {
         }
     }
 
-    /// The block that holds or would hold a key.
+    /// The block that holds or would hold a key: the last one whose first entry is not greater.
     fn block_of(&self, members: &Dict<f64>, score: f64, key: &[u8]) -> usize {
-        let mut low = 0;
-        let mut high = self.blocks.len();
-        while low < high {
-            let middle = (low + high) / 2;
-            let head = || self.blocks[middle].slots[0];
-            let order = Order::compare(members, self.heads[middle], head, score, key);
-            if order == Ordering::Greater {
-                high = middle;
-            } else {
-                low = middle + 1;
-            }
+        let end = self.heads_up_to(score);
+        let mut low = end;
+        // Members decide only among blocks that begin with the same score.
+        if end > 0 && self.heads[end - 1] == score {
+            low = self.heads[..end].partition_point(|&head| head < score);
+            let equal = &self.blocks[low..end];
+            low += equal.partition_point(|block| members.key(block.slots[0]).as_slice() <= key);
         }
         low.saturating_sub(1)
+    }
+
+    /// How many blocks begin with a score that is not greater.
+    ///
+    /// Counted, in two steps: a count reads its cache lines at once, a binary search one after the other.
+    fn heads_up_to(&self, score: f64) -> usize {
+        let count = |scores: &[f64]| {
+            let not_greater = scores.iter().map(|&first| u64::from(first <= score));
+            not_greater.sum::<u64>() as usize
+        };
+        let Some(group) = count(&self.tops).checked_sub(1) else {
+            return 0;
+        };
+        let start = group * GROUP;
+        let end = (start + GROUP).min(self.heads.len());
+        start + count(&self.heads[start..end])
+    }
+
+    /// The block that holds a slot, and its place there.
+    fn find(&self, members: &Dict<f64>, slot: Slot) -> (usize, usize) {
+        let block = self.block_of(members, *members.value(slot), members.key(slot));
+        (block, self.blocks[block].position(slot))
     }
 
     /// The place in a block of the first entry that is not less than the key.
@@ -492,6 +534,7 @@ impl Order {
             self.heads.push(score);
             self.lens.push(1);
             self.groups.push(1);
+            self.tops.push(score);
             return;
         }
         let key = members.key(slot).as_slice();
@@ -525,7 +568,14 @@ impl Order {
         self.lens[at_block] += 1;
         self.groups[at_block / GROUP] += 1;
         if at == 0 {
-            self.heads[at_block] = score;
+            self.set_head(at_block, score);
+        }
+    }
+
+    fn set_head(&mut self, block: usize, score: f64) {
+        self.heads[block] = score;
+        if block.is_multiple_of(GROUP) {
+            self.tops[block / GROUP] = score;
         }
     }
 
@@ -539,9 +589,8 @@ impl Order {
     }
 
     /// Removes a member that is there, while the dictionary still has it.
-    fn remove(&mut self, members: &Dict<f64>, score: f64, member: &[u8]) {
-        let at_block = self.block_of(members, score, member);
-        let at = self.place_in(members, at_block, score, member);
+    fn remove(&mut self, members: &Dict<f64>, slot: Slot) {
+        let (at_block, at) = self.find(members, slot);
         let block = &mut self.blocks[at_block];
         block.scores.remove(at);
         block.slots.remove(at);
@@ -551,10 +600,10 @@ impl Order {
             self.drop_block(at_block);
             return;
         }
+        let (head, len) = (block.scores[0], block.scores.len());
         if at == 0 {
-            self.heads[at_block] = block.scores[0];
+            self.set_head(at_block, head);
         }
-        let len = block.scores.len();
         if let Some(next) = self.blocks.get(at_block + 1)
             && len + next.scores.len() <= BLOCK / 2
         {
@@ -582,6 +631,9 @@ impl Order {
         let groups = self.lens[group * GROUP..].chunks(GROUP);
         self.groups
             .extend(groups.map(|lens| lens.iter().sum::<u32>()));
+        self.tops.truncate(group);
+        let tops = self.heads[group * GROUP..].iter().step_by(GROUP);
+        self.tops.extend(tops);
     }
 
     /// How many entries there are before a block.
@@ -591,9 +643,9 @@ impl Order {
         (whole + self.lens[group * GROUP..block].iter().sum::<u32>()) as usize
     }
 
-    fn rank(&self, members: &Dict<f64>, score: f64, member: &[u8]) -> usize {
-        let block = self.block_of(members, score, member);
-        self.before(block) + self.place_in(members, block, score, member)
+    fn rank(&self, members: &Dict<f64>, slot: Slot) -> usize {
+        let (block, at) = self.find(members, slot);
+        self.before(block) + at
     }
 
     fn locate(&self, mut rank: usize) -> Option<(usize, usize)> {

@@ -11,8 +11,14 @@
 //! | Valkey | GETEX, BITCOUNT, BITPOS and LPOS with bad arguments on a missing key or one of another type | it looks at the arguments first |
 //! | both | SORT by number that only the server refuses | it looks at C's `errno`, which an earlier command may have set; and to Redis 7.0 a text with a zero byte first is the number 0 |
 //! | Valkey | XINFO's `inactive` and `active-time` | it has them in addition |
-//! | Valkey | XINFO's `entries-read` and `lag` of groups | once entries that a group has not read are trimmed, it counts anew where Redis 7.0 goes on from its old, by then too small, count |
+//! | Valkey | XINFO's `entries-read` and `lag` of a group that are unknown to Valkey, or that have the same sum | where entries between two that a group reads were deleted or trimmed, Valkey counts anew or gives up; Redis 7.0 goes on from its old, by then too small, count |
+//! | Valkey | a waiting XREADGROUP whose stream is gone | Redis 7.0 says UNBLOCKED; Valkey runs the command again, and says NOGROUP or WRONGTYPE |
 //! | Valkey | a waiting XREAD whose stream has grown, but the new entry is gone again | Redis 7.0 answers without entries, Valkey goes on waiting: its wait is ended |
+//! | Valkey | XSETID to an id before one that was deleted | it refuses that: it is not sent |
+//! | Valkey | a wait for several keys | once one of them is ready Valkey runs the command again, over all of them, where Redis 7.0 answers with that one: the wait is not begun |
+//! | both | a wait for several keys during SWAPDB | which of the keys comes first is up to a hash table: the wait is ended before |
+//! | both | the order of `keymiss` notifications in a row | SORT looks up what BY and GET name in the order in which a hash table has the members |
+//! | Valkey | `keymiss` notifications | where it looks at arguments first it may not look the key up at all: they are not asked for |
 //! | both | `expired` notifications | a deadline in the past is noticed by a background cycle, at any time |
 
 use bytes::Bytes;
@@ -33,11 +39,14 @@ pub(crate) fn alike(
         let reply = without_times(args, reply.clone());
         let reply = match kind {
             Kind::Redis => reply,
-            Kind::Valkey => with_one_text(without_counts(args, reply)),
+            Kind::Valkey => with_one_text(reply),
         };
         if unordered { sorted(reply) } else { reply }
     };
-    let (ours, theirs) = (normal(ours), normal(theirs));
+    let (mut ours, theirs) = (normal(ours), normal(theirs));
+    if kind == Kind::Valkey {
+        ours = with_their_counts(args, ours, &theirs);
+    }
     same(&ours, &theirs)
         || is_stale_error(args, &ours, &theirs)
         || kind == Kind::Valkey && excused(args, &ours, &theirs)
@@ -56,6 +65,9 @@ fn excused(args: &[Bytes], ours: &Reply, theirs: &Reply) -> bool {
     match (ours, theirs) {
         (Reply::Error(ours), Reply::Error(theirs)) => {
             code(ours) == code(theirs)
+                || name == b"XREADGROUP"
+                    && code(ours) == "UNBLOCKED"
+                    && ["NOGROUP", "WRONGTYPE"].contains(&code(theirs))
                 || CHECKED_FIRST.contains(&&name[..]) && code(ours) == "WRONGTYPE"
         }
         (Reply::Array(ours), Reply::Array(theirs)) if ours.len() == theirs.len() => ours
@@ -122,6 +134,34 @@ pub(crate) fn has_no_entries(reply: &Reply) -> bool {
     }
 }
 
+/// The largest id that was deleted from a stream, of what XINFO STREAM says.
+pub(crate) fn max_deleted(info: &Reply) -> Option<(u64, u64)> {
+    match value(info, "max-deleted-entry-id") {
+        Some(Reply::Bulk(text)) => stream_id(text),
+        _ => None,
+    }
+}
+
+/// An entry's id; without a second part that is 0.
+pub(crate) fn stream_id(text: &[u8]) -> Option<(u64, u64)> {
+    let text = std::str::from_utf8(text).ok()?;
+    let (ms, seq) = text.split_once('-').unwrap_or((text, "0"));
+    Some((ms.parse().ok()?, seq.parse().ok()?))
+}
+
+/// Whether a command that can wait does so for more than one key.
+pub(crate) fn awaits_several(args: &[Bytes]) -> bool {
+    match &args[0].to_ascii_uppercase()[..] {
+        b"BLPOP" | b"BRPOP" | b"BZPOPMIN" | b"BZPOPMAX" => args.len() > 3,
+        b"BLMPOP" | b"BZMPOP" => args[2] != "1",
+        b"XREAD" | b"XREADGROUP" => {
+            let streams = args.iter().position(|arg| arg == "STREAMS");
+            streams.is_some_and(|at| args.len() - at > 3)
+        }
+        _ => false,
+    }
+}
+
 /// Whether a message comes at a time that its step decides.
 pub(crate) fn is_timely(message: &Reply) -> bool {
     let (Reply::Push(items) | Reply::Array(items)) = message else {
@@ -134,8 +174,12 @@ pub(crate) fn is_timely(message: &Reply) -> bool {
 /// What a listener hears in one step: notifications in their order, then the other messages.
 pub(crate) fn messages(heard: &[Reply]) -> (Vec<String>, Vec<String>) {
     let texts = heard.iter().map(|push| format!("{push:?}"));
-    let (notifications, mut others): (Vec<_>, Vec<_>) =
+    let (mut notifications, mut others): (Vec<_>, Vec<_>) =
         texts.partition(|text| text.contains("__key*"));
+    let is_miss = |text: &String| text.contains("__:keymiss");
+    for misses in notifications.chunk_by_mut(|a, b| is_miss(a) && is_miss(b)) {
+        misses.sort();
+    }
     others.sort();
     (notifications, others)
 }
@@ -176,20 +220,48 @@ fn without_times(args: &[Bytes], reply: Reply) -> Reply {
     reply
 }
 
-/// What groups have read and have still to read becomes zero.
-fn without_counts(args: &[Bytes], reply: Reply) -> Reply {
-    let plain = |groups| {
-        each(groups, |group| {
-            field(field(group, "entries-read", zero), "lag", zero)
-        })
+/// Our groups with their counts, where Valkey may count in another way.
+fn with_their_counts(args: &[Bytes], ours: Reply, theirs: &Reply) -> Reply {
+    let each_group = |ours: Reply, theirs: &Reply| match (ours, theirs) {
+        (Reply::Array(ours), Reply::Array(theirs)) if ours.len() == theirs.len() => {
+            let pairs = ours.into_iter().zip(theirs);
+            Reply::Array(pairs.map(|(ours, theirs)| counted(ours, theirs)).collect())
+        }
+        (ours, _) => ours,
     };
     if is(args, 0, "xinfo") && is(args, 1, "groups") {
-        return plain(reply);
+        return each_group(ours, theirs);
     }
     if is(args, 0, "xinfo") && is(args, 1, "stream") && args.len() > 3 {
-        return field(reply, "groups", plain);
+        let Some(theirs) = value(theirs, "groups") else {
+            return ours;
+        };
+        return field(ours, "groups", |ours| each_group(ours, theirs));
     }
-    reply
+    ours
+}
+
+/// Our group with the counts of theirs, if those are unknown or have the same sum: all that was ever added.
+fn counted(ours: Reply, theirs: &Reply) -> Reply {
+    use Reply::{Int, Nil};
+    let read_and_lag = ["entries-read", "lag"];
+    let counts = |group: &Reply| read_and_lag.map(|name| value(group, name).cloned());
+    let (our_counts, their_counts) = (counts(&ours), counts(theirs));
+    let excused = match (&our_counts, &their_counts) {
+        ([Some(Int(_)), _], [Some(Nil), _]) => true,
+        ([_, Some(Int(_))], [_, Some(Nil)]) => true,
+        ([Some(Int(our_read)), Some(Int(our_lag))], [Some(Int(read)), Some(Int(lag))]) => {
+            our_read.wrapping_add(*our_lag) == read.wrapping_add(*lag)
+        }
+        _ => false,
+    };
+    let counts = read_and_lag.into_iter().zip(their_counts);
+    match excused {
+        true => counts.fold(ours, |ours, (name, count)| {
+            field(ours, name, |old| count.clone().unwrap_or(old))
+        }),
+        false => ours,
+    }
 }
 
 fn zero(_: Reply) -> Reply {
@@ -232,6 +304,22 @@ fn without(reply: Reply, name: &str) -> Reply {
 }
 
 /// The value of a name, in a map or in the array that RESP2 has for one.
+fn value<'a>(reply: &'a Reply, name: &str) -> Option<&'a Reply> {
+    let named = |item: &Reply| matches!(item, Reply::Bulk(text) if text == name.as_bytes());
+    match reply {
+        Reply::Map(pairs) => {
+            let pair = pairs.iter().find(|(key, _)| named(key))?;
+            Some(&pair.1)
+        }
+        Reply::Array(items) => {
+            let pair = items.iter().step_by(2).position(named)?;
+            items.get(pair * 2 + 1)
+        }
+        _ => None,
+    }
+}
+
+/// As [`value`], changed.
 fn field(reply: Reply, name: &str, change: impl Fn(Reply) -> Reply) -> Reply {
     let named = |item: &Reply| matches!(item, Reply::Bulk(text) if text == name.as_bytes());
     match reply {
