@@ -341,21 +341,14 @@ impl Cluster {
     pub async fn begin_migration(&self, slot: u16, to: usize) -> Result<SlotMigration<'_>> {
         let from = self.owner(slot).await?;
         ensure!(from != to, "node {to} already has slot {slot}");
-        let (number, ids) = (slot.to_string(), &self.ids);
-        let setslot = ["CLUSTER", "SETSLOT", &number];
-        let (source, target) = (&self.nodes[from], &self.nodes[to]);
-        target
-            .command(&[&setslot[..], &["IMPORTING", &ids[from]]].concat())
-            .await?;
-        source
-            .command(&[&setslot[..], &["MIGRATING", &ids[to]]].concat())
-            .await?;
-        Ok(SlotMigration {
+        let migration = SlotMigration {
             cluster: self,
             slot,
             from,
             to,
-        })
+        };
+        migration.announce().await?;
+        Ok(migration)
     }
 
     fn index(&self, id: &str) -> Option<usize> {
@@ -445,19 +438,38 @@ impl SlotMigration<'_> {
             .arg(&["GETKEYSINSLOT", &self.slot.to_string(), &count.to_string()])
             .query_async(&mut connection)
             .await?;
-        if !keys.is_empty() {
-            redis::cmd("MIGRATE")
-                .arg("127.0.0.1")
-                .arg(self.cluster.nodes[self.to].port())
-                .arg("")
-                .arg(0)
-                .arg(10_000)
-                .arg("KEYS")
-                .arg(&keys)
-                .exec_async(&mut connection)
-                .await?;
+        if keys.is_empty() {
+            return Ok(0);
         }
-        Ok(keys.len())
+        let mut migrate = redis::cmd("MIGRATE");
+        migrate
+            .arg("127.0.0.1")
+            .arg(self.cluster.nodes[self.to].port())
+            .arg("")
+            .arg(0)
+            .arg(10_000)
+            .arg("KEYS")
+            .arg(&keys);
+        // Late news of an earlier migration can make the target forget that it imports the slot.
+        for _ in 0..10 {
+            match migrate.exec_async(&mut connection).await {
+                Err(error) if error.to_string().contains("MOVED") => self.announce().await?,
+                result => return result.map(|()| keys.len()).map_err(Into::into),
+            }
+        }
+        bail!("the target does not import slot {}", self.slot)
+    }
+
+    /// Tells both nodes that the slot is on its way.
+    async fn announce(&self) -> Result<()> {
+        let slot = self.slot.to_string();
+        let (ids, nodes) = (&self.cluster.ids, &self.cluster.nodes);
+        let setslot = ["CLUSTER", "SETSLOT", &slot];
+        let importing = [&setslot[..], &["IMPORTING", &ids[self.from]]].concat();
+        nodes[self.to].command(&importing).await?;
+        let migrating = [&setslot[..], &["MIGRATING", &ids[self.to]]].concat();
+        nodes[self.from].command(&migrating).await?;
+        Ok(())
     }
 
     /// Gives the slot to its new owner. The keys must have been moved.
