@@ -1,13 +1,7 @@
 //! One lock on one store: asking for it, waiting for it, and giving it back. The locks of the family differ
 //! in their scripts and in little else.
 
-use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
-    time::Duration,
-};
+use std::{sync::Arc, time::Duration};
 
 use redis::Value;
 use tokio::{
@@ -127,7 +121,7 @@ impl Settings {
             terms,
             turn: Mutex::new(()),
             wake: Wake::default(),
-            crowd: AtomicU32::new(0),
+            crowd: parking_lot::Mutex::new(None),
         }))
     }
 }
@@ -167,8 +161,8 @@ pub(crate) struct Place {
     pub(crate) terms: Terms,
     turn: Mutex<()>,
     pub(crate) wake: Wake,
-    /// How many processes waited when this handle last gave the lock back, as far as it was told.
-    crowd: AtomicU32,
+    /// How many waited when this handle last gave the lock back, and when that was.
+    crowd: parking_lot::Mutex<Option<(u32, Instant)>>,
 }
 
 pub(crate) enum Answer {
@@ -302,7 +296,7 @@ impl Ticket {
                 }
                 cmd.arg(&self.token);
                 if place.store.request_one(&cmd, false).await? == Value::Int(1) {
-                    place.crowd.store(0, Ordering::Relaxed);
+                    *place.crowd.lock() = None;
                     return Ok(true);
                 }
                 // Somebody waits for it, or it is not ours any more: the script can tell.
@@ -315,7 +309,7 @@ impl Ticket {
             .run(&place.store)
             .await?;
         let told = u32::try_from(reply - 1).unwrap_or_default();
-        place.crowd.store(told, Ordering::Relaxed);
+        *place.crowd.lock() = (told > 0).then(|| (told, Instant::now()));
         Ok(reply >= 1)
     }
 }
@@ -460,6 +454,8 @@ impl Place {
         let mut doubt = false;
         let mut how = Ask::First;
         let mut lost = 0;
+        // Whoever gave it back a moment ago would ask before anybody else has heard of that.
+        self.give_way(lost, deadline).await;
         loop {
             if !doubt {
                 // After an answer that was lost, the lease may run from that question on.
@@ -552,9 +548,14 @@ impl Place {
     async fn give_way(&self, lost: u32, deadline: Instant) {
         const STEP: Duration = Duration::from_micros(100);
         const MOST: Duration = Duration::from_millis(5);
-        let ahead = self.crowd.load(Ordering::Relaxed).saturating_sub(lost);
-        if ahead > 0 && self.kind.line == Line::Turns {
-            let until = Instant::now() + (STEP * ahead).min(MOST);
+        /// What was seen longer ago says nothing of now.
+        const FRESH: Duration = Duration::from_secs(1);
+        let Some((crowd, seen)) = *self.crowd.lock() else {
+            return;
+        };
+        let now = Instant::now();
+        if crowd > lost && now < seen + FRESH && self.kind.line == Line::Turns {
+            let until = now + (STEP * (crowd - lost)).min(MOST);
             sleep_until(until.min(deadline)).await;
         }
     }

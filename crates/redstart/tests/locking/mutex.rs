@@ -1,7 +1,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -62,6 +62,38 @@ matrix! {
         }
         let n: u64 = store.query(redis::cmd("HGET").arg(&key).arg("n")).await?;
         assert_eq!(n, 8 * rounds);
+        Ok(())
+    }
+
+    /// Servers tell of a release in an order of their own; whoever is told last must get the lock too.
+    async fn among_many_nobody_starves(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let turns = scale(1500, "LOCK_TURNS");
+        let (taken, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
+        for _ in 0..16 {
+            // A handle each, as processes have.
+            let mutex = Mutex::builder(&store, backend.namespace(), "crowd").build()?;
+            let taken = taken.clone();
+            tasks.spawn(async move {
+                let mut mine = 0u64;
+                while taken.load(Ordering::Relaxed) < turns {
+                    let guard = must(mutex.lock(PATIENCE).await).await?;
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    mine += 1;
+                    tokio::time::sleep(Duration::from_micros(100)).await;
+                    guard.release().await?;
+                }
+                anyhow::Ok(mine)
+            });
+        }
+        let mut each = Vec::new();
+        while let Some(task) = tasks.join_next().await {
+            each.push(task??);
+        }
+        each.sort_unstable();
+        println!("{}: turns of each: {each:?}", backend.test());
+        let fair = turns / 16;
+        assert!(each[0] >= fair / 4, "one had {} turns of {turns}", each[0]);
         Ok(())
     }
 
