@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::{Inner, Outcome};
 
-/// The answer to [`Breaker::try_admit`].
+/// The answer to [`Breaker::try_admit`](super::Breaker::try_admit).
 #[derive(Debug)]
 #[must_use = "only an admitted call may be made"]
 pub enum Admitted {

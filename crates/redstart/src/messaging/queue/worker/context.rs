@@ -60,7 +60,7 @@ impl Context {
         self.0.term.lost.is_cancelled()
     }
 
-    /// Notes how far the job is, from 0 to 1, for those who [look](super::Inspector). `false` if the job is no
+    /// Notes how far the job is, from 0 to 1, for those who [look](crate::messaging::queue::Inspector). `false` if the job is no
     /// longer this worker's.
     ///
     /// # Errors
