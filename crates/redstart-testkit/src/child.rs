@@ -98,7 +98,7 @@ pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
     };
     ensure!(passes(None).await?, "{test} fails without any change");
     // Some faults need two to meet, which is a matter of chance.
-    for _ in 0..5 {
+    for _ in 0..60 {
         if !passes(Some(format!("{script}={lua}"))).await? {
             return Ok(());
         }
