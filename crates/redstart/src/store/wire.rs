@@ -209,6 +209,10 @@ impl Wire {
     ///
     /// Dropped before it is done, the request may or may not be sent; never half of it.
     pub(crate) async fn send(&self, request: Request<'_>, deadline: Instant) -> Outcome {
+        if matches!(request, Request::Many { count: 0, .. }) {
+            // Nothing is asked, so nothing will be answered: a place in the line would take another's reply.
+            return Ok(Value::Array(Vec::new()));
+        }
         let receiver = match self.ask(request, deadline) {
             Some(receiver) => receiver,
             None => self.ask_in_turn(request, deadline).await?,
@@ -403,6 +407,24 @@ impl Shared {
 }
 
 impl Queue {
+    /// Takes the next reply; returns who gets an answer by it.
+    fn answered(&mut self, value: Value) -> RedisResult<Option<(Waiter, Value)>> {
+        let Some(waiter) = self.waiters.front_mut() else {
+            return Err(RedisError::from((
+                ErrorKind::Parse,
+                "the server answered what nobody asked",
+            )));
+        };
+        let value = match &mut waiter.expects {
+            Expects::One => value,
+            Expects::Many(many) => match many.take(value) {
+                Some(value) => value,
+                None => return Ok(None),
+            },
+        };
+        Ok(self.waiters.pop_front().map(|waiter| (waiter, value)))
+    }
+
     fn is_enough(&self) -> bool {
         self.asked >= ENOUGH.max(self.waiters.len() / 4)
     }
@@ -630,232 +652,9 @@ impl Drop for Task {
     }
 }
 
-impl Queue {
-    /// Takes the next reply; returns who gets an answer by it.
-    fn answered(&mut self, value: Value) -> RedisResult<Option<(Waiter, Value)>> {
-        let Some(waiter) = self.waiters.front_mut() else {
-            return Err(RedisError::from((
-                ErrorKind::Parse,
-                "the server answered what nobody asked",
-            )));
-        };
-        let value = match &mut waiter.expects {
-            Expects::One => value,
-            Expects::Many(many) => match many.take(value) {
-                Some(value) => value,
-                None => return Ok(None),
-            },
-        };
-        Ok(self.waiters.pop_front().map(|waiter| (waiter, value)))
-    }
-}
-
 fn closed() -> RedisError {
     io::Error::new(io::ErrorKind::BrokenPipe, "the connection is closed").into()
 }
 
 #[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use tokio::{
-        io::{AsyncReadExt as _, AsyncWriteExt as _},
-        net::TcpListener,
-    };
-
-    use super::*;
-
-    const LONG: Duration = Duration::from_secs(60);
-
-    /// A connection, and the other end of it.
-    async fn pair() -> (Wire, TcpStream) {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (ours, theirs) = tokio::join!(
-            TcpStream::connect(listener.local_addr().unwrap()),
-            listener.accept()
-        );
-        (Wire::new(Socket::Tcp(ours.unwrap())), theirs.unwrap().0)
-    }
-
-    async fn ask(wire: &Wire, what: &str) -> Outcome {
-        ask_within(wire, what, LONG).await
-    }
-
-    async fn ask_within(wire: &Wire, what: &str, within: Duration) -> Outcome {
-        let mut cmd = redis::cmd("ECHO");
-        cmd.arg(what);
-        wire.send(Request::One(&cmd), Instant::now() + within).await
-    }
-
-    /// Answers each ECHO by its argument, the replies cut into pieces of the given size.
-    async fn echo(mut stream: TcpStream, piece: usize) {
-        let (mut input, mut chunk) = (Vec::new(), vec![0; 4096]);
-        loop {
-            match stream.read(&mut chunk).await {
-                Ok(0) | Err(_) => return,
-                Ok(read) => input.extend_from_slice(&chunk[..read]),
-            }
-            let (mut reader, mut at, mut done, mut out) = (Reader::default(), 0, 0, Vec::new());
-            while let Ok(value) = reader.next(&input, &mut at).unwrap() {
-                done = at;
-                let Some([_, Value::BulkString(text)]) = value.as_sequence() else {
-                    panic!("an ECHO has one argument");
-                };
-                out.extend(format!("${}\r\n", text.len()).bytes());
-                out.extend(text);
-                out.extend(b"\r\n");
-            }
-            input.drain(..done);
-            for piece in out.chunks(piece) {
-                stream.write_all(piece).await.unwrap();
-                tokio::task::yield_now().await;
-            }
-        }
-    }
-
-    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-    async fn each_of_many_tasks_gets_its_own_reply() {
-        for piece in [1, 7, 1 << 20] {
-            let (wire, theirs) = pair().await;
-            let server = tokio::spawn(echo(theirs, piece));
-            let wire = Arc::new(wire);
-            let tasks: Vec<_> = (0..64)
-                .map(|task| {
-                    let wire = wire.clone();
-                    tokio::spawn(async move {
-                        for turn in 0..50 {
-                            let text = format!("{task}:{turn}").repeat(turn + 1);
-                            // Some go away while they wait; the others' replies stay theirs.
-                            if (task + turn) % 5 == 0 {
-                                let gone = Duration::from_micros(turn as u64);
-                                let _ = tokio::time::timeout(gone, ask(&wire, "gone")).await;
-                            }
-                            let reply = ask(&wire, &text).await.unwrap();
-                            assert_eq!(reply, Value::BulkString(text.into_bytes()));
-                        }
-                    })
-                })
-                .collect();
-            for task in tasks {
-                task.await.unwrap();
-            }
-            drop(wire);
-            server.await.unwrap();
-        }
-    }
-
-    #[tokio::test]
-    async fn a_long_request_and_a_long_reply_pass_while_others_wait() {
-        let (wire, theirs) = pair().await;
-        tokio::spawn(echo(theirs, 1 << 20));
-        let long = "x".repeat(3 * MAX_WAITING);
-        let (first, second, third) =
-            tokio::join!(ask(&wire, &long), ask(&wire, &long), ask(&wire, "short"),);
-        let long = Value::BulkString(long.into_bytes());
-        assert_eq!(first.unwrap(), long);
-        assert_eq!(second.unwrap(), long);
-        assert_eq!(third.unwrap(), Value::BulkString(b"short".to_vec()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn each_request_ends_at_its_own_deadline_and_late_replies_go_nowhere() {
-        let (wire, mut theirs) = pair().await;
-        let begun = Instant::now();
-        let seconds = Duration::from_secs;
-        let (late, soon, later) = tokio::join!(
-            ask_within(&wire, "a", seconds(5)),
-            ask_within(&wire, "b", seconds(2)),
-            async {
-                let outcome = ask_within(&wire, "c", seconds(3)).await;
-                (outcome, begun.elapsed())
-            },
-        );
-        for outcome in [late, soon, later.0] {
-            assert!(matches!(outcome, Err(Fault::TimedOut)), "{outcome:?}");
-        }
-        assert!(later.1 >= seconds(3) && later.1 < seconds(4));
-        assert!(begun.elapsed() >= seconds(5) && begun.elapsed() < seconds(6));
-        // The replies of all three, and then that of a fourth.
-        let (fourth, ()) = tokio::join!(ask(&wire, "d"), async {
-            theirs.read_exact(&mut [0; 4 * 21]).await.unwrap();
-            theirs.write_all(b"+a\r\n+b\r\n+c\r\n+d\r\n").await.unwrap();
-        });
-        assert_eq!(fourth.unwrap(), Value::SimpleString("d".into()));
-    }
-
-    #[tokio::test]
-    async fn what_was_sent_is_lost_with_the_connection_and_what_was_not_is_known_to_be_not() {
-        let (wire, theirs) = pair().await;
-        let wire = Arc::new(wire);
-        let ask = |text: String| {
-            let wire = wire.clone();
-            tokio::spawn(async move { ask(&wire, &text).await })
-        };
-        let sent = ask("sent".into());
-        // More than the system takes while nobody reads, so that the last one stays here.
-        let partly = ask("x".repeat(64 * 1024 * 1024));
-        tokio::task::yield_now().await;
-        let unsent = ask("unsent".into());
-        tokio::task::yield_now().await;
-        drop(theirs);
-        assert!(matches!(sent.await.unwrap(), Err(Fault::Lost(_))));
-        assert!(matches!(partly.await.unwrap(), Err(Fault::Lost(_))));
-        assert!(matches!(unsent.await.unwrap(), Err(Fault::NotSent(_))));
-        let after = ask("after".into()).await.unwrap();
-        assert!(matches!(after, Err(Fault::NotSent(_))));
-    }
-
-    #[tokio::test]
-    async fn a_reply_that_nobody_asked_for_or_that_is_none_ends_the_connection() {
-        for rubbish in ["+surprise\r\n+two\r\n", "garbage\r\n", "$-7\r\n"] {
-            let (wire, mut theirs) = pair().await;
-            theirs.write_all(rubbish.as_bytes()).await.unwrap();
-            let mut outcome = ask(&wire, "x").await;
-            if outcome.is_ok() {
-                outcome = ask(&wire, "y").await;
-            }
-            let ended = matches!(outcome, Err(Fault::Lost(_) | Fault::NotSent(_)));
-            assert!(ended, "{rubbish:?}: {outcome:?}");
-        }
-    }
-
-    #[tokio::test]
-    async fn a_dropped_handle_closes_the_connection_once_nobody_waits() {
-        let (wire, mut theirs) = pair().await;
-        let mut buffer = [0; 64];
-        let waiting = {
-            let cmd = redis::cmd("PING");
-            let deadline = Instant::now() + LONG;
-            wire.ask(Request::One(&cmd), deadline).unwrap()
-        };
-        drop(wire);
-        assert_ne!(theirs.read(&mut buffer).await.unwrap(), 0, "it was sent");
-        theirs.write_all(b"+PONG\r\n").await.unwrap();
-        let reply = waiting.await.unwrap().unwrap();
-        assert_eq!(reply, Value::SimpleString("PONG".into()));
-        assert_eq!(theirs.read(&mut buffer).await.unwrap(), 0, "it is closed");
-    }
-
-    #[tokio::test]
-    async fn a_transaction_with_a_refused_command_is_answered_by_the_refusal_that_helps() {
-        let (wire, mut theirs) = pair().await;
-        let mut pipeline = redis::pipe();
-        pipeline.atomic().cmd("SET").arg("a").arg(1);
-        pipeline.cmd("SET").arg("b").arg(1);
-        let deadline = Instant::now() + LONG;
-        let (outcome, ()) = tokio::join!(wire.send(Request::all(&pipeline), deadline), async {
-            theirs.read_exact(&mut [0; 15]).await.unwrap();
-            let replies = b"+OK\r\n-ERR no\r\n-MOVED 1 127.0.0.1:1\r\n-EXECABORT x\r\n";
-            theirs.write_all(replies).await.unwrap();
-        });
-        let outcome = outcome.unwrap();
-        let Value::ServerError(error) = outcome else {
-            panic!("{outcome:?}");
-        };
-        assert_eq!(error.code(), "MOVED");
-        let (next, ()) = tokio::join!(ask(&wire, "next"), async {
-            theirs.write_all(b"+next\r\n").await.unwrap();
-        });
-        assert_eq!(next.unwrap(), Value::SimpleString("next".into()));
-    }
-}
+mod tests;
