@@ -71,7 +71,6 @@ async fn every_pattern_holds_on_servers_and_nothing_is_left_behind() -> anyhow::
     Ok(())
 }
 
-#[cfg(debug_assertions)]
 #[test]
 fn a_promise_that_is_broken_on_purpose_fails_the_tour() -> anyhow::Result<()> {
     for (pattern, script) in [

@@ -27,3 +27,6 @@ pub use sorted_view::SortedView;
 pub use tags::Tags;
 pub use write_behind::{Lag, Put, Sink, Worker, WriteBehind};
 pub use write_through::{Fence, Settled, WriteThrough, Written};
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

@@ -5,3 +5,6 @@
 //! | [`stock`] | flash-sale stock: never sold twice, never lost |
 
 pub mod stock;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

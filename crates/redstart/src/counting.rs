@@ -94,3 +94,6 @@ fn check_date(date: Date) -> Result<()> {
         )))
     }
 }
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

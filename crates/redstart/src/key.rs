@@ -1,7 +1,8 @@
 //! Where every key is made.
 //!
-//! A key is `<namespace>:<pattern>:{<entity>}[:<part>]`. Everything that one script touches belongs to one
-//! entity, so it shares the `{…}` hash tag and lives in one Cluster slot. A [`Call`](crate::script::Call) is
+//! A key is `<namespace>:<pattern>:{<entity>}[:<part>]`. A pattern that keeps many entities under one name, such
+//! as a cache, has that name in its keys: `<namespace>:<pattern>.<name>:{<entity>}[:<part>]`. Everything that one
+//! script touches belongs to one entity, so it shares the `{…}` hash tag and lives in one Cluster slot. A [`Call`](crate::script::Call) is
 //! started on an [`Entity`] and takes parts by name: a set of keys over two slots cannot be written down.
 //!
 //! # Rules for names
@@ -9,6 +10,7 @@
 //! | name | rule |
 //! |---|---|
 //! | namespace | 1 to 128 bytes; letters, digits and `- _ . : /`; anything else is an error |
+//! | name of a pattern with many entities | as a namespace, but without `:`, so that no two instances share a key |
 //! | entity, part | 1 to 1024 bytes; `{`, `}`, `%` and control characters are percent-encoded, so that two names never make one key and a tag never ends early; the rest is kept as it is |
 //!
 //! An empty entity is an error, because `{}` is no hash tag and its parts would be spread over slots.
@@ -43,7 +45,7 @@ const MAX_NAMESPACE: usize = 128;
 const MAX_NAME: usize = 1024;
 
 /// The number of slots of a Cluster.
-pub const SLOTS: u16 = 16384;
+pub(crate) const SLOTS: u16 = 16384;
 
 /// One key, with the Cluster slot it lives in.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -113,7 +115,8 @@ impl fmt::Debug for Layout {
 #[derive(Clone, Debug)]
 pub struct Keys {
     namespace: Arc<str>,
-    pattern: &'static str,
+    /// `<pattern>` or `<pattern>.<name>`.
+    pattern: Arc<str>,
     layout: Option<Layout>,
 }
 
@@ -124,24 +127,33 @@ impl Keys {
     ///
     /// [`is_config`](Error::is_config) if the namespace breaks the [rules](self#rules-for-names).
     pub fn new(namespace: &str, pattern: &'static str) -> Result<Self> {
-        let allowed = |c: char| c.is_alphanumeric() || matches!(c, '-' | '_' | '.' | ':' | '/');
-        if namespace.is_empty() {
-            return Err(Error::config("a namespace must not be empty"));
-        }
-        if namespace.len() > MAX_NAMESPACE {
-            return Err(Error::config(format!(
-                "a namespace has at most {MAX_NAMESPACE} bytes, not {}",
-                namespace.len()
-            )));
-        }
-        if let Some(bad) = namespace.chars().find(|c| !allowed(*c)) {
-            return Err(Error::config(format!(
-                "a namespace has letters, digits and - _ . : / only, not {bad:?}"
-            )));
-        }
+        check_label("a namespace", namespace, "- _ . : /")?;
         Ok(Self {
             namespace: namespace.into(),
-            pattern,
+            pattern: pattern.into(),
+            layout: None,
+        })
+    }
+
+    /// The keys of `pattern` in `namespace`, for one `name` under which the pattern keeps many entities.
+    ///
+    /// ```
+    /// use redstart::key::Keys;
+    ///
+    /// let products = Keys::named("shop", "cache", "product")?;
+    /// assert_eq!(products.entity("42")?.key().as_str(), "shop:cache.product:{42}");
+    /// # Ok::<(), redstart::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if the namespace or the name breaks the [rules](self#rules-for-names).
+    pub fn named(namespace: &str, pattern: &'static str, name: &str) -> Result<Self> {
+        check_label("a namespace", namespace, "- _ . : /")?;
+        check_label("a name", name, "- _ . /")?;
+        Ok(Self {
+            namespace: namespace.into(),
+            pattern: format!("{pattern}.{name}").into(),
             layout: None,
         })
     }
@@ -175,7 +187,7 @@ impl Keys {
         }
         key.strip_prefix(&*self.namespace)?
             .strip_prefix(':')?
-            .strip_prefix(self.pattern)?
+            .strip_prefix(&*self.pattern)?
             .strip_prefix(":{")?
             .strip_suffix('}')
             .filter(|name| !name.contains('}'))
@@ -201,7 +213,7 @@ impl Keys {
                 );
                 base.push_str(&self.namespace);
                 base.push(':');
-                base.push_str(self.pattern);
+                base.push_str(&self.pattern);
                 base.push_str(":{");
                 encode(name, &mut base);
                 base.push('}');
@@ -314,6 +326,26 @@ impl redis::ToRedisArgs for Channel {
 
 impl redis::ToSingleRedisArg for Channel {}
 
+/// Checks a namespace, or a name that stands before the hash tag.
+fn check_label(what: &str, label: &str, punctuation: &str) -> Result<()> {
+    if label.is_empty() {
+        return Err(Error::config(format!("{what} must not be empty")));
+    }
+    if label.len() > MAX_NAMESPACE {
+        return Err(Error::config(format!(
+            "{what} has at most {MAX_NAMESPACE} bytes, not {}",
+            label.len()
+        )));
+    }
+    let allowed = |c: char| c.is_alphanumeric() || (c != ' ' && punctuation.contains(c));
+    if let Some(bad) = label.chars().find(|c| !allowed(*c)) {
+        return Err(Error::config(format!(
+            "{what} may contain letters, digits and {punctuation} only, not {bad:?}"
+        )));
+    }
+    Ok(())
+}
+
 fn check_name(what: &str, name: &str) -> Result<()> {
     if name.is_empty() {
         return Err(Error::config(format!("{what} must not be empty")));
@@ -410,12 +442,35 @@ mod tests {
         for bad in ["", "a b", "a{b", "a}b", "a\nb", "a%b", &"x".repeat(129)] {
             assert!(Keys::new(bad, "lock").unwrap_err().is_config(), "{bad:?}");
         }
+        for bad in ["", "a b", "a:b", "a{b", "a\nb"] {
+            let named = Keys::named("app", "cache", bad);
+            assert!(named.unwrap_err().is_config(), "{bad:?}");
+        }
         let keys = Keys::new("app", "lock").unwrap();
         assert!(keys.entity("").unwrap_err().is_config());
         assert!(keys.entity(&"x".repeat(1025)).unwrap_err().is_config());
         for base in ["{", "}", "a{}b", "}{", "{a}{b}", "{{a}}"] {
             let keys = keys.clone().layout(Layout::new(move |_| base.to_owned()));
             assert!(keys.entity("x").unwrap_err().is_config(), "{base:?}");
+        }
+    }
+
+    /// A namespace may hold a colon, so a careless scheme would let `a:cache` + `lock` meet `a` + `cache` + `lock`.
+    #[test]
+    fn instances_with_different_namespaces_patterns_or_names_share_no_key() {
+        let mut seen = std::collections::HashSet::new();
+        for namespace in ["a", "b", "a:cache", "a:lock", "a:cache.lock", "a.b"] {
+            for pattern in ["cache", "lock"] {
+                let plain = Keys::new(namespace, pattern).unwrap();
+                assert!(seen.insert(plain.entity("x").unwrap().key().clone()));
+                for name in ["lock", "cache", "b", "a.b", "cache.lock"] {
+                    let named = Keys::named(namespace, pattern, name).unwrap();
+                    let entity = named.entity("x").unwrap();
+                    assert!(seen.insert(entity.key().clone()), "{:?}", entity.key());
+                    let found = named.name_of(entity.key().as_str().as_bytes());
+                    assert_eq!(found.as_deref(), Some("x"));
+                }
+            }
         }
     }
 

@@ -97,11 +97,14 @@
 #![forbid(unsafe_code)]
 
 pub mod codec;
+mod down;
+mod duration;
 pub mod error;
 pub mod key;
 pub mod observe;
 pub mod script;
 pub mod store;
+mod token;
 
 #[cfg(feature = "caching")]
 pub mod caching;
@@ -136,6 +139,7 @@ pub mod adopting {}
 #[doc = include_str!("docs/anti_patterns.md")]
 pub mod anti_patterns {}
 
+pub use down::Down;
 pub use error::{Error, Result};
 pub use store::Store;
 

@@ -62,3 +62,6 @@ mod window;
 
 pub use limiter::{Builder, Decision, Down, Grant, Kind, Limiter, Snapshot, Source};
 pub use quota::Quota;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

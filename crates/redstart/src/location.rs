@@ -8,3 +8,6 @@
 pub mod places;
 
 pub use places::{Places, PrivatePlaces};
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

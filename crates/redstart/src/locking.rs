@@ -75,3 +75,6 @@ pub use mutex::Mutex;
 pub use redlock::Redlock;
 pub use rw::RwLock;
 pub use semaphore::Semaphore;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

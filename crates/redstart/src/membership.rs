@@ -7,3 +7,6 @@
 pub mod bloom;
 
 pub use bloom::Bloom;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

@@ -17,3 +17,6 @@ pub mod reliable_list;
 pub mod ring;
 pub mod stream;
 pub mod topic;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

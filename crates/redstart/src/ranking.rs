@@ -40,3 +40,6 @@ fn check_score(score: f64) -> Result<f64> {
     // Minus zero would print as another score than zero.
     Ok(if score == 0.0 { 0.0 } else { score })
 }
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

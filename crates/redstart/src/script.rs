@@ -14,6 +14,53 @@ use crate::{
     store::{BoxFuture, Store},
 };
 
+/// Every script of the enabled families, in the order of their names.
+///
+/// For people who call a pattern's script from another language: [`source`](Script::source) is the exact text that
+/// is sent, with its KEYS, ARGV and reply in the comments.
+///
+/// ```
+/// for script in redstart::script::all() {
+///     println!("{} {}", script.digest(), script.name());
+/// }
+/// ```
+pub fn all() -> Vec<&'static Script> {
+    let families: &[&[&'static Script]] = &[
+        #[cfg(feature = "caching")]
+        crate::caching::SCRIPTS,
+        #[cfg(feature = "commerce")]
+        crate::commerce::SCRIPTS,
+        #[cfg(feature = "counting")]
+        crate::counting::SCRIPTS,
+        #[cfg(feature = "limiting")]
+        crate::limiting::SCRIPTS,
+        #[cfg(feature = "location")]
+        crate::location::SCRIPTS,
+        #[cfg(feature = "locking")]
+        crate::locking::SCRIPTS,
+        #[cfg(feature = "membership")]
+        crate::membership::SCRIPTS,
+        #[cfg(feature = "messaging")]
+        crate::messaging::SCRIPTS,
+        #[cfg(feature = "ranking")]
+        crate::ranking::SCRIPTS,
+        #[cfg(feature = "resilience")]
+        crate::resilience::SCRIPTS,
+        #[cfg(feature = "sessions")]
+        crate::sessions::SCRIPTS,
+        #[cfg(feature = "social")]
+        crate::social::SCRIPTS,
+        #[cfg(feature = "storage")]
+        crate::storage::SCRIPTS,
+    ];
+    let mut scripts: Vec<_> = families
+        .iter()
+        .flat_map(|family| family.iter().copied())
+        .collect();
+    scripts.sort_by_key(|script| script.name());
+    scripts
+}
+
 /// A script's source and its digest. Made once, as a `static`.
 ///
 /// ```
@@ -52,7 +99,7 @@ impl Script {
 
     /// The Lua source.
     pub fn source(&self) -> &'static str {
-        #[cfg(debug_assertions)]
+        #[cfg(feature = "mutation")]
         if let Some(broken) = broken(self.name) {
             return broken;
         }
@@ -77,9 +124,9 @@ impl Script {
     }
 }
 
-/// Debug builds can break one script on purpose, to prove that whoever checks a promise notices:
-/// `REDSTART_BREAK_SCRIPT='mutex.release=return 1'`.
-#[cfg(debug_assertions)]
+/// Replaces one script by another, to prove that the tests notice a missing check:
+/// `REDSTART_BREAK_SCRIPT='mutex.release=return 1'`. Compiled only into this repository's own tests.
+#[cfg(feature = "mutation")]
 fn broken(name: &str) -> Option<&'static str> {
     static BROKEN: OnceLock<Option<(String, String)>> = OnceLock::new();
     let broken = BROKEN.get_or_init(|| {

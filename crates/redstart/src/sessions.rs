@@ -10,3 +10,6 @@ pub mod trail;
 
 pub use session::{Patched, Session, SessionInfo, Sessions, Token};
 pub use trail::Trail;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

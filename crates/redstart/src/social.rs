@@ -7,3 +7,6 @@
 pub mod graph;
 
 pub use graph::Graph;
+
+/// Every script of this family, for [`script::all`](crate::script::all).
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];

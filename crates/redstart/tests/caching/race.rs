@@ -254,7 +254,6 @@ async fn tracks(store: &Store) -> bool {
 
 /// Each check that closes a race is taken out, in a process of its own: the races above must be lost then.
 /// Only debug builds can break a script.
-#[cfg(debug_assertions)]
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_its_checks_every_race_is_lost() -> anyhow::Result<()> {
     use redstart_testkit::Child;

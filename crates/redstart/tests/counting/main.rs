@@ -4,7 +4,6 @@ mod activity;
 mod check_ins;
 mod counter;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;
 mod uniques;
 mod windowed;

@@ -15,7 +15,6 @@ mod fleet;
 mod input;
 mod model;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;
 mod refund;
 mod store_down;

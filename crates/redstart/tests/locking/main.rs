@@ -10,7 +10,6 @@ mod input;
 mod leader;
 mod legacy;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;
 mod mutex;
 mod process;

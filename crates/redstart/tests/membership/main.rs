@@ -5,5 +5,4 @@
 mod bloom;
 mod grid;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;

@@ -3,7 +3,6 @@
 mod calendar;
 mod leaderboard;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;
 mod sharded;
 mod weighted;

@@ -4,7 +4,6 @@
 
 mod breaker;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;
 
 #[path = "../served/engine.rs"]

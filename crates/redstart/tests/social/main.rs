@@ -7,5 +7,4 @@ mod celebrity;
 mod crash;
 mod graph;
 // Only debug builds can break a script.
-#[cfg(debug_assertions)]
 mod mutation;
