@@ -137,8 +137,8 @@ impl Error {
         self.0.kind == Kind::Timeout
     }
 
-    /// The store could not be reached, or it answered that it cannot serve now
-    /// (loading, failing over, part of the cluster down).
+    /// The store could not be reached, or it answered that it cannot serve now: it is loading, failing over, out of
+    /// memory, busy with a script, unable to write its disk, or a part of the cluster is down.
     pub fn is_unavailable(&self) -> bool {
         self.0.kind == Kind::Unavailable
     }
@@ -158,12 +158,29 @@ impl Error {
         self.0.kind == Kind::User
     }
 
-    /// Nobody knows whether the request was carried out: it was sent, and the answer did not come.
+    /// It is unknown whether the request was carried out: it was sent, and the answer did not come.
     ///
-    /// The store never repeats such a write by itself. Repeat it only if doing it twice is harmless, or
-    /// through a pattern that carries an idempotency token.
+    /// It is also true if only a part of a pipeline may have been carried out. The store never repeats such a write
+    /// on its own. Repeat it only if doing it twice is harmless, or through a pattern that carries an idempotency
+    /// token.
     pub fn is_in_doubt(&self) -> bool {
         self.0.in_doubt
+    }
+
+    /// The store is down, in the sense of [`Down`](crate::Down): it did not answer in time, cannot be reached, or
+    /// says that it cannot serve now. Policies for that case ask this, and nothing else.
+    pub(crate) fn is_store_down(&self) -> bool {
+        matches!(self.0.kind, Kind::Timeout | Kind::Unavailable)
+    }
+
+    /// The server does not have the command, as an older node of a mixed cluster may not.
+    pub(crate) fn is_unknown_command(&self) -> bool {
+        self.redis().is_some_and(|error| {
+            error.code() == Some("ERR")
+                && error
+                    .detail()
+                    .is_some_and(|detail| detail.contains("unknown command"))
+        })
     }
 
     /// The operation that failed, such as `"mutex.acquire"`; empty for plain commands.
@@ -258,9 +275,13 @@ impl StdError for Error {
     }
 }
 
+/// Codes by which a server says that it cannot serve for now, beside those that the client knows.
+const CANNOT_SERVE: [&str; 4] = ["OOM", "MISCONF", "NOREPLICAS", "BUSY"];
+
 impl From<redis::RedisError> for Error {
     fn from(error: redis::RedisError) -> Self {
         use redis::{ErrorKind, ServerErrorKind};
+        let error = without_arguments(error);
         let (kind, message) = match error.kind() {
             ErrorKind::Io if error.is_timeout() => {
                 (Kind::Timeout, "the store did not answer in time")
@@ -283,12 +304,18 @@ impl From<redis::RedisError> for Error {
             ErrorKind::AuthenticationFailed => (Kind::Config, "the server refused the credentials"),
             ErrorKind::InvalidClientConfig
             | ErrorKind::EmptySentinelList
-            | ErrorKind::RESP3NotSupported => (Kind::Config, "the store is not configured rightly"),
+            | ErrorKind::RESP3NotSupported => (Kind::Config, "invalid store configuration"),
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
                 (Kind::Codec, "the reply has an unexpected shape")
             }
             _ if error.code() == Some("NOAUTH") || error.code() == Some("WRONGPASS") => {
                 (Kind::Config, "the server refused the credentials")
+            }
+            _ if error
+                .code()
+                .is_some_and(|code| CANNOT_SERVE.contains(&code)) =>
+            {
+                (Kind::Unavailable, "the store cannot serve this now")
             }
             _ => (Kind::Server, "the server refused the command"),
         };
@@ -296,8 +323,67 @@ impl From<redis::RedisError> for Error {
     }
 }
 
+/// A server that does not know a command repeats its arguments, and those may be values or tokens.
+fn without_arguments(error: redis::RedisError) -> redis::RedisError {
+    const ECHO: &str = ", with args beginning with:";
+    let Some(at) = error.detail().and_then(|detail| detail.find(ECHO)) else {
+        return error;
+    };
+    let (code, detail) = (
+        error.code().unwrap_or("ERR"),
+        error.detail().unwrap_or_default(),
+    );
+    let line = format!("-{code} {}\r\n", &detail[..at]);
+    match redis::parse_redis_value(line.as_bytes()) {
+        Ok(redis::Value::ServerError(error)) => error.into(),
+        _ => error,
+    }
+}
+
 impl From<redis::ParsingError> for Error {
     fn from(error: redis::ParsingError) -> Self {
         Self::from(redis::RedisError::from(error))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answered(line: &str) -> Error {
+        match redis::parse_redis_value(format!("-{line}\r\n").as_bytes()) {
+            Ok(redis::Value::ServerError(error)) => redis::RedisError::from(error).into(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_server_that_cannot_serve_counts_as_down() {
+        for line in [
+            "OOM command not allowed when used memory > 'maxmemory'.",
+            "MISCONF Redis is configured to save RDB snapshots",
+            "NOREPLICAS Not enough good replicas to write.",
+            "BUSY Redis is busy running a script.",
+            "READONLY You can't write against a read only replica.",
+            "LOADING Redis is loading the dataset in memory",
+        ] {
+            assert!(answered(line).is_store_down(), "{line}");
+        }
+        for line in ["WRONGTYPE no", "ERR syntax error", "NOPERM no"] {
+            assert!(!answered(line).is_store_down(), "{line}");
+        }
+    }
+
+    #[test]
+    fn an_unknown_command_is_recognised_and_its_arguments_are_not_repeated() {
+        let error = answered(
+            "ERR unknown command 'DELIFEQ', with args beginning with: 'app:lock:{x}' 'secret-token' ",
+        );
+        assert!(error.is_unknown_command());
+        let text = format!("{error} {error:?} {:?}", error.redis());
+        assert!(
+            text.contains("DELIFEQ") && !text.contains("secret-token"),
+            "{text}"
+        );
     }
 }

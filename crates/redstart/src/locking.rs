@@ -64,8 +64,6 @@ mod lease;
 mod place;
 mod wake;
 
-pub(crate) use keeper::Keeper;
-
 pub use fair::FairMutex;
 pub use fence::{FenceToken, FencedStore, Fencing};
 pub use leader::Leader;

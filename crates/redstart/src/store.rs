@@ -73,11 +73,13 @@ use crate::{
 };
 
 mod capability;
+mod clock;
 mod cluster;
 mod dedicated;
 mod dial;
 #[cfg(feature = "engine")]
 mod embedded;
+mod extension;
 mod link;
 mod reply;
 mod retry;
@@ -88,11 +90,13 @@ mod url;
 mod wire;
 
 pub use capability::{Capabilities, Optional, ServerKind};
+pub(crate) use clock::Clock;
 pub use dedicated::Dedicated;
 pub use subscription::{Event, Message, Subscription, Topic};
 
 use cluster::Cluster;
 use dial::Dial;
+use extension::Extensions;
 pub(crate) use link::BoxFuture;
 use link::{Link, Request};
 use url::{Location, MAX_POOL, Target};
@@ -117,9 +121,8 @@ struct Shared {
     runtime: Option<Handle>,
     deferred: TaskTracker,
     capabilities: ArcSwapOption<(u64, Arc<Capabilities>)>,
-    /// Who renews the leases that were granted through this store.
-    #[cfg(feature = "locking")]
-    keeper: std::sync::OnceLock<crate::locking::Keeper>,
+    clock: Clock,
+    extensions: Extensions,
 }
 
 pub(crate) enum Backend {
@@ -289,14 +292,19 @@ impl Store {
     }
 
     fn new(backend: Backend, deadline: Duration) -> Self {
+        let clock = match &backend {
+            #[cfg(feature = "engine")]
+            Backend::Embedded(embedded) => embedded.clock(),
+            _ => Clock::default(),
+        };
         Self(Arc::new(Shared {
             backend,
             deadline,
             runtime: Handle::try_current().ok(),
             deferred: TaskTracker::new(),
             capabilities: ArcSwapOption::empty(),
-            #[cfg(feature = "locking")]
-            keeper: std::sync::OnceLock::new(),
+            clock,
+            extensions: Extensions::default(),
         }))
     }
 
@@ -549,7 +557,7 @@ impl Store {
         match &self.0.backend {
             #[cfg(feature = "engine")]
             Backend::Embedded(embedded) => {
-                embedded.engine().advance(by);
+                embedded.advance(by);
                 Ok(())
             }
             _ => {
@@ -575,17 +583,20 @@ impl Store {
         }
     }
 
-    /// `None` outside a runtime.
-    #[cfg(feature = "locking")]
-    pub(crate) fn keeper(&self) -> Option<&crate::locking::Keeper> {
-        match self.0.keeper.get() {
-            None => {
-                let runtime = self.runtime()?;
-                let keeper = || crate::locking::Keeper::new(&runtime);
-                Some(self.0.keeper.get_or_init(keeper))
-            }
-            known => known,
-        }
+    /// The clock for what a client keeps on its own: leases, cached copies, windows. It moves with
+    /// [`advance`](Self::advance).
+    pub(crate) fn clock(&self) -> Clock {
+        self.0.clock.clone()
+    }
+
+    /// The one `T` of this store and its clones, such as the task that renews the leases of a family. It is made
+    /// when it is first asked for, and again if the one there is not `usable` any more.
+    pub(crate) fn extension<T: Send + Sync + 'static>(
+        &self,
+        usable: impl FnOnce(&T) -> bool,
+        make: impl FnOnce() -> T,
+    ) -> Arc<T> {
+        self.0.extensions.get(usable, make)
     }
 
     /// Whether both are clones of one store.
@@ -624,11 +635,12 @@ impl Store {
         self.0.deferred.reopen();
     }
 
+    /// Where background work runs: the runtime of the caller, which is alive, or else the one where the store was
+    /// made, which may have ended.
     pub(crate) fn runtime(&self) -> Option<Handle> {
-        self.0
-            .runtime
-            .clone()
-            .or_else(|| Handle::try_current().ok())
+        Handle::try_current()
+            .ok()
+            .or_else(|| self.0.runtime.clone())
     }
 
     pub(crate) fn backend(&self) -> &Backend {
@@ -801,7 +813,7 @@ impl TryFrom<redstart_engine::Engine> for Store {
     type Error = Error;
 
     fn try_from(engine: redstart_engine::Engine) -> Result<Self> {
-        let embedded = embedded::Embedded::on(Arc::new(engine), 0)?;
+        let embedded = embedded::Embedded::on(engine, 0)?;
         Ok(Self::new(
             Backend::Embedded(embedded),
             url::Settings::default().deadline,

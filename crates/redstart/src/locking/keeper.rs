@@ -14,11 +14,12 @@ use tokio::{
 use tokio_util::task::AbortOnDropHandle;
 
 use super::lease::Watchdog;
+use crate::store::Store;
 
 /// The schedule of one store.
 pub(crate) struct Keeper {
     shared: Arc<Shared>,
-    _task: AbortOnDropHandle<()>,
+    task: AbortOnDropHandle<()>,
 }
 
 /// Where a lease stands in the schedule. The number keeps equal times apart.
@@ -39,12 +40,21 @@ struct Schedule {
 }
 
 impl Keeper {
-    pub(crate) fn new(runtime: &Handle) -> Self {
+    /// The keeper of a store; another one if the runtime of the last has ended. `None` outside a runtime.
+    pub(crate) fn of(store: &Store) -> Option<Arc<Self>> {
+        let runtime = store.runtime()?;
+        Some(store.extension(
+            |known: &Self| !known.task.is_finished(),
+            || Self::new(&runtime),
+        ))
+    }
+
+    fn new(runtime: &Handle) -> Self {
         let shared = Arc::new(Shared::default());
         let task = runtime.spawn(keep(shared.clone()));
         Self {
             shared,
-            _task: AbortOnDropHandle::new(task),
+            task: AbortOnDropHandle::new(task),
         }
     }
 

@@ -8,7 +8,7 @@ use tokio::{sync::Notify, time::Instant};
 
 use super::{
     fence::{FenceToken, Fencing},
-    keeper::Slot,
+    keeper::{Keeper, Slot},
 };
 use crate::{
     error::{Error, Result},
@@ -280,7 +280,7 @@ pub struct Guard<F: Fencing = FenceToken> {
     lease: Lease<F>,
     claim: Arc<dyn Claim>,
     /// Where its watchdog waits for the first renewal.
-    slot: Option<Slot>,
+    slot: Option<(Arc<Keeper>, Slot)>,
     /// Whether dropping it has to give the lock back.
     armed: bool,
 }
@@ -306,10 +306,10 @@ impl<F: Fencing> Guard<F> {
                 until
             },
         };
-        let slot = claim
-            .store()
-            .keeper()
-            .map(|keeper| keeper.put(watchdog.next, watchdog));
+        let slot = Keeper::of(claim.store()).map(|keeper| {
+            let slot = keeper.put(watchdog.next, watchdog);
+            (keeper, slot)
+        });
         Self {
             lease: Lease { shared, fence },
             claim,
@@ -438,7 +438,7 @@ impl<F: Fencing> Guard<F> {
         let valid = self.lease.is_valid();
         // A watchdog that is loose already sees the end of the lease.
         self.lease.end();
-        if let (Some(slot), Some(keeper)) = (self.slot.take(), self.claim.store().keeper()) {
+        if let Some((keeper, slot)) = self.slot.take() {
             keeper.take(slot);
         }
         valid

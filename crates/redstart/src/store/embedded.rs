@@ -12,6 +12,7 @@ use redis::{Cmd, Pipeline, Value};
 use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
 
 use super::{
+    clock::{Clock, EngineClock},
     link::{BoxFuture, Request},
     retry,
     url::{FsyncPolicy, Target},
@@ -19,14 +20,14 @@ use super::{
 use crate::error::{Error, Result};
 
 pub(crate) struct Embedded {
-    engine: Arc<Engine>,
+    clock: Arc<EngineClock>,
     db: i64,
     /// For commands that neither wait nor change their session.
     shared: Mutex<Session>,
 }
 
 /// Engines that are shared within the process, by the name or the folder in their URL.
-static NAMED: Mutex<Option<HashMap<String, Weak<Engine>>>> = Mutex::new(None);
+static NAMED: Mutex<Option<HashMap<String, Weak<EngineClock>>>> = Mutex::new(None);
 
 impl Embedded {
     pub(crate) fn open(target: &Target, db: i64) -> Result<Self> {
@@ -34,7 +35,7 @@ impl Embedded {
             Target::Memory {
                 name: None,
                 cluster_strict,
-            } => Arc::new(build(Engine::builder().cluster_strict(*cluster_strict))?),
+            } => clocked(build(Engine::builder().cluster_strict(*cluster_strict))?),
             Target::Memory {
                 name: Some(name),
                 cluster_strict,
@@ -66,20 +67,28 @@ impl Embedded {
             }
             _ => return Err(Error::config("not an embedded store")),
         };
-        Self::on(engine, db)
+        Self::with_clock(engine, db)
     }
 
-    pub(crate) fn on(engine: Arc<Engine>, db: i64) -> Result<Self> {
-        let shared = session(&engine, db)?;
+    pub(crate) fn on(engine: Engine, db: i64) -> Result<Self> {
+        Self::with_clock(clocked(engine), db)
+    }
+
+    fn with_clock(clock: Arc<EngineClock>, db: i64) -> Result<Self> {
+        let shared = session(clock.engine(), db)?;
         Ok(Self {
             shared: Mutex::new(shared),
-            engine,
+            clock,
             db,
         })
     }
 
-    pub(crate) fn engine(&self) -> &Engine {
-        &self.engine
+    pub(crate) fn clock(&self) -> Clock {
+        Clock::of_engine(self.clock.clone())
+    }
+
+    pub(crate) fn advance(&self, by: Duration) {
+        self.clock.advance(by);
     }
 
     pub(crate) fn db(&self) -> i64 {
@@ -87,7 +96,7 @@ impl Embedded {
     }
 
     pub(crate) fn session(&self) -> Result<Session> {
-        session(&self.engine, self.db)
+        session(self.clock.engine(), self.db)
     }
 
     pub(crate) async fn request(&self, request: Request<'_>, within: Duration) -> Result<Value> {
@@ -148,14 +157,18 @@ fn build(builder: redstart_engine::EngineBuilder) -> Result<Engine> {
         .map_err(|error| Error::config("the embedded engine cannot start").with_source(error))
 }
 
-fn named(name: String, open: impl FnOnce() -> Result<Engine>) -> Result<Arc<Engine>> {
+fn clocked(engine: Engine) -> Arc<EngineClock> {
+    Arc::new(EngineClock::new(Arc::new(engine)))
+}
+
+fn named(name: String, open: impl FnOnce() -> Result<Engine>) -> Result<Arc<EngineClock>> {
     let mut named = NAMED.lock();
     let named = named.get_or_insert_default();
     named.retain(|_, engine| engine.strong_count() > 0);
     if let Some(engine) = named.get(&name).and_then(Weak::upgrade) {
         return Ok(engine);
     }
-    let engine = Arc::new(open()?);
+    let engine = clocked(open()?);
     named.insert(name, Arc::downgrade(&engine));
     Ok(engine)
 }
