@@ -3,15 +3,25 @@
 //! ```text
 //! servers.rs   finds redis-server, valkey-server and Postgres, or installs them
 //! test.rs      everything that must hold before a commit
-//! soak.rs      the same tests with larger counts, for hours if need be
+//! suite.rs     the whole suite round after round, without retries
+//! soak.rs      the fault and race campaigns: the same tests with larger counts
+//! api.rs       the public API against its committed list
+//! feature.rs   each cargo feature alone and all together
+//! deny.rs      licences and sources of the dependencies
+//! picture.rs   the tour's output as an SVG for the README
 //! step.rs      runs commands, times them, sums them up
 //! ```
 
 #![forbid(unsafe_code)]
 
+mod api;
+mod deny;
+mod feature;
+mod picture;
 mod servers;
 mod soak;
 mod step;
+mod suite;
 mod test;
 
 use std::process::ExitCode;
@@ -39,16 +49,24 @@ enum Task {
     Soak(soak::Options),
     /// Send random commands to the embedded engine and to real servers, and compare
     Fuzz {
-        /// How many commands, to each server; with --parser how many inputs
+        /// How many commands to send to each server; with --parser, how many inputs
         #[arg(long, default_value_t = 1_000_000)]
         commands: u64,
-        /// Which sequence; the same seed gives the same commands
+        /// The seed; the same seed gives the same commands
         #[arg(long)]
         seed: Option<u64>,
-        /// Give the parser of requests random input instead
+        /// Feed random input to the request parser instead
         #[arg(long)]
         parser: bool,
     },
+    /// Compare the public API with its committed list
+    Api(api::Options),
+    /// Check each cargo feature of the library alone, all together, and none
+    Features,
+    /// Check licences and sources of all dependencies by cargo-deny
+    Deny,
+    /// Write docs/tour.svg from the output of the tour
+    Picture,
     /// Run the side-by-side benchmarks
     Bench {
         /// Names of benchmarks, and options for them
@@ -94,6 +112,10 @@ fn run(task: Task) -> Result<bool> {
             }
             Ok(command.status()?.success())
         }
+        Task::Api(options) => api::run(&options),
+        Task::Features => feature::run(),
+        Task::Deny => deny::run(),
+        Task::Picture => picture::run(),
         Task::Bench { args } => {
             servers::ensure()?;
             let mut command = cargo(&["run", "--release", "-p", "redstart-bench", "--"]);

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use crate::servers;
 use crate::step::{cargo, seconds};
+use crate::{servers, suite};
 
 /// One campaign: the tests of one file whose names contain one of the words of `filter`.
 struct Campaign {
@@ -320,6 +320,9 @@ const CAMPAIGNS: &[Campaign] = &[
     },
 ];
 
+/// The campaign that is all tests.
+const SUITE: &str = "suite";
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
     /// Print the campaigns and end
@@ -331,9 +334,12 @@ pub(crate) struct Options {
     /// Multiply the tests' counts by this, instead of by each campaign's own factor
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
     scale: Option<u64>,
-    /// Go round and round until this much time has passed
+    /// Repeat until this much time has passed
     #[arg(long)]
     minutes: Option<u64>,
+    /// How many rounds of the whole suite, with `--only suite`
+    #[arg(long, default_value_t = 20)]
+    rounds: u64,
     /// Build with optimisations
     #[arg(long)]
     release: bool,
@@ -355,7 +361,14 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
                 counts.concat()
             );
         }
+        println!(
+            "{SUITE:<15} --rounds 20   the whole suite without retries, every second round on busy cores"
+        );
         return Ok(true);
+    }
+    if options.only == [SUITE] {
+        servers::ensure()?;
+        return suite::run(options.rounds);
     }
     for name in &options.only {
         let known = CAMPAIGNS.iter().any(|campaign| campaign.name == name);

@@ -6,19 +6,18 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, bail};
 use redstart_testkit::{Cluster, Kind, Server, shared};
 
-use crate::servers;
 use crate::step::{Steps, Workspace, cargo, status};
+use crate::{api, feature, servers};
 
 /// How long an example may run.
 const EXAMPLE: Duration = Duration::from_secs(60);
 
-/// The same choice for every step, so that nothing is built twice with other features. The
-/// benchmarks stay out: they pull in the peers' crates.
-const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "redstart-bench"];
+/// The same choice for every step, so that nothing is built twice with other features.
+const PACKAGES: [&str; 1] = ["--workspace"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
-    /// Only run the tests: no format, lint and doc checks, no doc tests, no examples
+    /// Only run the tests: no format, lint, doc and API checks, no doc tests, no examples
     #[arg(long)]
     quick: bool,
     /// Only run tests whose name contains this (implies --quick)
@@ -46,6 +45,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             let mut command = cargo(&["doc", "--no-deps", "--lib"]);
             status(command.args(PACKAGES).env("RUSTDOCFLAGS", "-D warnings"))
         });
+        steps.run("public api", || {
+            api::run(&api::Options::default()).map(|_| ())
+        });
+        steps.run("features", || feature::run().map(|_| ()));
     }
     let nextest = has_nextest();
     let built = steps.run("build", || {
@@ -62,16 +65,8 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     }
     steps.run("tests", || {
         let servers = Shared::start()?;
-        let mut command = match nextest {
-            // Its settings are in `.config/nextest.toml`.
-            true => cargo(&["nextest", "run"]),
-            // Doc tests are a step of their own.
-            false => cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]),
-        };
-        command
-            .args(PACKAGES)
-            .args(&options.filter)
-            .envs(servers.variables());
+        let mut command = runner();
+        command.args(&options.filter).envs(servers.variables());
         status(&mut command)
     });
     if !quick {
@@ -87,6 +82,17 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(steps.summary())
 }
 
+/// The command that runs all tests but the doc tests, which are a step of their own.
+pub(crate) fn runner() -> Command {
+    let mut command = match has_nextest() {
+        // Its settings are in `.config/nextest.toml`.
+        true => cargo(&["nextest", "run"]),
+        false => cargo(&["test", "--no-fail-fast", "--lib", "--bins", "--tests"]),
+    };
+    command.args(PACKAGES);
+    command
+}
+
 fn has_nextest() -> bool {
     let mut command = cargo(&["nextest", "--version"]);
     let command = command
@@ -97,14 +103,14 @@ fn has_nextest() -> bool {
 }
 
 /// One of each, for all tests that only need a namespace.
-struct Shared {
+pub(crate) struct Shared {
     redis: Server,
     valkey: Server,
     cluster: Cluster,
 }
 
 impl Shared {
-    fn start() -> Result<Self> {
+    pub(crate) fn start() -> Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -122,7 +128,7 @@ impl Shared {
         })
     }
 
-    fn variables(&self) -> [(&'static str, String); 3] {
+    pub(crate) fn variables(&self) -> [(&'static str, String); 3] {
         [
             (shared::REDIS_URL, self.redis.url()),
             (shared::VALKEY_URL, self.valkey.url()),
