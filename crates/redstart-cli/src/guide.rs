@@ -4,8 +4,10 @@ use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 
 use crate::Failure;
 
+mod anti;
 mod entries;
 
+use anti::ANTI_PATTERNS;
 use entries::{ENTRIES, Entry};
 
 /// Arguments of `redstart guide`.
@@ -13,19 +15,30 @@ use entries::{ENTRIES, Entry};
 pub(crate) struct Args {
     /// What you need, in your own words: limit api calls, only one worker, count visitors
     words: Vec<String>,
-    /// One JSON object a line, for programs
+    /// Print the anti-patterns instead: what people write by hand, how it breaks, and what to use
+    #[arg(long, conflicts_with = "words")]
+    anti: bool,
+    /// One JSON object per line, for programs
     #[arg(long)]
     json: bool,
 }
 
 const MATCHES: usize = 3;
 
+/// Where the width of the terminal is unknown.
+const WIDTH: u16 = 100;
+
 pub(crate) fn run(args: Args) -> Result<(), Failure> {
-    let words = words(&args.words.join(" "));
-    let chosen: Vec<&Entry> = if words.is_empty() {
+    if args.anti {
+        anti_patterns(args.json);
+        return Ok(());
+    }
+    let question = args.words.join(" ");
+    let everything = question.trim().is_empty();
+    let chosen: Vec<&Entry> = if everything {
         ENTRIES.iter().collect()
     } else {
-        best(&words)
+        best(&question)
     };
     if args.json {
         for entry in chosen {
@@ -39,14 +52,13 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
         }
         return Ok(());
     }
-    if words.is_empty() {
-        table(&chosen);
+    if everything {
+        list(&chosen);
         return Ok(());
     }
     if chosen.is_empty() {
         return Err(Failure::Usage(format!(
-            "no pattern fits {:?}; `redstart guide` without words lists them all",
-            args.words.join(" ")
+            "no pattern fits {question:?}; `redstart guide` without words lists them all"
         )));
     }
     for entry in chosen {
@@ -55,34 +67,47 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
     Ok(())
 }
 
-fn table(entries: &[&Entry]) {
+/// A table that fits the terminal.
+fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_HORIZONTAL_ONLY)
         .set_content_arrangement(ContentArrangement::Dynamic)
-        .set_header([
-            "you need",
-            "pattern",
-            "stands on",
-            "costs",
-            "does not promise",
-        ]);
+        .set_header(header);
+    let width = table.width().unwrap_or(WIDTH);
+    table.set_width(width.clamp(40, 160));
+    table
+}
+
+fn list(entries: &[&Entry]) {
+    let mut table = table(&["you need", "pattern", "costs", "does not promise"]);
     for entry in entries {
-        table.add_row([
-            entry.need,
-            entry.pattern,
-            entry.feature,
-            entry.cost,
-            entry.not_promised,
-        ]);
+        table.add_row([entry.need, entry.pattern, entry.cost, entry.not_promised]);
     }
     say!("{table}\n\n`redstart guide limit api calls` shows the best matches with code.");
+}
+
+fn anti_patterns(json: bool) {
+    if json {
+        for anti in ANTI_PATTERNS {
+            say!(
+                "{}",
+                serde_json::json!({ "written": anti.written, "breaks": anti.breaks, "pattern": anti.pattern })
+            );
+        }
+        return;
+    }
+    let mut table = table(&["people write", "it breaks because", "use"]);
+    for anti in ANTI_PATTERNS {
+        table.add_row([anti.written, anti.breaks, anti.pattern]);
+    }
+    say!("{table}\n\n`redstart guide mutex` shows a pattern with code.");
 }
 
 fn show(entry: &Entry) {
     let (bold, faint) = (anstyle::Style::new().bold(), anstyle::Style::new().dimmed());
     say!("{bold}{}{bold:#} — {}", entry.pattern, entry.need);
-    say!("  stands on         {}", entry.feature);
+    say!("  uses              {}", entry.feature);
     say!("  costs             {}", entry.cost);
     say!("  does not promise  {}", entry.not_promised);
     say!("  instead of        {}\n", entry.replaces);
@@ -92,7 +117,7 @@ fn show(entry: &Entry) {
     say!();
 }
 
-/// Words that say something, in lower case, without the ends that grammar gives them.
+/// The words of a text that carry meaning, in lower case and without their grammatical endings.
 fn words(text: &str) -> Vec<String> {
     const EMPTY: &[&str] = &[
         "a", "an", "the", "to", "of", "for", "in", "on", "my", "i", "we", "need", "want", "how",
@@ -116,11 +141,12 @@ fn stem(word: &str) -> &str {
     word
 }
 
-/// An entry and the words it is found by: its own, and those of its description.
+/// An entry and the words it is found by: its own, those of its description, and its names in other languages.
 struct Indexed {
     entry: &'static Entry,
     own: Vec<String>,
     more: Vec<String>,
+    foreign: Vec<String>,
 }
 
 impl Indexed {
@@ -133,14 +159,20 @@ impl Indexed {
     }
 }
 
+/// What a name in another language weighs. Such names are whole terms, so one of them settles the question.
+const FOREIGN: f64 = 4.0;
+
 /// The entries that share most with the question; words that name few entries count for more.
-fn best(question: &[String]) -> Vec<&'static Entry> {
+fn best(text: &str) -> Vec<&'static Entry> {
+    let question = words(text);
+    let text = text.to_lowercase();
     let index: Vec<Indexed> = ENTRIES
         .iter()
         .map(|entry| Indexed {
             entry,
             own: words(&format!("{} {}", entry.pattern, entry.words)),
             more: words(&format!("{} {}", entry.need, entry.feature)),
+            foreign: entry.foreign.split(' ').map(str::to_lowercase).collect(),
         })
         .collect();
     let rarity = |word: &String| {
@@ -154,7 +186,13 @@ fn best(question: &[String]) -> Vec<&'static Entry> {
         let scores = question
             .iter()
             .map(|word| entry.weight(word) * (1.0 + rarity(word)));
-        scores.sum::<f64>()
+        // Languages without spaces: a term may stand anywhere in the text. The longest one counts.
+        let named = entry
+            .foreign
+            .iter()
+            .filter(|name| text.contains(name.as_str()));
+        let longest = named.map(|name| name.chars().count()).max().unwrap_or(0);
+        scores.sum::<f64>() + FOREIGN * longest as f64
     };
     let mut scored: Vec<(f64, &'static Entry)> = index
         .iter()
@@ -184,14 +222,45 @@ mod tests {
             ("who is in the lead in my game", "leaderboard"),
             ("log out everywhere", "session"),
             ("thousand requests load the same key", "stampede_lease"),
+            ("customers are charged twice", "idempotency"),
+            ("idempotency", "idempotency"),
+            ("axum middleware", "http_layers"),
+            ("test with a fake clock", "manual_clock"),
         ] {
-            let found: Vec<_> = best(&words(question))
-                .iter()
-                .map(|entry| entry.pattern)
-                .collect();
+            let found: Vec<_> = best(question).iter().map(|entry| entry.pattern).collect();
             assert!(found.contains(&pattern), "{question}: {found:?}");
         }
-        assert!(best(&words("quux")).is_empty());
+        assert!(best("quux").is_empty());
+    }
+
+    #[test]
+    fn names_in_other_languages_find_their_pattern_first() {
+        for (question, pattern) in [
+            ("排行榜", "leaderboard"),
+            ("限流", "token_bucket"),
+            ("分布式锁", "mutex"),
+            ("怎么实现分布式锁", "mutex"),
+            ("秒杀", "stock"),
+            ("布隆过滤器", "bloom"),
+            ("ランキング", "leaderboard"),
+            ("분산락", "mutex"),
+            ("очередь", "job_queue"),
+        ] {
+            let found = best(question);
+            assert_eq!(
+                found.first().map(|entry| entry.pattern),
+                Some(pattern),
+                "{question}"
+            );
+        }
+    }
+
+    #[test]
+    fn every_anti_pattern_names_an_entry() {
+        for anti in ANTI_PATTERNS {
+            let known = ENTRIES.iter().any(|entry| entry.pattern == anti.pattern);
+            assert!(known, "{}", anti.pattern);
+        }
     }
 
     #[test]
@@ -201,7 +270,13 @@ mod tests {
         for pattern in &tour {
             assert!(guide.contains(pattern), "{pattern}");
         }
-        assert_eq!(tour.len(), guide.len());
+        let beside = ["idempotency", "http_layers", "manual_clock"];
+        for pattern in guide {
+            assert!(
+                tour.contains(&pattern) || beside.contains(&pattern),
+                "{pattern}"
+            );
+        }
         for entry in ENTRIES {
             assert!(entry.snippet.lines().count() <= 12, "{}", entry.pattern);
         }

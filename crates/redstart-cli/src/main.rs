@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! main.rs      arguments, exit status
-//! tour.rs      every pattern, run for real and held to its promise; tour/<family>.rs has the steps
-//! guide.rs     which pattern for which need; guide/entries.rs has the table
+//! tour.rs      runs every pattern and checks its promises; tour/<family>.rs has the steps
+//! guide.rs     which pattern for which need; guide/entries.rs has the table, guide/anti.rs the anti-patterns
+//! script.rs    the exact Lua of each pattern, for other languages
 //! engine.rs    the embedded engine as a server
 //! ```
 
@@ -13,7 +14,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
 
-/// Prints a line, with colours only at a terminal. Whoever reads may stop reading: that is no failure.
+/// Prints a line, with colours only at a terminal. A reader that closes the pipe is not a failure.
 macro_rules! say {
     ($($text:tt)*) => {{
         use std::io::Write as _;
@@ -23,11 +24,12 @@ macro_rules! say {
 
 mod engine;
 mod guide;
+mod script;
 mod tour;
 
 /// The patterns people build on Redis and Valkey, done right.
 ///
-/// `redstart tour` shows every pattern at work, on the embedded engine unless told otherwise.
+/// `redstart tour` runs every pattern, on the embedded engine by default.
 /// `redstart guide` finds the pattern for a need.
 #[derive(Parser)]
 #[command(
@@ -47,6 +49,8 @@ enum Command {
     Tour(tour::Args),
     /// Find the pattern for a need: `redstart guide only one worker`
     Guide(guide::Args),
+    /// Print the Lua scripts of the patterns: `redstart script mutex.acquire`
+    Script(script::Args),
     /// Run the embedded engine as a server that redis-cli and every client can talk to
     Engine(engine::Args),
     /// Print the completions for a shell
@@ -61,7 +65,7 @@ enum Command {
 enum Failure {
     /// A promise did not hold.
     Claim,
-    /// The arguments or the URL make no sense.
+    /// Invalid arguments or URL.
     Usage(String),
     /// The store cannot be reached.
     Unavailable(String),
@@ -108,6 +112,7 @@ fn main() -> ExitCode {
         match Cli::parse().command {
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),
+            Command::Script(args) => script::run(args),
             Command::Engine(args) => engine::run(args).await,
             Command::Completions { shell } => {
                 let mut out = Vec::new();
@@ -131,7 +136,7 @@ fn exit(result: Result<(), Failure>) -> ExitCode {
         Err(Failure::Unavailable(line)) => (
             3,
             format!(
-                "{line} — is the server up and the URL right? without --url everything runs in this process"
+                "{line} (check the server and the URL; without --url everything runs in this process)"
             ),
         ),
         Err(Failure::Other(line)) => (4, line),
