@@ -16,6 +16,7 @@ mod msgpack;
 mod pack;
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -196,8 +197,95 @@ impl Flags {
 
 /// A script that was compiled.
 struct Compiled {
-    function: Function,
+    /// Where its function is in the Lua table of functions.
+    index: usize,
     flags: Flags,
+    /// SCRIPT LOAD asked for it: it stays until SCRIPT FLUSH.
+    pinned: bool,
+    /// It ran at all.
+    ran: bool,
+    /// It ran again since the cache last looked for one to drop.
+    recent: bool,
+}
+
+/// How many scripts are kept that only EVAL brought, as in Redis 7.4.
+const EVAL_SCRIPTS: usize = 500;
+
+/// The compiled scripts. Their functions are in one Lua table: a Rust handle for each would use up
+/// the few thousand references that Lua 5.1 allows.
+struct Cache {
+    scripts: HashMap<Digest, Compiled, ahash::RandomState>,
+    functions: Table,
+    /// Indices of `functions` that were used and are free.
+    free: Vec<usize>,
+    /// Scripts that only EVAL brought, next to be dropped first; those that ran meanwhile get a
+    /// second chance. Pinned ones are removed when they come up.
+    evals: VecDeque<Digest>,
+}
+
+impl Cache {
+    fn new(functions: Table) -> Cache {
+        Cache {
+            scripts: HashMap::default(),
+            functions,
+            free: Vec::new(),
+            evals: VecDeque::new(),
+        }
+    }
+
+    fn insert(
+        &mut self,
+        digest: Digest,
+        function: Function,
+        flags: Flags,
+        pinned: bool,
+    ) -> mlua::Result<()> {
+        if !pinned {
+            while self.evals.len() >= EVAL_SCRIPTS {
+                self.drop_one()?;
+            }
+            self.evals.push_back(digest);
+        }
+        let index = self.free.pop().unwrap_or(self.scripts.len() + 1);
+        self.functions.raw_set(index, function)?;
+        let script = Compiled {
+            index,
+            flags,
+            pinned,
+            ran: false,
+            recent: false,
+        };
+        self.scripts.insert(digest, script);
+        Ok(())
+    }
+
+    fn drop_one(&mut self) -> mlua::Result<()> {
+        while let Some(digest) = self.evals.pop_front() {
+            let Some(script) = self.scripts.get_mut(&digest) else {
+                return Ok(());
+            };
+            if script.pinned {
+                return Ok(());
+            }
+            if std::mem::take(&mut script.recent) {
+                self.evals.push_back(digest);
+                continue;
+            }
+            let index = script.index;
+            self.scripts.remove(&digest);
+            self.functions.raw_set(index, Value::Nil)?;
+            self.free.push(index);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    fn clear(&mut self) -> mlua::Result<()> {
+        self.scripts.clear();
+        self.free.clear();
+        self.evals.clear();
+        self.functions.clear()
+    }
 }
 
 /// The scripts of an engine; lives in its state.
@@ -210,8 +298,8 @@ pub(crate) struct Scripts {
 
 struct Runtime {
     lua: Lua,
-    compiled: HashMap<Digest, Compiled, ahash::RandomState>,
-    /// `run(function, keys, argv)`, made by the sandbox.
+    cache: Cache,
+    /// `run(index, keys, argv)`, made by the sandbox.
     run: Function,
     shared: Arc<Shared>,
     names: convert::Names,
@@ -383,24 +471,31 @@ impl Scripts {
     pub(crate) fn contains(&self, digest: &Digest) -> bool {
         self.runtime
             .as_ref()
-            .is_some_and(|runtime| runtime.compiled.contains_key(digest))
+            .is_some_and(|runtime| runtime.cache.scripts.contains_key(digest))
     }
 
-    /// Compiles a script unless that was done before.
-    pub(crate) fn load(&mut self, text: &[u8]) -> Result<Digest, Stop> {
+    /// Compiles a script unless that was done before. A `pinned` one stays until [`Scripts::flush`].
+    pub(crate) fn load(&mut self, text: &[u8], pinned: bool) -> Result<Digest, Stop> {
         let digest = digest(text);
-        if !self.contains(&digest) {
-            let runtime = self.runtime()?;
-            let compiled = runtime.compile(text)?;
-            runtime.compiled.insert(digest, compiled);
+        let runtime = self.runtime()?;
+        match runtime.cache.scripts.get_mut(&digest) {
+            Some(script) => script.pinned |= pinned,
+            None => runtime.compile(digest, text, pinned)?,
         }
         Ok(digest)
     }
 
+
     pub(crate) fn flush(&mut self) {
-        if let Some(runtime) = &mut self.runtime {
-            runtime.compiled.clear();
-            let _ = runtime.lua.gc_collect();
+        if let Some(runtime) = &mut self.runtime
+            && runtime
+                .cache
+                .clear()
+                .and_then(|()| runtime.lua.gc_collect())
+                .is_err()
+        {
+            // Lua is beyond use: the next script gets another state.
+            self.runtime = None;
         }
     }
 }
@@ -408,7 +503,7 @@ impl Scripts {
 /// Runs a script that is in the cache.
 pub(crate) fn run(cx: &mut Ctx<'_>, digest: &Digest, call: &Call<'_>) -> CommandResult {
     // The interpreter is taken out of the state that the script will work on.
-    let Some(runtime) = cx.state.scripts.runtime.take() else {
+    let Some(mut runtime) = cx.state.scripts.runtime.take() else {
         return Err("NOSCRIPT No matching script. Please use EVAL.".into());
     };
     let mut limits = cx.state.scripts.limits;
@@ -488,7 +583,7 @@ impl Runtime {
         host.set("cmsgpack", msgpack::library(&lua)?)?;
         host.set("struct", pack::library(&lua)?)?;
         host.set("bit", bit::library(&lua)?)?;
-        let (globals, run): (Table, Function) = lua
+        let (globals, run, functions): (Table, Function, Table) = lua
             .load(include_str!("script/sandbox.lua"))
             .set_name(SANDBOX)
             .call(host)?;
@@ -502,14 +597,14 @@ impl Runtime {
         lua.set_memory_limit(limits.memory)?;
         Ok(Runtime {
             lua,
-            compiled: HashMap::default(),
+            cache: Cache::new(functions),
             run,
             shared,
             names,
         })
     }
 
-    fn compile(&self, text: &[u8]) -> Result<Compiled, Stop> {
+    fn compile(&mut self, digest: Digest, text: &[u8], pinned: bool) -> Result<(), Stop> {
         let (flags, skip) = Flags::parse(text)?;
         let function = self
             .lua
@@ -525,27 +620,31 @@ impl Runtime {
                 let text = format!("ERR Error compiling script (new function): {text}");
                 Stop::from(text.replace(['\r', '\n'], " "))
             })?;
-        Ok(Compiled { function, flags })
+        self.cache
+            .insert(digest, function, flags, pinned)
+            .map_err(|error| Stop::from(format!("ERR cannot keep the script: {error}")))
     }
 
     fn run(
-        &self,
+        &mut self,
         cx: &mut Ctx<'_>,
         digest: &Digest,
         call: &Call<'_>,
         limits: Limits,
     ) -> CommandResult {
-        let Some(script) = self.compiled.get(digest) else {
+        let Some(script) = self.cache.scripts.get_mut(digest) else {
             return Err("NOSCRIPT No matching script. Please use EVAL.".into());
         };
+        script.recent |= std::mem::replace(&mut script.ran, true);
+        let (index, flags) = (script.index, script.flags);
         let strict = cx.state.config.cluster_strict;
-        if script.flags.declared {
-            if call.read_only && !script.flags.no_writes {
+        if flags.declared {
+            if call.read_only && !flags.no_writes {
                 return Err(
                     "ERR Can not execute a script with write flag using *_ro command.".into(),
                 );
             }
-            let frugal = script.flags.no_writes || script.flags.allow_oom;
+            let frugal = flags.no_writes || flags.allow_oom;
             if cx.state.out_of_memory && !frugal {
                 return Err(
                     "OOM allow-oom flag is not set on the script, can not run it when used \
@@ -553,11 +652,11 @@ impl Runtime {
                         .into(),
                 );
             }
-            if strict && script.flags.no_cluster {
+            if strict && flags.no_cluster {
                 return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
             }
         }
-        let outcome = self.enter(cx, digest, call, script, limits, strict);
+        let outcome = self.enter(cx, digest, call, (index, flags), limits);
         // Lua 5.1 does not collect garbage before it gives up on an allocation.
         if limits.memory > 0 && self.lua.used_memory() > limits.memory / 2 {
             let _ = self.lua.gc_collect();
@@ -577,10 +676,10 @@ impl Runtime {
         cx: &mut Ctx<'_>,
         digest: &Digest,
         call: &Call<'_>,
-        script: &Compiled,
+        (index, flags): (usize, Flags),
         limits: Limits,
-        strict: bool,
     ) -> mlua::Result<(bool, Reply)> {
+        let strict = cx.state.config.cluster_strict;
         let unlimited = Unlimited::new(&self.lua)?;
         let keys = self.array(call.keys)?;
         let args = self.array(call.args)?;
@@ -592,10 +691,10 @@ impl Runtime {
             slot.client.protocol = Protocol::Resp2;
             slot.now_micros = cx.now_micros;
             slot.running = true;
-            slot.read_only = call.read_only || script.flags.no_writes;
+            slot.read_only = call.read_only || flags.no_writes;
             slot.declared = strict.then(|| call.keys.to_vec());
             slot.digest = *digest;
-            if script.flags.allow_oom {
+            if flags.allow_oom {
                 cx.state.out_of_memory = false;
             }
             std::mem::swap(cx.state, &mut slot.state);
@@ -609,7 +708,7 @@ impl Runtime {
             state: cx.state,
             shared: &self.shared,
         };
-        let mut values: MultiValue = self.run.call((&script.function, keys, args))?;
+        let mut values: MultiValue = self.run.call((index, keys, args))?;
         let protocol = self.shared.slot.lock().client.protocol;
         drop(lent);
         // `run` answers true and either nil and the value, or a number and the items of an array;

@@ -240,3 +240,57 @@ fn deeply_nested_replies_are_cut_off() {
     assert_eq!(error(&reply), "ERR reached lua stack limit");
     assert!(depth > 100);
 }
+
+#[test]
+fn scripts_without_number_are_compiled_one_after_another() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let kept = call(&mut session, &["SCRIPT", "LOAD", "return 'kept'"]);
+    let Reply::Bulk(kept) = kept else {
+        panic!("{kept:?}")
+    };
+    let kept = std::str::from_utf8(&kept).unwrap();
+    for n in 0..10_000i64 {
+        let script = format!("return {n}");
+        assert_eq!(
+            call(&mut session, &["EVAL", &script, "0"]),
+            Reply::Int(n),
+            "{n}"
+        );
+        // Scripts in use stay, whoever brings others.
+        if n % 100 == 0 {
+            call(&mut session, &["EVAL", "return 'used'", "0"]);
+        }
+    }
+    let sha = call(
+        &mut session,
+        &["EVAL", "return redis.sha1hex(\"return 'used'\")", "0"],
+    );
+    let Reply::Bulk(sha) = sha else {
+        panic!("{sha:?}")
+    };
+    let sha = std::str::from_utf8(&sha).unwrap();
+    assert_eq!(
+        call(&mut session, &["EVALSHA", sha, "0"]),
+        Reply::bulk("used")
+    );
+    assert_eq!(
+        call(&mut session, &["EVALSHA", kept, "0"]),
+        Reply::bulk("kept")
+    );
+    let old = call(&mut session, &["EVALSHA", &"e".repeat(40), "0"]);
+    assert!(error(&old).starts_with("NOSCRIPT"), "{old:?}");
+}
+
+#[test]
+fn many_cached_scripts_take_no_room_from_arguments() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    for n in 0..9_000 {
+        let script = format!("return {n}");
+        call(&mut session, &["SCRIPT", "LOAD", &script]);
+    }
+    let script = "local t = {} for i = 1, 7900 do t[i] = 'm' .. i end \
+                  return redis.call('SADD', 'k', unpack(t))";
+    assert_eq!(call(&mut session, &["EVAL", script, "0"]), Reply::Int(7900));
+}

@@ -40,13 +40,13 @@ static SCRIPT: &[Spec] = &[
 
 fn eval(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let call = split(args, false)?;
-    let digest = cx.state.scripts.load(&args[1])?;
+    let digest = cx.state.scripts.load(&args[1], false)?;
     script::run(cx, &digest, &call)
 }
 
 fn eval_ro(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let call = split(args, true)?;
-    let digest = cx.state.scripts.load(&args[1])?;
+    let digest = cx.state.scripts.load(&args[1], false)?;
     script::run(cx, &digest, &call)
 }
 
@@ -87,7 +87,7 @@ fn split(args: &[Bytes], read_only: bool) -> Result<Call<'_>, Stop> {
 }
 
 fn load(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let digest = cx.state.scripts.load(&args[2])?;
+    let digest = cx.state.scripts.load(&args[2], true)?;
     Ok(Reply::Bulk(script::hex(&digest).into()))
 }
 

@@ -22,6 +22,9 @@ use crate::{
 /// The state of drand48 before anybody seeds it.
 pub(super) const UNSEEDED: u64 = 0x1234_ABCD_330E;
 
+/// What Redis says to a script that would change a library.
+const READ_ONLY: &str = "Attempt to modify a readonly table";
+
 const VERSION: &str = "7.0.15";
 const VERSION_NUMBER: i64 = 0x0007_000F;
 
@@ -55,7 +58,7 @@ pub(super) fn functions(
     host.set(
         "refuse",
         lua.create_function(|lua, _: MultiValue| -> mlua::Result<()> {
-            Err(text_error(lua, "Attempt to modify a readonly table"))
+            Err(text_error(lua, READ_ONLY))
         })?,
     )?;
     let protected = lua.create_table()?;
@@ -103,12 +106,21 @@ pub(super) fn functions(
     )?;
     host.set(
         "not_a_table",
-        lua.create_function(|lua, (name, value): (String, Value)| -> mlua::Result<()> {
-            let text = format!(
-                "{}bad argument #1 to '{name}' (table expected, got {})",
-                position(lua, 2),
-                type_name(Some(&value))
-            );
+        lua.create_function(
+            |lua, (name, value, level): (String, Value, Option<usize>)| -> mlua::Result<()> {
+                let text = format!(
+                    "{}bad argument #1 to '{name}' (table expected, got {})",
+                    position(lua, level.unwrap_or(2)),
+                    type_name(Some(&value))
+                );
+                Err(Raise::Text(text.into_bytes()).into())
+            },
+        )?,
+    )?;
+    host.set(
+        "refuse_at",
+        lua.create_function(|lua, level: usize| -> mlua::Result<()> {
+            let text = format!("{}{READ_ONLY}", position(lua, level));
             Err(Raise::Text(text.into_bytes()).into())
         })?,
     )?;
@@ -199,7 +211,7 @@ fn refuse_front(fronts: &Table, table: &Table) -> mlua::Result<()> {
     if matches!(fronts.raw_get::<Value>(table)?, Value::Nil) {
         Ok(())
     } else {
-        Err(Raise::Text(b"Attempt to modify a readonly table".to_vec()).into())
+        Err(Raise::Text(READ_ONLY.into()).into())
     }
 }
 

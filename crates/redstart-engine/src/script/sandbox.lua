@@ -1,6 +1,7 @@
 -- What scripts see: the globals, read-only, and the function that runs a script.
 --
--- Gets the table of Rust functions and libraries; returns the globals and `run`.
+-- Gets the table of Rust functions and libraries; returns the globals, `run`, and the table of
+-- compiled scripts that `run` takes its function from.
 
 local host = ...
 
@@ -9,9 +10,15 @@ local setmetatable, unpack = setmetatable, unpack
 local concat, byte, resume = table.concat, string.byte, coroutine.resume
 local unwrap, unwrap_text = host.unwrap, host.unwrap_text
 
--- Lua 5.1 has no read-only tables: a library is an empty table in front of the true one.
+-- Lua 5.1 has no read-only tables: a library is an empty table in front of the true one. Two rules
+-- keep it read-only:
+--   1. Nothing that a script can call returns a true table (a key of `behind` is a front, its value
+--      the true table).
+--   2. Everything that writes to a table without asking its metatable (rawset, table.insert,
+--      table.remove, table.sort, table.setn) refuses the fronts.
 local behind = host.protected
 local locked = setmetatable({}, { __newindex = host.refuse, __metatable = false })
+behind[locked] = {}
 
 local function protect(library, missing)
     local front = {}
@@ -39,7 +46,15 @@ end
 local globals = {
     _VERSION = _VERSION,
     assert = assert,
-    collectgarbage = collectgarbage,
+    -- Settings of the collector would outlive the script.
+    collectgarbage = function(option, argument)
+        if option == "stop" or option == "restart" then
+            return 0
+        elseif option == "setpause" or option == "setstepmul" then
+            return 200
+        end
+        return collectgarbage(option or "collect", argument or 0)
+    end,
     error = error,
     gcinfo = gcinfo,
     ipairs = ipairs,
@@ -101,7 +116,13 @@ globals.pairs = function(t)
     if type(t) ~= "table" then
         host.not_a_table("pairs", t)
     end
-    return next, behind[t] or t, nil
+    local library = behind[t]
+    if library then
+        return function(_, key)
+            return next(library, key)
+        end, t, nil
+    end
+    return next, t, nil
 end
 
 local coroutines = {}
@@ -112,6 +133,51 @@ coroutines.resume = function(...)
     return settle_object(resume(...))
 end
 
+-- The functions of `table` that write work below metatables.
+local tables = {}
+for name, f in pairs(table) do
+    tables[name] = f
+end
+
+local insert, remove, sort, setn = table.insert, table.remove, table.sort, table.setn
+
+local function writable(name, t)
+    if type(t) ~= "table" then
+        host.not_a_table(name, t, 3)
+    elseif behind[t] then
+        host.refuse_at(3)
+    end
+end
+
+tables.insert = function(t, ...)
+    if type(t) ~= "table" or behind[t] then
+        writable("insert", t)
+    end
+    insert(t, ...)
+end
+
+tables.remove = function(t, ...)
+    if type(t) ~= "table" or behind[t] then
+        writable("remove", t)
+    end
+    local value = remove(t, ...)
+    return value
+end
+
+tables.sort = function(t, ...)
+    if type(t) ~= "table" or behind[t] then
+        writable("sort", t)
+    end
+    sort(t, ...)
+end
+
+tables.setn = function(t, ...)
+    if type(t) ~= "table" or behind[t] then
+        writable("setn", t)
+    end
+    setn(t, ...)
+end
+
 math.random, math.randomseed = host.random, host.randomseed
 
 -- `("x"):rep(2)` looks functions up through this; scripts must not reach the table itself.
@@ -120,7 +186,7 @@ getmetatable("").__metatable = locked
 globals.coroutine = protect(coroutines)
 globals.math = protect(math)
 globals.string = protect(string)
-globals.table = protect(table)
+globals.table = protect(tables)
 globals.os = protect({ clock = os.clock })
 globals.redis = protect(host.redis)
 globals.cjson = protect(host.cjson)
@@ -147,9 +213,11 @@ local function finish(ok, value)
     return false, value
 end
 
-local function run(f, keys, argv)
+local functions = {}
+
+local function run(index, keys, argv)
     globals.KEYS, globals.ARGV = keys, argv
-    return finish(xpcall(f, handler))
+    return finish(xpcall(functions[index], handler))
 end
 
-return visible, run
+return visible, run, functions
