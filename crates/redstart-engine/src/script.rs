@@ -485,7 +485,6 @@ impl Scripts {
         Ok(digest)
     }
 
-
     pub(crate) fn flush(&mut self) {
         if let Some(runtime) = &mut self.runtime
             && runtime

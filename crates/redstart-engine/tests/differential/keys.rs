@@ -125,7 +125,7 @@ fn expiry_answers_alike() {
         EXPIRE a 400 LT
         EXPIRE a 50 LT
         TTL a
-        EXPIRE a 50 XX GT
+        EXPIRE a 40 XX GT
         EXPIRE a 70 XX GT
         EXPIRE a 10 NX GT
         EXPIRE a 10 GT LT
