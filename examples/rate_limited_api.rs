@@ -17,24 +17,24 @@ use axum::{
 };
 use http_body_util::BodyExt as _;
 use redstart::{
-    limiting::{Down, Kind, Limiter, Quota},
-    resilience::idempotency::Idempotency,
+    Down,
+    limiting::{Algorithm, Limiter, Quota},
+    resilience::Idempotency,
 };
-use redstart_tower::{IdempotencyLayer, LimitLayer, Unprotected};
+use redstart_tower::{IdempotencyLayer, LimitLayer};
 use tower::ServiceExt as _;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
 
-    // Two a second in bursts of three, and a thousand a day: all or nothing, in one round trip.
-    let limiter = Limiter::token_bucket(&store, "example:api", Quota::per_second(2).burst(3))
-        .name("burst")
-        .and("daily", Kind::SlidingCounter, Quota::per_day(1000))
+    // Two per second in bursts of three, and a thousand per day: all or nothing, in one round trip.
+    let limiter = Limiter::token_bucket(&store, "example", "burst", Quota::per_second(2).burst(3))
+        .and("daily", Algorithm::SlidingCounter, Quota::per_day(1000))
         .on_store_down(Down::Refuse)
         .deny_cache(10_000)
         .build()?;
-    let keys = Idempotency::new(&store, "example:payments").build()?;
+    let keys = Idempotency::new(&store, "example", "payments")?;
 
     let payments = Arc::new(AtomicU64::new(0));
     let counter = payments.clone();
@@ -48,7 +48,7 @@ async fn main() -> anyhow::Result<()> {
         .merge(
             Router::new()
                 .route("/pay", post(pay))
-                .layer(IdempotencyLayer::new(keys, Unprotected::Refuse)),
+                .layer(IdempotencyLayer::new(keys)),
         );
 
     println!("five requests at once, and the limit is three:");

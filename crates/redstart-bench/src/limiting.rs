@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use redis::{Script, aio::MultiplexedConnection};
 use redstart::{
     Store,
-    limiting::{Down, Limiter, Quota},
+    limiting::{Limiter, Quota},
 };
 use redstart_testkit::{Kind, Server};
 
@@ -56,7 +56,7 @@ impl Classic {
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     bench.note(&format!(
-        "redis-server {}, redis-rs 1.8, {TASKS} tasks on one connection, a subject each",
+        "redis-server {}, redis-rs 1.8, {TASKS} tasks on one connection, one subject each",
         server.info("redis_version").await?
     ));
     let store = Store::connect(&server.url()).await?;
@@ -68,8 +68,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         capacity,
         rate,
     };
-    let bucket =
-        |name: &str, quota| Limiter::token_bucket(&store, name, quota).on_store_down(Down::Fail);
+    let bucket = |name: &str, quota| Limiter::token_bucket(&store, "bench", name, quota);
 
     // So large that it never runs out.
     let whole = bucket("whole", Quota::per_second(1000).burst(1 << 30)).build()?;

@@ -21,20 +21,21 @@
 //!
 //! # While the store is down
 //!
-//! It must be [chosen](Unprotected): answer 503, or carry requests out without protection.
+//! By the keys' own [policy](redstart::resilience::IdempotencyBuilder::on_store_down): `Fail` is 503, `Refuse` is 409,
+//! and `Allow` carries requests out without protection.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, body::Body, routing::post};
-//! use redstart::{Store, resilience::idempotency::Idempotency};
-//! use redstart_tower::{IdempotencyLayer, Unprotected};
+//! use redstart::{Store, resilience::Idempotency};
+//! use redstart_tower::IdempotencyLayer;
 //! use tower::ServiceExt as _;
 //!
 //! let store = Store::connect("memory://").await?;
-//! let keys = Idempotency::new(&store, "payments").build()?;
+//! let keys = Idempotency::new(&store, "shop", "payments")?;
 //! let app: Router = Router::new()
 //!     .route("/pay", post(|| async { "paid" }))
-//!     .layer(IdempotencyLayer::new(keys, Unprotected::Refuse));
+//!     .layer(IdempotencyLayer::new(keys));
 //!
 //! let request = || http::Request::post("/pay").header("idempotency-key", "\"7\"").body(Body::from("5"));
 //! assert!(!app.clone().oneshot(request()?).await?.headers().contains_key("idempotency-replayed"));
@@ -57,11 +58,9 @@ use http::{
 };
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use redstart::{
-    codec::{Codec as _, Postcard},
-    resilience::idempotency::{Begin, Idempotency},
-};
+use redstart::resilience::{Idempotency, Run, WorkError};
 use serde::{Deserialize, Serialize};
+use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -73,15 +72,6 @@ const MAX_KEY: usize = 255;
 
 type Scope = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
 
-/// What becomes of requests with a key while the store is down.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unprotected {
-    /// They get 503.
-    Refuse,
-    /// They are carried out, and a repeat is carried out again.
-    Allow,
-}
-
 /// Puts idempotency keys before a service. See the [module](self).
 #[derive(Clone)]
 pub struct IdempotencyLayer(Arc<Settings>);
@@ -89,7 +79,6 @@ pub struct IdempotencyLayer(Arc<Settings>);
 #[derive(Clone)]
 struct Settings {
     keys: Idempotency,
-    down: Unprotected,
     required: bool,
     max_body: usize,
     scope: Scope,
@@ -99,7 +88,6 @@ impl fmt::Debug for IdempotencyLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IdempotencyLayer")
             .field("keys", &self.0.keys)
-            .field("down", &self.0.down)
             .field("required", &self.0.required)
             .field("max_body", &self.0.max_body)
             .finish_non_exhaustive()
@@ -108,10 +96,9 @@ impl fmt::Debug for IdempotencyLayer {
 
 impl IdempotencyLayer {
     /// A layer on these keys.
-    pub fn new(keys: Idempotency, while_down: Unprotected) -> Self {
+    pub fn new(keys: Idempotency) -> Self {
         Self(Arc::new(Settings {
             keys,
-            down: while_down,
             required: false,
             max_body: 1 << 20,
             scope: Arc::new(|parts| {
@@ -183,6 +170,7 @@ impl<S, B, R> Service<Request<B>> for Idempotent<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
+    S::Error: Send,
     B: Body + From<Bytes> + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -224,63 +212,84 @@ where
             let name = digest(&[(settings.scope)(&parts).as_bytes(), key.as_bytes()]);
             let uri = parts.uri.to_string();
             let print = digest(&[parts.method.as_str().as_bytes(), uri.as_bytes(), &body]);
-            let begun = settings.keys.begin(&name, print.as_bytes()).await;
             let request = Request::from_parts(parts, B::from(body));
-            let claim = match begun {
-                Ok(Begin::Started(claim)) => claim,
-                Ok(Begin::Replay(kept)) => return Ok(replay(&kept)),
-                Ok(Begin::Busy { retry_after }) => {
-                    return Ok(refuse(StatusCode::CONFLICT, retry_after));
-                }
-                Ok(Begin::Mismatch) => return Ok(answer(StatusCode::UNPROCESSABLE_ENTITY)),
-                Err(error) if settings.down == Unprotected::Allow => {
-                    tracing::warn!(%error, "a request is carried out without its idempotency key");
-                    return inner.call(request).await;
-                }
+            let (whole, delivered) = oneshot::channel();
+            let work = carry_out(inner, request, settings.max_body, whole);
+            match settings.keys.run(&name, print.as_bytes(), work).await {
+                // The answer itself: what is kept may lack its body.
+                Ok(Run::Done(_)) => match delivered.await {
+                    Ok(response) => Ok(response),
+                    Err(_) => Ok(answer(StatusCode::CONFLICT)),
+                },
+                Ok(Run::Replayed(kept)) => Ok(replay(kept)),
+                Ok(Run::NotDone(Undone::Answer(response))) => Ok(response),
+                Ok(
+                    Run::NotDone(Undone::Error(error)) | Run::Unknown(Some(Undone::Error(error))),
+                ) => Err(error),
+                Ok(Run::Unknown(Some(Undone::Answer(response)))) => Ok(response),
+                Ok(Run::Unknown(None)) => Ok(answer(StatusCode::CONFLICT)),
+                Ok(Run::Busy { retry_after }) => Ok(refuse(StatusCode::CONFLICT, retry_after)),
+                Ok(Run::Mismatch) => Ok(answer(StatusCode::UNPROCESSABLE_ENTITY)),
                 Err(error) => {
                     tracing::warn!(%error, "a request was refused: its idempotency key cannot be kept");
-                    return Ok(refuse(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO));
-                }
-            };
-            // A dropped claim is given up: a service that fails or panics leaves the key free.
-            let response = inner.call(request).await?;
-            let (parts, body) = response.into_parts();
-            let body = match body.collect().await {
-                Ok(body) => body.to_bytes(),
-                Err(error) => {
-                    tracing::warn!(%error, "the answer to a request with an idempotency key broke off");
-                    return Ok(answer(StatusCode::BAD_GATEWAY));
-                }
-            };
-            let undone = parts.status.is_server_error()
-                || parts.status == StatusCode::TOO_MANY_REQUESTS
-                || parts.status == StatusCode::REQUEST_TIMEOUT;
-            if !undone {
-                let headers = parts.headers.iter();
-                let kept = Kept {
-                    status: parts.status.as_u16(),
-                    headers: headers
-                        .filter(|(name, _)| **name != header::DATE)
-                        .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
-                        .collect(),
-                    body: (body.len() <= settings.max_body).then(|| body.to_vec()),
-                };
-                let kept = match Postcard::encode(&kept) {
-                    Ok(bytes) => claim.finish(&bytes).await,
-                    Err(error) => Err(error),
-                };
-                // The work is done and its answer is here: it is delivered whatever the store says.
-                match kept {
-                    Ok(true) => {}
-                    Ok(false) => {
-                        tracing::warn!("a claim on an idempotency key was lost to another")
-                    }
-                    Err(error) => tracing::warn!(%error, "an answer could not be kept"),
+                    Ok(refuse(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO))
                 }
             }
-            Ok(Response::from_parts(parts, R::from(body)))
         })
     }
+}
+
+/// Why an answer is not kept.
+enum Undone<R, E> {
+    /// The service's answer says that the work was not done, or it broke off.
+    Answer(Response<R>),
+    Error(E),
+}
+
+/// Calls the service. Its answer goes to `whole`; what is kept of it is returned.
+async fn carry_out<S, B, R>(
+    mut inner: S,
+    request: Request<B>,
+    max_body: usize,
+    whole: oneshot::Sender<Response<R>>,
+) -> Result<Kept, WorkError<Undone<R, S::Error>>>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body + From<Bytes> + Default,
+    R::Error: fmt::Display,
+{
+    let response = match inner.call(request).await {
+        Ok(response) => response,
+        Err(error) => return Err(WorkError::Unknown(Undone::Error(error))),
+    };
+    let (parts, body) = response.into_parts();
+    let body = match body.collect().await {
+        Ok(body) => body.to_bytes(),
+        Err(error) => {
+            tracing::warn!(%error, "the answer to a request with an idempotency key broke off");
+            let broken = answer(StatusCode::BAD_GATEWAY);
+            return Err(WorkError::Unknown(Undone::Answer(broken)));
+        }
+    };
+    let undone = parts.status.is_server_error()
+        || parts.status == StatusCode::TOO_MANY_REQUESTS
+        || parts.status == StatusCode::REQUEST_TIMEOUT;
+    if undone {
+        let response = Response::from_parts(parts, R::from(body));
+        return Err(WorkError::NotDone(Undone::Answer(response)));
+    }
+    let headers = parts.headers.iter();
+    let kept = Kept {
+        status: parts.status.as_u16(),
+        headers: headers
+            .filter(|(name, _)| **name != header::DATE)
+            .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
+            .collect(),
+        body: (body.len() <= max_body).then(|| body.to_vec()),
+    };
+    // A client that has hung up needs no answer.
+    let _ = whole.send(Response::from_parts(parts, R::from(body)));
+    Ok(kept)
 }
 
 /// The key, bare or as the quoted string that the IETF draft asks for.
@@ -299,14 +308,7 @@ fn answer<R: Default>(status: StatusCode) -> Response<R> {
     response
 }
 
-fn replay<R: From<Bytes> + Default>(bytes: &[u8]) -> Response<R> {
-    let kept: Kept = match Postcard::decode(bytes) {
-        Ok(kept) => kept,
-        Err(error) => {
-            tracing::warn!(%error, "a kept answer cannot be read");
-            return answer(StatusCode::CONFLICT);
-        }
-    };
+fn replay<R: From<Bytes> + Default>(kept: Kept) -> Response<R> {
     let Some(body) = kept.body else {
         return answer(StatusCode::CONFLICT);
     };

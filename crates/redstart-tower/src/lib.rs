@@ -15,7 +15,7 @@ pub mod limit;
 pub mod session;
 
 pub use cookie::{CookieLayer, CookieSession};
-pub use idempotency::{IdempotencyLayer, Unprotected};
+pub use idempotency::IdempotencyLayer;
 pub use limit::LimitLayer;
 pub use session::StoredSessions;
 

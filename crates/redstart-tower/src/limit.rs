@@ -27,18 +27,18 @@
 //!
 //! # While the store is down
 //!
-//! What the limiter's [`Down`](redstart::limiting::Down) policy says: `Allow` lets the request through without
+//! What the limiter's [`Down`](redstart::Down) policy says: `Allow` lets the request through without
 //! headers, `Refuse` and `Fail` answer 503 with `Retry-After: 1`. That is not the client's fault, so it is no 429.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, body::Body, routing::get};
-//! use redstart::{Store, limiting::{Down, Limiter, Quota}};
+//! use redstart::{Down, Store, limiting::{Limiter, Quota}};
 //! use redstart_tower::LimitLayer;
 //! use tower::ServiceExt as _;
 //!
 //! let store = Store::connect("memory://").await?;
-//! let limiter = Limiter::token_bucket(&store, "api", Quota::per_second(1))
+//! let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(1))
 //!     .on_store_down(Down::Refuse)
 //!     .build()?;
 //! let app: Router = Router::new()
@@ -64,7 +64,7 @@ use std::{
 };
 
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, request::Parts};
-use redstart::limiting::{Decision, Limiter, Snapshot, Source};
+use redstart::limiting::{DecidedBy, Decision, Limiter, Snapshot};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -247,14 +247,19 @@ where
             match decision {
                 Ok(Decision::Allowed(grant)) => {
                     let mut response = inner.call(request).await?;
-                    if grant.source() != Source::Policy {
+                    if grant.decided_by() != DecidedBy::Policy {
                         settings.describe(response.headers_mut(), grant.snapshots());
                     }
                     Ok(response)
                 }
-                Ok(Decision::Limited { snapshot, .. }) if snapshot.source == Source::Policy => Ok(
-                    refuse(StatusCode::SERVICE_UNAVAILABLE, snapshot.retry_after),
-                ),
+                Ok(Decision::Limited { snapshot, .. })
+                    if snapshot.decided_by == DecidedBy::Policy =>
+                {
+                    Ok(refuse(
+                        StatusCode::SERVICE_UNAVAILABLE,
+                        snapshot.retry_after,
+                    ))
+                }
                 Ok(Decision::Limited {
                     retry_after,
                     snapshot,

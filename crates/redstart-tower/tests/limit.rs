@@ -7,8 +7,8 @@ use std::{net::SocketAddr, time::Duration};
 use axum::{Router, body::Body, routing::get};
 use http::{Request, Response, StatusCode};
 use redstart::{
-    Store,
-    limiting::{Down, Kind, Limiter, Quota},
+    Down, Store,
+    limiting::{Algorithm, Limiter, Quota},
 };
 use redstart_testkit::{Backend, Kind as ServerKind, Server, matrix};
 use redstart_tower::LimitLayer;
@@ -45,9 +45,8 @@ fn from_ip(address: &str) -> Request<Body> {
 matrix! {
     async fn requests_above_the_limit_get_429_and_when_to_come_back(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let limiter = Limiter::token_bucket(&store, backend.namespace(), Quota::per_second(1).burst(2))
-            .name("burst")
-            .and("daily", Kind::FixedWindow, Quota::per_day(1000))
+        let limiter = Limiter::token_bucket(&store, backend.namespace(), "burst", Quota::per_second(1).burst(2))
+            .and("daily", Algorithm::FixedWindow, Quota::per_day(1000))
             .on_store_down(Down::Refuse)
             .build()?;
         let app = app(LimitLayer::new(limiter).by_header("x-api-key")?.legacy_headers());
@@ -83,7 +82,7 @@ matrix! {
     async fn subjects_are_peers_closures_or_one_for_all_the_nameless(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let limiter = |part: &str| {
-            Limiter::fixed_window(&store, &format!("{}:{part}", backend.namespace()), Quota::per(1, LONG))
+            Limiter::fixed_window(&store, backend.namespace(), part, Quota::per(1, LONG))
                 .on_store_down(Down::Fail)
                 .build()
         };
@@ -121,7 +120,7 @@ async fn a_store_that_is_down_is_503_or_let_through_as_chosen() -> anyhow::Resul
         .connect()
         .await?;
     let app = |down| -> anyhow::Result<Router> {
-        let limiter = Limiter::fixed_window(&store, "down", Quota::per_day(5));
+        let limiter = Limiter::fixed_window(&store, "down", "api", Quota::per_day(5));
         Ok(app(LimitLayer::new(limiter.on_store_down(down).build()?)))
     };
     let (refuse, fail, allow) = (app(Down::Refuse)?, app(Down::Fail)?, app(Down::Allow)?);

@@ -28,6 +28,8 @@ pub struct Error(Box<Inner>);
 struct Inner {
     kind: Kind,
     operation: Cow<'static, str>,
+    /// The operation is named by its script, until the operation that ran it names itself.
+    by_script: bool,
     namespace: Option<Arc<str>>,
     message: Cow<'static, str>,
     in_doubt: bool,
@@ -55,6 +57,7 @@ impl Error {
         Self(Box::new(Inner {
             kind,
             operation: Cow::Borrowed(""),
+            by_script: false,
             namespace: None,
             message: message.into(),
             in_doubt: false,
@@ -100,6 +103,7 @@ impl Error {
         Self(Box::new(Inner {
             kind: this.0.kind,
             operation: this.0.operation.clone(),
+            by_script: this.0.by_script,
             namespace: this.0.namespace.clone(),
             message: this.0.message.clone(),
             in_doubt: this.0.in_doubt,
@@ -123,11 +127,22 @@ impl Error {
         operation: impl Into<Cow<'static, str>>,
         namespace: &Arc<str>,
     ) -> Self {
-        if self.0.operation.is_empty() {
+        if self.0.operation.is_empty() || self.0.by_script {
             self.0.operation = operation.into();
+            self.0.by_script = false;
         }
         if self.0.namespace.is_none() {
             self.0.namespace = Some(namespace.clone());
+        }
+        self
+    }
+
+    /// Names the script that failed. The operation that ran it, if there is one, overrides this with its own name, so
+    /// that errors, spans and metrics agree.
+    pub(crate) fn during_script(mut self, script: &'static str, namespace: &Arc<str>) -> Self {
+        if self.0.operation.is_empty() {
+            self = self.during(script, namespace);
+            self.0.by_script = true;
         }
         self
     }
@@ -141,6 +156,18 @@ impl Error {
     /// memory, busy with a script, unable to write its disk, or a part of the cluster is down.
     pub fn is_unavailable(&self) -> bool {
         self.0.kind == Kind::Unavailable
+    }
+
+    /// The store cannot do its work now, so that a pattern's [`Down`](crate::Down) policy decides: it cannot be
+    /// reached, does not answer in time, or says that it refuses writes (out of memory, disk errors, too few replicas,
+    /// a replica, a script that blocks it).
+    pub(crate) fn is_store_down(&self) -> bool {
+        self.is_timeout()
+            || self.is_unavailable()
+            || matches!(
+                self.server_code(),
+                Some("OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "READONLY")
+            )
     }
 
     /// The request or the configuration is wrong; repeating it cannot help. Nothing was written.

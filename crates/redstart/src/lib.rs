@@ -59,9 +59,9 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 //! # let store = redstart::Store::connect("memory://").await?;
 //! use std::time::Duration;
-//! use redstart::limiting::{Down, Limiter, Quota};
+//! use redstart::limiting::{Limiter, Quota};
 //!
-//! let daily = Limiter::fixed_window(&store, "export", Quota::per_day(1)).on_store_down(Down::Fail).build()?;
+//! let daily = Limiter::fixed_window(&store, "shop", "export", Quota::per_day(1)).build()?;
 //! assert!(daily.check("ann", 1).await?.is_allowed());
 //! assert!(!daily.check("ann", 1).await?.is_allowed());
 //! store.advance(Duration::from_secs(86400))?;                // a day passes at once

@@ -1,44 +1,20 @@
-//! Rate limiters: how often something may happen, decided by the server's clock.
+//! Rate limiters: cap the request rate, decided by the server's clock.
 //!
-//! | module | state | promise |
+//! | algorithm | state | behaviour |
 //! |---|---|---|
 //! | [`token_bucket`] | one key, often without a value | bursts up to the capacity, then a steady rate |
-//! | [`fixed_window`] | one counter a window | simple and cheap; up to twice the limit across a boundary |
+//! | [`fixed_window`] | one counter per window | simple and cheap; up to twice the limit across a boundary |
 //! | [`sliding_window`] | a log of what was admitted | exact in every rolling window; memory grows with the limit |
 //! | [`sliding_counter`] | two counters | close to the log in constant memory; the error is [measured](sliding_counter) |
 //!
-//! All four have one front, the [`Limiter`], and answer with a [`Decision`].
-//!
-//! # What all of them promise
-//!
-//! - Time is the server's. A client's clock takes no part in any decision.
-//! - A refused request changes nothing: the stored bytes are the same before and after.
-//! - `retry_after` is the truth: who waits that long and is alone is admitted, who waits one tick less is not.
-//!   The tick is a millisecond, or a microsecond where the table of the kind says so.
-//! - A cost above the capacity is [`Decision::Never`], not an endless retry.
-//! - A refund gives back at most what the grant still weighs, once, and never lifts anything above its capacity.
-//! - What happens while the store is down is [chosen](Down), never assumed.
-//!
-//! # Keys and cost
-//!
-//! One script and one round trip for each `check`, also for several limits at once. The key of a subject is
-//! `<namespace>:<kind>:{<subject>}`; further limits of the same [`Limiter`] are parts of it. Every key has a TTL
-//! that ends when it no longer matters.
-//!
-//! A [deny cache](Builder::deny_cache) answers repeats of a refused request without a round trip until the
-//! moment that the server itself named.
-//!
-//! # Observability
-//!
-//! Operations: `limiter.check`, `limiter.peek`, `limiter.refund`, `limiter.reset`. Events: `limiter.limited` (the store said no),
-//! `limiter.denied_locally` (the deny cache did), `limiter.store_down` (the policy decided).
+//! All four have one type, the [`Limiter`], and answer with a [`Decision`].
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! use redstart::{Store, limiting::{Decision, Down, Limiter, Quota}};
+//! use redstart::{Down, Store, limiting::{Decision, Limiter, Quota}};
 //!
 //! let store = Store::connect("memory://").await?;
-//! let limiter = Limiter::token_bucket(&store, "api", Quota::per_second(10).burst(2))
+//! let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(10).burst(2))
 //!     .on_store_down(Down::Refuse)
 //!     .build()?;
 //!
@@ -48,20 +24,75 @@
 //! assert!(retry_after.as_millis() <= 100);
 //! # Ok(()) }
 //! ```
+//!
+//! # Promises
+//!
+//! - Time is the server's. A client's clock takes no part in any decision.
+//! - A refused request changes nothing: the stored bytes are the same before and after.
+//! - `retry_after` is exact: without other traffic, waiting that long is enough and one tick less is not. The tick is a
+//!   millisecond, or a microsecond where the algorithm's page says so.
+//! - A cost above the capacity is [`Decision::Never`], not an endless retry.
+//! - A refund gives back at most what the grant still counts for, once, and never lifts a limit above its capacity.
+//! - Two limits share state only if their namespaces, names, algorithms and quotas are the same.
+//!
+//! # Limits
+//!
+//! A changed quota starts with fresh state: for one period a subject may get the old quota and the new one.
+//!
+//! # Keys
+//!
+//! `<namespace>:limiter.<name>:{<subject>}:<quota>` for the first limit and
+//! `<namespace>:limiter.<name>:{<subject>}:<limit>:<quota>` for further ones, where `<quota>` is the algorithm's letter
+//! (`t` token bucket, `r` refundable token bucket, `f` fixed window, `l` sliding window log, `c` sliding counter), units,
+//! period in ms and burst, as in `t10/1000+100`. Every key expires when it no longer matters.
+//!
+//! # Round trips
+//!
+//! One script for each `check`, also for several limits at once. A [deny cache](LimiterBuilder::deny_cache) answers
+//! repeats of a refused request without a round trip until the moment that the server named.
+//!
+//! # While the store is down
+//!
+//! What [`on_store_down`](LimiterBuilder::on_store_down) says; without it, the error.
+//!
+//! # Metrics
+//!
+//! Operations: `limiter.check`, `limiter.peek`, `limiter.refund`, `limiter.reset`. Events: `limiter.limited` (refused by
+//! the store), `limiter.denied_locally` (refused by the deny cache), `limiter.store_down` (decided by the policy).
 
+mod algorithm;
+mod builder;
+mod decision;
 mod deny;
 pub mod fixed_window;
+mod limit;
 mod limiter;
 mod quota;
+mod refund;
 mod rule;
 pub mod sliding_counter;
 pub mod sliding_window;
 pub mod token_bucket;
-mod turn;
+mod waiters;
 mod window;
 
-pub use limiter::{Builder, Decision, Down, Grant, Kind, Limiter, Snapshot, Source};
+pub use algorithm::Algorithm;
+pub use builder::LimiterBuilder;
+pub use decision::{DecidedBy, Decision, Grant, Snapshot};
+pub use limiter::Limiter;
 pub use quota::Quota;
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
+    &fixed_window::CHECK,
+    &fixed_window::REFUND,
+    &limiter::CHECK_ALL,
+    &sliding_counter::CHECK,
+    &sliding_counter::REFUND,
+    &sliding_window::CHECK,
+    &sliding_window::REFUND,
+    &token_bucket::CHECK_EXACT,
+    &token_bucket::CHECK_LEDGER,
+    &token_bucket::CHECK_WHOLE,
+    &token_bucket::REFUND,
+];

@@ -1,12 +1,20 @@
-//! What keeps a service standing when others fall: circuit breakers and idempotency keys.
+//! What keeps a service working when its dependencies fail: circuit breakers and idempotency keys.
 //!
-//! | module | what it is for |
+//! | pattern | purpose |
 //! |---|---|
-//! | [`breaker`] | a dependency that fails is left alone for a while, by the whole fleet |
-//! | [`idempotency`] | a request that comes twice is carried out once and answered twice |
+//! | [`breaker`] | the whole fleet stops calling a dependency that fails, for a while |
+//! | [`Idempotency`] | a request that arrives twice is carried out once and answered twice |
 
 pub mod breaker;
-pub mod idempotency;
+mod idempotency;
+
+pub use idempotency::{Idempotency, IdempotencyBuilder, Run, WorkError};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
+    &idempotency::BEGIN,
+    &idempotency::DOUBT,
+    &idempotency::FINISH,
+    &idempotency::RELEASE,
+    &idempotency::RENEW,
+];

@@ -240,7 +240,7 @@ impl<'a> Call<'a> {
         self.run_value(store)
             .await
             .and_then(|value| Ok(redis::from_redis_value(value)?))
-            .map_err(|error: Error| error.during(self.script.name, self.entity.namespace()))
+            .map_err(|error: Error| error.during_script(self.script.name, self.entity.namespace()))
     }
 
     async fn run_value(&mut self, store: &Store) -> Result<Value> {
@@ -327,7 +327,7 @@ impl<'a> Batch<'a> {
         let replies = store
             .request_many(&pipeline, idempotent)
             .await
-            .map_err(|error| error.during(name, &namespace))?;
+            .map_err(|error| error.during_script(name, &namespace))?;
         let mut results = Vec::with_capacity(self.calls.len());
         for (call, reply) in self.calls.iter_mut().zip(replies) {
             let value = match reply {
@@ -344,7 +344,7 @@ impl<'a> Batch<'a> {
             results.push(
                 value
                     .and_then(|value| Ok(redis::from_redis_value(value)?))
-                    .map_err(|error: Error| error.during(call.script.name, &namespace)),
+                    .map_err(|error: Error| error.during_script(call.script.name, &namespace)),
             );
         }
         Ok(results)

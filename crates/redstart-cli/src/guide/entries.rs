@@ -161,7 +161,7 @@ let page = cheapest.page(0..20).await?;"##,
         cost: "one script",
         not_promised: "the limit across a boundary: up to twice as much",
         replaces: "INCR, then EXPIRE: a crash between them blocks the user for ever",
-        snippet: r##"let daily = Limiter::fixed_window(&store, "export", Quota::per_day(20))
+        snippet: r##"let daily = Limiter::fixed_window(&store, "shop", "export", Quota::per_day(20))
     .on_store_down(Down::Refuse)
     .build()?;
 if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
@@ -175,7 +175,7 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
         cost: "one script; memory grows with the limit",
         not_promised: "constant memory",
         replaces: "ZADD first and count later, which counts refused requests too",
-        snippet: r##"let logins = Limiter::sliding_window(&store, "login", Quota::per(5, Duration::from_secs(60)))
+        snippet: r##"let logins = Limiter::sliding_window(&store, "shop", "login", Quota::per(5, Duration::from_secs(60)))
     .on_store_down(Down::Refuse)
     .build()?;"##,
     },
@@ -188,7 +188,7 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
         cost: "one script",
         not_promised: "exactness: its error is measured and in its docs",
         replaces: "two counters read and written in two steps",
-        snippet: r##"let api = Limiter::sliding_counter(&store, "api", Quota::per_minute(600))
+        snippet: r##"let api = Limiter::sliding_counter(&store, "shop", "api", Quota::per_minute(600))
     .on_store_down(Down::Allow)
     .build()?;"##,
     },
@@ -201,7 +201,7 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
         cost: "one script, 5 µs; refusals none with the deny cache",
         not_promised: "an exact count in a calendar window",
         replaces: "a hash with the client's clock in it",
-        snippet: r##"let limiter = Limiter::token_bucket(&store, "api", Quota::per_second(10).burst(100))
+        snippet: r##"let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(10).burst(100))
     .deny_cache(10_000)
     .on_store_down(Down::Refuse)
     .build()?;

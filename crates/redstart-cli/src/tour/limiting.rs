@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    limiting::{Decision, Down, Kind, Limiter, Quota},
+    limiting::{Algorithm, Decision, Limiter, Quota},
 };
 use tokio::time::{Instant, sleep};
 
@@ -32,7 +32,7 @@ pub(crate) const FAMILY: Family = Family {
     ],
 };
 
-/// 200 callers at once; how many got through.
+/// Makes 200 concurrent calls and returns how many were admitted.
 async fn rush(limiter: &Limiter, subject: &'static str) -> anyhow::Result<u64> {
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..200 {
@@ -51,13 +51,13 @@ async fn rush(limiter: &Limiter, subject: &'static str) -> anyhow::Result<u64> {
     Ok(allowed)
 }
 
-/// Lets time pass up to just after a boundary of windows of this length.
+/// Lets time pass until just after a boundary of windows of this length.
 async fn next_window(store: &Store, length: Duration) -> anyhow::Result<()> {
     let into = Duration::from_nanos((store.time().await?.as_nanos() % length.as_nanos()) as u64);
     pass(store, length - into).await
 }
 
-/// On the embedded engine the clock is moved; elsewhere we wait.
+/// Moves the clock of the embedded engine; waits on a real server.
 async fn pass(store: &Store, time: Duration) -> anyhow::Result<()> {
     if store.is_embedded() {
         store.advance(time)?;
@@ -69,14 +69,18 @@ async fn pass(store: &Store, time: Duration) -> anyhow::Result<()> {
 
 async fn fixed_window(stage: &mut Stage) -> anyhow::Result<()> {
     let window = Duration::from_secs(1);
-    let limiter = Limiter::fixed_window(stage.store(), stage.namespace(), Quota::per(10, window))
-        .on_store_down(Down::Fail)
-        .build()?;
+    let limiter = Limiter::fixed_window(
+        stage.store(),
+        stage.namespace(),
+        "api",
+        Quota::per(10, window),
+    )
+    .build()?;
     next_window(stage.store(), window).await?;
     pass(stage.store(), Duration::from_millis(500)).await?;
-    let before = rush(&limiter, "api").await?;
+    let before = rush(&limiter, "user:42").await?;
     next_window(stage.store(), window).await?;
-    let after = rush(&limiter, "api").await?;
+    let after = rush(&limiter, "user:42").await?;
     stage.claim(
         before == 10 && after == 10,
         "each window admits exactly its limit",
@@ -86,26 +90,32 @@ async fn fixed_window(stage: &mut Stage) -> anyhow::Result<()> {
         "subjects do not share a limit",
     )?;
     stage.did(401);
-    stage.show("a burst across the boundary got 10 + 10 of 400 through: twice the limit, as its page warns");
+    stage.show(
+        "a burst across the boundary: 10 + 10 of 400 admitted, twice the limit, as documented",
+    );
     Ok(())
 }
 
 async fn sliding_window(stage: &mut Stage) -> anyhow::Result<()> {
     let window = Duration::from_secs(1);
-    let limiter = Limiter::sliding_window(stage.store(), stage.namespace(), Quota::per(10, window))
-        .on_store_down(Down::Fail)
-        .build()?;
+    let limiter = Limiter::sliding_window(
+        stage.store(),
+        stage.namespace(),
+        "api",
+        Quota::per(10, window),
+    )
+    .build()?;
     next_window(stage.store(), window).await?;
     pass(stage.store(), Duration::from_millis(700)).await?;
-    let before = rush(&limiter, "api").await?;
+    let before = rush(&limiter, "user:42").await?;
     pass(stage.store(), Duration::from_millis(400)).await?;
-    let after = rush(&limiter, "api").await?;
+    let after = rush(&limiter, "user:42").await?;
     stage.claim(before == 10, "the window admits exactly its limit")?;
     stage.claim(
         after == 0,
-        "the same burst across a boundary gets nothing more",
+        "the same burst across a boundary admits nothing more",
     )?;
-    let Decision::Limited { retry_after, .. } = limiter.check("api", 1).await? else {
+    let Decision::Limited { retry_after, .. } = limiter.check("user:42", 1).await? else {
         anyhow::bail!("the eleventh was admitted");
     };
     stage.claim(
@@ -114,36 +124,41 @@ async fn sliding_window(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     pass(stage.store(), retry_after).await?;
     stage.claim(
-        limiter.check("api", 1).await?.is_allowed(),
-        "waiting what was said is enough",
+        limiter.check("user:42", 1).await?.is_allowed(),
+        "waiting for retry_after is enough",
     )?;
     stage.did(402);
     stage.show(
-        "the same burst across the boundary got 10 of 400 through: exact in every rolling window",
+        "the same burst across the boundary: 10 of 400 admitted, exact in every rolling window",
     );
     Ok(())
 }
 
 async fn sliding_counter(stage: &mut Stage) -> anyhow::Result<()> {
-    let limiter = Limiter::sliding_counter(stage.store(), stage.namespace(), Quota::per_minute(50))
-        .on_store_down(Down::Fail)
-        .build()?;
-    let allowed = rush(&limiter, "api").await?;
-    stage.claim(allowed == 50, "200 at once get exactly the limit through")?;
-    let refused = limiter.check("api", 1).await?;
+    let limiter = Limiter::sliding_counter(
+        stage.store(),
+        stage.namespace(),
+        "api",
+        Quota::per_minute(50),
+    )
+    .build()?;
+    let allowed = rush(&limiter, "user:42").await?;
+    stage.claim(
+        allowed == 50,
+        "of 200 concurrent calls exactly the limit is admitted",
+    )?;
+    let refused = limiter.check("user:42", 1).await?;
     stage.claim(
         refused.retry_after().is_some(),
         "a refusal says when to come back",
     )?;
-    let huge = limiter.check("api", 51).await?;
+    let huge = limiter.check("user:42", 51).await?;
     stage.claim(
         matches!(huge, Decision::Never { max: 50 }),
-        "more than the limit is never, not later",
+        "a cost above the limit is refused for good",
     )?;
     stage.did(202);
-    stage.show(
-        "two numbers a subject: 50 of 200 callers at once got through, whatever their number",
-    );
+    stage.show("two numbers per subject: 50 of 200 concurrent calls admitted");
     Ok(())
 }
 
@@ -151,33 +166,33 @@ async fn token_bucket(stage: &mut Stage) -> anyhow::Result<()> {
     let limiter = Limiter::token_bucket(
         stage.store(),
         stage.namespace(),
+        "api",
         Quota::per_second(20).burst(40),
     )
-    .and("daily", Kind::FixedWindow, Quota::per_day(1000))
-    .on_store_down(Down::Fail)
+    .and("daily", Algorithm::FixedWindow, Quota::per_day(1000))
     .build()?;
     let started = Instant::now();
-    let allowed = rush(&limiter, "api").await?;
+    let allowed = rush(&limiter, "user:42").await?;
     let refilled = (started.elapsed().as_secs_f64() * 20.0).ceil() as u64;
     stage.claim(
         (40..=40 + refilled).contains(&allowed),
-        "a burst gets the bucket and what drips in",
+        "a burst gets the capacity and what is refilled meanwhile",
     )?;
-    let Decision::Limited { retry_after, .. } = limiter.check("api", 40).await? else {
+    let Decision::Limited { retry_after, .. } = limiter.check("user:42", 40).await? else {
         anyhow::bail!("an empty bucket admitted forty");
     };
     let daily = |snapshots: &[redstart::limiting::Snapshot]| snapshots[1].remaining;
-    let before = daily(&limiter.peek_all("api").await?);
+    let before = daily(&limiter.peek_all("user:42").await?);
     stage.claim(
         before == 1000 - allowed,
-        "what the bucket refused did not count for the day",
+        "calls that the bucket refused do not count against the day",
     )?;
     pass(stage.store(), retry_after).await?;
     stage.claim(
-        limiter.check("api", 40).await?.is_allowed(),
-        "waiting what was said is enough, for any cost",
+        limiter.check("user:42", 40).await?.is_allowed(),
+        "waiting for retry_after is enough, for any cost",
     )?;
     stage.did(203);
-    stage.show(format!("{allowed} of 200 at once, then a steady 20 a second; the daily limit was charged only for those"));
+    stage.show(format!("{allowed} of 200 at once, then a steady 20 per second; only those count against the daily limit"));
     Ok(())
 }

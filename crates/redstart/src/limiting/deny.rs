@@ -1,40 +1,65 @@
-//! What this process was told no to, and until when.
+//! What this process was refused, and until when.
 
-use std::{collections::HashMap, time::Duration};
+use std::{hash::BuildHasher as _, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::limiter::Snapshot;
+use super::decision::Snapshot;
 
-/// Remembers refusals. Never denies beyond the server's own answer: the time is counted from before the request
-/// was sent, so it ends no later than the server said.
+/// How many refusals one set holds: the most that a call looks at.
+const WAYS: usize = 8;
+
+/// Remembers refusals. It never denies beyond the server's own answer: the time is counted from before the request was
+/// sent, so it ends no later than the server said.
+///
+/// A subject belongs to one of many small sets, each behind its own lock, so that a flood of distinct subjects costs the
+/// same bounded work per refusal at any size.
 #[derive(Debug)]
 pub(super) struct DenyCache {
-    most: usize,
-    denied: Mutex<HashMap<Box<str>, Denied>>,
+    sets: Box<[Mutex<Vec<Denied>>]>,
+    ways: usize,
+    hasher: foldhash::fast::RandomState,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 struct Denied {
+    subject: Box<str>,
+    /// The limits that refused.
+    limits: u64,
     until: Instant,
-    /// What was asked of each limit. Whoever asks less somewhere may be admitted, so asks the server.
+    /// What was asked of each limit. A caller that asks less of one of them may be admitted, so it asks the server.
     costs: Box<[u64]>,
     snapshot: Snapshot,
 }
 
 impl DenyCache {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(subjects: usize) -> Self {
         Self {
-            most,
-            denied: Mutex::new(HashMap::new()),
+            sets: (0..(subjects / WAYS).max(1))
+                .map(|_| Mutex::default())
+                .collect(),
+            ways: subjects.min(WAYS),
+            hasher: foldhash::fast::RandomState::default(),
         }
     }
 
+    fn set(&self, subject: &str) -> &Mutex<Vec<Denied>> {
+        let hash = self.hasher.hash_one(subject) as usize;
+        &self.sets[hash % self.sets.len()]
+    }
+
     /// How long the subject is still denied for, if it is.
-    pub(super) fn get(&self, subject: &str, costs: &[u64]) -> Option<(Duration, Snapshot)> {
-        let denied = self.denied.lock();
-        let found = denied.get(subject)?;
+    pub(super) fn get(
+        &self,
+        subject: &str,
+        limits: u64,
+        costs: &[u64],
+    ) -> Option<(Duration, Snapshot)> {
+        let set = self.set(subject).lock();
+        let found = set
+            .iter()
+            .find(|denied| denied.limits == limits && *denied.subject == *subject)?;
         let left = found.until.checked_duration_since(Instant::now())?;
         let covered = found.costs.iter().zip(costs).all(|(was, is)| is >= was);
         (covered && !left.is_zero()).then(|| (left, found.snapshot.clone()))
@@ -43,38 +68,77 @@ impl DenyCache {
     pub(super) fn put(
         &self,
         subject: &str,
+        limits: u64,
         costs: &[u64],
         sent: Instant,
-        retry_after: Duration,
         snapshot: &Snapshot,
     ) {
-        let Some(until) = sent.checked_add(retry_after) else {
+        let Some(until) = sent.checked_add(snapshot.retry_after) else {
             return;
         };
-        let now = Instant::now();
-        if until <= now {
+        if until <= Instant::now() {
             return;
         }
-        let mut denied = self.denied.lock();
-        if denied.len() >= self.most && !denied.contains_key(subject) {
-            denied.retain(|_, denied| denied.until > now);
-            if denied.len() >= self.most {
-                // Full of live refusals: this one goes to the server each time, which is only slower.
-                return;
-            }
+        let denied = Denied {
+            subject: subject.into(),
+            limits,
+            until,
+            costs: costs.into(),
+            snapshot: snapshot.clone(),
+        };
+        let mut set = self.set(subject).lock();
+        if let Some(known) = set
+            .iter_mut()
+            .find(|denied| denied.limits == limits && *denied.subject == *subject)
+        {
+            *known = denied;
+        } else if set.len() < self.ways {
+            set.push(denied);
+        } else if let Some(first) = set.iter_mut().min_by_key(|denied| denied.until)
+            && first.until <= until
+        {
+            // The refusal that ends first is worth least. One that is forgotten asks the server, which is only slower.
+            *first = denied;
         }
-        denied.insert(
-            subject.into(),
-            Denied {
-                until,
-                costs: costs.into(),
-                snapshot: snapshot.clone(),
-            },
-        );
     }
 
     /// After a refund, or anything else that may have made room.
     pub(super) fn forget(&self, subject: &str) {
-        self.denied.lock().remove(subject);
+        let mut set = self.set(subject).lock();
+        set.retain(|denied| *denied.subject != *subject);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limiting::DecidedBy;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_distinct_subjects_costs_bounded_work_and_memory() {
+        let refused = |seconds| Snapshot {
+            name: "x".into(),
+            limit: 1,
+            remaining: 0,
+            reset_after: Duration::ZERO,
+            retry_after: Duration::from_secs(seconds),
+            decided_by: DecidedBy::Store,
+        };
+        for subjects in [1, 7, 10, 4096] {
+            let cache = DenyCache::new(subjects);
+            for n in 0..subjects * 10 {
+                cache.put(&n.to_string(), 0, &[1], Instant::now(), &refused(60));
+            }
+            let sizes: Vec<usize> = cache.sets.iter().map(|set| set.lock().len()).collect();
+            assert!(sizes.iter().all(|size| *size <= WAYS), "{sizes:?}");
+            assert!(sizes.iter().sum::<usize>() <= subjects, "{sizes:?}");
+            // A refusal that lasts is not pushed out by a flood of short ones.
+            cache.put("long", 0, &[1], Instant::now(), &refused(3600));
+            for n in 0..subjects * 10 {
+                cache.put(&n.to_string(), 0, &[1], Instant::now(), &refused(60));
+            }
+            assert!(cache.get("long", 0, &[1]).is_some());
+            assert!(cache.get("long", 1, &[1]).is_none());
+        }
     }
 }

@@ -1,19 +1,29 @@
 //! Fixed window: one counter for each window of the server's clock.
 //!
-//! Windows are aligned: a quota per day begins anew at midnight UTC, one per minute with each minute.
+//! # Promises
 //!
-//! **What it does not promise:** the limit in every rolling window. Someone who spends everything at the end of
-//! one window and everything at the beginning of the next gets twice the limit in a short time. Where that matters,
-//! take a [`sliding_counter`](super::sliding_counter) or a [`sliding_window`](super::sliding_window).
+//! Windows are aligned to the clock: a quota per day starts over at midnight UTC, one per minute at each full minute.
+//! The tick is a millisecond.
 //!
-//! The tick is a millisecond. A check is TIME, GET and SET; a refused one is TIME and GET. The key is
-//! `<namespace>:fixed_window:{<subject>}`; it holds the count and the end of its window, at which it expires.
+//! # Limits
+//!
+//! It does not keep the limit in every rolling window. A caller that spends everything at the end of one window and
+//! everything at the start of the next gets twice the limit in a short time. Where that matters, take a
+//! [`sliding_counter`](super::sliding_counter) or a [`sliding_window`](super::sliding_window).
+//!
+//! # Keys
+//!
+//! One string with the count and the end of its window, at which it expires.
+//!
+//! # Round trips
+//!
+//! One script: TIME, GET and SET for an admitted request, TIME and GET for a refused one.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! use redstart::{Store, limiting::{Down, Limiter, Quota}};
+//! use redstart::{Store, limiting::{Limiter, Quota}};
 //! let store = Store::connect("memory://").await?;
-//! let mails = Limiter::fixed_window(&store, "mail", Quota::per_day(2)).on_store_down(Down::Fail).build()?;
+//! let mails = Limiter::fixed_window(&store, "shop", "mail", Quota::per_day(2)).build()?;
 //! assert!(mails.check("user:42", 2).await?.is_allowed());
 //! assert!(!mails.check("user:42", 1).await?.is_allowed());
 //! # Ok(()) }
@@ -22,7 +32,6 @@
 use std::time::Duration;
 
 use super::{
-    limiter::Kind,
     quota::{EXACT, Quota},
     rule::Rule,
     window::Windowed,
@@ -32,16 +41,20 @@ use crate::{
     script::Script,
 };
 
-static CHECK: Script = Script::new(
+pub(super) static CHECK: Script = Script::new(
     "fixed_window.check",
     concat!(
+        include_str!("../script/now.lua"),
         include_str!("fixed_window/rule.lua"),
         include_str!("fixed_window/check.lua")
     ),
 );
-static REFUND: Script = Script::new(
+pub(super) static REFUND: Script = Script::new(
     "fixed_window.refund",
-    include_str!("fixed_window/refund.lua"),
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fixed_window/refund.lua")
+    ),
 );
 
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
@@ -51,7 +64,6 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
         ));
     }
     Ok(Box::new(Windowed {
-        kind: Kind::FixedWindow,
         name: "fixed",
         check: &CHECK,
         refund: &REFUND,
@@ -59,6 +71,6 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
         window: quota.window_ms()?,
         tick: Duration::from_millis(1),
         unit: 1,
-        names_requests: false,
+        needs_id: false,
     }))
 }

@@ -1,4 +1,4 @@
-//! How much, how often.
+//! How much is allowed in which time.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use crate::error::{Error, Result};
 /// The longest period of a quota.
 const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 
-/// So many units in so much time, and for a token bucket how many may come at once.
+/// A number of units per period, and for a token bucket how many may come at once.
 ///
-/// Wrong values are refused when the limiter is built.
+/// Invalid values are refused when the limiter is built.
 ///
 /// ```
 /// use redstart::limiting::Quota;
@@ -20,8 +20,8 @@ const MAX_PERIOD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// assert_eq!(mail, Quota::per_hour(3));
 /// # let _ = api;
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a quota does nothing until a limiter has it"]
 pub struct Quota {
     units: u64,
     period: Duration,
@@ -66,7 +66,7 @@ impl Quota {
         self
     }
 
-    /// The units that come with each period.
+    /// The units per period.
     pub const fn units(&self) -> u64 {
         self.units
     }
@@ -104,7 +104,7 @@ impl Quota {
     pub(super) fn window_ms(&self) -> Result<u64> {
         if self.has_burst() {
             return Err(Error::config(
-                "a window has no burst: the quota's units are its limit",
+                "a window has no burst; the units of the quota are its limit",
             ));
         }
         if !self.period.subsec_nanos().is_multiple_of(1_000_000) {

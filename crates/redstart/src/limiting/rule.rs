@@ -1,10 +1,9 @@
-//! What the front needs to know of a kind of limiter.
+//! What the limiter needs to know of an algorithm.
 
 use std::{fmt, time::Duration};
 
 use redis::Value;
 
-use super::limiter::Kind;
 use crate::{
     error::{Error, Result},
     script::Script,
@@ -12,37 +11,30 @@ use crate::{
 
 /// One limit, in the terms of its scripts. Costs are at least 1 and at most the capacity.
 pub(super) trait Rule: Send + Sync + fmt::Debug {
-    fn kind(&self) -> Kind;
-
     /// The most that one request can ever cost.
     fn capacity(&self) -> u64;
 
-    /// The part of the subject under which the state is kept, where it is not the subject's own key.
-    fn part(&self) -> Option<String> {
-        None
-    }
-
     /// The script that asks this limit alone.
-    fn check(&self) -> &'static Script;
+    fn check_script(&self) -> &'static Script;
 
     /// The script that gives back; `None` if this limit keeps no account for that.
-    fn refund(&self) -> Option<&'static Script>;
+    fn refund_script(&self) -> Option<&'static Script>;
 
     /// The rule's name in the script that asks several.
     fn name(&self) -> &'static str;
 
-    /// Whether what is admitted needs a name of its own.
-    fn names_requests(&self) -> bool {
+    /// Whether each request needs a unique id.
+    fn needs_id(&self) -> bool {
         false
     }
 
-    /// The rule's arguments. The fourth is the request's name, if the rule names requests.
+    /// The rule's arguments. A fourth is the request's id, if the rule needs one.
     fn args(&self, cost: u64) -> [u64; 3];
 
     /// The arguments of a refund, from the receipt of the grant.
     fn refund_args(&self, cost: u64, receipt: &str) -> Vec<String>;
 
-    /// The duration of so many ticks of waiting, rounded up to the next tick.
+    /// The duration of a wait that the script gave, rounded up to the next tick.
     fn wait(&self, ticks: u64) -> Duration;
 
     /// How many units are free in this state.
@@ -51,7 +43,7 @@ pub(super) trait Rule: Send + Sync + fmt::Debug {
     /// How long until everything is free again.
     fn reset(&self, state: u64, reset: u64) -> Duration;
 
-    /// The state in which a request of this cost is told to wait so long, for scripts that say only that.
+    /// The state in which a request of this cost has this wait, for scripts that return only the wait.
     fn state_refused(&self, cost: u64, wait: u64) -> u64 {
         let _ = cost;
         wait
@@ -76,7 +68,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Reads `n` (state, or minus the wait) or `{wait, state[, reset[, receipt]]}`.
     pub(super) fn read(value: Value, rule: &dyn Rule, cost: u64) -> Result<Self> {
-        let wrong = || Error::codec("the limiter's script answered in an unexpected shape");
+        let wrong = || Error::codec("unexpected reply of a limiter's script");
         let number = |value: &Value| match value {
             Value::Int(n) => u64::try_from(*n).map_err(|_| wrong()),
             _ => Err(wrong()),

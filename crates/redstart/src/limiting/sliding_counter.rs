@@ -1,25 +1,35 @@
 //! Sliding window counter: close to the log, in constant memory.
 //!
-//! Two counters: this window's, and the previous one's weighed by how much of it is still in view. It assumes that
-//! the previous window's requests came evenly, and is off by as much as they did not.
+//! Two counters: this window's, and the previous one's weighted by how much of it is still in view. It assumes that the
+//! previous window's requests were spread evenly, and is off by as much as they were not.
 //!
-//! # The error
+//! # Promises
 //!
-//! The worst case is arithmetic: a burst at the very end of a window is forgotten evenly all through the next
-//! one, so that a rolling window can see up to twice the limit less one. A burst at the very beginning is long out of
-//! view and still weighs, so that something is refused that the log would admit. Measured:
+//! The comparison is in whole numbers and exact, and so is `retry_after`. The tick is a millisecond.
+//!
+//! # Limits
+//!
+//! The worst case is arithmetic: a burst at the very end of a window fades evenly through the next one, so that a rolling
+//! window can see up to twice the limit less one. A burst at the very beginning is long out of view and still counts, so
+//! that something is refused that the log would admit. Measured:
 //!
 #![doc = include_str!("sliding_counter/error.md")]
 //!
-//! The comparison itself is in whole numbers and exact; so is `retry_after`. The tick is a millisecond.
+//! # Keys
 //!
-//! The key is `<namespace>:sliding_counter:{<subject>}`. A check is TIME, GET and SET; a refused one TIME and GET.
+//! One string with the number of the window and both counts.
+//!
+//! # Round trips
+//!
+//! One script: TIME, GET and SET for an admitted request, TIME and GET for a refused one.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! use redstart::{Store, limiting::{Down, Limiter, Quota}};
+//! use redstart::{Down, Store, limiting::{Limiter, Quota}};
 //! let store = Store::connect("memory://").await?;
-//! let search = Limiter::sliding_counter(&store, "search", Quota::per_minute(1000)).on_store_down(Down::Allow).build()?;
+//! let search = Limiter::sliding_counter(&store, "shop", "search", Quota::per_minute(1000))
+//!     .on_store_down(Down::Allow)
+//!     .build()?;
 //! assert!(search.check("user:42", 999).await?.is_allowed());
 //! assert_eq!(search.peek("user:42").await?.remaining, 1);
 //! # Ok(()) }
@@ -28,7 +38,6 @@
 use std::time::Duration;
 
 use super::{
-    limiter::Kind,
     quota::{EXACT, Quota},
     rule::Rule,
     window::Windowed,
@@ -38,16 +47,20 @@ use crate::{
     script::Script,
 };
 
-static CHECK: Script = Script::new(
+pub(super) static CHECK: Script = Script::new(
     "sliding_counter.check",
     concat!(
+        include_str!("../script/now.lua"),
         include_str!("sliding_counter/rule.lua"),
         include_str!("sliding_counter/check.lua")
     ),
 );
-static REFUND: Script = Script::new(
+pub(super) static REFUND: Script = Script::new(
     "sliding_counter.refund",
-    include_str!("sliding_counter/refund.lua"),
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("sliding_counter/refund.lua")
+    ),
 );
 
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
@@ -63,7 +76,6 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
     }
     // The state is the estimate times the window.
     Ok(Box::new(Windowed {
-        kind: Kind::SlidingCounter,
         name: "counter",
         check: &CHECK,
         refund: &REFUND,
@@ -71,6 +83,6 @@ pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
         window,
         tick: Duration::from_millis(1),
         unit: window,
-        names_requests: false,
+        needs_id: false,
     }))
 }

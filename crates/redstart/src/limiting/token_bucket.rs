@@ -1,54 +1,49 @@
 //! Token bucket: a burst up to the capacity, then a steady rate.
 //!
-//! A bucket of `capacity` tokens is full at first. Each request takes its cost; tokens come back one by one, at
-//! the quota's rate. The generic cell rate algorithm (GCRA) is the same arithmetic, and it is how the state is
-//! kept: not the tokens but the *debt*, the time until the bucket is full again. An idle subject has no key.
+//! A bucket of `capacity` tokens is full at first. Each request takes its cost; tokens come back one by one at the quota's
+//! rate. The generic cell rate algorithm (GCRA) is the same arithmetic, and it is how the state is kept: not the tokens
+//! but the *debt*, the time until the bucket is full again. An idle subject has no key.
 //!
-//! # Which script runs
+//! # Promises
 //!
-//! The quota decides when the limiter is built:
+//! A rate such as three tokens per second is exact, not rounded to 333 333 µs: a token is a million parts, and three parts
+//! come back each microsecond.
 //!
-//! | quota | state | tick | commands of a check, allowed / refused |
-//! |---|---|---|---|
-//! | a token comes every whole number of milliseconds (10 a second, 100 a second, 6 a minute) | none: the key's remaining TTL is the debt | 1 ms | PTTL, SET / PTTL |
-//! | any other (3 a second, 1500 a second) | one value, in units that make the rate exact | 1 µs | TIME, GET, SET / TIME, GET |
-//! | any, if it is [refundable](super::Builder::refundable) | the same and an account of what was taken | 1 µs | TIME, GET, SET / TIME, GET |
-//!
-//! A rate such as three tokens a second is exact, not rounded to 333 333 µs: a token is a million units and the
-//! bucket gets three of them each microsecond.
-//!
-//! # Refunds
-//!
-//! Had a grant never been made, the debt would be lower by what is *left* of the grant: time pays debts back, and
-//! what it has paid is not there to be credited again. So a refund gives back the grant's cost, but not more than
-//! the debt that there would be without all that was taken after it. Crediting the whole cost late would let
-//! through more than the capacity at once. A bucket keeps this account only if it is asked to.
+//! A refund gives back the cost of the grant, but not more than what time has not paid off yet: crediting all of it late
+//! would let through more than the capacity at once.
 //!
 //! # Keys
 //!
-//! `<namespace>:token_bucket:{<subject>}` for whole milliseconds; otherwise a part of it that names the units,
-//! so that a changed quota does not misread the state of the old one.
+//! One string, or none: the quota decides which script runs.
+//!
+//! | quota | state | tick | commands of a check, allowed / refused |
+//! |---|---|---|---|
+//! | a token every whole number of milliseconds (10 per second, 6 per minute) | the key's remaining TTL is the debt | 1 ms | PTTL, SET / PTTL |
+//! | any other (3 per second, 1500 per second) | one value, in parts that make the rate exact | 1 µs | TIME, GET, SET / TIME, GET |
+//! | any, if it is [refundable](super::LimiterBuilder::refundable) | the same, and an account of what was taken | 1 µs | TIME, GET, SET / TIME, GET |
+//!
+//! # Round trips
+//!
+//! One script.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! use redstart::{Store, limiting::{Down, Limiter, Quota}};
+//! use redstart::{Store, limiting::{Limiter, Quota}};
 //! let store = Store::connect("memory://").await?;
-//! let limiter = Limiter::token_bucket(&store, "upload", Quota::per_second(3).burst(30))
+//! let uploads = Limiter::token_bucket(&store, "shop", "upload", Quota::per_second(3).burst(30))
 //!     .refundable()
-//!     .on_store_down(Down::Fail)
 //!     .build()?;
 //!
-//! let grant = limiter.check("user:42", 20).await?.allowed().expect("a full bucket");
-//! // The upload did not happen after all.
-//! limiter.refund(grant).await?;
-//! assert_eq!(limiter.peek("user:42").await?.remaining, 30);
+//! let grant = uploads.check("user:42", 20).await?.allowed().expect("a full bucket");
+//! // The upload did not happen.
+//! uploads.refund(grant).await?;
+//! assert_eq!(uploads.peek("user:42").await?.remaining, 30);
 //! # Ok(()) }
 //! ```
 
 use std::time::Duration;
 
 use super::{
-    limiter::Kind,
     quota::{EXACT, Quota},
     rule::Rule,
 };
@@ -57,73 +52,28 @@ use crate::{
     script::Script,
 };
 
-/// The check of one bucket, without a function: this is the hottest script of all.
-///
-/// KEYS `[1]` the bucket; ARGV cost, room, rate in the bucket's units. Returns the debt after taking, or minus
-/// the wait.
-macro_rules! check_one {
-    ($look:literal, $take:literal) => {
-        concat!(
-            "local key, cost, room, rate = KEYS[1], ARGV[1], ARGV[2], ARGV[3]\n",
-            include_str!($look),
-            "if over > 0 then return -over end\n",
-            include_str!($take),
-            "return debt\n"
-        )
-    };
-}
-
-/// The same as a function of the script that asks several: wait, debt, commit.
-macro_rules! function {
-    ($name:literal, $look:literal, $take:literal) => {
-        concat!(
-            "local function ",
-            $name,
-            "(key, cost, room, rate)\n",
-            include_str!($look),
-            "if over > 0 then return over, debt end\nreturn 0, debt, function()\n",
-            include_str!($take),
-            "return debt\nend\nend\n"
-        )
-    };
-}
-
-/// The Lua functions of all buckets.
-macro_rules! functions {
-    () => {
-        concat!(
-            $crate::limiting::token_bucket::function!(
-                "whole_bucket",
-                "token_bucket/whole_look.lua",
-                "token_bucket/whole_take.lua"
-            ),
-            $crate::limiting::token_bucket::function!(
-                "exact_bucket",
-                "token_bucket/exact_look.lua",
-                "token_bucket/exact_take.lua"
-            ),
-            include_str!("token_bucket/ledger.lua")
-        )
-    };
-}
-pub(super) use {function, functions};
-
-static CHECK_WHOLE: Script = Script::new(
+pub(super) static CHECK_WHOLE: Script = Script::new(
     "token_bucket.check_whole",
-    check_one!("token_bucket/whole_look.lua", "token_bucket/whole_take.lua"),
+    concat!(
+        include_str!("token_bucket/whole.lua"),
+        include_str!("token_bucket/check_whole.lua")
+    ),
 );
-static CHECK_EXACT: Script = Script::new(
+pub(super) static CHECK_EXACT: Script = Script::new(
     "token_bucket.check_exact",
-    check_one!("token_bucket/exact_look.lua", "token_bucket/exact_take.lua"),
+    concat!(
+        include_str!("token_bucket/exact.lua"),
+        include_str!("token_bucket/check_exact.lua")
+    ),
 );
-static CHECK_LEDGER: Script = Script::new(
+pub(super) static CHECK_LEDGER: Script = Script::new(
     "token_bucket.check_ledger",
     concat!(
         include_str!("token_bucket/ledger.lua"),
         include_str!("token_bucket/check_ledger.lua")
     ),
 );
-static REFUND: Script = Script::new(
+pub(super) static REFUND: Script = Script::new(
     "token_bucket.refund",
     include_str!("token_bucket/refund.lua"),
 );
@@ -135,7 +85,7 @@ struct Whole {
     capacity: u64,
 }
 
-/// A bucket whose tokens are `token` units, of which `rate` come each microsecond.
+/// A bucket whose tokens are `token` parts, of which `rate` come back each microsecond.
 #[derive(Debug)]
 struct Exact {
     token: u64,
@@ -157,7 +107,7 @@ pub(super) fn rule(quota: Quota, refundable: bool) -> Result<Box<dyn Rule>> {
             _ => Err(too_large()),
         };
     }
-    // token / rate microseconds a token, in lowest terms.
+    // token / rate microseconds per token, in lowest terms.
     let (token, rate) = (period, units * 1000);
     let divisor = gcd(token, rate);
     let token = u64::try_from(token / divisor).map_err(|_| too_large())?;
@@ -182,19 +132,15 @@ fn gcd(a: u128, b: u128) -> u128 {
 }
 
 impl Rule for Whole {
-    fn kind(&self) -> Kind {
-        Kind::TokenBucket
-    }
-
     fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    fn check(&self) -> &'static Script {
+    fn check_script(&self) -> &'static Script {
         &CHECK_WHOLE
     }
 
-    fn refund(&self) -> Option<&'static Script> {
+    fn refund_script(&self) -> Option<&'static Script> {
         None
     }
 
@@ -232,20 +178,11 @@ impl Rule for Whole {
 }
 
 impl Rule for Exact {
-    fn kind(&self) -> Kind {
-        Kind::TokenBucket
-    }
-
     fn capacity(&self) -> u64 {
         self.capacity
     }
 
-    fn part(&self) -> Option<String> {
-        let ledger = if self.refundable { "ledger-" } else { "" };
-        Some(format!("{ledger}{}/{}", self.rate, self.token))
-    }
-
-    fn check(&self) -> &'static Script {
+    fn check_script(&self) -> &'static Script {
         if self.refundable {
             &CHECK_LEDGER
         } else {
@@ -253,7 +190,7 @@ impl Rule for Exact {
         }
     }
 
-    fn refund(&self) -> Option<&'static Script> {
+    fn refund_script(&self) -> Option<&'static Script> {
         self.refundable.then_some(&REFUND)
     }
 
@@ -261,7 +198,7 @@ impl Rule for Exact {
         if self.refundable { "ledger" } else { "exact" }
     }
 
-    fn names_requests(&self) -> bool {
+    fn needs_id(&self) -> bool {
         self.refundable
     }
 
@@ -327,8 +264,8 @@ mod tests {
     #[test]
     fn odd_rates_are_exact() {
         let rule = rule(Quota::per_second(3), false).unwrap();
-        // One token is a million units and three come each microsecond.
-        assert_eq!(rule.part().unwrap(), "3/1000000");
+        // One token is a million parts, and three come back each microsecond.
+        assert_eq!(rule.args(1), [1_000_000, 2_000_000, 3]);
         assert_eq!(rule.wait(1), Duration::from_micros(1));
         assert_eq!(rule.wait(1_000_000), Duration::from_micros(333_334));
     }

@@ -1,14 +1,13 @@
-//! What the limits by window have in common: so many units in so many ticks, and scripts that count them.
+//! What the limits by window have in common: a number of units in a number of ticks, and scripts that count them.
 
 use std::time::Duration;
 
-use super::{limiter::Kind, rule::Rule};
+use super::rule::Rule;
 use crate::script::Script;
 
-/// A limit of so many units a window.
+/// A limit of a number of units per window.
 #[derive(Debug)]
 pub(super) struct Windowed {
-    pub(super) kind: Kind,
     /// The rule's name in the script that asks several.
     pub(super) name: &'static str,
     pub(super) check: &'static Script,
@@ -19,8 +18,8 @@ pub(super) struct Windowed {
     pub(super) tick: Duration,
     /// What one unit adds to the state.
     pub(super) unit: u64,
-    /// Whether what is admitted needs a name of its own.
-    pub(super) names_requests: bool,
+    /// Whether each request needs a unique id.
+    pub(super) needs_id: bool,
 }
 
 impl Windowed {
@@ -31,19 +30,15 @@ impl Windowed {
 }
 
 impl Rule for Windowed {
-    fn kind(&self) -> Kind {
-        self.kind
-    }
-
     fn capacity(&self) -> u64 {
         self.limit
     }
 
-    fn check(&self) -> &'static Script {
+    fn check_script(&self) -> &'static Script {
         self.check
     }
 
-    fn refund(&self) -> Option<&'static Script> {
+    fn refund_script(&self) -> Option<&'static Script> {
         Some(self.refund)
     }
 
@@ -51,8 +46,8 @@ impl Rule for Windowed {
         self.name
     }
 
-    fn names_requests(&self) -> bool {
-        self.names_requests
+    fn needs_id(&self) -> bool {
+        self.needs_id
     }
 
     fn args(&self, cost: u64) -> [u64; 3] {

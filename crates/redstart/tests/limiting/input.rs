@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    limiting::{Down, Kind, Limiter, Quota},
+    limiting::{Algorithm, Limiter, Quota},
 };
 
 /// A store that can reach nothing: whatever answers at once did so without it.
@@ -19,16 +19,12 @@ async fn nowhere() -> Store {
 #[tokio::test]
 async fn bad_quotas_and_names_are_refused_when_the_limiter_is_built() {
     let store = nowhere().await;
-    let build = |kind, quota| {
-        Limiter::new(&store, "app", kind, quota)
-            .on_store_down(Down::Fail)
-            .build()
-    };
+    let build = |kind, quota| Limiter::builder(&store, "app", "api", kind, quota).build();
     for kind in [
-        Kind::TokenBucket,
-        Kind::FixedWindow,
-        Kind::SlidingWindow,
-        Kind::SlidingCounter,
+        Algorithm::TokenBucket,
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingCounter,
     ] {
         let bad = [
             Quota::per_second(0),
@@ -44,7 +40,11 @@ async fn bad_quotas_and_names_are_refused_when_the_limiter_is_built() {
         }
         assert!(build(kind, Quota::per_second(5)).is_ok());
     }
-    let windows = [Kind::FixedWindow, Kind::SlidingWindow, Kind::SlidingCounter];
+    let windows = [
+        Algorithm::FixedWindow,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingCounter,
+    ];
     for kind in windows {
         let odd = Quota::per(5, Duration::from_micros(1500));
         assert!(build(kind, odd).unwrap_err().is_config());
@@ -52,28 +52,31 @@ async fn bad_quotas_and_names_are_refused_when_the_limiter_is_built() {
         assert!(build(kind, burst).unwrap_err().is_config());
     }
     let huge = Quota::per_second(10).burst(u64::MAX);
-    assert!(build(Kind::TokenBucket, huge).unwrap_err().is_config());
+    assert!(build(Algorithm::TokenBucket, huge).unwrap_err().is_config());
 
-    let start = |namespace| Limiter::token_bucket(&store, namespace, Quota::per_second(5));
-    let no_policy = start("app").build().unwrap_err();
-    assert!(no_policy.is_config() && no_policy.to_string().contains("on_store_down"));
-    let chosen = |namespace| start(namespace).on_store_down(Down::Allow);
-    assert!(chosen("").build().unwrap_err().is_config());
-    assert!(chosen("a b").build().unwrap_err().is_config());
-    assert!(chosen("app").name("").build().unwrap_err().is_config());
-    assert!(chosen("app").name("a\"b").build().unwrap_err().is_config());
-    assert!(chosen("app").deny_cache(0).build().unwrap_err().is_config());
-    let twice = chosen("app")
-        .and("x", Kind::FixedWindow, Quota::per_day(1))
-        .and("x", Kind::FixedWindow, Quota::per_day(2));
-    assert!(twice.build().unwrap_err().is_config());
+    let start =
+        |namespace, name| Limiter::token_bucket(&store, namespace, name, Quota::per_second(5));
+    let and = |name| start("app", "api").and(name, Algorithm::FixedWindow, Quota::per_day(1));
+    for bad in [
+        start("", "api"),
+        start("a b", "api"),
+        start("app", ""),
+        start("app", "a:b"),
+        start("app", "api").deny_cache(0),
+        and(""),
+        and("a\"b"),
+        and("api"),
+        and("x").and("x", Algorithm::FixedWindow, Quota::per_day(2)),
+    ] {
+        let text = format!("{bad:?}");
+        assert!(bad.build().unwrap_err().is_config(), "{text}");
+    }
 }
 
 #[tokio::test]
 async fn bad_costs_and_subjects_are_refused_before_the_network() {
     let store = nowhere().await;
-    let limiter = Limiter::token_bucket(&store, "app", Quota::per_second(5))
-        .on_store_down(Down::Fail)
+    let limiter = Limiter::token_bucket(&store, "app", "api", Quota::per_second(5))
         .build()
         .unwrap();
     assert!(limiter.check("u", 0).await.unwrap_err().is_config());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use redis::Value;
 use redstart::{
     Store,
-    limiting::{Builder, Down, Kind, Limiter, Quota},
+    limiting::{Algorithm, Limiter, LimiterBuilder, Quota},
 };
 
 mod decision;
@@ -25,7 +25,7 @@ mod served;
 /// Long enough that nothing comes back during a test.
 const LONG: Duration = Duration::from_secs(20 * 24 * 3600);
 
-/// Every way in which a limit is kept: the four kinds, and the three scripts of the token bucket.
+/// Every way in which a limit is kept: the four algorithms, and the three scripts of the token bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Way {
     WholeBucket,
@@ -46,28 +46,33 @@ impl Way {
         Self::SlidingCounter,
     ];
 
-    fn kind(self) -> Kind {
+    fn algorithm(self) -> Algorithm {
         match self {
-            Self::WholeBucket | Self::ExactBucket | Self::Ledger => Kind::TokenBucket,
-            Self::FixedWindow => Kind::FixedWindow,
-            Self::SlidingWindow => Kind::SlidingWindow,
-            Self::SlidingCounter => Kind::SlidingCounter,
+            Self::WholeBucket | Self::ExactBucket | Self::Ledger => Algorithm::TokenBucket,
+            Self::FixedWindow => Algorithm::FixedWindow,
+            Self::SlidingWindow => Algorithm::SlidingWindow,
+            Self::SlidingCounter => Algorithm::SlidingCounter,
         }
     }
 
     /// A limiter of `units` in (about) `period`. An odd microsecond makes the rate one that has no whole
     /// milliseconds.
-    fn limiter(self, store: &Store, namespace: &str, units: u64, period: Duration) -> Builder {
+    fn limiter(
+        self,
+        store: &Store,
+        namespace: &str,
+        units: u64,
+        period: Duration,
+    ) -> LimiterBuilder {
         let odd = Duration::from_micros(if self == Self::ExactBucket { 7 } else { 0 });
-        // Each way has a namespace of its own, so that one test can use them all.
-        let namespace = format!("{namespace}:{self:?}");
-        let builder = Limiter::new(
+        // Each has a name of its own, so that one test can use them all.
+        let builder = Limiter::builder(
             store,
-            &namespace,
-            self.kind(),
+            namespace,
+            &format!("{self:?}"),
+            self.algorithm(),
             Quota::per(units, period + odd),
         );
-        let builder = builder.on_store_down(Down::Fail);
         match self {
             Self::Ledger => builder.refundable(),
             _ => builder,

@@ -1,8 +1,9 @@
-//! Resilience: circuits that a fleet shares.
+//! Resilience: circuit breakers and idempotency keys.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod breaker;
+mod idempotency;
 // Only debug builds can break a script.
 mod mutation;
 

@@ -1,11 +1,26 @@
--- Asks several limits of one subject and takes from all of them or from none.
--- KEYS    the state of each limit
--- ARGV[1] 'take', or 'look' to change nothing in any case
--- ARGV    then for each limit: its rule and four arguments of that rule
--- Returns for each limit {wait, state, reset} as it is, or {0, state, reset, receipt} after taking
+-- Asks several limits of one subject and takes from all of them or from none. After now.lua and the rules' fragments.
+--
+-- KEYS     the state of each limit, in order
+-- ARGV     1  'take', or 'look' to change nothing in any case
+--          then five for each limit: the name of its rule and four arguments
+--            whole    cost, room (both in ms), 0, ''              as in check_whole.lua
+--            exact    cost, room, rate, ''                        as in check_exact.lua
+--            ledger   cost, room, rate, name of a busy period     as in check_ledger.lua
+--            fixed    cost, limit, window in ms, ''
+--            log      cost, limit, window in us, id of this request
+--            counter  cost, limit, window in ms, ''
+-- Returns  for each limit {wait, state, reset} as it is, or {0, state, reset, receipt} after taking from all
 local rules = {
-  whole = whole_bucket,
-  exact = exact_bucket,
+  whole = function(key, cost, room)
+    local over, debt = whole_look(key, room)
+    if over > 0 then return over, debt end
+    return 0, debt, function() return whole_take(key, cost, debt) end
+  end,
+  exact = function(key, cost, room, rate)
+    local over, debt, second, tick = exact_look(key, room, rate)
+    if over > 0 then return over, debt end
+    return 0, debt, function() return exact_take(key, cost, rate, debt, second, tick) end
+  end,
   ledger = ledger_bucket,
   fixed = fixed_window,
   log = sliding_window,

@@ -1,12 +1,13 @@
--- Gives back what a grant took, in the window in which it was counted, while that is still in view.
--- KEYS[1] the counters
--- ARGV    cost, window in ms, number of the grant's window
--- Returns the credited units
+-- Gives back what a grant took, in the window in which it was counted, while that is still in view. After now.lua.
+--
+-- KEYS     1  the counters
+-- ARGV     1  cost
+--          2  window in ms
+--          3  number of the grant's window
+-- Returns  the credited units
 local value = redis.call('GET', KEYS[1])
 if not value then return 0 end
-local time = redis.call('TIME')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local index = math.floor(now / ARGV[2])
+local index = math.floor(math.floor(now() / 1000) / ARGV[2])
 local at, current, previous = string.match(value, '^(%d+) (%d+) (%d+)$')
 local age = at - ARGV[3]
 local credit = 0

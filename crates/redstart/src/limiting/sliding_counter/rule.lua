@@ -1,14 +1,14 @@
--- Sliding counter: this window's count, and the previous one's weighed by how much of it is still in view.
--- Stored: number of the window, its count, the count of the one before.
+-- Fragment: this window's count, and the previous one's weighted by how much of it is still in view. After now.lua.
 --
--- sliding_counter(key, cost, limit, window): window in milliseconds.
--- Returns wait (ms, 0 = may take), estimate * window, commit() -> the same afterwards, reset (ms), receipt;
--- reset (ms). All products are below 2^53, so the comparison is exact.
+-- Stored: number of the window, its count, the count of the one before. All products are below 2^53, so the comparison
+-- is exact.
+--
+-- Defines  sliding_counter(key, cost, limit, window in ms) -> ms to wait (0: may take), estimate * window,
+--            commit() -> the same afterwards, ms until all is free, receipt; ms until all is free
 local function sliding_counter(key, cost, limit, window)
-  local time = redis.call('TIME')
-  local now = time[1] * 1000 + math.floor(time[2] / 1000)
-  local index = math.floor(now / window)
-  local left = (index + 1) * window - now
+  local time = math.floor(now() / 1000)
+  local index = math.floor(time / window)
+  local left = (index + 1) * window - time
   local current, previous = 0, 0
   local value = redis.call('GET', key)
   if value then

@@ -1,16 +1,18 @@
--- Strikes a grant from the log. Members that have left the window already do not count.
--- KEYS[1] the log
--- ARGV    cost, window in us, id of the grant
--- Returns the credited units
-local time = redis.call('TIME')
-local live = time[1] * 1000000 + time[2] - ARGV[2]
-local credit = 0
-for i = 1, tonumber(ARGV[1]) do
-  local member = ARGV[3] .. ':' .. i
-  local score = redis.call('ZSCORE', KEYS[1], member)
-  if score then
-    if tonumber(score) > live then credit = credit + 1 end
-    redis.call('ZREM', KEYS[1], member)
+-- Removes a grant from the log. Members that have left the window already do not count. After now.lua.
+--
+-- KEYS     1  the log
+-- ARGV     1  cost
+--          2  window in us
+--          3  id of the grant
+-- Returns  the credited units
+local live = now() - ARGV[2]
+local cost, credit = tonumber(ARGV[1]), 0
+for from = 1, cost, 1000 do
+  local members = {}
+  for i = from, math.min(from + 999, cost) do members[#members + 1] = ARGV[3] .. ':' .. i end
+  for _, score in ipairs(redis.call('ZMSCORE', KEYS[1], unpack(members))) do
+    if score and tonumber(score) > live then credit = credit + 1 end
   end
+  redis.call('ZREM', KEYS[1], unpack(members))
 end
 return credit

@@ -1,26 +1,29 @@
--- Sliding window: a log of what was admitted, one member for each unit of cost, scored by microsecond.
--- Old members leave when something is admitted, never when something is refused.
+-- Fragment: a log of what was admitted, one member per unit of cost, scored by microsecond. After now.lua.
 --
--- sliding_window(key, cost, limit, window, id): window in microseconds; id is unique to this request.
--- Returns wait (us, 0 = may take), count, commit() -> count afterwards, reset (us); reset (us).
+-- Old members are removed when something is admitted, never when something is refused, and a bounded number at a time:
+-- those that stay do not count, and the next admissions remove them.
+--
+-- Defines  sliding_window(key, cost, limit, window in us, id) -> us to wait (0: may take), count,
+--            commit() -> count afterwards, us until all is free, receipt; us until all is free.
+--            `id` is unique to this request.
 local function sliding_window(key, cost, limit, window, id)
-  local time = redis.call('TIME')
-  local now = time[1] * 1000000 + time[2]
-  local oldest = string.format('(%.0f', now - window)
-  local used = redis.call('ZCOUNT', key, oldest, '+inf')
+  local time = now()
+  local edge = string.format('%.0f', time - window)
+  local used = redis.call('ZCOUNT', key, '(' .. edge, '+inf')
   local reset = 0
   if used > 0 then
-    reset = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + window - now
+    reset = redis.call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + window - time
   end
   local over = used + cost - limit
   if over > 0 then
     -- The slot that is needed is freed by the over-th oldest of the live members.
-    local frees = redis.call('ZRANGEBYSCORE', key, oldest, '+inf', 'WITHSCORES', 'LIMIT', over - 1, 1)
-    return frees[2] + window - now, used, nil, reset
+    local frees = redis.call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', over - 1, 1)
+    return frees[2] + window - time, used, nil, reset
   end
   return 0, used, function()
-    redis.call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now - window))
-    local stamp = string.format('%.0f', now)
+    local old = math.min(redis.call('ZCOUNT', key, '-inf', edge), cost + 256)
+    if old > 0 then redis.call('ZREMRANGEBYRANK', key, 0, old - 1) end
+    local stamp = string.format('%.0f', time)
     local members = {}
     for i = 1, tonumber(cost) do
       members[#members + 1] = stamp

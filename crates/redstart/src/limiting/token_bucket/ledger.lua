@@ -1,10 +1,11 @@
--- Token bucket with an account, so that what was taken can be given back.
--- The debt is a queue of grants that time works off from the front. Stored: what the exact bucket stores; the
--- name of the busy period, which begins when a full bucket is first taken from; all that was taken in it, so
--- that a grant has a position in the queue; and the holes that refunds left, as `position:size;`.
+-- Fragment: a token bucket with an account, so that what was taken can be given back.
 --
--- ledger_bucket(key, cost, room, rate, period): period names the busy period that a take would begin.
--- Returns wait (units, 0 = may take), debt (units), commit() -> debt afterwards, nil, receipt.
+-- The debt is a queue of grants that time pays off from the front. Stored: what the exact bucket stores; the name of the
+-- busy period, which begins when a full bucket is first taken from; all that was taken in it, so that a grant has a
+-- position in the queue; and the holes that refunds left, as `position:size;`.
+--
+-- Defines  ledger_bucket(key, cost, room, rate, period) -> parts to wait for (0: may take), debt in parts,
+--            commit() -> debt afterwards, nil, receipt. `period` names the busy period that a take would begin.
 local function ledger_bucket(key, cost, room, rate, period)
   local time = redis.call('TIME')
   local value = redis.call('GET', key)

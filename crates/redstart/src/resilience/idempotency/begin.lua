@@ -1,15 +1,27 @@
--- Claims a request, or says what became of it.
--- KEYS[1] the request: fields f (fingerprint), t (token of who works on it), r (result)
--- ARGV    fingerprint, token, lease in ms
--- Returns {'started'} | {'replay', result} | {'busy', ms until the claim may be taken over} | {'mismatch'}
-local seen = redis.call('HMGET', KEYS[1], 'f', 't', 'r')
-if not seen[1] then
-  redis.call('HSET', KEYS[1], 'f', ARGV[1], 't', ARGV[2])
-  redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  return { 'started' }
+-- Claims a request, or says what became of it. After now.lua.
+--
+-- KEYS     1  the request (hash: f fingerprint, t token of the run, e end of its lease in us, r result,
+--             u set if its outcome is unknown, v token of a run that was called off before it began)
+-- ARGV     1  fingerprint
+--          2  token of this run
+--          3  lease in us
+--          4  ms to keep a claim whose outcome stays unknown
+--          5  '1' to run again what another run left without an outcome
+-- Returns  {'started'} | {'replay', result} | {'busy', us until the lease ends} | {'unknown'} | {'mismatch'}
+--          | {'void'} if this very run was called off
+local found = redis.call('HMGET', KEYS[1], 'f', 't', 'e', 'r', 'u', 'v')
+local fingerprint, token, ends, result, unknown, void = unpack(found, 1, 6)
+if void == ARGV[2] then return { 'void' } end
+if fingerprint then
+  if fingerprint ~= ARGV[1] then return { 'mismatch' } end
+  if result then return { 'replay', result } end
+  -- The same run again: the reply to the first attempt was lost.
+  if token == ARGV[2] then return { 'started' } end
+  local left = tonumber(ends) - now()
+  if left > 0 and not unknown then return { 'busy', left } end
+  if ARGV[5] ~= '1' then return { 'unknown' } end
 end
-if seen[1] ~= ARGV[1] then return { 'mismatch' } end
-if seen[3] then return { 'replay', seen[3] } end
--- The same claim again: its reply was lost.
-if seen[2] == ARGV[2] then return { 'started' } end
-return { 'busy', redis.call('PTTL', KEYS[1]) }
+redis.call('HDEL', KEYS[1], 'u', 'v')
+redis.call('HSET', KEYS[1], 'f', ARGV[1], 't', ARGV[2], 'e', string.format('%.0f', now() + ARGV[3]))
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
+return { 'started' }

@@ -1,8 +1,15 @@
--- Keeps the result of a claimed request.
--- KEYS[1] the request
--- ARGV    token, result, ms to keep it
--- Returns 1, or 0 if the claim was lost
-if redis.call('HGET', KEYS[1], 't') ~= ARGV[1] then return 0 end
-redis.call('HSET', KEYS[1], 'r', ARGV[2])
-redis.call('PEXPIRE', KEYS[1], ARGV[3])
+-- Keeps the result of a run, unless another run has taken the request over.
+--
+-- KEYS     1  the request
+-- ARGV     1  token of the run
+--          2  fingerprint
+--          3  result
+--          4  ms to keep it
+-- Returns  1, or 0 if another run has the request
+local token = redis.call('HGET', KEYS[1], 't')
+-- A record that is gone (evicted, or its time was over) belongs to nobody: the result is written all the same.
+if token and token ~= ARGV[1] then return 0 end
+redis.call('HDEL', KEYS[1], 'e', 'u', 'v')
+redis.call('HSET', KEYS[1], 'f', ARGV[2], 't', ARGV[1], 'r', ARGV[3])
+redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return 1

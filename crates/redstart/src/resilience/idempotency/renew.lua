@@ -1,7 +1,12 @@
--- Extends a claim.
--- KEYS[1] the request
--- ARGV    token, lease in ms
--- Returns 1, or 0 if the claim was lost or is finished
-local seen = redis.call('HMGET', KEYS[1], 't', 'r')
-if seen[1] ~= ARGV[1] or seen[2] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])
+-- Extends the lease of a run. After now.lua.
+--
+-- KEYS     1  the request
+-- ARGV     1  token of the run
+--          2  lease in us
+--          3  ms to keep a claim whose outcome stays unknown
+-- Returns  1, or 0 if the run does not have the request or left a result
+local found = redis.call('HMGET', KEYS[1], 't', 'r')
+if found[1] ~= ARGV[1] or found[2] then return 0 end
+redis.call('HSET', KEYS[1], 'e', string.format('%.0f', now() + ARGV[2]))
+redis.call('PEXPIRE', KEYS[1], ARGV[3])
+return 1

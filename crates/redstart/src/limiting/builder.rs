@@ -1,0 +1,152 @@
+//! The settings of a limiter.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::{
+    algorithm::Algorithm,
+    deny::DenyCache,
+    limit::{Limit, Limits},
+    limiter::{Inner, Limiter},
+    quota::Quota,
+    waiters::Waiters,
+};
+use crate::{
+    Down,
+    error::{Error, Result},
+    key::{Keys, Layout},
+    store::Store,
+};
+
+/// How many limits one limiter may have.
+const MAX_LIMITS: usize = 16;
+
+/// Settings of a [`Limiter`]. See [`build`](Self::build) for what is checked.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct LimiterBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    layout: Option<Layout>,
+    first: (Algorithm, Quota),
+    more: Vec<(String, Algorithm, Quota)>,
+    refundable: bool,
+    down: Down,
+    deny: Option<usize>,
+}
+
+impl LimiterBuilder {
+    pub(super) fn new(
+        store: &Store,
+        namespace: &str,
+        name: &str,
+        algorithm: Algorithm,
+        quota: Quota,
+    ) -> Self {
+        Self {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            layout: None,
+            first: (algorithm, quota),
+            more: Vec::new(),
+            refundable: false,
+            down: Down::Fail,
+            deny: None,
+        }
+    }
+
+    /// What a check answers while the store is down. Default: [`Down::Fail`].
+    ///
+    /// [`Down::Refuse`] is [`Decision::Limited`](super::Decision::Limited) for a second, [`Down::Allow`] is
+    /// [`Decision::Allowed`](super::Decision::Allowed).
+    pub fn on_store_down(mut self, down: Down) -> Self {
+        self.down = down;
+        self
+    }
+
+    /// Adds a limit that every request must also keep, such as one per day beside one per second. All limits of a
+    /// limiter are asked in one script, and a request takes from all of them or from none.
+    pub fn and(mut self, name: &str, algorithm: Algorithm, quota: Quota) -> Self {
+        self.more.push((name.to_owned(), algorithm, quota));
+        self
+    }
+
+    /// Lets token buckets keep the account that a [refund](Limiter::refund) needs, at some cost for each check. Windows
+    /// do not need it.
+    pub fn refundable(mut self) -> Self {
+        self.refundable = true;
+        self
+    }
+
+    /// Remembers up to `subjects` refusals in this process and answers their repeats without a round trip, never longer
+    /// than the server itself said. It is the fast path under attack. When it is full, refusals that end first make room.
+    ///
+    /// It counts by this process's monotonic clock, which [`Store::advance`] does not move. Room that a refund of
+    /// another process made is seen only when the server's answer has run out.
+    pub fn deny_cache(mut self, subjects: usize) -> Self {
+        self.deny = Some(subjects);
+        self
+    }
+
+    /// Makes keys from the application's own names. The limiter's parts are added to them.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Makes the limiter. Nothing is sent.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if a quota is zero, too long or too large to be counted exactly, a window has a
+    /// burst or is not a whole number of milliseconds, the name of a further limit is empty, used twice or has other
+    /// characters than letters, digits and `- _ .`, or the namespace or the name breaks the
+    /// [rules](crate::key#rules-for-names).
+    pub fn build(self) -> Result<Limiter> {
+        if self.more.len() >= MAX_LIMITS {
+            return Err(Error::config(format!(
+                "a limiter has at most {MAX_LIMITS} limits"
+            )));
+        }
+        if self.deny == Some(0) {
+            return Err(Error::config(
+                "a deny cache of zero subjects remembers nothing",
+            ));
+        }
+        let mut keys = Keys::named(&self.namespace, "limiter", &self.name)?;
+        if let Some(layout) = self.layout {
+            keys = keys.layout(layout);
+        }
+        let name: Arc<str> = self.name.into();
+        let (algorithm, quota) = self.first;
+        let mut limits = vec![Limit::new(&name, false, algorithm, quota, self.refundable)?];
+        for (name, algorithm, quota) in self.more {
+            let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+            if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
+                return Err(Error::config(
+                    "the name of a limit has 1 to 64 letters, digits and - _ .",
+                ));
+            }
+            if limits.iter().any(|limit| *limit.name == *name) {
+                return Err(Error::config(format!(
+                    "two limits of one limiter have the name {name:?}"
+                )));
+            }
+            let name = name.into();
+            limits.push(Limit::new(&name, true, algorithm, quota, self.refundable)?);
+        }
+        Ok(Limiter(Arc::new(Inner {
+            store: self.store,
+            keys,
+            limits: Arc::new(Limits::new(limits)),
+            refundable: self.refundable,
+            down: self.down,
+            deny: self.deny.map(DenyCache::new),
+            waiters: Waiters::default(),
+            other_quotas: Mutex::default(),
+        })))
+    }
+}

@@ -1,0 +1,138 @@
+//! One run's hold on a key: what it writes to the store.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+
+use super::{BEGIN, DOUBT, FINISH, Inner, RELEASE, RENEW};
+use crate::{
+    duration::{micros, millis},
+    error::Result,
+    key::Entity,
+    observe,
+    token::token,
+};
+
+/// What the store says to a run that wants to begin.
+pub(super) enum Begun {
+    Started,
+    Taken(Taken),
+}
+
+/// Why a request is not this run's to carry out.
+pub(super) enum Taken {
+    Replay(Vec<u8>),
+    Busy(Duration),
+    Unknown,
+    Mismatch,
+}
+
+/// How a run ended, as it is recorded.
+pub(super) enum Ending {
+    Result(Vec<u8>),
+    NotDone,
+    Unknown,
+}
+
+/// One run of one request. Its token tells it from every other run.
+pub(super) struct Claim {
+    pub(super) inner: Arc<Inner>,
+    entity: Entity,
+    token: String,
+    fingerprint: [u8; 32],
+}
+
+impl Claim {
+    pub(super) fn new(inner: &Arc<Inner>, key: &str, fingerprint: &[u8]) -> Result<Self> {
+        use sha2::Digest as _;
+        Ok(Self {
+            inner: inner.clone(),
+            entity: inner.keys.entity(key)?,
+            token: token(),
+            fingerprint: sha2::Sha256::digest(fingerprint).into(),
+        })
+    }
+
+    /// A claim that is not finished is kept for a TTL after its lease has ended.
+    fn keep(&self) -> u64 {
+        millis(self.inner.ttl.saturating_add(self.inner.lease))
+    }
+
+    pub(super) async fn begin(&self) -> Result<Begun> {
+        let call = BEGIN
+            .on(&self.entity)
+            .key()
+            .arg(&self.fingerprint[..])
+            .arg(&self.token)
+            .arg(micros(self.inner.lease))
+            .arg(self.keep())
+            .arg(u32::from(self.inner.repeat_unknown))
+            .idempotent();
+        observe::operation("idempotency.begin", self.entity.namespace(), async {
+            let answer: Vec<Value> = call.run(&self.inner.store).await?;
+            let mut answer = answer.into_iter();
+            let mut next = || answer.next().unwrap_or(Value::Nil);
+            let what: String = redis::from_redis_value(next())?;
+            Ok(Begun::Taken(match what.as_str() {
+                "started" => return Ok(Begun::Started),
+                "replay" => {
+                    observe::event("idempotency.replayed");
+                    Taken::Replay(redis::from_redis_value(next())?)
+                }
+                "mismatch" => {
+                    observe::event("idempotency.mismatch");
+                    Taken::Mismatch
+                }
+                "unknown" => {
+                    observe::event("idempotency.unknown");
+                    Taken::Unknown
+                }
+                // `void` cannot come before this run was called off, and then nobody listens.
+                _ => {
+                    observe::event("idempotency.busy");
+                    let left: i64 = redis::from_redis_value(next()).unwrap_or(0);
+                    Taken::Busy(Duration::from_micros(u64::try_from(left).unwrap_or(0)))
+                }
+            }))
+        })
+        .await
+    }
+
+    /// Renews the lease for as long as it is polled.
+    pub(super) async fn keep_renewing(&self) {
+        loop {
+            tokio::time::sleep(self.inner.lease / 3).await;
+            let call = RENEW.on(&self.entity).key().arg(&self.token);
+            let call = call.arg(micros(self.inner.lease)).arg(self.keep());
+            // A failed renewal is tried again; a claim that is lost is noticed at the end.
+            if let Err(error) = call.idempotent().run::<u32>(&self.inner.store).await {
+                tracing::debug!(%error, "the lease of an idempotency key was not renewed");
+            }
+        }
+    }
+
+    pub(super) async fn end(&self, ending: &Ending) -> Result<()> {
+        let (name, call) = match ending {
+            Ending::Result(bytes) => {
+                let call = FINISH.on(&self.entity).key().arg(&self.token);
+                let call = call.arg(&self.fingerprint[..]).arg(bytes);
+                ("idempotency.finish", call.arg(millis(self.inner.ttl)))
+            }
+            Ending::NotDone => {
+                let call = RELEASE.on(&self.entity).key().arg(&self.token);
+                ("idempotency.release", call.arg(millis(self.inner.lease)))
+            }
+            Ending::Unknown => {
+                let call = DOUBT.on(&self.entity).key().arg(&self.token);
+                ("idempotency.doubt", call.arg(self.keep()))
+            }
+        };
+        let call = call.idempotent().run::<u32>(&self.inner.store);
+        let has = observe::operation(name, self.entity.namespace(), call).await?;
+        if has == 0 && matches!(ending, Ending::Result(_)) {
+            observe::event("idempotency.lost");
+            tracing::warn!("a result was not recorded: another run has its idempotency key");
+        }
+        Ok(())
+    }
+}

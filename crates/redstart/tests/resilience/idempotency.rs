@@ -1,0 +1,394 @@
+//! Idempotency keys, through callers that go away, panics, lost replies and dead processes.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{
+    Down, Store,
+    resilience::{Idempotency, Run, WorkError},
+};
+use redstart_testkit::{Backend, Kind, Proxy, Server, eventually, matrix};
+use tokio::sync::Notify;
+
+const SOON: Duration = Duration::from_secs(30);
+
+type Answer = Run<String, String>;
+
+/// Work that counts how often it started and waits for a sign if it is told to.
+#[derive(Clone, Default)]
+struct Work {
+    started: Arc<AtomicU64>,
+    go: Arc<Notify>,
+}
+
+impl Work {
+    fn started(&self) -> u64 {
+        self.started.load(Ordering::SeqCst)
+    }
+
+    async fn pay(self) -> Result<String, WorkError<String>> {
+        let n = self.started.fetch_add(1, Ordering::SeqCst) + 1;
+        Ok(format!("paid {n}"))
+    }
+
+    async fn wait(self) -> Result<String, WorkError<String>> {
+        let n = self.started.fetch_add(1, Ordering::SeqCst) + 1;
+        self.go.notified().await;
+        Ok(format!("paid {n}"))
+    }
+
+    async fn fail(self, error: WorkError<String>) -> Result<String, WorkError<String>> {
+        self.started.fetch_add(1, Ordering::SeqCst);
+        Err(error)
+    }
+}
+
+fn done(text: &str) -> Answer {
+    Run::Done(text.to_owned())
+}
+
+fn replayed(text: &str) -> Answer {
+    Run::Replayed(text.to_owned())
+}
+
+matrix! {
+    async fn a_repeat_gets_the_first_result_and_is_not_carried_out(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::new(&store, backend.namespace(), "pay")?;
+        let work = Work::default();
+        assert_eq!(keys.run("a", b"5", work.clone().pay()).await?, done("paid 1"));
+        for _ in 0..3 {
+            assert_eq!(keys.run("a", b"5", work.clone().pay()).await?, replayed("paid 1"));
+        }
+        assert_eq!(keys.run("a", b"500", work.clone().pay()).await?, Run::Mismatch);
+        assert_eq!(keys.run("b", b"5", work.clone().pay()).await?, done("paid 2"));
+        // Another name is another set of keys.
+        let other = Idempotency::new(&store, backend.namespace(), "refund")?;
+        assert_eq!(other.run("a", b"5", work.clone().pay()).await?, done("paid 3"));
+        // A result of another type is an error, not a wrong value.
+        let wrong = keys.run::<u64, String, _>("a", b"5", async { Ok(1) }).await;
+        assert!(wrong.unwrap_err().is_codec());
+        assert!(keys.run("", b"5", work.clone().pay()).await.unwrap_err().is_config());
+        for key in store.scan(&format!("{}:*", backend.namespace())).await? {
+            let ttl: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+            assert!(ttl > 0, "{key} never expires");
+        }
+        keys.forget("a").await?;
+        assert_eq!(keys.run("a", b"500", work.clone().pay()).await?, done("paid 4"));
+        Ok(())
+    }
+
+    async fn concurrent_repeats_are_busy_and_one_carries_the_work_out(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::new(&store, backend.namespace(), "pay")?;
+        let work = Work::default();
+        let tasks: Vec<_> = (0..20).map(|_| {
+            let (keys, work) = (keys.clone(), work.clone());
+            tokio::spawn(async move { keys.run("a", b"5", work.wait()).await })
+        }).collect();
+        assert!(eventually(SOON, async || work.started() == 1).await);
+        let busy = keys.run("a", b"5", work.clone().pay()).await?;
+        assert!(matches!(busy, Run::Busy { retry_after } if !retry_after.is_zero()), "{busy:?}");
+        work.go.notify_one();
+        let mut carried_out = 0;
+        for task in tasks {
+            match task.await?? {
+                Run::Done(_) => carried_out += 1,
+                Run::Busy { .. } | Run::Replayed(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!((carried_out, work.started()), (1, 1));
+        assert_eq!(keys.run("a", b"5", work.clone().pay()).await?, replayed("paid 1"));
+        Ok(())
+    }
+
+    async fn a_caller_that_goes_away_neither_stops_the_work_nor_frees_the_key(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::new(&store, backend.namespace(), "pay")?;
+        let work = Work::default();
+        let caller = {
+            let (keys, work) = (keys.clone(), work.clone());
+            tokio::spawn(async move { keys.run("a", b"5", work.wait()).await })
+        };
+        assert!(eventually(SOON, async || work.started() == 1).await);
+        caller.abort();
+        assert!(caller.await.unwrap_err().is_cancelled());
+        assert!(matches!(keys.run("a", b"5", work.clone().pay()).await?, Run::Busy { .. }));
+        work.go.notify_one();
+        store.settle().await;
+        assert_eq!(keys.run("a", b"5", work.clone().pay()).await?, replayed("paid 1"));
+        assert_eq!(work.started(), 1);
+        Ok(())
+    }
+
+    async fn what_may_have_happened_is_unknown_and_not_free(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::new(&store, backend.namespace(), "pay")?;
+        let work = Work::default();
+        let unknown = |text: Option<&str>| Answer::Unknown(text.map(str::to_owned));
+        // Nothing happened: a repeat carries it out.
+        let refused = work.clone().fail(WorkError::NotDone("no card".to_owned()));
+        assert_eq!(keys.run("a", b"5", refused).await?, Run::NotDone("no card".to_owned()));
+        assert_eq!(keys.run("a", b"5", work.clone().pay()).await?, done("paid 2"));
+        // `?` means that nobody knows.
+        let lost = async { Err::<String, _>("timeout".to_owned())?; Ok(String::new()) };
+        assert_eq!(keys.run("b", b"5", lost).await?, unknown(Some("timeout")));
+        assert_eq!(keys.run("b", b"5", work.clone().pay()).await?, unknown(None));
+        // Neither does anybody after a panic.
+        let panics = async { if true { panic!("on purpose") } Ok(String::new()) };
+        assert_eq!(keys.run("c", b"5", panics).await?, unknown(None));
+        assert_eq!(keys.run("c", b"5", work.clone().pay()).await?, unknown(None));
+        assert_eq!(keys.run("c", b"500", work.clone().pay()).await?, Run::Mismatch);
+        // Somebody found out that it did not happen.
+        keys.forget("c").await?;
+        assert_eq!(keys.run("c", b"5", work.clone().pay()).await?, done("paid 3"));
+        // Work that may happen twice is repeated on request.
+        let repeats = Idempotency::builder(&store, backend.namespace(), "pay").repeat_unknown().build()?;
+        assert_eq!(repeats.run("b", b"5", work.clone().pay()).await?, done("paid 4"));
+        assert_eq!(keys.run("b", b"5", work.clone().pay()).await?, replayed("paid 4"));
+        Ok(())
+    }
+
+    async fn a_lease_is_renewed_while_the_work_runs_and_a_dead_process_leaves_an_unknown_outcome(backend: &Backend) -> anyhow::Result<()> {
+        let lease = Duration::from_millis(400);
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::builder(&store, backend.namespace(), "pay").lease(lease).build()?;
+        let work = Work::default();
+        let caller = {
+            let (keys, work) = (keys.clone(), work.clone());
+            tokio::spawn(async move { keys.run("a", b"5", work.wait()).await })
+        };
+        assert!(eventually(SOON, async || work.started() == 1).await);
+        // Three leases later nobody else has started it.
+        let until = tokio::time::Instant::now() + 3 * lease;
+        while tokio::time::Instant::now() < until {
+            let other = keys.run("a", b"5", work.clone().pay()).await?;
+            assert!(!matches!(other, Run::Done(_)), "{other:?}");
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        work.go.notify_one();
+        assert_eq!(caller.await??, done("paid 1"));
+        if backend.is_embedded() {
+            return Ok(());
+        }
+        // A runtime that ends takes its work and renewals with it, as a process that dies does.
+        let (url, namespace, dead) = (backend.url().to_owned(), backend.namespace().to_owned(), work.clone());
+        std::thread::spawn(move || {
+            let runtime = tokio::runtime::Runtime::new().unwrap();
+            runtime.block_on(async {
+                let store = Store::connect(&url).await.unwrap();
+                let keys = Idempotency::builder(&store, &namespace, "pay").lease(lease).build().unwrap();
+                let run = tokio::spawn({ let dead = dead.clone(); async move { keys.run("dead", b"5", dead.wait()).await } });
+                assert!(eventually(SOON, async || dead.started() == 2).await);
+                drop(run);
+            });
+        }).join().unwrap();
+        let told = eventually(SOON, async || {
+            matches!(keys.run("dead", b"5", work.clone().pay()).await, Ok(Run::Unknown(None)))
+        });
+        assert!(told.await);
+        assert_eq!(work.started(), 2);
+        Ok(())
+    }
+
+    async fn a_result_is_recorded_although_the_claim_is_gone_unless_another_run_has_the_key(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::builder(&store, backend.namespace(), "pay").build()?;
+        for taken in [false, true] {
+            let key = format!("taken {taken}");
+            let work = Work::default();
+            let caller = {
+                let (keys, work, key) = (keys.clone(), work.clone(), key.clone());
+                tokio::spawn(async move { keys.run(&key, b"5", work.wait()).await })
+            };
+            assert!(eventually(SOON, async || work.started() == 1).await);
+            // Evicted, or its time was over.
+            keys.forget(&key).await?;
+            if taken {
+                assert_eq!(keys.run(&key, b"5", async { Ok::<_, WorkError<String>>("other".to_owned()) }).await?, done("other"));
+            }
+            work.go.notify_one();
+            assert_eq!(caller.await??, done("paid 1"));
+            let kept = keys.run(&key, b"5", work.clone().pay()).await?;
+            assert_eq!(kept, replayed(if taken { "other" } else { "paid 1" }));
+        }
+        Ok(())
+    }
+}
+
+/// A store behind a proxy with a short deadline, and one without.
+async fn behind_a_proxy(server: &Server) -> anyhow::Result<(Proxy, Store, Store)> {
+    let proxy = Proxy::start(server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await?;
+    Ok((proxy, store, Store::connect(&server.url()).await?))
+}
+
+#[tokio::test]
+async fn a_result_that_could_not_be_written_is_written_in_the_background() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (proxy, store, direct) = behind_a_proxy(&server).await?;
+    let keys = Idempotency::new(&store, "late", "pay")?;
+    let work = Work::default();
+    let caller = {
+        let (keys, work) = (keys.clone(), work.clone());
+        tokio::spawn(async move { keys.run("a", b"5", work.wait()).await })
+    };
+    assert!(eventually(SOON, async || work.started() == 1).await);
+    proxy.black_hole_requests();
+    work.go.notify_one();
+    // The work was done, and its caller hears of it although the store is down.
+    assert_eq!(caller.await??, done("paid 1"));
+    let direct = Idempotency::new(&direct, "late", "pay")?;
+    assert!(matches!(
+        direct.run("a", b"5", work.clone().pay()).await?,
+        Run::Busy { .. }
+    ));
+    proxy.pass().await;
+    let kept = eventually(
+        SOON,
+        async || matches!(direct.run("a", b"5", work.clone().pay()).await, Ok(answer) if answer == replayed("paid 1")),
+    );
+    assert!(kept.await);
+    assert_eq!(work.started(), 1);
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_run_that_fails_or_is_dropped_before_it_began_leaves_the_key_free() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (proxy, store, direct) = behind_a_proxy(&server).await?;
+    let keys = Idempotency::new(&store, "free", "pay")?;
+    let direct = Idempotency::new(&direct, "free", "pay")?;
+    let work = Work::default();
+    assert_eq!(
+        keys.run("warm", b"5", work.clone().pay()).await?,
+        done("paid 1")
+    );
+
+    // The claim arrives and its reply does not.
+    proxy.drop_replies();
+    let error = keys.run("fails", b"5", work.clone().pay()).await;
+    let error = error.unwrap_err();
+    assert!(error.is_timeout() || error.is_unavailable(), "{error}");
+    assert_eq!(error.operation(), "idempotency.begin");
+    proxy.pass().await;
+    let free = eventually(SOON, async || {
+        matches!(
+            direct.run("fails", b"5", work.clone().pay()).await,
+            Ok(Run::Done(_))
+        )
+    });
+    assert!(free.await);
+
+    // The caller leaves while the claim is on its way.
+    proxy.delay_replies(Duration::from_millis(100));
+    let caller = {
+        let (keys, work) = (keys.clone(), work.clone());
+        tokio::spawn(async move { keys.run("dropped", b"5", work.wait()).await })
+    };
+    let claimed = eventually(SOON, async || {
+        direct_key_exists(&server, "free:idempotency.pay:{dropped}").await
+    });
+    assert!(claimed.await);
+    caller.abort();
+    let _ = caller.await;
+    proxy.pass().await;
+    store.settle().await;
+    let answer = direct.run("dropped", b"5", work.clone().pay()).await?;
+    assert!(
+        matches!(answer, Run::Done(_)) || work.started() == 3,
+        "{answer:?}"
+    );
+    Ok(())
+}
+
+async fn direct_key_exists(server: &Server, key: &str) -> bool {
+    matches!(server.command(&["EXISTS", key]).await, Ok(reply) if format!("{reply:?}").contains('1'))
+}
+
+#[tokio::test]
+async fn a_claim_that_arrives_after_it_was_called_off_is_refused() -> anyhow::Result<()> {
+    use redstart::{key::Keys, script};
+    let store = Store::connect("memory://").await?;
+    let entity = Keys::named("late", "idempotency", "pay")?.entity("a")?;
+    let find = |name: &str| {
+        script::all()
+            .into_iter()
+            .find(|s| s.name() == name)
+            .unwrap()
+    };
+    let release = find("idempotency.release").on(&entity).key();
+    assert_eq!(
+        release.arg("token").arg(60_000).run::<u32>(&store).await?,
+        0
+    );
+    let begin = find("idempotency.begin").on(&entity).key();
+    let begin = begin
+        .arg("f")
+        .arg("token")
+        .arg(1_000_000)
+        .arg(60_000)
+        .arg(0);
+    assert_eq!(begin.run::<Vec<String>>(&store).await?, ["void"]);
+    // Everybody else finds the key free.
+    let keys = Idempotency::new(&store, "late", "pay")?;
+    let work = Work::default();
+    assert_eq!(keys.run("a", b"5", work.pay()).await?, done("paid 1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn while_the_store_is_down_the_policy_decides() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(200))
+        .connect()
+        .await?;
+    let keys = |down| {
+        Idempotency::builder(&store, "down", "pay")
+            .on_store_down(down)
+            .build()
+    };
+    let work = Work::default();
+    server.kill9();
+    let fails = keys(Down::Fail)?.run("a", b"5", work.clone().pay()).await;
+    let error = fails.unwrap_err();
+    assert!(error.is_timeout() || error.is_unavailable(), "{error}");
+    let refused = keys(Down::Refuse)?
+        .run("a", b"5", work.clone().pay())
+        .await?;
+    assert!(matches!(refused, Run::Busy { .. }));
+    assert_eq!(work.started(), 0);
+    let allowed = keys(Down::Allow)?
+        .run("a", b"5", work.clone().pay())
+        .await?;
+    assert_eq!(allowed, done("paid 1"));
+    Ok(())
+}
+
+#[tokio::test]
+async fn bad_settings_are_refused() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let builder = |namespace, name| Idempotency::builder(&store, namespace, name);
+    for bad in [
+        builder("", "pay"),
+        builder("shop", ""),
+        builder("shop", "a:b"),
+        builder("shop", "pay").ttl(Duration::ZERO),
+        builder("shop", "pay").lease(Duration::ZERO),
+        builder("shop", "pay").ttl(Duration::MAX),
+    ] {
+        assert!(bad.build().unwrap_err().is_config());
+    }
+    Ok(())
+}
