@@ -158,18 +158,6 @@ impl Error {
         self.0.kind == Kind::Unavailable
     }
 
-    /// The store cannot do its work now, so that a pattern's [`Down`](crate::Down) policy decides: it cannot be
-    /// reached, does not answer in time, or says that it refuses writes (out of memory, disk errors, too few replicas,
-    /// a replica, a script that blocks it).
-    pub(crate) fn is_store_down(&self) -> bool {
-        self.is_timeout()
-            || self.is_unavailable()
-            || matches!(
-                self.server_code(),
-                Some("OOM" | "MISCONF" | "NOREPLICAS" | "BUSY" | "READONLY")
-            )
-    }
-
     /// The request or the configuration is wrong; repeating it cannot help. Nothing was written.
     pub fn is_config(&self) -> bool {
         self.0.kind == Kind::Config
