@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 
 /// Turns values into bytes and back.
 pub trait Codec: Send + Sync + 'static {
-    /// Stands in the envelope, so that bytes of another codec are recognised. 1 to 15 are taken by this crate.
+    /// Is part of the envelope, so that bytes of another codec are recognised. 1 to 15 are taken by this crate.
     const ID: u8;
 
     /// Encodes a value.
@@ -102,18 +102,18 @@ pub enum Opened<T> {
 
 impl Envelope {
     /// The length of the header.
-    pub const LEN: usize = 8;
+    const LEN: usize = 8;
     const MAGIC: [u8; 3] = [b'R', b'S', 1];
 
     /// The header's bytes.
-    pub fn header(self) -> [u8; Self::LEN] {
+    pub(crate) fn header(self) -> [u8; Self::LEN] {
         let [m, a, v] = Self::MAGIC;
         let [s0, s1, s2, s3] = self.schema.to_le_bytes();
         [m, a, v, self.codec, s0, s1, s2, s3]
     }
 
     /// Reads a header and returns it with the rest of the bytes; `None` if there is none.
-    pub fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
+    pub(crate) fn split(bytes: &[u8]) -> Option<(Self, &[u8])> {
         let (header, rest) = bytes.split_at_checked(Self::LEN)?;
         if header[..3] != Self::MAGIC {
             return None;

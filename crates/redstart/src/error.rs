@@ -212,6 +212,17 @@ impl Error {
         self.0.source.as_ref()?.downcast_ref()
     }
 
+    /// The server's answer as the reply that it was, if this is one.
+    pub(crate) fn answer(&self) -> Option<redis::Value> {
+        let error = self.redis()?;
+        let line = format!(
+            "-{} {}\r\n",
+            error.code()?,
+            error.detail().unwrap_or_default()
+        );
+        redis::parse_redis_value(line.as_bytes()).ok()
+    }
+
     /// For `ConnectionLike`, whose signature asks for the client's own error type.
     pub(crate) fn into_redis(self) -> redis::RedisError {
         if let Some(error) = self.redis() {

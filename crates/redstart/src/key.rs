@@ -13,7 +13,7 @@
 //! | name of a pattern with many entities | as a namespace, but without `:`, so that no two instances share a key |
 //! | entity, part | 1 to 1024 bytes; `{`, `}`, `%` and control characters are percent-encoded, so that two names never make one key and a tag never ends early; the rest is kept as it is |
 //!
-//! An empty entity is an error, because `{}` is no hash tag and its parts would be spread over slots.
+//! An empty entity is an error, because `{}` is not a hash tag and its parts would be spread over slots.
 //!
 //! # Adopting keys that exist
 //!
@@ -395,32 +395,7 @@ pub fn slot(key: &[u8]) -> u16 {
             (close > 0).then(|| &rest[..close])
         })
         .unwrap_or(key);
-    crc16(tag) % SLOTS
-}
-
-fn crc16(bytes: &[u8]) -> u16 {
-    const TABLE: [u16; 256] = {
-        let mut table = [0u16; 256];
-        let mut i = 0;
-        while i < 256 {
-            let mut crc = (i as u16) << 8;
-            let mut bit = 0;
-            while bit < 8 {
-                crc = if crc & 0x8000 != 0 {
-                    (crc << 1) ^ 0x1021
-                } else {
-                    crc << 1
-                };
-                bit += 1;
-            }
-            table[i] = crc;
-            i += 1;
-        }
-        table
-    };
-    bytes.iter().fold(0, |crc, byte| {
-        (crc << 8) ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)]
-    })
+    crc16::State::<crc16::XMODEM>::calculate(tag) % SLOTS
 }
 
 #[cfg(test)]
@@ -430,6 +405,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_the_cluster_specification() {
+        let crc16 = crc16::State::<crc16::XMODEM>::calculate;
         assert_eq!(crc16(b"123456789"), 0x31c3);
         assert_eq!(slot(b"foo"), 12182);
         assert_eq!(slot(b"{user1000}.following"), slot(b"{user1000}.followers"));

@@ -1,6 +1,6 @@
-//! Lua scripts: each lies beside the pattern that uses it and runs on an entity's keys.
+//! Lua scripts: each is a file beside the pattern that uses it and runs on an entity's keys.
 //!
-//! A script is sent by its digest (`EVALSHA`); only when the server does not know it, the source follows
+//! A script is sent by its digest (`EVALSHA`); only when the server does not know it, the source is sent
 //! once. Its keys are named as parts of one [`Entity`], so they are in one slot by construction. The same
 //! source runs on the embedded engine.
 
@@ -177,7 +177,7 @@ impl<'a> Call<'a> {
         debug_assert_eq!(key.slot(), self.entity.slot());
         self.keys.push(key);
         if let Some(before) = self.cmd.take() {
-            // A key after an argument: the command is written anew.
+            // A key after an argument: the command is rewritten.
             let args = before.args_iter().skip(3 + self.keys.len() - 1);
             self.cmd = Some(copy(self.head(), args));
         }
@@ -245,12 +245,13 @@ impl<'a> Call<'a> {
 
     async fn run_value(&mut self, store: &Store) -> Result<Value> {
         let idempotent = self.idempotent;
-        match store.request_one(self.command(), idempotent).await {
+        let slot = self.entity.slot();
+        match store.request_one(self.command(), slot, idempotent).await {
             Err(error) if is_noscript(&error) => {
                 // Once for each script and server; the others' futures need no room for it.
                 let whole = self.with_source();
                 let again: BoxFuture<'_, _> =
-                    Box::pin(async move { store.request_one(&whole, idempotent).await });
+                    Box::pin(async move { store.request_one(&whole, slot, idempotent).await });
                 again.await
             }
             result => result,

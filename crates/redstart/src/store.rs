@@ -17,7 +17,7 @@
 //! | `user:password@` | credentials, percent-encoded | none |
 //! | `/3` or `db=3` | the database | 0 |
 //! | `timeout=500ms` | the deadline of every call | 1 s |
-//! | `connect_timeout=2s` | how long one attempt to connect may take | the deadline |
+//! | `connect_timeout=2s` | how long one attempt to connect may take | the deadline, at least 1 s |
 //! | `pool=4` | multiplexed connections to each server | 1 |
 //! | `ca=/path.pem`, `cert=`, `key=` | TLS: the trusted CA, and a client's certificate | the system's CAs |
 //! | `sentinel_user=`, `sentinel_password=` | credentials of the sentinels themselves | none |
@@ -25,7 +25,8 @@
 //!
 //! # What a call promises
 //!
-//! Every call ends within its deadline. Lost connections come back by themselves with the next call.
+//! Every call ends within its deadline, whichever runtime it is made in. Lost connections are re-established
+//! automatically.
 //! Within the deadline a request is sent again where that is safe: when nothing was sent, when the server
 //! said that it did nothing (LOADING, READONLY after a failover, MOVED, ASK, TRYAGAIN, CLUSTERDOWN), or when
 //! the command only reads. A write whose reply was lost is **not** sent again: the error is
@@ -34,6 +35,14 @@
 //!
 //! A write whose connection died before any of it was sent is known to be not sent, and is sent again.
 //!
+//! A part of a pipeline that may have been carried out makes the error of the whole pipeline in doubt.
+//!
+//! # While the store is down
+//!
+//! The first calls wait for it within their deadlines. After one deadline without success the server counts as down:
+//! all further calls fail at once, and a background task goes on connecting. Its first success ends that. On a
+//! Cluster this holds for each node.
+//!
 //! # How requests travel
 //!
 //! All tasks share one connection to a server (`pool=` gives more). Each writes its request and sends it
@@ -41,30 +50,23 @@
 //! wait for each other once 4 MiB wait to be sent. With TLS, and over a client that the application made,
 //! requests travel by the connection of the `redis` crate.
 //!
+//! Since the connection is shared, commands that change it are refused: `WATCH` and `MULTI` are for
+//! [`dedicated`](Store::dedicated), `SUBSCRIBE` and `CLIENT TRACKING` for [`subscribe`](Store::subscribe), and
+//! `SELECT` and `AUTH` for the URL.
+//!
 //! # Through a failover
 //!
-//! With Sentinel each sentinel is listened to from the first connection on. When they name a new master,
+//! With Sentinel the store listens to each sentinel from the first connection on. When they name a new master,
 //! requests, subscriptions and dedicated connections leave the old one at once, also if it is alive and does
-//! not know yet that it was replaced. A write that it took before is gone with it: a failover can lose
+//! not know yet that it was replaced. On a Cluster, a node that does not answer makes the store read the slot table
+//! again in the background until the node answers or has been replaced. A write that it took before is gone with it: a failover can lose
 //! what was not replicated.
 
-use std::{
-    fmt,
-    future::Future,
-    sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwapOption;
-use redis::{
-    Cmd, FromRedisValue, Pipeline, RedisFuture, Value,
-    aio::{ConnectionLike, ConnectionManager},
-    cluster_async::ClusterConnection,
-};
-use tokio::runtime::Handle;
+use redis::{Cmd, FromRedisValue, Pipeline, RedisFuture, Value, aio::ConnectionLike};
+use tokio::{runtime::Handle, time::Instant};
 use tokio_util::task::TaskTracker;
 
 use crate::{
@@ -72,34 +74,33 @@ use crate::{
     key::Key,
 };
 
+mod backend;
+mod builder;
 mod capability;
 mod clock;
-mod cluster;
+mod command;
 mod dedicated;
-mod dial;
-#[cfg(feature = "engine")]
-mod embedded;
 mod extension;
-mod link;
-mod reply;
+mod location;
+mod pool;
+mod request;
 mod retry;
-mod route;
-mod sentinel;
 mod subscription;
-mod url;
-mod wire;
+mod transport;
 
+pub use builder::StoreBuilder;
 pub use capability::{Capabilities, Optional, ServerKind};
 pub(crate) use clock::Clock;
 pub use dedicated::Dedicated;
-pub use subscription::{Event, Message, Subscription, Topic};
+pub use subscription::{Event, Listen, Message, Subscription};
 
-use cluster::Cluster;
-use dial::Dial;
+use backend::{Backend, Cluster, Server};
+use command::Connection;
 use extension::Extensions;
-pub(crate) use link::BoxFuture;
-use link::{Link, Request};
-use url::{Location, MAX_POOL, Target};
+use location::Settings;
+pub(crate) use request::BoxFuture;
+use request::{Body, Request, array, compose};
+use transport::Dial;
 
 /// A connection to Redis, Valkey or the embedded engine. See the [module](self).
 ///
@@ -115,9 +116,9 @@ use url::{Location, MAX_POOL, Target};
 pub struct Store(Arc<Shared>);
 
 struct Shared {
-    backend: Backend,
+    backend: Arc<Backend>,
     deadline: Duration,
-    /// Where the store was made; dropped guards and subscriptions run there.
+    /// Where the store was made.
     runtime: Option<Handle>,
     deferred: TaskTracker,
     capabilities: ArcSwapOption<(u64, Arc<Capabilities>)>,
@@ -125,85 +126,7 @@ struct Shared {
     extensions: Extensions,
 }
 
-pub(crate) enum Backend {
-    #[cfg(feature = "engine")]
-    Embedded(embedded::Embedded),
-    Server(Server),
-    Cluster(Box<Cluster>),
-    /// Connections that the application already had.
-    Manager(ConnectionManager),
-    ForeignCluster(ClusterConnection),
-}
-
-/// One server, or the master behind the sentinels, by one or more connections.
-pub(crate) struct Server {
-    links: Vec<Link>,
-    turn: AtomicUsize,
-}
-
-impl Server {
-    fn new(dial: Dial) -> Self {
-        let dial = Arc::new(dial);
-        let links = (0..dial.settings().pool.max(1))
-            .map(|_| Link::new(dial.clone()))
-            .collect();
-        Self {
-            links,
-            turn: AtomicUsize::new(0),
-        }
-    }
-
-    fn link(&self) -> &Link {
-        if self.links.len() == 1 {
-            return &self.links[0];
-        }
-        &self.links[self.turn.fetch_add(1, Ordering::Relaxed) % self.links.len()]
-    }
-}
-
-/// Settings that a URL has too, for programs that keep them elsewhere. What is set here wins.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it connects"]
-pub struct Builder {
-    url: String,
-    deadline: Option<Duration>,
-    connect_timeout: Option<Duration>,
-    pool: Option<usize>,
-    credentials: Option<(Option<String>, String)>,
-    wait_for_server: bool,
-}
-
-impl Builder {
-    /// The deadline of every call.
-    pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = Some(deadline);
-        self
-    }
-
-    /// How long one attempt to connect may take.
-    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = Some(timeout);
-        self
-    }
-
-    /// How many multiplexed connections to keep to each server.
-    pub fn pool(mut self, connections: usize) -> Self {
-        self.pool = Some(connections);
-        self
-    }
-
-    /// The user (if any) and the password, so that they need not stand in a URL.
-    pub fn credentials(mut self, user: Option<&str>, password: &str) -> Self {
-        self.credentials = Some((user.map(str::to_owned), password.to_owned()));
-        self
-    }
-
-    /// Connect when the first call is made, so that a program can start before its server does.
-    pub fn lazy(mut self) -> Self {
-        self.wait_for_server = false;
-        self
-    }
-
+impl StoreBuilder {
     /// Makes the store.
     ///
     /// # Errors
@@ -211,58 +134,11 @@ impl Builder {
     /// [`is_config`](Error::is_config) for a wrong URL or setting, wrong credentials, an untrusted
     /// certificate, or a URL of the wrong kind (a cluster's for a single server or the reverse);
     /// [`is_unavailable`](Error::is_unavailable) or [`is_timeout`](Error::is_timeout) if the server cannot be
-    /// reached, unless [`lazy`](Self::lazy) was asked for.
+    /// reached, unless [`lazy`](Self::lazy) was set.
     pub async fn connect(self) -> Result<Store> {
-        let Location {
-            target,
-            mut settings,
-        } = Location::parse(&self.url)?;
-        if let Some(deadline) = self.deadline {
-            if deadline.is_zero() {
-                return Err(Error::config("a deadline of zero would fail every call"));
-            }
-            settings.deadline = deadline;
-        }
-        if self.connect_timeout.is_some() {
-            settings.connect_timeout = self.connect_timeout;
-        }
-        if let Some(pool) = self.pool {
-            if !(1..=MAX_POOL).contains(&pool) {
-                return Err(Error::config(format!(
-                    "pool is a number from 1 to {MAX_POOL}"
-                )));
-            }
-            settings.pool = pool;
-        }
-        if let Some((user, password)) = self.credentials {
-            settings.username = user;
-            settings.password = Some(password);
-        }
-        let deadline = settings.deadline;
-        let backend = match target {
-            #[cfg(feature = "engine")]
-            Target::Memory { .. } | Target::File { .. } => {
-                Backend::Embedded(embedded::Embedded::open(&target, settings.db)?)
-            }
-            #[cfg(not(feature = "engine"))]
-            Target::Memory { .. } | Target::File { .. } => {
-                return Err(Error::config(
-                    "memory:// and file:// need the cargo feature `engine`",
-                ));
-            }
-            Target::Single(address) => {
-                Backend::Server(Server::new(Dial::server(address, settings)))
-            }
-            Target::Sentinel { sentinels, master } => {
-                Backend::Server(Server::new(Dial::sentinel(sentinels, master, settings)))
-            }
-            // The slot table is needed before anything can be sent, so a cluster is never lazy.
-            Target::Cluster { seeds } => {
-                Backend::Cluster(Box::new(Cluster::connect(seeds, settings).await?))
-            }
-        };
+        let (backend, deadline, wait_for_server) = self.open().await?;
         let store = Store::new(backend, deadline);
-        if self.wait_for_server {
+        if wait_for_server {
             store.ensure().await?;
         }
         Ok(store)
@@ -274,21 +150,14 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// See [`Builder::connect`].
+    /// See [`StoreBuilder::connect`].
     pub async fn connect(url: &str) -> Result<Self> {
         Self::builder(url).connect().await
     }
 
     /// Starts from a URL and lets settings be changed before connecting.
-    pub fn builder(url: &str) -> Builder {
-        Builder {
-            url: url.to_owned(),
-            deadline: None,
-            connect_timeout: None,
-            pool: None,
-            credentials: None,
-            wait_for_server: true,
-        }
+    pub fn builder(url: &str) -> StoreBuilder {
+        StoreBuilder::new(url)
     }
 
     fn new(backend: Backend, deadline: Duration) -> Self {
@@ -298,7 +167,7 @@ impl Store {
             _ => Clock::default(),
         };
         Self(Arc::new(Shared {
-            backend,
+            backend: Arc::new(backend),
             deadline,
             runtime: Handle::try_current().ok(),
             deferred: TaskTracker::new(),
@@ -310,33 +179,27 @@ impl Store {
 
     /// Connects if that has not happened, and checks that the server is of the kind that the URL says.
     async fn ensure(&self) -> Result<()> {
-        match &self.0.backend {
+        match &*self.0.backend {
             Backend::Server(server) => {
-                let link = server.link();
-                tokio::time::timeout(
-                    self.0
-                        .deadline
-                        .max(link.dial().settings().connect_timeout.unwrap_or_default()),
-                    link.ensure(),
-                )
-                .await
-                .map_err(|_| {
-                    Error::timeout(format!(
-                        "{} did not answer while connecting",
-                        link.dial().describe()
-                    ))
-                })??;
+                let dial = server.node().dial();
+                let within = self.0.deadline.max(dial.patience());
+                server.node().link().ensure(Instant::now() + within).await?;
                 if self.capabilities().await?.cluster {
                     return Err(Error::config(format!(
                         "{} is a node of a cluster: use redis+cluster:// for it",
-                        link.dial().describe()
+                        dial.place()
                     )));
                 }
                 Ok(())
             }
-            Backend::Cluster(cluster) => cluster.ensure().await,
+            Backend::Cluster(cluster) => cluster.ensure(self.ends()).await,
             _ => Ok(()),
         }
+    }
+
+    /// When a call that begins now has to end.
+    fn ends(&self) -> Instant {
+        Instant::now() + self.0.deadline
     }
 
     /// Sends a command and reads its reply.
@@ -351,9 +214,8 @@ impl Store {
     ///
     /// Dropped before it is done, the command may or may not have been carried out.
     pub async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
-        Ok(redis::from_redis_value(
-            self.request(Request::One(cmd), false).await?,
-        )?)
+        let request = Request::one(cmd, self.ends());
+        Ok(redis::from_redis_value(self.request(request).await?)?)
     }
 
     /// Sends a pipeline in one write (on a Cluster: one to each node, at the same time) and reads its replies.
@@ -366,15 +228,19 @@ impl Store {
     ///
     /// Dropped before it is done, any of the commands may have been carried out.
     pub async fn pipeline<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T> {
-        Ok(pipeline.query_async(&mut self.clone()).await?)
+        let request = Request::new(Body::all(pipeline), self.ends());
+        compose(pipeline, self.request(request).await?).await
     }
 
+    /// The reply to a command whose slot is known.
     pub(crate) fn request_one<'a>(
         &'a self,
         cmd: &'a Cmd,
+        slot: u16,
         idempotent: bool,
     ) -> impl Future<Output = Result<Value>> + Send + 'a {
-        self.request(Request::One(cmd), idempotent)
+        let request = Request::one(cmd, self.ends());
+        self.request(request.slot(Some(slot)).idempotent(idempotent))
     }
 
     /// The replies of a pipeline; a command that failed has `Value::ServerError` in its place.
@@ -383,38 +249,25 @@ impl Store {
         pipeline: &Pipeline,
         idempotent: bool,
     ) -> Result<Vec<Value>> {
-        if pipeline.is_empty() {
-            return Ok(Vec::new());
-        }
-        match self.request(Request::all(pipeline), idempotent).await? {
-            Value::Array(replies) => Ok(replies),
-            _ => Err(Error::codec("a pipeline was not answered by an array")),
-        }
+        let request = Request::new(Body::all(pipeline), self.ends());
+        self.request(request.idempotent(idempotent))
+            .await
+            .and_then(array)
     }
 
-    async fn request(&self, request: Request<'_>, idempotent: bool) -> Result<Value> {
-        let within = self.0.deadline;
-        match &self.0.backend {
-            #[cfg(feature = "engine")]
-            Backend::Embedded(embedded) => embedded.request(request, within).await,
-            Backend::Server(server) => server.link().request(request, idempotent, within).await,
-            Backend::Cluster(cluster) => cluster.request(request, idempotent, within).await,
-            Backend::Manager(manager) => {
-                let work: BoxFuture<'_, _> = Box::pin(foreign(manager.clone(), request, within));
-                work.await
-            }
-            Backend::ForeignCluster(cluster) => {
-                let work: BoxFuture<'_, _> = Box::pin(foreign(cluster.clone(), request, within));
-                work.await
-            }
+    async fn request(&self, request: Request<'_>) -> Result<Value> {
+        request.body.check(Connection::Shared)?;
+        if request.body.replies() == 0 {
+            return Ok(Value::Array(Vec::new()));
         }
+        self.0.backend.request(request).await
     }
 
-    /// A connection for commands that block, leading to the owner of `key`.
+    /// A connection for commands that block or watch keys, leading to the owner of `key`.
     ///
     /// A blocking command on the shared connection would stall everybody on it.
     pub fn dedicated(&self, key: &Key) -> Dedicated {
-        Dedicated::new(self.clone(), key)
+        Dedicated::new(self.0.backend.clone(), self.0.deadline, key)
     }
 
     /// Listens to channels or to changes of keys, through reconnects, failovers and moved slots.
@@ -423,37 +276,40 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) if there is no topic, or the store was made from a connection that
+    /// [`is_config`](Error::is_config) if nothing is to be listened to, or the store was made from a connection that
     /// cannot subscribe.
-    pub async fn subscribe(&self, topics: impl IntoIterator<Item = Topic>) -> Result<Subscription> {
-        Subscription::open(self, topics.into_iter().collect()).await
+    pub async fn subscribe(&self, to: impl IntoIterator<Item = Listen>) -> Result<Subscription> {
+        let runtime = self
+            .runtime()
+            .ok_or_else(|| Error::config("a subscription is made within a tokio runtime"))?;
+        Subscription::open(
+            self.0.backend.clone(),
+            self.0.deadline,
+            &runtime,
+            to.into_iter().collect(),
+        )
     }
 
-    /// What the server is and can do. Asked once, and again after the connection was made anew.
+    /// What the server is and can do. Asked once, and again after the store reconnected. Of a
+    /// Cluster, it is what all its masters can do.
     ///
     /// # Errors
     ///
     /// Those of [`query`](Self::query).
     pub async fn capabilities(&self) -> Result<Arc<Capabilities>> {
-        let generation = self.generation();
+        let generation = self.0.backend.generation();
         if let Some(known) = &*self.0.capabilities.load()
             && known.0 == generation
         {
             return Ok(known.1.clone());
         }
-        let read = Arc::new(Capabilities::read(self).await?);
+        let read = Arc::new(Capabilities::read(&self.0.backend, self.ends()).await?);
+        // Reading may have connected first.
+        let generation = self.0.backend.generation();
         self.0
             .capabilities
-            .store(Some(Arc::new((self.generation(), read.clone()))));
+            .store(Some(Arc::new((generation, read.clone()))));
         Ok(read)
-    }
-
-    fn generation(&self) -> u64 {
-        match &self.0.backend {
-            Backend::Server(server) => server.links.iter().map(Link::generation).sum(),
-            Backend::Cluster(cluster) => cluster.generation(),
-            _ => 0,
-        }
     }
 
     /// The server's time since the Unix epoch.
@@ -472,19 +328,17 @@ impl Store {
     ///
     /// Those of [`query`](Self::query).
     pub async fn health(&self) -> Result<Health> {
-        let started = tokio::time::Instant::now();
-        match &self.0.backend {
+        let started = Instant::now();
+        let ping = redis::cmd("PING");
+        match &*self.0.backend {
             // A cluster is healthy when each part of it is.
             Backend::Cluster(cluster) => {
-                let cmd = redis::cmd("PING");
                 for node in cluster.masters() {
-                    node.link()
-                        .request(Request::One(&cmd), true, self.0.deadline)
-                        .await?;
+                    Cluster::ask(&node, Request::one(&ping, self.ends())).await?;
                 }
             }
             _ => {
-                let _: Value = self.query(&redis::cmd("PING")).await?;
+                let _: Value = self.query(&ping).await?;
             }
         }
         let round_trip = started.elapsed();
@@ -514,47 +368,39 @@ impl Store {
                 .arg(500);
             cmd
         };
-        match &self.0.backend {
-            Backend::Cluster(cluster) => {
-                for node in cluster.masters() {
-                    let mut cursor = 0;
-                    loop {
-                        let reply = node
-                            .link()
-                            .request(Request::One(&page(cursor)), true, self.0.deadline)
-                            .await?;
-                        let (next, keys): (u64, Vec<String>) = redis::from_redis_value(reply)?;
-                        found.extend(keys);
-                        cursor = next;
-                        if cursor == 0 {
-                            break;
-                        }
-                    }
-                }
-            }
-            _ => {
-                let mut cursor = 0;
-                loop {
-                    let (next, keys): (u64, Vec<String>) = self.query(&page(cursor)).await?;
-                    found.extend(keys);
-                    cursor = next;
-                    if cursor == 0 {
-                        break;
-                    }
+        // `None` stands for the one server.
+        let nodes = match &*self.0.backend {
+            Backend::Cluster(cluster) => cluster.masters().into_iter().map(Some).collect(),
+            _ => vec![None],
+        };
+        for node in nodes {
+            let mut cursor = 0;
+            loop {
+                let page = page(cursor);
+                let request = Request::one(&page, self.ends());
+                let reply = match &node {
+                    Some(node) => Cluster::ask(node, request).await?,
+                    None => self.request(request).await?,
+                };
+                let (next, keys): (u64, Vec<String>) = redis::from_redis_value(reply)?;
+                found.extend(keys);
+                cursor = next;
+                if cursor == 0 {
+                    break;
                 }
             }
         }
         Ok(found.into_iter().collect())
     }
 
-    /// Moves the clock of the embedded engine forward: TTLs, limiters, leases and blocked commands see the
-    /// time pass at once.
+    /// Moves the clock of the embedded engine forward: TTLs, limiters, blocked commands, and what patterns of this
+    /// process keep about them, such as leases and cached copies, see the time pass at once.
     ///
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) on a real server, whose clock is its own.
     pub fn advance(&self, by: Duration) -> Result<()> {
-        match &self.0.backend {
+        match &*self.0.backend {
             #[cfg(feature = "engine")]
             Backend::Embedded(embedded) => {
                 embedded.advance(by);
@@ -576,11 +422,7 @@ impl Store {
 
     /// Whether this is the embedded engine.
     pub fn is_embedded(&self) -> bool {
-        match &self.0.backend {
-            #[cfg(feature = "engine")]
-            Backend::Embedded(_) => true,
-            _ => false,
-        }
+        self.0.backend.is_embedded()
     }
 
     /// The clock for what a client keeps on its own: leases, cached copies, windows. It moves with
@@ -607,10 +449,7 @@ impl Store {
 
     /// Whether this is a Cluster.
     pub fn is_cluster(&self) -> bool {
-        matches!(
-            &self.0.backend,
-            Backend::Cluster(_) | Backend::ForeignCluster(_)
-        )
+        self.0.backend.is_cluster()
     }
 
     /// Hands work to the runtime on behalf of something that is being dropped, such as the release of a
@@ -618,7 +457,7 @@ impl Store {
     pub(crate) fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self.runtime() {
             Some(runtime) => drop(self.0.deferred.spawn_on(work, &runtime)),
-            // Leases end by themselves; this only takes longer.
+            // Leases expire; this only takes longer.
             None => tracing::warn!("a guard was dropped outside a runtime and could not clean up"),
         }
     }
@@ -642,80 +481,6 @@ impl Store {
             .ok()
             .or_else(|| self.0.runtime.clone())
     }
-
-    pub(crate) fn backend(&self) -> &Backend {
-        &self.0.backend
-    }
-
-    fn can_subscribe(&self) -> Result<()> {
-        match &self.0.backend {
-            Backend::Manager(_) | Backend::ForeignCluster(_) => Err(no_way_to_dial()),
-            _ => Ok(()),
-        }
-    }
-
-    fn dial_for(&self, slot: u16) -> Result<Arc<Dial>> {
-        match &self.0.backend {
-            Backend::Cluster(cluster) => cluster
-                .owner(slot)
-                .map(|node| node.dial().clone())
-                .ok_or_else(|| Error::unavailable("no node of the cluster owns this slot")),
-            _ => self.dial_any(),
-        }
-    }
-
-    fn dial_any(&self) -> Result<Arc<Dial>> {
-        match &self.0.backend {
-            Backend::Server(server) => Ok(server.links[0].dial().clone()),
-            Backend::Cluster(cluster) => cluster
-                .masters()
-                .into_iter()
-                .next()
-                .map(|node| node.dial().clone())
-                .ok_or_else(|| Error::unavailable("no node of the cluster is known")),
-            _ => Err(no_way_to_dial()),
-        }
-    }
-}
-
-fn no_way_to_dial() -> Error {
-    Error::config(
-        "this store was made from a connection, which cannot make others: make it from a URL or a \
-         redis::Client for blocking commands and subscriptions",
-    )
-}
-
-/// The application's own connection: its retries are its own, the deadline is ours.
-async fn foreign(
-    mut connection: impl ConnectionLike,
-    request: Request<'_>,
-    within: Duration,
-) -> Result<Value> {
-    let reads = request.only_reads();
-    let work = async {
-        match request {
-            Request::One(cmd) => match connection.req_packed_command(cmd).await {
-                Ok(Value::ServerError(error)) => Err(error.into()),
-                result => result,
-            },
-            Request::Many {
-                pipeline,
-                offset,
-                count,
-            } => connection
-                .req_packed_commands(pipeline, offset, count)
-                .await
-                .map(Value::Array),
-        }
-    };
-    match tokio::time::timeout(within, work).await {
-        Ok(Ok(value)) => Ok(value),
-        Ok(Err(error)) => {
-            let lost = error.code().is_none() && error.is_io_error();
-            Err(Error::from(error).doubt(lost && !reads))
-        }
-        Err(_) => Err(Error::timeout("the store did not answer in time").doubt(!reads)),
-    }
 }
 
 /// What [`Store::health`] found.
@@ -734,9 +499,8 @@ pub struct Health {
 impl ConnectionLike for Store {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
-            self.request(Request::One(cmd), false)
-                .await
-                .map_err(Error::into_redis)
+            let request = Request::one(cmd, self.ends());
+            self.request(request).await.map_err(Error::into_redis)
         })
     }
 
@@ -747,40 +511,25 @@ impl ConnectionLike for Store {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         Box::pin(async move {
-            match self
-                .request(
-                    Request::Many {
-                        pipeline,
-                        offset,
-                        count,
-                    },
-                    false,
-                )
-                .await
-            {
-                Ok(Value::Array(values)) => Ok(values),
-                Ok(value) => Ok(vec![value]),
-                Err(error) => Err(error.into_redis()),
-            }
+            let body = Body::Many {
+                pipeline,
+                offset,
+                count,
+            };
+            let reply = self.request(Request::new(body, self.ends())).await;
+            reply.and_then(array).map_err(Error::into_redis)
         })
     }
 
     fn get_db(&self) -> i64 {
-        match &self.0.backend {
-            #[cfg(feature = "engine")]
-            Backend::Embedded(embedded) => embedded.db(),
-            Backend::Server(server) => server.links[0].dial().db(),
-            Backend::Cluster(cluster) => cluster.settings().db,
-            Backend::Manager(manager) => manager.get_db(),
-            Backend::ForeignCluster(cluster) => cluster.get_db(),
-        }
+        self.0.backend.db()
     }
 }
 
 /// A store on a client that the application already has: all of a store's abilities, its own connections.
 impl From<redis::Client> for Store {
     fn from(client: redis::Client) -> Self {
-        let settings = url::Settings::default();
+        let settings = Settings::default();
         let deadline = settings.deadline;
         Self::new(
             Backend::Server(Server::new(Dial::client(client, settings))),
@@ -790,19 +539,24 @@ impl From<redis::Client> for Store {
 }
 
 /// A store that shares the application's connection. It cannot block or subscribe.
-impl From<ConnectionManager> for Store {
-    fn from(manager: ConnectionManager) -> Self {
-        Self::new(Backend::Manager(manager), url::Settings::default().deadline)
+#[cfg(feature = "from-manager")]
+impl From<redis::aio::ConnectionManager> for Store {
+    fn from(manager: redis::aio::ConnectionManager) -> Self {
+        Self::new(
+            Backend::Foreign(backend::Foreign::Manager(manager)),
+            Settings::default().deadline,
+        )
     }
 }
 
 /// A store that shares the application's cluster connection. It cannot block or subscribe, and redis-rs
 /// repeats requests as that connection was configured to, even writes whose reply was lost.
-impl From<ClusterConnection> for Store {
-    fn from(cluster: ClusterConnection) -> Self {
+#[cfg(feature = "from-cluster")]
+impl From<redis::cluster_async::ClusterConnection> for Store {
+    fn from(cluster: redis::cluster_async::ClusterConnection) -> Self {
         Self::new(
-            Backend::ForeignCluster(cluster),
-            url::Settings::default().deadline,
+            Backend::Foreign(backend::Foreign::Cluster(cluster)),
+            Settings::default().deadline,
         )
     }
 }
@@ -813,24 +567,18 @@ impl TryFrom<redstart_engine::Engine> for Store {
     type Error = Error;
 
     fn try_from(engine: redstart_engine::Engine) -> Result<Self> {
-        let embedded = embedded::Embedded::on(engine, 0)?;
+        let embedded = backend::Embedded::on(engine, 0)?;
         Ok(Self::new(
             Backend::Embedded(embedded),
-            url::Settings::default().deadline,
+            Settings::default().deadline,
         ))
     }
 }
 
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let place = match &self.0.backend {
-            #[cfg(feature = "engine")]
-            Backend::Embedded(_) => "embedded".to_owned(),
-            Backend::Server(server) => server.links[0].dial().describe(),
-            Backend::Cluster(_) => "cluster".to_owned(),
-            Backend::Manager(_) => "connection manager".to_owned(),
-            Backend::ForeignCluster(_) => "cluster connection".to_owned(),
-        };
-        f.debug_tuple("Store").field(&place).finish()
+        f.debug_tuple("Store")
+            .field(&self.0.backend.place())
+            .finish()
     }
 }

@@ -28,7 +28,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     key::Keys,
-    store::{Event, Topic},
+    store::{Event, Listen},
 };
 
 /// The first level: how many values a process keeps, and who tells it of changes.
@@ -89,7 +89,7 @@ impl L1 {
 
 /// Where the news come from.
 pub(crate) struct Feed {
-    topics: Vec<Topic>,
+    topics: Vec<Listen>,
 }
 
 /// The classic channel on which scripts say what they invalidated. They do so whatever the first level of
@@ -121,17 +121,17 @@ impl Feed {
                     ));
                 };
                 Self {
-                    topics: vec![Topic::Changes(vec![values, tags])],
+                    topics: vec![Listen::Changes(vec![values, tags])],
                 }
             }
             _ => {
-                let mut topics = vec![Topic::Channel(bus(keys)?)];
+                let mut topics = vec![Listen::Channel(bus(keys)?)];
                 // No key has this prefix: all that is ever heard is that every key is gone, which no script
                 // publishes.
                 topics.extend(
                     bus_keys(keys)?
                         .prefix()
-                        .map(|none| Topic::Changes(vec![none])),
+                        .map(|none| Listen::Changes(vec![none])),
                 );
                 Self { topics }
             }

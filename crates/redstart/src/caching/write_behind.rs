@@ -61,7 +61,7 @@ use crate::{
     key::{Entity, Keys},
     observe,
     script::Script,
-    store::{Store, Topic},
+    store::{Listen, Store},
 };
 
 mod sink;
@@ -564,7 +564,7 @@ where
             }
             let topics = waiting
                 .iter()
-                .map(|(partition, _)| Topic::Sharded(partition.channel("progress")));
+                .map(|(partition, _)| Listen::Sharded(partition.channel("progress")));
             let mut news = inner.store.subscribe(topics).await?;
             loop {
                 // Whatever happened, also to the subscription itself: look again.

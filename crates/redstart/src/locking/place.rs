@@ -245,7 +245,12 @@ impl Ticket {
                 set.arg("SET").arg(self.place.entity.key());
                 set.arg(&self.token).arg("NX");
                 set.arg("PX").arg(millis(self.place.terms.ttl));
-                match self.place.store.request_one(&set, false).await {
+                match self
+                    .place
+                    .store
+                    .request_one(&set, self.place.entity.slot(), false)
+                    .await
+                {
                     Ok(Value::Nil) if how == Ask::Once => Ok(Answer::Busy(None)),
                     Ok(Value::Nil) => self.ask_script(script, how).await,
                     Ok(_) => Ok(Answer::Granted(0)),
@@ -295,11 +300,21 @@ impl Ticket {
                     cmd.arg(condition);
                 }
                 cmd.arg(&self.token);
-                if place.store.request_one(&cmd, false).await? == Value::Int(1) {
-                    *place.crowd.lock() = None;
-                    return Ok(true);
+                match place
+                    .store
+                    .request_one(&cmd, place.entity.slot(), false)
+                    .await
+                {
+                    Ok(Value::Int(1)) => {
+                        *place.crowd.lock() = None;
+                        return Ok(true);
+                    }
+                    // Another process waits for it, or it is not ours any more: the script can tell.
+                    Ok(_) => {}
+                    // A node that was added since is of an older version.
+                    Err(error) if error.is_unknown_command() => {}
+                    Err(error) => return Err(error),
                 }
-                // Somebody waits for it, or it is not ours any more: the script can tell.
             }
         }
         let reply: i64 = self

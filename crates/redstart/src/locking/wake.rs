@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::{
     error::{Error, Result},
     key::Channel,
-    store::{Event, Store, Topic},
+    store::{Event, Listen, Store},
 };
 
 /// The subscription of a handle, which stands while somebody waits.
@@ -51,7 +51,7 @@ impl Wake {
         let runtime = store
             .runtime()
             .ok_or_else(|| Error::config("a lock is waited for within a tokio runtime"))?;
-        let mut subscription = store.subscribe([Topic::Sharded(channel.clone())]).await?;
+        let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
         let (sender, signals) = broadcast::channel(64);
         let hub = Arc::new(Hub {
             signals: sender,

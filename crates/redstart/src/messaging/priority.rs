@@ -38,7 +38,7 @@ use crate::{
     key::{Entity, Keys},
     observe,
     script::Script,
-    store::{Store, Subscription, Topic},
+    store::{Listen, Store, Subscription},
 };
 
 static PUSH: Script = Script::new("priority.push", include_str!("priority/push.lua"));
@@ -155,7 +155,7 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
         if lease < Duration::from_millis(1) {
             return Err(Error::config("a lease is at least 1 ms"));
         }
-        let channel = Topic::Sharded(self.entity.channel("wake"));
+        let channel = Listen::Sharded(self.entity.channel("wake"));
         let mut subscription = self.store.subscribe([channel]).await?;
         // It must stand before the first look, so that nothing is pushed unheard in between.
         if tokio::time::timeout(self.store.deadline() * 5, subscription.next())

@@ -41,7 +41,7 @@ use crate::{
     error::{Error, Result},
     key::{Channel, Keys},
     observe,
-    store::{Event, Store, Subscription, Topic as Place},
+    store::{Event, Listen, Store, Subscription},
 };
 
 /// One topic by name. Cheap to clone. See the [module](self).
@@ -127,7 +127,7 @@ impl<T: Serialize + DeserializeOwned> Topic<T> {
             &self.namespace,
             Listener::open(
                 &self.store,
-                Place::Sharded(self.channel.clone()),
+                Listen::Sharded(self.channel.clone()),
                 Named::One(name),
             ),
         )
@@ -177,7 +177,7 @@ impl<T: Serialize + DeserializeOwned> Topics<T> {
         observe::operation("topic.listen", self.keys.namespace(), async {
             let glob = self.keys.entity(pattern)?.key().as_str().to_owned();
             let prefix = self.keys.prefix().unwrap_or_default() + "{";
-            Listener::open(&self.store, Place::Pattern(glob), Named::After(prefix)).await
+            Listener::open(&self.store, Listen::Pattern(glob), Named::After(prefix)).await
         })
         .await
     }
@@ -210,7 +210,7 @@ pub struct Listener<T> {
 }
 
 impl<T: DeserializeOwned> Listener<T> {
-    async fn open(store: &Store, place: Place, named: Named) -> Result<Self> {
+    async fn open(store: &Store, place: Listen, named: Named) -> Result<Self> {
         let mut subscription = store.subscribe([place]).await?;
         match tokio::time::timeout(store.deadline() * 5, subscription.next()).await {
             Ok(Some(_)) => Ok(Self {

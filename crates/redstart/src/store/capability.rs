@@ -1,9 +1,14 @@
-//! What the server can do, asked once for each connection.
+//! What the servers can do, asked once for each connection.
 
 use redis::Value;
 
-use super::{Store, link::Request};
-use crate::error::Result;
+use tokio::time::Instant;
+
+use super::{
+    backend::{Backend, Cluster},
+    request::{Body, Request},
+};
+use crate::error::{Error, Result};
 
 /// The server's kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,20 +68,37 @@ impl Capabilities {
         self.commands & (1 << command as u32) != 0
     }
 
-    pub(super) async fn read(store: &Store) -> Result<Self> {
-        let mut pipeline = redis::pipe();
-        pipeline.cmd("INFO").arg("server");
-        let mut probe = redis::cmd("COMMAND");
-        probe.arg("INFO");
-        for (_, name) in PROBES {
-            probe.arg(name);
+    /// What a store's server can do; of a Cluster, what all masters can, since they may be of different versions.
+    pub(super) async fn read(backend: &Backend, deadline: Instant) -> Result<Self> {
+        let pipeline = questions();
+        let request = Request::new(Body::all(&pipeline), deadline).idempotent(true);
+        let Backend::Cluster(cluster) = backend else {
+            return Self::parse(backend.request(request).await?, backend.is_embedded());
+        };
+        let masters = cluster.masters();
+        let asked = masters.iter().map(|node| Cluster::ask(node, request));
+        let mut all: Option<Self> = None;
+        for answer in futures_util::future::join_all(asked).await {
+            // A master that is down now is asked again when it is connected.
+            let known = match answer {
+                Ok(answer) => Self::parse(answer, false)?,
+                Err(error) if error.is_store_down() && masters.len() > 1 => continue,
+                Err(error) => return Err(error),
+            };
+            all = Some(match all {
+                None => known,
+                Some(mut all) => {
+                    all.version = all.version.min(known.version);
+                    all.commands &= known.commands;
+                    all
+                }
+            });
         }
-        pipeline.add_command(probe);
-        let mut replies = store
-            .request(Request::all(&pipeline), true)
-            .await?
-            .into_sequence()
-            .unwrap_or_default();
+        all.ok_or_else(|| Error::unavailable("no master of the cluster answered"))
+    }
+
+    fn parse(answer: Value, embedded: bool) -> Result<Self> {
+        let mut replies = answer.into_sequence().unwrap_or_default();
         let probes = replies.pop().unwrap_or(Value::Nil);
         let info: String = match replies.pop() {
             Some(Value::ServerError(error)) => return Err(redis::RedisError::from(error).into()),
@@ -88,7 +110,7 @@ impl Capabilities {
                 .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
                 .map(str::trim)
         };
-        let (server, version) = match (field("valkey_version"), store.is_embedded()) {
+        let (server, version) = match (field("valkey_version"), embedded) {
             (_, true) => (ServerKind::Embedded, field("redis_version")),
             (Some(version), _) => (ServerKind::Valkey, Some(version)),
             _ => (ServerKind::Redis, field("redis_version")),
@@ -114,4 +136,16 @@ impl Capabilities {
             commands,
         })
     }
+}
+
+fn questions() -> redis::Pipeline {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("INFO").arg("server");
+    let mut probe = redis::cmd("COMMAND");
+    probe.arg("INFO");
+    for (_, name) in PROBES {
+        probe.arg(name);
+    }
+    pipeline.add_command(probe);
+    pipeline
 }

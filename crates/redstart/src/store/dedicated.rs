@@ -1,22 +1,27 @@
-//! A connection of one's own, for commands that block.
+//! A connection for one caller, for commands that block and for transactions that watch keys.
 
 use std::{sync::Arc, time::Duration};
 
-use redis::{
-    Cmd, FromRedisValue, Pipeline, ProtocolVersion, RedisFuture, Value,
-    aio::{ConnectionLike, MultiplexedConnection},
-};
+use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value, aio::ConnectionLike};
 use tokio::time::{Instant, timeout_at};
 
-use super::{Backend, Store, dial::Dial, retry};
+#[cfg(feature = "engine")]
+use super::backend;
+use super::{
+    backend::Backend,
+    command::{self, Connection},
+    request::{Body, Failure, Request, array, compose, refused_whole},
+    retry::{Destination, persist},
+    transport::{Dial, Line},
+};
 use crate::{
     error::{Error, Result},
     key::Key,
 };
 
-/// A connection that nobody shares, so that a command may wait on it.
+/// A connection that is not shared, so that a command may wait on it and keys may be watched.
 ///
-/// It is made when it is first used and made anew after a failure; on a Cluster it leads to the owner of the
+/// It is made when it is first used and re-established after a failure; on a Cluster it leads to the owner of the
 /// key it was asked for, wherever that slot goes.
 ///
 /// ```
@@ -34,30 +39,100 @@ use crate::{
 /// assert_eq!(job.as_deref(), Some("hello"));
 /// # Ok(()) }
 /// ```
+///
+/// # Transactions
+///
+/// `WATCH`, `MULTI`, `EXEC` and atomic pipelines run on this connection, so that what is watched protects what is
+/// executed. If the connection is lost in between, the next call is an error and runs nothing.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use std::time::Duration;
+/// # let store = redstart::Store::connect("memory://").await?;
+/// let account = redstart::key::Keys::new("bank", "account")?.entity("ann")?;
+/// let mut own = store.dedicated(account.key());
+///
+/// own.query::<()>(redis::cmd("WATCH").arg(account.key()), Duration::ZERO).await?;
+/// let balance: Option<i64> = own.query(redis::cmd("GET").arg(account.key()), Duration::ZERO).await?;
+/// let mut pipeline = redis::pipe();
+/// pipeline.atomic().cmd("SET").arg(account.key()).arg(balance.unwrap_or(0) + 10).ignore();
+/// // `None` if the key was changed meanwhile: read it again and repeat.
+/// let done: Option<()> = own.pipeline(&pipeline).await?;
+/// assert!(done.is_some());
+/// # Ok(()) }
+/// ```
 pub struct Dedicated {
-    store: Store,
+    backend: Arc<Backend>,
+    deadline: Duration,
     slot: u16,
-    line: Line,
+    connection: State,
+    /// Where a redirection leads.
+    next: Option<Arc<Dial>>,
+    transaction: Transaction,
 }
 
-enum Line {
+enum State {
     Closed,
-    Server {
-        connection: MultiplexedConnection,
-        dial: Arc<Dial>,
-        /// The dial's count when the connection was made.
-        switches: u64,
-    },
+    Open(Open),
     #[cfg(feature = "engine")]
     Embedded(Box<redstart_engine::Session>),
 }
 
+struct Open {
+    line: Line,
+    dial: Arc<Dial>,
+    /// The dial's count when the connection was made.
+    switches: u64,
+}
+
+/// What the server keeps for the connection and would forget with it.
+#[derive(Default)]
+struct Transaction {
+    watching: bool,
+    multi: bool,
+}
+
+impl Transaction {
+    fn is_open(&self) -> bool {
+        self.watching || self.multi
+    }
+
+    /// The server carried this out.
+    fn note(&mut self, body: &Body<'_>) {
+        match body {
+            Body::One(cmd) => match command::name(cmd) {
+                Some(name) if name.eq_ignore_ascii_case(b"WATCH") => self.watching = true,
+                Some(name) if name.eq_ignore_ascii_case(b"MULTI") => self.multi = true,
+                Some(name)
+                    if name.eq_ignore_ascii_case(b"EXEC")
+                        || name.eq_ignore_ascii_case(b"DISCARD") =>
+                {
+                    *self = Self::default();
+                }
+                Some(name) if name.eq_ignore_ascii_case(b"UNWATCH") && !self.multi => {
+                    self.watching = false;
+                }
+                _ => {}
+            },
+            Body::Many { pipeline, .. } if pipeline.is_transaction() => *self = Self::default(),
+            Body::Many { pipeline, .. } => {
+                for cmd in pipeline.cmd_iter() {
+                    self.note(&Body::One(cmd));
+                }
+            }
+        }
+    }
+}
+
 impl Dedicated {
-    pub(super) fn new(store: Store, key: &Key) -> Self {
+    pub(super) fn new(backend: Arc<Backend>, deadline: Duration, key: &Key) -> Self {
         Self {
-            store,
+            backend,
+            deadline,
             slot: key.slot(),
-            line: Line::Closed,
+            connection: State::Closed,
+            next: None,
+            transaction: Transaction::default(),
         }
     }
 
@@ -68,7 +143,8 @@ impl Dedicated {
     ///
     /// # Errors
     ///
-    /// Those of [`Store::query`].
+    /// Those of [`Store::query`](crate::Store::query). After the connection was lost while keys were watched or a
+    /// transaction was open, [`is_unavailable`](Error::is_unavailable), once; nothing was sent.
     ///
     /// # Cancel safety
     ///
@@ -76,131 +152,156 @@ impl Dedicated {
     /// server handed out at that very moment is lost with commands that remove (`BLPOP`) and safe with those
     /// that move or lend (`BLMOVE`, `XREADGROUP`). On the embedded engine nothing is lost with either.
     pub async fn query<T: FromRedisValue>(&mut self, cmd: &Cmd, wait: Duration) -> Result<T> {
-        Ok(redis::from_redis_value(self.request(cmd, wait).await?)?)
+        let value = self.request(Body::One(cmd), wait).await?;
+        Ok(redis::from_redis_value(value)?)
     }
 
-    async fn request(&mut self, cmd: &Cmd, wait: Duration) -> Result<Value> {
-        let deadline = Instant::now() + wait + self.store.deadline();
-        let mut backoff = retry::Backoff::new();
-        loop {
-            let (error, again) = match self.attempt(cmd, deadline).await {
-                Ok(value) => return Ok(value),
-                Err(refusal) => refusal,
-            };
-            let pause = backoff.next();
-            if !again || Instant::now() + pause >= deadline {
-                return Err(error);
-            }
-            tokio::time::sleep(pause).await;
+    /// Sends a pipeline on this connection and reads its replies. All its keys belong to the slot of the key that
+    /// the connection was made for.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query); also if any command of the pipeline failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the connection is closed, and any of the commands may have been carried out.
+    pub async fn pipeline<T: FromRedisValue>(&mut self, pipeline: &Pipeline) -> Result<T> {
+        let reply = self.request(Body::all(pipeline), Duration::ZERO).await?;
+        compose(pipeline, reply).await
+    }
+
+    async fn request(&mut self, body: Body<'_>, wait: Duration) -> Result<Value> {
+        body.check(Connection::Own)?;
+        if body.replies() == 0 {
+            return Ok(Value::Array(Vec::new()));
         }
+        let within = wait.saturating_add(self.deadline);
+        let now = Instant::now();
+        // A century is as good as for ever, and an instant has an end.
+        let deadline = now.checked_add(within.min(crate::duration::LONGEST));
+        let request = Request::new(body, deadline.unwrap_or(now));
+        persist(self, request, None).await
     }
 
-    /// One attempt; the flag says whether another is safe.
-    async fn attempt(&mut self, cmd: &Cmd, deadline: Instant) -> Result<Value, (Error, bool)> {
-        let reads = retry::only_reads(cmd);
-        let late = || Error::timeout("the store did not answer in time");
-        // Taken out while it is in use: a dropped future takes the connection with it.
-        match std::mem::replace(&mut self.line, Line::Closed) {
-            #[cfg(feature = "engine")]
-            Line::Embedded(mut session) => {
-                let reply = timeout_at(deadline, session.call(super::embedded::args(cmd))).await;
-                let reply = reply.map_err(|_| (late(), false))?;
-                self.line = Line::Embedded(session);
-                super::embedded::top(reply).map_err(|error| (error, false))
-            }
-            // It leads to a server that is master no more.
-            Line::Server { dial, switches, .. } if dial.switches() != switches => {
-                Box::pin(self.attempt(cmd, deadline)).await
-            }
-            Line::Server {
-                mut connection,
-                dial,
-                switches,
-            } => {
-                let sent = timeout_at(deadline, connection.send_packed_command(cmd)).await;
-                let error = match sent {
-                    Err(_) => return Err((late().doubt(!reads), false)),
-                    Ok(Ok(Value::ServerError(error))) => redis::RedisError::from(error),
-                    Ok(Ok(value)) => {
-                        self.line = Line::Server {
-                            connection,
-                            dial,
-                            switches,
-                        };
-                        return Ok(value);
-                    }
-                    Ok(Err(error)) => error,
-                };
-                let answered = error.code().is_some();
-                if answered && matches!(error.code(), Some("MOVED" | "ASK" | "UNBLOCKED")) {
-                    self.refresh().await;
-                    return Err((error.into(), true));
-                }
-                if retry::refused_for_now(&error) {
-                    return Err((error.into(), true));
-                }
-                if answered {
-                    self.line = Line::Server {
-                        connection,
-                        dial,
-                        switches,
-                    };
-                    return Err((error.into(), false));
-                }
-                Err((
-                    Error::unavailable("the connection was lost before the reply")
-                        .with_source(error)
-                        .doubt(!reads),
-                    reads,
-                ))
-            }
-            Line::Closed => {
-                let opened = timeout_at(deadline, self.open())
-                    .await
-                    .map_err(|_| (late(), false))?;
-                match opened {
-                    Ok(line) => {
-                        self.line = line;
-                        Box::pin(self.attempt(cmd, deadline)).await
-                    }
-                    Err(error) => {
-                        let again = !error.is_config();
-                        self.refresh().await;
-                        Err((error, again))
-                    }
-                }
-            }
-        }
-    }
-
-    async fn open(&self) -> Result<Line> {
+    async fn open(&mut self, deadline: Instant) -> Result<State, Failure> {
         #[cfg(feature = "engine")]
-        if let Backend::Embedded(embedded) = self.store.backend() {
-            return Ok(Line::Embedded(Box::new(embedded.session()?)));
+        if let Backend::Embedded(embedded) = &*self.backend {
+            let session = embedded.session().map_err(Failure::NotSent)?;
+            return Ok(State::Embedded(Box::new(session)));
         }
-        let dial = self.store.dial_for(self.slot)?;
+        let dial = match self.next.take() {
+            Some(dial) => dial,
+            None => self.backend.dial_for(self.slot).map_err(Failure::NotSent)?,
+        };
         let switches = dial.switches();
-        let connection = dial.connect(ProtocolVersion::RESP2, None).await?;
-        Ok(Line::Server {
-            connection,
+        let line = match timeout_at(deadline, dial.line()).await {
+            Ok(line) => line.map_err(Failure::NotSent)?,
+            Err(_) => {
+                return Err(Failure::NotSent(Error::timeout(format!(
+                    "{} did not answer while connecting",
+                    dial.place()
+                ))));
+            }
+        };
+        Ok(State::Open(Open {
+            line,
             dial,
             switches,
-        })
+        }))
+    }
+}
+
+impl Destination for Dedicated {
+    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
+        // Taken out while it is in use: a dropped future takes the connection with it.
+        let state = match std::mem::replace(&mut self.connection, State::Closed) {
+            // It leads to a server that is no longer the master.
+            State::Open(open) if open.dial.switches() != open.switches => State::Closed,
+            state => state,
+        };
+        let state = match state {
+            State::Closed if self.transaction.is_open() => {
+                self.transaction = Transaction::default();
+                return Err(Failure::Down(Error::unavailable(
+                    "the connection was lost while keys were watched or a transaction was open: begin again",
+                )));
+            }
+            State::Closed => self.open(request.deadline).await?,
+            state => state,
+        };
+        match state {
+            State::Closed => Err(Failure::NotSent(Error::unavailable("not connected"))),
+            State::Open(open) => {
+                let outcome = match open.line.send(request).await {
+                    Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
+                    outcome => outcome,
+                };
+                match &outcome {
+                    Ok(_) => self.transaction.note(&request.body),
+                    // The server is the right one and goes on serving.
+                    Err(Failure::Answer(error))
+                        if !refused_whole(error) && !is_elsewhere(error) => {}
+                    Err(_) => return outcome,
+                }
+                self.connection = State::Open(open);
+                outcome
+            }
+            #[cfg(feature = "engine")]
+            State::Embedded(mut session) => {
+                let outcome = match request.body {
+                    Body::One(cmd) => {
+                        let call = session.call(backend::embedded::args(cmd));
+                        match timeout_at(request.deadline, call).await {
+                            Ok(reply) => backend::embedded::top(reply),
+                            Err(_) => {
+                                return Err(Failure::Down(Error::timeout(
+                                    "the store did not answer in time",
+                                )));
+                            }
+                        }
+                    }
+                    Body::Many { .. } => backend::embedded::pipeline(&mut session, request.body),
+                };
+                if outcome.is_ok() {
+                    self.transaction.note(&request.body);
+                }
+                self.connection = State::Embedded(session);
+                outcome.map_err(Failure::Down)
+            }
+        }
     }
 
-    async fn refresh(&self) {
-        if let Backend::Cluster(cluster) = self.store.backend() {
-            let _ = cluster.refresh().await;
+    fn redirected(&mut self, _: &Request<'_>, error: &RedisError) -> bool {
+        if !is_elsewhere(error) {
+            return false;
+        }
+        self.next = self.backend.redirected(error);
+        true
+    }
+
+    fn troubled(&mut self) {
+        self.backend.troubled();
+    }
+
+    fn place(&self) -> String {
+        match self.backend.dial_for(self.slot) {
+            Ok(dial) => dial.place(),
+            Err(_) => self.backend.place(),
         }
     }
 }
 
-/// Commands run one at a time with the store's deadline and no time to block. Pipelines are for the
-/// [`Store`]; here they are sent command by command.
+/// The slot moved away, or a blocked command was ended because it did.
+fn is_elsewhere(error: &RedisError) -> bool {
+    matches!(error.code(), Some("MOVED" | "ASK" | "UNBLOCKED"))
+}
+
+/// Commands and pipelines run one at a time with the store's deadline and no time to block.
 impl ConnectionLike for Dedicated {
     fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
         Box::pin(async move {
-            self.request(cmd, Duration::ZERO)
+            self.request(Body::One(cmd), Duration::ZERO)
                 .await
                 .map_err(Error::into_redis)
         })
@@ -213,13 +314,18 @@ impl ConnectionLike for Dedicated {
         count: usize,
     ) -> RedisFuture<'a, Vec<Value>> {
         Box::pin(async move {
-            let mut store = self.store.clone();
-            store.req_packed_commands(pipeline, offset, count).await
+            let body = Body::Many {
+                pipeline,
+                offset,
+                count,
+            };
+            let reply = self.request(body, Duration::ZERO).await;
+            reply.and_then(array).map_err(Error::into_redis)
         })
     }
 
     fn get_db(&self) -> i64 {
-        self.store.get_db()
+        self.backend.db()
     }
 }
 

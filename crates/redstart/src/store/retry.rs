@@ -1,20 +1,25 @@
-//! What may be sent again.
+//! The one loop that sends a request again where that is safe.
 //!
-//! Three cases are safe: nothing was sent; the server said that it did nothing (LOADING, READONLY, MOVED …);
-//! or the command only reads. Everything else, once its reply is lost, is in doubt and is reported so.
+//! Three cases are safe: nothing was sent; the server said that it did nothing (LOADING, READONLY, MOVED …); or the
+//! request is harmless, because it only reads or is idempotent. Any other request whose reply is lost is in doubt and
+//! is reported so.
 
-use std::time::Duration;
+use std::{future::Future, time::Duration};
 
-use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use redis::{RedisError, Value};
+use tokio::time::Instant;
 
-/// Backoff between attempts, full jitter, so that a fleet that lost its server does not come back in step.
+use super::request::{Body, BoxFuture, Failure, Request, is_refusal, refused_whole};
+use crate::error::Result;
+
+/// Pauses between attempts, with jitter, so that a fleet that lost its server does not return in step.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
 }
 
 impl Backoff {
-    const FIRST: Duration = Duration::from_millis(5);
+    pub(crate) const FIRST: Duration = Duration::from_millis(5);
     const MAX: Duration = Duration::from_millis(400);
 
     pub(crate) fn new() -> Self {
@@ -28,193 +33,135 @@ impl Backoff {
     }
 }
 
-/// The server's own word that it did nothing, and that asking again later may help.
-pub(crate) fn refused_for_now(error: &RedisError) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Server(
-            ServerErrorKind::BusyLoading
-                | ServerErrorKind::TryAgain
-                | ServerErrorKind::ClusterDown
-                | ServerErrorKind::MasterDown
-                | ServerErrorKind::ReadOnly
-        )
-    )
+/// Where a request is sent, and what is learned from a failure.
+pub(crate) trait Destination: Send {
+    /// Sends once and ends by the request's deadline.
+    fn attempt<'a>(
+        &'a mut self,
+        request: Request<'a>,
+    ) -> impl Future<Output = Result<Value, Failure>> + Send + 'a;
+
+    /// The server names another place to ask. `true` if the next attempt goes there, at once.
+    fn redirected(&mut self, request: &Request<'_>, error: &RedisError) -> bool {
+        let _ = (request, error);
+        false
+    }
+
+    /// The attempt failed in a way that a change of the topology would explain.
+    fn troubled(&mut self) {}
+
+    /// Waits before the next attempt; may end early if the topology changed meanwhile.
+    fn pause(&mut self, pause: Duration) -> impl Future<Output = ()> + Send {
+        tokio::time::sleep(pause)
+    }
+
+    /// For messages.
+    fn place(&self) -> String;
 }
 
-/// The server did nothing and says where, or that later, it would be done.
-pub(crate) fn elsewhere_or_later(error: &RedisError) -> bool {
-    refused_for_now(error)
-        || matches!(
-            error.kind(),
-            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
-        )
-}
-
-/// READONLY means that this connection leads to a replica: it must be made anew.
-pub(crate) fn wrong_server(error: &RedisError) -> bool {
-    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-}
-
-/// The error is the server's word, and the connection stands.
-pub(crate) fn answered(error: &RedisError) -> bool {
-    error.code().is_some()
-        || matches!(error.kind(), ErrorKind::Server(_))
-        || !(error.is_unrecoverable_error() || error.is_io_error())
-}
-
-/// The first reply of a pipeline that says the pipeline has to be sent elsewhere or later.
-pub(crate) fn first_refusal(replies: &[Value]) -> Option<RedisError> {
-    replies.iter().find_map(|reply| match reply {
-        Value::ServerError(error) => {
-            let error = RedisError::from(error.clone());
-            elsewhere_or_later(&error).then_some(error)
-        }
-        _ => None,
-    })
-}
-
-pub(crate) fn only_reads(cmd: &Cmd) -> bool {
-    name(cmd).is_some_and(|name| {
-        let mut upper = [0u8; 24];
-        let Some(upper) = upper.get_mut(..name.len()) else {
-            return false;
+/// Sends until there is a reply, an error that stays, or the deadline. `first` is the outcome of an attempt that was
+/// made already.
+///
+/// It is boxed where it is called: it is rare, and the futures of all patterns need no room for it then.
+pub(crate) async fn persist<D: Destination>(
+    to: &mut D,
+    request: Request<'_>,
+    mut first: Option<Failure>,
+) -> Result<Value> {
+    let harmless = request.is_harmless();
+    let mut backoff = Backoff::new();
+    let mut redirects = 0;
+    loop {
+        let failure = match first.take() {
+            Some(failure) => failure,
+            None => match to.attempt(request).await {
+                Ok(value) => return Ok(value),
+                Err(failure) => failure,
+            },
         };
-        upper.copy_from_slice(name);
-        upper.make_ascii_uppercase();
-        READS.binary_search(&&*upper).is_ok()
-    })
-}
-
-pub(crate) fn pipeline_only_reads(pipeline: &Pipeline) -> bool {
-    pipeline.cmd_iter().all(only_reads)
-}
-
-pub(crate) fn name(cmd: &Cmd) -> Option<&[u8]> {
-    match cmd.args_iter().next()? {
-        redis::Arg::Simple(name) => Some(name),
-        _ => None,
+        let (again, pause) = match &failure {
+            Failure::Answer(error) if to.redirected(&request, error) => {
+                redirects += 1;
+                // Nodes that name each other do not agree yet.
+                let pause = match redirects {
+                    1..=3 => Duration::ZERO,
+                    _ => backoff.next(),
+                };
+                (true, pause)
+            }
+            Failure::Answer(error) => {
+                let again = refused_whole(error);
+                if again {
+                    to.troubled();
+                }
+                (again, backoff.next())
+            }
+            Failure::NotSent(error) => {
+                to.troubled();
+                // The attempt itself waits for the connection.
+                (!error.is_config(), Backoff::FIRST)
+            }
+            Failure::Lost(_) => {
+                to.troubled();
+                (harmless, backoff.next())
+            }
+            Failure::TimedOut | Failure::Down(_) => {
+                to.troubled();
+                (false, Duration::ZERO)
+            }
+        };
+        if !again || Instant::now() + pause >= request.deadline {
+            return Err(failure.into_error(|| to.place(), harmless));
+        }
+        if !pause.is_zero() {
+            to.pause(pause).await;
+        }
     }
 }
 
-/// Commands that change nothing, sorted for the binary search.
-const READS: &[&[u8]] = &[
-    b"BF.CARD",
-    b"BF.EXISTS",
-    b"BF.INFO",
-    b"BF.MEXISTS",
-    b"BITCOUNT",
-    b"BITFIELD_RO",
-    b"BITPOS",
-    b"COMMAND",
-    b"DBSIZE",
-    b"DUMP",
-    b"ECHO",
-    b"EVALSHA_RO",
-    b"EVAL_RO",
-    b"EXISTS",
-    b"EXPIRETIME",
-    b"GEODIST",
-    b"GEOHASH",
-    b"GEOPOS",
-    b"GEORADIUSBYMEMBER_RO",
-    b"GEORADIUS_RO",
-    b"GEOSEARCH",
-    b"GET",
-    b"GETBIT",
-    b"GETRANGE",
-    b"HEXISTS",
-    b"HGET",
-    b"HGETALL",
-    b"HKEYS",
-    b"HLEN",
-    b"HMGET",
-    b"HRANDFIELD",
-    b"HSCAN",
-    b"HSTRLEN",
-    b"HVALS",
-    b"INFO",
-    b"KEYS",
-    b"LCS",
-    b"LINDEX",
-    b"LLEN",
-    b"LPOS",
-    b"LRANGE",
-    b"MGET",
-    b"OBJECT",
-    b"PEXPIRETIME",
-    b"PFCOUNT",
-    b"PING",
-    b"PTTL",
-    b"RANDOMKEY",
-    b"ROLE",
-    b"SCAN",
-    b"SCARD",
-    b"SDIFF",
-    b"SINTER",
-    b"SINTERCARD",
-    b"SISMEMBER",
-    b"SMEMBERS",
-    b"SMISMEMBER",
-    b"SORT_RO",
-    b"SRANDMEMBER",
-    b"SSCAN",
-    b"STRLEN",
-    b"SUBSTR",
-    b"SUNION",
-    b"TIME",
-    b"TTL",
-    b"TYPE",
-    b"XINFO",
-    b"XLEN",
-    b"XPENDING",
-    b"XRANGE",
-    b"XREAD",
-    b"XREVRANGE",
-    b"ZCARD",
-    b"ZCOUNT",
-    b"ZDIFF",
-    b"ZINTER",
-    b"ZINTERCARD",
-    b"ZLEXCOUNT",
-    b"ZMSCORE",
-    b"ZRANDMEMBER",
-    b"ZRANGE",
-    b"ZRANGEBYLEX",
-    b"ZRANGEBYSCORE",
-    b"ZRANK",
-    b"ZREVRANGE",
-    b"ZREVRANGEBYLEX",
-    b"ZREVRANGEBYSCORE",
-    b"ZREVRANK",
-    b"ZSCAN",
-    b"ZSCORE",
-    b"ZUNION",
-];
+/// Sends a command of a pipeline alone, by all the rules.
+pub(crate) trait Alone {
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Value>>;
+}
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_table_of_reads_is_sorted() {
-        assert!(READS.is_sorted());
+/// A pipeline that is no transaction may be refused in part: the server began to load, was demoted or gave a slot
+/// away half-way. What was refused did not happen; it is sent again, alone and in order.
+///
+/// # Errors
+///
+/// If it is in doubt whether one of them was carried out.
+pub(crate) async fn mend(
+    request: Request<'_>,
+    mut replies: Vec<Value>,
+    alone: &(impl Alone + Sync),
+) -> Result<Vec<Value>> {
+    let Body::Many { pipeline, .. } = request.body else {
+        return Ok(replies);
+    };
+    for (cmd, reply) in pipeline.cmd_iter().zip(&mut replies) {
+        if !is_refusal(reply) {
+            continue;
+        }
+        match alone.send(request.with(Body::One(cmd), None)).await {
+            Ok(value) => *reply = value,
+            Err(error) if error.is_in_doubt() => return Err(error),
+            // Nothing happened, and the last answer says why.
+            Err(error) => {
+                if let Some(answer) = error.answer() {
+                    *reply = answer;
+                }
+            }
+        }
     }
+    Ok(replies)
+}
 
-    #[test]
-    fn writes_and_scripts_are_not_reads() {
-        for read in ["get", "ZSCORE", "xRange"] {
-            assert!(only_reads(&redis::cmd(read)));
+/// Whether a part of the pipeline was refused and has to be sent again.
+pub(crate) fn needs_mending(request: &Request<'_>, value: &Value) -> bool {
+    match (request.body, value) {
+        (Body::Many { pipeline, .. }, Value::Array(replies)) => {
+            !pipeline.is_transaction() && replies.iter().any(is_refusal)
         }
-        for write in [
-            "SET",
-            "EVALSHA",
-            "INCR",
-            "GETDEL",
-            "XREADGROUP",
-            "nosuchcommandofthisverylongname",
-        ] {
-            assert!(!only_reads(&redis::cmd(write)));
-        }
+        _ => false,
     }
 }

@@ -1,6 +1,6 @@
 //! Subscriptions that say what they missed.
 //!
-//! Pub/sub delivers at most once: what is published while the line is down is gone. Whoever keeps state that
+//! Pub/sub delivers at most once: what is published while the line is down is gone. A program that keeps state that
 //! messages feed must hear of the gap, so a [`Subscription`] yields not only messages but also what happened
 //! to itself: [`Event::Lost`] as soon as the loss is noticed, [`Event::Resubscribed`] when it listens again.
 
@@ -14,12 +14,13 @@ use std::{
 use futures_util::Stream;
 use redis::{ProtocolVersion, PushInfo, PushKind, Value, aio::MultiplexedConnection};
 use tokio::{
+    runtime::Handle,
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinSet,
     time::timeout,
 };
 
-use super::{Backend, Store, dial::Dial, retry};
+use super::{backend::Backend, retry::Backoff, transport::Dial};
 use crate::{
     error::{Error, Result},
     key::Channel,
@@ -28,7 +29,7 @@ use crate::{
 /// What to listen to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Topic {
+pub enum Listen {
     /// A sharded channel (`SSUBSCRIBE`): on a Cluster its messages stay on the node that owns the slot.
     Sharded(Channel),
     /// A channel of the classic kind (`SUBSCRIBE`), which a Cluster floods to all its nodes.
@@ -47,7 +48,7 @@ pub enum Event {
     Subscribed,
     /// A message.
     Message(Message),
-    /// These keys changed (for [`Topic::Changes`]).
+    /// These keys changed (for [`Listen::Changes`]).
     Changed(Vec<Vec<u8>>),
     /// All keys may have changed: the database was flushed.
     Flushed,
@@ -63,7 +64,7 @@ pub enum Event {
 pub struct Message {
     /// The channel it was published to.
     pub channel: String,
-    /// The pattern it matched, for [`Topic::Pattern`].
+    /// The pattern it matched, for [`Listen::Pattern`].
     pub pattern: Option<String>,
     /// What was published.
     pub payload: Vec<u8>,
@@ -71,15 +72,15 @@ pub struct Message {
 
 /// A stream of [`Event`]s. Dropping it ends the subscription.
 ///
-/// It ends by itself only when the store cannot subscribe at all; then [`Subscription::next`] gives `None`.
+/// It ends only when the store cannot subscribe at all; then [`Subscription::next`] gives `None`.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use redstart::{Store, key::Keys, store::{Event, Topic}};
+/// use redstart::{Store, key::Keys, store::{Event, Listen}};
 /// let store = Store::connect("memory://").await?;
 /// let news = Keys::new("app", "news")?.entity("sport")?.channel("live");
 ///
-/// let mut listener = store.subscribe([Topic::Sharded(news.clone())]).await?;
+/// let mut listener = store.subscribe([Listen::Sharded(news.clone())]).await?;
 /// assert_eq!(listener.next().await, Some(Event::Subscribed));
 ///
 /// store.query::<()>(redis::cmd("SPUBLISH").arg(&news).arg("goal")).await?;
@@ -104,22 +105,32 @@ impl Subscription {
         self.events.recv().await
     }
 
-    pub(super) async fn open(store: &Store, topics: Vec<Topic>) -> Result<Self> {
+    pub(super) fn open(
+        backend: Arc<Backend>,
+        deadline: Duration,
+        runtime: &Handle,
+        topics: Vec<Listen>,
+    ) -> Result<Self> {
         if topics.is_empty() {
-            return Err(Error::config("a subscription needs a topic"));
+            return Err(Error::config("a subscription needs something to listen to"));
         }
-        store.can_subscribe()?;
-        let runtime = store
-            .runtime()
-            .ok_or_else(|| Error::config("a subscription is made within a tokio runtime"))?;
+        backend.can_dial()?;
         let (to_reader, events) = unbounded_channel();
         let mut workers = JoinSet::new();
-        workers.spawn_on(supervise(store.clone(), topics, to_reader), &runtime);
+        let source = Source { backend, deadline };
+        workers.spawn_on(supervise(source, topics, to_reader), runtime);
         Ok(Self {
             events,
             _workers: workers,
         })
     }
+}
+
+/// Where subscriptions come from.
+#[derive(Clone)]
+struct Source {
+    backend: Arc<Backend>,
+    deadline: Duration,
 }
 
 impl Stream for Subscription {
@@ -148,27 +159,32 @@ enum Report {
 }
 
 /// Keeps one line for each place and merges what they report: it stands when all stand.
-async fn supervise(store: Store, topics: Vec<Topic>, events: UnboundedSender<Event>) {
-    let mut changes = match store.backend() {
+async fn supervise(source: Source, topics: Vec<Listen>, events: UnboundedSender<Event>) {
+    let mut changes = match &*source.backend {
         Backend::Cluster(cluster) => Some(cluster.watch()),
         _ => None,
     };
     let everywhere = topics
         .iter()
-        .any(|topic| matches!(topic, Topic::Changes(_)));
+        .any(|topic| matches!(topic, Listen::Changes(_)));
     let mut stood_before = false;
+    let masters = || match &*source.backend {
+        Backend::Cluster(cluster) => cluster.masters(),
+        _ => Vec::new(),
+    };
     // Each turn is one set of lines; a Cluster whose nodes changed gets a new set.
     loop {
         if let Some(changes) = &mut changes {
             changes.borrow_and_update();
         }
-        let plan = plan(&store, &topics);
+        let listened = masters();
+        let plan = plan(&source, &topics);
         let (report, mut reports) = unbounded_channel();
         let mut lines = JoinSet::new();
         let count = plan.len();
         for (at, (place, topics)) in plan.into_iter().enumerate() {
-            let (store, report) = (store.clone(), report.clone());
-            lines.spawn(async move { keep_line(store, place, topics, at, report).await });
+            let (source, report) = (source.clone(), report.clone());
+            lines.spawn(async move { keep_line(source, place, topics, at, report).await });
         }
         let mut up = vec![false; count];
         let mut stands = false;
@@ -176,7 +192,16 @@ async fn supervise(store: Store, topics: Vec<Topic>, events: UnboundedSender<Eve
             let report = match &mut changes {
                 Some(changes) if everywhere => tokio::select! {
                     report = reports.recv() => report,
-                    _ = changes.changed() => break,
+                    _ = changes.changed() => {
+                        // A slot that moves between masters that are all listened to makes no gap.
+                        let now = masters();
+                        let same = now.len() == listened.len()
+                            && now.iter().all(|node| listened.iter().any(|old| Arc::ptr_eq(old, node)));
+                        if same {
+                            continue;
+                        }
+                        break;
+                    }
                 },
                 _ => reports.recv().await,
             };
@@ -215,14 +240,14 @@ async fn supervise(store: Store, topics: Vec<Topic>, events: UnboundedSender<Eve
     }
 }
 
-fn plan(store: &Store, topics: &[Topic]) -> Vec<(Place, Vec<Topic>)> {
-    let Backend::Cluster(cluster) = store.backend() else {
+fn plan(source: &Source, topics: &[Listen]) -> Vec<(Place, Vec<Listen>)> {
+    let Backend::Cluster(cluster) = &*source.backend else {
         return vec![(Place::Any, topics.to_vec())];
     };
-    let mut plan: Vec<(Place, Vec<Topic>)> = Vec::new();
+    let mut plan: Vec<(Place, Vec<Listen>)> = Vec::new();
     for topic in topics {
         match topic {
-            Topic::Sharded(channel) => {
+            Listen::Sharded(channel) => {
                 let slot = channel.slot();
                 let line = plan
                     .iter_mut()
@@ -232,7 +257,7 @@ fn plan(store: &Store, topics: &[Topic]) -> Vec<(Place, Vec<Topic>)> {
                     None => plan.push((Place::Slot(slot), vec![topic.clone()])),
                 }
             }
-            Topic::Channel(_) | Topic::Pattern(_) => {
+            Listen::Channel(_) | Listen::Pattern(_) => {
                 match plan
                     .iter_mut()
                     .find(|(place, _)| matches!(place, Place::Any))
@@ -241,7 +266,7 @@ fn plan(store: &Store, topics: &[Topic]) -> Vec<(Place, Vec<Topic>)> {
                     None => plan.push((Place::Any, vec![topic.clone()])),
                 }
             }
-            Topic::Changes(_) => {
+            Listen::Changes(_) => {
                 for node in cluster.masters() {
                     plan.push((Place::Node(node.dial().clone()), vec![topic.clone()]));
                 }
@@ -253,47 +278,45 @@ fn plan(store: &Store, topics: &[Topic]) -> Vec<(Place, Vec<Topic>)> {
 
 /// Holds one line up: subscribes, forwards, notices the end, and begins again.
 async fn keep_line(
-    store: Store,
+    source: Source,
     place: Place,
-    topics: Vec<Topic>,
+    topics: Vec<Listen>,
     at: usize,
     reports: UnboundedSender<(usize, Report)>,
 ) {
     let report = |report| reports.send((at, report)).is_ok();
-    let mut backoff = retry::Backoff::new();
+    let mut backoff = Backoff::new();
     loop {
-        let ended = match store.backend() {
+        let ended = match &*source.backend {
             #[cfg(feature = "engine")]
             Backend::Embedded(embedded) => listen_embedded(embedded, &topics, &report).await,
-            _ => listen(&store, &place, &topics, &report).await,
+            _ => listen(&source, &place, &topics, &report).await,
         };
         match ended {
             // It stood for a while, so the next try may come at once.
-            Ok(()) => backoff = retry::Backoff::new(),
+            Ok(()) => backoff = Backoff::new(),
             Err(error) => tracing::debug!(%error, "a subscription waits for its server"),
         }
         if !report(Report::Down) {
             return;
         }
-        if let Backend::Cluster(cluster) = store.backend() {
-            let _ = cluster.refresh().await;
-        }
+        source.backend.troubled();
         tokio::time::sleep(backoff.next()).await;
     }
 }
 
 async fn listen(
-    store: &Store,
+    source: &Source,
     place: &Place,
-    topics: &[Topic],
+    topics: &[Listen],
     report: &impl Fn(Report) -> bool,
 ) -> Result<()> {
     let dial = match place {
-        Place::Any => store.dial_any()?,
-        Place::Slot(slot) => store.dial_for(*slot)?,
+        Place::Any => source.backend.dial_any()?,
+        Place::Slot(slot) => source.backend.dial_for(*slot)?,
         Place::Node(dial) => dial.clone(),
     };
-    let patience = store.deadline();
+    let patience = source.deadline;
     let (sender, mut pushes) = unbounded_channel();
     let switches = dial.switches();
     let mut connection = dial.connect(ProtocolVersion::RESP3, Some(sender)).await?;
@@ -336,7 +359,7 @@ async fn listen(
     }
 }
 
-async fn subscribe(connection: &mut MultiplexedConnection, topics: &[Topic]) -> Result<()> {
+async fn subscribe(connection: &mut MultiplexedConnection, topics: &[Listen]) -> Result<()> {
     for cmd in commands(topics) {
         match connection.send_packed_command(&cmd).await? {
             Value::ServerError(error) => return Err(redis::RedisError::from(error).into()),
@@ -346,25 +369,25 @@ async fn subscribe(connection: &mut MultiplexedConnection, topics: &[Topic]) -> 
     Ok(())
 }
 
-fn commands(topics: &[Topic]) -> Vec<redis::Cmd> {
+fn commands(topics: &[Listen]) -> Vec<redis::Cmd> {
     topics
         .iter()
         .map(|topic| {
             let mut cmd;
             match topic {
-                Topic::Sharded(channel) => {
+                Listen::Sharded(channel) => {
                     cmd = redis::cmd("SSUBSCRIBE");
                     cmd.arg(channel);
                 }
-                Topic::Channel(channel) => {
+                Listen::Channel(channel) => {
                     cmd = redis::cmd("SUBSCRIBE");
                     cmd.arg(channel);
                 }
-                Topic::Pattern(pattern) => {
+                Listen::Pattern(pattern) => {
                     cmd = redis::cmd("PSUBSCRIBE");
                     cmd.arg(pattern);
                 }
-                Topic::Changes(prefixes) => {
+                Listen::Changes(prefixes) => {
                     cmd = redis::cmd("CLIENT");
                     cmd.arg("TRACKING").arg("ON").arg("BCAST");
                     for prefix in prefixes {
@@ -410,11 +433,11 @@ fn heard(push: PushInfo) -> Option<Event> {
 
 #[cfg(feature = "engine")]
 async fn listen_embedded(
-    embedded: &super::embedded::Embedded,
-    topics: &[Topic],
+    embedded: &super::backend::embedded::Embedded,
+    topics: &[Listen],
     report: &impl Fn(Report) -> bool,
 ) -> Result<()> {
-    use super::embedded::{args, top, value};
+    use super::backend::embedded::{args, top, value};
     let mut session = embedded.session()?;
     let hello = ["HELLO", "3"].map(|word| bytes::Bytes::from_static(word.as_bytes()));
     top(session.call(hello.to_vec()).await)?;

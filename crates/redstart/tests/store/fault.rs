@@ -12,7 +12,7 @@ use redstart::{
     Store,
     key::Keys,
     script::Script,
-    store::{Event, Topic},
+    store::{Event, Listen},
 };
 use redstart_testkit::{Cluster, Kind, Proxy, Sentinel, Server, eventually, scale};
 
@@ -98,7 +98,7 @@ async fn fault_no_task_is_left_behind() -> anyhow::Result<()> {
             .await?;
         let channel = Keys::new("app", "x")?.entity("x")?.channel("c");
         let _subscription = store
-            .subscribe([redstart::store::Topic::Sharded(channel)])
+            .subscribe([redstart::store::Listen::Sharded(channel)])
             .await?;
         proxy.black_hole();
         let calls = (0..50).map(|_| async {
@@ -322,7 +322,7 @@ async fn fault_a_master_that_was_replaced_and_does_not_know_it_is_left_at_once()
     };
     let old = group.master().await?;
     assert_eq!(port().await, Some(group.server(old).port()));
-    let channel = Topic::Channel("news".into());
+    let channel = Listen::Channel("news".into());
     let mut news = store.subscribe([channel]).await?;
     assert!(matches!(news.next().await, Some(Event::Subscribed)));
 

@@ -201,7 +201,7 @@ async fn connections_that_the_application_already_has_become_stores() -> anyhow:
     // What such a store cannot do, it says before anything is sent.
     assert!(
         manager
-            .subscribe([redstart::store::Topic::Channel("c".into())])
+            .subscribe([redstart::store::Listen::Channel("c".into())])
             .await
             .unwrap_err()
             .is_config()

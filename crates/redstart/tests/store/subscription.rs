@@ -5,7 +5,7 @@ use std::time::Duration;
 use redstart::{
     Store,
     key::Keys,
-    store::{Event, Subscription, Topic},
+    store::{Event, Listen, Subscription},
 };
 use redstart_testkit::{Backend, Cluster, Kind, Proxy, Sentinel, Server, eventually, matrix};
 
@@ -38,10 +38,10 @@ matrix! {
         let classic = format!("{}-classic", backend.namespace());
         let mut all = store
             .subscribe([
-                Topic::Sharded(a.clone()),
-                Topic::Sharded(b.clone()),
-                Topic::Channel(classic.clone()),
-                Topic::Pattern(format!("{}-glob-*", backend.namespace())),
+                Listen::Sharded(a.clone()),
+                Listen::Sharded(b.clone()),
+                Listen::Channel(classic.clone()),
+                Listen::Pattern(format!("{}-glob-*", backend.namespace())),
             ])
             .await?;
         assert_eq!(next(&mut all).await, Event::Subscribed);
@@ -66,7 +66,7 @@ matrix! {
     async fn changes_of_keys_are_reported_by_prefix(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let keys = Keys::new(backend.namespace(), "cache")?;
-        let mut changes = store.subscribe([Topic::Changes(keys.prefix().into_iter().collect())]).await?;
+        let mut changes = store.subscribe([Listen::Changes(keys.prefix().into_iter().collect())]).await?;
         assert_eq!(next(&mut changes).await, Event::Subscribed);
         for n in 0..6 {
             let entity = keys.entity(&format!("product-{n}"))?;
@@ -87,7 +87,7 @@ matrix! {
             cmd.arg(&channel).arg("x");
             cmd
         };
-        let mut subscription = store.subscribe([Topic::Sharded(channel.clone())]).await?;
+        let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
         assert_eq!(next(&mut subscription).await, Event::Subscribed);
         assert_eq!(store.query::<i64>(&publish).await?, 1);
         drop(subscription);
@@ -103,7 +103,7 @@ async fn fault_a_cut_a_black_hole_and_a_restart_are_reported_as_gaps() -> anyhow
     let store = Store::connect(&format!("{}?timeout=400ms", proxy.url())).await?;
     let direct = Store::connect(&server.url()).await?;
     let channel = Keys::new("app", "news")?.entity("x")?.channel("live");
-    let mut subscription = store.subscribe([Topic::Sharded(channel.clone())]).await?;
+    let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
     assert_eq!(next(&mut subscription).await, Event::Subscribed);
 
     for round in 0..3 {
@@ -138,7 +138,7 @@ async fn fault_subscriptions_follow_a_sentinel_failover() -> anyhow::Result<()> 
     let group = Sentinel::start(Kind::Redis).await?;
     let store = Store::connect(&group.url()).await?;
     let channel = Keys::new("app", "news")?.entity("x")?.channel("live");
-    let mut subscription = store.subscribe([Topic::Sharded(channel.clone())]).await?;
+    let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
     assert_eq!(next(&mut subscription).await, Event::Subscribed);
     let old = group.master().await?;
     group.server(old).kill9();
@@ -163,7 +163,7 @@ async fn fault_sharded_subscriptions_follow_their_slot() -> anyhow::Result<()> {
     let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
     let store = Store::connect(&cluster.url()).await?;
     let channel = Keys::new("app", "news")?.entity("x")?.channel("live");
-    let mut subscription = store.subscribe([Topic::Sharded(channel.clone())]).await?;
+    let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
     assert_eq!(next(&mut subscription).await, Event::Subscribed);
     let owner = cluster.owner(channel.slot()).await?;
     cluster

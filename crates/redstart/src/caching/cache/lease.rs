@@ -13,7 +13,7 @@ use crate::{
     error::Result,
     key::{Channel, Entity},
     script::{Call, Script},
-    store::{Event, Store, Subscription, Topic},
+    store::{Event, Listen, Store, Subscription},
 };
 
 static LEASE: Script = Script::new("cache.lease", include_str!("lease.lua"));
@@ -146,7 +146,7 @@ impl Ear {
         until: Instant,
     ) -> Self {
         let mut ear = Self {
-            subscription: store.subscribe([Topic::Sharded(channel)]).await.ok(),
+            subscription: store.subscribe([Listen::Sharded(channel)]).await.ok(),
             _place: place,
         };
         ear.wait(until).await;

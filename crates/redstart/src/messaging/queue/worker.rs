@@ -45,7 +45,7 @@ use crate::{
     error::{Error, Result},
     observe,
     script::Script,
-    store::Topic,
+    store::Listen,
 };
 
 static JOIN: Script = script!("queue.join", "join.lua");
@@ -204,7 +204,7 @@ impl WorkerBuilder {
         let mut subscription = crew
             .queue
             .store()
-            .subscribe([Topic::Sharded(crew.queue.0.channel.clone())])
+            .subscribe([Listen::Sharded(crew.queue.0.channel.clone())])
             .await?;
         let patience = crew.queue.store().deadline() * 5;
         match tokio::time::timeout(patience, subscription.next()).await {

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     key::Keys,
-    store::{Store, Topic},
+    store::{Listen, Store},
 };
 
 /// Settings of a [`Breaker`].
@@ -205,7 +205,7 @@ impl Builder {
         // A store made from a bare connection cannot listen; the age of the view has to do.
         let news = self
             .store
-            .subscribe([Topic::Sharded(entity.channel("state"))])
+            .subscribe([Listen::Sharded(entity.channel("state"))])
             .await
             .ok();
         let inner = Arc::new(Inner {

@@ -1,9 +1,8 @@
 //! Who is the master: asked of the sentinels, and told by them.
 //!
 //! A master that was replaced although it is alive goes on answering until a sentinel reaches it, for up to
-//! ten seconds. Whoever still talks to it reads old values and writes what will be thrown away. So each
-//! sentinel is listened to, and a line that leads to another server than the one they name is given up at
-//! once.
+//! ten seconds. A client that still talks to it reads old values and writes what will be thrown away. So the store
+//! listens to each sentinel, and closes a line to another server than the one they name at once.
 
 use std::{
     collections::HashMap,
@@ -19,11 +18,11 @@ use tokio::{
     time::timeout,
 };
 
-use super::{
-    dial::{client, open},
-    url::{Address, Settings},
+use super::client::{client, open};
+use crate::{
+    error::{Error, Result},
+    store::location::{Address, Settings},
 };
-use crate::error::{Error, Result};
 
 const SWITCH: &str = "+switch-master";
 /// How often a sentinel that says nothing is asked whether it is there.
@@ -37,7 +36,7 @@ pub(crate) struct Sentinels {
     master: Arc<str>,
     settings: Settings,
     word: Arc<Word>,
-    /// One task a sentinel, from the first question on.
+    /// One task per sentinel, from the first question on.
     listeners: OnceLock<Mutex<JoinSet<()>>>,
 }
 
@@ -84,7 +83,7 @@ impl Sentinels {
         &self.master
     }
 
-    /// Counts up when the lines that were made before lead to a server that is master no more.
+    /// Counts up when the lines that were made before lead to a server that is no longer the master.
     pub(crate) fn switches(&self) -> u64 {
         *self.word.switches.borrow()
     }
@@ -99,9 +98,7 @@ impl Sentinels {
     }
 
     fn patience(&self) -> Duration {
-        self.settings
-            .connect_timeout
-            .unwrap_or(self.settings.deadline)
+        self.settings.patience()
     }
 
     /// Asks all sentinels at once and takes the address that most of them name, so that one sentinel on the
@@ -163,7 +160,7 @@ impl Sentinels {
                     loop {
                         let ended = follow(&sentinel, &settings, &master, &word, patience).await;
                         if let Err(error) = ended {
-                            tracing::debug!(%sentinel, %error, "a sentinel is not there");
+                            tracing::debug!(%sentinel, %error, "a sentinel cannot be reached");
                         }
                         tokio::time::sleep(PAUSE.mul_f64(rand::random_range(0.5..=1.0))).await;
                     }

@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
 };
 
 use super::*;
+use crate::store::transport::reply::Reader;
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -18,7 +19,7 @@ async fn pair() -> (Wire, TcpStream) {
         TcpStream::connect(listener.local_addr().unwrap()),
         listener.accept()
     );
-    (Wire::new(Socket::Tcp(ours.unwrap())), theirs.unwrap().0)
+    (Wire::new(Stream::Tcp(ours.unwrap())), theirs.unwrap().0)
 }
 
 async fn ask(wire: &Wire, what: &str) -> Outcome {
@@ -28,7 +29,7 @@ async fn ask(wire: &Wire, what: &str) -> Outcome {
 async fn ask_within(wire: &Wire, what: &str, within: Duration) -> Outcome {
     let mut cmd = redis::cmd("ECHO");
     cmd.arg(what);
-    wire.send(Request::One(&cmd), Instant::now() + within).await
+    wire.send(Request::one(&cmd, Instant::now() + within)).await
 }
 
 /// Answers each ECHO by its argument, the replies cut into pieces of the given size.
@@ -115,7 +116,7 @@ async fn each_request_ends_at_its_own_deadline_and_late_replies_go_nowhere() {
         },
     );
     for outcome in [late, soon, later.0] {
-        assert!(matches!(outcome, Err(Fault::TimedOut)), "{outcome:?}");
+        assert!(matches!(outcome, Err(Failure::TimedOut)), "{outcome:?}");
     }
     assert!(later.1 >= seconds(3) && later.1 < seconds(4));
     assert!(begun.elapsed() >= seconds(5) && begun.elapsed() < seconds(6));
@@ -142,11 +143,11 @@ async fn what_was_sent_is_lost_with_the_connection_and_what_was_not_is_known_to_
     let unsent = ask("unsent".into());
     tokio::task::yield_now().await;
     drop(theirs);
-    assert!(matches!(sent.await.unwrap(), Err(Fault::Lost(_))));
-    assert!(matches!(partly.await.unwrap(), Err(Fault::Lost(_))));
-    assert!(matches!(unsent.await.unwrap(), Err(Fault::NotSent(_))));
+    assert!(matches!(sent.await.unwrap(), Err(Failure::Lost(_))));
+    assert!(matches!(partly.await.unwrap(), Err(Failure::Lost(_))));
+    assert!(matches!(unsent.await.unwrap(), Err(Failure::NotSent(_))));
     let after = ask("after".into()).await.unwrap();
-    assert!(matches!(after, Err(Fault::NotSent(_))));
+    assert!(matches!(after, Err(Failure::NotSent(_))));
 }
 
 #[tokio::test]
@@ -158,7 +159,7 @@ async fn a_reply_that_nobody_asked_for_or_that_is_none_ends_the_connection() {
         if outcome.is_ok() {
             outcome = ask(&wire, "y").await;
         }
-        let ended = matches!(outcome, Err(Fault::Lost(_) | Fault::NotSent(_)));
+        let ended = matches!(outcome, Err(Failure::Lost(_) | Failure::NotSent(_)));
         assert!(ended, "{rubbish:?}: {outcome:?}");
     }
 }
@@ -170,7 +171,7 @@ async fn a_dropped_handle_closes_the_connection_once_nobody_waits() {
     let waiting = {
         let cmd = redis::cmd("PING");
         let deadline = Instant::now() + LONG;
-        wire.ask(Request::One(&cmd), deadline).unwrap()
+        wire.ask(Request::one(&cmd, deadline)).unwrap()
     };
     drop(wire);
     assert_ne!(theirs.read(&mut buffer).await.unwrap(), 0, "it was sent");
@@ -187,11 +188,14 @@ async fn a_transaction_with_a_refused_command_is_answered_by_the_refusal_that_he
     pipeline.atomic().cmd("SET").arg("a").arg(1);
     pipeline.cmd("SET").arg("b").arg(1);
     let deadline = Instant::now() + LONG;
-    let (outcome, ()) = tokio::join!(wire.send(Request::all(&pipeline), deadline), async {
-        theirs.read_exact(&mut [0; 15]).await.unwrap();
-        let replies = b"+OK\r\n-ERR no\r\n-MOVED 1 127.0.0.1:1\r\n-EXECABORT x\r\n";
-        theirs.write_all(replies).await.unwrap();
-    });
+    let (outcome, ()) = tokio::join!(
+        wire.send(Request::new(Body::all(&pipeline), deadline)),
+        async {
+            theirs.read_exact(&mut [0; 15]).await.unwrap();
+            let replies = b"+OK\r\n-ERR no\r\n-MOVED 1 127.0.0.1:1\r\n-EXECABORT x\r\n";
+            theirs.write_all(replies).await.unwrap();
+        }
+    );
     let outcome = outcome.unwrap();
     let Value::ServerError(error) = outcome else {
         panic!("{outcome:?}");
@@ -208,7 +212,10 @@ async fn an_empty_pipeline_takes_nobodys_reply() {
     let (wire, theirs) = pair().await;
     tokio::spawn(echo(theirs, 1 << 20));
     let (empty, deadline) = (redis::pipe(), Instant::now() + LONG);
-    let nothing = wire.send(Request::all(&empty), deadline).await.unwrap();
+    let nothing = wire
+        .send(Request::new(Body::all(&empty), deadline))
+        .await
+        .unwrap();
     assert_eq!(nothing, Value::Array(Vec::new()));
     let reply = ask(&wire, "mine").await.unwrap();
     assert_eq!(reply, Value::BulkString(b"mine".to_vec()));

@@ -8,16 +8,18 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use redis::{Cmd, Pipeline, Value};
+use redis::{Cmd, Value};
 use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
 
-use super::{
-    clock::{Clock, EngineClock},
-    link::{BoxFuture, Request},
-    retry,
-    url::{FsyncPolicy, Target},
+use crate::{
+    error::{Error, Result},
+    store::{
+        clock::{Clock, EngineClock},
+        command,
+        location::{FsyncPolicy, Target},
+        request::{Body, BoxFuture, Request},
+    },
 };
-use crate::error::{Error, Result};
 
 pub(crate) struct Embedded {
     clock: Arc<EngineClock>,
@@ -99,20 +101,22 @@ impl Embedded {
         session(self.clock.engine(), self.db)
     }
 
-    pub(crate) async fn request(&self, request: Request<'_>, within: Duration) -> Result<Value> {
-        match request {
-            Request::One(cmd) if needs_own_session(cmd) => {
+    pub(crate) async fn request(&self, request: Request<'_>) -> Result<Value> {
+        // A call is a function call and never waits, so a task that makes many has to let others run in between.
+        tokio::task::coop::consume_budget().await;
+        match request.body {
+            Body::One(cmd) if needs_own_session(cmd) => {
                 // It may wait, and what waits is boxed: the others' futures need no room for it.
                 let waits: BoxFuture<'_, _> = Box::pin(async move {
                     let mut session = self.session()?;
-                    match tokio::time::timeout(within, session.call(args(cmd))).await {
+                    match tokio::time::timeout_at(request.deadline, session.call(args(cmd))).await {
                         Ok(reply) => top(reply),
                         Err(_) => Err(Error::timeout("the embedded engine is still waiting")),
                     }
                 });
                 waits.await
             }
-            Request::One(cmd) => {
+            Body::One(cmd) => {
                 let args = args(cmd);
                 let outcome = self.shared.lock().execute(&args);
                 match outcome {
@@ -122,33 +126,43 @@ impl Embedded {
                     )),
                 }
             }
-            Request::Many { pipeline, .. } => self.pipeline(pipeline),
+            Body::Many { .. } => pipeline(&mut self.session()?, request.body),
         }
     }
+}
 
-    fn pipeline(&self, pipeline: &Pipeline) -> Result<Value> {
-        let mut session = self.session()?;
-        let commands: Vec<Vec<Bytes>> = pipeline.cmd_iter().map(args).collect();
-        if !pipeline.is_transaction() {
-            let replies = session.execute_batch(&commands);
-            return Ok(Value::Array(replies.into_iter().map(value).collect()));
-        }
-        let word = |word: &'static str| vec![Bytes::from_static(word.as_bytes())];
-        let mut whole = Vec::with_capacity(commands.len() + 2);
-        whole.push(word("MULTI"));
-        whole.extend(commands);
-        whole.push(word("EXEC"));
-        let mut replies = session.execute_batch(&whole);
-        let last = replies.pop().unwrap_or(Reply::Nil);
-        if let Reply::Error(text) = &last {
-            // The first command that was refused says why.
-            let refused = replies
-                .into_iter()
-                .find(|reply| matches!(reply, Reply::Error(_)));
-            return top(refused.unwrap_or_else(|| Reply::Error(text.clone())));
-        }
-        Ok(Value::Array(vec![value(last)]))
+/// Runs a pipeline in one go.
+pub(crate) fn pipeline(session: &mut Session, body: Body<'_>) -> Result<Value> {
+    let Body::Many {
+        pipeline,
+        offset,
+        count,
+    } = body
+    else {
+        return Err(Error::config("not a pipeline"));
+    };
+    let commands: Vec<Vec<Bytes>> = pipeline.cmd_iter().map(args).collect();
+    if !pipeline.is_transaction() {
+        let replies = session.execute_batch(&commands).into_iter();
+        return Ok(Value::Array(
+            replies.skip(offset).take(count).map(value).collect(),
+        ));
     }
+    let word = |word: &'static str| vec![Bytes::from_static(word.as_bytes())];
+    let mut whole = Vec::with_capacity(commands.len() + 2);
+    whole.push(word("MULTI"));
+    whole.extend(commands);
+    whole.push(word("EXEC"));
+    let mut replies = session.execute_batch(&whole);
+    let last = replies.pop().unwrap_or(Reply::Nil);
+    if let Reply::Error(text) = &last {
+        // The first command that was refused says why.
+        let refused = replies
+            .into_iter()
+            .find(|reply| matches!(reply, Reply::Error(_)));
+        return top(refused.unwrap_or_else(|| Reply::Error(text.clone())));
+    }
+    Ok(Value::Array(vec![value(last)]))
 }
 
 fn build(builder: redstart_engine::EngineBuilder) -> Result<Engine> {
@@ -184,7 +198,7 @@ fn session(engine: &Engine, db: i64) -> Result<Session> {
     Ok(session)
 }
 
-/// Blocking commands wait in their own session, and what changes a session must not change the shared one.
+/// Commands that may block wait in a session of their own.
 fn needs_own_session(cmd: &Cmd) -> bool {
     const OWN: &[&[u8]] = &[
         b"BLMOVE",
@@ -196,25 +210,16 @@ fn needs_own_session(cmd: &Cmd) -> bool {
         b"BZPOPMAX",
         b"BZPOPMIN",
         b"CLIENT",
-        b"DISCARD",
-        b"EXEC",
-        b"HELLO",
-        b"MULTI",
-        b"QUIT",
-        b"RESET",
-        b"SELECT",
-        b"UNWATCH",
         b"WAIT",
-        b"WATCH",
         b"XREAD",
         b"XREADGROUP",
     ];
-    let Some(name) = retry::name(cmd) else {
+    let Some(name) = command::name(cmd) else {
         return false;
     };
     matches!(
         name.first().map(u8::to_ascii_uppercase),
-        Some(b'B' | b'C' | b'D' | b'E' | b'H' | b'M' | b'Q' | b'R' | b'S' | b'U' | b'W' | b'X')
+        Some(b'B' | b'C' | b'W' | b'X')
     ) && OWN.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
@@ -259,7 +264,7 @@ pub(crate) fn value(reply: Reply) -> Value {
     }
 }
 
-/// The client makes its error values only by parsing, so the text takes that way.
+/// The client makes its error values only by parsing.
 fn server_error(text: &str) -> Value {
     let line = format!("-{}\r\n", text.replace(['\r', '\n'], " "));
     redis::parse_redis_value(line.as_bytes()).unwrap_or(Value::Nil)

@@ -7,26 +7,26 @@ use crate::{
     key::slot,
 };
 
-pub(crate) enum Route {
+pub(super) enum Route {
     /// The owner of one slot.
     Slot(u16),
     /// Any master: the command has no key.
     Any,
     /// Every master, because each knows only its part.
     AllMasters(Gather),
-    /// One command a slot.
+    /// One command per slot.
     Split(Vec<Part>, Gather),
 }
 
-pub(crate) struct Part {
-    pub(crate) slot: u16,
-    pub(crate) cmd: Cmd,
+pub(super) struct Part {
+    pub(super) slot: u16,
+    pub(super) cmd: Cmd,
     /// Where the part's keys stood in the whole command.
-    pub(crate) positions: Vec<usize>,
+    pub(super) positions: Vec<usize>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Gather {
+pub(super) enum Gather {
     /// All replies are the same word.
     First,
     Sum,
@@ -37,7 +37,7 @@ pub(crate) enum Gather {
     Least,
 }
 
-pub(crate) fn route(cmd: &Cmd) -> Route {
+pub(super) fn route(cmd: &Cmd) -> Route {
     let args: Vec<&[u8]> = cmd
         .args_iter()
         .map(|arg| match arg {
@@ -127,7 +127,7 @@ fn split(name: &[u8], args: &[&[u8]], step: usize, gather: Gather) -> Route {
 
 impl Gather {
     /// Puts together the replies of all masters.
-    pub(crate) fn all(self, replies: Vec<Value>) -> Result<Value> {
+    pub(super) fn all(self, replies: Vec<Value>) -> Result<Value> {
         let ints = || {
             replies
                 .iter()
@@ -163,7 +163,7 @@ impl Gather {
     }
 
     /// Puts together the replies of the parts of one command.
-    pub(crate) fn split<'a>(
+    pub(super) fn split<'a>(
         self,
         positions: impl Iterator<Item = &'a [usize]>,
         replies: Vec<Value>,

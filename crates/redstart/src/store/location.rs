@@ -93,7 +93,89 @@ impl Default for Settings {
     }
 }
 
-pub(crate) const MAX_POOL: usize = 256;
+const MAX_POOL: usize = 256;
+/// The longest deadline and time-out.
+const MAX_TIME: Duration = Duration::from_secs(3600);
+
+impl Settings {
+    /// How long one attempt to connect may take.
+    pub(crate) fn patience(&self) -> Duration {
+        self.connect_timeout
+            .unwrap_or(self.deadline.max(Duration::from_secs(1)))
+    }
+
+    pub(crate) fn set_deadline(&mut self, deadline: Duration) -> Result<()> {
+        if deadline.is_zero() {
+            return Err(Error::config("a deadline of zero would fail every call"));
+        }
+        self.deadline = deadline.min(MAX_TIME);
+        Ok(())
+    }
+
+    pub(crate) fn set_connect_timeout(&mut self, timeout: Duration) -> Result<()> {
+        if timeout.is_zero() {
+            return Err(Error::config(
+                "a connect time-out of zero would fail every attempt",
+            ));
+        }
+        self.connect_timeout = Some(timeout.min(MAX_TIME));
+        Ok(())
+    }
+
+    pub(crate) fn set_pool(&mut self, connections: usize) -> Result<()> {
+        if !(1..=MAX_POOL).contains(&connections) {
+            return Err(bad_pool());
+        }
+        self.pool = connections;
+        Ok(())
+    }
+
+    /// The parameters that all servers have.
+    fn apply(&mut self, params: &mut Params) -> Result<()> {
+        if let Some(db) = params.take("db") {
+            self.db = database(&db)?;
+        }
+        if let Some(deadline) = params.duration("timeout")? {
+            self.deadline = deadline;
+        }
+        self.connect_timeout = params.duration("connect_timeout")?;
+        if let Some(pool) = params.take("pool") {
+            self.set_pool(pool.parse().map_err(|_| bad_pool())?)?;
+        }
+        for (name, file) in [
+            ("ca", &mut self.ca),
+            ("cert", &mut self.client_cert),
+            ("key", &mut self.client_key),
+        ] {
+            if let Some(path) = params.take(name) {
+                if !self.tls {
+                    return Err(Error::config(format!(
+                        "{name} needs a TLS scheme such as rediss://"
+                    )));
+                }
+                *file = Some(path.into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `user:password@` off the front.
+    fn take_credentials<'a>(&mut self, rest: &'a str) -> Result<&'a str> {
+        let Some((user_info, rest)) = rest.rsplit_once('@') else {
+            return Ok(rest);
+        };
+        let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
+        let user = decode(user, "the user's name")?;
+        let password = decode(password, "the password")?;
+        self.username = (!user.is_empty()).then_some(user);
+        self.password = (!password.is_empty()).then_some(password);
+        Ok(rest)
+    }
+}
+
+fn bad_pool() -> Error {
+    Error::config(format!("pool is a number from 1 to {MAX_POOL}"))
+}
 
 impl Location {
     pub(crate) fn parse(url: &str) -> Result<Self> {
@@ -106,163 +188,143 @@ impl Location {
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut params = Params::parse(query)?;
         let mut settings = Settings::default();
-
         let target = match scheme {
-            "memory" => {
-                let name = decode(rest, "the name of a memory store")?;
-                Target::Memory {
-                    name: (!name.is_empty()).then_some(name),
-                    cluster_strict: params.flag("cluster_strict")?,
-                }
-            }
-            "file" => {
-                let dir = decode(rest, "the folder of a file store")?;
-                if !dir.starts_with('/') || dir.len() < 2 {
-                    return Err(Error::config(
-                        "file:// needs an absolute folder, as in file:///var/lib/app",
-                    ));
-                }
-                let fsync = match params.take("fsync").as_deref() {
-                    None | Some("everysec") => FsyncPolicy::EverySec,
-                    Some("always") => FsyncPolicy::Always,
-                    Some("no") => FsyncPolicy::No,
-                    Some(_) => return Err(Error::config("fsync is always, everysec or no")),
-                };
-                Target::File {
-                    dir: dir.into(),
-                    fsync,
-                    cluster_strict: params.flag("cluster_strict")?,
-                }
-            }
+            "memory" => Target::memory(rest, &mut params)?,
+            "file" => Target::file(rest, &mut params)?,
             _ => {
-                let (tls, kind) = server_scheme(scheme)?;
-                settings.tls = tls;
-                let rest = match rest.rsplit_once('@') {
-                    Some((user_info, rest)) => {
-                        let (user, password) = user_info.split_once(':').unwrap_or((user_info, ""));
-                        let user = decode(user, "the user's name")?;
-                        let password = decode(password, "the password")?;
-                        settings.username = (!user.is_empty()).then_some(user);
-                        settings.password = (!password.is_empty()).then_some(password);
-                        rest
-                    }
-                    None => rest,
-                };
-                match kind {
-                    ServerKind::Unix => {
-                        let path = decode(rest, "the path of the socket")?;
-                        if !path.starts_with('/') || path.len() < 2 {
-                            return Err(Error::config(
-                                "a unix socket needs an absolute path, as in redis+unix:///run/redis.sock",
-                            ));
-                        }
-                        Target::Single(Address::Unix(path.into()))
-                    }
-                    ServerKind::Single => {
-                        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
-                        settings.db = database(path)?;
-                        let mut hosts = addresses(host, 6379)?;
-                        if hosts.len() > 1 {
-                            return Err(Error::config(
-                                "several hosts need redis+sentinel:// or redis+cluster://",
-                            ));
-                        }
-                        Target::Single(hosts.remove(0))
-                    }
-                    ServerKind::Sentinel => {
-                        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-                        let (master, db) = path.split_once('/').unwrap_or((path, ""));
-                        let master = decode(master, "the master's name")?;
-                        if master.is_empty() {
-                            return Err(Error::config(
-                                "a sentinel URL names its master: redis+sentinel://h1,h2,h3/master-name/0",
-                            ));
-                        }
-                        settings.db = database(db)?;
-                        settings.sentinel_username = params.take("sentinel_user");
-                        settings.sentinel_password = params.take("sentinel_password");
-                        Target::Sentinel {
-                            sentinels: addresses(hosts, 26379)?,
-                            master,
-                        }
-                    }
-                    ServerKind::Cluster => {
-                        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
-                        if database(path)? != 0 {
-                            return Err(Error::config("a cluster has database 0 only"));
-                        }
-                        Target::Cluster {
-                            seeds: addresses(hosts, 6379)?,
-                        }
-                    }
-                }
+                let scheme = Scheme::parse(scheme)?;
+                settings.tls = scheme.tls;
+                let rest = settings.take_credentials(rest)?;
+                Target::server(scheme.topology, rest, &mut params, &mut settings)?
             }
         };
-
-        if let Some(db) = params.take("db") {
-            settings.db = database(&db)?;
-        }
-        if let Some(deadline) = params.duration("timeout")? {
-            settings.deadline = deadline;
-        }
-        settings.connect_timeout = params.duration("connect_timeout")?;
-        if let Some(pool) = params.take("pool") {
-            settings.pool = pool
-                .parse()
-                .ok()
-                .filter(|n| (1..=MAX_POOL).contains(n))
-                .ok_or_else(|| Error::config(format!("pool is a number from 1 to {MAX_POOL}")))?;
-        }
-        for (name, slot) in [
-            ("ca", &mut settings.ca),
-            ("cert", &mut settings.client_cert),
-            ("key", &mut settings.client_key),
-        ] {
-            if let Some(path) = params.take(name) {
-                if !settings.tls {
-                    return Err(Error::config(format!(
-                        "{name} needs a TLS scheme such as rediss://"
-                    )));
-                }
-                *slot = Some(path.into());
-            }
-        }
+        settings.apply(&mut params)?;
         params.finish()?;
         Ok(Self { target, settings })
     }
 }
 
-enum ServerKind {
+impl Target {
+    fn memory(rest: &str, params: &mut Params) -> Result<Self> {
+        let name = decode(rest, "the name of a memory store")?;
+        Ok(Self::Memory {
+            name: (!name.is_empty()).then_some(name),
+            cluster_strict: params.flag("cluster_strict")?,
+        })
+    }
+
+    fn file(rest: &str, params: &mut Params) -> Result<Self> {
+        let dir = decode(rest, "the folder of a file store")?;
+        if !dir.starts_with('/') || dir.len() < 2 {
+            return Err(Error::config(
+                "file:// needs an absolute folder, as in file:///var/lib/app",
+            ));
+        }
+        let fsync = match params.take("fsync").as_deref() {
+            None | Some("everysec") => FsyncPolicy::EverySec,
+            Some("always") => FsyncPolicy::Always,
+            Some("no") => FsyncPolicy::No,
+            Some(_) => return Err(Error::config("fsync is always, everysec or no")),
+        };
+        Ok(Self::File {
+            dir: dir.into(),
+            fsync,
+            cluster_strict: params.flag("cluster_strict")?,
+        })
+    }
+
+    fn server(
+        topology: Topology,
+        rest: &str,
+        params: &mut Params,
+        settings: &mut Settings,
+    ) -> Result<Self> {
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        match topology {
+            Topology::Unix => {
+                let path = decode(rest, "the path of the socket")?;
+                if !path.starts_with('/') || path.len() < 2 {
+                    return Err(Error::config(
+                        "a unix socket needs an absolute path, as in redis+unix:///run/redis.sock",
+                    ));
+                }
+                Ok(Self::Single(Address::Unix(path.into())))
+            }
+            Topology::Single => {
+                settings.db = database(path)?;
+                let mut hosts = addresses(hosts, 6379)?;
+                if hosts.len() > 1 {
+                    return Err(Error::config(
+                        "several hosts need redis+sentinel:// or redis+cluster://",
+                    ));
+                }
+                Ok(Self::Single(hosts.remove(0)))
+            }
+            Topology::Sentinel => {
+                let (master, db) = path.split_once('/').unwrap_or((path, ""));
+                let master = decode(master, "the master's name")?;
+                if master.is_empty() {
+                    return Err(Error::config(
+                        "a sentinel URL names its master: redis+sentinel://h1,h2,h3/master-name/0",
+                    ));
+                }
+                settings.db = database(db)?;
+                settings.sentinel_username = params.take("sentinel_user");
+                settings.sentinel_password = params.take("sentinel_password");
+                Ok(Self::Sentinel {
+                    sentinels: addresses(hosts, 26379)?,
+                    master,
+                })
+            }
+            Topology::Cluster => {
+                if database(path)? != 0 {
+                    return Err(Error::config("a cluster has database 0 only"));
+                }
+                Ok(Self::Cluster {
+                    seeds: addresses(hosts, 6379)?,
+                })
+            }
+        }
+    }
+}
+
+/// What the scheme of a server's URL says.
+struct Scheme {
+    tls: bool,
+    topology: Topology,
+}
+
+enum Topology {
     Single,
     Unix,
     Sentinel,
     Cluster,
 }
 
-fn server_scheme(scheme: &str) -> Result<(bool, ServerKind)> {
-    let (base, kind) = match scheme.split_once('+') {
-        None if scheme == "unix" => return Ok((false, ServerKind::Unix)),
-        None => (scheme, ServerKind::Single),
-        Some((base, "unix")) => (base, ServerKind::Unix),
-        Some((base, "sentinel")) => (base, ServerKind::Sentinel),
-        Some((base, "cluster")) => (base, ServerKind::Cluster),
-        Some((base, _)) => (base, ServerKind::Single),
-    };
-    let known_suffix = scheme
-        .split_once('+')
-        .is_none_or(|(_, suffix)| matches!(suffix, "unix" | "sentinel" | "cluster"));
-    let tls = match base {
-        "redis" | "valkey" => false,
-        "rediss" | "valkeys" => true,
-        _ => return Err(unknown_scheme(scheme)),
-    };
-    if !known_suffix || (tls && matches!(kind, ServerKind::Unix)) {
-        return Err(unknown_scheme(scheme));
+impl Scheme {
+    fn parse(scheme: &str) -> Result<Self> {
+        let (base, suffix) = match scheme.split_once('+') {
+            None if scheme == "unix" => ("redis", Some("unix")),
+            None => (scheme, None),
+            Some((base, suffix)) => (base, Some(suffix)),
+        };
+        let tls = match base {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => return Err(unknown_scheme(scheme)),
+        };
+        let topology = match suffix {
+            None => Topology::Single,
+            Some("unix") if !tls => Topology::Unix,
+            Some("sentinel") => Topology::Sentinel,
+            Some("cluster") => Topology::Cluster,
+            Some(_) => return Err(unknown_scheme(scheme)),
+        };
+        if tls && !cfg!(feature = "tls") {
+            return Err(Error::config("TLS needs the cargo feature `tls`"));
+        }
+        Ok(Self { tls, topology })
     }
-    if tls && !cfg!(feature = "tls") {
-        return Err(Error::config("TLS needs the cargo feature `tls`"));
-    }
-    Ok((tls, kind))
 }
 
 fn unknown_scheme(scheme: &str) -> Error {
@@ -361,7 +423,7 @@ impl Params {
                 .and_then(|s| Duration::try_from_secs_f64(s).ok())
         };
         parsed
-            .filter(|d| !d.is_zero() && *d <= Duration::from_secs(3600))
+            .filter(|d| !d.is_zero() && *d <= MAX_TIME)
             .map(Some)
             .ok_or_else(|| {
                 Error::config(format!(

@@ -1,0 +1,565 @@
+//! A Cluster: the slot table, connections to each node, and the redirections.
+//!
+//! redis-rs has a cluster connection, and a [`Store`](crate::Store) can be made from one. It is not what
+//! `redis+cluster://` uses, because it repeats a write whose reply was lost; here such a write is reported.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt as _},
+};
+use parking_lot::Mutex;
+use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
+use tokio::{sync::watch, time::Instant};
+
+use crate::{
+    error::{Error, Result},
+    key::SLOTS,
+    store::{
+        location::{Address, Settings, address},
+        pool::Node,
+        request::{Body, BoxFuture, Failure, Request, aborted_by},
+        retry::{Backoff, Destination, persist},
+        transport::Dial,
+    },
+};
+
+mod pipeline;
+mod route;
+mod topology;
+
+use route::{Gather, Route, route};
+use topology::{Table, Topology};
+
+pub(crate) struct Cluster {
+    seeds: Vec<Address>,
+    settings: Settings,
+    topology: ArcSwap<Topology>,
+    /// Nodes that own no slot in the table: named by a redirection, or asked only for the table.
+    others: Mutex<Vec<Arc<Node>>>,
+    /// Rises when the owner of a slot is another one.
+    version: watch::Sender<u64>,
+    /// The background task that reads the table: its number while it runs, and when it has to have reported.
+    refreshing: Mutex<Refreshing>,
+    turn: AtomicUsize,
+}
+
+#[derive(Default)]
+struct Refreshing {
+    task: Option<(u64, Instant)>,
+    count: u64,
+    /// Asked for again while the task ran.
+    again: bool,
+    /// The node that is likely to know the new table.
+    hint: Option<Arc<Node>>,
+}
+
+/// Pause between two readings of the table.
+const REFRESH_PAUSE: Duration = Duration::from_millis(50);
+/// A task that has not reported within this time is in a runtime that does not run.
+const REFRESH_REPORT: Duration = Duration::from_secs(10);
+/// How long the table is read again and again because of a master that does not answer.
+const REFRESH_FOR: Duration = Duration::from_secs(120);
+
+impl Cluster {
+    pub(crate) async fn connect(seeds: Vec<Address>, settings: Settings) -> Result<Arc<Self>> {
+        let cluster = Arc::new(Self {
+            seeds,
+            topology: ArcSwap::from_pointee(Topology::empty()),
+            others: Mutex::default(),
+            version: watch::Sender::new(0),
+            refreshing: Mutex::default(),
+            turn: AtomicUsize::new(0),
+            settings,
+        });
+        let within = cluster.settings.deadline.max(Duration::from_secs(1));
+        tokio::time::timeout(within, cluster.refresh(None, within))
+            .await
+            .map_err(|_| Error::timeout("no node of the cluster answered in time"))??;
+        Ok(cluster)
+    }
+
+    /// Rises when another node owns a slot.
+    pub(crate) fn watch(&self) -> watch::Receiver<u64> {
+        self.version.subscribe()
+    }
+
+    pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
+        self.topology.load().masters().to_vec()
+    }
+
+    pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
+        self.topology.load().owner(slot).cloned()
+    }
+
+    /// A master, in turn; one that answers if there is one.
+    pub(crate) fn any(&self) -> Option<Arc<Node>> {
+        let topology = self.topology.load();
+        let masters = topology.masters();
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let at = |step: usize| &masters[(turn + step) % masters.len()];
+        (0..masters.len())
+            .map(at)
+            .find(|node| !node.is_troubled())
+            .or_else(|| (!masters.is_empty()).then(|| at(0)))
+            .cloned()
+    }
+
+    /// The node at an address, with the connections that it has already.
+    fn node(&self, address: &Address) -> Arc<Node> {
+        if let Some(node) = self.topology.load().find(address) {
+            return node.clone();
+        }
+        let mut others = self.others.lock();
+        if let Some(node) = others.iter().find(|node| node.is_at(address)) {
+            return node.clone();
+        }
+        let dial = Dial::server(address.clone(), self.settings.clone());
+        let node = Arc::new(Node::new(dial));
+        others.push(node.clone());
+        node
+    }
+
+    /// Has the table read soon, by one task for everybody. While a master does not answer, it is read again and
+    /// again, since a replica may take its place.
+    pub(crate) fn refresh_in_background(self: &Arc<Self>, hint: Option<Arc<Node>>) {
+        let now = Instant::now();
+        let mut refreshing = self.refreshing.lock();
+        if hint.is_some() {
+            refreshing.hint = hint;
+        }
+        if refreshing
+            .task
+            .is_some_and(|(_, reports_by)| now < reports_by)
+        {
+            refreshing.again = true;
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        refreshing.count += 1;
+        let number = refreshing.count;
+        refreshing.task = Some((number, now + REFRESH_REPORT));
+        drop(refreshing);
+        let task = Refresher {
+            cluster: Arc::downgrade(self),
+            number,
+        };
+        runtime.spawn(task.run());
+    }
+
+    /// Reads the slot table from the node that is likely to know, or from any node that answers: the masters, then
+    /// the seeds and the replicas.
+    async fn refresh(&self, hint: Option<Arc<Node>>, within: Duration) -> Result<()> {
+        let known = self.topology.load_full();
+        let rest = |address: &&Address| known.find(address).is_none();
+        let elsewhere: Vec<Arc<Node>> = self
+            .seeds
+            .iter()
+            .chain(known.replicas())
+            .filter(rest)
+            .map(|address| self.node(address))
+            .collect();
+        let masters = known.masters().to_vec();
+        let mut failure = None;
+        for candidates in [hint.into_iter().collect(), masters, elsewhere] {
+            match self.refresh_from(candidates, within / 2).await {
+                Some(Ok(())) => return Ok(()),
+                // A wrong password or a wrong kind of server explains more than a node that is down.
+                Some(Err(error)) if failure.is_none() || error.is_config() => {
+                    failure = Some(error);
+                }
+                _ => {}
+            }
+        }
+        Err(failure.unwrap_or_else(|| Error::unavailable("no node of the cluster answered")))
+    }
+
+    /// Asks these nodes at once, so that one that hangs does not hold up the others, and takes the first table.
+    async fn refresh_from(
+        &self,
+        candidates: Vec<Arc<Node>>,
+        within: Duration,
+    ) -> Option<Result<()>> {
+        let mut cmd = redis::cmd("CLUSTER");
+        cmd.arg("SLOTS");
+        let deadline = Instant::now() + within.max(Duration::from_millis(50));
+        let cmd = &cmd;
+        let mut asking: FuturesUnordered<_> = candidates
+            .iter()
+            .map(|node| async move {
+                let link = node.link();
+                let answer = link.attempt(Request::one(cmd, deadline)).await;
+                (
+                    node,
+                    answer.map_err(|failure| failure.into_error(|| link.place(), true)),
+                )
+            })
+            .collect();
+        let mut failure: Option<Error> = None;
+        while let Some((node, answer)) = asking.next().await {
+            let error = match answer.and_then(|table| Table::parse(table, node.dial().address())) {
+                Ok(table) if table.is_empty() => Error::unavailable(format!(
+                    "{} is in a cluster that serves no slots",
+                    node.dial().place()
+                )),
+                Ok(table) => {
+                    self.install(table);
+                    return Some(Ok(()));
+                }
+                Err(error) => {
+                    let plain = error
+                        .redis()
+                        .is_some_and(|e| e.to_string().contains("cluster support disabled"));
+                    if plain {
+                        Error::config(format!(
+                            "{} is not a cluster node: use redis:// for it",
+                            node.dial().place()
+                        ))
+                    } else {
+                        error
+                    }
+                }
+            };
+            if failure.is_none() || error.is_config() {
+                failure = Some(error);
+            }
+        }
+        failure.map(Err)
+    }
+
+    fn install(&self, table: Table) {
+        let topology = Topology::new(table, |address| self.node(address));
+        // Links of nodes that own slots are found there; the others are few, and those that left are let go.
+        self.others.lock().retain(|node| {
+            node.dial()
+                .address()
+                .is_some_and(|at| self.seeds.contains(at))
+        });
+        let changed = !self.topology.load().is_same(&topology);
+        self.topology.store(Arc::new(topology));
+        if changed {
+            self.version.send_modify(|version| *version += 1);
+        }
+    }
+
+    pub(crate) async fn request(self: &Arc<Self>, request: Request<'_>) -> Result<Value> {
+        let slot = match (request.slot, request.body) {
+            (Some(slot), _) => Some(slot),
+            (None, Body::One(cmd)) => match route(cmd) {
+                Route::Slot(slot) => Some(slot),
+                Route::Any => None,
+                Route::AllMasters(gather) => {
+                    let all: BoxFuture<'_, _> = Box::pin(self.everywhere(request, cmd, gather));
+                    return all.await;
+                }
+                Route::Split(parts, gather) => {
+                    let all: BoxFuture<'_, _> = Box::pin(self.split(request, parts, gather));
+                    return all.await;
+                }
+            },
+            (None, Body::Many { pipeline, .. }) if pipeline.is_transaction() => one_slot(pipeline)?,
+            (None, Body::Many { .. }) => {
+                let all: BoxFuture<'_, _> = Box::pin(self.spread(request));
+                return all.await;
+            }
+        };
+        self.at(slot, request).await
+    }
+
+    /// Sends to the owner of the slot and follows where it leads.
+    async fn at(self: &Arc<Self>, slot: Option<u16>, request: Request<'_>) -> Result<Value> {
+        let node = match slot {
+            Some(slot) => self.owner(slot),
+            None => self.any(),
+        };
+        let mut first = None;
+        if let Some(node) = &node {
+            match node.link().once(request).await {
+                Some(Ok(value)) => return Ok(value),
+                Some(Err(failure)) => first = Some(failure),
+                None => {}
+            }
+        }
+        let follow: BoxFuture<'_, _> = Box::pin(async move {
+            let mut owner = Owner {
+                cluster: self,
+                slot,
+                last: node,
+                next: None,
+            };
+            persist(&mut owner, request, first).await
+        });
+        follow.await
+    }
+
+    /// Where MOVED leads, after having the table read again. Who is asked for by ASK alone is not the owner yet.
+    pub(crate) fn redirected(self: &Arc<Self>, error: &RedisError) -> Option<Arc<Node>> {
+        match redirect(error) {
+            Some(Redirect::Moved(to)) => {
+                let node = self.node(&to);
+                self.refresh_in_background(Some(node.clone()));
+                Some(node)
+            }
+            _ => {
+                self.refresh_in_background(None);
+                None
+            }
+        }
+    }
+
+    pub(crate) async fn ensure(&self, deadline: Instant) -> Result<()> {
+        for node in self.masters() {
+            node.link().ensure(deadline).await?;
+        }
+        Ok(())
+    }
+
+    /// Connections made so far, over all nodes, and changes of the table.
+    pub(crate) fn generation(&self) -> u64 {
+        let topology = self.topology.load();
+        let masters = topology.masters().iter();
+        masters
+            .map(|node| node.generation())
+            .fold(*self.version.borrow(), u64::wrapping_add)
+    }
+
+    /// Sends a command to one node.
+    pub(crate) async fn ask(node: &Node, request: Request<'_>) -> Result<Value> {
+        let link = node.link();
+        let answer = link.attempt(request).await;
+        answer.map_err(|failure| failure.into_error(|| link.place(), request.is_harmless()))
+    }
+
+    async fn everywhere(&self, request: Request<'_>, cmd: &Cmd, gather: Gather) -> Result<Value> {
+        let masters = self.masters();
+        let part = request.with(Body::One(cmd), None);
+        let replies = join_all(masters.iter().map(|node| Self::ask(node, part))).await;
+        gather.all(whole(&request, replies)?)
+    }
+
+    async fn split(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        parts: Vec<route::Part>,
+        gather: Gather,
+    ) -> Result<Value> {
+        let replies = join_all(parts.iter().map(|part| {
+            self.at(
+                Some(part.slot),
+                request.with(Body::One(&part.cmd), Some(part.slot)),
+            )
+        }))
+        .await;
+        let replies = whole(&request, replies)?;
+        gather.split(parts.iter().map(|part| &part.positions[..]), replies)
+    }
+}
+
+/// All replies, or the first error. If a part was or may have been carried out, the whole is in doubt.
+fn whole(request: &Request<'_>, replies: Vec<Result<Value>>) -> Result<Vec<Value>> {
+    let any_done = replies.iter().any(|reply| match reply {
+        Ok(_) => true,
+        Err(error) => error.is_in_doubt(),
+    });
+    let replies: Result<Vec<Value>> = replies.into_iter().collect();
+    replies.map_err(|error| {
+        let in_doubt = any_done && !request.is_harmless();
+        error.doubt(in_doubt)
+    })
+}
+
+/// The slot of all commands of a transaction.
+fn one_slot(pipeline: &Pipeline) -> Result<Option<u16>> {
+    let several = || Error::config("a transaction over several slots cannot be atomic");
+    let mut slot = None;
+    for cmd in pipeline.cmd_iter() {
+        match (route(cmd), slot) {
+            (Route::Slot(new), Some(old)) if new != old => return Err(several()),
+            (Route::Slot(new), _) => slot = Some(new),
+            (Route::Any, _) => {}
+            _ => return Err(several()),
+        }
+    }
+    Ok(slot)
+}
+
+/// The owner of a slot (or any master), wherever the Cluster says that it is.
+struct Owner<'c> {
+    cluster: &'c Arc<Cluster>,
+    slot: Option<u16>,
+    last: Option<Arc<Node>>,
+    /// Where the next attempt goes because of a redirection, and whether it has to say ASKING.
+    next: Option<(Arc<Node>, bool)>,
+}
+
+impl Destination for Owner<'_> {
+    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
+        let (node, asking) = match self.next.take() {
+            Some((node, asking)) => (Some(node), asking),
+            None => match self.slot {
+                Some(slot) => (self.cluster.owner(slot), false),
+                None => (self.cluster.any(), false),
+            },
+        };
+        self.last = node;
+        let Some(node) = &self.last else {
+            return Err(Failure::NotSent(Error::unavailable(
+                "no node of the cluster owns this slot",
+            )));
+        };
+        match request.body {
+            Body::One(cmd) if asking => ask(node, request, cmd).await,
+            _ => node.link().attempt(request).await,
+        }
+    }
+
+    fn redirected(&mut self, request: &Request<'_>, error: &RedisError) -> bool {
+        match redirect(error) {
+            Some(Redirect::Moved(to)) => {
+                let node = self.cluster.node(&to);
+                self.cluster.refresh_in_background(Some(node.clone()));
+                self.next = Some((node, false));
+                true
+            }
+            // A pipeline cannot be asked for as a whole; it waits until the slot has moved.
+            Some(Redirect::Ask(_)) if matches!(request.body, Body::Many { .. }) => true,
+            Some(Redirect::Ask(to)) => {
+                self.next = Some((self.cluster.node(&to), true));
+                true
+            }
+            None => false,
+        }
+    }
+
+    fn troubled(&mut self) {
+        self.cluster.refresh_in_background(None);
+    }
+
+    async fn pause(&mut self, pause: Duration) {
+        let mut version = self.cluster.watch();
+        // A new table may name another owner.
+        let _ = tokio::time::timeout(pause, version.changed()).await;
+    }
+
+    fn place(&self) -> String {
+        match &self.last {
+            Some(node) => node.dial().place(),
+            None => "the cluster".to_owned(),
+        }
+    }
+}
+
+/// ASKING holds for the one command behind it, so both go in one write.
+async fn ask(node: &Node, request: Request<'_>, cmd: &Cmd) -> Result<Value, Failure> {
+    let mut pipeline = Pipeline::with_capacity(2);
+    pipeline
+        .add_command(redis::cmd("ASKING"))
+        .add_command(cmd.clone());
+    let both = request.with(Body::all(&pipeline), None);
+    match node.link().attempt(both).await? {
+        Value::Array(mut replies) => match replies.pop() {
+            Some(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
+            Some(value) => Ok(value),
+            None => Ok(Value::Nil),
+        },
+        value => Ok(value),
+    }
+}
+
+enum Redirect {
+    Moved(Address),
+    Ask(Address),
+}
+
+fn redirect(error: &RedisError) -> Option<Redirect> {
+    let aborted = aborted_by(error);
+    let error = aborted.as_ref().unwrap_or(error);
+    let (to, slot) = error.redirect_node()?;
+    let to = address(to, 6379).ok()?;
+    match error.kind() {
+        ErrorKind::Server(ServerErrorKind::Moved) if slot < SLOTS => Some(Redirect::Moved(to)),
+        ErrorKind::Server(ServerErrorKind::Ask) => Some(Redirect::Ask(to)),
+        _ => None,
+    }
+}
+
+/// Reads the table in the background.
+struct Refresher {
+    cluster: std::sync::Weak<Cluster>,
+    number: u64,
+}
+
+impl Refresher {
+    async fn run(self) {
+        let begun = Instant::now();
+        let mut backoff = Backoff::new();
+        loop {
+            let Some(cluster) = self.cluster.upgrade() else {
+                return;
+            };
+            let hint = {
+                let mut refreshing = cluster.refreshing.lock();
+                refreshing.again = false;
+                if let Some((number, reports_by)) = &mut refreshing.task
+                    && *number == self.number
+                {
+                    *reports_by = Instant::now() + REFRESH_REPORT;
+                }
+                refreshing.hint.take()
+            };
+            let within = cluster.settings.deadline.max(Duration::from_secs(1));
+            let read = cluster
+                .refresh(hint, within.min(Duration::from_secs(4)))
+                .await;
+            if let Err(error) = &read {
+                tracing::debug!(%error, "the slot table cannot be read");
+            }
+            let troubled = read.is_err() || cluster.masters().iter().any(|node| node.is_troubled());
+            {
+                let mut refreshing = cluster.refreshing.lock();
+                let again = refreshing.again || (troubled && begun.elapsed() < REFRESH_FOR);
+                if !again {
+                    if refreshing
+                        .task
+                        .is_some_and(|(number, _)| number == self.number)
+                    {
+                        refreshing.task = None;
+                    }
+                    return;
+                }
+            }
+            drop(cluster);
+            let pause = if troubled {
+                backoff.next()
+            } else {
+                Duration::ZERO
+            };
+            tokio::time::sleep(pause.max(REFRESH_PAUSE)).await;
+        }
+    }
+}
+
+impl Drop for Refresher {
+    /// The runtime may end before the task does.
+    fn drop(&mut self) {
+        if let Some(cluster) = self.cluster.upgrade() {
+            let mut refreshing = cluster.refreshing.lock();
+            if refreshing
+                .task
+                .is_some_and(|(number, _)| number == self.number)
+            {
+                refreshing.task = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,84 @@
+//! One server, or the master behind the sentinels.
+
+use std::sync::Arc;
+
+use redis::Value;
+
+use crate::{
+    error::Result,
+    store::{
+        pool::{Link, Node},
+        request::{Body, BoxFuture, Failure, Request},
+        retry::{Alone, Destination, mend, needs_mending, persist},
+        transport::Dial,
+    },
+};
+
+pub(crate) struct Server {
+    node: Node,
+}
+
+impl Server {
+    pub(crate) fn new(dial: Dial) -> Self {
+        Self {
+            node: Node::new(dial),
+        }
+    }
+
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+
+    pub(crate) async fn request(&self, request: Request<'_>) -> Result<Value> {
+        let link = self.node.link();
+        let first = match link.once(request).await {
+            Some(Ok(value)) if !needs_mending(&request, &value) => return Ok(value),
+            Some(outcome) => Some(outcome),
+            None => None,
+        };
+        self.persist(link, request, first).await
+    }
+
+    /// What is left to do when the first attempt, if there was one, did not do it.
+    fn persist<'a>(
+        &'a self,
+        link: &'a Arc<Link>,
+        request: Request<'a>,
+        first: Option<Result<Value, Failure>>,
+    ) -> BoxFuture<'a, Result<Value>> {
+        Box::pin(async move {
+            let value = match first {
+                Some(Ok(value)) => value,
+                Some(Err(failure)) => persist(&mut OneLink(link), request, Some(failure)).await?,
+                None => persist(&mut OneLink(link), request, None).await?,
+            };
+            match value {
+                Value::Array(replies) if matches!(request.body, Body::Many { pipeline, .. } if !pipeline.is_transaction()) => {
+                    mend(request, replies, &OneLink(link))
+                        .await
+                        .map(Value::Array)
+                }
+                value => Ok(value),
+            }
+        })
+    }
+}
+
+/// All attempts go over the same link.
+struct OneLink<'a>(&'a Arc<Link>);
+
+impl Destination for OneLink<'_> {
+    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
+        self.0.attempt(request).await
+    }
+
+    fn place(&self) -> String {
+        self.0.place()
+    }
+}
+
+impl Alone for OneLink<'_> {
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Value>> {
+        Box::pin(async move { persist(&mut OneLink(self.0), request, None).await })
+    }
+}

@@ -1,0 +1,365 @@
+//! One multiplexed connection that is re-established automatically.
+//!
+//! A request that finds no connection starts a background task that connects, or waits for the one that runs already.
+//! That task lives by its own patience and not by the request's: a request with a short deadline fails, and the
+//! next one finds the connection. The task ends when it has connected, when the store is gone, and when nobody has
+//! asked for a while. So an idle store does nothing.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwapOption;
+use parking_lot::Mutex;
+use redis::{RedisError, Value};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
+
+use super::trouble::Trouble;
+use crate::{
+    error::Error,
+    store::{
+        request::{Failure, Request, wrong_server},
+        retry::Backoff,
+        transport::{Dial, Line},
+    },
+};
+
+/// How long the background task goes on connecting while nobody asks.
+const IDLE: Duration = Duration::from_secs(30);
+/// After a request was not answered, the next ones wait this long for a new connection before the server counts as
+/// down.
+const SUSPICION: Duration = Duration::from_millis(200);
+
+struct Live {
+    line: Line,
+    generation: u64,
+    /// The dial's count when the line was made.
+    switches: u64,
+}
+
+pub(crate) struct Link {
+    dial: Arc<Dial>,
+    trouble: Arc<Trouble>,
+    live: ArcSwapOption<Live>,
+    generation: AtomicU64,
+    connecting: Mutex<Connecting>,
+    /// The last attempt to connect: its number, and why it failed.
+    attempts: watch::Sender<(u64, Option<Arc<Error>>)>,
+}
+
+/// The background task, as the requests see it.
+#[derive(Default)]
+struct Connecting {
+    /// The number of the task that connects, if one does.
+    task: Option<u64>,
+    count: u64,
+    /// A task that has not reported by then is in a runtime that does not run.
+    reports_by: Option<Instant>,
+    /// When a request last asked for the connection.
+    asked: Option<Instant>,
+}
+
+impl Link {
+    pub(super) fn new(dial: Arc<Dial>, trouble: Arc<Trouble>) -> Self {
+        Self {
+            dial,
+            trouble,
+            live: ArcSwapOption::empty(),
+            generation: AtomicU64::new(0),
+            connecting: Mutex::default(),
+            attempts: watch::Sender::new((0, None)),
+        }
+    }
+
+    pub(crate) fn place(&self) -> String {
+        self.dial.place()
+    }
+
+    pub(super) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
+    }
+
+    /// The open connection, if it leads to a server that is still the one to ask.
+    fn open(&self) -> Option<Arc<Live>> {
+        let live = self.live.load_full()?;
+        if live.switches == self.dial.switches() {
+            return Some(live);
+        }
+        self.forget(live.generation);
+        None
+    }
+
+    /// The open connection, or the next one that the background task makes.
+    async fn connection(self: &Arc<Self>, deadline: Instant) -> Result<Arc<Live>, Failure> {
+        if let Some(live) = self.open() {
+            return Ok(live);
+        }
+        let mut attempts = self.attempts.subscribe();
+        self.connect_in_background();
+        let until = self
+            .trouble
+            .wait_until(deadline, || self.place())
+            .map_err(Failure::Down)?;
+        loop {
+            if let Some(live) = self.open() {
+                return Ok(live);
+            }
+            match timeout_at(until, attempts.changed()).await {
+                Ok(Ok(())) => {
+                    if let Some(live) = self.open() {
+                        return Ok(live);
+                    }
+                    if let (_, Some(error)) = &*attempts.borrow_and_update() {
+                        return Err(Failure::NotSent(Error::shared(error)));
+                    }
+                }
+                // The sender lives as long as this link.
+                Ok(Err(_)) | Err(_) => {
+                    self.trouble.begin(Duration::ZERO, None);
+                    return Err(Failure::Down(self.trouble.cause().unwrap_or_else(|| {
+                        Error::timeout(format!("{} did not answer while connecting", self.place()))
+                    })));
+                }
+            }
+        }
+    }
+
+    /// Connects if there is no connection; one attempt.
+    pub(crate) async fn ensure(self: &Arc<Self>, deadline: Instant) -> Result<(), Error> {
+        match self.connection(deadline).await {
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.into_error(|| self.place(), true)),
+        }
+    }
+
+    /// Sees to it that a task connects.
+    fn connect_in_background(self: &Arc<Self>) {
+        let now = Instant::now();
+        let mut connecting = self.connecting.lock();
+        connecting.asked = Some(now);
+        let runs = connecting.task.is_some() && connecting.reports_by.is_some_and(|by| now < by);
+        if runs || self.live.load().is_some() {
+            return;
+        }
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+            return;
+        };
+        connecting.count += 1;
+        let number = connecting.count;
+        connecting.task = Some(number);
+        connecting.reports_by = Some(now + self.report_within());
+        drop(connecting);
+        let task = Connector {
+            link: Arc::downgrade(self),
+            number,
+        };
+        runtime.spawn(task.run());
+    }
+
+    fn report_within(&self) -> Duration {
+        self.dial.patience() + Duration::from_secs(1)
+    }
+
+    /// Lets go of the connection, if it is still the one of that generation. Requests under way keep it.
+    fn forget(&self, generation: u64) {
+        let current = self.live.load();
+        if current
+            .as_ref()
+            .is_some_and(|live| live.generation == generation)
+        {
+            self.live.compare_and_swap(&current, None);
+        }
+    }
+
+    /// Sends once, over a new connection if need be.
+    pub(crate) async fn attempt(self: &Arc<Self>, request: Request<'_>) -> Result<Value, Failure> {
+        let live = self.connection(request.deadline).await?;
+        self.over(&live, request).await
+    }
+
+    /// Sends once over the open connection; `None` if there is none.
+    pub(crate) async fn once(
+        self: &Arc<Self>,
+        request: Request<'_>,
+    ) -> Option<Result<Value, Failure>> {
+        let live = self.open()?;
+        Some(self.over(&live, request).await)
+    }
+
+    async fn over(self: &Arc<Self>, live: &Live, request: Request<'_>) -> Result<Value, Failure> {
+        let generation = live.generation;
+        let mut unanswered = Unanswered {
+            link: self,
+            generation,
+            deadline: request.deadline,
+            armed: true,
+        };
+        let outcome = live.line.send(request).await;
+        unanswered.armed = false;
+        match outcome {
+            Ok(Value::ServerError(error)) => Err(self.refused(error.into(), generation)),
+            Ok(value) => Ok(value),
+            Err(Failure::Answer(error)) => Err(self.refused(error, generation)),
+            Err(Failure::TimedOut) => {
+                self.unanswered(generation);
+                Err(Failure::TimedOut)
+            }
+            Err(failure) => {
+                self.forget(generation);
+                Err(failure)
+            }
+        }
+    }
+
+    fn refused(&self, error: RedisError, generation: u64) -> Failure {
+        if wrong_server(&error) {
+            self.forget(generation);
+        }
+        Failure::Answer(error)
+    }
+
+    /// The connection may be dead. Nobody uses it any more, and a new one is made right away, which shows whether
+    /// the server answers.
+    fn unanswered(self: &Arc<Self>, generation: u64) {
+        self.forget(generation);
+        if self.live.load().is_none() {
+            self.trouble.begin(SUSPICION, None);
+            self.connect_in_background();
+        }
+    }
+}
+
+/// A request that is dropped at its deadline leaves a connection that may be dead. One that the caller dropped earlier
+/// says nothing about the connection.
+struct Unanswered<'a> {
+    link: &'a Arc<Link>,
+    generation: u64,
+    deadline: Instant,
+    armed: bool,
+}
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if self.armed && Instant::now() >= self.deadline {
+            self.link.unanswered(self.generation);
+        }
+    }
+}
+
+/// Connects until it succeeds.
+struct Connector {
+    link: Weak<Link>,
+    number: u64,
+}
+
+impl Connector {
+    async fn run(self) {
+        let mut backoff = Backoff::new();
+        while self.attempt().await {
+            tokio::time::sleep(backoff.next()).await;
+        }
+    }
+
+    /// One attempt; `false` if there is nothing more to do. The link is held only by its dial meanwhile.
+    async fn attempt(&self) -> bool {
+        let Some(dial) = self.link.upgrade().map(|link| link.dial.clone()) else {
+            return false;
+        };
+        // Counted before the line is made: a switch meanwhile means another try.
+        let switches = dial.switches();
+        let made = tokio::select! {
+            made = dial.line() => made,
+            () = dial.switched(switches) => return self.link.strong_count() > 0,
+        };
+        let Some(link) = self.link.upgrade() else {
+            return false;
+        };
+        match made {
+            Ok(line) => {
+                let generation = link.generation.fetch_add(1, Ordering::AcqRel) + 1;
+                link.live.store(Some(Arc::new(Live {
+                    line,
+                    generation,
+                    switches,
+                })));
+                link.trouble.end();
+                if generation > 1 {
+                    metrics::counter!("redstart_store_reconnects_total").increment(1);
+                    tracing::debug!(server = %link.place(), "reconnected");
+                }
+                self.report(&link, None, false)
+            }
+            Err(error) => {
+                tracing::debug!(server = %link.place(), %error, "cannot connect");
+                // What is configured wrongly does not mend while we wait.
+                let lasting = error.is_config();
+                let error = Arc::new(error);
+                if !lasting {
+                    let grace = link.dial.settings().deadline;
+                    link.trouble.begin(grace, Some(&error));
+                }
+                let again = !lasting && self.is_wanted(&link);
+                if !again && self.is_the_task(&link) {
+                    // The next request tries again, and is not refused because of what was long ago.
+                    link.trouble.end();
+                }
+                self.report(&link, Some(error), again)
+            }
+        }
+    }
+
+    fn is_the_task(&self, link: &Link) -> bool {
+        link.connecting.lock().task == Some(self.number)
+    }
+
+    /// Whether a request asked for the connection lately, and no other task took over.
+    fn is_wanted(&self, link: &Link) -> bool {
+        let connecting = link.connecting.lock();
+        connecting.task == Some(self.number)
+            && connecting.asked.is_some_and(|asked| asked.elapsed() < IDLE)
+    }
+
+    /// Tells those who wait, after the state is such that a new request starts another task if this one ends.
+    fn report(&self, link: &Link, error: Option<Arc<Error>>, again: bool) -> bool {
+        {
+            let mut connecting = link.connecting.lock();
+            if connecting.task == Some(self.number) {
+                connecting.reports_by = Some(Instant::now() + link.report_within());
+                if !again {
+                    connecting.task = None;
+                }
+            }
+        }
+        link.attempts.send_modify(|(number, failure)| {
+            *number += 1;
+            *failure = error;
+        });
+        again
+    }
+}
+
+impl Drop for Connector {
+    /// The runtime may end before the task does; a request in another one then starts the next.
+    fn drop(&mut self) {
+        if let Some(link) = self.link.upgrade() {
+            let mut connecting = link.connecting.lock();
+            if connecting.task == Some(self.number) {
+                connecting.task = None;
+                drop(connecting);
+                link.attempts.send_modify(|(number, failure)| {
+                    *number += 1;
+                    *failure = Some(Arc::new(Error::unavailable(
+                        "the runtime that was connecting has ended",
+                    )));
+                });
+            }
+        }
+    }
+}

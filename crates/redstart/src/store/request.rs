@@ -1,0 +1,265 @@
+//! What is sent, and why there is no reply.
+
+use std::{future::Future, pin::Pin};
+
+use redis::{
+    Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture, ServerErrorKind, Value,
+    aio::ConnectionLike,
+};
+use tokio::time::Instant;
+
+use super::command;
+use crate::error::{Error, Result};
+
+/// Futures that are boxed because they are rare, so that those of all patterns need no room for them.
+pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+
+/// A request: what is sent, what is known about it, and when it ends.
+#[derive(Clone, Copy)]
+pub(crate) struct Request<'a> {
+    pub(crate) body: Body<'a>,
+    /// The Cluster slot, where the caller knows it already.
+    pub(crate) slot: Option<u16>,
+    /// Carrying it out twice is the same as once, so it may be sent again after a lost reply.
+    idempotent: bool,
+    pub(crate) deadline: Instant,
+}
+
+/// One command, or several in one write.
+#[derive(Clone, Copy)]
+pub(crate) enum Body<'a> {
+    One(&'a Cmd),
+    Many {
+        pipeline: &'a Pipeline,
+        /// Which of the replies the caller wants.
+        offset: usize,
+        count: usize,
+    },
+}
+
+impl<'a> Body<'a> {
+    /// A pipeline with all its replies; of a transaction, the one reply that holds them.
+    pub(crate) fn all(pipeline: &'a Pipeline) -> Self {
+        let (offset, count) = if pipeline.is_transaction() {
+            (pipeline.len() + 1, 1)
+        } else {
+            (0, pipeline.len())
+        };
+        Self::Many {
+            pipeline,
+            offset,
+            count,
+        }
+    }
+
+    /// How many replies the server sends.
+    pub(crate) fn replies(&self) -> usize {
+        match self {
+            Self::One(_) => 1,
+            Self::Many { pipeline, .. } => match (pipeline.len(), pipeline.is_transaction()) {
+                (0, _) => 0,
+                (len, true) => len + 2,
+                (len, false) => len,
+            },
+        }
+    }
+
+    fn only_reads(&self) -> bool {
+        match self {
+            Self::One(cmd) => command::only_reads(cmd),
+            Self::Many { pipeline, .. } => pipeline.cmd_iter().all(command::only_reads),
+        }
+    }
+
+    /// Refuses what would change the connection for everybody on it, or break the order of replies.
+    pub(crate) fn check(&self, connection: command::Connection) -> Result<()> {
+        match self {
+            Self::One(cmd) => command::check(cmd, connection),
+            Self::Many {
+                pipeline,
+                offset,
+                count,
+            } => {
+                if offset
+                    .checked_add(*count)
+                    .is_none_or(|end| end > self.replies())
+                {
+                    return Err(Error::config(
+                        "the pipeline has fewer replies than asked for",
+                    ));
+                }
+                // The transaction brings MULTI and EXEC itself.
+                let inside = if pipeline.is_transaction() {
+                    command::Connection::Shared
+                } else {
+                    connection
+                };
+                pipeline
+                    .cmd_iter()
+                    .try_for_each(|cmd| command::check(cmd, inside))
+            }
+        }
+    }
+}
+
+impl<'a> Request<'a> {
+    pub(crate) fn new(body: Body<'a>, deadline: Instant) -> Self {
+        Self {
+            body,
+            slot: None,
+            idempotent: false,
+            deadline,
+        }
+    }
+
+    pub(crate) fn one(cmd: &'a Cmd, deadline: Instant) -> Self {
+        Self::new(Body::One(cmd), deadline)
+    }
+
+    pub(crate) fn slot(mut self, slot: Option<u16>) -> Self {
+        self.slot = slot;
+        self
+    }
+
+    pub(crate) fn idempotent(mut self, idempotent: bool) -> Self {
+        self.idempotent = idempotent;
+        self
+    }
+
+    /// A part of this request, or another way to send it, by the same rules.
+    pub(crate) fn with<'b>(&self, body: Body<'b>, slot: Option<u16>) -> Request<'b> {
+        Request {
+            body,
+            slot,
+            idempotent: self.idempotent,
+            deadline: self.deadline,
+        }
+    }
+
+    /// Sending it again does no harm, so there is never a doubt to report.
+    pub(crate) fn is_harmless(&self) -> bool {
+        self.idempotent || self.body.only_reads()
+    }
+}
+
+/// Why there is no reply. The transport makes it, the retry loop decides by it, and the caller gets the [`Error`]
+/// that it turns into.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Nothing left this process.
+    NotSent(Error),
+    /// Nothing left this process, because the server is known to be down; trying again now does not help.
+    Down(Error),
+    /// It was sent, at least in part, and the connection is gone.
+    Lost(RedisError),
+    /// It was sent, and its deadline passed.
+    TimedOut,
+    /// The server answered with an error.
+    Answer(RedisError),
+}
+
+impl Failure {
+    /// The error for the caller. `harmless` says that there is no doubt to report.
+    pub(crate) fn into_error(self, place: impl FnOnce() -> String, harmless: bool) -> Error {
+        match self {
+            Self::NotSent(error) | Self::Down(error) => error,
+            Self::Lost(error) => Error::unavailable("the connection was lost before the reply")
+                .with_source(error)
+                .doubt(!harmless),
+            Self::TimedOut => {
+                Error::timeout(format!("{} did not answer in time", place())).doubt(!harmless)
+            }
+            Self::Answer(error) => error.into(),
+        }
+    }
+}
+
+/// The server's own word that it did nothing, and that asking again later may help.
+pub(crate) fn refused_for_now(error: &RedisError) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Server(
+            ServerErrorKind::BusyLoading
+                | ServerErrorKind::TryAgain
+                | ServerErrorKind::ClusterDown
+                | ServerErrorKind::MasterDown
+                | ServerErrorKind::ReadOnly
+        )
+    ) || error.code() == Some("BUSY")
+}
+
+/// The server did nothing, and says where else or that later it would.
+pub(crate) fn elsewhere_or_later(error: &RedisError) -> bool {
+    refused_for_now(error)
+        || matches!(
+            error.kind(),
+            ErrorKind::Server(ServerErrorKind::Moved | ServerErrorKind::Ask)
+        )
+}
+
+/// The server said that nothing happened: to a command, or to all of a transaction.
+pub(crate) fn refused_whole(error: &RedisError) -> bool {
+    refused_for_now(error) || aborted_by(error).is_some_and(|error| refused_for_now(&error))
+}
+
+/// For a transaction that was aborted, the refusal that says where or when to try again.
+pub(crate) fn aborted_by(error: &RedisError) -> Option<RedisError> {
+    if error.kind() != ErrorKind::Server(ServerErrorKind::ExecAbort) {
+        return None;
+    }
+    error
+        .clone()
+        .into_server_errors()?
+        .iter()
+        .map(|(_, error)| RedisError::from(error.clone()))
+        .find(elsewhere_or_later)
+}
+
+/// READONLY means that the connection leads to a replica.
+pub(crate) fn wrong_server(error: &RedisError) -> bool {
+    error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
+}
+
+/// Whether this reply says that its command has to be sent elsewhere or later.
+pub(crate) fn is_refusal(reply: &Value) -> bool {
+    match reply {
+        Value::ServerError(error) => elsewhere_or_later(&error.clone().into()),
+        _ => false,
+    }
+}
+
+/// The replies of a pipeline.
+pub(crate) fn array(reply: Value) -> Result<Vec<Value>> {
+    match reply {
+        Value::Array(replies) => Ok(replies),
+        _ => Err(Error::codec("a pipeline was not answered by an array")),
+    }
+}
+
+/// Takes the replies of a pipeline apart as the client does, which alone knows what the pipeline ignores.
+pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value) -> Result<T> {
+    /// A connection that has the replies already.
+    struct Answered(Vec<Value>);
+
+    impl ConnectionLike for Answered {
+        fn req_packed_command<'a>(&'a mut self, _: &'a Cmd) -> RedisFuture<'a, Value> {
+            Box::pin(std::future::ready(Ok(Value::Nil)))
+        }
+
+        fn req_packed_commands<'a>(
+            &'a mut self,
+            _: &'a Pipeline,
+            _: usize,
+            _: usize,
+        ) -> RedisFuture<'a, Vec<Value>> {
+            Box::pin(std::future::ready(Ok(std::mem::take(&mut self.0))))
+        }
+
+        fn get_db(&self) -> i64 {
+            0
+        }
+    }
+
+    let mut answered = Answered(array(reply)?);
+    Ok(pipeline.query_async(&mut answered).await?)
+}

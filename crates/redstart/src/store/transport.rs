@@ -1,0 +1,12 @@
+//! From an address to replies: streams, the shared wire, connecting, and the sentinels' word on the master.
+
+mod client;
+mod dial;
+mod line;
+mod reply;
+mod sentinel;
+mod stream;
+mod wire;
+
+pub(crate) use dial::Dial;
+pub(crate) use line::Line;

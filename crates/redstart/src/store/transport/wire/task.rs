@@ -1,0 +1,238 @@
+//! The task of a connection: it receives, hands the replies out, and keeps the deadlines.
+
+use std::{
+    future::Future,
+    io,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use redis::{RedisError, RedisResult, Value};
+use tokio::time::{Instant, Sleep};
+
+use super::{ROOM, Shared, State, Waiter, Written, closed, not_sent};
+use crate::store::{request::Failure, transport::reply::Reader};
+
+/// Receives and hands out.
+pub(super) struct Task {
+    shared: Arc<Shared>,
+    reader: Reader,
+    /// What was received and not yet read is `input[begin..end]`.
+    input: Vec<u8>,
+    begin: usize,
+    end: usize,
+    /// With fewer bytes there is nothing to read.
+    wanted: usize,
+    /// Empty between polls.
+    replies: Vec<(Waiter, Value)>,
+    alarm: Pin<Box<Sleep>>,
+    alarm_at: Option<Instant>,
+}
+
+impl Task {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
+        Self {
+            shared,
+            reader: Reader::default(),
+            input: vec![0; ROOM],
+            begin: 0,
+            end: 0,
+            wanted: 1,
+            replies: Vec::new(),
+            alarm: Box::pin(tokio::time::sleep_until(Instant::now())),
+            alarm_at: None,
+        }
+    }
+}
+
+impl Future for Task {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let task = &mut *self;
+        let turn = match task.receive(cx) {
+            Ok(woken) => task.look(cx, woken),
+            Err(error) => Err(error),
+        };
+        match turn {
+            Ok(()) => Poll::Pending,
+            Err(error) => {
+                task.end(&error);
+                Poll::Ready(())
+            }
+        }
+    }
+}
+
+impl Task {
+    /// Reads all that is there and hands it out; returns how many replies that were.
+    fn receive(&mut self, cx: &mut Context<'_>) -> RedisResult<usize> {
+        let mut woken = 0;
+        loop {
+            match self.shared.stream.poll_read_ready(cx) {
+                Poll::Pending => return Ok(woken),
+                Poll::Ready(ready) => ready?,
+            }
+            self.make_room();
+            match self.shared.stream.try_read(&mut self.input[self.end..]) {
+                Ok(0) => return Err(closed()),
+                Ok(received) => self.end += received,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+                Err(error) => return Err(error.into()),
+            }
+            woken += self.hand_out()?;
+        }
+    }
+
+    /// Sees to it that there is room behind what was received.
+    fn make_room(&mut self) {
+        if self.begin == self.end {
+            (self.begin, self.end) = (0, 0);
+            if self.input.len() > ROOM {
+                self.input.truncate(ROOM);
+                self.input.shrink_to_fit();
+            }
+        } else if self.end == self.input.len() {
+            self.input.copy_within(self.begin..self.end, 0);
+            (self.begin, self.end) = (0, self.end - self.begin);
+            if self.end > self.input.len() / 2 {
+                // By what has come, not by what was announced.
+                self.input.resize(2 * self.input.len(), 0);
+            }
+        }
+    }
+
+    /// Gives the replies that are complete to those who wait for them.
+    fn hand_out(&mut self) -> RedisResult<usize> {
+        if self.end - self.begin < self.wanted {
+            return Ok(0);
+        }
+        {
+            let mut queue = self.shared.queue.lock();
+            let input = &self.input[..self.end];
+            while input.len() - self.begin >= self.wanted {
+                let value = match self.reader.next(input, &mut self.begin)? {
+                    Ok(value) => value,
+                    Err(missing) => {
+                        self.wanted = missing;
+                        break;
+                    }
+                };
+                self.wanted = 1;
+                self.replies.extend(queue.answered(value)?);
+            }
+        }
+        let woken = self.replies.len();
+        for (mut waiter, value) in self.replies.drain(..) {
+            waiter.answer(Ok(value));
+        }
+        Ok(woken)
+    }
+
+    /// Sends what waits to be sent, and answers those whose deadline has passed.
+    fn look(&mut self, cx: &mut Context<'_>, woken: usize) -> RedisResult<()> {
+        let shared = self.shared.clone();
+        let mut guard = shared.queue.lock();
+        let queue = &mut *guard;
+        if let State::Broken(error) = &queue.state {
+            return Err(error.clone());
+        }
+        if matches!(queue.state, State::Left) && !queue.waiters.iter().any(Waiter::is_waited_for) {
+            return Err(closed());
+        }
+        queue.task = Some(cx.waker().clone());
+        while let Some((bytes, sent)) = queue.rest.take() {
+            match shared.stream.poll_write_ready(cx) {
+                Poll::Pending => {
+                    queue.rest = Some((bytes, sent));
+                    break;
+                }
+                Poll::Ready(ready) => ready?,
+            }
+            match shared.write_out(&bytes, sent) {
+                Written::All => queue.done(bytes),
+                Written::Partly(sent) => queue.rest = Some((bytes, sent)),
+                Written::Failed(error, sent) => {
+                    queue.rest = Some((bytes, sent));
+                    return Err(error);
+                }
+            }
+        }
+        let promised = std::mem::replace(&mut queue.awaited, woken > 1);
+        if (promised || woken <= 1) && !queue.sending && !queue.bytes.is_empty() {
+            shared.transmit(guard);
+        } else {
+            drop(guard);
+        }
+        if woken > 1 {
+            // They run before this task does again.
+            cx.waker().wake_by_ref();
+        } else {
+            self.watch(cx);
+        }
+        Ok(())
+    }
+
+    /// Answers those whose deadline has passed.
+    fn watch(&mut self, cx: &mut Context<'_>) {
+        loop {
+            let alarm = self.shared.queue.lock().alarm;
+            let Some(at) = alarm else {
+                return;
+            };
+            if self.alarm_at != alarm {
+                self.alarm.as_mut().reset(at);
+                self.alarm_at = alarm;
+            }
+            if self.alarm.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            let now = Instant::now();
+            let mut queue = self.shared.queue.lock();
+            let mut next: Option<Instant> = None;
+            for waiter in &mut queue.waiters {
+                if waiter.reply.is_some() {
+                    if waiter.deadline <= now {
+                        waiter.answer(Err(Failure::TimedOut));
+                    } else {
+                        next = Some(next.map_or(waiter.deadline, |next| next.min(waiter.deadline)));
+                    }
+                }
+            }
+            queue.alarm = next;
+        }
+    }
+
+    /// Tells all callers that there will be no reply.
+    fn end(&mut self, error: &RedisError) {
+        let (waiters, sent) = {
+            let mut queue = self.shared.queue.lock();
+            queue.state = State::Ended;
+            queue.bytes = Vec::new();
+            let unsent = queue
+                .rest
+                .take()
+                .map_or(0, |(bytes, sent)| bytes.len() - sent);
+            (
+                std::mem::take(&mut queue.waiters),
+                queue.taken - unsent as u64,
+            )
+        };
+        self.shared.room.notify_waiters();
+        for mut waiter in waiters {
+            waiter.answer(Err(if waiter.start < sent {
+                Failure::Lost(error.clone())
+            } else {
+                not_sent(error.clone())
+            }));
+        }
+    }
+}
+
+impl Drop for Task {
+    /// The runtime may end before the connection does.
+    fn drop(&mut self) {
+        self.end(&closed());
+    }
+}
