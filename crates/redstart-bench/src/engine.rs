@@ -8,7 +8,7 @@ use redstart_engine::{
 };
 use redstart_testkit::{Kind, Server};
 
-use crate::measure::{Bench, median};
+use crate::measure::{Bench, Unit, median};
 
 /// The token bucket that most people write by hand: two numbers in a hash, a TTL.
 static BUCKET: Script = Script::new(
@@ -251,15 +251,7 @@ async fn bytes_per_key(bench: &mut Bench, remote: &Store) -> anyhow::Result<()> 
             fresh.pipeline::<()>(&fill(start)).await?;
         }
         let ours = (resident()? - before) / f64::from(KEYS);
-        // Fewer bytes are better, so the sides are exchanged.
-        bench.row(
-            name,
-            "redis-server (bytes, less is better)",
-            theirs,
-            ours,
-            1.0,
-        );
-        bench.note(&format!("{name}: {ours:.0} here, {theirs:.0} there"));
+        bench.cost(name, "redis-server", Unit::Bytes, ours, theirs, 1.0);
     }
     Ok(())
 }

@@ -1,10 +1,11 @@
 //! Redstart beside its peers: every number is a ratio of two measurements of one run.
 //!
 //! ```text
-//! measure.rs   rounds that alternate between the contestants, and the table of ratios
+//! measure.rs   rounds in which the contestants alternate, and the rows they make
+//! report.rs    the rows as a table, and as a page with a chart
 //! store.rs     the cost of the seam
 //! engine.rs    the embedded engine against a server on loopback
-//! limiting.rs  the token bucket against the script that people paste
+//! limiting.rs  the token bucket against the script that people copy
 //! locking.rs   the mutex against a bare loop, rslock and redisson; hand-over between processes
 //! caching.rs   caches beside bare moka, GET and XADD
 //! messaging.rs the job queue and sessions beside bare loops and other queues
@@ -27,6 +28,7 @@ mod limiting;
 mod locking;
 mod measure;
 mod messaging;
+mod report;
 mod store;
 
 use measure::Bench;
@@ -51,13 +53,16 @@ struct Args {
     /// Length of one measurement in milliseconds.
     #[arg(long, default_value_t = 150)]
     millis: u64,
-    /// How often the contestants take turns; the median counts.
+    /// How many rounds; the median counts.
     #[arg(long, default_value_t = 21)]
     rounds: usize,
     /// Only comparisons of rates whose name contains this.
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// One JSON object a line.
+    /// Write a page with a chart; docs/benchmarks.md unless a file is named.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/benchmarks.md")]
+    report: Option<std::path::PathBuf>,
+    /// One JSON object per line.
     #[arg(long)]
     json: bool,
 }
@@ -89,5 +94,6 @@ fn main() -> anyhow::Result<()> {
         }
         anyhow::Ok(())
     })?;
-    std::process::exit(if bench.finish() { 0 } else { 1 })
+    let held = bench.finish(args.report.as_deref())?;
+    std::process::exit(if held { 0 } else { 1 })
 }

@@ -9,8 +9,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use comfy_table::{Cell, CellAlignment, Table};
-
 /// What is measured and how; collects the rows of the report.
 pub(crate) struct Bench {
     length: Duration,
@@ -18,17 +16,61 @@ pub(crate) struct Bench {
     json: bool,
     only: Vec<String>,
     family: String,
+    /// Whether the family's A/A run is still to be made.
+    calibrate: bool,
     rows: Vec<Row>,
+    notes: Vec<String>,
 }
 
-struct Row {
-    family: String,
-    name: String,
-    peer: String,
-    ours: f64,
-    theirs: f64,
-    ratio: f64,
-    floor: f64,
+/// What the two figures of a row are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unit {
+    /// Operations per second; more is better.
+    PerSecond,
+    /// Microseconds; less is better.
+    Micros,
+    /// Bytes; less is better.
+    Bytes,
+}
+
+impl Unit {
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            Self::PerSecond => "per second",
+            Self::Micros => "µs",
+            Self::Bytes => "bytes",
+        }
+    }
+}
+
+/// One comparison. A ratio above 1 is in our favour, whatever the unit.
+pub(crate) struct Row {
+    pub(crate) family: String,
+    pub(crate) name: String,
+    pub(crate) peer: String,
+    pub(crate) unit: Unit,
+    pub(crate) ours: f64,
+    pub(crate) theirs: f64,
+    pub(crate) ratio: f64,
+    /// The 95 % interval of the median ratio, where there were rounds.
+    pub(crate) interval: Option<(f64, f64)>,
+    /// CPU time of this process per operation in microseconds, ours and the peer's.
+    pub(crate) cpu: Option<(f64, f64)>,
+    pub(crate) floor: f64,
+}
+
+impl Row {
+    pub(crate) fn held(&self) -> bool {
+        self.ratio >= self.floor
+    }
+}
+
+/// What one contestant did in one measurement.
+#[derive(Clone, Copy)]
+struct Drive {
+    rate: f64,
+    /// CPU time of this process per operation, in microseconds.
+    cpu: f64,
 }
 
 impl Bench {
@@ -39,19 +81,22 @@ impl Bench {
             json,
             only,
             family: String::new(),
+            calibrate: false,
             rows: Vec::new(),
+            notes: Vec::new(),
         }
     }
 
     pub(crate) fn family(&mut self, name: &str) {
         self.family = name.to_owned();
+        self.calibrate = true;
         if !self.json {
             eprintln!("{name} …");
         }
     }
 
     /// Something worth printing beside the ratios: versions, bytes.
-    pub(crate) fn note(&self, text: &str) {
+    pub(crate) fn note(&mut self, text: &str) {
         if self.json {
             println!(
                 "{}",
@@ -60,11 +105,12 @@ impl Bench {
         } else {
             eprintln!("  {text}");
         }
+        self.notes.push(format!("{}: {text}", self.family));
     }
 
     /// Compares two ways of doing one thing by their rate with `tasks` concurrent tasks. `floor` is what
-    /// the median of the rounds' ratios, ours / theirs, must reach: the two halves of a round follow each
-    /// other at once, so what else the machine does falls on both.
+    /// the median of the rounds' ratios, ours / theirs, must reach. The two halves of a round follow each
+    /// other at once, so other load on the machine hits both.
     pub(crate) async fn rate<A, FA, B, FB>(
         &mut self,
         name: &str,
@@ -83,7 +129,37 @@ impl Bench {
         if !self.only.is_empty() && !self.only.iter().any(|part| name.contains(part.as_str())) {
             return Ok(());
         }
-        let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
+        if std::mem::take(&mut self.calibrate) {
+            let (a, b) = self.alternate(tasks, &ours, &ours).await?;
+            let ratios: Vec<f64> = a.iter().zip(&b).map(|(a, b)| a.rate / b.rate).collect();
+            let (low, high) = interval(&ratios);
+            self.note(&format!(
+                "{name} against itself: {:.2} ({low:.2} to {high:.2}); smaller differences mean nothing",
+                median(ratios)
+            ));
+        }
+        let (ours, theirs) = self.alternate(tasks, &ours, &theirs).await?;
+        let cpu = |drives: &[Drive]| median(drives.iter().map(|drive| drive.cpu).collect());
+        let cpu = Some((cpu(&ours), cpu(&theirs)));
+        let rates = |drives: &[Drive]| drives.iter().map(|drive| drive.rate).collect();
+        self.rounds(name, peer, floor, rates(&ours), rates(&theirs), cpu);
+        Ok(())
+    }
+
+    /// Rounds in which the two contestants take turns to go first.
+    async fn alternate<A, FA, B, FB>(
+        &self,
+        tasks: usize,
+        ours: &A,
+        theirs: &B,
+    ) -> anyhow::Result<(Vec<Drive>, Vec<Drive>)>
+    where
+        A: Fn(usize) -> FA + Clone + Send + Sync + 'static,
+        FA: Future<Output = anyhow::Result<()>> + Send,
+        B: Fn(usize) -> FB + Clone + Send + Sync + 'static,
+        FB: Future<Output = anyhow::Result<()>> + Send,
+    {
+        let (mut our_drives, mut their_drives) = (Vec::new(), Vec::new());
         // The first round warms up connections, scripts and caches, and does not count.
         for round in 0..=self.rounds {
             let length = if round == 0 {
@@ -91,20 +167,19 @@ impl Bench {
             } else {
                 self.length
             };
-            let (our_rate, their_rate) = if round % 2 == 0 {
-                let our_rate = drive(length, tasks, &ours).await?;
-                (our_rate, drive(length, tasks, &theirs).await?)
+            let (our_drive, their_drive) = if round % 2 == 0 {
+                let our_drive = drive(length, tasks, ours).await?;
+                (our_drive, drive(length, tasks, theirs).await?)
             } else {
-                let their_rate = drive(length, tasks, &theirs).await?;
-                (drive(length, tasks, &ours).await?, their_rate)
+                let their_drive = drive(length, tasks, theirs).await?;
+                (drive(length, tasks, ours).await?, their_drive)
             };
             if round > 0 {
-                our_rates.push(our_rate);
-                their_rates.push(their_rate);
+                our_drives.push(our_drive);
+                their_drives.push(their_drive);
             }
         }
-        self.rounds_of(name, peer, floor, our_rates, their_rates);
-        Ok(())
+        Ok((our_drives, their_drives))
     }
 
     /// Records rounds that were measured elsewhere, each with one rate of both: the median of their ratios
@@ -117,73 +192,110 @@ impl Bench {
         ours: Vec<f64>,
         theirs: Vec<f64>,
     ) {
-        let ratio = median(ours.iter().zip(&theirs).map(|(a, b)| a / b).collect());
-        self.record(name, peer, median(ours), median(theirs), ratio, floor);
+        self.rounds(name, peer, floor, ours, theirs, None);
     }
 
-    /// Records a comparison that was measured elsewhere: larger is better on both sides.
-    pub(crate) fn row(&mut self, name: &str, peer: &str, ours: f64, theirs: f64, floor: f64) {
-        self.record(name, peer, ours, theirs, ours / theirs, floor);
-    }
-
-    fn record(&mut self, name: &str, peer: &str, ours: f64, theirs: f64, ratio: f64, floor: f64) {
-        let row = Row {
+    fn rounds(
+        &mut self,
+        name: &str,
+        peer: &str,
+        floor: f64,
+        ours: Vec<f64>,
+        theirs: Vec<f64>,
+        cpu: Option<(f64, f64)>,
+    ) {
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
+        let interval = Some(interval(&ratios));
+        self.record(Row {
             family: self.family.clone(),
             name: name.to_owned(),
             peer: peer.to_owned(),
+            unit: Unit::PerSecond,
+            ours: median(ours),
+            theirs: median(theirs),
+            ratio: median(ratios),
+            interval,
+            cpu,
+            floor,
+        });
+    }
+
+    /// Records a comparison of rates that was measured elsewhere: more is better on both sides.
+    pub(crate) fn row(&mut self, name: &str, peer: &str, ours: f64, theirs: f64, floor: f64) {
+        self.single(name, peer, Unit::PerSecond, ours, theirs, floor);
+    }
+
+    /// Records a comparison of costs: less is better on both sides.
+    pub(crate) fn cost(
+        &mut self,
+        name: &str,
+        peer: &str,
+        unit: Unit,
+        ours: f64,
+        theirs: f64,
+        floor: f64,
+    ) {
+        self.single(name, peer, unit, ours, theirs, floor);
+    }
+
+    fn single(&mut self, name: &str, peer: &str, unit: Unit, ours: f64, theirs: f64, floor: f64) {
+        let ratio = match unit {
+            Unit::PerSecond => ours / theirs,
+            Unit::Micros | Unit::Bytes => theirs / ours,
+        };
+        self.record(Row {
+            family: self.family.clone(),
+            name: name.to_owned(),
+            peer: peer.to_owned(),
+            unit,
             ours,
             theirs,
             ratio,
+            interval: None,
+            cpu: None,
             floor,
-        };
+        });
+    }
+
+    fn record(&mut self, row: Row) {
         if self.json {
             println!(
                 "{}",
                 serde_json::json!({
-                    "family": row.family, "name": row.name, "peer": row.peer, "ours": ours,
-                    "theirs": theirs, "ratio": ratio, "floor": floor, "ok": ratio >= floor,
+                    "family": row.family, "name": row.name, "peer": row.peer, "unit": row.unit.as_str(),
+                    "ours": row.ours, "theirs": row.theirs, "ratio": row.ratio,
+                    "interval": row.interval.map(|(low, high)| [low, high]),
+                    "cpu_us": row.cpu.map(|(ours, theirs)| [ours, theirs]),
+                    "floor": row.floor, "ok": row.held(),
                 })
             );
         } else {
-            eprintln!("  {name} / {peer}: {ratio:.2} (floor {floor})");
+            let interval = row.interval.map_or(String::new(), |(low, high)| {
+                format!(" ({low:.2} to {high:.2})")
+            });
+            eprintln!(
+                "  {} / {}: {:.2}{interval}, floor {}",
+                row.name, row.peer, row.ratio, row.floor
+            );
         }
         self.rows.push(row);
     }
 
-    /// Prints the table and says whether every ratio reached its floor.
-    pub(crate) fn finish(self) -> bool {
-        let held = self.rows.iter().all(|row| row.ratio >= row.floor);
+    /// Prints the table, writes the report if one is wanted, and says whether every ratio reached its floor.
+    pub(crate) fn finish(self, report: Option<&std::path::Path>) -> anyhow::Result<bool> {
+        let held = self.rows.iter().all(Row::held);
         if !self.json {
-            let mut table = Table::new();
-            table.set_header([
-                "family", "what", "peer", "ours /s", "peer /s", "ratio", "floor", "",
-            ]);
-            for row in &self.rows {
-                let number =
-                    |n: f64| Cell::new(format!("{n:.0}")).set_alignment(CellAlignment::Right);
-                table.add_row([
-                    Cell::new(&row.family),
-                    Cell::new(&row.name),
-                    Cell::new(&row.peer),
-                    number(row.ours),
-                    number(row.theirs),
-                    Cell::new(format!("{:.2}", row.ratio)).set_alignment(CellAlignment::Right),
-                    Cell::new(format!("{:.2}", row.floor)).set_alignment(CellAlignment::Right),
-                    Cell::new(if row.ratio >= row.floor {
-                        "held"
-                    } else {
-                        "BELOW"
-                    }),
-                ]);
-            }
-            println!("{table}");
+            println!("{}", crate::report::table(&self.rows));
         }
-        held
+        if let Some(path) = report {
+            crate::report::write(path, &self.rows, &self.notes, self.rounds, self.length)?;
+        }
+        Ok(held)
     }
 }
 
-/// Operations a second of `tasks` tasks that each call `work` again and again.
-async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<f64>
+/// The rate of `tasks` tasks that each call `work` repeatedly.
+async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<Drive>
 where
     F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = anyhow::Result<()>> + Send,
@@ -191,7 +303,7 @@ where
     let stop = Arc::new(AtomicBool::new(false));
     let done = Arc::new(AtomicU64::new(0));
     let mut set = tokio::task::JoinSet::new();
-    let started = Instant::now();
+    let (started, cpu) = (Instant::now(), cpu_micros()?);
     for task in 0..tasks {
         let (stop, done, work) = (stop.clone(), done.clone(), work.clone());
         set.spawn(async move {
@@ -213,7 +325,29 @@ where
     while let Some(ended) = set.join_next().await {
         ended??;
     }
-    Ok(done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
+    let done = done.load(Ordering::Relaxed) as f64;
+    Ok(Drive {
+        rate: done / started.elapsed().as_secs_f64(),
+        cpu: (cpu_micros()? - cpu) / done.max(1.0),
+    })
+}
+
+/// CPU time that this process has used, in microseconds.
+fn cpu_micros() -> anyhow::Result<f64> {
+    let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
+    let micros = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1e6 + time.tv_usec() as f64;
+    Ok(micros(usage.user_time()) + micros(usage.system_time()))
+}
+
+/// The 95 % interval of the median, from the order of the values.
+fn interval(values: &[f64]) -> (f64, f64) {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let n = sorted.len() as f64;
+    let reach = 0.98 * n.sqrt();
+    let low = (n / 2.0 - reach).floor().max(0.0) as usize;
+    let high = ((n / 2.0 + reach).ceil() as usize).min(sorted.len() - 1);
+    (sorted[low], sorted[high])
 }
 
 pub(crate) fn median(mut values: Vec<f64>) -> f64 {
