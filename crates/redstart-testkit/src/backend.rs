@@ -31,11 +31,11 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// The backend for the test called `test`, its server started if need be.
+    /// The backend for the test called `test`. Starts its server if necessary.
     ///
     /// # Errors
     ///
-    /// When the server is missing or does not start.
+    /// If the server is missing or does not start.
     pub async fn new(kind: BackendKind, test: &str) -> Result<Self> {
         Self::with_engine(kind, test, || bail!("this test has no engine to serve")).await
     }
@@ -45,7 +45,7 @@ impl Backend {
         test: &str,
         serve: impl FnOnce() -> Result<String>,
     ) -> Result<Self> {
-        // No claim is about how soon a server answers, and a busy machine may need more than the usual second.
+        // No test is about how fast a server answers, and a busy machine may need more than the default second.
         let patient = |url: &str| format!("{url}?timeout=10s");
         let url = match kind {
             BackendKind::Embedded => "memory://?cluster_strict=1".to_owned(),
@@ -63,7 +63,7 @@ impl Backend {
         })
     }
 
-    /// Which one it is.
+    /// The kind of backend.
     pub fn kind(&self) -> BackendKind {
         self.kind
     }
@@ -101,7 +101,7 @@ impl Backend {
 ///
 /// # Errors
 ///
-/// What the test gives, or that it did not end in time.
+/// The error of the test, or that it did not end in time.
 pub fn run(
     kind: BackendKind,
     path: &str,
@@ -112,7 +112,7 @@ pub fn run(
 }
 
 /// [`run`] for a test of several processes: `serve` starts the embedded engine behind a listener, once for this
-/// process and those that it starts, and gives its URL.
+/// process and those that it starts, and returns its URL.
 ///
 /// # Errors
 ///
@@ -123,7 +123,7 @@ pub fn run_served(
     serve: impl FnOnce() -> Result<String>,
     test: impl AsyncFnOnce(&Backend) -> Result<()>,
 ) -> Result<()> {
-    // A hang shall fail with a message. The soak's larger counts get more time.
+    // A hang must fail with a message. The soak's larger counts get more time.
     let limit = Duration::from_secs(crate::scale(170, "TEST_SECONDS"));
     let name = path.split_once("::").map_or(path, |(_crate, rest)| rest);
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -141,9 +141,9 @@ pub fn run_served(
     result
 }
 
-/// Makes of each test four: `name::embedded`, `name::redis`, `name::valkey`, `name::cluster`.
+/// Turns each test into four: `name::embedded`, `name::redis`, `name::valkey`, `name::cluster`.
 ///
-/// A test takes a [`&Backend`](crate::Backend) and gives `anyhow::Result<()>`. Each runs on a
+/// A test takes a [`&Backend`](crate::Backend) and returns `anyhow::Result<()>`. Each runs on a
 /// multi-threaded tokio runtime of its own with two workers. Attributes, such as `#[ignore]`, go to
 /// all four.
 ///
@@ -161,9 +161,9 @@ pub fn run_served(
 /// # fn main() {}
 /// ```
 ///
-/// What can be shown only between processes begins with `processes:`. Its `embedded` runs on the engine
+/// Tests of several processes begin with `processes:`. Their `embedded` variant runs on the engine
 /// behind its listener, which `crate::served::engine` starts; see [`run_served`](crate::run_served).
-/// `servers only:` leaves `embedded` out, `embedded only:` all others.
+/// `servers only:` leaves out `embedded`, `embedded only:` all others.
 ///
 /// ```
 /// use redstart_testkit::{Backend, matrix};
@@ -196,7 +196,7 @@ macro_rules! matrix {
         $(#[$attribute:meta])*
         async fn $name:ident($backend:ident: $type:ty) -> $result:ty $body:block
     )*) => { $(
-        // The body stands outside the module, so that it sees what the test file sees and the
+        // The body is outside the module, so that it sees what the test file sees and the
         // compiler points at it when it is wrong.
         #[allow(clippy::unwrap_used, reason = "it is a test")]
         async fn $name($backend: $type) -> $result $body

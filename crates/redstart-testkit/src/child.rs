@@ -1,4 +1,4 @@
-//! Tests of several processes: the test binary runs itself again, for one test, in a role.
+//! Tests of several processes: the test binary starts itself again, for one test, in another role.
 //!
 //! ```no_run
 //! use redstart_testkit::{Child, child};
@@ -9,7 +9,7 @@
 //!     if child::role().as_deref() == Some("holder") {
 //!         // … take the lock …
 //!         child::say("held");
-//!         child::hear(); // never comes: the parent kills us here
+//!         child::hear(); // nothing comes: the parent kills this process
 //!         return Ok(());
 //!     }
 //!     let mut holder = Child::of("a_killed_holder_leaves_the_lock_to_its_ttl")
@@ -25,7 +25,7 @@
 //!
 //! This works under `cargo test` and under nextest, since both run tests of the same binary by
 //! their names. Shared servers that the parent uses and the namespace of a
-//! [`Backend`](crate::Backend) are handed on, so that a child of a matrix test meets its parent's
+//! [`Backend`](crate::Backend) are passed on, so that a child of a matrix test uses its parent's
 //! keys. The embedded engine cannot be shared between processes.
 
 use std::io::{BufRead as _, Write as _};
@@ -42,7 +42,7 @@ use crate::{shared, wait_until};
 const ROLE: &str = "REDSTART_TEST_ROLE";
 const NAMESPACE: &str = "REDSTART_TEST_NAMESPACE";
 
-/// Told apart from what the test runner prints.
+/// Distinguishes these lines from what the test runner prints.
 const MARK: &str = "@redstart-child ";
 
 /// The role in which this process was started, or `None` in the process of the test itself.
@@ -57,10 +57,10 @@ pub(crate) fn namespace() -> Option<String> {
         .filter(|namespace| !namespace.is_empty())
 }
 
-/// Says a line to the parent, which reads it by [`Child::line`].
+/// Sends a line to the parent, which reads it by [`Child::line`].
 pub fn say(line: impl std::fmt::Display) {
     let mut out = std::io::stdout().lock();
-    // The runner may have printed the beginning of a line. A parent that is gone hears nothing.
+    // The runner may have printed the beginning of a line. Fails only if the parent is gone.
     let _ = writeln!(out, "\n{MARK}{line}");
     let _ = out.flush();
 }
@@ -76,18 +76,18 @@ pub fn hear() -> Option<String> {
     }
 }
 
-/// Shows that a test notices a broken promise: it passes in a process of its own as things are, and fails
-/// in one in which a script of the library is replaced by `lua`, which leaves out a check.
+/// Checks that a test notices a broken promise: it passes in a process of its own, and fails in one in which a script
+/// of the library is replaced by `lua`, which leaves out a check.
 ///
 /// The test must not have [`role`]s.
 ///
 /// # Errors
 ///
-/// When it fails even so, passes nevertheless, or does not end within a minute.
+/// If it fails with the original script, passes with the broken one, or does not end within a minute.
 pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
     let passes = async |broken: Option<String>| -> Result<bool> {
         let mut child = Child::of(test).silent();
-        // The ordinary counts, also in a soak.
+        // The ordinary counts, even in a soak.
         for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("REDSTART_SCALE")) {
             child = child.env(&key, "");
         }
@@ -97,7 +97,7 @@ pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
         Ok(child.spawn()?.wait().await?.success())
     };
     ensure!(passes(None).await?, "{test} fails without any change");
-    // Some faults need two to meet, which is a matter of chance.
+    // Some faults need two tasks to collide, which is a matter of chance.
     for _ in 0..60 {
         if !passes(Some(format!("{script}={lua}"))).await? {
             return Ok(());
@@ -110,7 +110,7 @@ pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
 ///
 /// # Panics
 ///
-/// When there is no such text in it.
+/// If there is no such text in it.
 pub fn without(lua: &str, check: &str, instead: &str) -> String {
     assert!(lua.contains(check), "there is no {check:?} in the script");
     lua.replace(check, instead)
@@ -127,7 +127,7 @@ pub struct ChildBuilder {
 }
 
 impl ChildBuilder {
-    /// What [`role`] gives in the child (default `child`).
+    /// What [`role`] returns in the child (default `child`).
     pub fn role(mut self, role: &str) -> Self {
         self.role = role.to_owned();
         self
@@ -139,7 +139,7 @@ impl ChildBuilder {
         self
     }
 
-    /// Shows nothing of what it prints: for one that is to fail.
+    /// Hides what it prints, for a child that is expected to fail.
     pub fn silent(mut self) -> Self {
         self.silent = true;
         self
@@ -154,7 +154,7 @@ impl ChildBuilder {
     ///
     /// # Errors
     ///
-    /// When it cannot be started.
+    /// If it cannot be started.
     pub fn spawn(self) -> Result<Child> {
         let program = std::env::current_exe().context("this program does not know its path")?;
         let mut command = command(&program);
@@ -165,7 +165,7 @@ impl ChildBuilder {
             .envs(self.env)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            // Its panics are seen with the test's own output.
+            // Its panics appear in the output of the test.
             .stderr(if self.silent {
                 Stdio::null()
             } else {
@@ -218,22 +218,22 @@ impl Child {
         }
     }
 
-    /// The next line that the child says.
+    /// The next line that the child sends.
     ///
     /// # Errors
     ///
-    /// When it ends without one, or says nothing for a minute.
+    /// If it ends without one, or sends nothing for a minute.
     pub async fn line(&mut self) -> Result<String> {
         let wait = tokio::time::timeout(Duration::from_secs(60), self.lines.recv()).await;
         wait.with_context(|| format!("child {:?} says nothing", self.role))?
             .with_context(|| format!("child {:?} ended without another word", self.role))
     }
 
-    /// Says a line to the child, which reads it by [`hear`].
+    /// Sends a line to the child, which reads it by [`hear`].
     ///
     /// # Errors
     ///
-    /// When it has ended.
+    /// If it has ended.
     pub fn tell(&mut self, line: &str) -> Result<()> {
         let stdin = self.stdin.as_mut().context("the child's stdin is closed")?;
         writeln!(stdin, "{line}")
@@ -241,30 +241,30 @@ impl Child {
             .context("the child does not listen")
     }
 
-    /// Closes the child's stdin: [`hear`] gives `None`.
+    /// Closes the child's stdin: [`hear`] returns `None`.
     pub fn close(&mut self) {
         self.stdin = None;
     }
 
-    /// The process number.
+    /// The process id.
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
-    /// Stops it where it is (SIGSTOP).
+    /// Stops it (SIGSTOP).
     ///
     /// # Errors
     ///
-    /// When it has ended.
+    /// If it has ended.
     pub fn pause(&self) -> Result<()> {
         self.process.signal(Signal::SIGSTOP)
     }
 
-    /// Lets it go on (SIGCONT).
+    /// Resumes it (SIGCONT).
     ///
     /// # Errors
     ///
-    /// When it has ended.
+    /// If it has ended.
     pub fn resume(&self) -> Result<()> {
         self.process.signal(Signal::SIGCONT)
     }
@@ -274,11 +274,11 @@ impl Child {
         self.process.kill9();
     }
 
-    /// Waits until it has ended; a failed test in it gives a status that is no success.
+    /// Waits until it has ended. The status is not a success if its test failed.
     ///
     /// # Errors
     ///
-    /// When it does not end within a minute.
+    /// If it does not end within a minute.
     pub async fn wait(&mut self) -> Result<ExitStatus> {
         self.close();
         wait_until(

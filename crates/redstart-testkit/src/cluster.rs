@@ -31,7 +31,7 @@ pub struct Cluster {
     masters: usize,
 }
 
-/// What a Cluster shall be like; made by [`Cluster::builder`].
+/// The settings of a Cluster; made by [`Cluster::builder`].
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ClusterBuilder {
@@ -55,8 +55,8 @@ impl ClusterBuilder {
         self
     }
 
-    /// After how long a silent node counts as gone (default 2 s). A Cluster that many tests share
-    /// and none breaks wants a long one, so that a busy machine is not taken for a dead node.
+    /// After how long a silent node counts as failed (default 2 s). A Cluster that many tests share
+    /// and none breaks needs a long one, so that a busy machine is not mistaken for a dead node.
     pub fn node_timeout(mut self, timeout: Duration) -> Self {
         self.node_timeout = timeout;
         self
@@ -72,7 +72,7 @@ impl ClusterBuilder {
     ///
     /// # Errors
     ///
-    /// When the server program is missing or the Cluster does not form.
+    /// If the server program is missing or the Cluster does not form.
     pub async fn start(self) -> Result<Cluster> {
         ensure!(self.masters > 0, "a cluster has at least one master");
         let count = self.masters * (1 + self.replicas);
@@ -86,7 +86,7 @@ impl ClusterBuilder {
                     "cluster-node-timeout",
                     &self.node_timeout.as_millis().to_string(),
                 )
-                // However old its data, a replica stands for election: tests kill when they like.
+                // A replica is a candidate however old its data is: tests kill masters at any time.
                 .config("cluster-replica-validity-factor", "0")
                 .config("cluster-allow-replica-migration", "no");
             for (key, value) in &self.config {
@@ -115,7 +115,7 @@ impl ClusterBuilder {
     }
 }
 
-/// Starts a node whose bus port is a free port too, rather than the port plus 10000.
+/// Starts a node whose bus port is a free port too, instead of the port plus 10000.
 async fn start_with_bus(node: crate::server::ServerBuilder) -> Result<Server> {
     let mut last = None;
     for _ in 0..5 {
@@ -150,7 +150,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// When the server program is missing or the Cluster does not form.
+    /// If the server program is missing or the Cluster does not form.
     pub async fn start(kind: Kind, masters: usize, replicas_per_master: usize) -> Result<Self> {
         Self::builder(kind)
             .masters(masters)
@@ -180,11 +180,11 @@ impl Cluster {
         &self.nodes
     }
 
-    /// The node that serves `slot`, in the eyes of the nodes that are up.
+    /// The node that serves `slot`, according to the nodes that are up.
     ///
     /// # Errors
     ///
-    /// When no node that is up knows one.
+    /// If no node that is up knows one.
     pub async fn owner(&self, slot: u16) -> Result<usize> {
         for node in self.nodes.iter().filter(|node| node.is_up()) {
             let table = table(node).await?;
@@ -196,11 +196,11 @@ impl Cluster {
         bail!("no node serves slot {slot}")
     }
 
-    /// The replicas of a master, in the eyes of the first node that is up.
+    /// The replicas of a master, according to the first node that is up.
     ///
     /// # Errors
     ///
-    /// When no node is up.
+    /// If no node is up.
     pub async fn replicas_of(&self, master: usize) -> Result<Vec<usize>> {
         let node = self
             .nodes
@@ -220,7 +220,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// When nobody takes its place within a minute.
+    /// If none does within a minute.
     pub async fn wait_promotion(&self, dead: usize) -> Result<usize> {
         let what = format!("a replica of node {dead} to be promoted");
         let new = wait_until(&what, PATIENCE, async || {
@@ -250,7 +250,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// When it is not the master within a minute.
+    /// If it is not the master within a minute.
     pub async fn failover(&self, replica: usize) -> Result<()> {
         let node = &self.nodes[replica];
         let mut asked: Option<Instant> = None;
@@ -258,8 +258,8 @@ impl Cluster {
             if node.role().await.ok()? == "master" {
                 return Some(());
             }
-            // The servers give up after five seconds, as when the master was not yet ready to
-            // stand back; then it has to be asked for again.
+            // The servers give up after five seconds, for example if the master was not ready yet; then it has to
+            // be requested again.
             if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(6)) {
                 node.command(&["CLUSTER", "FAILOVER"]).await.ok()?;
                 asked = Some(Instant::now());
@@ -270,12 +270,12 @@ impl Cluster {
         self.wait_whole().await
     }
 
-    /// Waits until every node that is up says `cluster_state:ok`, and all of them agree on who
-    /// serves which slot.
+    /// Waits until every node that is up says `cluster_state:ok`, and all of them agree on
+    /// the owner of each slot.
     ///
     /// # Errors
     ///
-    /// When that is not so within a minute.
+    /// If that does not happen within a minute.
     pub async fn wait_whole(&self) -> Result<()> {
         wait_until("the cluster to be whole", PATIENCE, async || {
             let mut agreed: Option<Vec<(String, Slots)>> = None;
@@ -301,12 +301,12 @@ impl Cluster {
         .await
     }
 
-    /// Waits until `node`, which came back, follows a master, is in step with it, and every node
+    /// Waits until `node`, which was restarted, follows a master and is in sync with it, and every node
     /// that is up knows that.
     ///
     /// # Errors
     ///
-    /// When it does not within a minute.
+    /// If it does not within a minute.
     pub async fn wait_replica(&self, node: usize) -> Result<()> {
         wait_until("a node to return as a replica", PATIENCE, async || {
             for other in self.nodes.iter().filter(|other| other.is_up()) {
@@ -326,7 +326,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// When a node refuses a step.
+    /// If a node refuses a step.
     pub async fn migrate_slot(&self, slot: u16, to: usize) -> Result<()> {
         let migration = self.begin_migration(slot, to).await?;
         while migration.move_keys(64).await? > 0 {}
@@ -337,7 +337,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// When a node refuses, as for a slot that `to` already has.
+    /// If a node refuses, as for a slot that `to` already has.
     pub async fn begin_migration(&self, slot: u16, to: usize) -> Result<SlotMigration<'_>> {
         let from = self.owner(slot).await?;
         ensure!(from != to, "node {to} already has slot {slot}");
@@ -369,7 +369,7 @@ impl Cluster {
                     .await?;
             }
         }
-        // Everyone is introduced to everyone, so that nobody waits for gossip.
+        // Each node is introduced to every other one, so that none waits for gossip.
         for (index, node) in self.nodes.iter().enumerate() {
             for other in &self.nodes[index + 1..] {
                 let (port, bus) = (other.port().to_string(), bus_port(other)?);
@@ -397,7 +397,7 @@ impl Cluster {
         for node in &self.nodes[masters..] {
             node.wait_in_step().await?;
         }
-        // Each master must have heard that it has replicas, or it would not be replaced by them.
+        // Each master must know its replicas, or they would not replace it.
         wait_until("every node to know the replicas", PATIENCE, async || {
             for node in &self.nodes {
                 let rows = table(node).await.ok()?;
@@ -411,7 +411,7 @@ impl Cluster {
     }
 }
 
-/// A slot on its way from one master to another; see [`Cluster::begin_migration`].
+/// A slot that is being moved from one master to another; see [`Cluster::begin_migration`].
 #[derive(Debug)]
 pub struct SlotMigration<'a> {
     cluster: &'a Cluster,
@@ -426,11 +426,11 @@ impl SlotMigration<'_> {
         self.from
     }
 
-    /// Moves up to `count` keys and says how many there were.
+    /// Moves up to `count` keys and returns how many there were.
     ///
     /// # Errors
     ///
-    /// When a node refuses.
+    /// If a node refuses.
     pub async fn move_keys(&self, count: usize) -> Result<usize> {
         let source = &self.cluster.nodes[self.from];
         let mut connection = source.client().await?;
@@ -450,7 +450,7 @@ impl SlotMigration<'_> {
             .arg(10_000)
             .arg("KEYS")
             .arg(&keys);
-        // Late news of an earlier migration can make the target forget that it imports the slot.
+        // Late gossip about an earlier migration can make the target forget that it imports the slot.
         for _ in 0..10 {
             match migrate.exec_async(&mut connection).await {
                 Err(error) if error.to_string().contains("MOVED") => self.announce().await?,
@@ -460,7 +460,7 @@ impl SlotMigration<'_> {
         bail!("the target does not import slot {}", self.slot)
     }
 
-    /// Tells both nodes that the slot is on its way.
+    /// Tells both nodes that the slot is being moved.
     async fn announce(&self) -> Result<()> {
         let slot = self.slot.to_string();
         let (ids, nodes) = (&self.cluster.ids, &self.cluster.nodes);
@@ -476,7 +476,7 @@ impl SlotMigration<'_> {
     ///
     /// # Errors
     ///
-    /// When a node refuses.
+    /// If a node refuses.
     pub async fn finish(self) -> Result<()> {
         let (slot, id) = (self.slot.to_string(), &self.cluster.ids[self.to]);
         let command = ["CLUSTER", "SETSLOT", &slot, "NODE", id];
@@ -512,7 +512,7 @@ impl Row {
         let (id, _addr, flags) = (words.next()?, words.next()?, words.next()?);
         let master = words.next()?;
         let mut slots = Vec::new();
-        // Ping, pong, epoch and link state stand between the master and the slots.
+        // Ping, pong, epoch and link state are between the master and the slots.
         for word in words.skip(4) {
             // `[slot->-node]` is a migration, not a range.
             if word.starts_with('[') {
@@ -575,12 +575,5 @@ pub fn key_slot(key: &[u8]) -> u16 {
         let close = rest.iter().position(|&byte| byte == b'}')?;
         (close > 0).then(|| &rest[..close])
     });
-    // CRC-16/XMODEM, bit by bit: tests hash few keys.
-    let crc = tag.unwrap_or(key).iter().fold(0u16, |crc, &byte| {
-        (0..8).fold(crc ^ (u16::from(byte) << 8), |crc, _| match crc & 0x8000 {
-            0 => crc << 1,
-            _ => (crc << 1) ^ 0x1021,
-        })
-    });
-    crc % SLOTS
+    crc16::State::<crc16::XMODEM>::calculate(tag.unwrap_or(key)) % SLOTS
 }

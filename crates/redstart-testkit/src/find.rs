@@ -13,7 +13,7 @@ use crate::Kind;
 ///
 /// # Errors
 ///
-/// When there is none; the message names the command that installs it.
+/// If there is none; the message names the command that installs it.
 pub fn server(kind: Kind) -> Result<PathBuf> {
     let (name, variable) = match kind {
         Kind::Redis => ("redis-server", "REDSTART_REDIS_SERVER"),
@@ -24,7 +24,7 @@ pub fn server(kind: Kind) -> Result<PathBuf> {
         return match is_program(&path) {
             true => Ok(path),
             false => Err(anyhow!(
-                "{variable} names {}, which is no program",
+                "{variable} names {}, which is not a program",
                 path.display()
             )),
         };
@@ -42,7 +42,7 @@ pub fn server(kind: Kind) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When there is none; the message names the command that installs it.
+/// If there is none; the message names the command that installs it.
 pub fn postgres_bin() -> Result<PathBuf> {
     let complete = |dir: &Path| {
         ["initdb", "postgres", "psql"]
@@ -58,7 +58,7 @@ pub fn postgres_bin() -> Result<PathBuf> {
             )),
         };
     }
-    // What is on the `PATH` may be a link to one program of a folder that has them all.
+    // The program on the `PATH` may be a link into a folder that has them all.
     let on_path = on_path("initdb")
         .and_then(|path| path.canonicalize().ok())
         .and_then(|path| path.parent().map(Path::to_owned));
@@ -84,7 +84,7 @@ pub fn postgres_bin() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When there is none; the message names the command that installs it.
+/// If there is none; the message names the command that installs it.
 pub fn redis_cli() -> Result<PathBuf> {
     on_path("redis-cli").ok_or_else(|| missing("redis-cli"))
 }
@@ -93,7 +93,7 @@ pub fn redis_cli() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When there is none; the message names the command that installs it.
+/// If there is none; the message names the command that installs it.
 pub fn redis_py() -> Result<PathBuf> {
     let folder = cache_dir().join("clients/python");
     let python = folder.join("bin/python");
@@ -108,7 +108,7 @@ pub fn redis_py() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When one is missing; the message names the command that installs it.
+/// If one is missing; the message names the command that installs it.
 pub fn ioredis() -> Result<(PathBuf, PathBuf)> {
     let node = on_path("node").ok_or_else(|| missing("Node.js"))?;
     let modules = cache_dir().join("clients/node/node_modules");

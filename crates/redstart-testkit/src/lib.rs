@@ -2,20 +2,20 @@
 //!
 //! ```text
 //! find.rs      where redis-server, valkey-server and Postgres are
-//! process.rs   child processes that die with the test, whatever happens to it
+//! process.rs   child processes that never outlive the test
 //! server.rs    one redis-server or valkey-server: pause, kill, restart
 //! tls.rs       a certificate authority for one test
 //! cluster.rs   a Cluster: promotion, failover, slot migration
 //! sentinel.rs  a Sentinel group: one master, two replicas, three sentinels
-//! proxy.rs     a fault proxy on loopback; resp.rs cuts its streams into frames
+//! proxy.rs     a fault proxy on loopback; resp.rs splits its streams into frames
 //! postgres.rs  Postgres in a folder of its own
-//! monitor.rs   MONITOR, to count what really reaches a server
+//! monitor.rs   MONITOR, to count the commands that reach a server
 //! backend.rs   the matrix: one test, every backend
 //! shared.rs    servers that many tests share, each in its own namespace
 //! redis_cli.rs redis-cli, with arguments and input
-//! child.rs     tests of several processes, by running the test binary again
+//! child.rs     tests of several processes, by starting the test binary again
 //! wait.rs      polling to a deadline
-//! scale.rs     counts that the soak raises, and what tests measured
+//! scale.rs     counts that the soak raises, and figures that tests measure
 //! ```
 //!
 //! A missing server is an error that names the command that installs it, never a skip.
@@ -61,8 +61,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A namespace that no other test, process or run uses.
 ///
-/// The test's name is kept in front so that a leftover key says where it came from; whatever is
-/// not a letter, a digit or `-` becomes `-`.
+/// It begins with the name of the test, so that a leftover key says where it came from; everything
+/// but letters, digits and `-` becomes `-`.
 ///
 /// ```
 /// let a = redstart_testkit::unique_namespace("lock::redis");
@@ -83,6 +83,6 @@ pub fn unique_namespace(test: &str) -> String {
         })
         .collect();
     let (pid, n) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
-    // The random part keeps runs apart when a process id comes round again on a long-lived server.
+    // The random part distinguishes runs when a process id is reused on a long-lived server.
     format!("{name}-{pid:x}-{n:x}-{:08x}", rand::random::<u32>())
 }

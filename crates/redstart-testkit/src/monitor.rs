@@ -1,4 +1,4 @@
-//! MONITOR, to count what really reaches a server.
+//! MONITOR, to count the commands that reach a server.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -62,11 +62,11 @@ pub struct MonitorTap<'a> {
 }
 
 impl<'a> MonitorTap<'a> {
-    /// Begins to collect; every command that is sent after this returns will be seen.
+    /// Starts to collect. Every command that is sent after this returns will be seen.
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached or refuses MONITOR.
+    /// If the server cannot be reached or refuses MONITOR.
     pub async fn start(server: &'a Server) -> Result<Self> {
         let mut stream = BufReader::new(UnixStream::connect(server.socket()).await?);
         let mut line = String::new();
@@ -108,14 +108,14 @@ impl<'a> MonitorTap<'a> {
         })
     }
 
-    /// Everything the server ran until now, in order, the kit's own handshakes included.
+    /// Everything the server ran until now, in order, including the handshakes of the kit.
     ///
-    /// A marker is sent through the server and waited for, so nothing that was answered before
+    /// It waits for a marker that it sends through the server, so nothing that was answered before
     /// this call is missing.
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub async fn commands(&self) -> Result<Vec<Seen>> {
         let marker = unique_namespace("monitor-marker");
         self.server.command(&["ECHO", &marker]).await?;
@@ -141,7 +141,7 @@ impl<'a> MonitorTap<'a> {
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub async fn round_trips(&self, text: &str) -> Result<Vec<Seen>> {
         let mut commands = self.commands().await?;
         commands.retain(|command| !command.is_from_script() && command.mentions(text));
@@ -152,7 +152,7 @@ impl<'a> MonitorTap<'a> {
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub async fn clear(&self) -> Result<()> {
         self.commands().await?;
         self.seen

@@ -17,8 +17,8 @@ const START: Duration = Duration::from_secs(60);
 
 /// A running Postgres with an empty database `postgres`, whose user `postgres` needs no password.
 ///
-/// It does not write to disk with care (`fsync` off), so it survives the death of its process but
-/// not of the machine. It is killed when it is dropped.
+/// `fsync` is off, so the data survives a crash of the process but not of the machine. It is killed
+/// when it is dropped.
 ///
 /// ```no_run
 /// # async fn f() -> anyhow::Result<()> {
@@ -36,7 +36,7 @@ pub struct Postgres {
     dir: TempDir,
 }
 
-/// Whom Postgres runs as: it refuses to run as root.
+/// The user that Postgres runs as: it refuses to run as root.
 #[derive(Debug, Clone)]
 struct Account {
     name: String,
@@ -49,7 +49,7 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// When Postgres is missing (the message says how to install it) or does not come up; then the
+    /// If Postgres is missing (the message says how to install it) or does not start; then the
     /// message ends with its log.
     pub async fn start() -> Result<Self> {
         let bin = find::postgres_bin()?;
@@ -75,7 +75,7 @@ impl Postgres {
         format!("postgres://postgres@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// `127.0.0.1:port`, as for a [`Proxy`](crate::Proxy) before it.
+    /// `127.0.0.1:port`, for example for a [`Proxy`](crate::Proxy).
     pub fn addr(&self) -> String {
         format!("127.0.0.1:{}", self.port)
     }
@@ -85,11 +85,11 @@ impl Postgres {
         self.port
     }
 
-    /// Runs SQL by `psql` and gives what it prints, one line a row, columns parted by `|`.
+    /// Runs SQL by `psql` and returns what it prints: one line per row, columns separated by `|`.
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached or the SQL is wrong.
+    /// If the server cannot be reached or the SQL is wrong.
     pub fn sql(&self, sql: &str) -> Result<String> {
         let output = Command::new(self.bin.join("psql"))
             .args([
@@ -123,7 +123,7 @@ impl Postgres {
     ///
     /// # Errors
     ///
-    /// When it does not come up.
+    /// If it does not come up.
     pub async fn restart(&self) -> Result<()> {
         self.kill9();
         // Children that have not yet noticed hold the shared memory, and then the start fails.
@@ -158,7 +158,7 @@ impl Postgres {
 
     async fn start_on_a_free_port(mut self) -> Result<Self> {
         let mut failure = None;
-        // Between finding a port free and binding it somebody else may take it.
+        // Another process may take the port before it is bound.
         for _ in 0..5 {
             self.port = free_port();
             match self.launch().await {
@@ -193,7 +193,7 @@ impl Postgres {
         }
         command.args(["-p", &self.port.to_string()]).stderr(log);
         let process = Process::spawn(command)?;
-        // psql by the socket in its own folder: no other Postgres can answer for it.
+        // By the socket in its own folder, so that no other Postgres can answer.
         let answers = || {
             Command::new(self.bin.join("psql"))
                 .args([
@@ -226,7 +226,7 @@ impl Postgres {
         Ok(())
     }
 
-    /// A command of Postgres's, as the right user.
+    /// A program of Postgres, run as the right user.
     fn command(&self, program: &str) -> Command {
         let program = self.bin.join(program);
         let mut command = match &self.account {
@@ -240,7 +240,7 @@ impl Postgres {
                         "--regid",
                         &account.gid.to_string(),
                     ])
-                    // A change of user clears the parent-death signal, so it is set once more.
+                    // A change of user clears the parent-death signal, so it is set again.
                     .args(["--clear-groups", "--pdeathsig", "KILL", "--"])
                     .arg(program);
                 command
@@ -273,7 +273,7 @@ impl Drop for Postgres {
     }
 }
 
-/// The user `postgres`, which Debian's package makes, or `nobody`.
+/// The user `postgres`, which Debian's package creates, or `nobody`.
 fn account() -> Result<Account> {
     let passwd = std::fs::read_to_string("/etc/passwd").context("could not read /etc/passwd")?;
     let find = |wanted: &str| {

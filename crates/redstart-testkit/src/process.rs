@@ -1,9 +1,9 @@
-//! Child processes that die with the test, whatever happens to it.
+//! Child processes that never outlive the test.
 //!
 //! A dropped [`Process`] is killed and reaped: that covers the end of a test and a panic. When the
 //! test process itself is killed nothing is dropped; then the kernel kills the children, because
-//! they were started through `setpriv --pdeathsig KILL` (util-linux; without it only `Drop` is
-//! left). The kernel sends that signal when the *thread* that started the child ends, and a
+//! they were started through `setpriv --pdeathsig KILL` (util-linux; without it only `Drop`
+//! remains). The kernel sends that signal when the *thread* that started the child ends, and a
 //! runtime's worker threads end with their runtime, so one thread that lives as long as the
 //! process starts them all.
 
@@ -50,7 +50,7 @@ impl Process {
         self.child().try_wait().ok().flatten()
     }
 
-    /// Sends a signal, unless the process has ended (its number might be another's by now).
+    /// Sends a signal, unless the process has ended (its id may have been reused).
     pub(crate) fn signal(&self, signal: Signal) -> Result<()> {
         let mut child = self.child();
         if let Some(status) = child.try_wait()? {
@@ -69,7 +69,7 @@ impl Process {
         let _ = child.wait();
     }
 
-    /// Asks by `signal`, waits up to `patience`, then kills.
+    /// Sends `signal`, waits up to `patience`, then kills.
     pub(crate) fn end(&self, signal: Signal, patience: Duration) {
         if self.signal(signal).is_ok() {
             let deadline = Instant::now() + patience;
@@ -146,8 +146,8 @@ fn spawn(command: Command) -> io::Result<Child> {
 
 const PREFIX: &str = "redstart-testkit-";
 
-/// A folder for one server. Its name carries this process's number, so that folders which a
-/// killed test run left behind can be told from those in use, and are removed.
+/// A folder for one server. Its name contains the id of this process, so that folders which a
+/// killed test run left behind are recognised and removed.
 pub(crate) fn temp_dir() -> Result<TempDir> {
     static SWEPT: OnceLock<()> = OnceLock::new();
     // A unix socket's path has room for about 100 bytes.
@@ -187,8 +187,8 @@ fn sweep(base: &Path) {
 /// A TCP port on loopback that was free a moment ago.
 ///
 /// Taken from below the range from which the kernel picks ports for outgoing connections, so that
-/// a server which was killed finds its port free when it returns. Whoever binds it must be ready to
-/// come back for another.
+/// a server that was killed finds its port free when it is restarted. The caller must be ready to
+/// try another one.
 pub(crate) fn free_port() -> u16 {
     loop {
         let port = rand::random_range(11_000..32_000);
@@ -202,7 +202,7 @@ pub(crate) fn free_port() -> u16 {
 ///
 /// # Errors
 ///
-/// When there is no such process.
+/// If there is no such process.
 pub fn interrupt(pid: u32) -> Result<()> {
     signal(pid, Signal::SIGINT)
 }
@@ -211,12 +211,12 @@ pub fn interrupt(pid: u32) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When there is no such process.
+/// If there is no such process.
 pub fn terminate(pid: u32) -> Result<()> {
     signal(pid, Signal::SIGTERM)
 }
 
-/// Ends this process as by `kill -9`: no destructor, no flush, nothing.
+/// Ends this process as `kill -9` does: no destructors, no flush.
 pub fn kill_self() -> ! {
     let _ = kill(Pid::this(), Signal::SIGKILL);
     loop {

@@ -1,4 +1,4 @@
-//! A fault proxy on loopback: what networks do to connections, at the test's command.
+//! A fault proxy on loopback, which does to connections what networks do.
 //!
 //! It has a thread and a runtime of its own, so that neither a paused clock nor a busy test
 //! disturbs it. Rules hold for the connections that exist and for new ones, at once.
@@ -21,9 +21,9 @@ use crate::{Server, wait_until};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Flow {
     Pass,
-    /// Each piece arrives this much later; throughput stays.
+    /// Each piece arrives this much later; the throughput is the same.
     Delay(Duration),
-    /// Bytes a second.
+    /// Bytes per second.
     Throttle(u64),
     /// Kept, and delivered when the rule changes.
     Hold,
@@ -111,22 +111,22 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// Starts a proxy before `server`, with a TCP port of its own.
+    /// Starts a proxy in front of `server`, with a TCP port of its own.
     ///
     /// # Errors
     ///
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn start(server: &Server) -> Result<Self> {
         let mut proxy = Self::to(&server.addr()).await?;
         proxy.url = server.url_at(proxy.port);
         Ok(proxy)
     }
 
-    /// Starts a proxy before whatever listens on `host:port`.
+    /// Starts a proxy in front of whatever listens on `host:port`.
     ///
     /// # Errors
     ///
-    /// When no port can be bound.
+    /// If no port can be bound.
     pub async fn to(upstream: &str) -> Result<Self> {
         let shared = Arc::new(Shared {
             rules: watch::Sender::new(Rules {
@@ -180,9 +180,9 @@ impl Proxy {
         self.port
     }
 
-    /// Everything passes again, both ways, and new connections are welcome. Armed traps are
-    /// disarmed. A connection of which bytes were swallowed is cut, since what follows would make
-    /// no sense.
+    /// Everything passes again, in both directions, and new connections are accepted. Armed traps are
+    /// disarmed. A connection that lost bytes is cut, since the rest of its stream would make no
+    /// sense.
     pub async fn pass(&self) {
         self.traps().clear();
         self.change(|rules| {
@@ -206,14 +206,14 @@ impl Proxy {
         self.change(|rules| rules.replies = Flow::Delay(by));
     }
 
-    /// No more than this many bytes a second, in each direction and for each connection.
+    /// At most this many bytes per second, in each direction and for each connection.
     pub fn throttle(&self, bytes_per_second: u64) {
         let flow = Flow::Throttle(bytes_per_second.max(1));
         self.change(|rules| (rules.requests, rules.replies) = (flow, flow));
     }
 
-    /// Nothing arrives, but nothing is lost: it is delivered when the rule changes, as by a network
-    /// that was away for a while.
+    /// Nothing arrives, but nothing is lost: it is delivered when the rule changes, as after a
+    /// network outage.
     pub fn stall(&self) {
         self.change(|rules| (rules.requests, rules.replies) = (Flow::Hold, Flow::Hold));
     }
@@ -223,7 +223,7 @@ impl Proxy {
         self.change(|rules| (rules.requests, rules.replies) = (Flow::Swallow, Flow::Swallow));
     }
 
-    /// Requests are lost; what the server sends by itself still arrives.
+    /// Requests are lost; what the server pushes still arrives.
     pub fn black_hole_requests(&self) {
         self.change(|rules| (rules.requests, rules.replies) = (Flow::Swallow, Flow::Pass));
     }
@@ -237,7 +237,7 @@ impl Proxy {
     ///
     /// # Errors
     ///
-    /// When they are not closed within ten seconds.
+    /// If they are not closed within ten seconds.
     pub async fn cut(&self) -> Result<()> {
         let before = self.stats().connections;
         self.change(|rules| rules.generation += 1);
@@ -247,7 +247,7 @@ impl Proxy {
             Duration::from_secs(10),
             async || {
                 let open = counters.open.load(Ordering::SeqCst);
-                // Clients may have come back already.
+                // Clients may have reconnected already.
                 let new = counters.connections.load(Ordering::SeqCst) - before;
                 (open <= new).then_some(())
             },
@@ -255,14 +255,14 @@ impl Proxy {
         .await
     }
 
-    /// New connections are refused, as by a host with nothing on this port; those that exist stay.
+    /// New connections are refused, as by a host that does not listen on this port; existing ones stay.
     pub async fn refuse(&self) {
         self.change(|rules| rules.accept = false);
         self.wait_listening(false).await;
     }
 
     /// The next request that contains `needle` reaches the server, which runs it; when its reply
-    /// comes it is dropped and the connection is cut. Replies to earlier requests still arrive.
+    /// arrives it is dropped and the connection is cut. Replies to earlier requests still arrive.
     ///
     /// Requests and replies are matched by counting them, so this is not for connections that
     /// subscribe.
@@ -282,7 +282,7 @@ impl Proxy {
         self.trap(needle, Act::CutBefore);
     }
 
-    /// Sends new connections to another `host:port`. Those that exist stay; see [`cut`](Self::cut).
+    /// Sends new connections to another `host:port`. Existing ones stay; see [`cut`](Self::cut).
     pub fn set_upstream(&self, upstream: &str) {
         self.change(|rules| rules.upstream = upstream.to_owned());
     }
@@ -453,7 +453,7 @@ async fn read_pieces(
         let mut batch = Vec::new();
         let mut cut = false;
         while let Some(frame) = framer.next() {
-            // What a server pushes by itself answers no request.
+            // A push message answers no request.
             if !framer.is_raw() && frame.first() != Some(&b'>') {
                 count += 1;
             }

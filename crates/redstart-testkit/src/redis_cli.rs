@@ -1,4 +1,4 @@
-//! redis-cli, as people type into it and pipe into it.
+//! redis-cli, with arguments and piped input.
 
 use std::{
     io::Write as _,
@@ -9,11 +9,11 @@ use anyhow::{Context as _, Result, ensure};
 
 use crate::find;
 
-/// Runs redis-cli with these arguments and this input; what it says, errors last.
+/// Runs redis-cli with these arguments and this input. Returns what it prints, errors last.
 ///
 /// # Errors
 ///
-/// When there is no redis-cli, or when it fails.
+/// If there is no redis-cli, or if it fails.
 pub fn redis_cli(args: &[&str], input: &str) -> Result<String> {
     let mut child = Command::new(find::redis_cli()?)
         .args(args)

@@ -1,14 +1,14 @@
-//! Cuts a stream of RESP2 or RESP3 bytes into frames, so that the proxy can count requests and
+//! Splits a stream of RESP2 or RESP3 bytes into frames, so that the proxy can count requests and
 //! replies. It checks nothing beyond what it needs to find where a frame ends.
 
-/// Which way a stream flows: a request may also be an inline command, a plain line.
+/// The direction of a stream: a request may also be an inline command, a plain line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Side {
     Requests,
     Replies,
 }
 
-/// Collects bytes and hands out whole frames.
+/// Collects bytes and returns whole frames.
 #[derive(Debug)]
 pub(crate) struct Framer {
     side: Side,
@@ -17,7 +17,7 @@ pub(crate) struct Framer {
     at: usize,
     /// How many values that frame still needs.
     pending: u64,
-    /// The stream is not RESP (TLS, Postgres): bytes pass as they come.
+    /// The stream is not RESP (TLS, Postgres): bytes pass as they arrive.
     raw: bool,
 }
 
@@ -46,7 +46,7 @@ impl Framer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole frame; of a stream that is not RESP, whatever has come.
+    /// The next whole frame; of a stream that is not RESP, whatever has arrived.
     pub(crate) fn next(&mut self) -> Option<Vec<u8>> {
         while !self.raw && self.pending > 0 {
             match self.step() {
@@ -98,7 +98,7 @@ impl Framer {
                     let count = u64::try_from(count).unwrap_or(0);
                     match kind {
                         b'%' => (header, 2 * count),
-                        // Attributes stand before the value that they belong to.
+                        // Attributes come before the value that they belong to.
                         b'|' => (header, 2 * count + 1),
                         _ => (header, count),
                     }
@@ -153,7 +153,7 @@ mod tests {
     #[test]
     fn an_inline_command_is_a_request_but_no_reply() {
         assert_eq!(frames(Side::Requests, &[b"PING\r\nPI", b"NG\r\n"]).len(), 2);
-        // Not RESP: it passes as it comes.
+        // Not RESP: it passes as it arrives.
         assert_eq!(frames(Side::Replies, &[b"\x16\x03", b"\x01"]).len(), 2);
     }
 }

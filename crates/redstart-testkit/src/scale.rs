@@ -1,13 +1,13 @@
-/// The count that a test should use where `default` is enough for the ordinary run.
+/// The count that a test uses, if `default` is enough for the ordinary run.
 ///
 /// `REDSTART_SCALE_<NAME>` gives the count itself; otherwise `REDSTART_SCALE` multiplies the
 /// default. `name` is upper-cased and everything but letters and digits becomes `_`, so
-/// `scale(200, "lock rounds")` listens to `REDSTART_SCALE_LOCK_ROUNDS`. The soak runs the same
+/// `scale(200, "lock rounds")` reads `REDSTART_SCALE_LOCK_ROUNDS`. The soak runs the same
 /// tests with these raised.
 ///
 /// # Panics
 ///
-/// When a variable is set to something that is not a positive whole number: a soak that silently
+/// If a variable is set to something that is not a positive whole number: a soak that silently
 /// ran the short version would be worse.
 pub fn scale(default: u64, name: &str) -> u64 {
     let name: String = name
@@ -23,7 +23,7 @@ pub fn scale(default: u64, name: &str) -> u64 {
     from_env(default, |key| std::env::var(key).ok(), &name)
 }
 
-/// Says what a test measured; the soak prints it beside the outcome.
+/// Prints what a test measured; the soak shows it beside the outcome.
 ///
 /// ```
 /// redstart_testkit::figure("100 kills, 0 lost");

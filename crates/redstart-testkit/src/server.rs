@@ -32,8 +32,8 @@ pub enum Kind {
 
 /// A running server. It is killed when it is dropped.
 ///
-/// It keeps nothing in memory but what tests put there: no snapshots, no append-only file, unless
-/// [`config`](ServerBuilder::config) says otherwise. Besides its TCP port it always listens on a
+/// It writes neither snapshots nor an append-only file, unless [`config`](ServerBuilder::config)
+/// says otherwise. Besides its TCP port it always listens on a
 /// unix socket, through which the kit itself talks to it.
 ///
 /// ```no_run
@@ -42,7 +42,7 @@ pub enum Kind {
 ///
 /// let server = Server::builder(Kind::Redis).start().await?;
 /// server.command(&["SET", "k", "v"]).await?;
-/// server.pause()?; // SIGSTOP: connections stay, answers do not come
+/// server.pause()?; // SIGSTOP: connections stay open, nothing is answered
 /// server.resume()?;
 /// server.kill9();
 /// server.restart().await?; // same port, same folder
@@ -59,7 +59,7 @@ pub struct Server {
     dir: TempDir,
 }
 
-/// What a server shall be like; made by [`Server::builder`].
+/// The settings of a server; made by [`Server::builder`].
 #[derive(Debug, Clone)]
 #[must_use]
 pub struct ServerBuilder {
@@ -96,14 +96,14 @@ impl ServerBuilder {
         self
     }
 
-    /// Lets in only this user, who may do everything; the default user is switched off.
+    /// Accepts only this user, who has all permissions; the default user is disabled.
     pub fn acl(mut self, user: &str, password: &str) -> Self {
         self.user = Some(user.to_owned());
         self.password = Some(password.to_owned());
         self
     }
 
-    /// Asks the default user for a password.
+    /// Sets the password of the default user.
     pub fn requirepass(mut self, password: &str) -> Self {
         self.user = None;
         self.password = Some(password.to_owned());
@@ -135,10 +135,10 @@ impl ServerBuilder {
     ///
     /// # Errors
     ///
-    /// When the program is missing (the message says how to install it), or when the server does
-    /// not come up; then the message ends with its log.
+    /// If the program is missing (the message says how to install it), or if the server does not
+    /// start; then the message ends with its log.
     pub async fn start(self) -> Result<Server> {
-        // Between finding a port free and binding it somebody else may take it.
+        // Another process may take the port before it is bound.
         const ATTEMPTS: usize = 8;
         for attempt in 1.. {
             let port = match (self.unix_only, self.port) {
@@ -205,7 +205,7 @@ impl ServerBuilder {
             line("save", "\"\"");
             line("appendonly", "no");
             line("enable-debug-command", "yes");
-            // A replica is in step at once, not after the usual wait for others to join it.
+            // A replica is synchronised at once, without the default wait for more replicas.
             line("repl-diskless-sync", "yes");
             line("repl-diskless-sync-delay", "0");
             line("repl-ping-replica-period", "1");
@@ -234,7 +234,7 @@ impl ServerBuilder {
     }
 }
 
-/// Why a server did not come up.
+/// Why a server did not start.
 enum Launch {
     PortTaken(anyhow::Error),
     Failed(anyhow::Error),
@@ -264,7 +264,7 @@ impl Server {
         }
     }
 
-    /// Which server it is.
+    /// The kind of server.
     pub fn kind(&self) -> Kind {
         self.kind
     }
@@ -277,7 +277,7 @@ impl Server {
         }
     }
 
-    /// The URL with another port in it, as for a proxy before this server.
+    /// The URL with another port in it, for a proxy in front of this server.
     pub fn url_at(&self, port: u16) -> String {
         let scheme = if self.spec.tls { "rediss" } else { "redis" };
         let user = self
@@ -332,7 +332,7 @@ impl Server {
         self.authority.as_ref()
     }
 
-    /// The process number, while it runs.
+    /// The process id, while it runs.
     pub fn pid(&self) -> Option<u32> {
         self.with(|process| process.filter(|p| p.ended().is_none()).map(Process::pid))
     }
@@ -342,22 +342,22 @@ impl Server {
         self.pid().is_some() && !self.paused.load(Ordering::SeqCst)
     }
 
-    /// Stops the process where it is (SIGSTOP): connections stay open, nothing is answered.
+    /// Stops the process (SIGSTOP): connections stay open, nothing is answered.
     ///
     /// # Errors
     ///
-    /// When it does not run.
+    /// If it does not run.
     pub fn pause(&self) -> Result<()> {
         self.signal(Signal::SIGSTOP)?;
         self.paused.store(true, Ordering::SeqCst);
         Ok(())
     }
 
-    /// Lets a paused process go on (SIGCONT).
+    /// Resumes a paused process (SIGCONT).
     ///
     /// # Errors
     ///
-    /// When it does not run.
+    /// If it does not run.
     pub fn resume(&self) -> Result<()> {
         self.paused.store(false, Ordering::SeqCst);
         self.signal(Signal::SIGCONT)
@@ -369,7 +369,7 @@ impl Server {
         self.paused.store(false, Ordering::SeqCst);
     }
 
-    /// Shuts the process down in order (SIGTERM) and returns when it is gone.
+    /// Shuts the process down (SIGTERM) and returns when it is gone.
     pub fn stop(&self) {
         self.with(|process| process.map(|p| p.end(Signal::SIGTERM, Duration::from_secs(10))));
     }
@@ -378,7 +378,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When it does not come up, also because something else took the port in the meantime.
+    /// If it does not start, for example because another process took the port.
     pub async fn restart(&self) -> Result<()> {
         self.kill9();
         let deadline = Instant::now() + Duration::from_secs(10);
@@ -393,11 +393,11 @@ impl Server {
         }
     }
 
-    /// A connection of the kit's own, by the unix socket and with patience for a slow answer.
+    /// A connection of the kit itself, by the unix socket and with a long timeout.
     ///
     /// # Errors
     ///
-    /// When the server does not answer.
+    /// If the server does not answer.
     pub async fn client(&self) -> Result<MultiplexedConnection> {
         let config = redis::AsyncConnectionConfig::new()
             .set_connection_timeout(Some(Duration::from_secs(10)))
@@ -412,7 +412,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached or answers with an error.
+    /// If the server cannot be reached or answers with an error.
     pub async fn command(&self, words: &[&str]) -> Result<redis::Value> {
         self.query(words).await
     }
@@ -421,7 +421,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached, answers with an error, or the reply is of another type.
+    /// If the server cannot be reached, answers with an error, or the reply is of another type.
     pub async fn query<T: redis::FromRedisValue>(&self, words: &[&str]) -> Result<T> {
         let mut connection = self.client().await?;
         let (name, rest) = words
@@ -438,7 +438,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached or has no such field.
+    /// If the server cannot be reached or has no such field.
     pub async fn info(&self, field: &str) -> Result<String> {
         let info: String = self.query(&["INFO", "everything"]).await?;
         info.lines()
@@ -451,7 +451,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server cannot be reached.
+    /// If the server cannot be reached.
     pub async fn role(&self) -> Result<String> {
         match self.command(&["ROLE"]).await? {
             redis::Value::Array(items) => match items.into_iter().next() {
@@ -466,7 +466,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When it is not within half a minute.
+    /// If it is not within half a minute.
     pub async fn wait_in_step(&self) -> Result<()> {
         wait_until(
             "a replica to be in step with its master",
@@ -482,7 +482,7 @@ impl Server {
         .await
     }
 
-    /// What the server has written to its log.
+    /// The log of the server.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -513,7 +513,7 @@ impl Server {
             command.arg("--sentinel");
         }
         command.current_dir(self.dir.path());
-        // What it says before it knows where its log is, such as what it does not understand.
+        // What it prints before it opens its log, such as errors in its configuration.
         let output = self.dir.path().join("output");
         let file = std::fs::File::create(&output).map_err(|error| Launch::Failed(error.into()))?;
         command.stderr(file);
@@ -553,7 +553,7 @@ impl Server {
         }
     }
 
-    /// Whether it answers PING by its own socket, so that no other server can answer for it.
+    /// Whether it answers PING by its own socket, where no other server can answer.
     async fn answers(&self) -> bool {
         let ping = async {
             let mut stream = UnixStream::connect(self.socket()).await?;

@@ -1,7 +1,7 @@
 //! Servers that many tests share, each test in a namespace of its own.
 //!
-//! Starting a server for every test would be most of the time that the tests take. Tests that only
-//! need a namespace share one server of each kind; tests that break a server start their own.
+//! Starting a server for every test would take most of the time. Tests that only need a namespace
+//! share one server of each kind; tests that break a server start their own.
 //!
 //! `cargo xtask test` starts the shared ones once and names them in `REDSTART_TEST_REDIS_URL`,
 //! `REDSTART_TEST_VALKEY_URL` and `REDSTART_TEST_CLUSTER_URL`. Where a variable is not set, each
@@ -28,7 +28,7 @@ pub const ENGINE_URL: &str = "REDSTART_TEST_ENGINE_URL";
 #[derive(Debug)]
 pub struct SharedServer {
     url: String,
-    // Held by the static that holds this, and killed with the process. `None` when somebody else
+    // Owned by the static that holds this, and killed with the process. `None` if another process
     // started it.
     _own: Option<Box<dyn std::any::Any + Send + Sync>>,
 }
@@ -49,7 +49,7 @@ static ENGINE: OnceCell<SharedServer> = OnceCell::const_new();
 ///
 /// # Errors
 ///
-/// When it has to be started and cannot be.
+/// If it has to be started and cannot be.
 pub async fn shared(kind: Kind) -> Result<&'static SharedServer> {
     let (cell, variable) = match kind {
         Kind::Redis => (&REDIS, REDIS_URL),
@@ -72,7 +72,7 @@ pub async fn shared(kind: Kind) -> Result<&'static SharedServer> {
 ///
 /// # Errors
 ///
-/// When it has to be started and cannot be.
+/// If it has to be started and cannot be.
 pub async fn shared_cluster() -> Result<&'static SharedServer> {
     CLUSTER
         .get_or_try_init(async || {
@@ -88,8 +88,8 @@ pub async fn shared_cluster() -> Result<&'static SharedServer> {
         .await
 }
 
-/// The embedded engine behind a listener, which `serve` starts where there is none yet. It lives as long as the
-/// process that started it.
+/// The embedded engine behind a listener, which `serve` starts if there is none yet. It lives as long as the process
+/// that started it.
 pub(crate) async fn shared_engine(
     serve: impl FnOnce() -> Result<String>,
 ) -> Result<&'static SharedServer> {
@@ -104,11 +104,11 @@ pub(crate) async fn shared_engine(
         .await
 }
 
-/// Starts a Cluster fit for sharing: a busy machine is not taken for a dead node.
+/// Starts a Cluster to be shared: a busy machine is not mistaken for a dead node.
 ///
 /// # Errors
 ///
-/// When the server program is missing or the Cluster does not form.
+/// If the server program is missing or the Cluster does not form.
 pub async fn start_shared_cluster() -> Result<Cluster> {
     Cluster::builder(Kind::Redis)
         .node_timeout(Duration::from_secs(30))
@@ -116,7 +116,7 @@ pub async fn start_shared_cluster() -> Result<Cluster> {
         .await
 }
 
-/// The variables that make another process use the servers which this one uses already.
+/// The variables that make another process use the same servers as this one.
 pub(crate) fn variables() -> impl Iterator<Item = (&'static str, &'static str)> {
     [
         (REDIS_URL, &REDIS),

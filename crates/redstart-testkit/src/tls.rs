@@ -19,7 +19,7 @@ impl Authority {
     ///
     /// # Errors
     ///
-    /// When the files cannot be written.
+    /// If the files cannot be written.
     pub fn create(dir: &Path) -> Result<Self> {
         let ca_key = KeyPair::generate()?;
         let mut ca = CertificateParams::new(Vec::new())?;

@@ -11,7 +11,7 @@ const REST: Duration = Duration::from_millis(10);
 /// Polls `condition` until it holds; `false` when it did not within `within`.
 ///
 /// The condition is always tried at least once, and once more after the deadline, so that a test
-/// process which got no CPU for a while does not fail for that.
+/// process that got no CPU for a while does not fail for that reason.
 ///
 /// ```
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
@@ -35,11 +35,11 @@ pub async fn eventually(within: Duration, mut condition: impl AsyncFnMut() -> bo
     }
 }
 
-/// Polls `attempt` until it gives a value.
+/// Polls `attempt` until it returns a value.
 ///
 /// # Errors
 ///
-/// When there is none within `within`; the message says `what` was waited for.
+/// If there is none within `within`; the message says `what` was waited for.
 pub async fn wait_until<T>(
     what: &str,
     within: Duration,
@@ -53,7 +53,7 @@ pub async fn wait_until<T>(
     .await;
     match found {
         Some(value) if came => Ok(value),
-        _ => bail!("waited {within:?} in vain for {what}"),
+        _ => bail!("timed out after {within:?} waiting for {what}"),
     }
 }
 
@@ -61,7 +61,7 @@ pub async fn wait_until<T>(
 ///
 /// # Errors
 ///
-/// When there is no value within `within`; the message says `what` was waited for.
+/// If there is no value within `within`; the message says `what` was waited for.
 pub fn block_until<T>(
     what: &str,
     within: Duration,
@@ -74,7 +74,7 @@ pub fn block_until<T>(
             return Ok(value);
         }
         if last {
-            bail!("waited {within:?} in vain for {what}");
+            bail!("timed out after {within:?} waiting for {what}");
         }
         std::thread::sleep(REST);
     }
