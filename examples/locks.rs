@@ -1,16 +1,16 @@
-//! Locks at work: a till with one drawer, a holder that overslept, a queue, readers and writers, and a leader.
+//! Every kind of lock: exclusive work, a holder that overran its lease, a line, readers and writers, permits, a leader.
 //!
 //! ```text
 //! cargo run -p redstart-examples --example locks
 //! cargo run -p redstart-examples --example locks redis://localhost
 //! ```
 
-use std::time::Duration;
+use std::{num::NonZeroU32, time::Duration};
 
 use redstart::{
     Store,
     locking::{
-        FairMutex, FencedStore, Leader, Mutex, Outcome, Redlock, RwLock, Semaphore, fence::Write,
+        FairMutex, FencedValues, FencedWrite, Leader, LockedRun, Mutex, Redlock, RwLock, Semaphore,
     },
     redis,
 };
@@ -27,7 +27,7 @@ async fn main() -> anyhow::Result<()> {
     semaphore(&store).await?;
     leader(&store).await?;
     quorum().await?;
-    // What dropped guards left to do.
+    // Wait for the releases of dropped guards.
     store.settle().await;
     Ok(())
 }
@@ -55,8 +55,9 @@ async fn mutex(store: &Store) -> anyhow::Result<()> {
     }
     while let Some(clerk) = clerks.join_next().await {
         match clerk?? {
-            Outcome::Done(done) => done?,
-            other => anyhow::bail!("a clerk did not get the till: {other:?}"),
+            LockedRun::Done(done) => done?,
+            LockedRun::Busy => anyhow::bail!("the till was in use for {WAIT:?}"),
+            LockedRun::Lost(_) => anyhow::bail!("the lock was lost during the work"),
         }
     }
     let sum: i64 = store.query(redis::cmd("GET").arg("shop:sum")).await?;
@@ -64,22 +65,22 @@ async fn mutex(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A holder sleeps beyond its lease and writes all the same.
+/// A holder writes after its lease has ended.
 async fn fencing(store: &Store) -> anyhow::Result<()> {
     let mutex = Mutex::builder(store, "shop", "order:5001")
         .ttl(Duration::from_millis(100))
-        .fixed()
+        .without_renewal()
         .build()?;
-    let orders = FencedStore::new(store, "shop")?;
+    let orders = FencedValues::new(store, "shop", "orders")?;
     let Some(sleeper) = mutex.lock(WAIT).await? else {
         anyhow::bail!("the order is locked")
     };
-    // Its lease ends here, and it is told; but suppose that it does not listen.
+    // Its lease ends here, and it is told; suppose that it ignores that.
     sleeper.lost().await;
     let Some(next) = mutex.lock(WAIT).await? else {
         anyhow::bail!("the order is locked")
     };
-    anyhow::ensure!(orders.set("order:5001", "shipped", next.fence()).await? == Write::Done);
+    anyhow::ensure!(orders.set("order:5001", "shipped", next.fence()).await? == FencedWrite::Done);
     let late = orders
         .set("order:5001", "cancelled", sleeper.fence())
         .await?;
@@ -88,11 +89,11 @@ async fn fencing(store: &Store) -> anyhow::Result<()> {
         sleeper.fence(),
         next.fence()
     );
-    anyhow::ensure!(matches!(late, Write::Stale { .. }));
+    anyhow::ensure!(matches!(late, FencedWrite::Stale { .. }));
     Ok(())
 }
 
-/// Who came first is served first, from whichever process.
+/// First come, first served, across processes.
 async fn fair(store: &Store) -> anyhow::Result<()> {
     let desk = FairMutex::builder(store, "shop", "desk").build()?;
     let Some(open) = desk.lock(WAIT).await? else {
@@ -115,11 +116,11 @@ async fn fair(store: &Store) -> anyhow::Result<()> {
     while let Some(name) = order.recv().await {
         names.push(name);
     }
-    println!("fair       served in turn: {}", names.join(", "));
+    println!("fair       in order of arrival: {}", names.join(", "));
     Ok(())
 }
 
-/// A writer that waits goes before readers that come later.
+/// A waiting writer goes before readers that arrive later.
 async fn readers_and_writers(store: &Store) -> anyhow::Result<()> {
     let catalogue = RwLock::builder(store, "shop", "catalogue").build()?;
     let one = catalogue.read(WAIT).await?;
@@ -133,7 +134,7 @@ async fn readers_and_writers(store: &Store) -> anyhow::Result<()> {
     drop((one, two));
     let writer = writer.await??;
     println!(
-        "rw         a reader beside a waiting writer: {late}; the writer after the readers: {}",
+        "rw         reader admitted while a writer waits: {late}; writer admitted after the readers: {}",
         writer.is_some()
     );
     Ok(())
@@ -141,7 +142,8 @@ async fn readers_and_writers(store: &Store) -> anyhow::Result<()> {
 
 /// Two printers and three documents.
 async fn semaphore(store: &Store) -> anyhow::Result<()> {
-    let printers = Semaphore::builder(store, "shop", "printers", 2).build()?;
+    const PRINTERS: NonZeroU32 = NonZeroU32::new(2).unwrap();
+    let printers = Semaphore::new(store, "shop", "printers", PRINTERS)?;
     let one = printers.try_acquire().await?;
     let two = printers.try_acquire().await?;
     let three = printers.try_acquire().await?;
@@ -164,7 +166,7 @@ async fn leader(store: &Store) -> anyhow::Result<()> {
         .build()?;
     let mut observer = two.observe();
     let Some(first) = one.campaign(WAIT).await? else {
-        anyhow::bail!("somebody leads")
+        anyhow::bail!("another node leads")
     };
     println!("leader     {:?}", observer.next().await?);
     let next = tokio::spawn(async move { two.campaign(WAIT).await });
@@ -173,7 +175,7 @@ async fn leader(store: &Store) -> anyhow::Result<()> {
         anyhow::bail!("nobody was elected")
     };
     loop {
-        // Between the two nobody may have led.
+        // Between the two there may have been no leader.
         if let Some(elected) = observer.next().await? {
             println!("leader     {elected:?}");
             break;
@@ -183,7 +185,7 @@ async fn leader(store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Three engines stand for three independent servers.
+/// Three engines take the place of three independent servers.
 async fn quorum() -> anyhow::Result<()> {
     let mut stores = Vec::new();
     for _ in 0..3 {
@@ -191,7 +193,7 @@ async fn quorum() -> anyhow::Result<()> {
     }
     let lock = Redlock::builder(stores, "shop", "order:5001").build()?;
     let Some(guard) = lock.try_lock().await? else {
-        anyhow::bail!("it is taken")
+        anyhow::bail!("it is held")
     };
     let second = lock.try_lock().await?.is_some();
     println!(

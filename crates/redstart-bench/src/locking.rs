@@ -1,5 +1,5 @@
-//! The mutex against the loop that people write by hand, `rslock` and `redisson`; and how soon a lock that was
-//! given back is held by another process.
+//! The mutex against the usual hand-written loop, `rslock` and `redisson`; and how soon a released lock is held by
+//! another process.
 
 use std::{
     process::{Child, Command, Stdio},
@@ -19,7 +19,7 @@ use crate::measure::Bench;
 
 const TASKS: usize = 64;
 const TTL: Duration = Duration::from_secs(30);
-/// What everybody's release script is.
+/// The usual release script.
 const RELEASE: &str = "if redis.call('GET', KEYS[1]) == ARGV[1] then \
                        return redis.call('DEL', KEYS[1]) else return 0 end";
 
@@ -55,7 +55,7 @@ async fn uncontended(bench: &mut Bench, server: &Server, kind: Kind) -> anyhow::
     })?;
     let script = Arc::new(redis::Script::new(RELEASE));
     let by_hand = move |task| by_hand(connection.clone(), script.clone(), task);
-    // Where the server compares and deletes by itself, no script is left.
+    // Where the server has a command that compares and deletes, no script is needed.
     let floor = match kind {
         Kind::Redis => 0.9,
         Kind::Valkey => 1.3,
@@ -101,7 +101,7 @@ async fn uncontended(bench: &mut Bench, server: &Server, kind: Kind) -> anyhow::
         )
         .await?;
 
-    // Its async half needs a pool of its own, so this is the blocking one on the runtime's blocking threads.
+    // Its async API needs a pool of its own, so this is the blocking one on the runtime's blocking threads.
     let url = server.url();
     let config = redisson::RedissonConfig::single_server(&url)
         .with_pool_size(TASKS as u32)
@@ -186,10 +186,10 @@ async fn by_hand(
 
 const CONTENDERS: usize = 4;
 const HOLD: Duration = Duration::from_millis(50);
-/// What a process does between two turns; without it, whoever polls never lets the others in at all.
+/// The pause between two acquisitions; without it, a client that polls never lets the others in.
 const THINK: Duration = Duration::from_millis(50);
 
-/// Several processes take turns; the time from one's release to the next one's grant.
+/// Several processes contend; the time from one release to the next grant.
 async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
     let mut medians = Vec::new();
     for who in ["redstart", "rslock"] {
@@ -197,7 +197,7 @@ async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
             .map(|_| Contender::spawn(who, &server.url()))
             .collect::<Result<_, _>>()?;
         let samples = format!("samples:{who}");
-        // The first hand-overs fall into the processes' start.
+        // The first samples are from the start of the processes.
         let enough = match who {
             "redstart" => 100,
             _ => 50,
@@ -233,7 +233,7 @@ async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
 const WHO: &str = "REDSTART_BENCH_CONTENDER";
 const URL: &str = "REDSTART_BENCH_CONTENDER_URL";
 
-/// This program in the role of one who contends for the lock, until it is killed.
+/// This program in the role of a contender for the lock, until it is killed.
 pub(crate) struct Contender {
     who: String,
     url: String,
@@ -279,7 +279,7 @@ impl Contender {
             let manager = rslock::LockManager::new(vec![self.url.clone()]);
             let samples = format!("samples:{}", self.who);
             loop {
-                // A parent that was killed takes its server along; then there is nothing left to do.
+                // A parent that was killed takes its server along; then this ends with an error.
                 store.query::<()>(redis::cmd("INCR").arg("waiting")).await?;
                 if self.who == "redstart" {
                     let guard = mutex.lock(TTL).await?.context("the others died")?;
@@ -296,7 +296,7 @@ impl Contender {
     }
 }
 
-/// Notes how long ago another process let go, and when this one will have.
+/// Records how long ago another process released the lock, and when this one will.
 async fn hold(store: &Store, samples: &str) -> anyhow::Result<()> {
     let now = micros()?;
     store.query::<()>(redis::cmd("DECR").arg("waiting")).await?;
@@ -312,7 +312,7 @@ async fn hold(store: &Store, samples: &str) -> anyhow::Result<()> {
                 words.next()? == "waited-for",
             ))
         });
-    // Only where somebody waited is the time between the two a hand-over.
+    // The time between the two is a hand-over only if somebody waited.
     if let Some((who, when, true)) = before
         && who != me
     {

@@ -36,13 +36,13 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 //! # let store = redstart::Store::connect("memory://").await?;
 //! use std::time::Duration;
-//! use redstart::locking::{Mutex, Outcome};
+//! use redstart::locking::{LockedRun, Mutex};
 //!
 //! let order = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
 //! match order.with(Duration::from_secs(5), |lease| async move { lease.fence() }).await? {
-//!     Outcome::Done(fence) => println!("held with token {fence}"),
-//!     Outcome::Busy => println!("somebody else has it"),
-//!     _ => println!("the lease was lost while working"),
+//!     LockedRun::Done(fence) => println!("held with token {fence}"),
+//!     LockedRun::Busy => println!("somebody else held it for 5 s; nothing was done"),
+//!     LockedRun::Lost(_) => println!("the lease was lost during the work"),
 //! }
 //! # Ok(()) }
 //! ```
@@ -75,7 +75,7 @@
 //!
 //! - **Sentinel**, `redis+sentinel://h1,h2,h3/master-name`: the store asks all sentinels, takes the master that most of
 //!   them name, checks that it is one, and follows a failover. Replication is asynchronous: what was acknowledged
-//!   and not replicated is lost with the master. Locks have [fence tokens](locking::fence) for that.
+//!   and not replicated is lost with the master. Locks have [fence tokens](locking::FenceToken) for that.
 //! - **Cluster**, `redis+cluster://h1,h2`: every pattern's keys share one slot for each entity, and patterns that
 //!   spread on purpose have one for each shard. MOVED and ASK are followed; pipelines go to all nodes at once.
 //! - Set the deadline for your service (`?timeout=250ms`), choose each pattern's policy while the store is down, and

@@ -1,78 +1,133 @@
-//! Locks, and everything else that one process at a time may have.
+//! Locks, and everything else that a limited number of processes may hold at a time.
 //!
-//! | module | who may be in | waits in |
+//! | type | holders | order of waiters |
 //! |---|---|---|
-//! | [`mutex`] | one | no order |
-//! | [`fair`] | one | order of arrival |
-//! | [`rw`] | many readers or one writer | writers before readers |
-//! | [`semaphore`] | n | no order |
-//! | [`leader`] | one, by name, watched by all | no order |
-//! | [`redlock`] | one, over N independent servers | no order |
-//! | [`legacy`] | one, beside clients of the SETNX/GETSET kind | no order |
-//! | [`fence`] | whoever holds the highest token may write | — |
+//! | [`Mutex`] | one | none |
+//! | [`FairMutex`] | one | arrival |
+//! | [`RwLock`] | many readers or one writer | writers before readers |
+//! | [`Semaphore`] | n | none |
+//! | [`Leader`] | one, by name, visible to all | none |
+//! | [`Redlock`] | one, over N independent servers | none |
+//! | [`LegacyLock`] | one, beside clients of the SETNX/GETSET kind | none |
 //!
-//! # What all of them promise
+//! [`FencedValues`] are values that refuse writes of a holder that lost its lock.
 //!
-//! - **One owner.** A grant is bound to 128 random bits. Renewal and release compare them and act in one step
-//!   on the server, so nobody ends another's lock.
-//! - **A lease, always.** Whatever is granted ends by itself after its ttl (default 30 s), by the server's
-//!   clock. While the [`Guard`] lives it is renewed every ttl / 3; when the guard is released or dropped the
-//!   renewals stop.
-//! - **The holder knows.** [`Guard::valid_until`] counts from before the request was sent, on the monotonic
-//!   clock, minus an allowance of ttl / 100 + 2 ms for clocks that run at different rates. When it passes,
-//!   [`Guard::lost`] fires and `with` drops the work, whatever is in flight: before the server lets the next
-//!   one in. A renewal never gets more time than the lease still has.
-//! - **No polling.** A release wakes the waiters by a message on a sharded channel. Messages get lost, so a
-//!   waiter also asks when the holder's lease would end, and whenever its own subscription had a gap.
-//! - **Dropped futures leave nothing.** A cancelled acquisition gives back what it got, in the background.
-//!   Should even that fail, the lease ends by itself and nothing renews it.
+//! # Promises
 //!
-//! # What a lock cannot promise
+//! - **One owner.** A grant is bound to 128 random bits. Renewal and release compare them and act in one step on the
+//!   server, so nobody ends another owner's lock.
+//! - **Always a lease.** Every grant ends after its ttl (default 30 s) by the server's clock. While the [`Guard`] lives
+//!   it is renewed every ttl / 3, on the runtime that acquired it; when the guard is released or dropped the renewals
+//!   stop.
+//! - **The holder is told.** [`Guard::valid_until`] counts from before the request was sent, on the monotonic clock,
+//!   minus an allowance of ttl / 100 + 2 ms for clocks that run at different rates. When it passes, [`Guard::lost`]
+//!   returns and `with` drops the work, before the server grants the lock to anybody else. A renewal never gets more time
+//!   than the lease still has.
+//! - **No polling.** A release wakes the waiters by a message on a sharded channel. Messages get lost, so a waiter also
+//!   asks when the holder's lease would end, and after every gap in its subscription. (A [`LegacyLock`], and a store that
+//!   cannot subscribe, have to poll.)
+//! - **Dropped futures leave nothing behind.** A cancelled acquisition releases what it got, in the background. If even
+//!   that fails, the lease ends and nothing renews it.
+//! - **One clock.** On `memory://` leases and waits move with [`Store::advance`](crate::Store::advance).
 //!
-//! A master that replicates asynchronously can fail after it granted a lock and before a replica knew of it;
-//! the replica that takes over grants it again. A process can be stopped between checking its lease and
-//! writing; a suspended machine stops its monotonic clock too. No lock in a store closes these gaps. The
-//! [fence token](fence) does, where the resource checks it: tokens keep rising through such a failover. If
-//! two holders at the same time would be a disaster even with fencing, [`redlock`] over independent servers
-//! narrows the first gap.
+//! # Limits
 //!
-//! Locks here are not re-entrant: the same task asking twice waits for itself.
+//! A master that replicates asynchronously can fail after it granted a lock and before a replica had it; the replica that
+//! takes over grants it again. A process can be stopped between checking its lease and writing; a suspended machine stops
+//! its monotonic clock too. No lock in a store closes these gaps. The [fence token](FenceToken) does, if the resource
+//! checks it: tokens keep rising through such a failover. If two holders at the same time would be a disaster even with
+//! fencing, [`Redlock`] over independent servers narrows the first gap.
+//!
+//! Locks are not re-entrant: a task that asks twice waits for itself.
 //!
 //! # While the store is down
 //!
-//! Nothing is granted: `try_lock` returns the error, `lock` goes on asking for as long as it may wait and
-//! then returns it. A holder keeps its lease until `valid_until` and then hears of the loss.
+//! Nothing is granted: `try_lock` returns the error, `lock` keeps asking until its wait has passed and then returns it. A
+//! holder keeps its lease until `valid_until` and is then told of the loss.
 //!
-//! # Observed as
+//! # Metrics
 //!
-//! Operations `<pattern>.acquire`, `.extend`, `.release`; events `<pattern>.busy` (a taken lock was asked for
-//! in vain) and `<pattern>.lost` (a lease ended against its holder's will), for the patterns `mutex`, `fair`,
-//! `rw`, `semaphore`, `leader`, `redlock`, `legacy`. Also `fenced.write`, `fenced.read`, and the event
+//! Operations `<pattern>.acquire`, `.extend`, `.release` for the patterns `mutex`, `fair`, `semaphore`, `redlock` and
+//! `legacy`; `rw.read`, `rw.extend_read`, `rw.release_read` and the same with `write`; `leader.campaign`,
+//! `leader.extend`, `leader.resign`, `leader.read`; `legacy.state`, `legacy.migrate`; `fenced.write`, `fenced.read`.
+//! Events: `<pattern>.busy` (a lock was not granted), `<pattern>.lost` (a lease ended against its holder's will) and
 //! `fenced.stale`.
+//!
+//! # How a lock is held
+//!
+//! The inner types, and which makes which:
+//!
+//! ```text
+//! Mutex, RwLock …     what the application has
+//!   └─ Lock           its keys on one store, its LockKind (scripts, order of waiters), its Terms (ttl, renewed or not)
+//!        └─ Acquisition<Owner>   one request under way; dropped, it releases what was granted
+//!             ├─ Owner           one random token: asks, extends, releases     (QuorumOwner: on several servers)
+//!             └─ Guard           the lock is held
+//!                  ├─ Lease      until when; clones go to the work
+//!                  └─ Scheduled  the entry of its Renewal in the store's Schedule
+//! Waiter              the loop of `lock`: asks, listens to WakeUps, sleeps, asks again
+//! ```
 
-pub mod fair;
-pub mod fence;
-pub mod leader;
-pub mod legacy;
-pub mod mutex;
-pub mod redlock;
-pub mod rw;
-pub mod semaphore;
-
-mod keeper;
+mod acquisition;
+mod fair;
+mod fence;
+mod fenced;
+mod guard;
+mod kind;
+mod leader;
 mod lease;
-mod place;
-mod wake;
+mod legacy;
+mod lock;
+mod mutex;
+mod owner;
+mod redlock;
+mod renewal;
+mod rw;
+mod schedule;
+mod semaphore;
+mod settings;
+mod wake_up;
 
-pub use fair::FairMutex;
-pub use fence::{FenceToken, FencedStore, Fencing};
-pub use leader::Leader;
-pub use lease::{Guard, Lease, MAX_TTL, MIN_TTL, Outcome, Released};
-pub use legacy::LegacyLock;
-pub use mutex::Mutex;
-pub use redlock::Redlock;
-pub use rw::RwLock;
-pub use semaphore::Semaphore;
+pub use fair::{FairMutex, FairMutexBuilder};
+pub use fence::{FenceToken, Fencing};
+pub use fenced::{FencedValues, FencedValuesBuilder, FencedWrite};
+pub use guard::{Guard, LockedRun, Released};
+pub use leader::{Elected, Leader, LeaderBuilder, LeaderObserver, Leadership};
+pub use lease::{Lease, MAX_TTL, MIN_TTL};
+pub use legacy::{LegacyLock, LegacyLockBuilder, LegacyState, LegacyUnit};
+pub use mutex::{Mutex, MutexBuilder};
+pub use redlock::{Redlock, RedlockBuilder};
+pub use rw::{RwLock, RwLockBuilder};
+pub use semaphore::{Semaphore, SemaphoreBuilder};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
+    &fair::ACQUIRE,
+    &fair::EXTEND,
+    &fair::RELEASE,
+    &fenced::WRITE,
+    &leader::CAMPAIGN,
+    &leader::EXTEND,
+    &leader::RESIGN,
+    &legacy::ACQUIRE,
+    &legacy::EXTEND,
+    &legacy::MIGRATE,
+    &legacy::RELEASE,
+    &legacy::STATE,
+    &mutex::ACQUIRE,
+    &mutex::EXTEND,
+    &mutex::RELEASE,
+    &redlock::ACQUIRE,
+    &redlock::EXTEND,
+    &redlock::RAISE_FENCE,
+    &redlock::RELEASE,
+    &rw::EXTEND_READ,
+    &rw::EXTEND_WRITE,
+    &rw::READ,
+    &rw::RELEASE_READ,
+    &rw::RELEASE_WRITE,
+    &rw::WRITE,
+    &semaphore::ACQUIRE,
+    &semaphore::EXTEND,
+    &semaphore::RELEASE,
+];

@@ -221,9 +221,14 @@ match limiter.check("user:42", 1).await? {
         not_promised: "exclusion after a failover that lost the key: use the fence token",
         replaces: "SETNX without an owner, released by whoever comes by",
         snippet: r##"let lock = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
-let outcome = lock.with(Duration::from_secs(5), |lease| async move {
+let run = lock.with(Duration::from_secs(5), |lease| async move {
     charge(lease.fence()).await        // dropped if the lease is lost
-}).await?;"##,
+}).await?;
+match run {
+    LockedRun::Done(charged) => charged?,
+    LockedRun::Busy => {}              // somebody else holds it; nothing was done
+    LockedRun::Lost(_) => {}           // the token protects what was written
+}"##,
     },
     Entry {
         pattern: "fencing",
@@ -234,10 +239,10 @@ let outcome = lock.with(Duration::from_secs(5), |lease| async move {
         cost: "one round trip a write",
         not_promised: "anything for writes that do not carry the token",
         replaces: "trusting that nobody sleeps longer than the TTL",
-        snippet: r##"let orders = FencedStore::new(&store, "shop")?;
-match orders.set("order:5001", "paid", guard.fence()).await? {
-    Write::Done => {}
-    Write::Stale { .. } => { /* somebody else has the lock by now */ }
+        snippet: r##"let orders = FencedValues::new(&store, "shop", "orders")?;
+match orders.set("5001", "paid", guard.fence()).await? {
+    FencedWrite::Done => {}
+    FencedWrite::Stale { .. } => { /* somebody else has the lock by now */ }
 }"##,
     },
     Entry {
@@ -261,7 +266,7 @@ if let Some(guard) = lock.lock(Duration::from_secs(5)).await? {
         foreign: "公平锁 排队锁 公平ロック",
         feature: "a leased queue beside the lock",
         cost: "one round trip and one message",
-        not_promised: "speed: a sleeping next in line is waited for, for its lease",
+        not_promised: "speed: a stalled waiter at the head blocks the others until its lease expires",
         replaces: "a lock that the fastest poller always wins",
         snippet: r##"let till = FairMutex::builder(&store, "shop", "till").build()?;
 let guard = till.lock(Duration::from_secs(30)).await?;"##,
@@ -288,7 +293,8 @@ let writing = catalogue.write(Duration::from_secs(5)).await?;"##,
         cost: "one round trip each",
         not_promised: "order of arrival",
         replaces: "INCR and DECR: a crash loses a permit for ever",
-        snippet: r##"let printers = Semaphore::builder(&store, "office", "printers", 3).build()?;
+        snippet: r##"const PRINTERS: NonZeroU32 = NonZeroU32::new(3).unwrap();
+let printers = Semaphore::new(&store, "office", "printers", PRINTERS)?;
 if let Some(permit) = printers.acquire(Duration::from_secs(10)).await? {
     print().await;
     permit.release().await?;
@@ -317,7 +323,9 @@ if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
         cost: "one round trip",
         not_promised: "safety against clocks that are off: its docs say so",
         replaces: "rewriting all clients on one day",
-        snippet: r##"let lock = LegacyLock::builder(&store, "lock.foo").build()?;
+        snippet: r##"let lock = LegacyLock::builder(&store, "shop", "foo")
+    .layout(Layout::new(|name| format!("lock.{name}")))
+    .build()?;
 let guard = lock.try_lock().await?;      // honours old clients, and they honour it"##,
     },
     Entry {

@@ -1,6 +1,7 @@
 //! Locks of all kinds.
 
 use std::{
+    num::NonZeroU32,
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU32, Ordering},
@@ -10,10 +11,10 @@ use std::{
 
 use redstart::{
     Store,
+    key::Layout,
     locking::{
-        FairMutex, Leader, LegacyLock, Mutex, Redlock, RwLock, Semaphore,
-        fence::{FencedStore, Write},
-        legacy::LegacyState,
+        FairMutex, FencedValues, FencedWrite, Leader, LegacyLock, LegacyState, Mutex, Redlock,
+        RwLock, Semaphore,
     },
 };
 use tokio::time::sleep;
@@ -60,7 +61,7 @@ pub(crate) const FAMILY: Family = Family {
 
 const WAIT: Duration = Duration::from_secs(20);
 
-/// Counts who is inside, and the most there ever were.
+/// Counts the holders, and the most there were at a time.
 #[derive(Clone, Default)]
 struct Room {
     inside: Arc<AtomicI64>,
@@ -106,43 +107,52 @@ async fn mutex(stage: &mut Stage) -> anyhow::Result<()> {
         fences.extend(ended??);
     }
     stage.claim(room.most() == 1, "never two holders")?;
-    stage.claim(fences.len() == 40, "everybody had their turn")?;
+    stage.claim(
+        fences.len() == 40,
+        "every contender got the lock five times",
+    )?;
     fences.sort_unstable();
     fences.dedup();
-    stage.claim(fences.len() == 40, "no two turns have the same fence token")?;
+    stage.claim(
+        fences.len() == 40,
+        "no two grants have the same fence token",
+    )?;
 
     let guard = lock.try_lock().await?;
     stage.claim(
         guard.is_some() && lock.try_lock().await?.is_none(),
-        "a taken lock is an ordinary no",
+        "a held lock is `None`, not an error",
     )?;
     drop(guard);
     stage.store().settle().await;
-    stage.claim(lock.try_lock().await?.is_some(), "a dropped guard lets go")?;
+    stage.claim(
+        lock.try_lock().await?.is_some(),
+        "a dropped guard releases the lock",
+    )?;
     stage.did(43);
-    stage.show("8 contenders took turns 40 times, woken by each other's release; never two inside");
+    stage.show("8 contenders held the lock 40 times, each woken by a release; never two at once");
     Ok(())
 }
 
 async fn fencing(stage: &mut Stage) -> anyhow::Result<()> {
     let lock = Mutex::builder(stage.store(), stage.namespace(), "order").build()?;
-    let orders = FencedStore::new(stage.store(), stage.namespace())?;
+    let orders = FencedValues::new(stage.store(), stage.namespace(), "orders")?;
     let Some(first) = lock.try_lock().await? else {
-        anyhow::bail!("the lock is taken")
+        anyhow::bail!("the lock is held")
     };
     let stale = first.fence();
     first.release().await?;
     let Some(second) = lock.try_lock().await? else {
-        anyhow::bail!("the lock is taken")
+        anyhow::bail!("the lock is held")
     };
-    stage.claim(second.fence() > stale, "tokens grow")?;
+    stage.claim(second.fence() > stale, "tokens rise")?;
     let paid = orders.set("order", "paid", second.fence()).await?;
-    stage.claim(paid == Write::Done, "the holder writes")?;
-    // The first holder was asleep and believes that it still has the lock.
+    stage.claim(paid == FencedWrite::Done, "the holder writes")?;
+    // The first holder was stopped and believes that it still holds the lock.
     let late = orders.set("order", "cancelled", stale).await?;
     stage.claim(
-        matches!(late, Write::Stale { .. }),
-        "who lost the lock writes nothing",
+        matches!(late, FencedWrite::Stale { .. }),
+        "a write with an old token is refused",
     )?;
     stage.claim(
         orders.get("order").await?.as_deref() == Some(b"paid"),
@@ -150,7 +160,8 @@ async fn fencing(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     second.release().await?;
     stage.did(6);
-    stage.show("a holder that slept through its lease came back with an old token and was refused");
+    stage
+        .show("a holder that was stopped beyond its lease wrote with an old token and was refused");
     Ok(())
 }
 
@@ -187,7 +198,7 @@ async fn redlock(stage: &mut Stage) -> anyhow::Result<()> {
         room.most() == 1 && turns == 12,
         "never two holders over five stores",
     )?;
-    // Two of five forget everything, as servers that were restarted empty do.
+    // Two of five lose everything, as servers do that were restarted empty.
     let guard = lock.lock(WAIT).await?;
     for store in &stores[..2] {
         store.query::<()>(&redstart::redis::cmd("FLUSHALL")).await?;
@@ -199,16 +210,14 @@ async fn redlock(stage: &mut Stage) -> anyhow::Result<()> {
     let even = Redlock::builder(stores[..2].to_vec(), stage.namespace(), "order").build();
     stage.claim(even.is_err(), "a quorum of two stores is refused")?;
     stage.did(14);
-    stage.show(
-        "five independent stores in this process: two forgot the lock and nobody else got in",
-    );
+    stage.show("five independent stores in this process: two lost the lock and nobody else got it");
     Ok(())
 }
 
 async fn fair_lock(stage: &mut Stage) -> anyhow::Result<()> {
     let till = FairMutex::builder(stage.store(), stage.namespace(), "till").build()?;
     let Some(first) = till.lock(WAIT).await? else {
-        anyhow::bail!("the lock is taken")
+        anyhow::bail!("the lock is held")
     };
     let order = Arc::new(std::sync::Mutex::new(Vec::new()));
     let mut tasks = tokio::task::JoinSet::new();
@@ -223,7 +232,7 @@ async fn fair_lock(stage: &mut Stage) -> anyhow::Result<()> {
             }
             Ok::<_, redstart::Error>(())
         });
-        // Each stands in the queue before the next one comes.
+        // Each is in line before the next one arrives.
         sleep(Duration::from_millis(30)).await;
     }
     first.release().await?;
@@ -231,12 +240,9 @@ async fn fair_lock(stage: &mut Stage) -> anyhow::Result<()> {
         ended??;
     }
     let order = order.lock().map(|order| order.clone()).unwrap_or_default();
-    stage.claim(
-        order == [0, 1, 2, 3, 4, 5],
-        "whoever came first is served first",
-    )?;
+    stage.claim(order == [0, 1, 2, 3, 4, 5], "first come, first served")?;
     stage.did(7);
-    stage.show("six waited in a queue and were served in the order in which they came");
+    stage.show("six waiters got the lock in order of arrival");
     Ok(())
 }
 
@@ -252,7 +258,10 @@ async fn rw_lock(stage: &mut Stage) -> anyhow::Result<()> {
         guard.release().await?;
     }
     let writer = lock.write(WAIT).await?;
-    stage.claim(writer.is_some(), "then it writes")?;
+    stage.claim(
+        writer.is_some(),
+        "the writer gets the lock after the readers",
+    )?;
     stage.claim(
         lock.try_read().await?.is_none(),
         "readers wait for a writer",
@@ -260,14 +269,19 @@ async fn rw_lock(stage: &mut Stage) -> anyhow::Result<()> {
     if let Some(writer) = writer {
         writer.release().await?;
     }
-    stage.claim(lock.try_read().await?.is_some(), "and read again")?;
+    stage.claim(
+        lock.try_read().await?.is_some(),
+        "readers get the lock after the writer",
+    )?;
     stage.did(6);
-    stage.show("two readers at once, a writer alone, each kept out the other");
+    stage.show("two readers at once, then one writer alone");
     Ok(())
 }
 
 async fn semaphore(stage: &mut Stage) -> anyhow::Result<()> {
-    let printers = Semaphore::builder(stage.store(), stage.namespace(), "printers", 3).build()?;
+    const PRINTERS: NonZeroU32 = NonZeroU32::new(3).unwrap();
+    let printers =
+        Semaphore::builder(stage.store(), stage.namespace(), "printers", PRINTERS).build()?;
     let (room, served) = (Room::default(), Arc::new(AtomicU32::new(0)));
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..12 {
@@ -284,11 +298,14 @@ async fn semaphore(stage: &mut Stage) -> anyhow::Result<()> {
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
-    stage.claim(served.load(Ordering::SeqCst) == 12, "everybody was served")?;
+    stage.claim(
+        served.load(Ordering::SeqCst) == 12,
+        "every job got a permit",
+    )?;
     stage.claim(room.most() <= 3, "never more than three at once")?;
     stage.did(12);
     stage.show(format!(
-        "12 jobs on 3 permits: at most {} at once, all served",
+        "12 jobs on 3 permits: at most {} at once, all done",
         room.most()
     ));
     Ok(())
@@ -309,25 +326,27 @@ async fn leader(stage: &mut Stage) -> anyhow::Result<()> {
         bob.leader()
             .await?
             .is_some_and(|elected| elected.id == "ann"),
-        "everybody knows who",
+        "every candidate sees who leads",
     )?;
     let waiting = tokio::spawn(async move { bob.campaign(WAIT).await });
     sleep(Duration::from_millis(30)).await;
     let term = first.term();
     first.resign().await?;
     let Some(second) = waiting.await?? else {
-        anyhow::bail!("nobody followed")
+        anyhow::bail!("nobody took over")
     };
     stage.claim(second.term() > term, "the next leader has a later term")?;
     second.resign().await?;
     stage.did(5);
-    stage.show("ann led, bob stood by and took over when she resigned, with a later term");
+    stage.show("ann led; bob waited and took over when she resigned, with a later term");
     Ok(())
 }
 
 async fn legacy_lock(stage: &mut Stage) -> anyhow::Result<()> {
     let key = format!("{}:old", stage.namespace());
-    let lock = LegacyLock::builder(stage.store(), &key).build()?;
+    let lock = LegacyLock::builder(stage.store(), stage.namespace(), &key)
+        .layout(Layout::new(str::to_owned))
+        .build()?;
     let store = stage.store().clone();
     let setnx = {
         let mut cmd = redstart::redis::cmd("SETNX");
@@ -343,19 +362,19 @@ async fn legacy_lock(stage: &mut Stage) -> anyhow::Result<()> {
         .query::<()>(redstart::redis::cmd("DEL").arg(&key))
         .await?;
     let guard = lock.try_lock().await?;
-    stage.claim(guard.is_some(), "it is taken when it is free")?;
+    stage.claim(guard.is_some(), "a free lock is granted")?;
     stage.claim(
         store.query::<i64>(&setnx).await? == 0,
-        "an old client sees that it is taken",
+        "an old client sees that it is held",
     )?;
     stage.claim(
         matches!(lock.state().await?, LegacyState::Held(_)),
-        "in a form that both understand",
+        "both read the same value",
     )?;
     if let Some(guard) = guard {
         guard.release().await?;
     }
     stage.did(5);
-    stage.show("a SETNX client of old and this library kept each other out of one key");
+    stage.show("an old SETNX client and this library excluded each other on one key");
     Ok(())
 }

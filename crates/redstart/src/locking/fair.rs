@@ -1,98 +1,120 @@
-//! A lock that is handed on in the order in which it was asked for, over all processes.
-//!
-//! What all locks promise is on the [family's page](super). This one adds a line on the server:
-//!
-//! - Who waits has a place; the lock goes to the first. A release wakes that one alone.
-//! - A place is leased (the lock's ttl, 5 s at most) and kept by asking again every third of it. A waiter
-//!   that died loses its place when that lease ends, so it holds the others up by that much at most.
-//! - [`try_lock`](FairMutex::try_lock) does not pass those who wait: it gets the lock only if the line is
-//!   empty.
-//! - Order is that in which the requests reached the server.
-//!
-//! # Keys
-//!
-//! | key | type | TTL |
-//! |---|---|---|
-//! | `<namespace>:fair:{<name>}` | string: the owner's token | the lease |
-//! | `…:queue` | sorted set: waiter → its number | the last place's lease |
-//! | `…:places` | sorted set: waiter → end of its lease | the last place's lease |
-//! | `…:fence` | string: the last fence token | none |
-//! | `…:wake` | sharded channel; the message names the waiter | |
-//!
-//! # Round trips and cost
-//!
-//! One for each acquisition, release and renewal, each a script of 5 to 10 commands: O(log n) in the number of
-//! waiters. A waiter asks again every third of its place's lease. While the store is down nothing is granted,
-//! and places run out.
+//! A lock that is granted in order of arrival.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    lease::{Guard, Lease, Outcome, names},
-    mutex::RENEW,
-    place::{Acquire, Kind, Line, Place, Settings, lease_settings},
+    fence::FenceToken,
+    guard::{Guard, with_lock},
+    kind::{Acquire, LockKind, Waiting, operations},
+    lock::Lock,
+    settings::{LockSettings, lock_settings},
 };
 use crate::{error::Result, script::Script, store::Store};
 
-static ACQUIRE: Script = Script::new(
+pub(super) static ACQUIRE: Script = Script::new(
     "fair.acquire",
     concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
         include_str!("fence/next.lua"),
+        include_str!("fair/line.lua"),
         include_str!("fair/acquire.lua")
     ),
 );
-static RELEASE: Script = Script::new("fair.release", include_str!("fair/release.lua"));
+pub(super) static EXTEND: Script = Script::new("fair.extend", include_str!("mutex/extend.lua"));
+pub(super) static RELEASE: Script = Script::new(
+    "fair.release",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("fair/line.lua"),
+        include_str!("fair/release.lua")
+    ),
+);
 
-static KIND: Kind = Kind {
+static FAIR: LockKind = LockKind {
     pattern: "fair",
-    names: names!("fair"),
+    operations: operations!("fair"),
     parts: &["queue", "places", "fence"],
     acquire: Acquire::Script(&ACQUIRE),
-    renew: &RENEW,
+    extend: &EXTEND,
     release: &RELEASE,
     plain: false,
-    line: Line::Queue,
+    waiting: Waiting::Queued,
     poll: None,
 };
 
-/// A first-come, first-served lock by name. Cheap to clone. See the [module](self).
+/// A first-come, first-served lock by name, across all processes. Cheap to clone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use std::time::Duration;
 /// use redstart::{Store, locking::FairMutex};
 /// let store = Store::connect("memory://").await?;
-/// let till = FairMutex::builder(&store, "shop", "till").build()?;
+/// let checkout = FairMutex::new(&store, "shop", "checkout")?;
 ///
-/// let first = till.lock(Duration::from_secs(1)).await?.expect("nobody else is there");
-/// assert!(till.try_lock().await?.is_none());
+/// let first = checkout.lock(Duration::from_secs(1)).await?.expect("nobody else is in line");
+/// assert!(checkout.try_lock().await?.is_none());
 /// first.release().await?;
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// What all locks promise is on the [family's page](super). This one adds a line on the server:
+///
+/// - Each waiter has a place in line; the lock goes to the first. A release wakes only that one.
+/// - A place is leased (the lock's ttl, at most 5 s) and kept by asking again every third of it. A waiter that died
+///   loses its place when that lease ends.
+/// - [`try_lock`](FairMutex::try_lock) does not pass waiters: it gets the lock only if the line is empty.
+/// - The order is that in which the requests reached the server.
+///
+/// # Limits
+///
+/// A stalled waiter at the head blocks the others until the lease of its place expires.
+///
+/// # Keys
+///
+/// | key | type | TTL |
+/// |---|---|---|
+/// | `<namespace>:fair:{<name>}` | string: the owner's token | the lease |
+/// | `…:queue` | sorted set: waiter → its number | the last place's lease |
+/// | `…:places` | sorted set: waiter → end of its lease | the last place's lease |
+/// | `…:fence` | string: the last fence token | none |
+/// | `…:wake` | sharded channel; the message names the waiter | |
+///
+/// # Round trips
+///
+/// One for each acquisition, release and renewal, each a script of 5 to 10 commands: O(log n) in the number of waiters.
+/// A waiter asks again every third of its place's lease.
+///
+/// # While the store is down
+///
+/// Nothing is granted, and places expire.
 #[derive(Clone)]
 pub struct FairMutex {
-    place: Arc<Place>,
+    lock: Arc<Lock>,
 }
 
 /// The settings of a [`FairMutex`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct FairMutexBuilder {
-    settings: Settings,
+    settings: LockSettings,
 }
 
 impl FairMutexBuilder {
-    lease_settings!();
+    lock_settings!();
 
     /// Makes the lock. Nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), and for a
-    /// namespace or name that breaks the [rules](crate::key#rules-for-names).
+    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), and for a namespace or
+    /// name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<FairMutex> {
         Ok(FairMutex {
-            place: self.settings.place(&KIND, Vec::new())?,
+            lock: self.settings.lock(&FAIR, Vec::new())?,
         })
     }
 }
@@ -101,8 +123,17 @@ impl FairMutex {
     /// Starts with the lock `name` in `namespace`, with a lease of 30 s.
     pub fn builder(store: &Store, namespace: &str, name: &str) -> FairMutexBuilder {
         FairMutexBuilder {
-            settings: Settings::new(store, namespace, name),
+            settings: LockSettings::new(store, namespace, name),
         }
+    }
+
+    /// The lock `name` in `namespace`, with all defaults.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`FairMutexBuilder::build`].
+    pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
+        Self::builder(store, namespace, name).build()
     }
 
     /// Takes the lock if it is free and nobody waits for it.
@@ -113,52 +144,31 @@ impl FairMutex {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a lock that was granted is given back in the background.
+    /// If the future is dropped, a lock that was granted is released in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        self.place.try_lock().await
+        self.lock.try_lock().await
     }
 
-    /// Stands in line for the lock; `None` if its turn had not come after `wait`.
+    /// Waits in line for the lock; `None` if it was not granted within `wait`.
     ///
     /// # Errors
     ///
-    /// Those of the [`Store`]. While the store cannot be reached it is asked again until `wait` has passed.
+    /// Those of the [`Store`]. While the store cannot be reached, the lock is requested again until `wait` has passed.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the place or the lock is given back in the background.
+    /// If the future is dropped, the place in line or the lock is released in the background.
     pub async fn lock(&self, wait: Duration) -> Result<Option<Guard>> {
-        self.place.lock(wait).await
+        self.lock.lock(wait).await
     }
 
-    /// Runs `work` under the lock and gives it back. When the lock is lost the work is dropped where it is.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`lock`](Self::lock): the work was not begun.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, the work is dropped and the lock is given back in the background.
-    pub async fn with<T, W>(
-        &self,
-        wait: Duration,
-        work: impl FnOnce(Lease) -> W,
-    ) -> Result<Outcome<T>>
-    where
-        W: Future<Output = T>,
-    {
-        Ok(match self.lock(wait).await? {
-            Some(guard) => guard.run(work).await,
-            None => Outcome::Busy,
-        })
-    }
+    with_lock!(with, lock, FenceToken);
 }
 
 impl fmt::Debug for FairMutex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FairMutex")
-            .field(self.place.entity.key())
+            .field(self.lock.entity.key())
             .finish()
     }
 }

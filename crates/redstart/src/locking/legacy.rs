@@ -1,99 +1,81 @@
-//! The historic lock by SETNX and GETSET, to live beside clients that still use it.
-//!
-//! Before `SET … NX PX`, a lock was a key that held the time at which it ends:
-//!
-//! 1. `SETNX key <now + timeout + 1>`; 1 means that it is ours.
-//! 2. Otherwise `GET key`. If that time has passed, `GETSET key <now + timeout + 1>`, and if what comes back is
-//!    still a time that has passed, it is ours.
-//! 3. `DEL key` in the end.
-//!
-//! # Its hazards
-//!
-//! - The time is each **client's own clock**. A client that is ahead takes a lock that is held.
-//! - The **loser of step 2** has already overwritten the winner's time stamp with its own.
-//! - There is **no owner**: a holder that overran its time deletes its successor's lock in step 3.
-//! - There is **no TTL**: the key of a client that died stays until somebody does step 2.
-//! - Nobody is woken, so waiters poll.
-//!
-//! # What this module does about them
-//!
-//! [`LegacyLock`] takes the same key in a form that old clients understand, and as soon as it is taken by this
-//! side the promises of the [family](super) hold among clients of this side: the server's clock, an owner's
-//! token, a TTL, a fence token, wake-ups. Towards old clients:
-//!
-//! | | |
-//! |---|---|
-//! | honour | a time stamp that has not passed by the server's clock is a held lock; [`skew`](LegacyLockBuilder::skew) is added for old clients' clocks, both ways. What is no time stamp at all is taken for held |
-//! | take | one script reads, decides and writes, so it never moves the stamp of a lock that it does not get |
-//! | keep | renewals move the stamp on. If an old client touched it — thief or loser, nobody can tell — [`Guard::lost`] fires |
-//! | give back | only if the stamp is still the one that was written |
-//! | wait | old clients wake nobody: asked again when the stamp passes, and every 100 ms |
-//!
-//! What old clients do to each other cannot be mended here.
-//!
-//! # Migrating
-//!
-//! 1. New code takes the lock by [`LegacyLock`] while old clients are about.
-//! 2. When the last old client is gone, [`LegacyLock::migrate`] puts the end of a lock that is still held into
-//!    its TTL and removes one that has passed.
-//! 3. From then on use a [`Mutex`](super::Mutex) with a [layout](super::mutex::MutexBuilder::layout) that names
-//!    the same key. It honours whatever is in it until that ends.
-//!
-//! Do not start 3 early: an old client takes the mutex's token for a time stamp that has passed.
-//!
-//! # Keys, round trips, store down
-//!
-//! The old key, and beside it `{<key>}:owner` (hash) and `{<key>}:fence` (string, no TTL). One round trip for
-//! each operation, scripts of 3 to 7 commands. While the store is down nothing is granted.
+//! The historic lock by SETNX and GETSET, to run beside clients that still use it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    lease::{Guard, names},
-    place::{Acquire, Kind, Line, Place, Settings},
+    fence::FenceToken,
+    guard::{Guard, with_lock},
+    kind::{Acquire, LockKind, Waiting, operations},
+    lock::Lock,
+    settings::{LockSettings, lock_settings},
 };
 use crate::{
+    duration::micros,
     error::{Error, Result},
-    key::Layout,
     observe,
     script::Script,
     store::Store,
 };
 
-static ACQUIRE: Script = Script::new(
+pub(super) static ACQUIRE: Script = Script::new(
     "legacy.acquire",
     concat!(
+        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
+        include_str!("legacy/stamp.lua"),
         include_str!("legacy/acquire.lua")
     ),
 );
-static RENEW: Script = Script::new("legacy.renew", include_str!("legacy/renew.lua"));
-static RELEASE: Script = Script::new("legacy.release", include_str!("legacy/release.lua"));
-static LOOK: Script = Script::new("legacy.look", include_str!("legacy/look.lua"));
+pub(super) static EXTEND: Script = Script::new(
+    "legacy.extend",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("legacy/stamp.lua"),
+        include_str!("legacy/extend.lua")
+    ),
+);
+pub(super) static RELEASE: Script =
+    Script::new("legacy.release", include_str!("legacy/release.lua"));
+pub(super) static STATE: Script = Script::new(
+    "legacy.state",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("legacy/stamp.lua"),
+        include_str!("legacy/state.lua")
+    ),
+);
+pub(super) static MIGRATE: Script = Script::new(
+    "legacy.migrate",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("legacy/stamp.lua"),
+        include_str!("legacy/migrate.lua")
+    ),
+);
 
-static KIND: Kind = Kind {
+static LEGACY: LockKind = LockKind {
     pattern: "legacy",
-    names: names!("legacy"),
+    operations: operations!("legacy"),
     parts: &["owner", "fence"],
     acquire: Acquire::Script(&ACQUIRE),
-    renew: &RENEW,
+    extend: &EXTEND,
     release: &RELEASE,
     plain: false,
-    line: Line::Turns,
+    waiting: Waiting::Serial,
     poll: Some(Duration::from_millis(100)),
 };
 
 /// The unit in which old clients write the time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum Unit {
-    /// Seconds since the Unix epoch, as it was usual.
+pub enum LegacyUnit {
+    /// Seconds since the Unix epoch, which is the usual unit.
     #[default]
     Seconds,
     /// Milliseconds since the Unix epoch.
     Milliseconds,
 }
 
-impl Unit {
+impl LegacyUnit {
     fn micros(self) -> u64 {
         match self {
             Self::Seconds => 1_000_000,
@@ -102,33 +84,42 @@ impl Unit {
     }
 }
 
-/// What an old lock is, by the server's clock.
+/// The state of an old lock, by the server's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LegacyState {
-    /// There is no such key.
+    /// The key does not exist.
     Free,
-    /// Held, for this long at most.
+    /// Held, for at most this long.
     Held(Duration),
     /// Its time passed this long ago; nobody has removed it.
     Expired(Duration),
-    /// The key holds something that is no time stamp.
+    /// The key holds something that is not a time stamp.
     Foreign,
 }
 
-/// A lock of the SETNX/GETSET kind. Cheap to clone. See the [module](self).
+/// A lock of the SETNX/GETSET kind, to run beside clients that still use it. Cheap to clone.
+///
+/// Before `SET … NX PX`, a lock was a key that held the time at which it ends:
+///
+/// 1. `SETNX key <now + timeout + 1>`; 1 means that the lock was taken.
+/// 2. Otherwise `GET key`. If that time has passed, `GETSET key <now + timeout + 1>`; if the old value is still a time
+///    that has passed, the lock was taken.
+/// 3. `DEL key` at the end.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use redstart::{Store, locking::{LegacyLock, legacy::LegacyState}};
+/// use redstart::{Store, key::Layout, locking::{LegacyLock, LegacyState}};
 /// let store = Store::connect("memory://").await?;
-/// let lock = LegacyLock::builder(&store, "lock.foo").build()?;
+/// let lock = LegacyLock::builder(&store, "shop", "foo")
+///     .layout(Layout::new(|name| format!("lock.{name}")))      // the key that old clients use
+///     .build()?;
 ///
-/// // An old client has it: it ends at the second 4102444800.
+/// // An old client holds it until the second 4102444800.
 /// let old = redis::cmd("SETNX").arg("lock.foo").arg(4_102_444_800u64).clone();
 /// store.query::<()>(&old).await?;
 /// assert!(lock.try_lock().await?.is_none());
 ///
-/// // It gives it back, and we take it in a form that it understands.
+/// // It releases the lock, which is then taken in a form that the old client understands.
 /// store.query::<()>(redis::cmd("DEL").arg("lock.foo")).await?;
 /// let guard = lock.try_lock().await?.expect("it is free");
 /// assert!(matches!(lock.state().await?, LegacyState::Held(_)));
@@ -136,10 +127,59 @@ pub enum LegacyState {
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// Among clients of this library the promises of the [family](super) hold: the server's clock, an owner's token, a TTL,
+/// a fence token, wake-ups. Towards old clients:
+///
+/// | | |
+/// |---|---|
+/// | honour | a time stamp that has not passed by the server's clock is a held lock; [`skew`](LegacyLockBuilder::skew) is added for old clients' clocks, in both directions. Whatever is not a time stamp is treated as held |
+/// | acquire | one script reads, decides and writes, so it never moves the stamp of a lock that it does not get |
+/// | hold | renewals move the stamp forward. If an old client changed it, as a thief or as the loser of a race, [`Guard::lost`] returns |
+/// | release | only if the stamp is still the one that was written |
+/// | wait | old clients send no wake-up: waiters ask again when the stamp passes, and every 100 ms |
+///
+/// # Limits
+///
+/// The old protocol has hazards that this lock cannot remove between old clients:
+///
+/// - The time is each **client's own clock**. A client that is ahead takes a lock that is held.
+/// - The **loser of step 2** has already overwritten the winner's time stamp with its own.
+/// - There is **no owner**: a holder that overran its time deletes its successor's lock in step 3.
+/// - There is **no TTL**: the key of a client that died stays until somebody does step 2.
+///
+/// # Migrating
+///
+/// 1. New code takes the lock by [`LegacyLock`] while old clients are in use.
+/// 2. When the last old client is gone, [`LegacyLock::migrate`] moves the end of a lock that is still held into its TTL
+///    and removes one whose time has passed.
+/// 3. From then on use a [`Mutex`](super::Mutex) with a [layout](super::MutexBuilder::layout) that gives the same key.
+///    It honours the current value until it expires.
+///
+/// Do not start step 3 early: an old client reads the mutex's token as a time stamp that has passed.
+///
+/// # Keys
+///
+/// | key | type | TTL |
+/// |---|---|---|
+/// | `<namespace>:legacy:{<name>}`, or the [layout](LegacyLockBuilder::layout)'s key | string: the time at which it ends | the lease |
+/// | `…:owner` | hash: `token`, `stamp` | the lease |
+/// | `…:fence` | string: the last fence token | none |
+/// | `…:wake` | sharded channel | |
+///
+/// # Round trips
+///
+/// One for each operation, scripts of 3 to 7 commands.
+///
+/// # While the store is down
+///
+/// Nothing is granted.
 #[derive(Clone)]
 pub struct LegacyLock {
-    place: Arc<Place>,
-    unit: Unit,
+    lock: Arc<Lock>,
+    unit: LegacyUnit,
     skew: Duration,
 }
 
@@ -147,32 +187,22 @@ pub struct LegacyLock {
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct LegacyLockBuilder {
-    settings: Settings,
-    unit: Unit,
+    settings: LockSettings,
+    unit: LegacyUnit,
     skew: Duration,
 }
 
 impl LegacyLockBuilder {
-    /// For how long the lock outlives a holder that says nothing more (default 30 s).
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.settings.ttl = ttl;
-        self
-    }
-
-    /// The lease is not renewed by itself: it ends after its ttl, unless the holder extends it.
-    pub fn fixed(mut self) -> Self {
-        self.settings.renewed = false;
-        self
-    }
+    lock_settings!();
 
     /// The unit of the time stamps (default: seconds).
-    pub fn unit(mut self, unit: Unit) -> Self {
+    pub fn unit(mut self, unit: LegacyUnit) -> Self {
         self.unit = unit;
         self
     }
 
-    /// How far the clocks of old clients may be off, either way (default 1 s). Locks that they hold are
-    /// honoured for so much longer, and ours are dated so much later.
+    /// The maximum clock error of old clients, in both directions (default 1 s). Locks that they hold are honoured for
+    /// that much longer, and the stamps of this lock are that much later.
     pub fn skew(mut self, skew: Duration) -> Self {
         self.skew = skew;
         self
@@ -182,20 +212,18 @@ impl LegacyLockBuilder {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for an empty or too long key or one with a broken hash tag, a ttl out of
-    /// the [limits](super::MIN_TTL), and a skew of more than a day.
+    /// [`is_config`](Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a skew of more than a day, and a
+    /// namespace or name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<LegacyLock> {
         if self.skew > Duration::from_secs(86_400) {
-            return Err(Error::config(
-                "clocks that are off by more than a day cannot be allowed for",
-            ));
+            return Err(Error::config("a clock skew is at most one day"));
         }
-        let extra = vec![
+        let arguments = vec![
             self.unit.micros().to_string(),
-            self.skew.as_micros().to_string(),
+            micros(self.skew).to_string(),
         ];
         Ok(LegacyLock {
-            place: self.settings.place(&KIND, extra)?,
+            lock: self.settings.lock(&LEGACY, arguments)?,
             unit: self.unit,
             skew: self.skew,
         })
@@ -203,13 +231,12 @@ impl LegacyLockBuilder {
 }
 
 impl LegacyLock {
-    /// Starts with the key that the old clients use, as it is.
-    pub fn builder(store: &Store, key: &str) -> LegacyLockBuilder {
-        let mut settings = Settings::new(store, "legacy", key);
-        settings.layout = Some(Layout::new(str::to_owned));
+    /// Starts with the lock `name` in `namespace`, with a lease of 30 s. Old clients use a key of their own, which
+    /// [`layout`](LegacyLockBuilder::layout) gives.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> LegacyLockBuilder {
         LegacyLockBuilder {
-            settings,
-            unit: Unit::default(),
+            settings: LockSettings::new(store, namespace, name),
+            unit: LegacyUnit::default(),
             skew: Duration::from_secs(1),
         }
     }
@@ -222,38 +249,40 @@ impl LegacyLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a lock that was granted is given back in the background.
+    /// If the future is dropped, a lock that was granted is released in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        self.place.try_lock().await
+        self.lock.try_lock().await
     }
 
-    /// Takes the lock as soon as it is free; `None` if it was still taken after `wait`.
+    /// Takes the lock as soon as it is free; `None` if it was still held after `wait`.
     ///
     /// # Errors
     ///
-    /// Those of the [`Store`]. While the store cannot be reached it is asked again until `wait` has passed.
+    /// Those of the [`Store`]. While the store cannot be reached, the lock is requested again until `wait` has passed.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a lock that was granted is given back in the background.
+    /// If the future is dropped, a lock that was granted is released in the background.
     pub async fn lock(&self, wait: Duration) -> Result<Option<Guard>> {
-        self.place.lock(wait).await
+        self.lock.lock(wait).await
     }
 
-    /// What the lock is now. Changes nothing.
+    with_lock!(with, lock, FenceToken);
+
+    /// The current state of the lock. Changes nothing.
     ///
     /// # Errors
     ///
     /// Those of the [`Store`].
     pub async fn state(&self) -> Result<LegacyState> {
-        self.look("look").await
+        self.read_state("legacy.state", &STATE).await
     }
 
-    /// Puts the end of a held lock into its TTL and removes one whose time has passed, so that a
-    /// [`Mutex`](super::Mutex) can take over the key. Returns what the lock was. What is no time stamp is left
-    /// alone.
+    /// Moves the end of a held lock into its TTL and removes a lock whose time has passed, so that a
+    /// [`Mutex`](super::Mutex) can take over the key. Returns what the lock was. A key that is not a time stamp is left
+    /// unchanged.
     ///
-    /// Only when no old client is about any more; see the [module](self#migrating).
+    /// Call it only when no old client is left; see [Migrating](Self#migrating).
     ///
     /// # Errors
     ///
@@ -261,21 +290,24 @@ impl LegacyLock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, it may have been done; doing it again is harmless.
+    /// If the future is dropped, it may have been done; repeating it is harmless.
     pub async fn migrate(&self) -> Result<LegacyState> {
-        self.look("migrate").await
+        self.read_state("legacy.migrate", &MIGRATE).await
     }
 
-    async fn look(&self, verb: &'static str) -> Result<LegacyState> {
-        observe::operation("legacy.look", self.place.entity.namespace(), async {
-            let (state, ms): (String, u64) = LOOK
-                .on(&self.place.entity)
+    async fn read_state(
+        &self,
+        operation: &'static str,
+        script: &'static Script,
+    ) -> Result<LegacyState> {
+        observe::operation(operation, self.lock.entity.namespace(), async {
+            let (state, ms): (String, u64) = script
+                .on(&self.lock.entity)
                 .key()
                 .arg(self.unit.micros())
-                .arg(u64::try_from(self.skew.as_micros()).unwrap_or(u64::MAX))
-                .arg(verb)
+                .arg(micros(self.skew))
                 .idempotent()
-                .run(&self.place.store)
+                .run(&self.lock.store)
                 .await?;
             let time = Duration::from_millis(ms);
             match &*state {
@@ -283,7 +315,7 @@ impl LegacyLock {
                 "held" => Ok(LegacyState::Held(time)),
                 "expired" => Ok(LegacyState::Expired(time)),
                 "foreign" => Ok(LegacyState::Foreign),
-                _ => Err(Error::codec("the script answered with an unknown state")),
+                _ => Err(Error::codec("unknown lock state in reply")),
             }
         })
         .await
@@ -293,7 +325,7 @@ impl LegacyLock {
 impl fmt::Debug for LegacyLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("LegacyLock")
-            .field(self.place.entity.key())
+            .field(self.lock.entity.key())
             .finish()
     }
 }

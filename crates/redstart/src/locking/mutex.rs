@@ -1,103 +1,109 @@
-//! A lock that one holder at a time has, over all processes.
-//!
-//! What it promises, and what no lock in a store can promise, is on the [family's page](super). In short: one
-//! owner by the server's word, a lease that ends by itself, a holder that is told in time, waiters that are
-//! woken instead of polling, and a [fence token](super::fence) with each grant.
-//!
-//! # Keys
-//!
-//! | key | type | TTL |
-//! |---|---|---|
-//! | `<namespace>:mutex:{<name>}` | string: the owner's token, with a `+` after it while somebody waits | the lease |
-//! | `<namespace>:mutex:{<name>}:fence` | string: the last fence token | none: a token must never come again |
-//! | `<namespace>:mutex:{<name>}:wake` | sharded channel | |
-//!
-//! The key is what any client that locks by `SET key token NX PX ttl` uses, so with a
-//! [layout](MutexBuilder::layout) clients of other languages can take part. They leave the fence counter and
-//! the wake-up alone, which costs them the token and the waiters some time, but no exclusion. Their tokens are
-//! never marked.
-//!
-//! # Round trips
-//!
-//! | operation | round trips | on the server |
-//! |---|---|---|
-//! | `try_lock`, `lock` of a free lock | 1 | a script: SET NX, TIME, SET; [`unfenced`](MutexBuilder::unfenced): one SET |
-//! | `release` | 1; 2 if somebody waits and the server has DELIFEQ or DELEX | DELIFEQ (Valkey 9) or DELEX (Redis 8.4); elsewhere, and for waiters, a script: GET, DEL, SPUBLISH |
-//! | renewal, every ttl / 3 | 1 | a script: GET, PTTL, PEXPIRE |
-//! | a waiter | 1 for each question | asked when woken, at the holder's PTTL, after a gap in the subscription |
-//!
-//! The waiters of one handle (and its clones) share one subscription, which stands while one of them waits,
-//! and ask one at a time in the order they came. Between processes there is no order, but nobody starves: among
-//! many, whoever had the lock lately lets those ask first who have waited through more releases. For an order
-//! see [`FairMutex`](super::FairMutex).
-//!
-//! # While the store is down
-//!
-//! Nothing is granted; a holder keeps its lease until `valid_until` and is then told that it lost it.
+//! A lock that one holder at a time has.
 
-use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
 use super::{
     fence::{FenceToken, Fencing},
-    lease::{Guard, Lease, Outcome, names},
-    place::{Acquire, Kind, Line, Place, Settings, lease_settings},
+    guard::{Guard, with_lock},
+    kind::{Acquire, LockKind, Waiting, operations},
+    lock::Lock,
+    settings::{LockSettings, lock_settings},
 };
 use crate::{error::Result, script::Script, store::Store};
 
-static ACQUIRE: Script = Script::new(
+pub(super) static ACQUIRE: Script = Script::new(
     "mutex.acquire",
     concat!(
+        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("mutex/acquire.lua")
     ),
 );
-pub(super) static RENEW: Script = Script::new("mutex.renew", include_str!("mutex/renew.lua"));
+pub(super) static EXTEND: Script = Script::new("mutex.extend", include_str!("mutex/extend.lua"));
 pub(super) static RELEASE: Script = Script::new("mutex.release", include_str!("mutex/release.lua"));
 
-static FENCED: Kind = Kind {
+static FENCED: LockKind = LockKind {
     pattern: "mutex",
-    names: names!("mutex"),
+    operations: operations!("mutex"),
     parts: &["fence"],
     acquire: Acquire::Script(&ACQUIRE),
-    renew: &RENEW,
+    extend: &EXTEND,
     release: &RELEASE,
     plain: true,
-    line: Line::Turns,
+    waiting: Waiting::Serial,
     poll: None,
 };
 
-static UNFENCED: Kind = Kind {
+static UNFENCED: LockKind = LockKind {
     pattern: "mutex",
-    names: names!("mutex"),
+    operations: operations!("mutex"),
     parts: &[],
     acquire: Acquire::SetNx(&ACQUIRE),
-    renew: &RENEW,
+    extend: &EXTEND,
     release: &RELEASE,
     plain: true,
-    line: Line::Turns,
+    waiting: Waiting::Serial,
     poll: None,
 };
 
-/// A lock by name. Cheap to clone; clones share their waiters' subscription. See the [module](self).
+/// A lock by name, which one holder at a time has, across all processes. Cheap to clone; clones share the subscription
+/// of their waiters.
+///
+/// What it promises, and what no lock in a store can promise, is on the [family's page](super). In short: one owner as
+/// the server sees it, a lease that ends without renewal, a holder that is told in time, waiters that are woken instead
+/// of polling, and a [fence token](FenceToken) with each grant.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use std::time::Duration;
-/// use redstart::{Store, locking::{Mutex, Outcome}};
+/// use redstart::{Store, locking::{LockedRun, Mutex}};
 /// let store = Store::connect("memory://").await?;
 /// let mutex = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(10)).build()?;
 ///
-/// let outcome = mutex
+/// let run = mutex
 ///     .with(Duration::from_secs(1), |lease| async move {
-///         // The token goes along with whatever is written.
+///         // The token goes along with everything that is written.
 ///         lease.fence().get()
 ///     })
 ///     .await?;
-/// assert!(matches!(outcome, Outcome::Done(token) if token > 0));
+/// match run {
+///     LockedRun::Done(token) => assert!(token > 0),
+///     LockedRun::Busy => println!("somebody else held it for a second; nothing was done"),
+///     LockedRun::Lost(_) => println!("the lock was lost; only fenced writes are safe"),
+/// }
 /// # Ok(()) }
 /// ```
+///
+/// # Keys
+///
+/// | key | type | TTL |
+/// |---|---|---|
+/// | `<namespace>:mutex:{<name>}` | string: the owner's token, followed by `+` if there are waiters | the lease |
+/// | `<namespace>:mutex:{<name>}:fence` | string: the last fence token | none: a token must never be issued twice |
+/// | `<namespace>:mutex:{<name>}:wake` | sharded channel | |
+///
+/// Any client that locks by `SET key token NX PX ttl` uses the same key, so with a [layout](MutexBuilder::layout)
+/// clients in other languages can take part. They ignore the fence counter and the wake-up: they have no token, and
+/// waiters notice their release only at the end of the lease. Exclusion holds. Their tokens are never changed.
+///
+/// # Round trips
+///
+/// | operation | round trips | on the server |
+/// |---|---|---|
+/// | `try_lock`, `lock` of a free lock | 1 | a script: SET NX, TIME, SET; [`unfenced`](MutexBuilder::unfenced): one SET |
+/// | `release` | 1; 2 if there are waiters and the server has DELIFEQ or DELEX | DELIFEQ (Valkey 9) or DELEX (Redis 8.4); otherwise, and with waiters, a script: GET, DEL, SPUBLISH |
+/// | renewal, every ttl / 3 | 1 | a script: GET, PTTL, PEXPIRE |
+/// | waiting | 1 per request | asks when woken, when the holder's lease ends, and after a gap in the subscription |
+///
+/// The waiters of one handle and its clones share one subscription, which is open while one of them waits, and ask one
+/// at a time in order of arrival. Between processes there is no order, but nobody starves: recent holders yield to
+/// waiters that missed more releases. For strict order see [`FairMutex`](super::FairMutex).
+///
+/// # While the store is down
+///
+/// Nothing is granted. A holder keeps its lease until `valid_until` and is then told that it lost it.
 pub struct Mutex<F: Fencing = FenceToken> {
-    place: Arc<Place>,
+    lock: Arc<Lock>,
     fence: PhantomData<fn() -> F>,
 }
 
@@ -105,8 +111,8 @@ pub struct Mutex<F: Fencing = FenceToken> {
 #[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct MutexBuilder<F: Fencing = FenceToken> {
-    settings: Settings,
-    kind: &'static Kind,
+    settings: LockSettings,
+    kind: &'static LockKind,
     fence: PhantomData<fn() -> F>,
 }
 
@@ -114,25 +120,34 @@ impl Mutex {
     /// Starts with the lock `name` in `namespace`, with a lease of 30 s.
     pub fn builder(store: &Store, namespace: &str, name: &str) -> MutexBuilder {
         MutexBuilder {
-            settings: Settings::new(store, namespace, name),
+            settings: LockSettings::new(store, namespace, name),
             kind: &FENCED,
             fence: PhantomData,
         }
     }
+
+    /// The lock `name` in `namespace`, with all defaults.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`MutexBuilder::build`].
+    pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
+        Self::builder(store, namespace, name).build()
+    }
 }
 
 impl MutexBuilder<FenceToken> {
-    /// Without fence tokens: cheaper, for work that needs no protection against a holder that was stopped
-    /// beyond its lease (sparing double work, say). It is the same lock as the fenced one of that name.
+    /// Without fence tokens: cheaper, for work that needs no protection against a holder that was stopped beyond its
+    /// lease, such as avoiding duplicate work. It is the same lock as the fenced one of that name.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
     /// use redstart::{Store, locking::Mutex};
     /// let store = Store::connect("memory://").await?;
-    /// let fenced = Mutex::builder(&store, "shop", "report").build()?;
+    /// let fenced = Mutex::new(&store, "shop", "report")?;
     /// let cheap = Mutex::builder(&store, "shop", "report").unfenced().build()?;
     ///
-    /// let guard = cheap.try_lock().await?.expect("nobody else has it");
+    /// let guard = cheap.try_lock().await?.expect("nobody else holds it");
     /// assert!(fenced.try_lock().await?.is_none());
     /// guard.release().await?;
     /// # Ok(()) }
@@ -147,77 +162,56 @@ impl MutexBuilder<FenceToken> {
 }
 
 impl<F: Fencing> MutexBuilder<F> {
-    lease_settings!();
+    lock_settings!();
 
     /// Makes the lock. Nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), and for a
-    /// namespace or name that breaks the [rules](crate::key#rules-for-names).
+    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), and for a namespace or
+    /// name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Mutex<F>> {
         Ok(Mutex {
-            place: self.settings.place(self.kind, Vec::new())?,
+            lock: self.settings.lock(self.kind, Vec::new())?,
             fence: PhantomData,
         })
     }
 }
 
 impl<F: Fencing> Mutex<F> {
-    /// Takes the lock if it is free; `None` if it is taken.
+    /// Takes the lock if it is free; `None` if it is held.
     ///
     /// # Errors
     ///
-    /// Those of the [`Store`]. Should the lock have been granted all the same, it is given back.
+    /// Those of the [`Store`]. If the lock was granted anyway, it is released.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a lock that was granted is given back in the background.
+    /// If the future is dropped, a lock that was granted is released in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard<F>>> {
-        self.place.try_lock().await
+        self.lock.try_lock().await
     }
 
-    /// Takes the lock as soon as it is free; `None` if it was still taken after `wait`.
+    /// Takes the lock as soon as it is free; `None` if it was still held after `wait`.
     ///
     /// # Errors
     ///
-    /// Those of the [`Store`]. While the store cannot be reached it is asked again until `wait` has passed.
+    /// Those of the [`Store`]. While the store cannot be reached, the lock is requested again until `wait` has passed.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a lock that was granted is given back in the background.
+    /// If the future is dropped, a lock that was granted is released in the background.
     pub async fn lock(&self, wait: Duration) -> Result<Option<Guard<F>>> {
-        self.place.lock(wait).await
+        self.lock.lock(wait).await
     }
 
-    /// Runs `work` under the lock and gives it back. When the lock is lost the work is dropped where it is.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`lock`](Self::lock): the work was not begun.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, the work is dropped and the lock is given back in the background.
-    pub async fn with<T, W>(
-        &self,
-        wait: Duration,
-        work: impl FnOnce(Lease<F>) -> W,
-    ) -> Result<Outcome<T>>
-    where
-        W: Future<Output = T>,
-    {
-        Ok(match self.lock(wait).await? {
-            Some(guard) => guard.run(work).await,
-            None => Outcome::Busy,
-        })
-    }
+    with_lock!(with, lock, F);
 }
 
 impl<F: Fencing> Clone for Mutex<F> {
     fn clone(&self) -> Self {
         Self {
-            place: self.place.clone(),
+            lock: self.lock.clone(),
             fence: PhantomData,
         }
     }
@@ -232,7 +226,7 @@ impl<F: Fencing> fmt::Debug for MutexBuilder<F> {
 impl<F: Fencing> fmt::Debug for Mutex<F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Mutex")
-            .field(self.place.entity.key())
+            .field(self.lock.entity.key())
             .finish()
     }
 }

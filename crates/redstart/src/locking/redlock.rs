@@ -1,96 +1,115 @@
-//! A lock over N independent servers, held by who has more than half of them.
-//!
-//! A lock on one master is lost when that master fails before a replica knew of it. Here there is nothing to
-//! replicate: the servers know nothing of each other, and a minority of them may be hung, dead, slow or empty.
-//!
-//! # What it promises
-//!
-//! - While no more than a minority of the servers misbehave, no two holders' validities overlap. All servers
-//!   are asked at the same time, each within a timeout far below the ttl; the validity counts from before they
-//!   were asked, minus the [allowance](super::Guard::valid_until).
-//! - Hung servers cost no more than the per-node timeout, and next to nothing once a quorum has answered.
-//! - A failed try is given back on **all** servers, answered or not, in the background.
-//! - **A server that was restarted has no vote** until the longest lease that it could have forgotten is over:
-//!   an empty server would let a second owner have a quorum. The script looks at the server's uptime; see
-//!   [`durable`](RedlockBuilder::durable) for servers that forget nothing.
-//! - The [fence token](super::fence) is the highest of those that the granting servers issued, written back to
-//!   a quorum before it is returned, so that every later quorum counts on from it.
-//!
-//! # What it does not
-//!
-//! Validity rests on clocks that run at about the same rate, and a stopped process overruns it. The token
-//! protects the resource; the lock only keeps the work from being done twice most of the time.
-//!
-//! # Keys, round trips, stores down
-//!
-//! On each server the keys of a [`mutex`](super::mutex), under the pattern `redlock`. An acquisition is two
-//! rounds to all servers at once (grant, then the token), renewal and release one each. After a round without a
-//! quorum it is tried again after a random delay, so that candidates do not split the vote for ever. With fewer
-//! than a quorum of servers that answer, `try_lock` fails with
-//! [`is_unavailable`](crate::Error::is_unavailable).
+//! A lock over N independent servers, held by the owner of more than half of them.
 
-use std::{fmt, future::Future, sync::Arc, time::Duration};
-
-use futures_util::{StreamExt, stream::FuturesUnordered};
-use tokio::time::{Instant, sleep_until, timeout};
+use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    lease::{Claim, Guard, Lease, Names, Outcome, Step, Terms, names},
-    mutex::{RELEASE, RENEW},
-    place::{Acquire, Answer, Ask, Attempt, Kind, Line, Place, Settings, Ticket, deadline, token},
+    acquisition::Acquisition,
+    fence::FenceToken,
+    guard::{Guard, with_lock},
+    kind::{Acquire, LockKind, Waiting, operations},
+    lease::{Terms, deadline},
+    settings::LockSettings,
 };
 use crate::{
     error::{Error, Result},
+    key::Layout,
     observe,
     script::Script,
     store::Store,
 };
 
-/// The most servers: each acquisition asks all of them.
-pub const MAX_NODES: usize = 31;
+mod quorum;
 
-static ACQUIRE: Script = Script::new(
+use quorum::{QuorumOwner, Servers};
+
+/// The most servers: each acquisition asks all of them.
+const MAX_SERVERS: usize = 31;
+
+pub(super) static ACQUIRE: Script = Script::new(
     "redlock.acquire",
     concat!(
+        include_str!("../script/now.lua"),
         include_str!("fence/next.lua"),
         include_str!("redlock/acquire.lua")
     ),
 );
-static RAISE: Script = Script::new("redlock.raise", include_str!("redlock/raise.lua"));
+pub(super) static RAISE_FENCE: Script = Script::new(
+    "redlock.raise_fence",
+    include_str!("redlock/raise_fence.lua"),
+);
+pub(super) static EXTEND: Script = Script::new("redlock.extend", include_str!("mutex/extend.lua"));
+pub(super) static RELEASE: Script =
+    Script::new("redlock.release", include_str!("mutex/release.lua"));
 
-static KIND: Kind = Kind {
+static REDLOCK: LockKind = LockKind {
     pattern: "redlock",
-    names: names!("redlock"),
+    operations: operations!("redlock"),
     parts: &["fence"],
     acquire: Acquire::Script(&ACQUIRE),
-    renew: &RENEW,
+    extend: &EXTEND,
     release: &RELEASE,
     plain: false,
-    line: Line::Turns,
+    waiting: Waiting::Serial,
     poll: None,
 };
 
-/// A lock over independent servers. Cheap to clone. See the [module](self).
+/// A lock over independent servers, held by the owner of more than half of them. Cheap to clone.
+///
+/// A lock on one master is lost when that master fails before a replica has it. Here nothing is replicated: the servers
+/// do not know each other, and a minority of them may be hung, dead, slow or empty.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use std::time::Duration;
 /// use redstart::{Store, locking::Redlock};
-/// // Three engines stand for three servers here.
+/// // Three embedded engines take the place of three servers here.
 /// let mut stores = Vec::new();
 /// for _ in 0..3 {
 ///     stores.push(Store::connect("memory://").await?);
 /// }
 /// let lock = Redlock::builder(stores, "shop", "order:5001").ttl(Duration::from_secs(10)).build()?;
 ///
-/// let guard = lock.try_lock().await?.expect("nobody else has it");
+/// let guard = lock.try_lock().await?.expect("nobody else holds it");
 /// assert!(lock.try_lock().await?.is_none());
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - While no more than a minority of the servers misbehave, the validities of two holders never overlap. All servers are
+///   asked at the same time, each within a timeout far below the ttl; the validity counts from before they were asked,
+///   minus the [allowance](super::Lease::valid_until).
+/// - A hung server costs at most the timeout per server, and almost nothing once a quorum has answered.
+/// - A failed attempt is released on **all** servers, whether they answered or not, in the background.
+/// - **A server that was restarted does not vote** until the [longest lease](RedlockBuilder::longest_lease) that it
+///   could have lost has ended: an empty server would give a second owner a quorum. The script reads the server's uptime;
+///   see [`durable`](RedlockBuilder::durable) for servers that lose nothing.
+/// - The [fence token](FenceToken) is the highest of those that the granting servers issued, written back to a quorum
+///   before it is returned, so that every later quorum counts on from it.
+///
+/// # Limits
+///
+/// Validity relies on clocks that run at about the same rate, and a process that is stopped overruns it. The token
+/// protects the resource; the lock only avoids duplicate work most of the time. On several `memory://` stores, move all
+/// clocks together.
+///
+/// # Keys
+///
+/// On each server the keys of a [`Mutex`](super::Mutex), under the pattern `redlock`.
+///
+/// # Round trips
+///
+/// An acquisition is two rounds to all servers at once (the grant, then the token), renewal and release one each. After
+/// a round without a quorum it is tried again after a random delay, so that candidates do not split the vote for ever.
+///
+/// # While the store is down
+///
+/// A minority of the servers may be down. With fewer than a quorum of servers that answer, `try_lock` fails with
+/// [`is_unavailable`](Error::is_unavailable).
 #[derive(Clone)]
 pub struct Redlock {
-    nodes: Arc<Nodes>,
+    servers: Arc<Servers>,
 }
 
 /// The settings of a [`Redlock`].
@@ -102,28 +121,37 @@ pub struct RedlockBuilder {
     name: String,
     ttl: Duration,
     renewed: bool,
+    layout: Option<Layout>,
+    longest_lease: Duration,
     durable: bool,
-    node_timeout: Option<Duration>,
-    retry_delay: Duration,
-}
-
-struct Nodes {
-    places: Vec<Arc<Place>>,
-    terms: Terms,
-    node_timeout: Duration,
+    server_timeout: Option<Duration>,
     retry_delay: Duration,
 }
 
 impl RedlockBuilder {
-    /// For how long the lock outlives a holder that says nothing more (default 30 s).
+    /// How long the lock outlives a holder that stops renewing it (default 30 s).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.ttl = ttl;
         self
     }
 
-    /// The lease is not renewed by itself: it ends after its ttl, unless the holder extends it.
-    pub fn fixed(mut self) -> Self {
+    /// The lease is not renewed automatically: it ends after its ttl unless the holder extends it.
+    pub fn without_renewal(mut self) -> Self {
         self.renewed = false;
+        self
+    }
+
+    /// Uses keys that the application already has; see [`Layout`].
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// The longest lease that any user of this lock may get (default 60 s). A server that was restarted does not vote for
+    /// that long, because it may have lost such a lease. All users of a lock must set the same value; a longer ttl, or a
+    /// longer [`extend`](Guard::extend), is refused.
+    pub fn longest_lease(mut self, longest: Duration) -> Self {
+        self.longest_lease = longest;
         self
     }
 
@@ -134,12 +162,12 @@ impl RedlockBuilder {
     }
 
     /// How long one server may take to answer (default: ttl / 20, between 10 ms and 200 ms).
-    pub fn node_timeout(mut self, timeout: Duration) -> Self {
-        self.node_timeout = Some(timeout);
+    pub fn server_timeout(mut self, timeout: Duration) -> Self {
+        self.server_timeout = Some(timeout);
         self
     }
 
-    /// The longest random delay before another try (default 100 ms).
+    /// The longest random delay before another attempt (default 100 ms).
     pub fn retry_delay(mut self, delay: Duration) -> Self {
         self.retry_delay = delay;
         self
@@ -149,258 +177,76 @@ impl RedlockBuilder {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for an even number of servers, fewer than 3 or more than
-    /// [`MAX_NODES`], the same store given twice, a node timeout of zero or above a quarter of the ttl, a ttl
-    /// out of the [limits](super::MIN_TTL), and for a namespace or name that breaks the
-    /// [rules](crate::key#rules-for-names).
+    /// [`is_config`](Error::is_config) for an even number of servers, fewer than 3 or more than 31, the same store given
+    /// twice, a server timeout of zero or above a quarter of the ttl, a ttl out of the [limits](super::MIN_TTL) or above
+    /// the longest lease, and for a namespace or name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Redlock> {
-        let n = self.stores.len();
-        if n < 3 {
-            return Err(Error::config(format!(
-                "a quorum lock needs at least 3 servers, not {n}: fewer cannot lose one"
-            )));
-        }
-        if n.is_multiple_of(2) || n > MAX_NODES {
-            return Err(Error::config(format!(
-                "a quorum lock has an odd number of servers up to {MAX_NODES}, not {n}"
-            )));
-        }
-        let twice = (1..n).any(|at| {
-            self.stores[..at]
-                .iter()
-                .any(|s| s.is_same(&self.stores[at]))
-        });
-        if twice {
-            return Err(Error::config(
-                "the servers of a quorum lock are independent: one was given twice",
-            ));
-        }
+        check_servers(&self.stores)?;
         let terms = Terms::new(self.ttl, self.renewed)?;
-        let node_timeout = self.node_timeout.unwrap_or_else(|| {
+        let longest = Terms::new(self.longest_lease, self.renewed)?.ttl;
+        if terms.ttl > longest {
+            return Err(Error::config(format!(
+                "a lease of {:?} is above the longest lease of this quorum lock, {longest:?}",
+                terms.ttl
+            )));
+        }
+        let server_timeout = self.server_timeout.unwrap_or_else(|| {
             (terms.ttl / 20)
                 .clamp(Duration::from_millis(10), Duration::from_millis(200))
                 .min(terms.ttl / 4)
         });
-        if node_timeout.is_zero() || node_timeout > terms.ttl / 4 {
+        if server_timeout.is_zero() || server_timeout > terms.ttl / 4 {
             return Err(Error::config(format!(
-                "a node's timeout is above zero and at most a quarter of the ttl, not {node_timeout:?}"
+                "the timeout per server is above zero and at most a quarter of the ttl, not {server_timeout:?}"
             )));
         }
-        let places = self
+        let locks = self
             .stores
             .iter()
             .map(|store| {
-                let mut settings = Settings::new(store, &self.namespace, &self.name);
+                let mut settings = LockSettings::new(store, &self.namespace, &self.name);
                 settings.ttl = self.ttl;
-                // An engine in this process does not restart without it.
+                settings.layout.clone_from(&self.layout);
+                // An engine in this process does not restart without the process.
                 let grace = match self.durable || store.is_embedded() {
                     true => 0,
-                    false => terms.ttl.as_secs() + 1,
+                    // The uptime is in whole seconds, rounded down.
+                    false => longest.as_secs() + 1,
                 };
-                settings.place(&KIND, vec![grace.to_string()])
+                settings.lock(&REDLOCK, vec![grace.to_string()])
             })
             .collect::<Result<_>>()?;
         Ok(Redlock {
-            nodes: Arc::new(Nodes {
-                places,
+            servers: Arc::new(Servers {
+                locks,
                 terms,
-                node_timeout,
+                longest_lease: longest,
+                server_timeout,
                 retry_delay: self.retry_delay.max(Duration::from_millis(1)),
             }),
         })
     }
 }
 
-/// What a round of questions came to.
-struct Tally {
-    yes: usize,
-    no: usize,
-    /// The highest number that came with a yes.
-    highest: u64,
-    failure: Option<Error>,
-}
-
-impl Nodes {
-    fn quorum(&self) -> usize {
-        self.places.len() / 2 + 1
+fn check_servers(stores: &[Store]) -> Result<()> {
+    let n = stores.len();
+    if n < 3 {
+        return Err(Error::config(format!(
+            "a quorum lock needs at least 3 servers, not {n}: with fewer, none may fail"
+        )));
     }
-
-    /// Counts answers until the rest cannot matter any more. After a quorum of yes, stragglers get as much time
-    /// again as the quorum took: the more servers hold the lock the better, but a hung one shall cost little.
-    async fn tally<Q>(&self, questions: impl IntoIterator<Item = Q>) -> Tally
-    where
-        Q: Future<Output = Result<Option<u64>>>,
-    {
-        let (n, quorum) = (self.places.len(), self.quorum());
-        let began = Instant::now();
-        let mut open: FuturesUnordered<_> = questions
-            .into_iter()
-            .map(|question| timeout(self.node_timeout, question))
-            .collect();
-        let mut tally = Tally {
-            yes: 0,
-            no: 0,
-            highest: 0,
-            failure: None,
-        };
-        let mut until = began + self.node_timeout * 2;
-        while let Ok(Some(answer)) = tokio::time::timeout_at(until, open.next()).await {
-            match answer {
-                Ok(Ok(Some(number))) => {
-                    tally.yes += 1;
-                    tally.highest = tally.highest.max(number);
-                    if tally.yes == quorum {
-                        let now = Instant::now();
-                        until = until.min(now + (now - began));
-                    }
-                }
-                Ok(Ok(None)) => tally.no += 1,
-                Ok(Err(error)) => tally.failure = Some(error),
-                Err(_) => tally.failure = Some(Error::timeout("a server did not answer in time")),
-            }
-            if tally.no > n - quorum {
-                break;
-            }
-        }
-        tally
+    if n.is_multiple_of(2) || n > MAX_SERVERS {
+        return Err(Error::config(format!(
+            "a quorum lock has an odd number of servers up to {MAX_SERVERS}, not {n}"
+        )));
     }
-}
-
-/// One owner's claim on all servers.
-struct Votes {
-    nodes: Arc<Nodes>,
-    tickets: Vec<Arc<Ticket>>,
-}
-
-impl Votes {
-    fn new(nodes: &Arc<Nodes>) -> Self {
-        let token = token();
-        Self {
-            tickets: nodes
-                .places
-                .iter()
-                .map(|place| Arc::new(Ticket::new(place, token.clone())))
-                .collect(),
-            nodes: nodes.clone(),
-        }
+    let twice = (1..n).any(|at| stores[..at].iter().any(|other| other.is_same(&stores[at])));
+    if twice {
+        return Err(Error::config(
+            "the servers of a quorum lock are independent: one was given twice",
+        ));
     }
-
-    /// Asks every server once. `Ok(None)` if there is no quorum for it.
-    async fn ask(&self) -> Result<Option<u64>> {
-        let granted = self
-            .nodes
-            .tally(self.tickets.iter().map(|ticket| async move {
-                match ticket.ask(Ask::Once).await? {
-                    Answer::Granted(fence) => Ok(Some(fence)),
-                    Answer::Busy(_) => Ok(None),
-                }
-            }))
-            .await;
-        let (n, quorum) = (self.tickets.len(), self.nodes.quorum());
-        if granted.yes < quorum {
-            return match granted.failure {
-                // A refusal by those who answered is a no; too few answers are a failure.
-                Some(failure) if granted.yes + granted.no < quorum => {
-                    Err(too_few(granted.yes + granted.no, n, failure))
-                }
-                _ => Ok(None),
-            };
-        }
-        let fence = granted.highest;
-        let raised = self
-            .nodes
-            .tally(self.tickets.iter().map(|ticket| async move {
-                let place = &ticket.place;
-                let raised: i64 = ticket
-                    .call(&RAISE)
-                    .arg(fence)
-                    .idempotent()
-                    .run(&place.store)
-                    .await?;
-                Ok((raised == 1).then_some(fence))
-            }))
-            .await;
-        Ok((raised.yes >= quorum).then_some(fence))
-    }
-}
-
-fn too_few(answered: usize, n: usize, failure: Error) -> Error {
-    Error::unavailable(format!("only {answered} of {n} servers answered")).with_source(failure)
-}
-
-impl Claim for Votes {
-    fn renew(&self, ttl: Duration) -> Step<'_> {
-        Box::pin(async move {
-            let renewed = self
-                .nodes
-                .tally(
-                    self.tickets
-                        .iter()
-                        .map(|ticket| async move { Ok(ticket.renew(ttl).await?.then_some(0)) }),
-                )
-                .await;
-            let (n, quorum) = (self.tickets.len(), self.nodes.quorum());
-            if renewed.yes >= quorum {
-                return Ok(true);
-            }
-            match renewed.failure {
-                Some(failure) if renewed.no <= n - quorum => {
-                    Err(too_few(renewed.yes + renewed.no, n, failure))
-                }
-                _ => Ok(false),
-            }
-        })
-    }
-
-    fn release(&self) -> Step<'_> {
-        Box::pin(async move {
-            // Each server gets its release on its own time, also when nobody waits for the answer any more.
-            let answers: Vec<_> = self
-                .tickets
-                .iter()
-                .map(|ticket| {
-                    let (told, answer) = tokio::sync::oneshot::channel();
-                    let mine = ticket.clone();
-                    ticket.place.store.defer(async move {
-                        // Nobody may be listening any more.
-                        let _ = told.send(mine.release().await);
-                    });
-                    answer
-                })
-                .collect();
-            let released = self
-                .nodes
-                .tally(answers.into_iter().map(|answer| async move {
-                    match answer.await {
-                        Ok(released) => Ok(released?.then_some(0)),
-                        Err(_) => Err(Error::unavailable("the runtime is shutting down")),
-                    }
-                }))
-                .await;
-            let (n, quorum) = (self.tickets.len(), self.nodes.quorum());
-            if released.yes >= quorum {
-                return Ok(true);
-            }
-            match released.failure {
-                Some(failure) if released.no <= n - quorum => {
-                    Err(too_few(released.yes + released.no, n, failure))
-                }
-                _ => Ok(false),
-            }
-        })
-    }
-
-    fn store(&self) -> &Store {
-        &self.nodes.places[0].store
-    }
-
-    fn names(&self) -> &'static Names {
-        &KIND.names
-    }
-
-    fn namespace(&self) -> &Arc<str> {
-        self.nodes.places[0].entity.namespace()
-    }
+    Ok(())
 }
 
 impl Redlock {
@@ -416,13 +262,28 @@ impl Redlock {
             name: name.to_owned(),
             ttl: Duration::from_secs(30),
             renewed: true,
+            layout: None,
+            longest_lease: Duration::from_secs(60),
             durable: false,
-            node_timeout: None,
+            server_timeout: None,
             retry_delay: Duration::from_millis(100),
         }
     }
 
-    /// Takes the lock if a quorum of the servers grants it; `None` if it is taken.
+    /// The lock `name` in `namespace` over these servers, with all defaults.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`RedlockBuilder::build`].
+    pub fn new(
+        stores: impl IntoIterator<Item = Store>,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Self> {
+        Self::builder(stores, namespace, name).build()
+    }
+
+    /// Takes the lock if a quorum of the servers grants it; `None` if it is held.
     ///
     /// # Errors
     ///
@@ -430,88 +291,76 @@ impl Redlock {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, what was granted is given back on all servers in the background.
+    /// If the future is dropped, what was granted is released on all servers in the background.
     pub async fn try_lock(&self) -> Result<Option<Guard>> {
-        observe::operation(KIND.names.acquire, self.namespace(), self.round()).await
+        observe::operation(
+            REDLOCK.operations.acquire,
+            self.servers.namespace(),
+            self.ask(),
+        )
+        .await
     }
 
     /// Takes the lock as soon as a quorum grants it; `None` if none did within `wait`.
     ///
     /// # Errors
     ///
-    /// [`is_unavailable`](Error::is_unavailable) if fewer than a quorum of the servers answered at the last
-    /// try.
+    /// [`is_unavailable`](Error::is_unavailable) if fewer than a quorum of the servers answered at the last attempt.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, what was granted is given back on all servers in the background.
+    /// If the future is dropped, what was granted is released on all servers in the background.
     pub async fn lock(&self, wait: Duration) -> Result<Option<Guard>> {
-        observe::operation(KIND.names.acquire, self.namespace(), async {
-            let deadline = deadline(wait);
-            loop {
-                let tried = self.round().await;
-                let again = match &tried {
-                    Ok(guard) => guard.is_none(),
-                    Err(error) => error.is_unavailable() || error.is_timeout(),
-                };
-                let longest = self.nodes.retry_delay;
-                let pause = longest.mul_f64(rand::random_range(0.0..1.0)) + longest / 20;
-                if !again || Instant::now() >= deadline {
-                    return tried;
+        observe::operation(
+            REDLOCK.operations.acquire,
+            self.servers.namespace(),
+            async {
+                let clock = self.servers.clock();
+                let deadline = deadline(clock.now(), wait);
+                loop {
+                    let tried = self.ask().await;
+                    let again = match &tried {
+                        Ok(guard) => guard.is_none(),
+                        Err(error) => error.is_store_down(),
+                    };
+                    let longest = self.servers.retry_delay;
+                    let pause = longest.mul_f64(rand::random_range(0.0..1.0)) + longest / 20;
+                    let now = clock.now();
+                    if !again || now >= deadline {
+                        return tried;
+                    }
+                    clock.sleep_until((now + pause).min(deadline)).await;
                 }
-                sleep_until((Instant::now() + pause).min(deadline)).await;
-            }
-        })
+            },
+        )
         .await
     }
 
-    async fn round(&self) -> Result<Option<Guard>> {
-        let mut attempt = Attempt::new(Votes::new(&self.nodes));
-        let asked = Instant::now();
-        // Whatever comes of it, what any server granted has to be given back.
-        attempt.noted = true;
-        match attempt.claim().ask().await? {
-            Some(fence) => attempt.win(fence, asked, self.nodes.terms).map(Some),
+    with_lock!(with, lock, FenceToken);
+
+    /// Asks all servers once.
+    async fn ask(&self) -> Result<Option<Guard>> {
+        let mut acquisition = Acquisition::new(QuorumOwner::new(&self.servers));
+        let asked = self.servers.clock().now();
+        // Whatever the result, what any server granted has to be released.
+        acquisition.recorded = true;
+        match acquisition.owner().ask().await? {
+            Some(fence) => acquisition
+                .into_guard(fence, asked, self.servers.terms)
+                .map(Some),
             None => {
-                observe::event(KIND.names.busy);
+                observe::event(REDLOCK.operations.busy);
                 Ok(None)
             }
         }
-    }
-
-    /// Runs `work` under the lock and gives it back. When the lock is lost the work is dropped where it is.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`lock`](Self::lock): the work was not begun.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, the work is dropped and the lock is given back in the background.
-    pub async fn with<T, W>(
-        &self,
-        wait: Duration,
-        work: impl FnOnce(Lease) -> W,
-    ) -> Result<Outcome<T>>
-    where
-        W: Future<Output = T>,
-    {
-        Ok(match self.lock(wait).await? {
-            Some(guard) => guard.run(work).await,
-            None => Outcome::Busy,
-        })
-    }
-
-    fn namespace(&self) -> &Arc<str> {
-        self.nodes.places[0].entity.namespace()
     }
 }
 
 impl fmt::Debug for Redlock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redlock")
-            .field("key", self.nodes.places[0].entity.key())
-            .field("servers", &self.nodes.places.len())
+            .field("key", self.servers.locks[0].entity.key())
+            .field("servers", &self.servers.locks.len())
             .finish_non_exhaustive()
     }
 }

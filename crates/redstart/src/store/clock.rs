@@ -27,7 +27,8 @@ pub(super) struct EngineClock {
     engine: Arc<redstart_engine::Engine>,
     anchor: Instant,
     anchor_micros: i64,
-    advanced: tokio::sync::watch::Sender<()>,
+    /// How far it was moved in all.
+    advanced: tokio::sync::watch::Sender<Duration>,
 }
 
 #[cfg(feature = "engine")]
@@ -37,7 +38,7 @@ impl EngineClock {
             anchor: Instant::now(),
             anchor_micros: engine.now_micros(),
             engine,
-            advanced: tokio::sync::watch::Sender::new(()),
+            advanced: tokio::sync::watch::Sender::new(Duration::ZERO),
         }
     }
 
@@ -47,7 +48,8 @@ impl EngineClock {
 
     pub(super) fn advance(&self, by: Duration) {
         self.engine.advance(by);
-        self.advanced.send_replace(());
+        self.advanced
+            .send_modify(|advanced| *advanced = advanced.saturating_add(by));
     }
 
     fn now(&self) -> Instant {
@@ -72,6 +74,16 @@ impl Clock {
             return engine.now();
         }
         Instant::now()
+    }
+
+    /// How far [`Store::advance`](crate::Store::advance) has moved this clock ahead of tokio's, in all.
+    #[cfg(feature = "locking")]
+    pub(crate) fn advanced(&self) -> Duration {
+        #[cfg(feature = "engine")]
+        if let Some(engine) = &self.engine {
+            return *engine.advanced.borrow();
+        }
+        Duration::ZERO
     }
 
     /// Waits until this clock shows `at`, also if it gets there by [`Store::advance`](crate::Store::advance).

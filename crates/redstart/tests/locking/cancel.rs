@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    locking::{FairMutex, Leader, LegacyLock, Mutex, Redlock, RwLock, Semaphore},
+    locking::{FairMutex, Leader, LegacyLock, LockedRun, Mutex, Redlock, RwLock, Semaphore},
 };
 use redstart_testkit::{Backend, matrix};
 
-use crate::{PATIENCE, connect, polled};
+use crate::{PATIENCE, connect, permits, polled};
 
 /// More polls than any of these takes on a healthy store.
 const ENOUGH: usize = 200;
 
-/// What no holder may leave behind: everything but the fence counters.
+/// Everything that a holder must not leave behind: all keys but the fence counters.
 async fn leftovers(store: &Store, namespace: &str) -> anyhow::Result<Vec<String>> {
     let mut keys = store.scan(&format!("*{namespace}*")).await?;
     keys.retain(|key| !key.ends_with(":fence"));
     Ok(keys)
 }
 
-/// Runs `life` — acquire, hold, release — to each of its await points, and looks at what is left.
+/// Runs `life` (acquire, hold, release) up to each of its await points, and checks what is left.
 async fn at_every_await_point(
     store: &Store,
     namespace: &str,
@@ -39,7 +39,7 @@ async fn at_every_await_point(
     anyhow::bail!("it does not end in {ENOUGH} polls")
 }
 
-/// The same, while another holds it: the waiter must leave no trace, and the holder must not notice.
+/// The same while another owner holds the lock: the waiter must leave nothing, and the holder must not notice.
 async fn while_waiting(
     store: &Store,
     namespace: &str,
@@ -70,7 +70,7 @@ async fn yield_some() {
 const TTL: Duration = Duration::from_secs(20);
 
 matrix! {
-    async fn a_mutex_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_mutex_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let (store, namespace) = (connect(backend).await?, backend.namespace());
         let mutex = Mutex::builder(&store, namespace, "m").ttl(TTL).build()?;
         at_every_await_point(&store, namespace, async || {
@@ -89,7 +89,7 @@ matrix! {
         }).await?;
         at_every_await_point(&store, namespace, async || {
             let done = mutex.with(PATIENCE, |_| yield_some()).await?;
-            Ok(matches!(done, redstart::locking::Outcome::Done(())))
+            Ok(matches!(done, LockedRun::Done(())))
         }).await?;
         let guard = mutex.try_lock().await?.expect("it is free");
         while_waiting(&store, namespace, async || Ok(mutex.lock(PATIENCE).await?.is_some())).await?;
@@ -99,7 +99,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_fair_mutex_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_fair_mutex_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let (store, namespace) = (connect(backend).await?, backend.namespace());
         let fair = FairMutex::builder(&store, namespace, "f").ttl(TTL).build()?;
         at_every_await_point(&store, namespace, async || {
@@ -115,9 +115,9 @@ matrix! {
         Ok(())
     }
 
-    async fn a_semaphore_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_semaphore_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let (store, namespace) = (connect(backend).await?, backend.namespace());
-        let semaphore = Semaphore::builder(&store, namespace, "s", 1).ttl(TTL).build()?;
+        let semaphore = Semaphore::builder(&store, namespace, "s", permits(1)).ttl(TTL).build()?;
         at_every_await_point(&store, namespace, async || {
             let Some(guard) = semaphore.acquire(PATIENCE).await? else { return Ok(false) };
             yield_some().await;
@@ -130,7 +130,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_read_write_lock_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_read_write_lock_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let (store, namespace) = (connect(backend).await?, backend.namespace());
         let lock = RwLock::builder(&store, namespace, "rw").ttl(TTL).build()?;
         at_every_await_point(&store, namespace, async || {
@@ -152,7 +152,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_candidate_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_candidate_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let (store, namespace) = (connect(backend).await?, backend.namespace());
         let office = Leader::builder(&store, namespace, "l").ttl(TTL).build()?;
         at_every_await_point(&store, namespace, async || {
@@ -167,9 +167,9 @@ matrix! {
         Ok(())
     }
 
-    async fn a_legacy_lock_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_legacy_lock_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let (store, namespace) = (connect(backend).await?, backend.namespace());
-        let lock = LegacyLock::builder(&store, &format!("{namespace}-old")).ttl(TTL).build()?;
+        let lock = LegacyLock::builder(&store, namespace, "old").ttl(TTL).build()?;
         at_every_await_point(&store, namespace, async || {
             let Some(guard) = lock.lock(PATIENCE).await? else { return Ok(false) };
             yield_some().await;
@@ -185,9 +185,9 @@ matrix! {
 }
 
 matrix! {
-    // Tests share a server, so only the embedded backend has three of its own.
+    // Tests share a server, so only the embedded backend can have three of its own.
     embedded only:
-    async fn a_quorum_lock_dropped_anywhere_leaves_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_quorum_lock_dropped_at_any_await_leaves_nothing_behind(backend: &Backend) -> anyhow::Result<()> {
         let namespace = backend.namespace();
         let stores = [connect(backend).await?, connect(backend).await?, connect(backend).await?];
         let lock = Redlock::builder(stores.clone(), namespace, "r").ttl(TTL).build()?;

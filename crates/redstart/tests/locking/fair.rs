@@ -2,14 +2,14 @@ use std::{sync::Arc, time::Duration};
 
 use anyhow::{Context as _, ensure};
 use parking_lot::Mutex as Cell;
-use redstart::locking::{FairMutex, Outcome, Released};
+use redstart::locking::{FairMutex, LockedRun, Released};
 use redstart_testkit::{Backend, eventually, matrix};
 use tokio::task::JoinSet;
 
 use crate::{PATIENCE, connect, exists};
 
 matrix! {
-    async fn it_is_handed_on_in_the_order_of_arrival_over_all_handles(backend: &Backend) -> anyhow::Result<()> {
+    async fn the_lock_is_granted_in_order_of_arrival_across_handles(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let line = format!("{}:fair:{{f}}:queue", backend.namespace());
         let length = async || -> usize {
@@ -46,10 +46,10 @@ matrix! {
         Ok(())
     }
 
-    async fn a_try_does_not_pass_those_who_wait(backend: &Backend) -> anyhow::Result<()> {
+    async fn try_lock_does_not_pass_waiters(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f").build()?;
-        // Somebody waits, and the lock is free: the moment between a release and the next one's question.
+        // A waiter is in line and the lock is free, as between a release and the next request.
         let now = store.time().await?;
         let ends = (now + Duration::from_secs(3)).as_micros().to_string();
         for part in ["queue", "places"] {
@@ -57,13 +57,13 @@ matrix! {
             store.query::<()>(redis::cmd("ZADD").arg(key).arg(&ends).arg("first")).await?;
         }
         assert!(fair.try_lock().await?.is_none());
-        // It never comes, so its place is another's when its lease ends.
+        // It never asks, so its place expires.
         let guard = fair.lock(PATIENCE).await?.context("not granted")?;
         guard.release().await?;
         Ok(())
     }
 
-    async fn dead_waiters_are_passed_when_their_places_run_out(backend: &Backend) -> anyhow::Result<()> {
+    async fn dead_waiters_are_skipped_when_their_places_expire(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f").ttl(Duration::from_secs(2)).build()?;
         let guard = fair.try_lock().await?.context("not granted")?;
@@ -93,21 +93,21 @@ matrix! {
         Ok(())
     }
 
-    async fn a_dead_holder_is_followed_by_the_first_in_line(backend: &Backend) -> anyhow::Result<()> {
+    async fn after_a_dead_holder_the_first_waiter_gets_the_lock(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f").build()?;
         let mortal = FairMutex::builder(&store, backend.namespace(), "f")
-            .ttl(Duration::from_millis(300)).fixed().build()?;
+            .ttl(Duration::from_millis(300)).without_renewal().build()?;
         let dead = mortal.try_lock().await?.context("not granted")?;
         let lease = dead.lease();
         std::mem::forget(dead);
         let outcome = fair.with(PATIENCE, |lease| async move { lease.fence() }).await?;
-        assert!(matches!(outcome, Outcome::Done(fence) if fence > lease.fence()), "{outcome:?}");
+        assert!(matches!(outcome, LockedRun::Done(fence) if fence > lease.fence()), "{outcome:?}");
         assert!(!lease.is_valid());
         Ok(())
     }
 
-    async fn a_waiter_that_gave_up_is_passed_at_once(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_waiter_that_gave_up_is_skipped_at_once(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f").ttl(Duration::from_secs(3600)).build()?;
         let guard = fair.try_lock().await?.context("not granted")?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context as _, ensure};
 use redstart::{
     Store,
-    locking::{FencedStore, Guard, Mutex, Outcome, Released, fence::Write},
+    locking::{FencedValues, FencedWrite, Guard, LockedRun, Mutex, Released},
 };
 use redstart_testkit::{Kind, Proxy, Sentinel, Server, eventually, figure, scale};
 use tokio::time::{Instant, timeout};
@@ -26,14 +26,13 @@ async fn left(store: &Store, key: &str) -> anyhow::Result<Duration> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_black_holed_holder_hears_of_the_loss_before_the_servers_key_ends() -> anyhow::Result<()>
-{
+async fn a_black_holed_holder_is_told_before_the_servers_key_expires() -> anyhow::Result<()> {
     for kind in [Kind::Redis, Kind::Valkey] {
         let server = Server::builder(kind).start().await?;
         let proxy = Proxy::start(&server).await?;
-        // The deadline of a call is far beyond the lease: a renewal that hangs must not keep the loss back.
+        // The deadline of a call is far beyond the lease: a renewal that hangs must not delay the loss.
         let (far, near) = (store(proxy.url()).await?, store(&server.url()).await?);
-        let fenced = FencedStore::new(&near, "app")?;
+        let fenced = FencedValues::new(&near, "app", "values")?;
         let behind = Mutex::builder(&far, "app", "m")
             .ttl(Duration::from_millis(600))
             .build()?;
@@ -68,10 +67,10 @@ async fn a_black_holed_holder_hears_of_the_loss_before_the_servers_key_ends() ->
             );
 
             let next = mutex.lock(PATIENCE).await?.context("not granted")?;
-            ensure!(fenced.set("x", "fresh", next.fence()).await? == Write::Done);
+            ensure!(fenced.set("x", "fresh", next.fence()).await? == FencedWrite::Done);
             assert!(!guard.is_valid());
             let write = fenced.set("x", "stale", old).await?;
-            assert!(matches!(write, Write::Stale { .. }), "{write:?}");
+            assert!(matches!(write, FencedWrite::Stale { .. }), "{write:?}");
             ensure!(next.release().await? == Released::Released);
             proxy.pass().await;
             drop(guard);
@@ -79,7 +78,7 @@ async fn a_black_holed_holder_hears_of_the_loss_before_the_servers_key_ends() ->
         }
         let rounds = scale(2, "LOCK_BLACK_HOLES");
         figure(format!(
-            "{kind:?}: {rounds} of {rounds} cut off holders heard of it before the server's end, and were refused"
+            "{kind:?}: {rounds} of {rounds} cut off holders were told before the server's key expired, and their writes were refused"
         ));
     }
     Ok(())
@@ -93,18 +92,18 @@ async fn work_under_a_black_holed_lock_is_dropped() -> anyhow::Result<()> {
     let mutex = Mutex::builder(&far, "app", "m")
         .ttl(Duration::from_millis(400))
         .build()?;
-    let outcome: Outcome<()> = mutex
+    let outcome: LockedRun<()> = mutex
         .with(PATIENCE, |_| async {
             proxy.black_hole();
             std::future::pending().await
         })
         .await?;
-    assert_eq!(outcome, Outcome::Lost(None));
+    assert_eq!(outcome, LockedRun::Lost(None));
     Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_short_break_of_the_network_does_not_cost_the_lock() -> anyhow::Result<()> {
+async fn a_short_network_outage_does_not_lose_the_lock() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Valkey).start().await?;
     let proxy = Proxy::start(&server).await?;
     let far = store(proxy.url()).await?;
@@ -124,7 +123,7 @@ async fn a_short_break_of_the_network_does_not_cost_the_lock() -> anyhow::Result
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lost_answer_is_asked_for_again_and_is_the_same() -> anyhow::Result<()> {
+async fn a_lost_reply_is_requested_again_and_is_the_same() -> anyhow::Result<()> {
     for kind in [Kind::Redis, Kind::Valkey] {
         let server = Server::builder(kind).start().await?;
         let proxy = Proxy::start(&server).await?;
@@ -185,7 +184,7 @@ async fn while_the_store_is_down_nothing_is_granted_and_waiting_survives_it() ->
         let mutex = mutex.clone();
         async move { mutex.lock(PATIENCE).await }
     });
-    // Behind another waiter of the same handle it is no different: a failure is not a no.
+    // The same behind another waiter of the same handle: a failure is not a refusal.
     let error = mutex.lock(Duration::from_millis(50)).await.unwrap_err();
     assert!(error.is_unavailable() || error.is_timeout(), "{error}");
     server.restart().await?;
@@ -199,7 +198,7 @@ async fn a_waiter_whose_subscription_broke_still_gets_the_lock() -> anyhow::Resu
     let server = Server::builder(Kind::Redis).start().await?;
     let proxy = Proxy::start(&server).await?;
     let (far, near) = (store(proxy.url()).await?, store(&server.url()).await?);
-    // Neither the end of the lease nor a message that it can hear: only the gap says that it must ask.
+    // Neither the end of the lease nor a message reaches the waiter: only the gap makes it ask.
     let holder = Mutex::builder(&near, "app", "m")
         .ttl(Duration::from_secs(3600))
         .build()?;
@@ -229,13 +228,13 @@ async fn a_waiter_whose_subscription_broke_still_gets_the_lock() -> anyhow::Resu
     Ok(())
 }
 
-/// Writes that a failover loses: the lock is granted twice, which no lock on one master can help; the tokens
-/// rise all the same, and the resource refuses the first holder.
+/// A failover loses writes: the lock is granted twice, which no lock on one master can prevent; the tokens still
+/// rise, and the resource refuses the first holder.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tokens_rise_through_a_failover_that_loses_writes() -> anyhow::Result<()> {
     let group = Sentinel::start(Kind::Redis).await?;
     let witness = Server::builder(Kind::Redis).start().await?;
-    let fenced = FencedStore::new(&store(&witness.url()).await?, "app")?;
+    let fenced = FencedValues::new(&store(&witness.url()).await?, "app", "values")?;
     let behind = store(&group.url()).await?;
     let mutex = Mutex::builder(&behind, "app", "m")
         .ttl(Duration::from_secs(3600))
@@ -249,7 +248,7 @@ async fn tokens_rise_through_a_failover_that_loses_writes() -> anyhow::Result<()
     for server in &group.servers()[1..] {
         server.wait_in_step().await?;
     }
-    // The replicas hear nothing of what follows.
+    // The replicas get nothing of what follows.
     for replica in &group.servers()[1..] {
         replica.pause()?;
     }
@@ -266,7 +265,7 @@ async fn tokens_rise_through_a_failover_that_loses_writes() -> anyhow::Result<()
     }
     let old = mutex.try_lock().await?.context("not granted")?;
     assert!(Some(old.fence()) > last);
-    ensure!(fenced.set("x", "old", old.fence()).await? == Write::Done);
+    ensure!(fenced.set("x", "old", old.fence()).await? == FencedWrite::Done);
     master.kill9();
     for replica in &group.servers()[1..] {
         replica.resume()?;
@@ -283,17 +282,17 @@ async fn tokens_rise_through_a_failover_that_loses_writes() -> anyhow::Result<()
         new.fence(),
         old.fence()
     );
-    ensure!(fenced.set("x", "new", new.fence()).await? == Write::Done);
+    ensure!(fenced.set("x", "new", new.fence()).await? == FencedWrite::Done);
     let write = fenced.set("x", "old again", old.fence()).await?;
-    assert!(matches!(write, Write::Stale { .. }), "{write:?}");
+    assert!(matches!(write, FencedWrite::Stale { .. }), "{write:?}");
     assert_eq!(old.release().await?, Released::AlreadyLost);
     assert_eq!(new.release().await?, Released::Released);
     Ok(())
 }
 
-/// A store on the application's own connection cannot listen, so its waiters have to ask.
+/// A store on the application's own connection cannot subscribe, so its waiters have to poll.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_store_that_cannot_listen_still_hands_the_lock_on() -> anyhow::Result<()> {
+async fn waiters_on_a_store_that_cannot_subscribe_get_the_lock() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let manager = redis::Client::open(server.url())?
         .get_connection_manager()

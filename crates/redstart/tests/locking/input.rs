@@ -1,14 +1,17 @@
-//! Bad input is refused before anything is sent: the store here leads nowhere.
+//! Bad input is refused before anything is sent: the store here has no server.
 
 use std::time::Duration;
 
 use redstart::{
     Error, Store,
+    key::Layout,
     locking::{
-        FairMutex, FenceToken, FencedStore, Leader, LegacyLock, MAX_TTL, Mutex, Redlock, RwLock,
-        Semaphore, semaphore::MAX_PERMITS,
+        FairMutex, FenceToken, FencedValues, Leader, LegacyLock, MAX_TTL, Mutex, Redlock, RwLock,
+        Semaphore,
     },
 };
+
+use crate::permits;
 
 async fn nowhere() -> Store {
     Store::builder("redis://127.0.0.1:1")
@@ -51,14 +54,19 @@ async fn leases_out_of_the_limits_are_refused_by_every_lock() {
             "lease",
         );
         refused(
-            Semaphore::builder(&store, "app", "x", 1).ttl(ttl).build(),
+            Semaphore::builder(&store, "app", "x", permits(1))
+                .ttl(ttl)
+                .build(),
             "lease",
         );
         refused(
             Leader::builder(&store, "app", "x").ttl(ttl).build(),
             "lease",
         );
-        refused(LegacyLock::builder(&store, "x").ttl(ttl).build(), "lease");
+        refused(
+            LegacyLock::builder(&store, "app", "x").ttl(ttl).build(),
+            "lease",
+        );
         let stores = [nowhere().await, nowhere().await, nowhere().await];
         refused(
             Redlock::builder(stores, "app", "x").ttl(ttl).build(),
@@ -75,32 +83,40 @@ async fn empty_and_endless_names_are_refused_by_every_lock() {
         refused(Mutex::builder(&store, "app", name).build(), "name");
         refused(FairMutex::builder(&store, "app", name).build(), "name");
         refused(RwLock::builder(&store, "app", name).build(), "name");
-        refused(Semaphore::builder(&store, "app", name, 1).build(), "name");
+        refused(
+            Semaphore::builder(&store, "app", name, permits(1)).build(),
+            "name",
+        );
         refused(Leader::builder(&store, "app", name).build(), "name");
-        refused(LegacyLock::builder(&store, name).build(), "name");
+        refused(LegacyLock::builder(&store, "app", name).build(), "name");
         refused(Leader::builder(&store, "app", "x").id(name).build(), "id");
         let stores = [nowhere().await, nowhere().await, nowhere().await];
         refused(Redlock::builder(stores, "app", name).build(), "name");
     }
     for namespace in ["", "a b", "{a}"] {
         refused(Mutex::builder(&store, namespace, "x").build(), "namespace");
-        refused(FencedStore::new(&store, namespace), "namespace");
+        refused(FencedValues::new(&store, namespace, "values"), "namespace");
+        refused(FencedValues::new(&store, "app", namespace), "name");
     }
-    refused(LegacyLock::builder(&store, "a{b").build(), "hash tag");
+    let broken_tag = Layout::new(|name| format!("a{{{name}"));
+    let lock = LegacyLock::builder(&store, "app", "b").layout(broken_tag);
+    refused(lock.build(), "hash tag");
 }
 
 #[tokio::test]
 async fn numbers_out_of_the_limits_are_refused() {
     let store = nowhere().await;
-    refused(Semaphore::builder(&store, "app", "x", 0).build(), "permits");
     refused(
-        Semaphore::builder(&store, "app", "x", MAX_PERMITS + 1).build(),
+        Semaphore::new(&store, "app", "x", Semaphore::MAX_PERMITS.saturating_add(1)),
         "permits",
     );
     refused(FenceToken::new(0), "token");
     refused(FenceToken::new(u64::MAX), "token");
     let skew = Duration::from_secs(86_401);
-    refused(LegacyLock::builder(&store, "x").skew(skew).build(), "day");
+    refused(
+        LegacyLock::builder(&store, "app", "x").skew(skew).build(),
+        "day",
+    );
 }
 
 #[tokio::test]
@@ -121,7 +137,7 @@ async fn too_few_or_equal_servers_make_no_quorum() {
         let stores = [nowhere().await, nowhere().await, nowhere().await];
         refused(
             Redlock::builder(stores, "app", "x")
-                .node_timeout(timeout)
+                .server_timeout(timeout)
                 .build(),
             "timeout",
         );

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use redstart::locking::{FencedStore, Leader, Released, fence::Write};
+use redstart::locking::{FencedValues, FencedWrite, Leader, Released};
 use redstart_testkit::{Backend, matrix};
 use tokio::task::JoinSet;
 
@@ -35,10 +35,10 @@ matrix! {
         Ok(())
     }
 
-    async fn a_dead_leader_is_followed_and_observers_are_told(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_dead_leader_is_replaced_and_observers_are_told(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let one = Leader::builder(&store, backend.namespace(), "l")
-            .id("one").ttl(Duration::from_millis(400)).fixed().build()?;
+            .id("one").ttl(Duration::from_millis(400)).without_renewal().build()?;
         let two = Leader::builder(&store, backend.namespace(), "l").id("two").build()?;
         let mut observer = two.observe();
         assert_eq!(observer.next().await?, None);
@@ -49,14 +49,14 @@ matrix! {
         std::mem::forget(dead);
 
         // Its writes are refused as soon as its successor has written.
-        let fenced = FencedStore::new(&store, backend.namespace())?;
+        let fenced = FencedValues::new(&store, backend.namespace(), "values")?;
         let leadership = two.campaign(PATIENCE).await?.context("not elected")?;
         lease.lost().await;
         assert!(leadership.term() > first.term);
-        assert_eq!(fenced.set("x", "two", leadership.term()).await?, Write::Done);
-        assert!(matches!(fenced.set("x", "one", first.term).await?, Write::Stale { .. }));
+        assert_eq!(fenced.set("x", "two", leadership.term()).await?, FencedWrite::Done);
+        assert!(matches!(fenced.set("x", "one", first.term).await?, FencedWrite::Stale { .. }));
 
-        // It may be told of the time between the two.
+        // It may have seen the time between the two.
         let mut seen = observer.next().await?;
         if seen.is_none() {
             seen = observer.next().await?;
@@ -67,10 +67,10 @@ matrix! {
         Ok(())
     }
 
-    async fn an_observer_hears_of_a_leader_that_died_without_a_successor(backend: &Backend) -> anyhow::Result<()> {
+    async fn an_observer_is_told_of_a_leader_that_died_without_a_successor(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let office = Leader::builder(&store, backend.namespace(), "l")
-            .ttl(Duration::from_millis(300)).fixed().build()?;
+            .ttl(Duration::from_millis(300)).without_renewal().build()?;
         let mut observer = office.observe();
         let dead = office.try_campaign().await?.context("not elected")?;
         assert!(observer.next().await?.is_some());
@@ -79,7 +79,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_leader_that_the_server_forgot_is_told(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_leader_that_the_server_lost_is_told(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let office = Leader::builder(&store, backend.namespace(), "l")
             .ttl(Duration::from_millis(300)).build()?;

@@ -4,10 +4,7 @@ use anyhow::{Context as _, ensure};
 use redstart::{
     Store,
     key::Layout,
-    locking::{
-        LegacyLock, Mutex, Released,
-        legacy::{LegacyState, Unit},
-    },
+    locking::{LegacyLock, LegacyLockBuilder, LegacyState, LegacyUnit, Mutex, Released},
 };
 use redstart_testkit::{Backend, eventually, matrix};
 
@@ -54,6 +51,11 @@ impl Old {
     }
 }
 
+/// A client of this library on the key that the old ones use.
+fn new_client(store: &Store, key: &str) -> LegacyLockBuilder {
+    LegacyLock::builder(store, "app", key).layout(Layout::new(str::to_owned))
+}
+
 fn old(store: &Store, key: &str) -> Old {
     Old {
         store: store.clone(),
@@ -66,12 +68,12 @@ matrix! {
     async fn old_and_new_clients_exclude_each_other(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let (old, new) = (old(&store, &key), LegacyLock::builder(&store, &key).build()?);
+        let (old, new) = (old(&store, &key), new_client(&store, &key).build()?);
         assert_eq!(new.state().await?, LegacyState::Free);
         ensure!(old.take(60).await?);
         assert!(new.try_lock().await?.is_none());
         assert!(matches!(new.state().await?, LegacyState::Held(left) if left > Duration::from_secs(30)));
-        // It says nothing when it gives it back; who waits finds out all the same.
+        // It sends no wake-up when it releases the lock; the waiter notices anyway.
         let waiter = tokio::spawn({ let new = new.clone(); async move { new.lock(PATIENCE).await } });
         old.give_back().await?;
         let guard = waiter.await??.context("not granted")?;
@@ -87,8 +89,8 @@ matrix! {
     async fn milliseconds_are_understood_too(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let new = LegacyLock::builder(&store, &key)
-            .unit(Unit::Milliseconds).skew(Duration::ZERO).build()?;
+        let new = new_client(&store, &key)
+            .unit(LegacyUnit::Milliseconds).skew(Duration::ZERO).build()?;
         let stamp = (store.time().await? + Duration::from_millis(300)).as_millis().to_string();
         store.query::<()>(redis::cmd("SETNX").arg(&key).arg(stamp)).await?;
         let first = new.lock(PATIENCE).await?.context("not granted")?;
@@ -99,11 +101,11 @@ matrix! {
         Ok(())
     }
 
-    async fn a_lock_whose_time_has_passed_is_taken_without_moving_others_stamps(backend: &Backend) -> anyhow::Result<()> {
+    async fn an_expired_lock_is_taken_and_a_held_one_is_not_changed(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let new = LegacyLock::builder(&store, &key).build()?;
-        // Held for another minute: asking must not change a byte.
+        let new = new_client(&store, &key).build()?;
+        // Held for another minute: asking must not change it.
         let stamp = (store.time().await?.as_secs() + 60).to_string();
         store.query::<()>(redis::cmd("SET").arg(&key).arg(&stamp)).await?;
         for _ in 0..3 {
@@ -121,10 +123,10 @@ matrix! {
         Ok(())
     }
 
-    async fn clocks_within_the_allowance_change_nothing(backend: &Backend) -> anyhow::Result<()> {
+    async fn clocks_within_the_skew_do_not_break_exclusion(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let new = LegacyLock::builder(&store, &key)
+        let new = new_client(&store, &key)
             .ttl(Duration::from_secs(5)).skew(Duration::from_secs(3600)).build()?;
         let fast = Old { ahead: 3500, ..old(&store, &key) };
         let slow = Old { ahead: -3500, ..old(&store, &key) };
@@ -139,9 +141,9 @@ matrix! {
     async fn a_stamp_that_an_old_client_moved_is_a_lost_lock(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let new = LegacyLock::builder(&store, &key).ttl(Duration::from_millis(600)).build()?;
+        let new = new_client(&store, &key).ttl(Duration::from_millis(600)).build()?;
         let guard = new.try_lock().await?.context("not granted")?;
-        // An hour ahead, far beyond the allowance: it believes that it took the lock.
+        // An hour ahead, far beyond the skew: it believes that it took the lock.
         let thief = Old { ahead: 3600, ..old(&store, &key) };
         ensure!(thief.take(60).await?);
         guard.lost().await;
@@ -150,10 +152,10 @@ matrix! {
         Ok(())
     }
 
-    async fn what_is_no_time_stamp_is_honoured(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_value_that_is_not_a_time_stamp_is_treated_as_held(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let new = LegacyLock::builder(&store, &key).build()?;
+        let new = new_client(&store, &key).build()?;
         for odd in ["", "locked", "12ab", "99999999999999999999999999999999", "1e5", "-5"] {
             store.query::<()>(redis::cmd("SET").arg(&key).arg(odd)).await?;
             assert!(new.try_lock().await?.is_none(), "{odd:?}");
@@ -166,7 +168,7 @@ matrix! {
     async fn a_mutex_takes_over_the_key_after_migrating(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}-old", backend.namespace());
-        let legacy = LegacyLock::builder(&store, &key).skew(Duration::ZERO).build()?;
+        let legacy = new_client(&store, &key).skew(Duration::ZERO).build()?;
         let mutex = Mutex::builder(&store, backend.namespace(), &key)
             .layout(Layout::new(str::to_owned)).build()?;
         assert_eq!(legacy.migrate().await?, LegacyState::Free);

@@ -1,4 +1,4 @@
-//! The locks: one owner at a time, by the server's word, whatever breaks.
+//! The locks: one owner at a time, as the server sees it, whatever breaks.
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
@@ -9,7 +9,6 @@ mod fence;
 mod input;
 mod leader;
 mod legacy;
-// Only debug builds can break a script.
 mod mutation;
 mod mutex;
 mod process;
@@ -22,6 +21,7 @@ mod served;
 
 use std::{
     future::{Future, poll_fn},
+    num::NonZeroU32,
     pin::pin,
     task::Poll,
     time::Duration,
@@ -30,18 +30,22 @@ use std::{
 use redstart::Store;
 use redstart_testkit::Backend;
 
-/// For what must come in the end, on however busy a machine.
+/// For what must happen eventually, however busy the machine is.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// For a wait that only what the test is about can end: at its end a waiter asks once more by itself.
+/// For a wait that only the tested event may end: at the end of its wait a waiter asks once more.
 const FOREVER: Duration = Duration::from_secs(3600);
 
 async fn connect(backend: &Backend) -> anyhow::Result<Store> {
-    // A busy machine may take longer than a second to answer; no claim here is about that.
+    // A busy machine may take longer than a second to answer; no test here is about that.
     Ok(Store::builder(backend.url())
         .deadline(Duration::from_secs(10))
         .connect()
         .await?)
+}
+
+fn permits(n: u32) -> NonZeroU32 {
+    NonZeroU32::new(n).expect("a semaphore has permits")
 }
 
 async fn exists(store: &Store, key: &str) -> bool {
@@ -51,7 +55,7 @@ async fn exists(store: &Store, key: &str) -> bool {
         .expect("EXISTS is answered")
 }
 
-/// Polls a future so many times and then drops it: the way to stop at each of its await points.
+/// Polls a future at most `times` times and then drops it, so that a test can stop it at each await point.
 async fn polled<F: Future>(future: F, mut times: usize) -> Option<F::Output> {
     let mut future = pin!(future);
     poll_fn(|cx| {

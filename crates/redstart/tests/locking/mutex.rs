@@ -9,7 +9,7 @@ use std::{
 use redstart::{
     Store,
     key::Layout,
-    locking::{Guard, Mutex, Outcome, Released},
+    locking::{Guard, LockedRun, Mutex, Released},
 };
 use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
 use tokio::{task::JoinSet, time::Instant};
@@ -25,11 +25,11 @@ async fn pttl(store: &Store, key: &str) -> anyhow::Result<i64> {
 }
 
 matrix! {
-    async fn one_of_many_holds_it_and_tokens_rise_from_holder_to_holder(backend: &Backend) -> anyhow::Result<()> {
+    async fn one_holder_at_a_time_and_tokens_rise_from_holder_to_holder(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let rounds = scale(10, "LOCK_ROUNDS");
         let key = format!("{}:witness:{{w}}", backend.namespace());
-        // Two handles, so that both the line within a handle and the race between handles are tried.
+        // Two handles, so that both waiting within a handle and the race between handles are tested.
         let mut handles = Vec::new();
         for _ in 0..2 {
             handles.push(Mutex::builder(&store, backend.namespace(), "counter").build()?);
@@ -40,7 +40,7 @@ matrix! {
             tasks.spawn(async move {
                 for _ in 0..rounds {
                     let guard = must(mutex.lock(PATIENCE).await).await?;
-                    // Read and write apart: only exclusion makes this right.
+                    // Read and write are separate: only exclusion makes this correct.
                     let seen: Option<u64> = store.query(redis::cmd("HGET").arg(&key).arg("n")).await?;
                     let last: Option<u64> = store.query(redis::cmd("HGET").arg(&key).arg("fence")).await?;
                     let fence = guard.fence().get();
@@ -65,13 +65,13 @@ matrix! {
         Ok(())
     }
 
-    /// Servers tell of a release in an order of their own; whoever is told last must get the lock too.
-    async fn among_many_nobody_starves(backend: &Backend) -> anyhow::Result<()> {
+    /// Servers deliver wake-ups in an order of their own; the process that is always last must get the lock too.
+    async fn no_contender_starves(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let turns = scale(1500, "LOCK_TURNS");
         let (taken, mut tasks) = (Arc::new(AtomicU64::new(0)), JoinSet::new());
         for _ in 0..16 {
-            // A handle each, as processes have.
+            // One handle per task, as separate processes have.
             let mutex = Mutex::builder(&store, backend.namespace(), "crowd").build()?;
             let taken = taken.clone();
             tasks.spawn(async move {
@@ -118,7 +118,7 @@ matrix! {
     async fn expired_lock_cannot_be_released_by_its_old_holder(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let short = Mutex::builder(&store, backend.namespace(), "m")
-            .ttl(Duration::from_millis(40)).fixed().build()?;
+            .ttl(Duration::from_millis(40)).without_renewal().build()?;
         let long = Mutex::builder(&store, backend.namespace(), "m").build()?;
         let old = must(short.try_lock().await).await?;
         let new = must(long.lock(PATIENCE).await).await?;
@@ -132,14 +132,14 @@ matrix! {
         Ok(())
     }
 
-    async fn a_lock_that_another_has_by_now_is_neither_extended_nor_released(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_lock_that_another_owner_has_is_neither_extended_nor_released(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}:mutex:{{m}}", backend.namespace());
         for bare in [false, true] {
-            let builder = || Mutex::builder(&store, backend.namespace(), "m").ttl(FOREVER).fixed();
+            let builder = || Mutex::builder(&store, backend.namespace(), "m").ttl(FOREVER).without_renewal();
             let (extended, lost) = if bare {
                 let old = must(builder().unfenced().build()?.try_lock().await).await?;
-                // The server forgets it, as after a failover, and gives it to another; the old holder cannot know.
+                // The server loses the lock, as in a failover, and grants it to another owner; the old holder cannot know.
                 store.query::<()>(redis::cmd("SET").arg(&key).arg("another").arg("PX").arg(60_000)).await?;
                 assert!(old.is_valid());
                 (old.extend(FOREVER * 2).await?, old.release().await?)
@@ -169,7 +169,7 @@ matrix! {
         let guard = must(mutex.try_lock().await).await?;
         let (began, first) = (Instant::now(), guard.valid_until());
         assert!(eventually(PATIENCE, async || began.elapsed() > ttl * 3 || !guard.is_valid()).await);
-        // A machine that stopped us for a whole lease cannot tell; then there is nothing to see here.
+        // If the machine stopped this process for a whole lease, there is nothing to check.
         if guard.is_valid() {
             assert!(guard.valid_until() > first + ttl);
             assert!(mutex.try_lock().await?.is_none());
@@ -186,7 +186,7 @@ matrix! {
         let store = connect(backend).await?;
         let key = format!("{}:mutex:{{m}}", backend.namespace());
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
-            .ttl(Duration::from_secs(10)).fixed().build()?;
+            .ttl(Duration::from_secs(10)).without_renewal().build()?;
         for _ in 0..20 {
             let guard = must(mutex.try_lock().await).await?;
             let asked = Instant::now();
@@ -203,7 +203,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_dropped_guard_is_given_back_in_the_background(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_dropped_guard_is_released_in_the_background(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
         drop(must(mutex.try_lock().await).await?);
@@ -213,7 +213,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_lost_lease_drops_the_work_and_says_so(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_lost_lease_drops_the_work_and_is_reported(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
             .ttl(Duration::from_millis(300)).build()?;
@@ -226,16 +226,16 @@ matrix! {
             }
         }
         let mark = Mark(dropped.clone());
-        let outcome: Outcome<()> = mutex.with(PATIENCE, |_lease| async {
+        let outcome: LockedRun<()> = mutex.with(PATIENCE, |_lease| async {
             let _mark = mark;
             // The server loses the lock; the next renewal finds out.
             store.query::<()>(redis::cmd("DEL").arg(&key)).await.expect("DEL is answered");
             std::future::pending().await
         }).await?;
-        assert_eq!(outcome, Outcome::Lost(None));
+        assert_eq!(outcome, LockedRun::Lost(None));
         assert!(dropped.load(Ordering::SeqCst));
 
-        // Lost, but the work was quicker than the renewal: the release says it.
+        // Lost, but the work ended before the renewal: the release reports it.
         let outcome = mutex.with(PATIENCE, |lease| {
             let (store, key) = (store.clone(), key.clone());
             async move {
@@ -243,13 +243,13 @@ matrix! {
                 lease.fence()
             }
         }).await?;
-        assert!(matches!(outcome, Outcome::Lost(_)), "{outcome:?}");
+        assert!(matches!(outcome, LockedRun::Lost(_)), "{outcome:?}");
 
         let outcome = mutex.with(PATIENCE, |_| async { 7 }).await?;
-        assert_eq!(outcome, Outcome::Done(7));
+        assert_eq!(outcome, LockedRun::Done(7));
         let guard = must(mutex.try_lock().await).await?;
         let outcome = mutex.with(Duration::from_millis(10), |_| async { 7 }).await?;
-        assert_eq!(outcome, Outcome::Busy);
+        assert_eq!(outcome, LockedRun::Busy);
         guard.release().await?;
         Ok(())
     }
@@ -282,13 +282,13 @@ matrix! {
     async fn a_lost_wake_up_delays_the_waiter_to_the_holders_pttl_at_most(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
-            .ttl(Duration::from_millis(1500)).fixed().build()?;
+            .ttl(Duration::from_millis(1500)).without_renewal().build()?;
         let key = format!("{}:mutex:{{m}}", backend.namespace());
         let guard = must(mutex.try_lock().await).await?;
         let waiter = tokio::spawn({ let mutex = mutex.clone(); async move { mutex.lock(FOREVER).await } });
-        // By now it listens and has asked for the last time; if not, this only shows less.
+        // By now it listens and has asked for the last time; otherwise this test checks less.
         tokio::time::sleep(Duration::from_millis(300)).await;
-        // Gone without a word to anybody, as when the message was lost.
+        // Released without a wake-up, as if the message was lost.
         store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
         let next = must(waiter.await?).await?;
         assert!(next.fence() > guard.fence());
@@ -297,7 +297,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_waiter_that_gives_up_leaves_the_next_its_turn(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_waiter_that_gives_up_does_not_block_the_next(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m").build()?;
         let guard = must(mutex.try_lock().await).await?;
@@ -318,7 +318,7 @@ matrix! {
         let mutex = Mutex::builder(&store, backend.namespace(), "7")
             .layout(Layout::new(move |name| format!("{prefix}-lock-{name}"))).build()?;
         let key = format!("{}-lock-7", backend.namespace());
-        // A client of another kind took it the usual way.
+        // Another client took it in the usual way.
         store.query::<()>(redis::cmd("SET").arg(&key).arg("theirs").arg("NX").arg("PX").arg(60_000)).await?;
         assert!(mutex.try_lock().await?.is_none());
         store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
@@ -351,7 +351,7 @@ matrix! {
                     let kept: u64 = store.query(redis::cmd("GET").arg(&counter)).await?;
                     assert_eq!(Some(kept), last.map(|fence| fence.get()));
                     let ttl: i64 = store.query(redis::cmd("PTTL").arg(&counter)).await?;
-                    assert_eq!(ttl, -1, "a token must never come again");
+                    assert_eq!(ttl, -1, "a token must never be issued twice");
                     break;
                 }
             }
@@ -374,7 +374,7 @@ matrix! {
 }
 
 matrix! {
-    /// Who waits leaves a mark on the token of a holder that looks for it, and leaves others' alone.
+    /// A waiter marks the token of a holder of this library, and leaves other tokens unchanged.
     async fn a_token_of_another_client_is_never_marked(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let key = format!("{}:mutex:{{m}}", backend.namespace());
@@ -403,9 +403,9 @@ matrix! {
     }
 }
 
-/// What the page says about round trips, counted at the server.
+/// The documented round trips, counted at the server.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn round_trips_are_one_to_take_one_to_give_back_and_none_to_poll() -> anyhow::Result<()> {
+async fn round_trips_are_one_to_acquire_one_to_release_and_none_to_wait() -> anyhow::Result<()> {
     for kind in [Kind::Redis, Kind::Valkey] {
         let server = Server::builder(kind).start().await?;
         let store = Store::connect(&server.url()).await?;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use redstart::locking::{FairMutex, FenceToken, FencedStore, Guard, Mutex, fence::Write};
+use redstart::locking::{FairMutex, FenceToken, FencedValues, FencedWrite, Guard, Mutex};
 use redstart_testkit::{Backend, Child, child, eventually, figure, matrix, scale, wait_until};
 
 use crate::{PATIENCE, connect, exists};
@@ -14,7 +14,7 @@ async fn heard() -> anyhow::Result<String> {
         .context("the parent is gone")
 }
 
-/// Takes a lock of a lease so short that a busy machine may answer after its end; then it is asked again.
+/// Takes a lock with a lease so short that on a busy machine the reply may come after its end; then asks again.
 async fn held(mutex: &Mutex) -> anyhow::Result<Guard> {
     let mut last = None;
     for _ in 0..20 {
@@ -33,7 +33,7 @@ matrix! {
         let store = connect(backend).await?;
         let mutex = Mutex::builder(&store, backend.namespace(), "m")
             .ttl(Duration::from_millis(250)).build()?;
-        let fenced = FencedStore::new(&store, backend.namespace())?;
+        let fenced = FencedValues::new(&store, backend.namespace(), "values")?;
         if child::role().is_some() {
             loop {
                 let guard = held(&mutex).await?;
@@ -41,11 +41,11 @@ matrix! {
                 if heard().await? == "end" {
                     return Ok(());
                 }
-                // Stopped before, and resumed now: the first thing that it does is to write.
+                // It was stopped and is now resumed: the first thing that it does is a write.
                 let write = fenced.set("x", "stale", guard.fence()).await?;
                 let valid = guard.is_valid();
                 guard.lost().await;
-                child::say(format!("{valid} {}", matches!(write, Write::Stale { .. })));
+                child::say(format!("{valid} {}", matches!(write, FencedWrite::Stale { .. })));
                 heard().await?;
             }
         }
@@ -55,7 +55,7 @@ matrix! {
             holder.pause()?;
             let guard = held(&mutex).await?;
             ensure!(guard.fence() > old);
-            ensure!(fenced.set("x", "fresh", guard.fence()).await? == Write::Done);
+            ensure!(fenced.set("x", "fresh", guard.fence()).await? == FencedWrite::Done);
             holder.resume()?;
             holder.tell("write")?;
             assert_eq!(holder.line().await?, "false true", "valid, refused");
@@ -90,7 +90,7 @@ matrix! {
         Ok(())
     }
 
-    async fn processes_that_contend_never_hold_it_at_once_and_tokens_rise(backend: &Backend) -> anyhow::Result<()> {
+    async fn contending_processes_never_hold_it_at_once_and_tokens_rise(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let (inside, log) = (
             format!("{}:inside", backend.namespace()),
@@ -137,7 +137,7 @@ matrix! {
         for child in &mut children {
             child.tell("go")?;
         }
-        // Each may wait for its last turn behind all the others.
+        // Each may have to wait for all the others.
         let (mut held, mut least, mut most) = (0, u64::MAX, 0);
         for child in &mut children {
             let line = wait_until("a process to end", seconds + PATIENCE, async || child.line().await.ok()).await?;
@@ -160,7 +160,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_killed_waiter_does_not_stall_the_line(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_killed_waiter_does_not_block_the_line(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f")
             .ttl(Duration::from_millis(900)).build()?;

@@ -47,13 +47,13 @@ impl Five {
         Ok(stores)
     }
 
-    async fn ail(&self, ill: Ill, at: usize) -> anyhow::Result<()> {
-        match ill {
-            Ill::Hung => self.servers[at].pause()?,
-            Ill::Killed => self.servers[at].kill9(),
-            Ill::BlackHoled => self.proxies[at].black_hole(),
-            Ill::Delayed => self.proxies[at].delay(Duration::from_secs(2)),
-            Ill::Emptied => {
+    async fn break_server(&self, fault: Fault, at: usize) -> anyhow::Result<()> {
+        match fault {
+            Fault::Hung => self.servers[at].pause()?,
+            Fault::Killed => self.servers[at].kill9(),
+            Fault::BlackHoled => self.proxies[at].black_hole(),
+            Fault::Delayed => self.proxies[at].delay(Duration::from_secs(2)),
+            Fault::Emptied => {
                 self.servers[at].kill9();
                 self.servers[at].restart().await?;
             }
@@ -61,19 +61,19 @@ impl Five {
         Ok(())
     }
 
-    async fn heal(&self, ill: Ill, at: usize) -> anyhow::Result<()> {
-        match ill {
-            Ill::Hung => self.servers[at].resume()?,
-            Ill::Killed => self.servers[at].restart().await?,
-            Ill::BlackHoled | Ill::Delayed => self.proxies[at].pass().await,
-            Ill::Emptied => {}
+    async fn mend_server(&self, fault: Fault, at: usize) -> anyhow::Result<()> {
+        match fault {
+            Fault::Hung => self.servers[at].resume()?,
+            Fault::Killed => self.servers[at].restart().await?,
+            Fault::BlackHoled | Fault::Delayed => self.proxies[at].pass().await,
+            Fault::Emptied => {}
         }
         Ok(())
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Ill {
+enum Fault {
     Hung,
     Killed,
     BlackHoled,
@@ -81,22 +81,22 @@ enum Ill {
     Emptied,
 }
 
-const ILLS: [Ill; 5] = [
-    Ill::Hung,
-    Ill::Killed,
-    Ill::BlackHoled,
-    Ill::Delayed,
-    Ill::Emptied,
+const FAULTS: [Fault; 5] = [
+    Fault::Hung,
+    Fault::Killed,
+    Fault::BlackHoled,
+    Fault::Delayed,
+    Fault::Emptied,
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn any_two_of_five_may_fail_and_nobody_waits_for_them() -> anyhow::Result<()> {
+async fn any_two_of_five_may_fail_without_delaying_the_others() -> anyhow::Result<()> {
     let five = Five::start().await?;
-    let node_timeout = Duration::from_millis(400);
+    let server_timeout = Duration::from_millis(400);
     let lock = |stores: Vec<Store>| {
         Redlock::builder(stores, "app", "r")
             .ttl(Duration::from_secs(20))
-            .node_timeout(node_timeout)
+            .server_timeout(server_timeout)
             .durable()
             .build()
     };
@@ -107,49 +107,49 @@ async fn any_two_of_five_may_fail_and_nobody_waits_for_them() -> anyhow::Result<
         .release()
         .await?;
     let mut last = None;
-    for (round, ill) in ILLS.into_iter().enumerate() {
+    for (round, fault) in FAULTS.into_iter().enumerate() {
         let (a, b) = (round, (round + 2) % 5);
-        five.ail(ill, a).await?;
-        five.ail(ill, b).await?;
+        five.break_server(fault, a).await?;
+        five.break_server(fault, b).await?;
         let began = Instant::now();
         let guard = one
             .try_lock()
             .await?
-            .with_context(|| format!("{ill:?} on {a} and {b}"))?;
+            .with_context(|| format!("{fault:?} on {a} and {b}"))?;
         // Two rounds, each within a node's timeout; without that it would be the store's deadline of 5 s.
         assert!(
-            began.elapsed() < node_timeout * 5,
-            "{ill:?} took {:?}",
+            began.elapsed() < server_timeout * 5,
+            "{fault:?} took {:?}",
             began.elapsed()
         );
-        assert!(Some(guard.fence()) > last, "{ill:?}");
+        assert!(Some(guard.fence()) > last, "{fault:?}");
         last = Some(guard.fence());
         let began = Instant::now();
-        assert!(two.try_lock().await?.is_none(), "{ill:?}");
+        assert!(two.try_lock().await?.is_none(), "{fault:?}");
         assert!(
-            began.elapsed() < node_timeout * 5,
-            "{ill:?} took {:?}",
+            began.elapsed() < server_timeout * 5,
+            "{fault:?} took {:?}",
             began.elapsed()
         );
         assert!(
             guard.extend(Duration::from_secs(20)).await?.is_some(),
-            "{ill:?}"
+            "{fault:?}"
         );
-        assert_eq!(guard.release().await?, Released::Released, "{ill:?}");
+        assert_eq!(guard.release().await?, Released::Released, "{fault:?}");
         let next = two
             .lock(PATIENCE)
             .await?
-            .with_context(|| format!("{ill:?} on {a} and {b}"))?;
-        assert!(Some(next.fence()) > last, "{ill:?}");
+            .with_context(|| format!("{fault:?} on {a} and {b}"))?;
+        assert!(Some(next.fence()) > last, "{fault:?}");
         last = Some(next.fence());
         next.release().await?;
-        five.heal(ill, a).await?;
-        five.heal(ill, b).await?;
-        // The next pair must find the others well again.
-        let well = five.stores().await?;
+        five.mend_server(fault, a).await?;
+        five.mend_server(fault, b).await?;
+        // All servers must be up again before the next pair fails.
+        let up_again = five.stores().await?;
         ensure!(
             eventually(PATIENCE, async || {
-                for store in &well {
+                for store in &up_again {
                     if store.health().await.is_err() {
                         return false;
                     }
@@ -163,12 +163,12 @@ async fn any_two_of_five_may_fail_and_nobody_waits_for_them() -> anyhow::Result<
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn without_a_quorum_it_fails_in_time_and_leaves_nothing() -> anyhow::Result<()> {
+async fn without_a_quorum_it_fails_in_time_and_leaves_nothing_behind() -> anyhow::Result<()> {
     let five = Five::start().await?;
     let stores = five.stores().await?;
     let lock = Redlock::builder(stores.clone(), "app", "r")
         .ttl(Duration::from_secs(20))
-        .node_timeout(Duration::from_millis(300))
+        .server_timeout(Duration::from_millis(300))
         .durable()
         .build()?;
     lock.lock(PATIENCE)
@@ -177,7 +177,7 @@ async fn without_a_quorum_it_fails_in_time_and_leaves_nothing() -> anyhow::Resul
         .release()
         .await?;
     for at in [0, 2, 4] {
-        five.ail(Ill::BlackHoled, at).await?;
+        five.break_server(Fault::BlackHoled, at).await?;
     }
     let began = Instant::now();
     let error = lock.try_lock().await.unwrap_err();
@@ -188,7 +188,7 @@ async fn without_a_quorum_it_fails_in_time_and_leaves_nothing() -> anyhow::Resul
         "{:?}",
         began.elapsed()
     );
-    // What the two granted is given back, while the others still hang.
+    // What the two granted is released, while the others still hang.
     for at in [1, 3] {
         let key = ["EXISTS", "app:redlock:{r}"];
         let gone = async || {
@@ -200,7 +200,7 @@ async fn without_a_quorum_it_fails_in_time_and_leaves_nothing() -> anyhow::Resul
         ensure!(eventually(PATIENCE, gone).await);
     }
     for at in [0, 2, 4] {
-        five.heal(Ill::BlackHoled, at).await?;
+        five.mend_server(Fault::BlackHoled, at).await?;
     }
     lock.lock(PATIENCE)
         .await?
@@ -218,7 +218,7 @@ async fn a_holder_that_lost_its_quorum_is_told() -> anyhow::Result<()> {
         .durable()
         .build()?;
     let guard = lock.lock(PATIENCE).await?.context("not granted")?;
-    // Two are forgotten: it is renewed by the other three.
+    // Two lose it: it is renewed on the other three.
     for server in &five.servers[..2] {
         server.command(&["FLUSHALL"]).await?;
     }
@@ -235,20 +235,22 @@ async fn a_holder_that_lost_its_quorum_is_told() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The hole in quorum locks: a server that restarts empty grants what it had granted before. Here three of
-/// five would do so at the same time.
+/// The weakness of quorum locks: a server that restarts empty grants again what it had granted before. Here three of
+/// five do so at the same time.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn servers_that_restarted_empty_have_no_vote_until_the_lease_is_over() -> anyhow::Result<()> {
+async fn servers_that_restarted_empty_do_not_vote_until_the_lease_has_ended() -> anyhow::Result<()>
+{
     let five = Five::start().await?;
     let ttl = Duration::from_millis(2500);
     let lock = |stores| {
         Redlock::builder(stores, "app", "r")
             .ttl(ttl)
-            .fixed()
+            .longest_lease(ttl)
+            .without_renewal()
             .build()
     };
     let (one, two) = (lock(five.stores().await?)?, lock(five.stores().await?)?);
-    // Fresh servers have no vote either.
+    // Fresh servers do not vote either.
     let refused = wait_until("an answer of a quorum", PATIENCE, async || {
         one.try_lock().await.ok()
     });
@@ -261,7 +263,7 @@ async fn servers_that_restarted_empty_have_no_vote_until_the_lease_is_over() -> 
     let guard = one.lock(PATIENCE).await?.context("not granted")?;
     let (fence, until) = (guard.fence(), guard.valid_until());
     for at in [1, 2, 4] {
-        five.ail(Ill::Emptied, at).await?;
+        five.break_server(Fault::Emptied, at).await?;
     }
     let next = two.lock(PATIENCE).await?.context("not granted")?;
     assert!(Instant::now() >= until, "two held it at the same time");
@@ -272,7 +274,8 @@ async fn servers_that_restarted_empty_have_no_vote_until_the_lease_is_over() -> 
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn validities_never_overlap_and_tokens_rise_whatever_two_servers_do() -> anyhow::Result<()> {
+async fn validities_never_overlap_and_tokens_rise_while_two_of_five_misbehave() -> anyhow::Result<()>
+{
     let five = Arc::new(Five::start().await?);
     let ttl = Duration::from_millis(900);
     let held: Arc<Cell<Vec<(Instant, Instant, FenceToken)>>> = Arc::default();
@@ -281,7 +284,8 @@ async fn validities_never_overlap_and_tokens_rise_whatever_two_servers_do() -> a
     for _ in 0..3 {
         let lock = Redlock::builder(five.stores().await?, "app", "r")
             .ttl(ttl)
-            .node_timeout(Duration::from_millis(100))
+            .longest_lease(ttl)
+            .server_timeout(Duration::from_millis(100))
             .retry_delay(Duration::from_millis(40))
             .build()?;
         let (held, stop) = (held.clone(), stop.clone());
@@ -297,7 +301,7 @@ async fn validities_never_overlap_and_tokens_rise_whatever_two_servers_do() -> a
                 if begin < end {
                     held.lock().push((begin, end, guard.fence()));
                 }
-                // What cannot be given back ends by itself.
+                // What cannot be released ends with its lease.
                 let _ = guard.release().await;
             }
         });
@@ -305,19 +309,19 @@ async fn validities_never_overlap_and_tokens_rise_whatever_two_servers_do() -> a
     let grants = || held.lock().len();
     ensure!(eventually(PATIENCE, async || grants() > 3).await);
     for round in 0..scale(5, "REDLOCK_FAULTS") as usize {
-        let (ill, a) = (ILLS[round % ILLS.len()], rand::random_range(0..5));
+        let (fault, a) = (FAULTS[round % FAULTS.len()], rand::random_range(0..5));
         let b = (a + rand::random_range(1..5)) % 5;
         let before = grants();
-        five.ail(ill, a).await?;
-        five.ail(ill, b).await?;
+        five.break_server(fault, a).await?;
+        five.break_server(fault, b).await?;
         ensure!(
             eventually(PATIENCE, async || grants() > before + 3).await,
-            "{ill:?} on {a} and {b} stopped everybody"
+            "{fault:?} on {a} and {b} stopped all contenders"
         );
-        five.heal(ill, a).await?;
-        five.heal(ill, b).await?;
-        // Two at a time is what is promised: those who were ill are well, and who was restarted votes again,
-        // before the next two fall ill.
+        five.mend_server(fault, a).await?;
+        five.mend_server(fault, b).await?;
+        // Two faults at a time are covered by the promise: all servers are up, and those that were restarted vote again,
+        // before the next two fail.
         for at in [a, b] {
             let old_enough = async || {
                 let up = five.servers[at].info("uptime_in_seconds").await;

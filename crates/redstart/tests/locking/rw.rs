@@ -14,7 +14,7 @@ matrix! {
         let one = lock.try_read().await?.context("not granted")?;
         let two = lock.read(PATIENCE).await?.context("not granted")?;
         assert!(lock.try_write().await?.is_none());
-        // A try leaves no mark that keeps readers out.
+        // `try_write` does not keep readers out.
         let three = lock.try_read().await?.context("not granted")?;
         for reader in [one, two, three] {
             assert_eq!(reader.release().await?, Released::Released);
@@ -77,13 +77,13 @@ matrix! {
         reader.release().await?;
         let writer = writer.await??.context("not granted")?;
         assert!(!late.is_finished());
-        assert!(!exists(&store, &waiting).await, "who is in waits no more");
+        assert!(!exists(&store, &waiting).await, "a holder is no longer a waiter");
         writer.release().await?;
         late.await??.context("not granted")?.release().await?;
         Ok(())
     }
 
-    async fn a_writer_that_gave_up_lets_the_readers_in(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_writer_that_gave_up_does_not_block_readers(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let lock = RwLock::builder(&store, backend.namespace(), "rw").ttl(Duration::from_secs(3600)).build()?;
         let reader = lock.try_read().await?.context("not granted")?;
@@ -99,11 +99,11 @@ matrix! {
         Ok(())
     }
 
-    async fn dead_readers_and_dead_waiting_writers_block_nobody_beyond_their_leases(backend: &Backend) -> anyhow::Result<()> {
+    async fn dead_readers_and_dead_waiting_writers_block_only_until_their_leases_end(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let lock = RwLock::builder(&store, backend.namespace(), "rw").build()?;
         let mortal = RwLock::builder(&store, backend.namespace(), "rw")
-            .ttl(Duration::from_millis(300)).fixed().build()?;
+            .ttl(Duration::from_millis(300)).without_renewal().build()?;
         let dead = mortal.try_read().await?.context("not granted")?;
         let lease = dead.lease();
         std::mem::forget(dead);
@@ -115,7 +115,7 @@ matrix! {
         std::mem::forget(dead);
         lock.read(PATIENCE).await?.context("not granted")?.release().await?;
 
-        // A waiting writer that was killed: its mark is there, and nobody refreshes it.
+        // A waiting writer that was killed: its place is there, and nobody renews it.
         let now = store.time().await?;
         let ends = (now + Duration::from_millis(300)).as_micros().to_string();
         let waiting = format!("{}:rw:{{rw}}:waiting", backend.namespace());
@@ -129,7 +129,7 @@ matrix! {
         let store = connect(backend).await?;
         let lock = RwLock::builder(&store, backend.namespace(), "rw").build()?;
         let mortal = RwLock::builder(&store, backend.namespace(), "rw")
-            .ttl(Duration::from_millis(40)).fixed().build()?;
+            .ttl(Duration::from_millis(40)).without_renewal().build()?;
         let reader = mortal.try_read().await?.context("not granted")?;
         let writer = lock.write(PATIENCE).await?.context("not granted")?;
         assert!(!reader.is_valid());

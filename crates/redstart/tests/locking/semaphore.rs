@@ -1,20 +1,20 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use redstart::locking::{Outcome, Released, Semaphore};
+use redstart::locking::{LockedRun, Released, Semaphore};
 use redstart_testkit::{Backend, eventually, matrix, scale};
 use tokio::task::JoinSet;
 
-use crate::{FOREVER, PATIENCE, connect, exists};
+use crate::{FOREVER, PATIENCE, connect, exists, permits};
 
 matrix! {
-    async fn never_more_than_its_permits_are_held(backend: &Backend) -> anyhow::Result<()> {
+    async fn no_more_than_the_permits_are_held(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let inside = format!("{}:inside", backend.namespace());
         let mut tasks = JoinSet::new();
         for _ in 0..3 {
-            // A handle of its own, as another process would have.
-            let semaphore = Semaphore::builder(&store, backend.namespace(), "s", 3).build()?;
+            // A handle of its own, as another process has.
+            let semaphore = Semaphore::builder(&store, backend.namespace(), "s", permits(3)).build()?;
             for _ in 0..4 {
                 let (semaphore, store, inside) = (semaphore.clone(), store.clone(), inside.clone());
                 tasks.spawn(async move {
@@ -43,10 +43,10 @@ matrix! {
 
     async fn a_dead_holders_permit_is_free_when_its_lease_ends(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
-        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", 2)
+        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", permits(2))
             .ttl(Duration::from_millis(400)).build()?;
-        let mortal = Semaphore::builder(&store, backend.namespace(), "s", 2)
-            .ttl(Duration::from_millis(400)).fixed().build()?;
+        let mortal = Semaphore::builder(&store, backend.namespace(), "s", permits(2))
+            .ttl(Duration::from_millis(400)).without_renewal().build()?;
         let alive = semaphore.try_acquire().await?.context("not granted")?;
         let dead = mortal.try_acquire().await?.context("not granted")?;
         assert!(semaphore.try_acquire().await?.is_none());
@@ -61,11 +61,11 @@ matrix! {
         Ok(())
     }
 
-    async fn an_expired_permit_is_not_renewed_and_frees_nobody_elses(backend: &Backend) -> anyhow::Result<()> {
+    async fn an_expired_permit_is_not_renewed_and_does_not_free_another(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
-        let mortal = Semaphore::builder(&store, backend.namespace(), "s", 1)
-            .ttl(Duration::from_millis(40)).fixed().build()?;
-        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", 1).build()?;
+        let mortal = Semaphore::builder(&store, backend.namespace(), "s", permits(1))
+            .ttl(Duration::from_millis(40)).without_renewal().build()?;
+        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", permits(1)).build()?;
         let old = mortal.try_acquire().await?.context("not granted")?;
         let new = semaphore.acquire(PATIENCE).await?.context("not granted")?;
         assert_eq!(old.extend(Duration::from_secs(9)).await?, None);
@@ -79,7 +79,7 @@ matrix! {
     async fn permits_are_renewed_and_the_key_has_a_ttl(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let ttl = Duration::from_millis(600);
-        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", 2).ttl(ttl).build()?;
+        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", permits(2)).ttl(ttl).build()?;
         let key = format!("{}:semaphore:{{s}}", backend.namespace());
         let permit = semaphore.try_acquire().await?.context("not granted")?;
         let first = permit.valid_until();
@@ -88,13 +88,13 @@ matrix! {
         assert!(left <= 601 && left != -1, "{left}");
         permit.release().await?;
         let done = semaphore.with(PATIENCE, |_| async { 1 }).await?;
-        assert_eq!(done, Outcome::Done(1));
+        assert_eq!(done, LockedRun::Done(1));
         Ok(())
     }
 
-    async fn a_release_wakes_one_who_waits(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_release_wakes_a_waiter(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
-        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", 1)
+        let semaphore = Semaphore::builder(&store, backend.namespace(), "s", permits(1))
             .ttl(Duration::from_secs(3600)).build()?;
         let permit = semaphore.try_acquire().await?.context("not granted")?;
         assert!(semaphore.acquire(Duration::from_millis(20)).await?.is_none());

@@ -1,15 +1,13 @@
--- Gives the lock back, or the place in line, and wakes the one whose turn it is.
+-- Releases the lock, or leaves the line, and wakes the first waiter if the lock is free.
 --
 -- KEYS     1  the lock (string: the owner's token)
 --          2  the line (sorted set: token -> its number)
---          3  the places' leases (sorted set: token -> end of its lease in us)
+--          3  the leases of the places (sorted set: token -> end of its lease in us)
+--          4  unused here: the last fence token
 -- ARGV     1  the owner's token
 --          2  the channel on which waiters listen
 -- Returns  1 if the lock was the owner's, else 0
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('ZREM', KEYS[3], ARGV[1])
+line.leave(KEYS[2], KEYS[3], ARGV[1])
 local holder = redis.call('GET', KEYS[1])
 local held = holder == ARGV[1]
 if held then
@@ -17,11 +15,8 @@ if held then
 elseif holder then
   return 0
 end
-for _, token in ipairs(redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', string.format('%.0f', now))) do
-  redis.call('ZREM', KEYS[2], token)
-  redis.call('ZREM', KEYS[3], token)
-end
-local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+line.reap(KEYS[2], KEYS[3], now())
+local head = line.head(KEYS[2])
 if head then
   redis.call('SPUBLISH', ARGV[2], head)
 end

@@ -1,17 +1,15 @@
--- Put in front of the scripts that issue fence tokens.
+-- Fragment: issues fence tokens. After now.lua.
 --
--- next_fence(key) counts up the counter at `key` and returns its new value as text: the larger of the
--- previous value + 1 and the server's time in microseconds. The time keeps tokens rising when a failover
--- loses the counter. The counter has no TTL: a token must never come again.
+-- Defines  next_fence(key) -> the next token of the counter at `key`, as text: the larger of the previous token + 1
+--          and the server's time in microseconds. The time keeps tokens rising when a failover loses the counter. The
+--          counter has no TTL, because a token must never be issued twice.
 local function next_fence(key)
-  local time = redis.call('TIME')
-  local fence = time[1] .. string.sub('00000', #time[2]) .. time[2]
-  local last = redis.call('SET', key, fence, 'GET')
-  -- Of digits alone and equally long, texts are ordered as their numbers are, in every locale.
-  if last and (#last > #fence or (#last == #fence and last >= fence)) then
+  local time = now()
+  local fence = string.format('%.0f', time)
+  local last = tonumber(redis.call('SET', key, fence, 'GET') or nil)
+  if last and last >= time then
     fence = string.format('%.0f', last + 1)
     redis.call('SET', key, fence)
   end
   return fence
 end
-

@@ -1,10 +1,12 @@
--- Gives the lock back, if nobody else has touched its time stamp since the owner wrote it.
+-- Releases the lock, if nobody else has changed its time stamp since the owner wrote it.
 --
--- KEYS     1  the old lock (string: the time at which it ends)
---          2  who of the new clients has it (hash: token, stamp)
+-- KEYS     1  the lock (string: the time at which it ends)
+--          2  its owner among clients of this library (hash: token, stamp)
+--          3  unused here: the last fence token
 -- ARGV     1  the owner's token
 --          2  the channel on which waiters listen
--- Returns  1 if it was the owner's, else 0
+--          3-4  unused here: the unit of the time stamp, the maximum clock error
+-- Returns  1 if the lock was the owner's, else 0
 local owner = redis.call('HMGET', KEYS[2], 'token', 'stamp')
 if owner[1] ~= ARGV[1] then
   return 0

@@ -1,15 +1,15 @@
 -- Takes the lock on this server if it is free, and issues this server's fence token in the same step.
 --
 -- KEYS     1  the lock (string: the owner's token)
---          2  the last fence token issued
+--          2  the last fence token
 -- ARGV     1  the owner's token
 --          2  ttl in ms
---          3-5  unused here: whether to queue, the waiter's lease, the channel
---          6  for how many seconds after its start the server has no vote
+--          3-5  unused here: whether to queue, the waiter's lease in ms, the channel
+--          6  for how many seconds after its start the server does not vote
 -- Returns  {1, fence token}, or {0, ms until it is worth asking again; -1 if it never is}
 --
--- A server that was restarted may have forgotten a lock that it granted. Until the longest lease that it
--- could have granted has ended, its word would let two owners have a quorum at the same time.
+-- A server that was restarted may have lost a lock that it granted. Until the longest lease that it could have granted
+-- has ended, its vote could give two owners a quorum at the same time.
 local grace = tonumber(ARGV[6])
 if grace > 0 then
   local up = tonumber(string.match(redis.call('INFO', 'server'), 'uptime_in_seconds:(%d+)'))

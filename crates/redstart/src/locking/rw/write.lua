@@ -1,21 +1,21 @@
--- Lets a writer in when nobody reads or writes, and issues its fence token; otherwise notes that it waits,
--- so that no new reader comes in before it.
+-- Admits a writer when there is neither a reader nor a writer, and issues its fence token; otherwise records that it
+-- waits, so that no new reader is admitted before it.
 --
 -- KEYS     1  the writer (string: the owner's token)
 --          2  the readers (sorted set: token -> end of its lease in us)
---          3  the writers that wait (sorted set: token -> end of its lease in us)
---          4  the last fence token issued
+--          3  the waiting writers (sorted set: token -> end of its lease in us)
+--          4  the last fence token
 -- ARGV     1  the writer's token
 --          2  ttl in ms
---          3  1 to wait in line if it cannot come in, 0 not to
+--          3  1 to wait if it is not admitted, 0 not to
 --          4  the waiter's lease in ms
+--          5  unused here: the channel
 -- Returns  {1, fence token}, or {0, ms until it is worth asking again}
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local at = now()
 local busy
 local writer = redis.call('GET', KEYS[1])
 if writer == ARGV[1] then
-  -- The same request again, because its first answer was lost.
+  -- The same request again, because its first reply was lost.
   redis.call('PEXPIRE', KEYS[1], ARGV[2])
   local fence = redis.call('GET', KEYS[4])
   if fence then
@@ -24,16 +24,16 @@ if writer == ARGV[1] then
 elseif writer then
   busy = redis.call('PTTL', KEYS[1])
 else
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
-  local last = redis.call('ZRANGE', KEYS[2], -1, -1, 'WITHSCORES')
-  if last[1] then
-    busy = math.ceil((tonumber(last[2]) - now) / 1000)
+  leases.reap(KEYS[2], at)
+  local last = leases.last(KEYS[2])
+  if last and last > at then
+    busy = leases.millis(at, last)
   end
 end
 if busy then
   if ARGV[3] == '1' then
-    redis.call('ZADD', KEYS[3], string.format('%.0f', now + ARGV[4] * 1000), ARGV[1])
-    redis.call('PEXPIRE', KEYS[3], ARGV[4])
+    leases.reap(KEYS[3], at)
+    leases.grant(KEYS[3], ARGV[1], at, ARGV[4] * 1000)
   end
   return {0, busy}
 end

@@ -1,9 +1,11 @@
--- Lets the leader's lease run for at least `ttl` from now, if the office is still its own.
+-- Makes the leader's lease run for at least `ttl` from now, if it still leads.
 --
 -- KEYS     1  the office (hash: token, id, term)
+--          2  unused here: the last term
 -- ARGV     1  the leader's token
 --          2  ttl in ms
--- Returns  1 if the office is its own, else 0
+--          3  unused here: the leader's id
+-- Returns  1 if it leads, else 0
 if redis.call('HGET', KEYS[1], 'token') ~= ARGV[1] then
   return 0
 end

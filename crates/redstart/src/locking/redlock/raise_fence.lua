@@ -1,10 +1,10 @@
 -- Raises this server's fence counter to the token that the quorum agreed on, for the owner of the lock.
 --
 -- KEYS     1  the lock (string: the owner's token)
---          2  the last fence token issued
+--          2  the last fence token
 -- ARGV     1  the owner's token
 --          2  the fence token
--- Returns  1 if the lock is the owner's and the counter is at least the token now, else 0
+-- Returns  1 if the lock is the owner's and the counter is now at least the token, else 0
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

@@ -1,12 +1,12 @@
--- Writes a value unless a holder with a higher fence token was here before.
+-- Writes a value unless a higher fence token was seen before.
 --
--- KEYS     1  the guarded value (hash: fence, value)
+-- KEYS     1  the value (hash: fence, value)
 -- ARGV     1  the writer's fence token
---          2  'set' or 'delete' or 'admit'
+--          2  'set', 'delete' or 'admit'
 --          3  the value, for 'set'
--- Returns  {1, token} when it was done, {0, the highest token seen} when it was refused
+-- Returns  {1, token} if it was written, {0, the highest token seen} if it was refused
 --
--- The mark stays when the value is deleted, and has no TTL: without it an old token would pass again.
+-- The highest token stays when the value is deleted and has no TTL: without it an old token would be accepted again.
 local fence = tonumber(ARGV[1])
 local highest = tonumber(redis.call('HGET', KEYS[1], 'fence') or '0')
 if fence < highest then
