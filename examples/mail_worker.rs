@@ -1,8 +1,8 @@
 //! A worker that sends mail: retries, a dead letter, and its replay.
 //!
-//! One address is wrong and one mail server is down for a while. The wrong address becomes a dead letter at once;
-//! the mail to the server that is down does so after three attempts, and is replayed when the server is up
-//! again.
+//! One address is invalid and one mail server is down for a while. The mail to the invalid address becomes a dead
+//! letter at once. The mail to the server that is down becomes one after three attempts, and is replayed when the
+//! server is up again.
 //!
 //! ```text
 //! cargo run -p redstart-examples --example mail_worker [redis://localhost]
@@ -17,7 +17,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use redstart::messaging::queue::{Backoff, Context, Job, Outcome, Queue, Until};
+use redstart::messaging::{Backoff, Job, JobContext, Queue, UniqueUntil, Verdict};
 use serde::{Deserialize, Serialize};
 use tokio::time::{sleep, timeout};
 
@@ -71,7 +71,7 @@ async fn main() -> Result<()> {
     ] {
         let enqueued = queue
             .enqueue(&mail(to, subject))
-            .unique(&format!("{to}/{subject}"), Until::Done)
+            .unique(&format!("{to}/{subject}"), UniqueUntil::Done)
             .timeout(Duration::from_secs(10))
             .await?;
         println!("  {to}: {enqueued:?}");
@@ -83,15 +83,15 @@ async fn main() -> Result<()> {
     let worker = {
         let smtp = smtp.clone();
         queue
-            .worker(move |mail: SendMail, cx: Context| {
+            .worker(move |mail: SendMail, cx: JobContext| {
                 let smtp = smtp.clone();
                 async move {
                     if !mail.to.contains('@') {
-                        return Ok(Outcome::dead("no such address"));
+                        return Ok(Verdict::dead("no such address"));
                     }
                     // If this runs again after the mail went out, it does not go out again.
                     cx.once("send", smtp.send(&mail)).await?;
-                    anyhow::Ok(Outcome::Done)
+                    anyhow::Ok(Verdict::Done)
                 }
             })
             .concurrency(8)
@@ -99,7 +99,7 @@ async fn main() -> Result<()> {
                 Backoff::exponential(Duration::from_millis(10), Duration::from_secs(1)),
                 3,
             )
-            .run()
+            .start()
             .await?
     };
 
@@ -131,7 +131,7 @@ async fn main() -> Result<()> {
         .await?;
     ensure!(replayed == 1, "one letter is replayed, not {replayed}");
     timeout(Duration::from_secs(30), async {
-        while queue.inspect().counts().await?.waiting() > 0 {
+        while queue.inspect().counts().await?.unfinished() > 0 {
             sleep(Duration::from_millis(20)).await;
         }
         anyhow::Ok(())

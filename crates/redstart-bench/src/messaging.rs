@@ -23,7 +23,7 @@ use apalis_core::{
 use redis::{Script as BareScript, aio::MultiplexedConnection};
 use redstart::{
     Store,
-    messaging::queue::{Context, Job, Queue},
+    messaging::{Job, JobContext, Queue},
     sessions::Sessions,
 };
 use redstart_testkit::{Kind, Server};
@@ -123,15 +123,15 @@ async fn redstart(store: &Store, round: usize, count: u64) -> Result<(f64, f64)>
     let (done, mut all) = counter(count);
     let started = Instant::now();
     let worker = queue
-        .worker(move |_: Noop, _: Context| {
+        .worker(move |_: Noop, _: JobContext| {
             done();
             std::future::ready(())
         })
         .concurrency(CONCURRENCY)
-        .run()
+        .start()
         .await?;
     all.recv().await.context("all jobs")?;
-    // Until the last is acknowledged.
+    // UniqueUntil the last is acknowledged.
     let report = worker.shutdown(Duration::from_secs(10)).await?;
     let drain = rate(count, started);
     ensure!(report.done == count, "{report:?}");
@@ -284,7 +284,7 @@ async fn apalis_redis(url: &str, round: usize, count: u64) -> Result<f64> {
             }
         });
     worker
-        .run()
+        .start()
         .await
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     Ok(rate(count, started))
@@ -295,11 +295,11 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
     let (producer, consumer) = (Store::connect(url).await?, Store::connect(url).await?);
     let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
     let worker = Queue::new(&consumer, "bench", "wake")?
-        .worker(move |_: Noop, _: Context| {
+        .worker(move |_: Noop, _: JobContext| {
             let _ = started.send(Instant::now());
             std::future::ready(())
         })
-        .run()
+        .start()
         .await?;
     let queue = Queue::new(&producer, "bench", "wake")?;
     let mut took = Vec::new();
@@ -307,7 +307,7 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
         // Long enough for the worker to be idle again.
         tokio::time::sleep(Duration::from_millis(2)).await;
         let asked = Instant::now();
-        let _ = queue.enqueue(&Noop { n }).await?;
+        queue.enqueue(&Noop { n }).await?;
         let began = starts.recv().await.context("a start")?;
         took.push(began.saturating_duration_since(asked).as_secs_f64());
     }

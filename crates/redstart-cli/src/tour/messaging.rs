@@ -10,13 +10,8 @@ use std::{
 
 use redstart::{
     messaging::{
-        notify::NotifySet,
-        priority::PriorityQueue,
-        queue::{Backoff, Context, Enqueued, Job, Outcome, Queue, Until},
-        reliable_list::{Finished, ReliableList},
-        ring::Ring,
-        stream::{EventStream, Start},
-        topic::{Heard, Topic},
+        Backoff, Enqueued, EventStream, Heard, Job, JobContext, NotifySet, PriorityQueue, Queue,
+        ReliableList, Ring, Settled, StartAt, Topic, UniqueUntil, Verdict,
     },
     sessions::{Patched, Sessions, Trail},
 };
@@ -111,36 +106,40 @@ async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
     stage.claim(many.added.len() == 500, "500 jobs are taken in one call")?;
     let unique = queue
         .enqueue(&Mail { number: 500 })
-        .unique("report", Until::Done)
+        .unique("report", UniqueUntil::Done)
         .await?;
     let twice = queue
         .enqueue(&Mail { number: 500 })
-        .unique("report", Until::Done)
+        .unique("report", UniqueUntil::Done)
         .await?;
     stage.claim(
         unique.is_new() && matches!(twice, Enqueued::Duplicate(_)),
-        "a unique job is there once",
+        "a unique job is enqueued once",
     )?;
     let sum = Arc::new(AtomicU64::new(0));
     let work = |sum: Arc<AtomicU64>| {
-        move |mail: Mail, _: Context| {
+        move |mail: Mail, _: JobContext| {
             let sum = sum.clone();
             async move {
                 sum.fetch_add(u64::from(mail.number), Ordering::SeqCst);
             }
         }
     };
-    // The first worker is stopped in the middle; the second goes on with what it left.
-    let first = queue.worker(work(sum.clone())).concurrency(4).run().await?;
+    // The first worker is stopped half-way; the second continues with what it left.
+    let first = queue
+        .worker(work(sum.clone()))
+        .concurrency(4)
+        .start()
+        .await?;
     until!(sum.load(Ordering::SeqCst) > 0);
     let report = first.shutdown(WAIT).await?;
     let second = queue
         .worker(work(sum.clone()))
         .concurrency(16)
-        .run()
+        .start()
         .await?;
     let empty = until!(
-        queue.inspect().counts().await?.waiting() == 0
+        queue.inspect().counts().await?.unfinished() == 0
             && sum.load(Ordering::SeqCst) >= 500 * 501 / 2
     );
     let rest = second.shutdown(WAIT).await?;
@@ -166,18 +165,18 @@ async fn dead_letter(stage: &mut Stage) -> anyhow::Result<()> {
     let (tries, healed) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicU32::new(0)));
     let handler = {
         let (tries, healed) = (tries.clone(), healed.clone());
-        move |_: Mail, _: Context| {
+        move |_: Mail, _: JobContext| {
             tries.fetch_add(1, Ordering::SeqCst);
             let outcome = match healed.load(Ordering::SeqCst) {
-                0 => Outcome::retry("the mail server is down"),
-                _ => Outcome::Done,
+                0 => Verdict::retry("the mail server is down"),
+                _ => Verdict::Done,
             };
             async move { outcome }
         }
     };
     let retry = Backoff::fixed(Duration::from_millis(5));
-    let worker = queue.worker(handler).retry(retry, 3).run().await?;
-    let _ = queue.enqueue(&Mail { number: 1 }).await?;
+    let worker = queue.worker(handler).retry(retry, 3).start().await?;
+    queue.enqueue(&Mail { number: 1 }).await?;
     let letters = queue.inspect().dead_letters();
     let died = until!(letters.list(None).await?.len() == 1);
     stage.claim(
@@ -187,16 +186,15 @@ async fn dead_letter(stage: &mut Stage) -> anyhow::Result<()> {
     healed.store(1, Ordering::SeqCst);
     stage.claim(
         letters.replay(|_| true).await? == 1,
-        "it is replayed when the fault is mended",
+        "it is replayed once the fault is fixed",
     )?;
-    let done =
-        until!(queue.inspect().counts().await?.waiting() == 0 && tries.load(Ordering::SeqCst) == 4);
+    let done = until!(
+        queue.inspect().counts().await?.unfinished() == 0 && tries.load(Ordering::SeqCst) == 4
+    );
     worker.shutdown(WAIT).await?;
     stage.claim(done && letters.list(None).await?.is_empty(), "and done")?;
     stage.did(4);
-    stage.show(
-        "a job failed three times, waited among the dead letters with its reason, and was replayed",
-    );
+    stage.show("a job failed three times, became a dead letter with its reason, and was replayed");
     Ok(())
 }
 
@@ -204,17 +202,17 @@ async fn delayed_jobs(stage: &mut Stage) -> anyhow::Result<()> {
     let queue = Queue::new(stage.store(), stage.namespace(), "mail")?;
     let (sent, mut order) = tokio::sync::mpsc::unbounded_channel();
     let worker = queue
-        .worker(move |mail: Mail, _: Context| {
+        .worker(move |mail: Mail, _: JobContext| {
             let sent = sent.clone();
             async move {
                 let _ = sent.send((mail.number, Instant::now()));
             }
         })
-        .run()
+        .start()
         .await?;
     let started = Instant::now();
     for (number, delay) in [(2, SOON * 2), (1, SOON), (0, Duration::ZERO)] {
-        let _ = queue.enqueue(&Mail { number }).delay(delay).await?;
+        queue.enqueue(&Mail { number }).delay(delay).await?;
     }
     for expected in 0..3 {
         let got = tokio::time::timeout(WAIT, order.recv()).await?;
@@ -223,15 +221,15 @@ async fn delayed_jobs(stage: &mut Stage) -> anyhow::Result<()> {
         };
         stage.claim(
             number == expected,
-            "delayed jobs run in the order of their time",
+            "delayed jobs run in order of their due times",
         )?;
-        // A little tolerance: the delay is the server's time, this is ours.
+        // A little tolerance: the delay follows the server's clock, this is our own.
         let early = (at - started) + Duration::from_millis(20) < SOON * expected;
         stage.claim(!early, "and not before it")?;
     }
     worker.shutdown(WAIT).await?;
     stage.did(3);
-    stage.show("three jobs with delays ran in the order of their time, woken without polling");
+    stage.show("three delayed jobs ran in order of their due times, without polling");
     Ok(())
 }
 
@@ -253,7 +251,7 @@ async fn priority_queue(stage: &mut Stage) -> anyhow::Result<()> {
         "then the next",
     )?;
     if let Some(reserved) = reserved {
-        reserved.give_back().await?;
+        let _ = reserved.give_back().await?;
     }
     let again = consumer.reserve(WAIT).await?;
     stage.claim(
@@ -261,10 +259,10 @@ async fn priority_queue(stage: &mut Stage) -> anyhow::Result<()> {
         "what was given back comes again",
     )?;
     if let Some(again) = again {
-        stage.claim(again.done().await?, "and is done once")?;
+        stage.claim(again.done().await? == Settled::Done, "and is done once")?;
     }
     stage.did(7);
-    stage.show("the fire came before the newsletter, and a call that was given back was not lost");
+    stage.show("the fire came before the newsletter, and an item that was given back was not lost");
     Ok(())
 }
 
@@ -275,10 +273,10 @@ async fn reliable_list(stage: &mut Stage) -> anyhow::Result<()> {
     for n in 0..20 {
         list.push(format!("order {n}")).await?;
     }
-    // A consumer that dies with an item in its hands: dropped, not closed.
+    // A consumer that dies while it holds an item: dropped, not closed.
     let mut doomed = list.consumer().await?;
     let lost = doomed.take(WAIT).await?;
-    stage.claim(lost.is_some(), "an item is handed out")?;
+    stage.claim(lost.is_some(), "an item is taken")?;
     drop((lost, doomed));
     if stage.store().is_embedded() {
         stage.store().advance(SOON * 3)?;
@@ -289,18 +287,15 @@ async fn reliable_list(stage: &mut Stage) -> anyhow::Result<()> {
     while seen.len() < 20 && Instant::now() < deadline {
         if let Some(item) = consumer.take(SOON).await? {
             let payload = item.payload().to_vec();
-            if item.done().await? == Finished::Done {
+            if item.done().await? == Settled::Done {
                 seen.insert(payload);
             }
         }
     }
     consumer.close().await?;
-    stage.claim(
-        seen.len() == 20,
-        "what a dead consumer held is handed out again",
-    )?;
+    stage.claim(seen.len() == 20, "items of a dead consumer are taken again")?;
     stage.did(40);
-    stage.show("a consumer died with an order in its hands; another finished all twenty");
+    stage.show("a consumer died while it held an order; another finished all twenty");
     Ok(())
 }
 
@@ -333,7 +328,7 @@ async fn ring(stage: &mut Stage) -> anyhow::Result<()> {
     visits.dedup();
     stage.claim(
         visits.len() == 20,
-        "four workers visited five items in four laps, each once a lap",
+        "four workers visited five items in four laps, each once per lap",
     )?;
     ring.add("feed-new").await?;
     let mut found = false;
@@ -345,7 +340,7 @@ async fn ring(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.claim(found, "an item that was added meanwhile is visited too")?;
     stage.did(27);
-    stage.show("four workers went round five feeds four times; no feed was left out or visited twice a lap");
+    stage.show("four workers visited five feeds in four laps; no feed was skipped or visited twice in a lap");
     Ok(())
 }
 
@@ -372,7 +367,7 @@ async fn notification(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.did(600);
     stage.show(
-        "300 changes, added while a consumer fell asleep and woke again and again: none missed",
+        "300 changes, added while a consumer kept falling asleep and waking up: none was missed",
     );
     Ok(())
 }
@@ -391,14 +386,14 @@ async fn topic(stage: &mut Stage) -> anyhow::Result<()> {
         }
     }
     stage.did(150);
-    stage.show("50 messages to two listeners, typed and in order; a lost line would have been reported as a gap");
+    stage.show("50 typed messages reached two listeners in order; a lost connection would have been reported as a gap");
     Ok(())
 }
 
 async fn event_stream(stage: &mut Stage) -> anyhow::Result<()> {
     let orders = EventStream::<u32>::new(stage.store(), stage.namespace(), "orders")?;
-    let mut billing = orders.group("billing", Start::Beginning).await?;
-    let mut audit = orders.group("audit", Start::Beginning).await?;
+    let mut billing = orders.group("billing", StartAt::Beginning).await?;
+    let mut audit = orders.group("audit", StartAt::Beginning).await?;
     for n in 0..30 {
         orders.append(&n).await?;
     }
@@ -416,7 +411,9 @@ async fn event_stream(stage: &mut Stage) -> anyhow::Result<()> {
         "the slower group finds all of it, in order",
     )?;
     stage.did(72);
-    stage.show("one group was done, the other had not begun: trimming took nothing away from it");
+    stage.show(
+        "one group had finished, the other had not begun: trimming removed nothing that it needs",
+    );
     Ok(())
 }
 

@@ -1,93 +1,158 @@
-//! A priority queue: the lowest number first, the oldest first among equals.
-//!
-//! Two ways to take: [`pop`](PriorityQueue::pop) removes at once (an item is lost with whoever popped it), and
-//! [`reserve`](Consumer::reserve) lends: an item that is not finished within the lease goes back to its place.
-//!
-//! **Not**: ageing (a steady stream of low numbers starves the rest), retries, dead letters: the
-//! [job queue](super::queue) has those. **Keys**: `<namespace>:priority:{<name>}` and `…:reserved`, sorted sets.
-//! **Round trips**: one each, O(log n); waiting is by message (`…:wake`) or `BZPOPMIN`, not by polling.
-//! **While the store is down** calls fail. **Names**: operations `priority.push`, `priority.pop`,
-//! `priority.reserve`, `priority.settle`; event `priority.lost`.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! # use std::time::Duration;
-//! # use redstart::{Store, messaging::priority::PriorityQueue};
-//! let store = Store::connect("memory://").await?;
-//! let queue = PriorityQueue::<String>::new(&store, "shop", "calls")?;
-//! queue.push(&"newsletter".into(), 9).await?;
-//! queue.push(&"fire".into(), 0).await?;
-//! assert_eq!(queue.pop(Duration::from_secs(1)).await?.as_deref(), Some("fire"));
-//!
-//! let mut consumer = queue.consumer(Duration::from_secs(30)).await?;
-//! let call = consumer.reserve(Duration::from_secs(1)).await?.unwrap();
-//! assert_eq!(call.item(), "newsletter");
-//! assert!(call.done().await?);
-//! # Ok(()) }
-//! ```
+//! A priority queue.
 
-use std::{fmt, marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use redis::Value;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
+use super::{Settled, block_seconds, deadline, wake::Wake};
 use crate::{
     codec::{Codec, Json},
+    duration::{LONGEST, micros},
     error::{Error, Result},
-    key::{Entity, Keys},
+    key::{Entity, Layout},
     observe,
     script::Script,
-    store::{Listen, Store, Subscription},
+    store::{Dedicated, Store},
 };
 
-static PUSH: Script = Script::new("priority.push", include_str!("priority/push.lua"));
-static RESERVE: Script = Script::new("priority.reserve", include_str!("priority/reserve.lua"));
-static SETTLE: Script = Script::new("priority.settle", include_str!("priority/settle.lua"));
+pub(super) static PUSH: Script = Script::new(
+    "priority.push",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("priority/push.lua")
+    ),
+);
+pub(super) static RESERVE: Script = Script::new(
+    "priority.reserve",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("priority/reserve.lua")
+    ),
+);
+pub(super) static SETTLE: Script =
+    Script::new("priority.settle", include_str!("priority/settle.lua"));
 
-/// In front of an item: 16 digits of time, 16 digits of id, 11 characters of priority.
-const HEAD: usize = 43;
-/// The longest rest between two looks, should a message get lost unnoticed; short where the clock can be moved.
+/// In front of an item: 16 digits of time, 16 of id, 11 characters of priority, 8 digits of reservations.
+const HEAD: usize = 51;
+/// The longest wait between two looks, in case a message gets lost unnoticed; short where the clock can be moved.
 const REST: Duration = Duration::from_secs(5);
 const EMBEDDED_REST: Duration = Duration::from_millis(50);
+/// Connections that are kept for `pop`.
+const KEPT_CONNECTIONS: usize = 16;
 
-/// A priority queue of `T`. Cheap to clone. See the [module](self).
+/// A priority queue of `T`: the lowest number first, the oldest first among equals. Cheap to clone.
+///
+/// Items are taken in one of two ways. [`pop`](Self::pop) removes the item at once, so it is lost if the process that
+/// popped it dies. [`PriorityConsumer::reserve`] lends it: an item that is not finished within the lease goes back to
+/// its place.
+///
+/// # Promises
+///
+/// A reserved item is with one consumer until its lease ends. A reservation that has ended can neither finish nor give
+/// back the item, even if another consumer has reserved it since.
+///
+/// # Limits
+///
+/// Priorities do not age: a steady stream of low numbers starves the rest. There are no retries with a wait and no dead
+/// letters: the [`Queue`](super::Queue) has those.
+///
+/// # Keys
+///
+/// The sorted sets `<namespace>:priority:{<name>}` and `…:reserved`.
+///
+/// # Round trips
+///
+/// One each, O(log n). Waiting is by message (`…:wake`) or by `BZPOPMIN`, not by polling.
+///
+/// # While the store is down
+///
+/// Calls fail.
+///
+/// # Metrics
+///
+/// Operations `priority.push`, `priority.pop`, `priority.reserve`, `priority.settle`; event `priority.lost`.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// # use std::time::Duration;
+/// # use redstart::{Store, messaging::{PriorityQueue, Settled}};
+/// let store = Store::connect("memory://").await?;
+/// let queue = PriorityQueue::<String>::new(&store, "shop", "calls")?;
+/// queue.push(&"newsletter".into(), 9).await?;
+/// queue.push(&"fire".into(), 0).await?;
+/// assert_eq!(queue.pop(Duration::from_secs(1)).await?.as_deref(), Some("fire"));
+///
+/// let mut consumer = queue.consumer(Duration::from_secs(30)).await?;
+/// let call = consumer.reserve(Duration::from_secs(1)).await?.unwrap();
+/// assert_eq!(call.item(), "newsletter");
+/// assert_eq!(call.done().await?, Settled::Done);
+/// # Ok(()) }
+/// ```
 pub struct PriorityQueue<T> {
     store: Store,
     entity: Entity,
+    /// Connections that are free for the next `pop`.
+    connections: Arc<Mutex<Vec<Dedicated>>>,
     of: PhantomData<fn(T) -> T>,
 }
 
-impl<T> Clone for PriorityQueue<T> {
-    fn clone(&self) -> Self {
-        Self {
-            store: self.store.clone(),
-            entity: self.entity.clone(),
-            of: PhantomData,
-        }
-    }
+/// Settings of a [`PriorityQueue`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct PriorityQueueBuilder<T> {
+    store: Store,
+    namespace: String,
+    name: String,
+    layout: Option<Layout>,
+    of: PhantomData<fn(T) -> T>,
 }
 
-impl<T> fmt::Debug for PriorityQueue<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("PriorityQueue")
-            .field(self.entity.key())
-            .finish()
+impl<T: Serialize + DeserializeOwned> PriorityQueueBuilder<T> {
+    /// Uses the application's own keys instead of the [usual ones](crate::key).
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// The queue. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
+    pub fn build(self) -> Result<PriorityQueue<T>> {
+        Ok(PriorityQueue {
+            entity: super::entity("priority", &self.namespace, &self.name, self.layout)?,
+            store: self.store,
+            connections: Arc::default(),
+            of: PhantomData,
+        })
     }
 }
 
 impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
-    /// The queue of this name.
+    /// A queue with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a namespace or a name that cannot be used.
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
     pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
-        Ok(Self {
+        Self::builder(store, namespace, name).build()
+    }
+
+    /// Starts a queue's settings, from the defaults.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> PriorityQueueBuilder<T> {
+        PriorityQueueBuilder {
             store: store.clone(),
-            entity: Keys::new(namespace, "priority")?.entity(name)?,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            layout: None,
             of: PhantomData,
-        })
+        }
     }
 
     /// Adds an item; how many wait now.
@@ -98,7 +163,7 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the item may or may not have been added.
+    /// If the future is dropped early, the item may or may not have been added.
     pub async fn push(&self, item: &T, priority: i32) -> Result<u64> {
         observe::operation("priority.push", self.entity.namespace(), async {
             PUSH.on(&self.entity)
@@ -125,22 +190,31 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
 
     /// Removes the first item, waiting for one up to `wait`.
     ///
+    /// It waits on a connection of its own, which is kept for later calls.
+    ///
     /// # Errors
     ///
-    /// [`is_codec`](Error::is_codec) if it is no `T` (it is gone then); otherwise those of the store. If it is
-    /// [in doubt](Error::is_in_doubt), an item may be lost.
+    /// [`is_codec`](Error::is_codec) if the item is not a `T` (it is gone then); otherwise those of the store. If the
+    /// error is [in doubt](Error::is_in_doubt), an item may be lost.
     ///
     /// # Cancel safety
     ///
-    /// Not cancel safe: an item may be lost with the future. [`Consumer::reserve`] is.
+    /// Not cancel safe: an item may be lost with the future. [`PriorityConsumer::reserve`] is.
     pub async fn pop(&self, wait: Duration) -> Result<Option<T>> {
         observe::operation("priority.pop", self.entity.namespace(), async {
             let mut pop = redis::cmd("BZPOPMIN");
-            pop.arg(self.entity.key())
-                .arg(wait.as_secs_f64().max(0.001));
-            let mut own = self.store.dedicated(self.entity.key());
-            let popped: Option<(String, Vec<u8>, f64)> = own.query(&pop, wait).await?;
-            popped.map(|(_, record, _)| decode(&record)).transpose()
+            pop.arg(self.entity.key()).arg(block_seconds(wait));
+            let kept = self.connections.lock().pop();
+            let mut connection = kept.unwrap_or_else(|| self.store.dedicated(self.entity.key()));
+            let popped: Result<Option<(String, Vec<u8>, f64)>> =
+                connection.query(&pop, wait.min(LONGEST)).await;
+            {
+                let mut kept = self.connections.lock();
+                if kept.len() < KEPT_CONNECTIONS {
+                    kept.push(connection);
+                }
+            }
+            popped?.map(|(_, record, _)| decode(&record)).transpose()
         })
         .await
     }
@@ -151,23 +225,16 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
     ///
     /// [`is_config`](Error::is_config) for a lease under a millisecond or a store that cannot subscribe;
     /// otherwise those of the store.
-    pub async fn consumer(&self, lease: Duration) -> Result<Consumer<T>> {
+    pub async fn consumer(&self, lease: Duration) -> Result<PriorityConsumer<T>> {
         if lease < Duration::from_millis(1) {
-            return Err(Error::config("a lease is at least 1 ms"));
+            return Err(Error::config("a lease must be at least 1 ms"));
         }
-        let channel = Listen::Sharded(self.entity.channel("wake"));
-        let mut subscription = self.store.subscribe([channel]).await?;
-        // It must stand before the first look, so that nothing is pushed unheard in between.
-        if tokio::time::timeout(self.store.deadline() * 5, subscription.next())
-            .await
-            .is_err()
-        {
-            return Err(Error::timeout("the wake-up channel did not open in time"));
-        }
-        Ok(Consumer {
+        // Subscribed before the first look, so that no item is pushed unheard in between.
+        let wake = Wake::open(&self.store, [self.entity.channel("wake")], |_| true).await?;
+        Ok(PriorityConsumer {
             queue: self.clone(),
             lease,
-            subscription,
+            wake,
         })
     }
 }
@@ -180,25 +247,25 @@ fn decode<T: DeserializeOwned>(record: &[u8]) -> Result<T> {
 }
 
 /// Reserves items; made by [`PriorityQueue::consumer`].
-pub struct Consumer<T> {
+pub struct PriorityConsumer<T> {
     queue: PriorityQueue<T>,
     lease: Duration,
-    subscription: Subscription,
+    wake: Wake,
 }
 
-impl<T: Serialize + DeserializeOwned> Consumer<T> {
+impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
     /// Reserves the first item, waiting for one up to `wait`.
     ///
     /// # Errors
     ///
-    /// [`is_codec`](Error::is_codec) if the item is no `T`: it is removed, so that it does not come again and
+    /// [`is_codec`](Error::is_codec) if the item is not a `T`: it is removed, so that it does not come again and
     /// again; otherwise those of the store.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, an item may be reserved by nobody until its lease is over.
-    pub async fn reserve(&mut self, wait: Duration) -> Result<Option<Reserved<T>>> {
-        let until = Instant::now() + wait;
+    /// If the future is dropped early, an item may stay reserved until its lease ends.
+    pub async fn reserve(&mut self, wait: Duration) -> Result<Option<Reservation<T>>> {
+        let until = deadline(wait);
         let rest = if self.queue.store.is_embedded() {
             EMBEDDED_REST
         } else {
@@ -210,48 +277,38 @@ impl<T: Serialize + DeserializeOwned> Consumer<T> {
                 .on(entity)
                 .key()
                 .part("reserved")
-                .arg(self.lease.as_micros() as u64)
+                .arg(micros(self.lease))
                 .run::<Vec<Value>>(&self.queue.store);
             let reply = observe::operation("priority.reserve", entity.namespace(), call).await?;
             let left = match reply.as_slice() {
                 [Value::BulkString(record)] => {
-                    let reserved = |item| Reserved {
-                        queue: self.queue.clone(),
-                        record: record.clone(),
-                        item,
-                    };
                     return match decode(record) {
-                        Ok(item) => Ok(Some(reserved(item))),
+                        Ok(item) => Ok(Some(Reservation {
+                            queue: self.queue.clone(),
+                            record: record.clone(),
+                            item,
+                        })),
                         Err(error) => {
-                            self.queue.settle(record, false).await?;
+                            let _ = self.queue.settle(record, false).await?;
                             Err(error)
                         }
                     };
                 }
                 [_, Value::Int(left)] => u64::try_from(*left).ok().map(Duration::from_micros),
-                _ => return Err(Error::codec("the reply has an unexpected shape")),
+                _ => return Err(Error::codec("unexpected shape of the reply")),
             };
             let now = Instant::now();
             if now >= until {
                 return Ok(None);
             }
-            let next =
-                until.min(now + left.unwrap_or(rest).min(rest).max(Duration::from_millis(1)));
-            let _ = tokio::time::timeout_at(next, self.subscription.next()).await;
+            let pause = left.unwrap_or(rest).min(rest).max(Duration::from_millis(1));
+            let _ = tokio::time::timeout_at(until.min(now + pause), self.wake.called()).await;
         }
     }
 }
 
-impl<T> fmt::Debug for Consumer<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer")
-            .field("queue", &self.queue)
-            .finish_non_exhaustive()
-    }
-}
-
 impl<T> PriorityQueue<T> {
-    async fn settle(&self, record: &[u8], back: bool) -> Result<bool> {
+    async fn settle(&self, record: &[u8], back: bool) -> Result<Settled> {
         let call = SETTLE
             .on(&self.entity)
             .key()
@@ -260,50 +317,79 @@ impl<T> PriorityQueue<T> {
             .arg(record)
             .arg(u8::from(back))
             .run::<u8>(&self.store);
-        let ended =
-            observe::operation("priority.settle", self.entity.namespace(), call).await? == 1;
-        if !ended {
-            observe::event("priority.lost");
+        match observe::operation("priority.settle", self.entity.namespace(), call).await? {
+            1 => Ok(Settled::Done),
+            _ => {
+                observe::event("priority.lost");
+                Ok(Settled::Lost)
+            }
         }
-        Ok(ended)
     }
 }
 
-/// An item that is lent. It goes back to its place when the lease is over.
+/// An item that is lent. It goes back to its place when the lease ends.
 #[must_use = "a reservation ends by `done` or `give_back`, or with its lease"]
-pub struct Reserved<T> {
+pub struct Reservation<T> {
     queue: PriorityQueue<T>,
+    /// Names this reservation: it has a count that differs from that of any other reservation of the item.
     record: Vec<u8>,
     item: T,
 }
 
-impl<T> Reserved<T> {
+impl<T> Reservation<T> {
     /// The item.
     pub fn item(&self) -> &T {
         &self.item
     }
 
-    /// Removes the item for good; `false` if the lease was over and the item went to another.
+    /// Removes the item for good; [`Settled::Lost`] if the lease had ended.
     ///
     /// # Errors
     ///
     /// Those of the store: then the item may come again.
-    pub async fn done(self) -> Result<bool> {
+    pub async fn done(self) -> Result<Settled> {
         self.queue.settle(&self.record, false).await
     }
 
-    /// Puts the item back to its place; `false` if that has happened already.
+    /// Puts the item back to its place; [`Settled::Lost`] if the lease had ended, which did the same.
     ///
     /// # Errors
     ///
-    /// Those of the store: then the item comes back when the lease is over.
-    pub async fn give_back(self) -> Result<bool> {
+    /// Those of the store: then the item comes back when the lease ends.
+    pub async fn give_back(self) -> Result<Settled> {
         self.queue.settle(&self.record, true).await
     }
 }
 
-impl<T: fmt::Debug> fmt::Debug for Reserved<T> {
+impl<T> Clone for PriorityQueue<T> {
+    fn clone(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            entity: self.entity.clone(),
+            connections: self.connections.clone(),
+            of: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for PriorityQueue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Reserved").field(&self.item).finish()
+        f.debug_tuple("PriorityQueue")
+            .field(self.entity.key())
+            .finish()
+    }
+}
+
+impl<T> fmt::Debug for PriorityConsumer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PriorityConsumer")
+            .field("queue", &self.queue)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Reservation<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Reservation").field(&self.item).finish()
     }
 }

@@ -1,56 +1,50 @@
-//! A list as a queue that loses nothing, for producers that `LPUSH`.
-//!
-//! A consumer moves an item to a list of its own (`BLMOVE`) and removes it there when it is done. What a consumer
-//! took that died is put back when its lease is over, by whoever consumes next.
-//!
-//! **Promises**: at least once; an item is in the queue, in a consumer's list, or done, at any moment. A consumer
-//! that was silent for longer than its lease may find that its item went to another: [`Item::done`] then says
-//! [`Finished::Lost`]. **Not**: retries with a wait, attempts, dead letters; the [job queue](super::queue) has
-//! those. Equal items are told apart by number only.
-//!
-//! **Keys**: `<namespace>:list:{<name>}` (producers `LPUSH`, consumers take from the right), `…:taken:<consumer>`,
-//! `…:consumers` (sorted set by the end of the lease), `…:silent` (those whose lease ended). A [layout](ReliableListBuilder::layout) adopts a list
-//! that exists. **Round trips**: one to take, one to finish. **While the store is down** calls fail; nothing
-//! is lost. **Names**: operations `reliable_list.push`, `reliable_list.take`, `reliable_list.done`; events
-//! `reliable_list.reaped`, `reliable_list.lost`.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! # use std::time::Duration;
-//! # use redstart::{Store, messaging::reliable_list::{Finished, ReliableList}};
-//! let store = Store::connect("memory://").await?;
-//! let list = ReliableList::builder(&store, "shop", "orders").build()?;
-//! list.push("order 5001").await?;
-//!
-//! let mut consumer = list.consumer().await?;
-//! let item = consumer.take(Duration::from_secs(1)).await?.unwrap();
-//! assert_eq!(item.payload(), b"order 5001");
-//! assert_eq!(item.done().await?, Finished::Done);
-//! consumer.close().await?;
-//! # Ok(()) }
-//! ```
+//! A list as a queue whose items survive their consumer.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU8, Ordering},
+    },
+    time::Duration,
+};
 
+use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 
+use super::{Settled, block_seconds};
 use crate::{
+    duration::{LONGEST, micros},
     error::{Error, Result},
-    key::{Entity, Keys, Layout},
+    key::{Entity, Layout},
     observe,
     script::Script,
     store::{Dedicated, Store},
+    token::token,
 };
 
-static RENEW: Script = Script::new(
+pub(super) static RENEW: Script = Script::new(
     "reliable_list.renew",
-    include_str!("reliable_list/renew.lua"),
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("reliable_list/renew.lua")
+    ),
 );
-static REAP: Script = Script::new("reliable_list.reap", include_str!("reliable_list/reap.lua"));
+pub(super) static REAP: Script = Script::new(
+    "reliable_list.reap",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("reliable_list/reap.lua")
+    ),
+);
+pub(super) static GIVE_BACK: Script = Script::new(
+    "reliable_list.give_back",
+    include_str!("reliable_list/give_back.lua"),
+);
 
 /// Settings of a [`ReliableList`].
 #[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it builds"]
+#[must_use = "a builder does nothing until `build` is called"]
 pub struct ReliableListBuilder {
     store: Store,
     namespace: String,
@@ -66,7 +60,7 @@ impl ReliableListBuilder {
         self
     }
 
-    /// The list's own key, if it exists already.
+    /// Uses a list that exists already under the application's own key.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = Some(layout);
         self
@@ -76,24 +70,75 @@ impl ReliableListBuilder {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a namespace, a name or a lease that cannot be used.
+    /// [`is_config`](Error::is_config) for an invalid namespace, name or lease.
     pub fn build(self) -> Result<ReliableList> {
         if self.lease < Duration::from_millis(100) || self.lease > Duration::from_secs(86_400) {
-            return Err(Error::config("a lease is from 100 ms to a day"));
-        }
-        let mut keys = Keys::new(&self.namespace, "list")?;
-        if let Some(layout) = self.layout {
-            keys = keys.layout(layout);
+            return Err(Error::config("a lease must be from 100 ms to a day"));
         }
         Ok(ReliableList(Arc::new(Inner {
-            entity: keys.entity(&self.name)?,
+            entity: super::entity("list", &self.namespace, &self.name, self.layout)?,
             store: self.store,
             lease: self.lease,
         })))
     }
 }
 
-/// A list as a queue. Cheap to clone. See the [module](self).
+/// A list as a queue whose items survive their consumer, for producers that `LPUSH`. Cheap to clone.
+///
+/// A consumer moves an item to a list of its own (`BLMOVE`) and removes it from there when it is done. If a consumer
+/// dies, its items are put back when its lease ends, by any other consumer.
+///
+/// # Promises
+///
+/// At least once: at any moment an item is in the queue, in a consumer's list, or done. A consumer that was silent for
+/// longer than its lease may find that its item went to another: [`ListItem::done`] then returns [`Settled::Lost`].
+///
+/// # Limits
+///
+/// There are no retries with a wait, no attempts and no dead letters: the [`Queue`](super::Queue) has those. Equal
+/// items are told apart by number only.
+///
+/// # Keys
+///
+/// | part | type | what |
+/// |---|---|---|
+/// | `<namespace>:list:{<name>}` | list | producers `LPUSH`, consumers take from the right |
+/// | `…:taken:<consumer>` | list | what a consumer took |
+/// | `…:consumers` | sorted set | consumers by the end of their lease |
+/// | `…:silent` | sorted set | consumers whose lease has ended |
+///
+/// A [layout](ReliableListBuilder::layout) adopts a list that exists.
+///
+/// # Round trips
+///
+/// One to take, one to finish.
+///
+/// # While the store is down
+///
+/// Calls fail; nothing is lost.
+///
+/// # Metrics
+///
+/// Operations `reliable_list.push`, `reliable_list.take`, `reliable_list.done`; events `reliable_list.reaped`,
+/// `reliable_list.lost`.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// # use std::time::Duration;
+/// # use redstart::{Store, messaging::{ReliableList, Settled}};
+/// let store = Store::connect("memory://").await?;
+/// let list = ReliableList::new(&store, "shop", "orders")?;
+/// list.push("order 5001").await?;
+///
+/// let mut consumer = list.consumer().await?;
+/// let item = consumer.take(Duration::from_secs(1)).await?.unwrap();
+/// assert_eq!(item.payload(), b"order 5001");
+/// assert_eq!(item.done().await?, Settled::Done);
+/// consumer.close().await?;
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct ReliableList(Arc<Inner>);
 
@@ -104,7 +149,16 @@ struct Inner {
 }
 
 impl ReliableList {
-    /// Starts with the usual settings.
+    /// A list with default settings.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
+    pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
+        Self::builder(store, namespace, name).build()
+    }
+
+    /// Starts a list's settings, from the defaults.
     pub fn builder(store: &Store, namespace: &str, name: &str) -> ReliableListBuilder {
         ReliableListBuilder {
             store: store.clone(),
@@ -123,7 +177,7 @@ impl ReliableList {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the item may or may not have been added.
+    /// If the future is dropped early, the item may or may not have been added.
     pub async fn push(&self, item: impl AsRef<[u8]>) -> Result<u64> {
         let push = redis::cmd("LPUSH")
             .arg(self.0.entity.key())
@@ -143,34 +197,27 @@ impl ReliableList {
         self.0.store.query(&length).await
     }
 
-    /// Registers a consumer. Its lease is kept in the background until it is closed or dropped.
+    /// Registers a consumer. Its lease is renewed in the background until it is closed or dropped.
     ///
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn consumer(&self) -> Result<Consumer> {
-        let name = format!("{:032x}", rand::random::<u128>());
-        // Registered before the first take: whatever it takes can be found.
+    pub async fn consumer(&self) -> Result<ListConsumer> {
+        let name = token();
+        // Registered before the first take, so that whatever it takes can be found.
         self.renew(&name).await?;
-        let list = self.clone();
-        let keeper = tokio::spawn({
-            let (list, name) = (list.clone(), name.clone());
-            async move {
-                loop {
-                    tokio::time::sleep(list.0.lease / 3).await;
-                    if let Err(error) = list.renew(&name).await {
-                        tracing::debug!(%error, "a consumer's lease could not be renewed");
-                    }
-                }
-            }
-        });
-        let list_key = list.0.entity.key().clone();
-        Ok(Consumer {
-            own: list.0.store.dedicated(&list_key),
+        let taking = Arc::new(Taking {
+            connection: tokio::sync::Mutex::new(self.0.store.dedicated(self.0.entity.key())),
             taken: format!("taken:{name}"),
-            list,
+            list: self.clone(),
+            held: Mutex::default(),
+            unsure: AtomicU8::new(0),
+        });
+        let heartbeat = tokio::spawn(heartbeat(taking.clone(), name.clone()));
+        Ok(ListConsumer {
+            taking,
             name,
-            keeper,
+            heartbeat,
             closed: false,
         })
     }
@@ -187,7 +234,7 @@ impl ReliableList {
             .part("consumers")
             .part("silent")
             .arg(name)
-            .arg(lease.as_micros() as u64)
+            .arg(micros(*lease))
             .idempotent()
             .run(store)
             .await?;
@@ -214,6 +261,22 @@ impl ReliableList {
     }
 }
 
+/// Renews a consumer's lease, and looks for items that it took without knowing.
+async fn heartbeat(taking: Arc<Taking>, name: String) {
+    loop {
+        tokio::time::sleep(taking.list.0.lease / 3).await;
+        if let Err(error) = taking.list.renew(&name).await {
+            tracing::debug!(%error, "a consumer's lease could not be renewed");
+        }
+        // While a take is under way its item is not known yet.
+        if let Ok(_connection) = taking.connection.try_lock()
+            && let Err(error) = taking.give_back_unknown().await
+        {
+            tracing::debug!(%error, "items of a cancelled take could not be put back");
+        }
+    }
+}
+
 impl fmt::Debug for ReliableList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ReliableList")
@@ -222,66 +285,135 @@ impl fmt::Debug for ReliableList {
     }
 }
 
-/// Takes items; made by [`ReliableList::consumer`]. Dropped, it puts back what it took and did not finish.
-pub struct Consumer {
+/// What a consumer, its items and its background task share.
+struct Taking {
     list: ReliableList,
-    name: String,
+    /// The part of the list of what this consumer took.
     taken: String,
-    own: Dedicated,
-    keeper: JoinHandle<()>,
+    /// Locked while an item is taken, or while unknown items are put back.
+    connection: tokio::sync::Mutex<Dedicated>,
+    /// The items that the application has.
+    held: Mutex<Vec<Arc<[u8]>>>,
+    /// How many more times to look for items that were taken without the application getting them.
+    unsure: AtomicU8,
+}
+
+impl Taking {
+    /// Puts back what was taken by a call that was cancelled or failed, and items that were dropped. Only while no take
+    /// is under way.
+    async fn give_back_unknown(&self) -> Result<()> {
+        if self.unsure.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let Inner { store, entity, .. } = &*self.list.0;
+        let mut call = GIVE_BACK.on(entity).key().part(&self.taken);
+        let held = self.held.lock().clone();
+        for item in &held {
+            call = call.arg(&item[..]);
+        }
+        let _: u64 = call.idempotent().run(store).await?;
+        let _ = self
+            .unsure
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |times| {
+                Some(times.saturating_sub(1))
+            });
+        Ok(())
+    }
+
+    /// Asks for a look at once, in the background, and for `times - 1` later ones.
+    fn doubt(self: &Arc<Self>, times: u8) {
+        self.unsure.fetch_max(times, Ordering::AcqRel);
+        let taking = self.clone();
+        self.list.0.store.defer(async move {
+            let _connection = taking.connection.lock().await;
+            if let Err(error) = taking.give_back_unknown().await {
+                tracing::debug!(%error, "items of a cancelled take could not be put back");
+            }
+        });
+    }
+}
+
+/// A take under way. Dropped before its end, the item that it may have taken is put back.
+struct Pending<'a>(Option<&'a Arc<Taking>>);
+
+impl Drop for Pending<'_> {
+    fn drop(&mut self) {
+        if let Some(taking) = self.0 {
+            // Twice: the server may read the cancelled request after the first look.
+            taking.doubt(2);
+        }
+    }
+}
+
+/// Takes items; made by [`ReliableList::consumer`]. Dropped, it puts back what it took and did not finish.
+pub struct ListConsumer {
+    taking: Arc<Taking>,
+    name: String,
+    heartbeat: JoinHandle<()>,
     closed: bool,
 }
 
-impl Consumer {
+impl ListConsumer {
     /// Waits for an item, `None` after `wait`.
     ///
     /// # Errors
     ///
-    /// Those of the store. An item that was taken while the reply was lost comes back when this consumer is
-    /// closed, or when its lease is over.
+    /// Those of the store. An item that was taken although the reply was lost is put back.
     ///
     /// # Cancel safety
     ///
-    /// As for an error: nothing is lost.
-    pub async fn take(&mut self, wait: Duration) -> Result<Option<Item>> {
-        let entity = &self.list.0.entity;
+    /// If the future is dropped early, an item that it took is put back: at once, or after a third of the lease if the
+    /// server was slower than that.
+    pub async fn take(&mut self, wait: Duration) -> Result<Option<ListItem>> {
+        let taking = &self.taking;
+        let entity = &taking.list.0.entity;
         let mut take = redis::cmd("BLMOVE");
-        // 0 would wait for ever.
         take.arg(entity.key())
-            .arg(entity.part(&self.taken))
+            .arg(entity.part(&taking.taken))
             .arg("RIGHT")
             .arg("LEFT")
-            .arg(wait.as_secs_f64().max(0.001));
-        let work = self.own.query::<Option<Vec<u8>>>(&take, wait);
-        let payload = observe::operation("reliable_list.take", entity.namespace(), work).await?;
-        Ok(payload.map(|payload| Item {
-            list: self.list.clone(),
-            taken: self.taken.clone(),
-            payload,
-        }))
+            .arg(block_seconds(wait));
+        let mut connection = taking.connection.lock().await;
+        let work = async {
+            taking.give_back_unknown().await?;
+            let mut pending = Pending(Some(taking));
+            let payload: Option<Vec<u8>> = connection.query(&take, wait.min(LONGEST)).await?;
+            let item = payload.map(|payload| {
+                let payload: Arc<[u8]> = payload.into();
+                taking.held.lock().push(payload.clone());
+                ListItem {
+                    taking: taking.clone(),
+                    payload,
+                    done: false,
+                }
+            });
+            pending.0 = None;
+            Ok(item)
+        };
+        observe::operation("reliable_list.take", entity.namespace(), work).await
     }
 
-    /// Leaves, and puts back what was taken and not finished; how many.
+    /// Unregisters, and puts back what was taken and not finished; how many.
     ///
     /// # Errors
     ///
-    /// Those of the store: then the items come back when the lease is over.
+    /// Those of the store: then the items come back when the lease ends.
     pub async fn close(mut self) -> Result<u64> {
-        self.keeper.abort();
-        let back = self.list.reap(&self.name, true).await?;
+        self.heartbeat.abort();
+        let back = self.taking.list.reap(&self.name, true).await?;
         self.closed = true;
         Ok(back)
     }
 }
 
-impl Drop for Consumer {
+impl Drop for ListConsumer {
     fn drop(&mut self) {
-        self.keeper.abort();
+        self.heartbeat.abort();
         if self.closed {
             return;
         }
-        let (list, name) = (self.list.clone(), self.name.clone());
-        self.list.0.store.defer(async move {
+        let (list, name) = (self.taking.list.clone(), self.name.clone());
+        self.taking.list.0.store.defer(async move {
             if let Err(error) = list.reap(&name, true).await {
                 tracing::debug!(%error, "a dropped consumer could not put its items back");
             }
@@ -289,58 +421,67 @@ impl Drop for Consumer {
     }
 }
 
-impl fmt::Debug for Consumer {
+impl fmt::Debug for ListConsumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Consumer")
-            .field("list", &self.list)
+        f.debug_struct("ListConsumer")
+            .field("list", &self.taking.list)
             .finish_non_exhaustive()
     }
 }
 
-/// What became of an item that was reported done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the item may have gone to another consumer"]
-pub enum Finished {
-    /// It is out of the queue.
-    Done,
-    /// The lease was over: it went to another consumer, or will.
-    Lost,
+/// An item that was taken and is not finished yet. Dropped, it is put back.
+#[must_use = "an item is put back unless it is reported done"]
+pub struct ListItem {
+    taking: Arc<Taking>,
+    payload: Arc<[u8]>,
+    done: bool,
 }
 
-/// An item that was taken and not finished yet.
-#[derive(Debug)]
-#[must_use = "an item comes back unless it is reported done"]
-pub struct Item {
-    list: ReliableList,
-    taken: String,
-    payload: Vec<u8>,
-}
-
-impl Item {
+impl ListItem {
     /// What the producer pushed.
     pub fn payload(&self) -> &[u8] {
         &self.payload
     }
 
-    /// Removes the item for good.
+    /// Removes the item for good; [`Settled::Lost`] if the lease had ended.
     ///
     /// # Errors
     ///
-    /// Those of the store: then the item is done twice, at worst.
-    pub async fn done(self) -> Result<Finished> {
-        let Inner { store, entity, .. } = &*self.list.0;
+    /// Those of the store: then the item may come again.
+    pub async fn done(mut self) -> Result<Settled> {
+        let Inner { store, entity, .. } = &*self.taking.list.0;
         let remove = redis::cmd("LREM")
-            .arg(entity.part(&self.taken))
+            .arg(entity.part(&self.taking.taken))
             .arg(1)
-            .arg(&self.payload)
+            .arg(&self.payload[..])
             .to_owned();
         let work = store.query::<u64>(&remove);
-        match observe::operation("reliable_list.done", entity.namespace(), work).await? {
-            0 => {
-                observe::event("reliable_list.lost");
-                Ok(Finished::Lost)
-            }
-            _ => Ok(Finished::Done),
+        let removed = observe::operation("reliable_list.done", entity.namespace(), work).await?;
+        self.done = true;
+        if removed == 0 {
+            observe::event("reliable_list.lost");
+            return Ok(Settled::Lost);
         }
+        Ok(Settled::Done)
+    }
+}
+
+impl Drop for ListItem {
+    fn drop(&mut self) {
+        self.taking
+            .held
+            .lock()
+            .retain(|held| !Arc::ptr_eq(held, &self.payload));
+        if !self.done {
+            self.taking.doubt(1);
+        }
+    }
+}
+
+impl fmt::Debug for ListItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ListItem")
+            .field("list", &self.taking.list)
+            .finish_non_exhaustive()
     }
 }

@@ -1,59 +1,109 @@
-//! A ring: many workers visit all items again and again.
-//!
-//! For what must be looked at for ever: feeds to poll, hosts to check. Each [`next`](Ring::next) gives the item
-//! whose turn it is and moves on, in one step: workers never get the same item of one lap, and none is skipped.
-//! A mark in the ring counts the laps. An item that is added is visited in the next lap.
-//!
-//! An item stays in the ring whatever happens to the worker that visits it: nothing is lost, and a visit that
-//! failed is made up for in the next lap. **Not**: a pace; combine it with a limiter.
-//!
-//! **Keys**: `<namespace>:ring:{<name>}` (list) and `…:laps` (number). **Round trips**: one each; `next` is O(1),
-//! `remove` O(n). **While the store is down** calls fail. **Names**: operations `ring.add`, `ring.next`,
-//! `ring.remove`.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! # use redstart::{Store, messaging::ring::Ring};
-//! let store = Store::connect("memory://").await?;
-//! let ring = Ring::new(&store, "shop", "feeds")?;
-//! ring.add("a").await?;
-//! ring.add("b").await?;
-//! let mut visits = Vec::new();
-//! for _ in 0..4 {
-//!     let visit = ring.next().await?.unwrap();
-//!     visits.push((visit.item, visit.lap));
-//! }
-//! let expected = [("a", 1), ("b", 1), ("a", 2), ("b", 2)];
-//! assert_eq!(visits, expected.map(|(item, lap)| (item.to_owned(), lap)));
-//! # Ok(()) }
-//! ```
+//! Items that many workers visit in rounds.
 
 use redis::Value;
 
 use crate::{
     error::{Error, Result},
-    key::{Entity, Keys},
+    key::{Entity, Layout},
     observe,
     script::Script,
     store::Store,
 };
 
-static ADD: Script = Script::new("ring.add", include_str!("ring/add.lua"));
-static NEXT: Script = Script::new("ring.next", include_str!("ring/next.lua"));
-static REMOVE: Script = Script::new("ring.remove", include_str!("ring/remove.lua"));
+pub(super) static ADD: Script = Script::new("ring.add", include_str!("ring/add.lua"));
+pub(super) static NEXT: Script = Script::new("ring.next", include_str!("ring/next.lua"));
+pub(super) static REMOVE: Script = Script::new("ring.remove", include_str!("ring/remove.lua"));
 
-/// Tells items from the mark, whatever they are.
+/// Distinguishes items from the mark.
 const PREFIX: &str = "i:";
 const MAX_ITEM: usize = 64 * 1024;
 
-/// A ring of texts. Cheap to clone. See the [module](self).
+/// A ring of texts that many workers visit in rounds. Cheap to clone.
+///
+/// For what must be looked at again and again: feeds to poll, hosts to check. Each [`next`](Self::next) returns the
+/// next item and moves on, in one step: no two workers get the same item of one lap, and no item is skipped. A mark in
+/// the ring counts the laps. An item that is added is visited from the next lap on.
+///
+/// # Promises
+///
+/// An item stays in the ring whatever happens to the worker that visits it: nothing is lost, and a visit that failed is
+/// repeated in the next lap.
+///
+/// # Limits
+///
+/// There is no pace; combine it with a limiter.
+///
+/// # Keys
+///
+/// `<namespace>:ring:{<name>}` (list) and `…:laps` (number).
+///
+/// # Round trips
+///
+/// One each; `next` is O(1), `remove` O(n).
+///
+/// # While the store is down
+///
+/// Calls fail.
+///
+/// # Metrics
+///
+/// Operations `ring.add`, `ring.next`, `ring.remove`.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// # use redstart::{Store, messaging::Ring};
+/// let store = Store::connect("memory://").await?;
+/// let ring = Ring::new(&store, "shop", "feeds")?;
+/// ring.add("a").await?;
+/// ring.add("b").await?;
+/// let mut visits = Vec::new();
+/// for _ in 0..4 {
+///     let visit = ring.next().await?.unwrap();
+///     visits.push((visit.item, visit.lap));
+/// }
+/// let expected = [("a", 1), ("b", 1), ("a", 2), ("b", 2)];
+/// assert_eq!(visits, expected.map(|(item, lap)| (item.to_owned(), lap)));
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Ring {
     store: Store,
     entity: Entity,
 }
 
-/// An item whose turn it is.
+/// Settings of a [`Ring`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct RingBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    layout: Option<Layout>,
+}
+
+impl RingBuilder {
+    /// Uses the application's own keys instead of the [usual ones](crate::key).
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// The ring. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
+    pub fn build(self) -> Result<Ring> {
+        Ok(Ring {
+            entity: super::entity("ring", &self.namespace, &self.name, self.layout)?,
+            store: self.store,
+        })
+    }
+}
+
+/// The next item of a ring.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Visit {
@@ -64,19 +114,26 @@ pub struct Visit {
 }
 
 impl Ring {
-    /// The ring of this name.
+    /// A ring with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a namespace or a name that cannot be used.
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
     pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
-        Ok(Self {
-            store: store.clone(),
-            entity: Keys::new(namespace, "ring")?.entity(name)?,
-        })
+        Self::builder(store, namespace, name).build()
     }
 
-    /// Adds an item; how many the ring has now. The same text twice is visited twice a lap.
+    /// Starts a ring's settings, from the defaults.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> RingBuilder {
+        RingBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            layout: None,
+        }
+    }
+
+    /// Adds an item; how many the ring has now. A text that was added twice is visited twice per lap.
     ///
     /// # Errors
     ///
@@ -84,12 +141,12 @@ impl Ring {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the item may or may not have been added.
+    /// If the future is dropped early, the item may or may not have been added.
     pub async fn add(&self, item: &str) -> Result<u64> {
         observe::operation("ring.add", self.entity.namespace(), async {
             if item.len() > MAX_ITEM {
                 return Err(Error::config(format!(
-                    "an item has at most {MAX_ITEM} bytes"
+                    "an item must have at most {MAX_ITEM} bytes"
                 )));
             }
             ADD.on(&self.entity)
@@ -101,7 +158,7 @@ impl Ring {
         .await
     }
 
-    /// Removes an item, each time it is in the ring; how many times it was.
+    /// Removes an item, every time that it is in the ring; how many times it was.
     ///
     /// # Errors
     ///
@@ -124,7 +181,7 @@ impl Ring {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the item's turn may have passed; it comes again in the next lap.
+    /// If the future is dropped early, the item's turn may have passed; it comes again in the next lap.
     pub async fn next(&self) -> Result<Option<Visit>> {
         let call = NEXT
             .on(&self.entity)
@@ -141,7 +198,7 @@ impl Ring {
                     lap: u64::try_from(*lap).unwrap_or(0),
                 }))
             }
-            _ => Err(Error::codec("the reply has an unexpected shape")),
+            _ => Err(Error::codec("unexpected shape of the reply")),
         }
     }
 

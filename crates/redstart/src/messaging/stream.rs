@@ -1,38 +1,4 @@
-//! A stream of events that several groups of consumers read, each at its own pace.
-//!
-//! # What it promises
-//!
-//! - Every group gets every event at least once, in order of their ids; within a group each event goes to one
-//!   consumer, and comes again by [`claim`](Group::claim) if it is not acknowledged.
-//! - [`trim`](EventStream::trim) removes only what every group has acknowledged. A stream is never cut by length:
-//!   that would lose what a slow group has not read.
-//! - An event that was delivered too often, or that cannot be read, becomes a dead letter of that group; the
-//!   group goes on.
-//! - Events that are still there can be [read again](EventStream::read) from any id, and a group can be
-//!   [rewound](Group::rewind).
-//!
-//! A consumer that was cut off may acknowledge an event that another has claimed meanwhile; where that matters,
-//! use the [job queue](super::queue), which fences.
-//!
-//! **Keys**: `<namespace>:stream:{<name>}` and `…:dead`, streams. **Round trips**: one each. **While the store is
-//! down** calls fail. **Names**: operations `stream.append`, `stream.read`, `stream.ack`, `stream.claim`,
-//! `stream.trim`; event `stream.dead`.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! # use std::time::Duration;
-//! # use redstart::{Store, messaging::stream::{EventStream, Start}};
-//! let store = Store::connect("memory://").await?;
-//! let orders = EventStream::<u32>::new(&store, "shop", "orders")?;
-//! let mut billing = orders.group("billing", Start::Beginning).await?;
-//! orders.append(&5001).await?;
-//!
-//! let events = billing.read("billing-1", 10, Duration::from_secs(1)).await?;
-//! assert_eq!(events[0].event, 5001);
-//! assert_eq!(orders.trim(Duration::ZERO).await?, 0);   // not acknowledged: it stays
-//! billing.ack(&[&events[0].id]).await?;
-//! # Ok(()) }
-//! ```
+//! A stream of events for several groups of consumers.
 
 use std::{fmt, marker::PhantomData, time::Duration};
 
@@ -41,29 +7,119 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{
     codec::{Codec, Json},
+    duration::{LONGEST, millis},
     error::{Error, Result},
-    key::{Entity, Keys, Layout},
+    key::{Entity, Layout},
     observe,
     script::Script,
     store::{Dedicated, Store},
 };
 
-static TRIM: Script = Script::new("stream.trim", include_str!("stream/trim.lua"));
-static CLAIM: Script = Script::new("stream.claim", include_str!("stream/claim.lua"));
-static BURY: Script = Script::new("stream.bury", include_str!("stream/bury.lua"));
+pub(super) static TRIM: Script = Script::new(
+    "stream.trim",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("stream/trim.lua")
+    ),
+);
+pub(super) static CLAIM: Script = Script::new("stream.claim", include_str!("stream/claim.lua"));
+pub(super) static BURY: Script = Script::new("stream.bury", include_str!("stream/bury.lua"));
 
 const MAX_COUNT: usize = 4000;
 
-/// A stream of events of type `T`. Cheap to clone. See the [module](self).
+/// A stream of events of type `T` that several groups of consumers read, each at its own pace. Cheap to clone.
+///
+/// # Promises
+///
+/// - Every group gets every event at least once, in order of their ids. Within a group each event goes to one consumer,
+///   and is delivered again by [`claim`](ConsumerGroup::claim) if it is not acknowledged.
+/// - [`trim`](Self::trim) removes only what every group has acknowledged. A stream is never cut by length: that would
+///   lose events that a slow group has not read.
+/// - An event that was delivered too often, or that cannot be decoded, becomes a dead letter of that group; the group
+///   continues.
+/// - Events that are still there can be [read again](Self::read) from any id, and a group can be
+///   [rewound](ConsumerGroup::rewind).
+///
+/// # Limits
+///
+/// A consumer that was cut off may acknowledge an event that another has claimed meanwhile. Where that matters, use the
+/// [`Queue`](super::Queue), which fences.
+///
+/// # Keys
+///
+/// The streams `<namespace>:stream:{<name>}` and `…:dead`.
+///
+/// # Round trips
+///
+/// One each.
+///
+/// # While the store is down
+///
+/// Calls fail.
+///
+/// # Metrics
+///
+/// Operations `stream.append`, `stream.read`, `stream.ack`, `stream.claim`, `stream.trim`; event `stream.dead`.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// # use std::time::Duration;
+/// # use redstart::{Store, messaging::{EventStream, StartAt}};
+/// let store = Store::connect("memory://").await?;
+/// let orders = EventStream::<u32>::new(&store, "shop", "orders")?;
+/// let mut billing = orders.group("billing", StartAt::Beginning).await?;
+/// orders.append(&5001).await?;
+///
+/// let events = billing.read("billing-1", 10, Duration::from_secs(1)).await?;
+/// assert_eq!(events[0].event, 5001);
+/// assert_eq!(orders.trim(Duration::ZERO).await?, 0);   // not acknowledged: it stays
+/// billing.ack(&[&events[0].id]).await?;
+/// # Ok(()) }
+/// ```
 pub struct EventStream<T> {
     store: Store,
     entity: Entity,
     of: PhantomData<fn(T) -> T>,
 }
 
-/// Where a new group begins.
+/// Settings of an [`EventStream`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build` is called"]
+pub struct EventStreamBuilder<T> {
+    store: Store,
+    namespace: String,
+    name: String,
+    layout: Option<Layout>,
+    of: PhantomData<fn(T) -> T>,
+}
+
+impl<T: Serialize + DeserializeOwned> EventStreamBuilder<T> {
+    /// Uses a stream that exists already under the application's own key. Its entries must have the event, as JSON, in
+    /// their first field.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// The stream. Nothing is sent yet.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
+    pub fn build(self) -> Result<EventStream<T>> {
+        Ok(EventStream {
+            entity: super::entity("stream", &self.namespace, &self.name, self.layout)?,
+            store: self.store,
+            of: PhantomData,
+        })
+    }
+}
+
+/// Where a new group begins to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Start {
+pub enum StartAt {
     /// With the oldest event that is still there.
     Beginning,
     /// With the next event that is appended.
@@ -73,7 +129,7 @@ pub enum Start {
 /// An event with its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Entry<T> {
+pub struct StreamEntry<T> {
     /// The id, in order of time.
     pub id: String,
     /// The event.
@@ -83,7 +139,7 @@ pub struct Entry<T> {
 /// An event that a group gave up on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Dead {
+pub struct DeadEvent {
     /// The letter's own id.
     pub letter: String,
     /// The event's id in the stream.
@@ -99,30 +155,24 @@ pub struct Dead {
 type RawEntries = Vec<(String, Option<Vec<Vec<u8>>>)>;
 
 impl<T: Serialize + DeserializeOwned> EventStream<T> {
-    /// The stream of this name.
+    /// A stream with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a namespace or a name that cannot be used.
+    /// [`is_config`](Error::is_config) for an invalid namespace or name.
     pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
-        Self::on(store, Keys::new(namespace, "stream")?, name)
+        Self::builder(store, namespace, name).build()
     }
 
-    /// A stream under a key that exists already. Its entries must have the event, as JSON, in their first field.
-    ///
-    /// # Errors
-    ///
-    /// As for [`new`](Self::new).
-    pub fn with_layout(store: &Store, namespace: &str, name: &str, layout: Layout) -> Result<Self> {
-        Self::on(store, Keys::new(namespace, "stream")?.layout(layout), name)
-    }
-
-    fn on(store: &Store, keys: Keys, name: &str) -> Result<Self> {
-        Ok(Self {
+    /// Starts a stream's settings, from the defaults.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> EventStreamBuilder<T> {
+        EventStreamBuilder {
             store: store.clone(),
-            entity: keys.entity(name)?,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            layout: None,
             of: PhantomData,
-        })
+        }
     }
 
     /// Appends an event; its id.
@@ -133,7 +183,7 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the event may or may not have been appended.
+    /// If the future is dropped early, the event may or may not have been appended.
     pub async fn append(&self, event: &T) -> Result<String> {
         observe::operation("stream.append", self.entity.namespace(), async {
             let mut add = redis::cmd("XADD");
@@ -146,13 +196,13 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
         .await
     }
 
-    /// Up to `count` events after an id, or from the beginning, whatever any group has read. What cannot be read
-    /// is left out.
+    /// Up to `count` events after an id, or from the beginning, independent of groups. Events that cannot be decoded
+    /// are left out.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for something that is no id; otherwise those of the store.
-    pub async fn read(&self, after: Option<&str>, count: usize) -> Result<Vec<Entry<T>>> {
+    /// [`is_config`](Error::is_config) for an invalid id; otherwise those of the store.
+    pub async fn read(&self, after: Option<&str>, count: usize) -> Result<Vec<StreamEntry<T>>> {
         observe::operation("stream.read", self.entity.namespace(), async {
             let from = match after {
                 None => "-".to_owned(),
@@ -171,14 +221,14 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
         .await
     }
 
-    /// A group of consumers, made if it is not there yet.
+    /// A group of consumers, created if it does not exist.
     ///
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for an empty name; otherwise those of the store.
-    pub async fn group(&self, name: &str, start: Start) -> Result<Group<T>> {
+    pub async fn group(&self, name: &str, start: StartAt) -> Result<ConsumerGroup<T>> {
         if name.is_empty() || name.len() > 255 {
-            return Err(Error::config("a group's name has 1 to 255 bytes"));
+            return Err(Error::config("a group's name must have 1 to 255 bytes"));
         }
         let mut create = redis::cmd("XGROUP");
         create
@@ -186,15 +236,15 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
             .arg(self.entity.key())
             .arg(name)
             .arg(match start {
-                Start::Beginning => "0",
-                Start::Now => "$",
+                StartAt::Beginning => "0",
+                StartAt::Now => "$",
             })
             .arg("MKSTREAM");
         match self.store.query::<()>(&create).await {
             Err(error) if error.server_code() != Some("BUSYGROUP") => return Err(error),
             _ => {}
         }
-        Ok(Group {
+        Ok(ConsumerGroup {
             own: self.store.dedicated(self.entity.key()),
             stream: self.clone(),
             name: name.to_owned(),
@@ -210,13 +260,13 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
         let call = TRIM
             .on(&self.entity)
             .key()
-            .arg(keep.as_millis() as u64)
+            .arg(millis(keep))
             .idempotent()
             .run(&self.store);
         observe::operation("stream.trim", self.entity.namespace(), call).await
     }
 
-    /// How many events are there.
+    /// How many events the stream has.
     ///
     /// # Errors
     ///
@@ -230,8 +280,8 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for something that is no letter; otherwise those of the store.
-    pub async fn dead_letters(&self, after: Option<&str>) -> Result<Vec<Dead>> {
+    /// [`is_config`](Error::is_config) for an invalid id; otherwise those of the store.
+    pub async fn dead_letters(&self, after: Option<&str>) -> Result<Vec<DeadEvent>> {
         let from = match after {
             None => "-".to_owned(),
             Some(letter) => format!("({}", check_id(letter)?),
@@ -251,7 +301,7 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
             .into_iter()
             .map(|(letter, fields)| {
                 let mut values = fields.into_iter().skip(1).step_by(2);
-                Dead {
+                DeadEvent {
                     letter,
                     event: values.next().unwrap_or_default(),
                     id: text(values.next()),
@@ -269,34 +319,34 @@ fn check_id(id: &str) -> Result<&str> {
     };
     match id.split_once('-') {
         Some((time, sequence)) if number(time) && number(sequence) => Ok(id),
-        _ => Err(Error::config("this is no event's id")),
+        _ => Err(Error::config("invalid event id")),
     }
 }
 
-/// The event is in the first field; `Err` has the id of what cannot be read.
+/// The event is in the first field; `Err` has the id of an event that cannot be decoded.
 fn decode<T: DeserializeOwned>(
     (id, fields): (String, Option<Vec<Vec<u8>>>),
-) -> Result<Entry<T>, String> {
+) -> Result<StreamEntry<T>, String> {
     match fields.as_deref() {
         Some([_, event, ..]) => match Json::decode(event) {
-            Ok(event) => Ok(Entry { id, event }),
+            Ok(event) => Ok(StreamEntry { id, event }),
             Err(_) => Err(id),
         },
         _ => Err(id),
     }
 }
 
-/// A group of consumers; made by [`EventStream::group`]. It has a connection of its own to wait on.
-pub struct Group<T> {
+/// A group of consumers; made by [`EventStream::group`]. It waits on a connection of its own.
+pub struct ConsumerGroup<T> {
     stream: EventStream<T>,
     name: String,
     own: Dedicated,
 }
 
-impl<T: Serialize + DeserializeOwned> Group<T> {
-    /// Up to `count` events that nobody of the group got yet, waiting for the first up to `wait`.
+impl<T: Serialize + DeserializeOwned> ConsumerGroup<T> {
+    /// Up to `count` events that no consumer of the group got yet, waiting for the first up to `wait`.
     ///
-    /// An event that cannot be read becomes a dead letter of the group and is left out.
+    /// An event that cannot be decoded becomes a dead letter of the group and is left out.
     ///
     /// # Errors
     ///
@@ -304,13 +354,13 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
     ///
     /// # Cancel safety
     ///
-    /// Events that were delivered and not received come again by [`claim`](Self::claim).
+    /// Events that were delivered but not received are delivered again by [`claim`](Self::claim).
     pub async fn read(
         &mut self,
         consumer: &str,
         count: usize,
         wait: Duration,
-    ) -> Result<Vec<Entry<T>>> {
+    ) -> Result<Vec<StreamEntry<T>>> {
         check_read(consumer, count)?;
         let entity = &self.stream.entity;
         let mut read = redis::cmd("XREADGROUP");
@@ -320,11 +370,11 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
             .arg("COUNT")
             .arg(count);
         // 0 would wait for ever.
-        read.arg("BLOCK").arg((wait.as_millis() as u64).max(1));
+        read.arg("BLOCK").arg(millis(wait).max(1));
         read.arg("STREAMS").arg(entity.key()).arg(">");
         let work = self
             .own
-            .query::<Option<Vec<(String, RawEntries)>>>(&read, wait);
+            .query::<Option<Vec<(String, RawEntries)>>>(&read, wait.min(LONGEST));
         let reply = observe::operation("stream.read", entity.namespace(), work).await?;
         let raw = reply.into_iter().flatten().flat_map(|(_, entries)| entries);
         let (mut events, mut bad) = (Vec::new(), Vec::new());
@@ -335,16 +385,16 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
             }
         }
         for id in bad {
-            self.bury(&id, "cannot be read").await?;
+            self.bury(&id, "cannot be decoded").await?;
         }
         Ok(events)
     }
 
-    /// Acknowledges events; how many of them were waited for.
+    /// Acknowledges events; how many of them were pending.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for something that is no id; otherwise those of the store.
+    /// [`is_config`](Error::is_config) for an invalid id; otherwise those of the store.
     pub async fn ack(&self, ids: &[impl AsRef<str>]) -> Result<u64> {
         let entity = &self.stream.entity;
         observe::operation("stream.ack", entity.namespace(), async {
@@ -377,7 +427,7 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
         count: usize,
         idle: Duration,
         max_deliveries: u32,
-    ) -> Result<Vec<Entry<T>>> {
+    ) -> Result<Vec<StreamEntry<T>>> {
         check_read(consumer, count)?;
         let entity = &self.stream.entity;
         let call = CLAIM
@@ -386,7 +436,7 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
             .part("dead")
             .arg(&self.name)
             .arg(consumer)
-            .arg(idle.as_millis() as u64)
+            .arg(millis(idle))
             .arg(count)
             .arg(max_deliveries.max(1))
             .run::<Vec<Value>>(&self.stream.store);
@@ -403,13 +453,13 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
             let event: Vec<u8> = redis::from_redis_value(event)?;
             match decode((id, Some(vec![Vec::new(), event]))) {
                 Ok(entry) => events.push(entry),
-                Err(id) => self.bury(&id, "cannot be read").await.map(drop)?,
+                Err(id) => self.bury(&id, "cannot be decoded").await.map(drop)?,
             }
         }
         Ok(events)
     }
 
-    /// Makes an event a dead letter of this group; `false` if the group does not wait for it.
+    /// Makes an event a dead letter of this group; `false` if it is not pending in the group.
     ///
     /// # Errors
     ///
@@ -430,8 +480,7 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
         Ok(buried == 1)
     }
 
-    /// Has the group read again all events after an id, or from the beginning. What waits for an
-    /// acknowledgement goes on waiting for it.
+    /// Makes the group read all events after an id, or from the beginning, again. Pending events stay pending.
     ///
     /// # Errors
     ///
@@ -452,11 +501,11 @@ impl<T: Serialize + DeserializeOwned> Group<T> {
 
 fn check_read(consumer: &str, count: usize) -> Result<()> {
     if consumer.is_empty() || consumer.len() > 255 {
-        return Err(Error::config("a consumer's name has 1 to 255 bytes"));
+        return Err(Error::config("a consumer's name must have 1 to 255 bytes"));
     }
     if !(1..=MAX_COUNT).contains(&count) {
         return Err(Error::config(format!(
-            "read 1 to {MAX_COUNT} events at a time"
+            "count must be from 1 to {MAX_COUNT}"
         )));
     }
     Ok(())
@@ -480,9 +529,9 @@ impl<T> fmt::Debug for EventStream<T> {
     }
 }
 
-impl<T> fmt::Debug for Group<T> {
+impl<T> fmt::Debug for ConsumerGroup<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Group")
+        f.debug_struct("ConsumerGroup")
             .field("stream", &self.stream)
             .field("name", &self.name)
             .finish_non_exhaustive()

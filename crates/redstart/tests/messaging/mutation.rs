@@ -3,7 +3,10 @@
 use anyhow::Result;
 use redstart_testkit::child::{must_notice, without};
 
-const RECORD: &str = include_str!("../../src/messaging/queue/record.lua");
+const RECORD: &str = concat!(
+    include_str!("../../src/script/now.lua"),
+    include_str!("../../src/messaging/queue/record.lua"),
+);
 
 #[tokio::test]
 async fn an_ending_without_its_fence_is_noticed() -> Result<()> {

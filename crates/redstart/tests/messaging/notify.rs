@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use anyhow::Result;
-use redstart::{Store, messaging::notify::NotifySet};
+use redstart::{Store, messaging::NotifySet};
 use redstart_testkit::{Backend, figure, matrix, scale};
 
 use crate::queue::LONG;
@@ -36,7 +36,7 @@ matrix! {
         Ok(())
     }
 
-    async fn a_waiter_that_gives_up_or_dies_takes_no_sign_with_it(backend: &Backend) -> Result<()> {
+    async fn a_cancelled_waiter_does_not_take_the_sign(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let set = NotifySet::new(&store, backend.namespace(), "s")?;
         for round in 0..scale(30, "notify cancels") {
@@ -46,7 +46,7 @@ matrix! {
             // Dropped at a different point each time.
             let _ = tokio::time::timeout(Duration::from_micros(200 * round), first.take(1, LONG)).await;
             adding.await??;
-            // Either the dropped one took the member, or the second one gets it; the sign is never in the way.
+            // Either the dropped one took the member, or the second one gets it.
             set.add(&["y"]).await?;
             assert!(!second.await??.is_empty(), "round {round}");
             while !set.consumer().take(10, Duration::from_millis(1)).await?.is_empty() {}

@@ -1,7 +1,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use redstart::{Store, messaging::priority::PriorityQueue};
+use redstart::{
+    Store,
+    messaging::{PriorityQueue, Settled},
+};
 use redstart_testkit::{Backend, eventually, matrix};
 
 use crate::queue::LONG;
@@ -20,7 +23,7 @@ matrix! {
                 order.extend(queue.pop(LONG).await?);
             } else if let Some(reserved) = consumer.reserve(LONG).await? {
                 order.push(*reserved.item());
-                assert!(reserved.done().await?);
+                assert_eq!(reserved.done().await?, Settled::Done);
             }
         }
         assert_eq!(order, [5, 2, 4, 1, 3, 6]);
@@ -42,20 +45,20 @@ matrix! {
         let crashed = consumer.reserve(LONG).await?.unwrap();
         let kept = consumer.reserve(LONG).await?.unwrap();
         assert_eq!((*crashed.item(), *kept.item()), (1, 2));
-        assert!(kept.give_back().await?);
+        assert_eq!(kept.give_back().await?, Settled::Done);
         if backend.is_embedded() { store.advance(lease)?; }
         ensure!(eventually(LONG, async || {
-            // Whoever looks puts back what ran out.
+            // Every look puts back what has run out.
             match consumer.reserve(Duration::from_millis(1)).await {
-                Ok(Some(reserved)) if *reserved.item() == 1 => reserved.done().await.unwrap_or(false),
+                Ok(Some(reserved)) if *reserved.item() == 1 => reserved.done().await.is_ok_and(|settled| settled == Settled::Done),
                 Ok(Some(reserved)) => { let _ = reserved.give_back().await; false }
                 _ => false,
             }
         }).await);
-        assert!(!crashed.done().await?, "it went to another");
+        assert_eq!(crashed.done().await?, Settled::Lost, "it went to another");
         assert_eq!(queue.pop(LONG).await?, Some(2));
         assert_eq!(queue.waiting().await?, 0);
-        // Something that is no number is reported and does not come again.
+        // An item that is not a number is reported and removed.
         PriorityQueue::<String>::new(&store, backend.namespace(), "p")?.push(&"x".into(), 0).await?;
         assert!(consumer.reserve(LONG).await.unwrap_err().is_codec());
         assert!(consumer.reserve(Duration::from_millis(1)).await?.is_none());

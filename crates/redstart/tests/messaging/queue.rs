@@ -12,8 +12,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
-    messaging::queue::{
-        Backoff, Context, Enqueued, Job, Missed, Outcome, Queue, State, Until, Worker,
+    messaging::{
+        Backoff, Enqueued, Job, JobContext, JobState, MissedTicks, Queue, UniqueUntil, Verdict,
+        Worker,
     },
 };
 use redstart_testkit::server::ServerBuilder;
@@ -77,12 +78,12 @@ impl Log {
 async fn logging(queue: &Queue, log: &Log, concurrency: usize) -> Result<Worker> {
     let log = log.clone();
     Ok(queue
-        .worker(move |job: Task, _: Context| {
+        .worker(move |job: Task, _: JobContext| {
             let log = log.clone();
             async move { log.push(job.n) }
         })
         .concurrency(concurrency)
-        .run()
+        .start()
         .await?)
 }
 
@@ -92,7 +93,7 @@ async fn empty(queue: &Queue) -> Result<()> {
     let came = eventually(LONG, async || {
         look.counts()
             .await
-            .is_ok_and(|counts| counts.waiting() == 0)
+            .is_ok_and(|counts| counts.unfinished() == 0)
     })
     .await;
     ensure!(came, "the queue is not empty: {:?}", look.counts().await?);
@@ -104,13 +105,13 @@ matrix! {
         let (store, queue) = open(backend).await?;
         let log = Log::default();
         let worker = logging(&queue, &log, 16).await?;
-        let _ = queue.enqueue_many((0..500).map(task)).await?;
+        queue.enqueue_many((0..500).map(task)).await?;
         for n in 500..520 {
-            let _ = queue
+            queue
                 .enqueue(&task(n))
                 .priority(n as i16 - 510)
                 .delay(Duration::from_millis(n % 7))
-                .unique(&format!("job-{n}"), Until::Done)
+                .unique(&format!("job-{n}"), UniqueUntil::Done)
                 .await?;
         }
         log.reaches(520).await?;
@@ -132,13 +133,13 @@ matrix! {
         let worker = {
             let (attempts, healed) = (attempts.clone(), healed.clone());
             queue
-                .worker(move |job: Task, cx: Context| {
+                .worker(move |job: Task, cx: JobContext| {
                     attempts.lock().unwrap().push((job.n, cx.attempt()));
                     let well = healed.load(Ordering::SeqCst) == 1;
                     async move { if well { Ok(()) } else { Err("the mail server is down") } }
                 })
                 .retry(Backoff::fixed(Duration::from_millis(1)), 3)
-                .run()
+                .start()
                 .await?
         };
         let id = queue.enqueue(&task(7)).await?.id();
@@ -161,30 +162,30 @@ matrix! {
         Ok(())
     }
 
-    async fn panics_timeouts_and_chosen_waits_are_retried_and_hopeless_jobs_are_not(backend: &Backend) -> Result<()> {
+    async fn panics_timeouts_and_chosen_waits_are_retried_and_dead_verdicts_are_not(backend: &Backend) -> Result<()> {
         let (_store, queue) = open(backend).await?;
         let runs: Arc<Mutex<HashMap<u64, u32>>> = Arc::default();
         let worker = {
             let runs = runs.clone();
             queue
-                .worker(move |job: Task, cx: Context| {
+                .worker(move |job: Task, cx: JobContext| {
                     *runs.lock().unwrap().entry(job.n).or_default() += 1;
                     async move {
                         match (job.n, cx.attempt()) {
                             (1, 1) => panic!("as planned"),
                             (2, 1) => std::future::pending().await,
-                            (3, 1) => Outcome::retry_after(Duration::from_millis(2), "not yet"),
-                            (4, _) => Outcome::dead("no such address"),
-                            _ => Outcome::Done,
+                            (3, 1) => Verdict::retry_after(Duration::from_millis(2), "not yet"),
+                            (4, _) => Verdict::dead("no such address"),
+                            _ => Verdict::Done,
                         }
                     }
                 })
                 .retry(Backoff::fixed(Duration::from_millis(1)), 5)
-                .run()
+                .start()
                 .await?
         };
         for n in 1..=4 {
-            let _ = queue.enqueue(&task(n)).timeout(Duration::from_millis(200)).await?;
+            queue.enqueue(&task(n)).timeout(Duration::from_millis(200)).await?;
         }
         empty(&queue).await?;
         let dead = queue.inspect().dead_letters().list(None).await?;
@@ -201,10 +202,10 @@ matrix! {
         let log = Log::default();
         let worker = logging(&queue, &log, 4).await?;
         // Far enough that a slow machine has not got there before it is looked at.
-        let _ = queue.enqueue(&task(1)).delay(Duration::from_secs(3600)).await?;
+        queue.enqueue(&task(1)).delay(Duration::from_secs(3600)).await?;
         let near = Duration::from_millis(if backend.is_embedded() { 60_000 } else { 300 });
         let enqueued = store.time().await?;
-        let _ = queue.enqueue(&task(2)).delay(near).await?;
+        queue.enqueue(&task(2)).delay(near).await?;
         if backend.is_embedded() {
             store.advance(near - Duration::from_secs(1))?;
             assert_eq!(queue.inspect().counts().await?.delayed, 2);
@@ -223,7 +224,7 @@ matrix! {
         let mut tasks = tokio::task::JoinSet::new();
         for n in 0..scale(1000, "unique enqueues") {
             let queue = queue.clone();
-            tasks.spawn(async move { queue.enqueue(&task(n)).unique("only", Until::Done).await });
+            tasks.spawn(async move { queue.enqueue(&task(n)).unique("only", UniqueUntil::Done).await });
         }
         let (mut new, mut duplicates) = (Vec::new(), Vec::new());
         for enqueued in tasks.join_all().await {
@@ -245,40 +246,40 @@ matrix! {
         let worker = {
             let gate = gate.clone();
             queue
-                .worker(move |job: Task, _: Context| {
+                .worker(move |job: Task, _: JobContext| {
                     let gate = gate.clone();
                     async move {
                         let _ = gate.acquire().await.map(|permit| permit.forget());
-                        if job.n == 1 { Outcome::dead("no") } else { Outcome::Done }
+                        if job.n == 1 { Verdict::dead("no") } else { Verdict::Done }
                     }
                 })
-                .run()
+                .start()
                 .await?
         };
         for n in [0, 1] {
-            let id = queue.enqueue(&task(n)).unique("key", Until::Done).await?;
+            let id = queue.enqueue(&task(n)).unique("key", UniqueUntil::Done).await?;
             assert!(id.is_new(), "{n}");
             ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 1)).await);
-            let again = queue.enqueue(&task(9)).unique("key", Until::Done).await?;
+            let again = queue.enqueue(&task(9)).unique("key", UniqueUntil::Done).await?;
             assert_eq!(again, Enqueued::Duplicate(id.id().unwrap()), "it runs");
             gate.add_permits(1);
             empty(&queue).await?;
         }
         // The dead one's key is free; when it is replayed it takes the key again.
-        let held = queue.enqueue(&task(2)).delay(LONG * 100).unique("key", Until::Done).await?;
+        let held = queue.enqueue(&task(2)).delay(LONG * 100).unique("key", UniqueUntil::Done).await?;
         assert!(held.is_new());
         let letters = queue.inspect().dead_letters();
         assert_eq!(letters.replay(|_| true).await?, 0, "another job holds the key");
         assert!(queue.inspect().delete(held.id().unwrap()).await?);
         assert_eq!(letters.replay(|_| true).await?, 1);
-        assert!(!queue.enqueue(&task(9)).unique("key", Until::Done).await?.is_new());
+        assert!(!queue.enqueue(&task(9)).unique("key", UniqueUntil::Done).await?.is_new());
         gate.add_permits(1);
         ensure!(eventually(LONG, async || letters.list(None).await.is_ok_and(|l| l.len() == 1)).await);
 
         // Until it is started.
-        assert!(queue.enqueue(&task(5)).unique("start", Until::Started).await?.is_new());
+        assert!(queue.enqueue(&task(5)).unique("start", UniqueUntil::Started).await?.is_new());
         ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 1)).await);
-        assert!(queue.enqueue(&task(6)).unique("start", Until::Started).await?.is_new());
+        assert!(queue.enqueue(&task(6)).unique("start", UniqueUntil::Started).await?.is_new());
         gate.add_permits(2);
         empty(&queue).await?;
         worker.shutdown(LONG).await?;
@@ -293,7 +294,7 @@ matrix! {
         let slow = |lease| {
             let (gate, started, log) = (gate.clone(), started.clone(), log.clone());
             queue
-                .worker(move |job: Task, cx: Context| {
+                .worker(move |job: Task, cx: JobContext| {
                     let (gate, started, log) = (gate.clone(), started.clone(), log.clone());
                     async move {
                         started.fetch_add(1, Ordering::SeqCst);
@@ -305,19 +306,19 @@ matrix! {
                 .concurrency(4)
                 .lease(lease)
         };
-        // So long a lease that nothing can be taken over by its end.
-        let first = slow(Duration::from_secs(3600)).run().await?;
-        let _ = queue.enqueue_many((0..8).map(task)).await?;
+        // The lease is so long that nothing is taken over because it ends.
+        let first = slow(Duration::from_secs(3600)).start().await?;
+        queue.enqueue_many((0..8).map(task)).await?;
         ensure!(eventually(LONG, async || started.load(Ordering::SeqCst) == 4).await);
         let mut stopping = std::pin::pin!(first.shutdown(Duration::from_secs(4)));
-        // It has heard of the stop before the first job ends, so that it takes no other in its place.
+        // The stop is known before the first job ends, so no other job is taken in its place.
         let at_once = tokio::time::timeout(Duration::ZERO, stopping.as_mut()).await;
         ensure!(at_once.is_err(), "four jobs are under way");
         gate.add_permits(1);
         let report = stopping.await?;
         log.reaches(1).await?;
         assert_eq!((report.done, report.handed_back), (1, 3));
-        let second = slow(Duration::from_secs(3600)).run().await?;
+        let second = slow(Duration::from_secs(3600)).start().await?;
         gate.add_permits(7);
         log.reaches(8).await?;
         let mut ran = log.all();
@@ -330,11 +331,11 @@ matrix! {
     async fn a_dropped_worker_hands_its_jobs_back(backend: &Backend) -> Result<()> {
         let (store, queue) = open(backend).await?;
         let worker = queue
-            .worker(|_: Task, _: Context| std::future::pending::<()>())
+            .worker(|_: Task, _: JobContext| std::future::pending::<()>())
             .lease(Duration::from_secs(3600))
-            .run()
+            .start()
             .await?;
-        let _ = queue.enqueue(&task(1)).await?;
+        queue.enqueue(&task(1)).await?;
         ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 1)).await);
         drop(worker);
         store.settle().await;
@@ -353,14 +354,14 @@ matrix! {
         let mut n = 2;
         // Steady high priority for longer than (3 + 2) * boost.
         while store.time().await? < begun + boost * 8 {
-            let _ = queue.enqueue(&task(n)).priority(3).await?;
+            queue.enqueue(&task(n)).priority(3).await?;
             n += 1;
             if backend.is_embedded() { store.advance(Duration::from_millis(1))?; }
         }
         let mut due = HashMap::new();
         let mut from = None;
         loop {
-            let (jobs, next) = queue.inspect().list(State::Ready, from).await?;
+            let (jobs, next) = queue.inspect().list(JobState::Ready, from).await?;
             for job in jobs {
                 due.insert(job.decode::<Task>()?.n, (job.id, job.priority, job.due));
             }
@@ -386,8 +387,8 @@ matrix! {
         let boost = Duration::from_millis(20);
         let queue = Queue::builder(&store, backend.namespace(), "q").boost(boost).build()?;
         let log = Log::default();
-        for n in 1..=20 { let _ = queue.enqueue(&task(n)).priority(3).await?; }
-        let _ = queue.enqueue(&task(0)).priority(-2).await?;
+        for n in 1..=20 { queue.enqueue(&task(n)).priority(3).await?; }
+        queue.enqueue(&task(0)).priority(-2).await?;
         let low = store.time().await?;
         let worker = logging(&queue, &log, 1).await?;
         // There are always some of high priority waiting; when each was enqueued, at the earliest.
@@ -395,7 +396,7 @@ matrix! {
         for n in 21.. {
             if log.all().contains(&0) { break; }
             enqueued.insert(n, store.time().await?);
-            let _ = queue.enqueue(&task(n)).priority(3).await?;
+            queue.enqueue(&task(n)).priority(3).await?;
             ensure!(n < 100_000, "the low one starves");
             if backend.is_embedded() { store.advance(Duration::from_micros(100))?; }
         }
@@ -417,12 +418,12 @@ matrix! {
         let added = queue.enqueue_many((1000..1499).map(task)).delay(Duration::from_millis(1)).await?;
         assert_eq!(added.added.len(), 499);
         assert!(queue.enqueue(&task(1499)).await?.is_new());
-        assert_eq!(queue.enqueue(&task(1500)).unique("u", Until::Done).await?, Enqueued::Full);
+        assert_eq!(queue.enqueue(&task(1500)).unique("u", UniqueUntil::Done).await?, Enqueued::Full);
         let log = Log::default();
         let worker = logging(&queue, &log, 100).await?;
         log.reaches(1500).await?;
         empty(&queue).await?;
-        assert!(queue.enqueue(&task(1500)).unique("u", Until::Done).await?.is_new(), "a refusal takes no key");
+        assert!(queue.enqueue(&task(1500)).unique("u", UniqueUntil::Done).await?.is_new(), "a refusal takes no key");
         worker.shutdown(LONG).await?;
         Ok(())
     }
@@ -434,35 +435,35 @@ matrix! {
             queue.enqueue(&task(1_000_000)).await,
             queue.enqueue(&task(1)).priority(1001).await,
             queue.enqueue(&task(1)).timeout(Duration::ZERO).await,
-            queue.enqueue(&task(1)).unique("", Until::Done).await,
-            queue.enqueue(&task(1)).unique(&"x".repeat(1025), Until::Done).await,
+            queue.enqueue(&task(1)).unique("", UniqueUntil::Done).await,
+            queue.enqueue(&task(1)).unique(&"x".repeat(1025), UniqueUntil::Done).await,
             queue.enqueue(&task(1)).delay(Duration::from_secs(u64::MAX)).await,
         ];
         for (at, refused) in refused.into_iter().enumerate() {
             assert!(refused.unwrap_err().is_config(), "{at}");
         }
         for expression in ["", "* * *", "61 * * * *", "nonsense", "0 0 30 2 *"] {
-            let put = queue.cron("c", expression, &task(1), Missed::RunOnce).await;
+            let put = queue.cron("c", expression, &task(1), MissedTicks::RunOnce).await;
             assert!(put.unwrap_err().is_config(), "{expression:?}");
         }
-        let put = queue.cron("c", "* * * * *", &task(1), Missed::RunOnce).time_zone("Mars/Olympus").await;
+        let put = queue.cron("c", "* * * * *", &task(1), MissedTicks::RunOnce).time_zone("Mars/Olympus").await;
         assert!(put.unwrap_err().is_config());
         for (namespace, name) in [("", "q"), ("a b", "q"), ("a", "")] {
             assert!(Queue::new(&store, namespace, name).unwrap_err().is_config());
         }
-        let worker = || queue.worker(|_: Task, _: Context| async {});
+        let worker = || queue.worker(|_: Task, _: JobContext| async {});
         for worker in [
             worker().concurrency(0),
             worker().concurrency(1_000_000),
             worker().lease(Duration::ZERO),
             worker().retry(Backoff::default(), 0),
-            worker().also(|_: Task, _: Context| async {}),
+            worker().handler(|_: Task, _: JobContext| async {}),
         ] {
-            assert!(worker.run().await.unwrap_err().is_config());
+            assert!(worker.start().await.unwrap_err().is_config());
         }
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?, Vec::<String>::new());
 
-        // What others wrote into the queue's keys: garbage, a cut record, a record with a broken inside.
+        // Written by others into the queue's keys: garbage, a truncated record, a record with invalid contents.
         let ready = format!("{}:queue:{{q}}:ready", backend.namespace());
         let delayed = format!("{}:queue:{{q}}:delayed", backend.namespace());
         let mut broken = b"J0000000000000000".to_vec();
@@ -471,8 +472,8 @@ matrix! {
             store.query::<()>(redis::cmd("RPUSH").arg(&ready).arg(garbage)).await?;
         }
         store.query::<()>(redis::cmd("ZADD").arg(&delayed).arg(0).arg("later")).await?;
-        let _ = queue.enqueue(&Other).await?;
-        let _ = queue.enqueue(&task(7)).await?;
+        queue.enqueue(&Other).await?;
+        queue.enqueue(&task(7)).await?;
         let log = Log::default();
         let worker = logging(&queue, &log, 4).await?;
         log.reaches(1).await?;
@@ -481,9 +482,9 @@ matrix! {
             .into_iter().map(|letter| letter.reason).collect();
         assert_eq!(reasons.iter().filter(|r| r.contains("corrupt")).count(), 5, "{reasons:?}");
         assert_eq!(reasons.iter().filter(|r| r.contains("no handler")).count(), 1, "{reasons:?}");
-        // What is corrupt stays a dead letter; what merely had no handler may be replayed, and dies again.
+        // A corrupt letter stays; a job that merely had no handler is replayed, and dies again.
         assert_eq!(queue.inspect().dead_letters().replay(|_| true).await?, 2);
-        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.dead == 6 && c.waiting() == 0)).await);
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.dead == 6 && c.unfinished() == 0)).await);
         assert_eq!(log.all(), [7]);
         assert_eq!(queue.inspect().dead_letters().purge(|_| true).await?, 6);
         worker.shutdown(LONG).await?;
@@ -495,8 +496,8 @@ matrix! {
         let log = Log::default();
         queue.pause().await?;
         let worker = logging(&queue, &log, 4).await?;
-        let _ = queue.enqueue(&task(1)).await?;
-        // A second worker that is not the first one's friend looks too.
+        queue.enqueue(&task(1)).await?;
+        // A second worker looks too.
         let other = logging(&queue, &log, 4).await?;
         other.shutdown(LONG).await?;
         let counts = queue.inspect().counts().await?;
@@ -508,27 +509,27 @@ matrix! {
         Ok(())
     }
 
-    async fn the_inspector_pages_finds_deletes_and_hastens(backend: &Backend) -> Result<()> {
+    async fn the_inspector_pages_finds_deletes_and_runs_delayed_jobs_now(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let queue = Queue::builder(&store, backend.namespace(), "q").retain(100, LONG * 100).build()?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(100, LONG * 100).build()?;
         let ids = queue.enqueue_many((0..450).map(task)).await?.added;
         let ranked = queue.enqueue(&task(1001)).priority(5).await?.id().unwrap();
         let later = queue.enqueue(&task(1002)).delay(LONG * 100).await?.id().unwrap();
         let look = queue.inspect();
         let (mut seen, mut from, mut pages) = (std::collections::HashSet::new(), None, 0);
         loop {
-            let (jobs, next) = look.list(State::Ready, from).await?;
+            let (jobs, next) = look.list(JobState::Ready, from).await?;
             seen.extend(jobs.into_iter().map(|job| job.id));
             pages += 1;
             match next { Some(next) => from = Some(next), None => break }
         }
         assert!(pages > 2 && seen.len() == 451);
-        assert_eq!(look.search(State::Ready, "\"n\":44", 100).await?.len(), 11);
-        assert_eq!(look.search(State::Ready, "\"n\":44", 3).await?.len(), 3);
-        assert_eq!(look.find(later).await?.unwrap().state, State::Delayed);
+        assert_eq!(look.search(JobState::Ready, "\"n\":44", 100).await?.len(), 11);
+        assert_eq!(look.search(JobState::Ready, "\"n\":44", 3).await?.len(), 3);
+        assert_eq!(look.find(later).await?.unwrap().state, JobState::Delayed);
         assert!(look.delete(ids[17]).await? && !look.delete(ids[17]).await?);
         assert!(look.delete(ranked).await?);
-        assert!(look.retry(later).await? && !look.retry(later).await?);
+        assert!(look.run_now(later).await? && !look.run_now(later).await?);
         let log = Log::default();
         let worker = logging(&queue, &log, 50).await?;
         log.reaches(450).await?;
@@ -538,7 +539,7 @@ matrix! {
         assert_eq!(ran, (0..450).filter(|n| *n != 17).chain([1002]).collect::<Vec<_>>());
         let kept = look.counts().await?.done;
         assert!((100..=450).contains(&kept), "{kept} done jobs are retained");
-        assert!(!look.list(State::Done, None).await?.0.is_empty());
+        assert!(!look.list(JobState::Done, None).await?.0.is_empty());
         worker.shutdown(LONG).await?;
         Ok(())
     }
@@ -550,7 +551,7 @@ matrix! {
         let worker = {
             let (effects, gate) = (effects.clone(), gate.clone());
             queue
-                .worker(move |_: Task, cx: Context| {
+                .worker(move |_: Task, cx: JobContext| {
                     let (effects, gate) = (effects.clone(), gate.clone());
                     async move {
                         cx.once("pay", async {
@@ -560,19 +561,19 @@ matrix! {
                         .await?;
                         assert!(cx.progress(2.0).await.is_err());
                         assert!(cx.progress(0.4).await?);
-                        if cx.attempt() < 3 { return Ok::<_, redstart::Error>(Outcome::retry("again")) }
+                        if cx.attempt() < 3 { return Ok::<_, redstart::Error>(Verdict::retry("again")) }
                         let _ = gate.acquire().await;
-                        Ok::<_, redstart::Error>(Outcome::Done)
+                        Ok::<_, redstart::Error>(Verdict::Done)
                     }
                 })
                 .retry(Backoff::fixed(Duration::from_millis(1)), 5)
-                .run()
+                .start()
                 .await?
         };
         let id = queue.enqueue(&task(1)).await?.id().unwrap();
         let look = queue.inspect();
         ensure!(eventually(LONG, async || {
-            matches!(look.find(id).await, Ok(Some(job)) if job.state == State::Running && job.attempts == 2 && job.progress == Some(0.4))
+            matches!(look.find(id).await, Ok(Some(job)) if job.state == JobState::Running && job.attempts == 2 && job.progress == Some(0.4))
         }).await);
         gate.add_permits(1);
         empty(&queue).await?;
@@ -587,11 +588,11 @@ matrix! {
 
     async fn a_cron_tick_runs_once_with_several_workers_and_missed_ticks_run_as_the_policy_says(backend: &Backend) -> Result<()> {
         let (store, queue) = open(backend).await?;
-        // Every second, so that real servers need not be waited for long.
-        assert!(queue.cron("once", "* * * * * *", &task(1), Missed::RunOnce).await?);
-        assert!(queue.cron("all", "* * * * * *", &task(2), Missed::RunAll).await?);
-        assert!(queue.cron("skip", "* * * * * *", &task(3), Missed::Skip).await?);
-        assert!(!queue.cron("once", "* * * * * *", &task(1), Missed::RunOnce).await?, "it is there");
+        // Every second, so that the test is short on real servers.
+        assert!(queue.cron("once", "* * * * * *", &task(1), MissedTicks::RunOnce).await?);
+        assert!(queue.cron("all", "* * * * * *", &task(2), MissedTicks::RunAll).await?);
+        assert!(queue.cron("skip", "* * * * * *", &task(3), MissedTicks::Skip).await?);
+        assert!(!queue.cron("once", "* * * * * *", &task(1), MissedTicks::RunOnce).await?, "it is there");
         let put = store.time().await?.as_secs();
         // No worker runs while ticks pass.
         if backend.is_embedded() { store.advance(Duration::from_secs(5))?; }
@@ -601,16 +602,16 @@ matrix! {
         let mut workers = Vec::new();
         for _ in 0..3 { workers.push(logging(&queue, &log, 4).await?); }
         ensure!(eventually(LONG, async || count(1) >= 2 && count(2) >= 5).await);
-        assert!(queue.uncron("once").await? && queue.uncron("all").await? && queue.uncron("skip").await?);
-        assert!(!queue.uncron("all").await?);
+        assert!(queue.remove_cron("once").await? && queue.remove_cron("all").await? && queue.remove_cron("skip").await?);
+        assert!(!queue.remove_cron("all").await?);
         empty(&queue).await?;
-        // One run a tick from the first on, and never two: as many as whole seconds passed, or one less if a
+        // One run per tick from the first on, never two: as many as whole seconds passed, or one less if a
         // second began while the entries were removed.
         let ticks = store.time().await?.as_secs() - put;
         let all = count(2);
         assert!(all <= ticks, "{all} runs of {ticks} ticks");
         assert!(count(1) < all && count(3) < all, "missed ticks are not all made up for: {:?}", log.all());
-        assert_eq!(queue.crons().await?, []);
+        assert_eq!(queue.cron_entries().await?, []);
         for worker in workers { worker.shutdown(LONG).await?; }
         Ok(())
     }
@@ -622,7 +623,7 @@ matrix! {
         let far = Duration::from_secs(store.time().await?.as_secs()) + day / 2;
         let minutes = far.as_secs() / 60;
         let daily = format!("{} {} * * *", minutes % 60, minutes / 60 % 24);
-        for (id, n, missed) in [("once", 1, Missed::RunOnce), ("all", 2, Missed::RunAll), ("skip", 3, Missed::Skip)] {
+        for (id, n, missed) in [("once", 1, MissedTicks::RunOnce), ("all", 2, MissedTicks::RunAll), ("skip", 3, MissedTicks::Skip)] {
             assert!(queue.cron(id, &daily, &task(n), missed).time_zone("UTC").await?);
         }
         // As if all workers had stopped five ticks ago.
@@ -653,24 +654,24 @@ matrix! {
         let first = {
             let (lost, attempts) = (lost.clone(), attempts.clone());
             queue
-                .worker(move |_: Task, cx: Context| {
+                .worker(move |_: Task, cx: JobContext| {
                     let (lost, attempts) = (lost.clone(), attempts.clone());
                     async move {
                         attempts.lock().unwrap().push(cx.attempt());
                         if cx.attempt() == 1 {
                             cx.lost().await;
                             lost.fetch_add(1, Ordering::SeqCst);
-                            // As a zombie would, it says that all is well.
+                            // It claims success although it has lost the job.
                         }
-                        Outcome::Done
+                        Verdict::Done
                     }
                 })
                 .concurrency(1)
                 .lease(Duration::from_millis(600))
-                .run()
+                .start()
                 .await?
         };
-        let _ = queue.enqueue(&task(1)).unique("u", Until::Done).await?;
+        queue.enqueue(&task(1)).unique("u", UniqueUntil::Done).await?;
         ensure!(eventually(LONG, async || attempts.lock().unwrap().len() == 1).await);
         // The server's view: this worker's lease is long over.
         let workers = format!("{}:queue:{{q}}:workers", backend.namespace());
@@ -679,14 +680,14 @@ matrix! {
         let second = {
             let (attempts, gate) = (attempts.clone(), gate.clone());
             queue
-                .worker(move |_: Task, cx: Context| {
+                .worker(move |_: Task, cx: JobContext| {
                     let (attempts, gate) = (attempts.clone(), gate.clone());
                     async move {
                         attempts.lock().unwrap().push(cx.attempt());
                         let _ = gate.acquire().await;
                     }
                 })
-                .run()
+                .start()
                 .await?
         };
         ensure!(eventually(LONG, async || {
@@ -696,13 +697,13 @@ matrix! {
             attempts.lock().unwrap().len() >= 2
         }).await);
         ensure!(eventually(LONG, async || lost.load(Ordering::SeqCst) == 1).await, "the first worker heard nothing");
-        // The zombie's ending came and changed nothing: the job still runs, its key is still held.
+        // The late verdict changed nothing: the job still runs, its key is still held.
         ensure!(eventually(LONG, async || {
             store.query::<u32>(redis::cmd("ZCARD").arg(&workers)).await.is_ok_and(|n| n == 2)
-        }).await, "the first worker registers anew");
+        }).await, "the first worker registers again");
         let report = first.shutdown(LONG).await?;
         assert_eq!(report.done, 0);
-        assert!(!queue.enqueue(&task(2)).unique("u", Until::Done).await?.is_new());
+        assert!(!queue.enqueue(&task(2)).unique("u", UniqueUntil::Done).await?.is_new());
         gate.add_permits(1);
         empty(&queue).await?;
         assert_eq!(*attempts.lock().unwrap(), [1, 2]);
@@ -716,15 +717,15 @@ matrix! {
         let worker = {
             let log = log.clone();
             queue
-                .worker(move |job: Task, _: Context| { let log = log.clone(); async move { log.push(job.n) } })
+                .worker(move |job: Task, _: JobContext| { let log = log.clone(); async move { log.push(job.n) } })
                 .lease(Duration::from_millis(300))
-                .run()
+                .start()
                 .await?
         };
-        // What a lost reply or a failover to an older copy leaves: a job in the worker's hash that the worker
-        // never heard of.
+        // The result of a lost reply or of a failover to an older copy: a job in the worker's hash that the worker
+        // does not know.
         queue.pause().await?;
-        let _ = queue.enqueue(&task(5)).await?;
+        queue.enqueue(&task(5)).await?;
         let part = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
         let record: Vec<u8> = store.query(redis::cmd("LPOP").arg(part("ready"))).await?;
         let names: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("workers")).arg(0).arg(-1)).await?;
@@ -803,7 +804,7 @@ async fn used_memory(store: &Store) -> Result<u64> {
     used.context("INFO says nothing of memory")
 }
 
-/// A server without a slow log, which would count as memory whatever a busy machine made slow.
+/// A server without a slow log, which takes memory on a busy machine.
 fn quiet(kind: Kind) -> ServerBuilder {
     Server::builder(kind).config("slowlog-log-slower-than", "-1")
 }
@@ -864,7 +865,7 @@ async fn an_idle_worker_does_not_poll() -> Result<()> {
     let queue = Queue::new(&store, "idle", "q")?;
     let log = Log::default();
     let worker = logging(&queue, &log, 4).await?;
-    let _ = queue.enqueue(&task(1)).await?;
+    queue.enqueue(&task(1)).await?;
     log.reaches(1).await?;
     empty(&queue).await?;
     // Let the last look of the worker pass: it marks the queue as hungry.
@@ -885,7 +886,7 @@ async fn an_idle_worker_does_not_poll() -> Result<()> {
     tokio::time::sleep(Duration::from_millis(1500)).await;
     let seen = tap.round_trips("idle:queue:{q}").await?;
     assert!(seen.len() <= 1, "an idle worker sent {seen:?}");
-    let _ = queue.enqueue(&task(2)).await?;
+    queue.enqueue(&task(2)).await?;
     log.reaches(2).await?;
     worker.shutdown(LONG).await?;
     Ok(())

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
-    messaging::queue::{Backoff, Context, Job, Outcome, Queue, State, Worker},
+    messaging::{Backoff, Job, JobContext, JobState, Queue, Verdict, Worker},
 };
 use redstart_testkit::{
     Backend, Child, Cluster, Kind, Sentinel, Server, child, eventually, figure, key_slot, matrix,
@@ -100,7 +100,7 @@ async fn noting(
     let queue = Queue::new(store, namespace, "q")?;
     let (store, notes) = (store.clone(), notes_key(namespace));
     Ok(queue
-        .worker(move |job: Step, cx: Context| {
+        .worker(move |job: Step, cx: JobContext| {
             let (store, notes) = (store.clone(), notes.clone());
             async move {
                 let note = async |what: &str| {
@@ -112,13 +112,13 @@ async fn noting(
                 note("began").await?;
                 tokio::time::sleep(takes).await;
                 note("ended").await?;
-                Ok::<_, redstart::Error>(Outcome::Done)
+                Ok::<_, redstart::Error>(Verdict::Done)
             }
         })
         .concurrency(concurrency)
         .lease(LEASE)
         .retry(Backoff::fixed(Duration::from_millis(20)), 1000)
-        .run()
+        .start()
         .await?)
 }
 
@@ -156,7 +156,7 @@ async fn drained(queue: &Queue, within: Duration) -> Result<()> {
     let came = eventually(within, async || {
         look.counts()
             .await
-            .is_ok_and(|counts| counts.waiting() == 0)
+            .is_ok_and(|counts| counts.unfinished() == 0)
     })
     .await;
     ensure!(came, "the queue does not drain: {:?}", look.counts().await);
@@ -207,7 +207,7 @@ impl Process {
 async fn held(queue: &Queue, worker: &str) -> Result<BTreeSet<u64>> {
     let (mut held, mut from) = (BTreeSet::new(), None);
     loop {
-        let (jobs, next) = queue.inspect().list(State::Running, from).await?;
+        let (jobs, next) = queue.inspect().list(JobState::Running, from).await?;
         for job in jobs {
             if job.worker.as_deref() == Some(worker) {
                 held.insert(job.decode::<Step>()?.n);
@@ -235,7 +235,7 @@ matrix! {
         let mut workers = vec![Process::start(backend, &store).await?, Process::start(backend, &store).await?];
         let (mut jobs, mut in_flight, mut orphans) = (0, 0, Vec::new());
         for kill in 0..kills {
-            let _ = queue.enqueue_many((jobs..jobs + 400).map(|n| Step { n })).await?;
+            queue.enqueue_many((jobs..jobs + 400).map(|n| Step { n })).await?;
             jobs += 400;
             // In the middle of the load, at no particular point of it.
             let target = 2 * (jobs - 400) + rand::random_range(1..600);
@@ -265,7 +265,7 @@ matrix! {
         assert_eq!(ran.values().filter(|ran| ran.ended > 0).count() as u64, jobs, "jobs were lost");
         let repeats: u64 = ran.values().map(|ran| ran.began.len() as u64 - 1).sum();
         assert!(repeats <= in_flight, "{repeats} repeats, but {in_flight} were in flight");
-        // The first run that began after the kill is by whoever took the orphan over; if that one was killed before
+        // The first run that began after the kill is by the worker that took the orphan over; if that one was killed before
         // it began, it is the later kill's orphan.
         let took = orphans.iter().filter_map(|(n, killed)| {
             let again = *ran[n].began.iter().filter(|began| *began > killed).min()?;
@@ -296,9 +296,9 @@ matrix! {
         let queue = Queue::new(&store, backend.namespace(), "q")?;
         let stalls = Stalls::watch(&store, backend.namespace());
         let victim = Process::start(backend, &store).await?;
-        let _ = queue.enqueue_many((0..8).map(|n| Step { n })).await?;
+        queue.enqueue_many((0..8).map(|n| Step { n })).await?;
         ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.running == 8)).await);
-        // It found nothing to do, and learns of the orphans by their lease alone.
+        // It is idle, and learns of the orphans only by the end of their lease.
         let idle = noting(&store, backend.namespace(), 8, Duration::ZERO).await?;
         victim.child.kill9();
         let killed = micros();
@@ -319,15 +319,15 @@ matrix! {
             let store = Store::connect(backend.url()).await?;
             let queue = Queue::new(&store, backend.namespace(), "q")?;
             let worker = queue
-                .worker(move |_: Step, cx: Context| async move {
+                .worker(move |_: Step, cx: JobContext| async move {
                     child::say(format!("began {}", cx.attempt()));
                     cx.lost().await;
                     child::say("lost");
                     // As a zombie would, it says that all is well.
-                    Outcome::Done
+                    Verdict::Done
                 })
                 .lease(lease)
-                .run()
+                .start()
                 .await?;
             tokio::task::spawn_blocking(child::hear).await?;
             let report = worker.shutdown(LONG).await?;
@@ -346,14 +346,14 @@ matrix! {
             let other = {
                 let (gate, attempts) = (gate.clone(), attempts.clone());
                 queue
-                    .worker(move |_: Step, cx: Context| {
+                    .worker(move |_: Step, cx: JobContext| {
                         let (gate, attempts) = (gate.clone(), attempts.clone());
                         async move {
                             attempts.fetch_add(u64::from(cx.attempt()), Ordering::SeqCst);
                             let _ = gate.acquire().await.map(|permit| permit.forget());
                         }
                     })
-                    .run()
+                    .start()
                     .await?
             };
             ensure!(eventually(LONG, async || attempts.load(Ordering::SeqCst) == 2).await, "nobody took the job over");
@@ -363,7 +363,7 @@ matrix! {
             assert_eq!(zombie.line().await?, "done 0", "its ending was taken although it had lost the job");
             ensure!(zombie.wait().await?.success());
             let job = queue.inspect().find(id).await?.context("the zombie's ending removed the job")?;
-            assert_eq!((job.state, job.attempts), (State::Running, 1));
+            assert_eq!((job.state, job.attempts), (JobState::Running, 1));
             gate.add_permits(1);
             drained(&queue, LONG).await?;
             assert_eq!(other.shutdown(LONG).await?.done, 1);
@@ -379,7 +379,7 @@ matrix! {
             let queue = Queue::new(&store, backend.namespace(), "q")?;
             let notes = notes_key(backend.namespace());
             let _worker = queue
-                .worker(move |job: Step, cx: Context| {
+                .worker(move |job: Step, cx: JobContext| {
                     let (store, notes) = (store.clone(), notes.clone());
                     async move {
                         let note = format!("{} {}", job.n, cx.attempt());
@@ -387,20 +387,20 @@ matrix! {
                         if job.n == 5 {
                             std::process::abort();
                         }
-                        noted.map(|()| Outcome::Done)
+                        noted.map(|()| Verdict::Done)
                     }
                 })
                 .concurrency(1)
                 .lease(Duration::from_millis(300))
                 .retry(Backoff::fixed(Duration::ZERO), ATTEMPTS)
-                .run()
+                .start()
                 .await?;
             // Until a job or the parent ends it.
             return std::future::pending().await;
         }
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
-        let _ = queue.enqueue_many((0..10).map(|n| Step { n })).await?;
+        queue.enqueue_many((0..10).map(|n| Step { n })).await?;
         let spawn = || Child::of(backend.test()).role("worker").namespace(backend.namespace()).spawn();
         let letters = queue.inspect().dead_letters();
         for _ in 0..ATTEMPTS {
@@ -423,7 +423,7 @@ matrix! {
             assert!(notes.contains(&format!("{n} 1")), "a neighbour was charged: {notes:?}");
         }
         assert_eq!(notes.len(), 12);
-        // Replayed, it has all its attempts before it, and ends the process at once.
+        // Replayed, it has all its attempts again, and kills the process at once.
         assert_eq!(letters.replay(|_| true).await?, 1);
         assert!(!last.wait().await?.success());
         let again: String = store.query(redis::cmd("LINDEX").arg(notes_key(backend.namespace())).arg(-1)).await?;
@@ -433,7 +433,7 @@ matrix! {
 }
 
 /// Workers run and jobs are enqueued, one by one, while something is being broken; `fault` says when it is enough.
-/// Each job whose enqueue was confirmed, and that `acks` replicas had by then, must run. Gives how many those were.
+/// Each job whose enqueue was confirmed, and that `acks` replicas had by then, must run. Returns how many those were.
 async fn under_faults(
     url: &str,
     acks: u32,
@@ -486,7 +486,7 @@ async fn under_faults(
     while !fault().await? {}
     enough.store(true, Ordering::SeqCst);
     let (jobs, mut must) = enqueuing.await??;
-    // The last fault may have left a line that is dead, which the first to use it finds out.
+    // The last fault may have left a dead connection, which the next request finds out.
     let back = eventually(LONG, async || queue.inspect().counts().await.is_ok());
     ensure!(back.await, "the queue does not come back");
     let last = queue
@@ -618,10 +618,10 @@ matrix! {
         let queue = Queue::new(&store, backend.namespace(), "q")?;
         if child::role().is_some() {
             let worker = queue
-                .worker(|job: Step, _: Context| async move { child::say(micros() - job.n) })
+                .worker(|job: Step, _: JobContext| async move { child::say(micros() - job.n) })
                 // Nothing but the message can wake it.
                 .lease(Duration::from_secs(3600))
-                .run()
+                .start()
                 .await?;
             child::say("ready");
             tokio::task::spawn_blocking(child::hear).await?;
@@ -637,7 +637,7 @@ matrix! {
             ensure!(eventually(LONG, async || {
                 store.query::<bool>(redis::cmd("HEXISTS").arg(&meta).arg("hungry")).await.unwrap_or(false)
             }).await);
-            let _ = queue.enqueue(&Step { n: micros() }).await?;
+            queue.enqueue(&Step { n: micros() }).await?;
             took.push(idle.line().await?.parse::<u64>()?);
         }
         took.sort_unstable();

@@ -4,7 +4,7 @@ use anyhow::{Result, ensure};
 use redstart::{
     Store,
     key::Layout,
-    messaging::reliable_list::{Finished, ReliableList},
+    messaging::{ReliableList, Settled},
 };
 use redstart_testkit::{Backend, Child, child, eventually, figure, matrix, scale};
 
@@ -21,7 +21,7 @@ matrix! {
         for n in 0..5 {
             let item = consumer.take(LONG).await?.unwrap();
             assert_eq!(item.payload(), n.to_string().as_bytes());
-            assert_eq!(item.done().await?, Finished::Done);
+            assert_eq!(item.done().await?, Settled::Done);
         }
         assert!(consumer.take(Duration::from_millis(1)).await?.is_none());
         // One that is dropped with its consumer comes back.
@@ -29,9 +29,9 @@ matrix! {
         let item = consumer.take(LONG).await?.unwrap();
         drop(consumer);
         store.settle().await;
-        assert_eq!(item.done().await?, Finished::Lost);
+        assert_eq!(item.done().await?, Settled::Lost);
         let mut second = list.consumer().await?;
-        assert_eq!(second.take(LONG).await?.unwrap().done().await?, Finished::Done);
+        assert_eq!(second.take(LONG).await?.unwrap().done().await?, Settled::Done);
         assert_eq!(second.close().await?, 0);
         assert!(store.scan(&format!("*{key}*")).await?.is_empty(), "something is left behind");
         for lease in [Duration::ZERO, LONG * 100_000] {
@@ -45,7 +45,7 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let lease = Duration::from_millis(300);
         let list = ReliableList::builder(&store, backend.namespace(), "l").lease(lease).build()?;
-        // What consumers leave behind that died a while ago, and then some more.
+        // Left behind by consumers that died a while ago, and by some more.
         let part = |part: &str| format!("{}:list:{{l}}:{part}", backend.namespace());
         let mut consumer = None;
         let mut came = HashMap::<String, u32>::new();
@@ -67,7 +67,7 @@ matrix! {
             }).await, "batch {batch}: {} of {} items came back", came.len(), 120 * (batch + 1));
         }
         assert!(came.values().all(|times| *times == 1));
-        // What lands late in a dead consumer's list is found too.
+        // An item that arrives late in a dead consumer's list is found too.
         store.query::<()>(redis::cmd("LPUSH").arg(part("taken:dead-0-7")).arg("late")).await?;
         let consumer = consumer.as_mut().unwrap();
         ensure!(eventually(LONG, async || {
@@ -154,7 +154,7 @@ matrix! {
         }
         let mut consumer = list.consumer().await?;
         let mut seen: HashMap<Vec<u8>, u32> = HashMap::new();
-        // The one that was done is gone; the one that was merely taken comes back with the end of the lease.
+        // The finished item is gone; the one that was only taken comes back when the lease ends.
         ensure!(eventually(LONG, async || {
             if let Ok(Some(item)) = consumer.take(Duration::from_millis(50)).await {
                 *seen.entry(item.payload().to_vec()).or_default() += 1;

@@ -1,11 +1,11 @@
 use std::collections::HashMap;
 
 use anyhow::Result;
-use redstart::{Store, messaging::ring::Ring};
+use redstart::{Store, messaging::Ring};
 use redstart_testkit::{Backend, matrix, scale};
 
 matrix! {
-    async fn many_workers_visit_every_item_once_a_lap(backend: &Backend) -> Result<()> {
+    async fn many_workers_visit_every_item_once_per_lap(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let ring = Ring::new(&store, backend.namespace(), "r")?;
         assert_eq!(ring.next().await?, None);
@@ -42,7 +42,7 @@ matrix! {
                 let mut visits = Vec::new();
                 loop {
                     let visit = ring.next().await?.unwrap();
-                    // The embedded engine answers at once; let the others have their turn there too.
+                    // The embedded engine answers at once; let the other tasks run too.
                     tokio::task::yield_now().await;
                     if visit.lap > laps { return Ok::<_, redstart::Error>(visits); }
                     visits.push((visit.item, visit.lap));
@@ -69,7 +69,7 @@ matrix! {
     async fn items_come_and_go_meanwhile(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let ring = Ring::new(&store, backend.namespace(), "r")?;
-        // Even one that looks like the mark.
+        // One of them looks like the mark.
         for item in ["lap", "b", "c"] { ring.add(item).await?; }
         let next = async || -> Result<(String, u64)> { let v = ring.next().await?.unwrap(); Ok((v.item, v.lap)) };
         assert_eq!(next().await?, ("lap".into(), 1));

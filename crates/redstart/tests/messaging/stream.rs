@@ -3,7 +3,7 @@ use std::{collections::HashSet, time::Duration};
 use anyhow::Result;
 use redstart::{
     Store,
-    messaging::stream::{EventStream, Start},
+    messaging::{EventStream, StartAt},
 };
 use redstart_testkit::{Backend, matrix, scale};
 
@@ -16,7 +16,7 @@ matrix! {
         for n in 0..10 { stream.append(&n).await?; }
         assert_eq!(stream.trim(Duration::ZERO).await?, 0, "without a group nothing is removed");
         let mut groups = Vec::new();
-        for name in ["fast", "slow", "lazy"] { groups.push(stream.group(name, Start::Beginning).await?); }
+        for name in ["fast", "slow", "lazy"] { groups.push(stream.group(name, StartAt::Beginning).await?); }
         // What each group has acknowledged, in a model.
         let mut acknowledged: [HashSet<u64>; 3] = Default::default();
         let mut unacknowledged: [Vec<(String, u64)>; 3] = Default::default();
@@ -45,7 +45,7 @@ matrix! {
                 }
             }
         }
-        // When all is acknowledged, next to nothing stays.
+        // Once all events are acknowledged, at most one stays.
         for (group, waiting) in groups.iter_mut().zip(&unacknowledged) {
             for (id, _) in waiting { group.ack(&[id]).await?; }
             loop {
@@ -62,18 +62,18 @@ matrix! {
         Ok(())
     }
 
-    async fn stale_events_are_claimed_and_poisonous_ones_die(backend: &Backend) -> Result<()> {
+    async fn stale_events_are_claimed_and_failing_ones_become_dead_letters(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stream = EventStream::<u64>::new(&store, backend.namespace(), "s")?;
-        let mut group = stream.group("g", Start::Now).await?;
+        let mut group = stream.group("g", StartAt::Now).await?;
         stream.append(&1).await?;
-        // What others wrote: no JSON, and not even a field that could be one.
+        // Written by others: not JSON.
         let key = format!("{}:stream:{{s}}", backend.namespace());
         store.query::<()>(redis::cmd("XADD").arg(&key).arg("*").arg("event").arg("{")).await?;
         stream.append(&2).await?;
         let read = group.read("a", 10, LONG).await?;
         assert_eq!(read.iter().map(|entry| entry.event).collect::<Vec<_>>(), [1, 2]);
-        assert_eq!(stream.dead_letters(None).await?[0].reason, "cannot be read");
+        assert_eq!(stream.dead_letters(None).await?[0].reason, "cannot be decoded");
         assert_eq!(group.ack(&[&read[0].id]).await?, 1);
         // The first consumer dies; the second claims, and dies too.
         assert!(group.claim("b", 10, LONG, 3).await?.is_empty(), "it is not stale yet");
@@ -97,7 +97,7 @@ matrix! {
         assert!(group.read("a", 0, LONG).await.unwrap_err().is_config());
         assert!(group.ack(&["1; DROP"]).await.unwrap_err().is_config());
         assert!(stream.read(Some("-"), 1).await.unwrap_err().is_config());
-        assert!(stream.group("", Start::Now).await.unwrap_err().is_config());
+        assert!(stream.group("", StartAt::Now).await.unwrap_err().is_config());
         Ok(())
     }
 }

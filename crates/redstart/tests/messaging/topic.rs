@@ -1,14 +1,14 @@
 use anyhow::{Context as _, Result};
 use redstart::{
     Store,
-    messaging::topic::{Heard, Topic, Topics},
+    messaging::{Heard, Topic, Topics},
 };
 use redstart_testkit::{Backend, Kind, Server, eventually, matrix};
 
 use crate::queue::LONG;
 
 async fn hear<T: serde::de::DeserializeOwned>(
-    listener: &mut redstart::messaging::topic::Listener<T>,
+    listener: &mut redstart::messaging::TopicListener<T>,
 ) -> Result<Heard<T>> {
     tokio::time::timeout(LONG, listener.next())
         .await?
@@ -36,7 +36,7 @@ matrix! {
 
     async fn patterns_choose_topics(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let topics = Topics::<u32>::new(&store, backend.namespace())?;
+        let topics = Topics::<u32>::new(&store, backend.namespace(), "news")?;
         let mut sport = topics.listen("sport.*").await?;
         for (at, name) in ["weather", "sport.tennis", "sports", "sport.golf"].into_iter().enumerate() {
             topics.publish(name, &(at as u32)).await?;

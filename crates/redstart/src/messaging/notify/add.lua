@@ -1,4 +1,4 @@
--- Adds members to the set and leaves the sign that there are some.
+-- Adds members to the set, and the sign that there are some.
 --
 -- KEYS  1 the set  2 the sign
 -- ARGV  members

@@ -1,5 +1,5 @@
--- Takes members. The sign goes only together with the sight of the empty set: whoever waits for it misses
--- nothing, whatever happens to the others.
+-- Takes members. The sign is removed only when the set is found empty: a waiter misses nothing, whatever happens to
+-- the others.
 --
 -- KEYS  1 the set  2 the sign
 -- ARGV  1 how many at most

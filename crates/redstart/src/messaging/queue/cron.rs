@@ -1,8 +1,8 @@
-//! Jobs by the calendar.
+//! Jobs that are enqueued by a cron expression.
 //!
-//! The entries are kept in the queue; every worker of the queue looks after them. Of several workers that see
-//! a tick, one enqueues its run: the entry moves from the tick that was seen to the next in the same script.
-//! Ticks are those of the server's clock.
+//! The entries are kept in the queue; every worker of the queue looks after them. Of several workers that see a tick,
+//! one enqueues its run: the same script moves the entry from the tick that was seen to the next. Ticks follow the
+//! server's clock.
 
 use std::{
     future::{Future, IntoFuture},
@@ -19,35 +19,29 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     Job, Queue,
-    job::{Body, Options},
-    script,
+    record::{Body, Options},
+    script::{CRON_DUE, CRON_FIRE, CRON_PUT, CRON_REMOVE},
 };
 use crate::{
     codec::{Codec, Json},
     error::{Error, Result},
     observe,
-    script::Script,
 };
-
-static PUT: Script = script!("queue.cron_put", "cron_put.lua");
-static DUE: Script = script!("queue.cron_due", "cron_due.lua");
-static FIRE: Script = script!("queue.cron_fire", "cron_fire.lua");
-static REMOVE: Script = script!("queue.cron_remove", "cron_remove.lua");
 
 /// A tick is missed, not just late, after this, or after half the time to the next if that is shorter.
 const LATE: Duration = Duration::from_secs(30);
-/// [`Missed::RunAll`] makes up for this many ticks at most.
+/// [`MissedTicks::RunAll`] makes up for this many ticks at most.
 const MAKE_UP: usize = 1000;
 
-/// What to do about ticks that passed while no worker ran.
+/// What happens to ticks that passed while no worker ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum Missed {
+pub enum MissedTicks {
     /// One run for all of them.
     RunOnce,
-    /// None: wait for the next tick.
+    /// No run: wait for the next tick.
     Skip,
-    /// A run for each, the last thousand at most.
+    /// One run for each, a thousand at most.
     RunAll,
 }
 
@@ -58,7 +52,7 @@ struct Stored {
     time_zone: String,
     name: String,
     payload: String,
-    missed: Missed,
+    missed: MissedTicks,
 }
 
 /// A cron entry.
@@ -67,34 +61,34 @@ struct Stored {
 pub struct CronEntry {
     /// Its name in the queue.
     pub id: String,
-    /// When it runs, such as `0 3 * * *`.
+    /// The cron expression, such as `0 3 * * *`.
     pub expression: String,
-    /// In which time zone.
+    /// The time zone of the expression.
     pub time_zone: String,
     /// The name of the job that it enqueues.
     pub job: String,
     /// What happens to ticks that were missed.
-    pub missed: Missed,
-    /// The next tick since the Unix epoch; `None` if there is none any more.
+    pub missed: MissedTicks,
+    /// The next tick since the Unix epoch; `None` if there will be no other.
     pub next: Option<Duration>,
 }
 
 impl Queue {
-    /// Enqueues a job by the calendar: five fields (minute, hour, day, month, weekday) or six with seconds
-    /// first, in UTC unless [said otherwise](CronPut::time_zone). Await what this returns.
+    /// Enqueues a job by a cron expression of five fields (minute, hour, day, month, weekday), or six with seconds
+    /// first. It is read in UTC unless [another time zone](CronPut::time_zone) is set. Await the returned value.
     ///
-    /// An entry with the same id is replaced. One that is there already, unchanged, goes on as it was, so every
-    /// instance of a program may put it when it starts.
+    /// An entry with the same id is replaced. An unchanged entry keeps its next tick, so every instance of a program
+    /// may put its entries when it starts.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-    /// # use redstart::{Store, messaging::queue::{Job, Missed, Queue}};
+    /// # use redstart::{Store, messaging::{Job, MissedTicks, Queue}};
     /// # #[derive(serde::Serialize, serde::Deserialize)] struct Report;
     /// # impl Job for Report { const NAME: &'static str = "report"; }
     /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "reports")?;
-    /// queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;
-    /// assert_eq!(queue.crons().await?[0].job, "report");
-    /// assert!(queue.cron("bad", "0 99 * * *", &Report, Missed::Skip).await.unwrap_err().is_config());
+    /// queue.cron("nightly", "0 3 * * *", &Report, MissedTicks::RunOnce).time_zone("Europe/Berlin").await?;
+    /// assert_eq!(queue.cron_entries().await?[0].job, "report");
+    /// assert!(queue.cron("bad", "0 99 * * *", &Report, MissedTicks::Skip).await.unwrap_err().is_config());
     /// # Ok(()) }
     /// ```
     pub fn cron<'a, J: Job + Sync>(
@@ -102,7 +96,7 @@ impl Queue {
         id: &'a str,
         expression: &'a str,
         job: &'a J,
-        missed: Missed,
+        missed: MissedTicks,
     ) -> CronPut<'a, J> {
         CronPut {
             queue: self,
@@ -119,8 +113,8 @@ impl Queue {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn uncron(&self, id: &str) -> Result<bool> {
-        let removed: u8 = REMOVE
+    pub async fn remove_cron(&self, id: &str) -> Result<bool> {
+        let removed: u8 = CRON_REMOVE
             .on(self.entity())
             .part("cron")
             .part("crontab")
@@ -136,7 +130,7 @@ impl Queue {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn crons(&self) -> Result<Vec<CronEntry>> {
+    pub async fn cron_entries(&self) -> Result<Vec<CronEntry>> {
         let mut pipeline = redis::pipe();
         pipeline
             .cmd("HGETALL")
@@ -169,7 +163,7 @@ impl Queue {
 
     /// Enqueues what is due. Called by workers.
     pub(super) async fn tick(&self) -> Result<()> {
-        let mut reply = DUE
+        let mut reply = CRON_DUE
             .on(self.entity())
             .part("cron")
             .part("crontab")
@@ -179,7 +173,7 @@ impl Queue {
         let number = |bytes: Option<Vec<u8>>| {
             bytes
                 .and_then(|bytes| String::from_utf8(bytes).ok()?.parse::<i64>().ok())
-                .ok_or_else(|| Error::codec("the reply has an unexpected shape"))
+                .ok_or_else(|| Error::codec("unexpected shape of the reply"))
         };
         let now = number(reply.next())?;
         while let Some(id) = reply.next() {
@@ -196,13 +190,13 @@ impl Queue {
                         || Body::raw(&stored.name, stored.payload.as_bytes(), &Options::default());
                     ((0..runs).map(|_| body()).collect::<Vec<_>>(), next)
                 }
-                // Written by something else; it must not be looked at again and again.
+                // Written by another program; it must not be tried again and again.
                 Err(error) => {
-                    tracing::warn!(%error, "a cron entry cannot be read and is put to rest");
+                    tracing::warn!(%error, "an unreadable cron entry was disabled");
                     (Vec::new(), None)
                 }
             };
-            let mut call = FIRE
+            let mut call = CRON_FIRE
                 .on(self.entity())
                 .part("cron")
                 .part("ready")
@@ -230,7 +224,7 @@ pub struct CronPut<'a, J> {
     id: &'a str,
     expression: &'a str,
     job: &'a J,
-    missed: Missed,
+    missed: MissedTicks,
     time_zone: &'a str,
 }
 
@@ -242,11 +236,11 @@ impl<'a, J> CronPut<'a, J> {
     }
 }
 
-/// Gives whether the entry is new or was changed.
+/// Returns whether the entry is new or was changed.
 ///
 /// # Errors
 ///
-/// [`is_config`](Error::is_config) for an expression or a time zone that cannot be read, or one that never comes;
+/// [`is_config`](Error::is_config) for an invalid expression or time zone, or an expression that never fires;
 /// otherwise those of the store.
 impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
     type Output = Result<bool>;
@@ -256,10 +250,10 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
         let queue = self.queue;
         Box::pin(observe::operation(
             "queue.cron",
-            queue.entity().namespace(),
+            queue.namespace(),
             async move {
                 if self.id.is_empty() || self.id.len() > 255 {
-                    return Err(Error::config("a cron entry's id has 1 to 255 bytes"));
+                    return Err(Error::config("a cron entry's id must have 1 to 255 bytes"));
                 }
                 let schedule = Schedule::parse(self.expression, self.time_zone)?;
                 // Checks the payload's size as enqueue does.
@@ -269,7 +263,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                 let now = queue.store().time().await?.as_micros() as i64;
                 let first = schedule
                     .after(now)
-                    .ok_or_else(|| Error::config("this cron expression never comes"))?;
+                    .ok_or_else(|| Error::config("the cron expression never fires"))?;
                 let stored = Stored {
                     expression: self.expression.to_owned(),
                     time_zone: self.time_zone.to_owned(),
@@ -277,7 +271,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                     payload,
                     missed: self.missed,
                 };
-                let changed: u8 = PUT
+                let changed: u8 = CRON_PUT
                     .on(queue.entity())
                     .part("cron")
                     .part("crontab")
@@ -305,11 +299,9 @@ impl Schedule {
             .seconds(Seconds::Optional)
             .build()
             .parse(expression)
-            .map_err(|error| {
-                Error::config("this cron expression cannot be read").with_source(error)
-            })?;
+            .map_err(|error| Error::config("invalid cron expression").with_source(error))?;
         let zone = TimeZone::get(time_zone)
-            .map_err(|error| Error::config("this time zone is not known").with_source(error))?;
+            .map_err(|error| Error::config("unknown time zone").with_source(error))?;
         Ok(Self { cron, zone })
     }
 
@@ -323,14 +315,14 @@ impl Schedule {
     }
 
     /// How many runs are due for the ticks from `tick` until now, and the next tick.
-    fn runs(&self, tick: i64, now: i64, missed: Missed) -> (usize, Option<i64>) {
+    fn runs(&self, tick: i64, now: i64, missed: MissedTicks) -> (usize, Option<i64>) {
         // Find the last tick that has passed; most times it is the first.
         let (mut last, mut ticks) = (tick, 1);
         let mut next = self.after(last);
         while let Some(at) = next
             && at <= now
         {
-            // A minute's entry after a year away has half a million ticks; nobody wants all of them.
+            // An entry of every minute has half a million ticks per year; nobody wants all of them.
             if ticks >= MAKE_UP {
                 next = self.after(now);
                 last = now;
@@ -341,9 +333,9 @@ impl Schedule {
             next = self.after(last);
         }
         let runs = match missed {
-            Missed::RunOnce => 1,
-            Missed::RunAll => ticks,
-            Missed::Skip => {
+            MissedTicks::RunOnce => 1,
+            MissedTicks::RunAll => ticks,
+            MissedTicks::Skip => {
                 let half = next.map_or(i64::MAX, |next| (next - last) / 2);
                 let late = (LATE.as_micros() as i64).min(half);
                 usize::from(ticks < MAKE_UP && now - last <= late)
@@ -365,18 +357,24 @@ mod tests {
         let tick = 1_763_193_600_000_000;
         let runs = |now, missed| schedule.runs(tick, now, missed);
         // In time.
-        for missed in [Missed::RunOnce, Missed::Skip, Missed::RunAll] {
+        for missed in [MissedTicks::RunOnce, MissedTicks::Skip, MissedTicks::RunAll] {
             assert_eq!(runs(tick + 1000, missed), (1, Some(tick + MINUTE)));
         }
         // Ten minutes and 45 seconds later: eleven ticks.
         let now = tick + 10 * MINUTE + 45_000_000;
-        assert_eq!(runs(now, Missed::RunOnce), (1, Some(tick + 11 * MINUTE)));
-        assert_eq!(runs(now, Missed::RunAll), (11, Some(tick + 11 * MINUTE)));
-        assert_eq!(runs(now, Missed::Skip), (0, Some(tick + 11 * MINUTE)));
+        assert_eq!(
+            runs(now, MissedTicks::RunOnce),
+            (1, Some(tick + 11 * MINUTE))
+        );
+        assert_eq!(
+            runs(now, MissedTicks::RunAll),
+            (11, Some(tick + 11 * MINUTE))
+        );
+        assert_eq!(runs(now, MissedTicks::Skip), (0, Some(tick + 11 * MINUTE)));
         // A year later.
         let now = tick + 365 * 24 * 60 * MINUTE;
-        assert_eq!(runs(now, Missed::RunAll).0, MAKE_UP);
-        assert_eq!(runs(now, Missed::RunOnce), (1, Some(now + MINUTE)));
+        assert_eq!(runs(now, MissedTicks::RunAll).0, MAKE_UP);
+        assert_eq!(runs(now, MissedTicks::RunOnce), (1, Some(now + MINUTE)));
     }
 
     #[test]

@@ -1,8 +1,8 @@
--- Lists the cron entries whose tick has come.
+-- Lists the cron entries that are due.
 --
 -- KEYS  1 cron  2 cron entries
--- Returns  {now in microseconds, then entry, tick, what it is, for each}
-local now = server_time()
+-- Returns  {now in microseconds, then id, tick and definition of each entry}
+local now = now()
 local found = redis.call('ZRANGE', KEYS[1], '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, 32, 'WITHSCORES')
 local reply = { format('%.0f', now) }
 for i = 1, #found, 2 do

@@ -1,9 +1,9 @@
--- Adds a cron entry or changes it. An entry that is there already, unchanged, keeps its next tick, so that a
--- restart neither repeats a tick nor skips one.
+-- Adds or changes a cron entry. An unchanged entry keeps its next tick, so that a restart neither repeats a tick nor
+-- skips one.
 --
 -- KEYS  1 cron  2 cron entries  3 meta
--- ARGV  1 wake channel  2 entry  3 what it is  4 its first tick in microseconds
--- Returns  1 added or changed, 0 it was there
+-- ARGV  1 wake channel  2 entry  3 its definition  4 its first tick in microseconds
+-- Returns  1 added or changed, 0 it exists unchanged
 if redis.call('HGET', KEYS[2], ARGV[2]) == ARGV[3] and redis.call('ZSCORE', KEYS[1], ARGV[2]) then
   return 0
 end

@@ -2,6 +2,6 @@
 --
 -- KEYS  1 cron  2 cron entries
 -- ARGV  1 entry
--- Returns  1 removed, 0 there was none
+-- Returns  1 removed, 0 it did not exist
 redis.call('ZREM', KEYS[1], ARGV[1])
 return redis.call('HDEL', KEYS[2], ARGV[1])

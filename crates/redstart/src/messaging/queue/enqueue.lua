@@ -20,7 +20,7 @@ if ARGV[6] ~= '' then
   redis.call('HSET', unique, ARGV[6], sub(ARGV[7], 1, 16))
 end
 
-local due_at = server_time() + delay
+local due_at = now() + delay
 local head = 'J' .. digits(due_at)
 local list = {}
 if delay > 0 then
@@ -30,7 +30,7 @@ if delay > 0 then
     list[#list + 1] = head .. ARGV[i]
   end
   each_piece('ZADD', delayed, list)
-  -- Workers sleep until the first delayed job is due; only a new first one concerns them.
+  -- Workers sleep until the first delayed job is due; only a new first one matters to them.
   if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) < due_at then return { 1 } end
 elseif level ~= 0 then
   local score = format('%.0f', due_at - level * boost)

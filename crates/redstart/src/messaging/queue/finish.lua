@@ -1,9 +1,9 @@
--- Writes down how deliveries ended, many at once. Only the owner's count: a worker whose lease ran out and
--- whose jobs were given to others is refused as a whole, and a delivery that it no longer holds is skipped.
+-- Writes how deliveries ended, many at once. Only the owner's are accepted: a worker whose lease ended and whose jobs
+-- went to others is refused as a whole, and a delivery that it no longer holds is skipped.
 --
 -- KEYS  1 running of this worker  2 ready  3 ranked  4 delayed  5 dead  6 meta  7 unique  8 progress  9 done
--- ARGV  1 wake channel  2 boost in microseconds  3 how many done records to retain (0 = none)
---       4 how long to retain them in milliseconds (0 = for ever)
+-- ARGV  1 wake channel  2 boost in microseconds  3 how many done records to keep (0 = none)
+--       4 how long to keep them in milliseconds (0 = for ever)
 --       5 number of done, then that many deliveries
 --         number to retry, then delivery and microseconds to wait for each
 --         number dead, then delivery and reason for each
@@ -27,7 +27,7 @@ end
 
 local first, last = section(1)
 if keep > 0 then
-  local now = server_time()
+  local now = now()
   for i = first, last do
     local record = redis.call('HGET', running, ARGV[i])
     if record then
@@ -45,7 +45,7 @@ end
 first, last = section(2)
 local woken = false
 if first <= last then
-  local now = server_time()
+  local now = now()
   for i = first, last, 2 do
     local record = redis.call('HGET', running, ARGV[i])
     if record then
@@ -59,7 +59,7 @@ end
 
 first, last = section(2)
 if first <= last then
-  local now = server_time()
+  local now = now()
   for i = first, last, 2 do
     local record = redis.call('HGET', running, ARGV[i])
     if record then

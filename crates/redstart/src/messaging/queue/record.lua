@@ -1,9 +1,11 @@
--- What every script of the queue shares. A job is one record, a string that moves whole between the
--- queue's containers; it is in exactly one of them at any time.
+-- Fragment: records, shared by all scripts of the queue. The script's own purpose, KEYS, ARGV and reply follow it.
+--
+-- A job is one record, a string that moves whole between the queue's containers; it is in exactly one of them at any
+-- time.
 --
 --   bytes   what
 --   1       'J'
---   2-17    when it became, or becomes, ready: server time in microseconds, 16 decimal digits
+--   2-17    when it became or becomes ready: server time in microseconds, 16 decimal digits
 --   18-33   the job's id
 --   34-35   attempts that were charged so far, big-endian
 --   36-37   how often it was handed back unstarted, big-endian
@@ -13,14 +15,9 @@
 --   45-46   length of the unique key, then the key
 --   then    length of the name (one byte), the name, the payload
 --
--- Bytes 18-37 name one delivery: the same job taken again has other ones.
+-- Bytes 18-37 name one delivery: they differ when the same job is taken again.
 local CHUNK = 4000
 local byte, char, sub, format = string.byte, string.char, string.sub, string.format
-
-local function server_time()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
 
 local function digits(micros)
   return format('%016.0f', micros)
@@ -65,14 +62,14 @@ local function priority(record)
   return high * 256 + low - 32768
 end
 
--- Lua's unpack has a limit, so long lists go in pieces.
+-- Lua's unpack has a limit, so long lists are sent in pieces.
 local function each_piece(command, key, list)
   for first = 1, #list, CHUNK do
     redis.call(command, key, unpack(list, first, math.min(first + CHUNK - 1, #list)))
   end
 end
 
--- Frees the unique key of a record, if this very job holds it.
+-- Frees the unique key of a record if this job holds it.
 local function free_unique(unique, record)
   if byte(record, 40) == 0 then return end
   local high, low = byte(record, 45, 46)
@@ -82,7 +79,7 @@ local function free_unique(unique, record)
   end
 end
 
--- Puts records where workers take them: the plain ones into the list at `side`, the others by rank.
+-- Makes records available to workers: those of priority 0 in the list at `side`, the others by rank.
 local function make_ready(side, ready, ranked, boost, records)
   local plain, scored = {}, {}
   for _, record in ipairs(records) do
@@ -98,7 +95,7 @@ local function make_ready(side, ready, ranked, boost, records)
   each_piece('ZADD', ranked, scored)
 end
 
--- Wakes idle workers, if any said that they found too little.
+-- Wakes idle workers, if any reported that it found too few jobs.
 local function wake(meta, channel)
   if redis.call('HDEL', meta, 'hungry') == 1 then
     redis.call('SPUBLISH', channel, '')

@@ -1,6 +1,6 @@
 -- Removes a waiting job and frees its unique key.
 --
--- KEYS  1 the container it was seen in  2 unique
+-- KEYS  1 the container it was found in  2 unique
 -- ARGV  1 'list' or 'zset'  2 the whole record
 -- Returns  1 removed, 0 it is no longer there
 local gone

@@ -1,10 +1,10 @@
--- Makes dead letters ready again, with all attempts before them. A letter stays where it is if its record is
--- corrupt or another job holds its unique key.
+-- Makes dead letters ready again, with all their attempts. A letter stays if its record is corrupt or another job
+-- holds its unique key.
 --
 -- KEYS  1 dead  2 ready  3 ranked  4 meta  5 unique
 -- ARGV  1 wake channel  2 boost in microseconds  3... letters
 -- Returns  how many were made ready
-local now = server_time()
+local now = now()
 local again, letters = {}, {}
 for i = 3, #ARGV do
   local found = redis.call('XRANGE', KEYS[1], ARGV[i], ARGV[i])[1]

@@ -1,8 +1,8 @@
--- Promotes what is due and gives a registered worker up to `want` jobs, in order of due time minus
+-- Promotes due jobs and gives a registered worker up to `want` jobs, in order of due time minus
 -- priority x boost. Renews the worker's lease.
 --
--- The epoch fences late requests: after a request whose reply was lost the worker raises it (sync.lua), so
--- that the lost request, should it arrive after all, takes nothing.
+-- The epoch fences late requests: after a lost reply the worker raises it (reconcile.lua), so that the lost request
+-- takes nothing if it arrives after all.
 --
 -- KEYS  1 ready  2 ranked  3 delayed  4 running of this worker  5 workers  6 meta  7 dead  8 cron  9 unique
 -- ARGV  1 worker  2 epoch  3 want  4 lease in microseconds  5 boost in microseconds  6 promote at most
@@ -16,7 +16,7 @@ local epoch = redis.call('HGET', running, '')
 if not epoch then return { 0 } end
 if epoch ~= ARGV[2] then return { 2 } end
 
-local now = server_time()
+local now = now()
 local until_now = format('%.0f', now)
 redis.call('ZADD', workers, format('%.0f', now + lease), ARGV[1])
 local expired = redis.call('ZRANGE', workers, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 16)

@@ -1,15 +1,14 @@
--- Puts back what a consumer took whose lease is over, to be taken next.
+-- Puts back what a consumer took whose lease has ended, to be taken next.
 --
--- A consumer that was stopped in the middle of a blocking take may be given an item after this, so it is looked
--- after again, each time after twice as long, and forgotten only a day after its lease. Those that were looked
--- after stand behind those that were not, however many they are.
+-- A consumer that was stopped in the middle of a blocking take may be given an item after this. It is therefore checked
+-- again, each time after twice as long, and forgotten a day after its lease. Consumers that were checked sort behind
+-- those that were not.
 --
--- KEYS  1 the list  2 consumers, by when to look after them  3 what that consumer took
---       4 those that were found silent, by the end of their lease
--- ARGV  1 consumer  2 '1' = whatever its lease says: it leaves
+-- KEYS  1 the list  2 consumers, by when to check them  3 what that consumer took
+--       4 consumers that were found silent, by the end of their lease
+-- ARGV  1 consumer  2 '1' = it unregisters, whatever its lease says
 -- Returns  how many items were put back
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+local now = now()
 local ends = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or 0)
 if ARGV[2] ~= '1' and ends > now then return 0 end
 local items = redis.call('LRANGE', KEYS[3], 0, -1)

@@ -1,4 +1,4 @@
--- Adds an item to a ring, to be visited in the next lap; the mark of the lap with the first one.
+-- Adds an item to a ring, to be visited from the next lap on. The first item brings the mark of the lap.
 --
 -- KEYS  1 the ring
 -- ARGV  1 the item with its prefix

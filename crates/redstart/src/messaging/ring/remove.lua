@@ -1,4 +1,4 @@
--- Removes an item; the mark and the count with the last one.
+-- Removes an item. The last one takes the mark and the count with it.
 --
 -- KEYS  1 the ring  2 laps
 -- ARGV  1 the item with its prefix

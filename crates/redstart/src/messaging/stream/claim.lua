@@ -1,4 +1,4 @@
--- Takes over entries that were delivered and not acknowledged for a while; those that were delivered too often
+-- Takes over entries that were delivered and not acknowledged for a while. Entries that were delivered too often
 -- become dead letters.
 --
 -- KEYS  1 the stream  2 dead
@@ -10,7 +10,7 @@ for _, pending in ipairs(stale) do
   local id = pending[1]
   local entry = redis.call('XRANGE', KEYS[1], id, id)[1]
   if not entry then
-    -- Deleted by somebody: there is nothing to deliver any more.
+    -- It was deleted: there is nothing left to deliver.
     redis.call('XACK', KEYS[1], ARGV[1], id)
   elseif pending[4] >= tonumber(ARGV[5]) then
     redis.call('XADD', KEYS[2], '*', 'event', entry[2][2], 'id', id, 'group', ARGV[1], 'reason', 'delivered too often')

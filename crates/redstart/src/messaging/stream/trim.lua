@@ -1,4 +1,4 @@
--- Removes what every group has acknowledged. With no group at all nothing is removed.
+-- Removes what every group has acknowledged. Without a group nothing is removed.
 --
 -- KEYS  1 the stream
 -- ARGV  1 keep at least this long, in milliseconds
@@ -9,7 +9,7 @@ local function before(a, b)
   local a_time, a_sequence = string.match(a, '^(%d+)-(%d+)$')
   local b_time, b_sequence = string.match(b, '^(%d+)-(%d+)$')
   if a_time ~= b_time then
-    -- Compared as text of equal length: a sequence may be beyond what a number holds exactly.
+    -- Compared as text: a sequence may be larger than a number holds exactly.
     if #a_time ~= #b_time then return #a_time < #b_time end
     return a_time < b_time
   end
@@ -28,7 +28,6 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   if not low or before(needed, low) then low = needed end
 end
 if not low then return 0 end
-local time = redis.call('TIME')
-local young = string.format('%.0f-0', time[1] * 1000 + math.floor(time[2] / 1000) - ARGV[1])
+local young = string.format('%.0f-0', math.floor(now() / 1000) - ARGV[1])
 if before(young, low) then low = young end
 return redis.call('XTRIM', KEYS[1], 'MINID', low)

@@ -1,4 +1,4 @@
-//! How long to wait before the next attempt.
+//! The wait between two attempts.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use rand::RngExt as _;
 ///
 /// ```
 /// use std::time::Duration;
-/// use redstart::messaging::queue::Backoff;
+/// use redstart::messaging::Backoff;
 ///
 /// let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(60));
 /// for (attempt, ceiling) in [(1, 1), (2, 2), (3, 4), (20, 60)] {
@@ -25,8 +25,8 @@ pub struct Backoff {
 }
 
 impl Backoff {
-    /// Doubles from `first` up to `most`. Each wait is drawn between half of that and all of it, so that jobs
-    /// which failed together do not come back together.
+    /// Doubles from `first` up to `most`. Each wait is a random time between half of that and all of it, so that jobs
+    /// that failed together are not retried together.
     pub const fn exponential(first: Duration, most: Duration) -> Self {
         Self {
             first,

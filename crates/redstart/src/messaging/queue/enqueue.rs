@@ -1,0 +1,349 @@
+//! Adding jobs: one with options, or many of one kind.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    time::Duration,
+};
+
+use redis::Value;
+
+use super::{
+    Job, JobId, Queue, UniqueUntil,
+    record::{Body, Options},
+    script::ENQUEUE,
+};
+use crate::{
+    duration::micros,
+    error::{Error, Result},
+    observe,
+    script::{Batch, Call},
+};
+
+/// A script's arguments stay small enough that no other client waits long for it.
+const CHUNK_JOBS: usize = 1000;
+const CHUNK_BYTES: usize = 512 * 1024;
+/// How many calls of `enqueue_many` are sent together.
+const CHUNKS_AT_ONCE: usize = 4;
+
+/// What became of an enqueue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enqueued {
+    /// The job was added.
+    New(JobId),
+    /// This job holds the unique key; nothing was added.
+    Duplicate(JobId),
+    /// The queue is at its capacity; nothing was added.
+    Full,
+}
+
+impl Enqueued {
+    /// The id of the new job, or of the one that holds the key; `None` if the queue is full.
+    pub fn id(self) -> Option<JobId> {
+        match self {
+            Self::New(id) | Self::Duplicate(id) => Some(id),
+            Self::Full => None,
+        }
+    }
+
+    /// Whether the job was added.
+    pub fn is_new(self) -> bool {
+        matches!(self, Self::New(_))
+    }
+}
+
+/// What became of [`Queue::enqueue_many`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EnqueuedMany {
+    /// The ids of the jobs that were added, in the order given. Jobs are refused from the end only.
+    pub added: Vec<JobId>,
+    /// How many were refused because the queue is full.
+    pub refused: usize,
+}
+
+impl Queue {
+    /// Adds a job. Set options on the returned value, then await it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use std::time::Duration;
+    /// # use redstart::{Store, messaging::{Enqueued, Job, Queue, UniqueUntil}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Report { month: u8 }
+    /// # impl Job for Report { const NAME: &'static str = "report"; }
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "reports")?;
+    /// let first = queue
+    ///     .enqueue(&Report { month: 5 })
+    ///     .delay(Duration::from_secs(60))
+    ///     .priority(3)
+    ///     .unique("report:5", UniqueUntil::Done)
+    ///     .timeout(Duration::from_secs(30))
+    ///     .await?;
+    /// let again = queue.enqueue(&Report { month: 5 }).unique("report:5", UniqueUntil::Done).await?;
+    /// assert_eq!(again, Enqueued::Duplicate(first.id().unwrap()));
+    /// # Ok(()) }
+    /// ```
+    pub fn enqueue<'a, J: Job + Sync>(&'a self, job: &'a J) -> Enqueue<'a, J> {
+        Enqueue {
+            queue: self,
+            job,
+            options: Options::default(),
+        }
+    }
+
+    /// Adds many jobs of one kind, up to a thousand per script.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{Job, Queue}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Thumbnail(u64);
+    /// # impl Job for Thumbnail { const NAME: &'static str = "thumbnail"; }
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "images")?;
+    /// let added = queue.enqueue_many((0..2500).map(Thumbnail)).await?;
+    /// assert_eq!(added.added.len(), 2500);
+    /// # Ok(()) }
+    /// ```
+    pub fn enqueue_many<I>(&self, jobs: I) -> EnqueueMany<'_, I>
+    where
+        I: IntoIterator,
+        I::Item: Job,
+    {
+        EnqueueMany {
+            queue: self,
+            jobs,
+            options: Options::default(),
+        }
+    }
+
+    fn enqueue_call(&self, options: &Options) -> Call<'_> {
+        let inner = &*self.0;
+        let unique = options.unique.as_ref().map_or("", |(key, _)| key);
+        ENQUEUE
+            .on(&inner.entity)
+            .part("ready")
+            .part("ranked")
+            .part("delayed")
+            .part("meta")
+            .part("unique")
+            .arg(&inner.channel)
+            .arg(inner.capacity)
+            .arg(micros(options.delay))
+            .arg(options.priority)
+            .arg(inner.boost)
+            .arg(unique)
+    }
+
+    async fn add(&self, body: Body, options: &Options) -> Result<Enqueued> {
+        let mut call = self.enqueue_call(options).arg(&body.bytes[..]);
+        // A repeated request finds its own id under the key.
+        if options.unique.is_some() {
+            call = call.idempotent();
+        }
+        let reply: Vec<Value> = call.run(&self.0.store).await?;
+        match reply.as_slice() {
+            [Value::Int(1)] => Ok(Enqueued::New(body.id)),
+            [Value::Int(0)] => {
+                observe::event("queue.full");
+                Ok(Enqueued::Full)
+            }
+            [Value::Int(2), Value::BulkString(holder)] => match JobId::read(holder) {
+                Some(id) if id == body.id => Ok(Enqueued::New(id)),
+                Some(id) => {
+                    observe::event("queue.duplicate");
+                    Ok(Enqueued::Duplicate(id))
+                }
+                None => Err(Error::codec("the holder of a unique key is not a job id")),
+            },
+            _ => Err(Error::codec("unexpected shape of the reply")),
+        }
+    }
+
+    async fn add_many<J: Job>(
+        &self,
+        mut jobs: impl Iterator<Item = J> + Send,
+        options: Options,
+    ) -> Result<EnqueuedMany> {
+        options.check()?;
+        let mut outcome = EnqueuedMany {
+            added: Vec::with_capacity(jobs.size_hint().0),
+            refused: 0,
+        };
+        // With a capacity each chunk waits for the reply to the one before, so that jobs are refused from the end.
+        let at_once = if self.0.capacity == 0 {
+            CHUNKS_AT_ONCE
+        } else {
+            1
+        };
+        loop {
+            let mut chunks = Vec::with_capacity(at_once);
+            while chunks.len() < at_once {
+                let chunk = self.next_chunk(&mut jobs, &options)?;
+                if chunk.is_empty() {
+                    break;
+                }
+                chunks.push(chunk);
+            }
+            if chunks.is_empty() {
+                return Ok(outcome);
+            }
+            let mut batch = Batch::new();
+            for chunk in &chunks {
+                let mut call = self.enqueue_call(&options);
+                for body in chunk {
+                    call = call.arg(&body.bytes[..]);
+                }
+                batch.push(call);
+            }
+            let replies = batch.run::<(i64,)>(&self.0.store).await?;
+            for (chunk, reply) in chunks.iter().zip(replies) {
+                match reply? {
+                    (1,) => outcome.added.extend(chunk.iter().map(|body| body.id)),
+                    _ => outcome.refused += chunk.len(),
+                }
+            }
+            if outcome.refused > 0 {
+                observe::event("queue.full");
+                outcome.refused += jobs.count();
+                return Ok(outcome);
+            }
+        }
+    }
+
+    /// As many jobs as one script takes.
+    fn next_chunk<J: Job>(
+        &self,
+        jobs: &mut impl Iterator<Item = J>,
+        options: &Options,
+    ) -> Result<Vec<Body>> {
+        let (mut chunk, mut bytes) = (Vec::new(), 0);
+        while chunk.len() < CHUNK_JOBS && bytes < CHUNK_BYTES {
+            let Some(job) = jobs.next() else { break };
+            let body = Body::new(&job, options, self.0.max_payload)?;
+            bytes += body.bytes.len();
+            chunk.push(body);
+        }
+        Ok(chunk)
+    }
+}
+
+/// A job to be added; made by [`Queue::enqueue`], sent when it is awaited.
+#[must_use = "a job is added when this is awaited"]
+pub struct Enqueue<'a, J> {
+    queue: &'a Queue,
+    job: &'a J,
+    options: Options,
+}
+
+impl<J> Enqueue<'_, J> {
+    /// Runs the job no earlier than this from now, by the server's clock.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.options.delay = delay;
+        self
+    }
+
+    /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
+    pub fn priority(mut self, priority: i16) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// Adds the job only if no other job holds this key.
+    pub fn unique(mut self, key: &str, until: UniqueUntil) -> Self {
+        self.options.unique = Some((key.to_owned(), until));
+        self
+    }
+
+    /// How long one run may take; after that it is dropped and retried.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+}
+
+/// # Errors
+///
+/// [`is_config`](Error::is_config) for an invalid option or a payload over the limit, with nothing sent; otherwise
+/// those of the [`Store`](crate::Store). If the error is [in doubt](Error::is_in_doubt), the job may have been added.
+///
+/// # Cancel safety
+///
+/// If the future is dropped early, the job may or may not have been added.
+impl<'a, J: Job + Sync> IntoFuture for Enqueue<'a, J> {
+    type Output = Result<Enqueued>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self {
+            queue,
+            job,
+            options,
+        } = self;
+        Box::pin(observe::operation(
+            "queue.enqueue",
+            queue.namespace(),
+            async move {
+                options.check()?;
+                let body = Body::new(job, &options, queue.0.max_payload)?;
+                queue.add(body, &options).await
+            },
+        ))
+    }
+}
+
+/// Many jobs to be added; made by [`Queue::enqueue_many`], sent when it is awaited.
+#[must_use = "jobs are added when this is awaited"]
+pub struct EnqueueMany<'a, I> {
+    queue: &'a Queue,
+    jobs: I,
+    options: Options,
+}
+
+impl<I> EnqueueMany<'_, I> {
+    /// Runs the jobs no earlier than this from now, by the server's clock.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.options.delay = delay;
+        self
+    }
+
+    /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
+    pub fn priority(mut self, priority: i16) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// How long one run may take; after that it is dropped and retried.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+}
+
+/// # Errors
+///
+/// As for [`Queue::enqueue`]. Jobs are added in chunks of up to a thousand; the chunks before the one that failed are
+/// in the queue.
+///
+/// # Cancel safety
+///
+/// If the future is dropped early, some chunks may have been added.
+impl<'a, I> IntoFuture for EnqueueMany<'a, I>
+where
+    I: IntoIterator + Send + 'a,
+    I::Item: Job,
+    I::IntoIter: Send,
+{
+    type Output = Result<EnqueuedMany>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self {
+            queue,
+            jobs,
+            options,
+        } = self;
+        Box::pin(observe::operation(
+            "queue.enqueue_many",
+            queue.namespace(),
+            queue.add_many(jobs.into_iter(), options),
+        ))
+    }
+}

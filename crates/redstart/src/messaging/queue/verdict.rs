@@ -1,0 +1,75 @@
+//! What a handler decides about the run that it ends.
+
+use std::{fmt, time::Duration};
+
+/// What a handler decides about its job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The job is done and leaves the queue.
+    Done,
+    /// The run failed. The job is tried again after the given time, or else after the worker's backoff. After the
+    /// last attempt it becomes a dead letter.
+    Retry {
+        /// When, if not by the backoff.
+        after: Option<Duration>,
+        /// Why; kept with the dead letter if it becomes one.
+        reason: String,
+    },
+    /// The job can never succeed: it becomes a dead letter at once.
+    Dead {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl Verdict {
+    /// Try again after the backoff.
+    pub fn retry(reason: impl fmt::Display) -> Self {
+        Self::Retry {
+            after: None,
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Try again after this time.
+    pub fn retry_after(after: Duration, reason: impl fmt::Display) -> Self {
+        Self::Retry {
+            after: Some(after),
+            reason: reason.to_string(),
+        }
+    }
+
+    /// Give up.
+    pub fn dead(reason: impl fmt::Display) -> Self {
+        Self::Dead {
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// What a handler may return: a [`Verdict`], nothing (done), or a `Result` whose error means "try again".
+pub trait IntoVerdict {
+    /// The verdict.
+    fn into_verdict(self) -> Verdict;
+}
+
+impl IntoVerdict for Verdict {
+    fn into_verdict(self) -> Verdict {
+        self
+    }
+}
+
+impl IntoVerdict for () {
+    fn into_verdict(self) -> Verdict {
+        Verdict::Done
+    }
+}
+
+impl<T: IntoVerdict, E: fmt::Display> IntoVerdict for Result<T, E> {
+    fn into_verdict(self) -> Verdict {
+        match self {
+            Ok(value) => value.into_verdict(),
+            Err(error) => Verdict::retry(error),
+        }
+    }
+}

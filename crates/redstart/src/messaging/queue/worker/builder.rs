@@ -1,0 +1,165 @@
+//! Settings of a worker, and its start.
+
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+
+use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+use super::{
+    Shared, Tasks, Totals, Worker,
+    acknowledge::acknowledge,
+    fetch::Fetcher,
+    run::{Runner, Typed},
+};
+use crate::{
+    error::{Error, Result},
+    messaging::queue::{Backoff, Job, JobHandler, Queue},
+    store::Listen,
+};
+
+const MAX_CONCURRENCY: usize = 10_000;
+
+/// Settings of a [`Worker`]; made by [`Queue::worker`].
+#[must_use = "a worker runs only after `start`"]
+pub struct WorkerBuilder {
+    queue: Queue,
+    handlers: HashMap<&'static str, Arc<dyn Runner>>,
+    /// A kind of job with two handlers.
+    twice: Option<&'static str>,
+    concurrency: usize,
+    lease: Duration,
+    backoff: Backoff,
+    max_attempts: u16,
+    timeout: Option<Duration>,
+}
+
+impl WorkerBuilder {
+    pub(in crate::messaging::queue) fn new(queue: Queue) -> Self {
+        Self {
+            queue,
+            handlers: HashMap::new(),
+            twice: None,
+            concurrency: 16,
+            lease: Duration::from_secs(30),
+            backoff: Backoff::default(),
+            max_attempts: 10,
+            timeout: None,
+        }
+    }
+
+    /// Handles another kind of job too. A job of a kind without a handler becomes a dead letter.
+    pub fn handler<J: Job, H: JobHandler<J>>(mut self, handler: H) -> Self {
+        let runner = Arc::new(Typed(handler, std::marker::PhantomData::<fn(J)>));
+        if self.handlers.insert(J::NAME, runner).is_some() {
+            self.twice = Some(J::NAME);
+        }
+        self
+    }
+
+    /// How many jobs the worker holds at a time, from taken to acknowledged (default 16).
+    pub fn concurrency(mut self, jobs: usize) -> Self {
+        self.concurrency = jobs;
+        self
+    }
+
+    /// How long the worker may be silent before others take its jobs (default 30 s). It is renewed every third of
+    /// that time.
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// The waits between attempts, and how many attempts a job has in all (default 10).
+    pub fn retry(mut self, backoff: Backoff, max_attempts: u16) -> Self {
+        self.backoff = backoff;
+        self.max_attempts = max_attempts;
+        self
+    }
+
+    /// How long one run may take if the job itself has no timeout (default: no limit).
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    fn check(&self) -> Result<()> {
+        if let Some(name) = self.twice {
+            return Err(Error::config(format!("two handlers for the job {name:?}")));
+        }
+        if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
+            return Err(Error::config(format!(
+                "a worker's concurrency must be from 1 to {MAX_CONCURRENCY}"
+            )));
+        }
+        if self.lease < Duration::from_millis(100) || self.lease > Duration::from_secs(86_400) {
+            return Err(Error::config("a lease must be from 100 ms to a day"));
+        }
+        if self.max_attempts == 0 {
+            return Err(Error::config("max_attempts must be at least 1"));
+        }
+        Ok(())
+    }
+
+    /// Registers the worker and starts it on the current runtime.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for invalid settings or a store that cannot subscribe; otherwise those of the
+    /// store, if it cannot be reached.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped early, nothing runs; a registration may remain until its lease ends.
+    pub async fn start(self) -> Result<Worker> {
+        self.check()?;
+        let (ended, endings) = mpsc::channel(self.concurrency);
+        let shared = Arc::new(Shared {
+            permits: Arc::new(Semaphore::new(self.concurrency)),
+            queue: self.queue,
+            handlers: self.handlers,
+            concurrency: self.concurrency,
+            lease: self.lease,
+            backoff: self.backoff,
+            max_attempts: self.max_attempts,
+            timeout: self.timeout,
+            jobs: TaskTracker::new(),
+            ended,
+            stop: CancellationToken::new(),
+            abort: CancellationToken::new(),
+            drained: CancellationToken::new(),
+            suspect: Notify::new(),
+            totals: Totals::default(),
+        });
+        // Subscribe first: a job enqueued after the first look must wake this worker.
+        let channel = Listen::Sharded(shared.queue.0.channel.clone());
+        let mut subscription = shared.queue.store().subscribe([channel]).await?;
+        let patience = shared.queue.store().deadline() * 5;
+        match tokio::time::timeout(patience, subscription.next()).await {
+            Ok(Some(_)) => {}
+            Ok(None) => return Err(Error::config("this store cannot subscribe")),
+            Err(_) => return Err(Error::timeout("the wake-up channel did not open in time")),
+        }
+        let registration = shared.register().await?;
+        let fetcher = Fetcher {
+            shared: shared.clone(),
+            registration,
+            subscription,
+        };
+        Ok(Worker {
+            tasks: Some(Tasks {
+                fetcher: tokio::spawn(fetcher.run()),
+                acknowledger: tokio::spawn(acknowledge(shared.clone(), endings)),
+            }),
+            shared,
+        })
+    }
+}
+
+impl fmt::Debug for WorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkerBuilder")
+            .field("queue", &self.queue)
+            .field("handlers", &self.handlers.keys())
+            .finish_non_exhaustive()
+    }
+}
