@@ -131,7 +131,7 @@ async fn redstart(store: &Store, round: usize, count: u64) -> Result<(f64, f64)>
         .start()
         .await?;
     all.recv().await.context("all jobs")?;
-    // UniqueUntil the last is acknowledged.
+    // Until the last is acknowledged.
     let report = worker.shutdown(Duration::from_secs(10)).await?;
     let drain = rate(count, started);
     ensure!(report.done == count, "{report:?}");
@@ -284,7 +284,7 @@ async fn apalis_redis(url: &str, round: usize, count: u64) -> Result<f64> {
             }
         });
     worker
-        .start()
+        .run()
         .await
         .map_err(|error| anyhow::anyhow!("{error}"))?;
     Ok(rate(count, started))
