@@ -1,6 +1,11 @@
 //! The store: one seam over every backend, and what it promises when servers break.
 
+mod dedicated;
+mod doubt;
+mod down;
 mod fault;
+mod nonce;
 mod refusal;
+mod runtime;
 mod same_program;
 mod subscription;

@@ -1,0 +1,91 @@
+//! Connections of one caller: what is watched protects what is executed.
+
+use std::time::Duration;
+
+use redstart::{Store, key::Keys};
+use redstart_testkit::{Backend, Kind, Server, matrix};
+
+fn word(name: &str, key: &redstart::key::Key) -> redis::Cmd {
+    let mut cmd = redis::cmd(name);
+    cmd.arg(key);
+    cmd
+}
+
+matrix! {
+    async fn a_watched_key_that_was_changed_aborts_the_transaction(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let account = Keys::new(backend.namespace(), "account")?.entity("ann")?;
+        let mut own = store.dedicated(account.key());
+        let mut set = redis::pipe();
+        set.atomic().cmd("SET").arg(account.key()).arg(100).ignore();
+        set.cmd("INCR").arg(account.key());
+
+        own.query::<()>(&word("WATCH", account.key()), Duration::ZERO).await?;
+        assert_eq!(own.pipeline::<Option<(i64,)>>(&set).await?, Some((101,)));
+
+        own.query::<()>(&word("WATCH", account.key()), Duration::ZERO).await?;
+        store.query::<i64>(redis::cmd("INCRBY").arg(account.key()).arg(7)).await?;
+        assert_eq!(own.pipeline::<Option<(i64,)>>(&set).await?, None);
+        assert_eq!(store.query::<i64>(&word("GET", account.key())).await?, 108);
+
+        // Word by word too.
+        own.query::<()>(&word("WATCH", account.key()), Duration::ZERO).await?;
+        own.query::<()>(&redis::cmd("MULTI"), Duration::ZERO).await?;
+        own.query::<redis::Value>(&word("INCR", account.key()), Duration::ZERO).await?;
+        assert_eq!(own.query::<Option<(i64,)>>(&redis::cmd("EXEC"), Duration::ZERO).await?, Some((109,)));
+        Ok(())
+    }
+
+    async fn watching_on_a_shared_store_is_refused(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let key = Keys::new(backend.namespace(), "account")?.entity("bob")?;
+        let error = store.query::<()>(&word("WATCH", key.key())).await.unwrap_err();
+        assert!(error.is_config() && error.to_string().contains("dedicated()"), "{error}");
+        // The client's own helper for optimistic transactions would be unprotected on a shared connection.
+        let watched = [key.key()];
+        let helped = redis::aio::transaction_async(store.clone(), &watched, async |mut store: Store, mut pipeline: redis::Pipeline| {
+            pipeline.cmd("INCR").arg(key.key()).query_async::<Option<(i64,)>>(&mut store).await
+        });
+        let error = helped.await.unwrap_err();
+        assert!(error.to_string().contains("dedicated()"), "{error}");
+        assert_eq!(store.query::<Option<i64>>(&word("GET", key.key())).await?, None);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_transaction_whose_watch_was_lost_runs_nothing() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let account = Keys::new("bank", "account")?.entity("ann")?;
+    let mut own = store.dedicated(account.key());
+    let mut increment = redis::pipe();
+    increment.atomic().cmd("INCR").arg(account.key());
+
+    own.query::<()>(&word("WATCH", account.key()), Duration::ZERO)
+        .await?;
+    let id: i64 = own
+        .query(redis::cmd("CLIENT").arg("ID"), Duration::ZERO)
+        .await?;
+    store
+        .query::<i64>(redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id))
+        .await?;
+    store
+        .query::<()>(redis::cmd("SET").arg(account.key()).arg(7))
+        .await?;
+
+    let error = own
+        .pipeline::<Option<(i64,)>>(&increment)
+        .await
+        .unwrap_err();
+    assert!(error.is_unavailable(), "{error:?}");
+    assert_eq!(store.query::<i64>(&word("GET", account.key())).await?, 7);
+    // Begun again, it works.
+    own.query::<()>(&word("WATCH", account.key()), Duration::ZERO)
+        .await?;
+    assert_eq!(
+        own.pipeline::<Option<(i64,)>>(&increment).await?,
+        Some((8,))
+    );
+    Ok(())
+}

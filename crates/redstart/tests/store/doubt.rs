@@ -1,0 +1,133 @@
+//! Doubt is never lost: if any part of a request may have been carried out, its error says so.
+
+use std::time::Duration;
+
+use redstart::{Store, key::Keys};
+use redstart_testkit::{Cluster, Kind, Proxy, Server, eventually};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::TcpListener,
+};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_pipeline_whose_replies_were_dropped_is_in_doubt() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(5))
+        .connect()
+        .await?;
+    for atomic in [false, true] {
+        let mut pipeline = redis::pipe();
+        if atomic {
+            pipeline.atomic();
+        }
+        pipeline
+            .cmd("INCR")
+            .arg("marked-key")
+            .cmd("INCR")
+            .arg("marked-key");
+        proxy.drop_reply_to("marked-key");
+        let error = store.pipeline::<(i64, i64)>(&pipeline).await.unwrap_err();
+        assert!(error.is_in_doubt(), "{error:?}");
+        proxy.pass().await;
+        let ping = redis::cmd("PING");
+        assert!(
+            eventually(PATIENCE, async || store
+                .query::<String>(&ping)
+                .await
+                .is_ok())
+            .await
+        );
+    }
+    // A pipeline that only reads has nothing to doubt.
+    let mut reads = redis::pipe();
+    reads
+        .cmd("GET")
+        .arg("marked-key")
+        .cmd("GET")
+        .arg("other-key");
+    proxy.drop_reply_to("other-key");
+    assert_eq!(
+        store.pipeline::<(Option<i64>, Option<i64>)>(&reads).await?,
+        (Some(4), None)
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_cluster_pipeline_of_which_one_node_did_its_part_is_in_doubt() -> anyhow::Result<()>
+{
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::builder(&cluster.url())
+        .deadline(Duration::from_millis(800))
+        .connect()
+        .await?;
+    let keys = Keys::new("app", "doubt")?;
+    let here = keys.entity("0")?;
+    let dead = cluster.owner(here.slot()).await?;
+    let mut other = None;
+    for n in 1.. {
+        let entity = keys.entity(&n.to_string())?;
+        if cluster.owner(entity.slot()).await? != dead {
+            other = Some(entity);
+            break;
+        }
+    }
+    let other = other.expect("the keys are spread");
+    cluster.node(dead).kill9();
+    let mut pipeline = redis::pipe();
+    pipeline
+        .cmd("INCR")
+        .arg(here.key())
+        .cmd("INCR")
+        .arg(other.key());
+    let error = store.pipeline::<(i64, i64)>(&pipeline).await.unwrap_err();
+    assert!(error.is_in_doubt(), "{error:?}");
+    // Nothing was sent to the dead node alone, and that is known.
+    let error = store
+        .query::<i64>(redis::cmd("INCR").arg(here.key()))
+        .await
+        .unwrap_err();
+    assert!(!error.is_in_doubt(), "{error:?}");
+    Ok(())
+}
+
+/// A server that refuses the second half of a pipeline for now, and hangs up when that half is sent again.
+async fn half_hearted(listener: TcpListener) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 4096];
+            while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+                let answer: &[u8] = match (text.contains("first"), text.contains("second")) {
+                    (true, true) => b":1\r\n-LOADING later\r\n",
+                    (false, true) => return,
+                    _ => b"+OK\r\n+OK\r\n",
+                };
+                if stream.write_all(answer).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_is_sent_again_and_lost_makes_the_pipeline_in_doubt() -> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("redis://{}", listener.local_addr()?);
+    tokio::spawn(half_hearted(listener));
+    let store = Store::builder(&url)
+        .deadline(Duration::from_secs(5))
+        .lazy()
+        .connect()
+        .await?;
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("INCR").arg("first").cmd("INCR").arg("second");
+    let error = store.pipeline::<(i64, i64)>(&pipeline).await.unwrap_err();
+    assert!(error.is_in_doubt(), "{error:?}");
+    Ok(())
+}

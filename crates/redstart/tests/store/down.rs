@@ -1,0 +1,186 @@
+//! A store that is down: the first calls wait for it, all others fail at once, and it is used again when it is back.
+
+use std::time::{Duration, Instant};
+
+use redstart::{Store, key::Keys};
+use redstart_testkit::{Cluster, Kind, Proxy, Sentinel, Server, eventually};
+use tokio::{
+    io::copy_bidirectional,
+    net::{TcpListener, TcpStream},
+};
+
+const PATIENCE: Duration = Duration::from_secs(40);
+
+fn increment(key: &str) -> redis::Cmd {
+    let mut cmd = redis::cmd("INCR");
+    cmd.arg(key);
+    cmd
+}
+
+/// No reset and no close: the node is silent, a replica takes its place, and the client has to find that out.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_hung_cluster_master_is_left_for_its_replica() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let entity = Keys::new("app", "hung")?.entity("x")?;
+    let key = entity.key().as_str();
+    store.query::<i64>(&increment(key)).await?;
+    let victim = cluster.owner(entity.slot()).await?;
+    cluster.node(victim).pause()?;
+    let promoted = async {
+        cluster.wait_promotion(victim).await?;
+        anyhow::Ok(Instant::now())
+    };
+    let works = async {
+        let writes = eventually(PATIENCE, async || {
+            store.query::<i64>(&increment(key)).await.is_ok()
+        });
+        assert!(writes.await, "the store stays with the node that hangs");
+        anyhow::Ok(Instant::now())
+    };
+    let (promoted, works) = tokio::try_join!(promoted, works)?;
+    redstart_testkit::figure(format!(
+        "{:?} after the promotion was seen",
+        works.saturating_duration_since(promoted)
+    ));
+    // The old master returns as a replica, and nothing goes wrong.
+    cluster.node(victim).resume()?;
+    for _ in 0..20 {
+        store.query::<i64>(&increment(key)).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_hung_master_behind_sentinels_is_left_for_its_replica() -> anyhow::Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let store = Store::connect(&group.url()).await?;
+    store.query::<i64>(&increment("n")).await?;
+    let old = group.master().await?;
+    group.server(old).pause()?;
+    group.wait_promotion(old).await?;
+    let writes = eventually(PATIENCE, async || {
+        store.query::<i64>(&increment("n")).await.is_ok()
+    });
+    assert!(writes.await, "the store stays with the master that hangs");
+    group.server(old).resume()?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_only_the_first_calls_wait_for_a_server_that_is_down() -> anyhow::Result<()> {
+    for hangs in [false, true] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let proxy = Proxy::start(&server).await?;
+        let deadline = Duration::from_secs(2);
+        let store = Store::builder(proxy.url())
+            .deadline(deadline)
+            .connect()
+            .await?;
+        if hangs {
+            proxy.black_hole();
+        } else {
+            proxy.refuse().await;
+            proxy.cut().await?;
+        }
+        let begun = Instant::now();
+        let calls = 20;
+        for _ in 0..calls {
+            let error = store.query::<i64>(&increment("n")).await.unwrap_err();
+            assert!(error.is_unavailable() || error.is_timeout(), "{error:?}");
+        }
+        // One deadline and a little, where each for itself would be 40 s.
+        assert!(
+            begun.elapsed() < deadline * calls / 2,
+            "{:?}",
+            begun.elapsed()
+        );
+        proxy.pass().await;
+        let works = eventually(PATIENCE, async || {
+            store.query::<i64>(&increment("n")).await.is_ok()
+        });
+        assert!(works.await);
+    }
+    Ok(())
+}
+
+/// Lets a connection wait for its first byte longer than the deadline of a request.
+async fn slow_to_greet(listener: TcpListener, server: String) {
+    while let Ok((mut client, _)) = listener.accept().await {
+        let server = server.clone();
+        tokio::spawn(async move {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            if let Ok(mut upstream) = TcpStream::connect(server).await {
+                let _ = copy_bidirectional(&mut client, &mut upstream).await;
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connecting_takes_its_own_time_and_not_that_of_a_request() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!(
+        "redis://{}?timeout=100ms&connect_timeout=10s",
+        listener.local_addr()?
+    );
+    tokio::spawn(slow_to_greet(listener, server.addr()));
+    let store = Store::builder(&url).lazy().connect().await?;
+    let error = store.query::<i64>(&increment("n")).await.unwrap_err();
+    assert!(error.is_unavailable() || error.is_timeout(), "{error:?}");
+    let works = eventually(PATIENCE, async || {
+        store.query::<i64>(&increment("n")).await.is_ok()
+    });
+    assert!(works.await, "each request begins to connect from the start");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_cannot_take_writes_is_down_for_policies() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("maxmemory", "1mb")
+        .config("maxmemory-policy", "noeviction")
+        .start()
+        .await?;
+    let store = Store::connect(&server.url()).await?;
+    let mut set = redis::cmd("SET");
+    set.arg("k").arg("x".repeat(2_000_000));
+    let mut last = store.query::<()>(&set).await;
+    if last.is_ok() {
+        last = store.query::<()>(&set).await;
+    }
+    let error = last.unwrap_err();
+    assert_eq!(error.server_code(), Some("OOM"));
+    assert!(error.is_unavailable() && !error.is_in_doubt(), "{error:?}");
+    Ok(())
+}
+
+/// Each redirection teaches the map, and only a real change of the masters disturbs those who listen to all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_moved_slot_makes_no_gap_in_what_is_tracked() -> anyhow::Result<()> {
+    use redstart::store::{Event, Listen};
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let keys = Keys::new("app", "tracked")?;
+    let entity = keys.entity("x")?;
+    let mut changes = store
+        .subscribe([Listen::Changes(keys.prefix().into_iter().collect())])
+        .await?;
+    assert_eq!(changes.next().await, Some(Event::Subscribed));
+    for round in 0..3 {
+        let owner = cluster.owner(entity.slot()).await?;
+        cluster.migrate_slot(entity.slot(), (owner + 1) % 3).await?;
+        let mut set = redis::cmd("SET");
+        set.arg(entity.key()).arg(round);
+        store.query::<()>(&set).await?;
+        // The migration itself may be told as a change, too.
+        loop {
+            match tokio::time::timeout(PATIENCE, changes.next()).await? {
+                Some(Event::Changed(_)) => break,
+                other => anyhow::bail!("{other:?}"),
+            }
+        }
+    }
+    Ok(())
+}

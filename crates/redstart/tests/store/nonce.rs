@@ -1,0 +1,278 @@
+//! A reply reaches the caller that asked, and no other, whatever the callers send, drop or lose.
+
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use redis::Cmd;
+use redstart::{
+    Error, Store,
+    key::{Entity, Keys},
+    script::Script,
+};
+use redstart_testkit::{Backend, Kind, Proxy, Server, figure, matrix, scale};
+
+static GIVE_BACK: Script = Script::new("test.give_back", "return ARGV[1]");
+const TASKS: u64 = 16;
+
+/// A random number generator that a failing seed can be read off.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % limit
+    }
+}
+
+/// Polls a future a few times and then drops it.
+async fn drop_after<F: Future>(polls: u64, future: F) -> Option<F::Output> {
+    let mut future = std::pin::pin!(future);
+    let mut left = polls;
+    std::future::poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending => {
+                if left == 0 {
+                    return Poll::Ready(None);
+                }
+                Poll::Pending
+            }
+        }
+    })
+    .await
+}
+
+/// A failure that a broken connection explains; anything else is a bug.
+fn excused(error: Error) {
+    assert!(error.is_timeout() || error.is_unavailable(), "{error:?}");
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(result: Result<T, Error>, expected: T) {
+    match result {
+        Ok(value) => assert_eq!(value, expected, "another caller's reply"),
+        Err(error) => excused(error),
+    }
+}
+
+fn refused(result: Result<redis::Value, Error>) {
+    match result {
+        Ok(value) => panic!("it was sent and answered by {value:?}"),
+        Err(error) => assert!(error.is_config(), "{error:?}"),
+    }
+}
+
+fn echo(nonce: &str) -> Cmd {
+    let mut cmd = redis::cmd("ECHO");
+    cmd.arg(nonce);
+    cmd
+}
+
+async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: String) {
+    match random.below(12) {
+        0..=2 => same(store.query(&echo(&nonce)).await, nonce),
+        3 => {
+            let mut pipeline = redis::pipe();
+            let count = random.below(6);
+            for n in 0..count {
+                pipeline.add_command(echo(&format!("{nonce}/{n}")));
+                if n % 3 == 1 {
+                    pipeline.ignore();
+                }
+            }
+            let wanted = (0..count).filter(|n| n % 3 != 1);
+            let wanted: Vec<String> = wanted.map(|n| format!("{nonce}/{n}")).collect();
+            same(store.pipeline(&pipeline).await, wanted);
+        }
+        4 => {
+            let mut pipeline = redis::pipe();
+            pipeline
+                .atomic()
+                .cmd("SET")
+                .arg(entity.key())
+                .arg(&nonce)
+                .ignore();
+            pipeline.cmd("GET").arg(entity.key());
+            same(store.pipeline(&pipeline).await, (nonce,));
+        }
+        5 => same(
+            GIVE_BACK.on(entity).key().arg(&nonce).run(store).await,
+            nonce,
+        ),
+        6 => {
+            // Errors of the server, alone and within a pipeline.
+            let mut wrong = redis::cmd("HGET");
+            wrong.arg(entity.part("string")).arg(&nonce);
+            let mut pipeline = redis::pipe();
+            pipeline
+                .add_command(echo(&nonce))
+                .add_command(wrong.clone());
+            let error = store.pipeline::<redis::Value>(&pipeline).await.unwrap_err();
+            assert!(
+                error.is_unavailable()
+                    || error.is_timeout()
+                    || error.to_string().contains("WRONGTYPE"),
+                "{error}"
+            );
+            let error = store.query::<redis::Value>(&wrong).await.unwrap_err();
+            if error.server_code() != Some("WRONGTYPE") {
+                excused(error);
+            }
+        }
+        7 => {
+            refused(store.query(&Cmd::new()).await);
+            for words in [
+                &["SUBSCRIBE", "a", "b"][..],
+                &["CLIENT", "REPLY", "OFF"],
+                &["MULTI"],
+                &["WATCH", "k"],
+                &["MONITOR"],
+                &["SELECT", "1"],
+                &["EXEC"],
+            ] {
+                let mut cmd = redis::cmd(words[0]);
+                cmd.arg(&words[1..]);
+                refused(store.query(&cmd).await);
+                let mut pipeline = redis::pipe();
+                pipeline.add_command(echo(&nonce)).add_command(cmd);
+                refused(store.pipeline(&pipeline).await);
+            }
+            same(store.pipeline(&redis::pipe()).await, Vec::<String>::new());
+        }
+        8 | 9 => {
+            let polls = random.below(4);
+            if let Some(result) = drop_after(polls, store.query(&echo(&nonce))).await {
+                same(result, nonce);
+            }
+        }
+        10 => {
+            let polls = random.below(4);
+            let mut pipeline = redis::pipe();
+            pipeline
+                .atomic()
+                .cmd("SET")
+                .arg(entity.key())
+                .arg(&nonce)
+                .ignore();
+            pipeline.cmd("GET").arg(entity.key());
+            if let Some(result) = drop_after(polls, store.pipeline(&pipeline)).await {
+                same(result, (nonce,));
+            }
+        }
+        _ => {
+            let long = nonce.repeat(1 + random.below(2_000) as usize);
+            same(store.query(&echo(&long)).await, long);
+        }
+    }
+}
+
+/// Many tasks on one store, while `disturb` breaks connections.
+async fn each_gets_its_own(
+    store: &Store,
+    namespace: &str,
+    seed: u64,
+    disturb: impl AsyncFn(u64),
+) -> anyhow::Result<()> {
+    let requests = scale(8_000, "NONCE_REQUESTS");
+    let keys = Keys::new(namespace, "nonce")?;
+    let (done, stop) = (
+        Arc::new(AtomicU64::new(0)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..TASKS {
+        let (store, done) = (store.clone(), done.clone());
+        let entity = keys.entity(&format!("task-{task}"))?;
+        let mut set = redis::cmd("SET");
+        set.arg(entity.part("string")).arg("x");
+        store.query::<()>(&set).await?;
+        let mut random = Random(seed ^ (task << 32));
+        tasks.spawn(async move {
+            for turn in 0..requests / TASKS {
+                let nonce = format!("{task}:{turn}:{}", random.below(u64::MAX));
+                one_step(&store, &entity, &mut random, nonce).await;
+                done.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+    }
+    let disturbing = async {
+        let mut round = 0;
+        while !stop.load(Ordering::Relaxed) {
+            disturb(round).await;
+            round += 1;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waiting = async {
+        while let Some(ended) = tasks.join_next().await {
+            ended?;
+        }
+        stop.store(true, Ordering::Relaxed);
+        anyhow::Ok(())
+    };
+    let (ended, ()) = tokio::join!(waiting, disturbing);
+    ended?;
+    figure(format!(
+        "{} requests, seed {seed}",
+        done.load(Ordering::Relaxed)
+    ));
+    Ok(())
+}
+
+matrix! {
+    async fn a_reply_never_reaches_another_caller(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(20)).connect().await?;
+        each_gets_its_own(&store, backend.namespace(), 1, async |_| {}).await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_reply_never_reaches_another_caller_through_cuts_and_timeouts() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_millis(150))
+        .connect()
+        .await?;
+    each_gets_its_own(&store, "cuts", 2, async |round| match round % 8 {
+        1 | 5 => drop(proxy.cut().await),
+        3 => {
+            proxy.delay_replies(Duration::from_millis(100));
+            tokio::time::sleep(Duration::from_millis(60)).await;
+            proxy.pass().await;
+        }
+        7 => {
+            proxy.stall();
+            tokio::time::sleep(Duration::from_millis(250)).await;
+            proxy.pass().await;
+        }
+        _ => {}
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reply_never_reaches_another_caller_with_tls() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).tls().start().await?;
+    let ca = server.authority().expect("a TLS server has an authority");
+    let url = format!("{}?ca={}", server.url(), ca.ca_file().display());
+    let store = Store::builder(&url)
+        .deadline(Duration::from_secs(20))
+        .connect()
+        .await?;
+    each_gets_its_own(&store, "tls", 3, async |_| {}).await
+}

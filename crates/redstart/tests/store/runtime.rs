@@ -1,0 +1,71 @@
+//! A store is used from any runtime, also from one that did not connect it.
+
+use std::time::{Duration, Instant};
+
+use redstart::Store;
+use redstart_testkit::{Kind, Server};
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime can be made")
+}
+
+/// A call ends by its deadline, and after at most one lost deadline the store works.
+async fn works(store: &Store) {
+    let begun = Instant::now();
+    let ping = redis::cmd("PING");
+    let mut answered = false;
+    while !answered && begun.elapsed() < Duration::from_secs(30) {
+        let call = tokio::time::timeout(Duration::from_secs(20), store.query::<String>(&ping));
+        answered = call.await.expect("a call ends by its deadline").is_ok();
+    }
+    assert!(answered, "the store works in this runtime too");
+}
+
+#[test]
+fn a_call_ends_by_its_deadline_while_the_runtime_that_connected_stands_still() -> anyhow::Result<()>
+{
+    let (first, second) = (runtime(), runtime());
+    let server = first.block_on(Server::builder(Kind::Redis).start())?;
+    let url = format!("{}?timeout=500ms", server.url());
+    let store = first.block_on(Store::connect(&url))?;
+    // Nothing drives the first runtime from here on.
+    second.block_on(works(&store));
+    // And back.
+    first.block_on(works(&store));
+    Ok(())
+}
+
+#[test]
+fn a_store_outlives_the_runtime_that_connected_it() -> anyhow::Result<()> {
+    let first = runtime();
+    let server = first.block_on(Server::builder(Kind::Redis).start())?;
+    let store = first.block_on(Store::connect(&server.url()))?;
+    drop(first);
+    for _ in 0..3 {
+        runtime().block_on(works(&store));
+    }
+    Ok(())
+}
+
+/// Without the budget, a task that awaits only the embedded engine would never let another run.
+#[test]
+fn awaiting_the_embedded_engine_lets_other_tasks_run() -> anyhow::Result<()> {
+    runtime().block_on(async {
+        let store = Store::connect("memory://").await?;
+        let other = tokio::spawn(async {});
+        let ping = redis::cmd("PING");
+        let mut calls = 0;
+        while !other.is_finished() && calls < 10_000 {
+            store.query::<String>(&ping).await?;
+            calls += 1;
+        }
+        assert!(
+            other.is_finished(),
+            "no other task ran during {calls} calls"
+        );
+        Ok(())
+    })
+}
