@@ -1,17 +1,27 @@
-//! What keeps a service working when its dependencies fail: circuit breakers and idempotency keys.
+//! What keeps a service working when its dependencies fail.
 //!
 //! | pattern | purpose |
 //! |---|---|
-//! | [`breaker`] | the whole fleet stops calling a dependency that fails, for a while |
+//! | [`Breaker`] | the whole fleet stops calling a dependency that fails, for a while |
 //! | [`Idempotency`] | a request that arrives twice is carried out once and answered twice |
 
-pub mod breaker;
+mod breaker;
 mod idempotency;
 
+pub use breaker::{
+    Admission, Admitted, Breaker, BreakerBuilder, CallError, CallWindow, CircuitChanges,
+    CircuitState,
+};
 pub use idempotency::{Idempotency, IdempotencyBuilder, Run, WorkError};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
 pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
+    &breaker::ADMIT,
+    &breaker::FORCE,
+    &breaker::LOOK,
+    &breaker::PROBED,
+    &breaker::REPORT_COUNT,
+    &breaker::REPORT_TIME,
     &idempotency::BEGIN,
     &idempotency::DOUBT,
     &idempotency::FINISH,

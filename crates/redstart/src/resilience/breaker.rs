@@ -1,179 +1,106 @@
-//! Circuit breaker: a dependency that fails is left alone for a while, by the whole fleet.
+//! Circuit breaker: the whole fleet stops calling a dependency that fails, for a while.
 //!
-//! Closed, every call goes through. Too many failures (or slow calls) open the circuit: calls are refused at once. After
-//! a while it is half-open: a few probes go through, and their results close it or open it again.
+//! Who hands what to whom:
 //!
-//! # What it promises
-//!
-//! - One circuit for all instances. Its changes are one script, timed by the server.
-//! - Half-open, at most K probes are on their way at once *over the whole fleet*, each as a lease by the server's time.
-//!   The place of a probe whose process died is free when its lease ends.
-//! - A result counts only in the generation in which its call was admitted; late ones of an older generation, and of
-//!   probes whose lease is over, are dropped.
-//! - One bad machine does not open the circuit for all, if [`distinct_instances`](Builder::distinct_instances) asks for
-//!   trouble seen by several.
-//! - Closed, a call makes no round trip. Instances keep a view of the circuit, fed by pub/sub and
-//!   [refreshed by age](Builder::refresh); what they saw goes out in the background: at once after a failure (one
-//!   report at a time, with all that came meanwhile), otherwise every second.
-//! - While the store is down each instance breaks by itself, by the same policy, from where the shared circuit stood.
-//!
-//! Therefore an instance may learn of a change with a delay: a message's way, or the age of its view if the message was
-//! lost. It then lets a few calls through that the circuit would refuse; their results are dropped.
-//!
-//! # Keys and cost
-//!
-//! `<namespace>:breaker:{<name>}` and its parts `window` and `probes`; channel part `state`. A report, an admission
-//! of a probe and its result are one script each. All keys end when the circuit was quiet for long enough.
-//!
-//! Operations: `breaker.admit`, `breaker.report`. Events: `breaker.rejected`, `breaker.probe`, `breaker.opened`,
-//! `breaker.half_open`, `breaker.closed` (as seen by this instance), `breaker.store_down`.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! use redstart::{Store, resilience::breaker::{Breaker, CallError, Window}};
-//! use std::time::Duration;
-//!
-//! let store = Store::connect("memory://").await?;
-//! let payments = Breaker::new(&store, "shop", "payments")
-//!     .window(Window::Count(20))
-//!     .failure_rate(0.5)
-//!     .min_calls(4)
-//!     .open_for(Duration::from_secs(30))
-//!     .build()
-//!     .await?;
-//!
-//! for _ in 0..4 {
-//!     let result: Result<(), _> = payments.call(async || Err("connection refused")).await;
-//!     assert!(matches!(result, Err(CallError::Failed(_))));
-//! }
-//! payments.flush().await?;
-//! let refused = payments.call(async || Ok::<_, &str>("paid")).await;
-//! assert!(matches!(refused, Err(CallError::Open { .. })));
-//! # Ok(()) }
+//! ```text
+//! Breaker ── try_admit ──> Admission ── succeeded / failed ──> Verdict
+//!    │                        │                                   │ closed: pending, sent by `report`
+//!    │ Policy                 │ half-open: a probe, a lease        │ probe: sent at once
+//!    v                        v                                   v
+//!  View (shared circuit as this instance knows it)  <── answers, messages ──  circuit in the store
+//!  Local (a breaker of this process alone, while the store is down)
 //! ```
 
 mod admission;
 mod builder;
+mod keep;
 mod local;
+mod policy;
+mod probe;
+mod report;
 mod view;
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify},
+    sync::{Mutex as AsyncMutex, Notify, watch},
     task::AbortHandle,
-    time::Instant,
 };
 
 use crate::{
-    error::{Error, Result},
+    duration::{micros, millis},
+    error::Result,
     key::Entity,
     observe,
     script::{Call, Script},
-    store::Store,
+    store::{Clock, Store},
 };
-use admission::AdmissionKind;
-use local::{Admit, Local};
+use local::Local;
+use policy::Policy;
+use report::Pending;
+use view::View;
 
 pub use admission::{Admission, Admitted};
-pub use builder::Builder;
+pub use builder::BreakerBuilder;
+pub use policy::CallWindow;
 
-macro_rules! script {
-    ($name:literal, $file:literal) => {
-        Script::new(
-            $name,
-            concat!(
-                include_str!("breaker/circuit.lua"),
-                include_str!(concat!("breaker/", $file))
-            ),
-        )
-    };
-}
+pub(super) static LOOK: Script = Script::new(
+    "breaker.look",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/look.lua")
+    ),
+);
+pub(super) static FORCE: Script = Script::new(
+    "breaker.force",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/force.lua")
+    ),
+);
+pub(super) static REPORT_COUNT: Script = Script::new(
+    "breaker.report_count",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/judge.lua"),
+        include_str!("breaker/report_count.lua")
+    ),
+);
+pub(super) static REPORT_TIME: Script = Script::new(
+    "breaker.report_time",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/judge.lua"),
+        include_str!("breaker/report_time.lua")
+    ),
+);
+pub(super) static ADMIT: Script = Script::new(
+    "breaker.admit",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/admit.lua")
+    ),
+);
+pub(super) static PROBED: Script = Script::new(
+    "breaker.probed",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/probed.lua")
+    ),
+);
 
-static LOOK: Script = script!("breaker.look", "look.lua");
-static REPORT: Script = script!("breaker.report", "report.lua");
-static ADMIT: Script = script!("breaker.admit", "admit.lua");
-static PROBED: Script = script!("breaker.probed", "probed.lua");
-
-/// The most calls of a window: each report reads all of them.
-const MAX_CALLS: u32 = 1000;
-const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
-/// A full set of probes is looked at again after this, if no message says that it changed.
-const FULL_RETRY: Duration = Duration::from_millis(100);
-/// What was seen waits at most so long, if nothing failed.
-const REPORT_EVERY: Duration = Duration::from_secs(1);
-/// More results than this wait for no report: the oldest are dropped.
-const MAX_PENDING: usize = 10_000;
-
-/// Which calls decide.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Window {
-    /// The last so many, of the whole fleet.
-    Count(u32),
-    /// Those of the last so long, in tenths of it.
-    Time(Duration),
-}
-
-/// How a call ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Outcome {
-    failed: bool,
-    slow: bool,
-}
-
-impl Outcome {
-    fn letter(self) -> char {
-        match (self.failed, self.slow) {
-            (false, false) => 'o',
-            (true, false) => 'f',
-            (false, true) => 's',
-            (true, true) => 'b',
-        }
-    }
-
-    fn is_good(self) -> bool {
-        !self.failed && !self.slow
-    }
-}
-
-#[derive(Clone, Debug)]
-struct Policy {
-    window: Window,
-    min_calls: u32,
-    /// In a million.
-    failures: u64,
-    slow: u64,
-    slow_after: Option<Duration>,
-    open_for: Duration,
-    probes: u32,
-    distinct: u32,
-    lease: Duration,
-}
-
-/// What this instance knows of the circuit.
-#[derive(Clone, Copy, Debug)]
-struct View {
-    state: Seen,
-    generation: u64,
-    /// All places of probes are taken, at least for now.
-    full_until: Option<Instant>,
-    /// The store is down.
-    alone: bool,
-    /// When this was learned.
-    learned: Instant,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
-    Closed,
-    Open { until: Instant },
-    HalfOpen,
-}
-
-/// Where the circuit stands, as far as this instance knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+/// The state of a circuit, as far as this instance knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CircuitState {
     /// Calls go through.
     Closed,
     /// Calls are refused.
@@ -184,17 +111,41 @@ pub enum State {
 
 struct Inner {
     store: Store,
+    clock: Clock,
     entity: Entity,
+    /// Parts of the entity, named after the window.
+    window: String,
+    trouble: String,
     policy: Policy,
     instance: String,
     keep: Duration,
     view: Mutex<View>,
     local: Mutex<Local>,
-    /// What was seen and not reported: the generation of the call, and how it ended.
-    pending: Mutex<Vec<(u64, Outcome)>>,
+    pending: Mutex<Pending>,
     /// One report at a time.
     reporting: AsyncMutex<()>,
     wake: Notify,
+    changes: watch::Sender<CircuitState>,
+}
+
+impl Inner {
+    /// A call of a script with the keys and arguments that all of them begin with.
+    fn script(&self, script: &'static Script) -> Call<'_> {
+        self.script_open_for(script, self.policy.open_for)
+    }
+
+    fn script_open_for(&self, script: &'static Script, open_for: Duration) -> Call<'_> {
+        script
+            .on(&self.entity)
+            .key()
+            .part(&self.window)
+            .part("probes")
+            .part(&self.trouble)
+            .arg(self.entity.channel("state"))
+            .arg(millis(self.keep))
+            .arg(micros(open_for))
+            .arg(self.policy.probes)
+    }
 }
 
 /// Ends the background task with the last handle.
@@ -209,7 +160,76 @@ impl Drop for Owner {
     }
 }
 
-/// A circuit breaker that a fleet shares. Cheap to clone. See the [module](self).
+/// Circuit breaker: the whole fleet stops calling a dependency that fails, for a while. Cheap to clone.
+///
+/// Closed, every call goes through. Too many failures (or slow calls) open the circuit, and calls are refused at once.
+/// After a while it is half-open: a few probes go through, and their results close it or open it again.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use redstart::{Store, resilience::{Breaker, CallError, CallWindow}};
+/// use std::time::Duration;
+///
+/// let store = Store::connect("memory://").await?;
+/// let payments = Breaker::builder(&store, "shop", "payments")
+///     .window(CallWindow::Count(20))
+///     .failure_rate(0.5)
+///     .min_calls(4)
+///     .open_for(Duration::from_secs(30))
+///     .open()
+///     .await?;
+///
+/// for _ in 0..4 {
+///     let result: Result<(), _> = payments.call(async || Err("connection refused")).await;
+///     assert!(matches!(result, Err(CallError::Failed(_))));
+/// }
+/// payments.flush().await?;
+/// let refused = payments.call(async || Ok::<_, &str>("paid")).await;
+/// assert!(matches!(refused, Err(CallError::Open { .. })));
+///
+/// store.advance(Duration::from_secs(30))?;
+/// let probe = payments.call(async || Ok::<_, &str>("paid")).await;
+/// assert!(probe.is_ok());
+/// # Ok(()) }
+/// ```
+///
+/// # Promises
+///
+/// - One circuit for all instances. Its changes are one script, timed by the server.
+/// - Half-open, at most the configured number of [probes](BreakerBuilder::probes) is under way at once *over the whole
+///   fleet*, each as a lease by the server's time. The place of a probe whose process died is free when its lease ends;
+///   that of a cancelled call is free at once.
+/// - A result counts only in the generation in which its call was admitted. Late results of an older generation, and of
+///   probes whose lease is over, are dropped.
+/// - One bad machine does not open the circuit for all, if
+///   [`distinct_instances`](BreakerBuilder::distinct_instances) asks for trouble seen by several.
+///
+/// # Limits
+///
+/// An instance learns of a change by a message, or, if that was lost, when its view is
+/// [refreshed](BreakerBuilder::refresh). Until then it lets calls through that the circuit would refuse; their
+/// results are dropped.
+///
+/// # Keys
+///
+/// `<namespace>:breaker:{<name>}` and its parts `probes`, `window:<window>` and `trouble:<window>`; sharded channel
+/// `state`. All of them expire when the circuit was quiet for long enough. Instances with different windows share the
+/// circuit, but not what they count.
+///
+/// # Round trips
+///
+/// None per call while closed or open. Outcomes are reported in the background: at once after a failure, but not more
+/// often than every 50 ms, otherwise every second; only what is new is sent. The admission of a probe and its result are
+/// one script each.
+///
+/// # While the store is down
+///
+/// Each instance breaks alone by the same policy, starting from the last known state of the shared circuit.
+///
+/// # Metrics
+///
+/// Operations: `breaker.admit`, `breaker.report`, `breaker.force`. Events: `breaker.rejected`, `breaker.probe`,
+/// `breaker.opened`, `breaker.half_open`, `breaker.closed` (as seen by this instance), `breaker.store_down`.
 #[derive(Clone)]
 pub struct Breaker(Arc<Owner>);
 
@@ -256,31 +276,21 @@ impl<E: std::error::Error + 'static> std::error::Error for CallError<E> {
 }
 
 impl Breaker {
-    /// The breaker `name` in a namespace: one a dependency.
-    #[allow(
-        clippy::new_ret_no_self,
-        reason = "the pattern is made through its builder"
-    )]
-    pub fn new(store: &Store, namespace: &str, name: &str) -> Builder {
-        Builder::new(store, namespace, name)
+    /// The settings of the breaker `name` in a namespace. Have one breaker per dependency.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> BreakerBuilder {
+        BreakerBuilder::new(store, namespace, name)
     }
 
-    /// Where the circuit stands, as far as this instance knows. No round trip.
-    pub fn state(&self) -> State {
-        let inner = &*self.0.inner;
-        let view = *inner.view.lock();
-        if view.alone {
-            return match inner.local.lock().state {
-                local::State::Closed => State::Closed,
-                local::State::Open { .. } => State::Open,
-                local::State::HalfOpen { .. } => State::HalfOpen,
-            };
-        }
-        match view.state {
-            Seen::Closed => State::Closed,
-            Seen::Open { .. } => State::Open,
-            Seen::HalfOpen => State::HalfOpen,
-        }
+    /// The state of the circuit, as far as this instance knows. No round trip.
+    pub fn state(&self) -> CircuitState {
+        self.0.inner.state()
+    }
+
+    /// The changes of the circuit that this instance sees from now on.
+    pub fn changes(&self) -> CircuitChanges {
+        let mut changes = self.0.inner.changes.subscribe();
+        changes.mark_unchanged();
+        CircuitChanges(changes)
     }
 
     /// Makes the call if the circuit lets it through. An `Err` is a failure.
@@ -299,7 +309,7 @@ impl Breaker {
         self.call_if(call, |_| true).await
     }
 
-    /// [`call`](Self::call) with a say in what is a failure: a refused request may be the caller's own fault.
+    /// [`call`](Self::call) with a predicate for failures: a refused request may be the caller's own fault.
     ///
     /// # Errors
     ///
@@ -333,33 +343,13 @@ impl Breaker {
         }
     }
 
-    /// Asks for leave to make one call. While closed, and while open, that takes no round trip.
+    /// Asks for permission to make one call. While the circuit is closed or open, that takes no round trip.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a probe's place may be taken until its lease ends.
+    /// Dropped before it is done, the place of a probe that was admitted meanwhile is given back.
     pub async fn try_admit(&self) -> Admitted {
-        let inner = &self.0.inner;
-        let now = Instant::now();
-        let view = *inner.view.lock();
-        let admitted = if view.alone {
-            inner.admit_alone(now)
-        } else {
-            match view.state {
-                Seen::Closed => {
-                    Admitted::Yes(inner.admission(view.generation, AdmissionKind::Call))
-                }
-                Seen::Open { until } if now < until => Admitted::No {
-                    retry_after: until - now,
-                },
-                _ => match view.full_until {
-                    Some(until) if now < until => Admitted::No {
-                        retry_after: until - now,
-                    },
-                    _ => inner.admit_probe().await,
-                },
-            }
-        };
+        let admitted = self.0.inner.admit().await;
         match &admitted {
             Admitted::No { .. } => observe::event("breaker.rejected"),
             Admitted::Yes(admission) if admission.is_probe() => observe::event("breaker.probe"),
@@ -368,234 +358,69 @@ impl Breaker {
         admitted
     }
 
-    /// Reports all that was seen so far, now. The background does it otherwise.
+    /// Reports all outcomes so far, now. The background does it otherwise.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// The store's errors.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, what was being reported may not count.
+    /// Dropped before it is done, the outcomes that were being reported may not count.
     pub async fn flush(&self) -> Result<()> {
         self.0.inner.report().await
     }
-}
 
-impl Inner {
-    fn admission(self: &Arc<Self>, generation: u64, kind: AdmissionKind) -> Admission {
-        Admission {
-            inner: self.clone(),
-            generation,
-            kind,
-            started: Instant::now(),
-            open: true,
-        }
+    /// Opens the circuit for all instances for `time`, by an operator's decision. It is then probed as usual.
+    ///
+    /// # Errors
+    ///
+    /// The store's errors.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the circuit may or may not be open.
+    pub async fn force_open(&self, time: Duration) -> Result<()> {
+        self.force("o", time).await
     }
 
-    /// A call of a script with the keys and arguments that all of them begin with.
-    fn script(&self, script: &'static Script) -> Call<'_> {
-        script
-            .on(&self.entity)
-            .key()
-            .part("window")
-            .part("probes")
-            .arg(self.entity.channel("state"))
-            .arg(u64::try_from(self.keep.as_millis()).unwrap_or(u64::MAX))
-            .arg(micros(self.policy.open_for))
-            .arg(self.policy.probes)
+    /// Closes the circuit for all instances and forgets what they saw, by an operator's decision.
+    ///
+    /// # Errors
+    ///
+    /// The store's errors.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the circuit may or may not be closed.
+    pub async fn reset(&self) -> Result<()> {
+        self.force("c", Duration::ZERO).await
     }
 
-    /// Takes over what the store says. `asked` is from before the question was sent, so that open ends here
-    /// no later than there.
-    fn learn(&self, said: &[String], asked: Instant) {
-        let number = |at: usize| said.get(at).and_then(|word| word.parse::<u64>().ok());
-        let (Some(state), Some(generation), Some(left)) = (said.first(), number(1), number(2))
-        else {
-            return;
-        };
-        let seen = match state.as_str() {
-            "o" => Seen::Open {
-                until: asked + Duration::from_micros(left),
-            },
-            "h" => Seen::HalfOpen,
-            _ => Seen::Closed,
-        };
-        let mut view = self.view.lock();
-        // An answer may be overtaken by a message of a later change. Only an answer to a question that was
-        // asked after that can mean that the store lost its generations.
-        if generation < view.generation && asked < view.learned {
-            return;
-        }
-        if view.generation != generation {
-            match seen {
-                Seen::Open { .. } => observe::event("breaker.opened"),
-                Seen::HalfOpen => observe::event("breaker.half_open"),
-                Seen::Closed => observe::event("breaker.closed"),
-            }
-            view.full_until = None;
-        }
-        view.state = seen;
-        view.generation = generation;
-        view.alone = false;
-        view.learned = Instant::now();
-    }
-
-    /// The store cannot be asked: from here on this instance decides by itself, from where things stood.
-    fn lose(&self, error: &Error) {
-        let mut view = self.view.lock();
-        if view.alone {
-            return;
-        }
-        tracing::debug!(%error, "a breaker goes on by itself");
-        observe::event("breaker.store_down");
-        view.alone = true;
-        let mut local = self.local.lock();
-        match view.state {
-            Seen::Closed if matches!(local.state, local::State::Closed) => {}
-            Seen::Closed => local.turn(local::State::Closed),
-            Seen::Open { until } => local.turn(local::State::Open { until }),
-            Seen::HalfOpen => local.turn(local::State::HalfOpen { out: 0, ok: 0 }),
-        }
-    }
-
-    async fn look(&self) {
-        let asked = Instant::now();
-        match self
-            .script(&LOOK)
-            .idempotent()
-            .run::<Vec<String>>(&self.store)
-            .await
-        {
-            Ok(said) => self.learn(&said, asked),
-            Err(error) => self.lose(&error),
-        }
-    }
-
-    fn admit_alone(self: &Arc<Self>, now: Instant) -> Admitted {
-        let mut local = self.local.lock();
-        match local.admit(&self.policy, now) {
-            Admit::Call => {
-                Admitted::Yes(self.admission(local.generation, AdmissionKind::LocalCall))
-            }
-            Admit::Probe => {
-                Admitted::Yes(self.admission(local.generation, AdmissionKind::LocalProbe))
-            }
-            Admit::Refused(retry_after) => Admitted::No { retry_after },
-        }
-    }
-
-    async fn admit_probe(self: &Arc<Self>) -> Admitted {
-        let asked = Instant::now();
-        let token = format!("{:x}", rand::random::<u128>());
-        let call = self
-            .script(&ADMIT)
-            .arg(&token)
-            .arg(micros(self.policy.lease));
-        let call = call.idempotent().run::<Vec<String>>(&self.store);
-        let said = match observe::operation("breaker.admit", self.entity.namespace(), call).await {
-            Ok(said) => said,
-            Err(error) => {
-                self.lose(&error);
-                return self.admit_alone(Instant::now());
-            }
-        };
-        self.learn(&said, asked);
-        let view = *self.view.lock();
-        if said.get(3).is_some_and(|word| word == "1") {
-            // By the generation that the script named: the view may have moved on since.
-            let generation = said.get(1).and_then(|word| word.parse().ok());
-            let kind = AdmissionKind::Probe { token };
-            return Admitted::Yes(self.admission(generation.unwrap_or(view.generation), kind));
-        }
-        match view.state {
-            Seen::Closed => Admitted::Yes(self.admission(view.generation, AdmissionKind::Call)),
-            Seen::Open { until } => Admitted::No {
-                retry_after: until.saturating_duration_since(Instant::now()),
-            },
-            Seen::HalfOpen => {
-                let free = said.get(4).and_then(|word| word.parse().ok()).unwrap_or(0);
-                let retry_after =
-                    Duration::from_micros(free).clamp(Duration::from_millis(1), FULL_RETRY);
-                self.view.lock().full_until = Some(asked + retry_after);
-                Admitted::No { retry_after }
-            }
-        }
-    }
-
-    async fn probed(&self, token: &str, generation: u64, letter: &str) {
-        let asked = Instant::now();
-        let call = self.script(&PROBED).arg(token).arg(generation).arg(letter);
-        // Taken twice, a result counts once: the first takes the token away.
-        match call.idempotent().run::<Vec<String>>(&self.store).await {
-            Ok(said) => self.learn(&said, asked),
-            Err(error) => self.lose(&error),
-        }
-    }
-
-    /// Notes how a call ended, and has it reported: soon, if that may open the circuit.
-    fn record(&self, generation: u64, outcome: Outcome, now: Instant) {
-        if self.view.lock().generation != generation {
-            return;
-        }
-        // The local window is kept warm for when the store goes down.
-        let mut local = self.local.lock();
-        if local.record(&self.policy, outcome, now) {
-            local.turn(local::State::Closed);
-        }
-        drop(local);
-        let mut pending = self.pending.lock();
-        if pending.len() >= MAX_PENDING {
-            pending.drain(..MAX_PENDING / 2);
-        }
-        pending.push((generation, outcome));
-        if !outcome.is_good() {
-            self.wake.notify_one();
-        }
-    }
-
-    async fn report(&self) -> Result<()> {
-        let _one = self.reporting.lock().await;
-        let pending = std::mem::take(&mut *self.pending.lock());
-        let generation = self.view.lock().generation;
-        let letters: String = pending
-            .iter()
-            .filter(|(of, _)| *of == generation)
-            .map(|(_, outcome)| outcome.letter())
-            .collect();
-        if letters.is_empty() {
-            return Ok(());
-        }
-        let (mode, size) = match self.policy.window {
-            Window::Count(calls) => ("count", u64::from(calls)),
-            Window::Time(span) => ("time", micros(span).div_ceil(10)),
-        };
-        let asked = Instant::now();
-        let call = self
-            .script(&REPORT)
-            .arg(generation)
-            .arg(&self.instance)
-            .arg(letters)
-            .arg(mode)
-            .arg(size)
-            .arg(self.policy.min_calls)
-            .arg(self.policy.failures)
-            .arg(self.policy.slow)
-            .arg(self.policy.distinct);
-        let call = call.run::<Vec<String>>(&self.store);
-        match observe::operation("breaker.report", self.entity.namespace(), call).await {
-            Ok(said) => {
-                self.learn(&said, asked);
-                Ok(())
-            }
-            Err(error) => {
-                self.lose(&error);
-                Err(error)
-            }
-        }
+    async fn force(&self, state: &str, open_for: Duration) -> Result<()> {
+        let inner = &*self.0.inner;
+        let asked = inner.clock.now();
+        let call = inner.script_open_for(&FORCE, open_for).arg(state);
+        let call = call.run::<Vec<String>>(&inner.store);
+        let said = observe::operation("breaker.force", inner.entity.namespace(), call).await?;
+        inner.learn(&said, asked);
+        Ok(())
     }
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+/// The changes of a circuit; made by [`Breaker::changes`].
+#[derive(Clone, Debug)]
+pub struct CircuitChanges(watch::Receiver<CircuitState>);
+
+impl CircuitChanges {
+    /// Waits for the next change and returns the new state; `None` when the last handle of the breaker is gone. Changes
+    /// that follow each other faster than they are read are merged into the last one.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost.
+    pub async fn next(&mut self) -> Option<CircuitState> {
+        self.0.changed().await.ok()?;
+        Some(*self.0.borrow_and_update())
+    }
 }

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    resilience::breaker::{Admission, Admitted, Breaker, Builder, CallError, State, Window},
+    resilience::{
+        Admission, Admitted, Breaker, BreakerBuilder, CallError, CallWindow, CircuitState as State,
+    },
 };
 use redstart_testkit::{
     Backend, Child, Kind, MonitorTap, Server, child, eventually, figure, matrix, scale,
@@ -14,9 +16,9 @@ const LONG: Duration = Duration::from_secs(3600);
 const SOON: Duration = Duration::from_secs(30);
 
 /// An instance of the breaker that hears of changes by messages alone.
-fn instance(store: &Store, backend: &Backend) -> Builder {
-    Breaker::new(store, backend.namespace(), "payments")
-        .window(Window::Count(20))
+fn instance(store: &Store, backend: &Backend) -> BreakerBuilder {
+    Breaker::builder(store, backend.namespace(), "payments")
+        .window(CallWindow::Count(20))
         .min_calls(4)
         .open_for(Duration::from_millis(150))
         .refresh(LONG)
@@ -60,8 +62,8 @@ async fn first_probe(breaker: &Breaker) -> Admission {
 matrix! {
     async fn failures_open_it_for_all_and_probes_close_it_for_all(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let one = instance(&store, backend).probes(2).build().await?;
-        let two = instance(&store, backend).probes(2).build().await?;
+        let one = instance(&store, backend).probes(2).open().await?;
+        let two = instance(&store, backend).probes(2).open().await?;
         succeed(&one, 3).await;
         fail(&one, 3).await;
         // Half of six: the report goes out by itself, and the other hears of it.
@@ -92,16 +94,16 @@ matrix! {
 
     async fn one_bad_instance_does_not_open_it(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        for window in [Window::Count(20), Window::Time(LONG)] {
+        for window in [CallWindow::Count(20), CallWindow::Time(LONG)] {
             let build = |name: &str| {
-                Breaker::new(&store, backend.namespace(), &format!("{window:?}"))
+                Breaker::builder(&store, backend.namespace(), &format!("{window:?}"))
                     .window(window)
                     .min_calls(4)
                     .distinct_instances(2)
                     .instance(name)
                     .refresh(LONG)
                     .open_for(LONG)
-                    .build()
+                    .open()
             };
             let (bad, good) = (build("bad").await?, build("good").await?);
             fail(&bad, 30).await;
@@ -123,7 +125,7 @@ matrix! {
         let breaker = instance(&store, backend)
             .slow_calls(Duration::from_millis(20), 0.5)
             .min_calls(2)
-            .build()
+            .open()
             .await?;
         for _ in 0..2 {
             let Admitted::Yes(admission) = breaker.try_admit().await else { panic!() };
@@ -141,7 +143,7 @@ matrix! {
     async fn what_is_not_a_failure_and_what_is_too_old_do_not_count(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let span = Duration::from_millis(400);
-        let breaker = instance(&store, backend).window(Window::Time(span)).open_for(LONG).build().await?;
+        let breaker = instance(&store, backend).window(CallWindow::Time(span)).open_for(LONG).open().await?;
         for _ in 0..20 {
             let result: Result<(), _> = breaker.call_if(async || Err("not found"), |_| false).await;
             assert_eq!(result, Err(CallError::Failed("not found")));
@@ -171,7 +173,7 @@ matrix! {
 
     async fn results_of_an_older_generation_are_dropped(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let breaker = instance(&store, backend).probes(1).build().await?;
+        let breaker = instance(&store, backend).probes(1).open().await?;
         let mut old = Vec::new();
         for _ in 0..20 {
             let Admitted::Yes(admission) = breaker.try_admit().await else { panic!() };
@@ -192,12 +194,12 @@ matrix! {
         Ok(())
     }
 
-    async fn at_most_k_probes_are_on_their_way_over_all_instances(backend: &Backend) -> anyhow::Result<()> {
+    async fn at_most_k_probes_are_under_way_over_all_instances(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let lease = Duration::from_millis(600);
         let mut instances = Vec::new();
         // So long that a busy machine ends no lease by itself; one instance has a short one.
-        let build = async |lease| instance(&store, backend).probe_lease(lease).open_for(Duration::from_millis(50)).build().await;
+        let build = async |lease| instance(&store, backend).lease(lease).open_for(Duration::from_millis(50)).open().await;
         for _ in 0..4 {
             instances.push(build(SOON * 4).await?);
         }
@@ -256,7 +258,7 @@ matrix! {
         let rounds = scale(3, "BREAKER_ROUNDS");
         // So long that a busy machine ends no probe's lease under it; only those that are killed have a short one.
         let (long, lease) = (SOON * 2, Duration::from_millis(700));
-        let build = async |store: &Store, lease| instance(store, backend).probe_lease(lease).refresh(Duration::from_millis(200)).build().await;
+        let build = async |store: &Store, lease| instance(store, backend).lease(lease).refresh(Duration::from_millis(200)).open().await;
         let key = redstart::key::Keys::new(backend.namespace(), "test")?.entity("out")?;
         let key = key.key();
         if let Some(role) = child::role() {
@@ -369,9 +371,9 @@ async fn storm(
 async fn closed_calls_make_no_round_trip() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let store = Store::connect(&server.url()).await?;
-    let breaker = Breaker::new(&store, "quiet", "payments")
+    let breaker = Breaker::builder(&store, "quiet", "payments")
         .refresh(LONG)
-        .build()
+        .open()
         .await?;
     let tap = MonitorTap::start(&server).await?;
     let began = tokio::time::Instant::now();
@@ -388,19 +390,20 @@ async fn closed_calls_make_no_round_trip() -> anyhow::Result<()> {
 }
 
 #[tokio::test]
-async fn without_the_store_it_breaks_by_itself_and_comes_back() -> anyhow::Result<()> {
+async fn without_the_store_an_instance_breaks_alone_until_the_store_returns() -> anyhow::Result<()>
+{
     let server = Server::builder(Kind::Redis).start().await?;
     let store = Store::builder(&server.url())
         .deadline(Duration::from_millis(200))
         .connect()
         .await?;
     let build = |name: &str| {
-        Breaker::new(&store, "alone", name)
-            .window(Window::Count(10))
+        Breaker::builder(&store, "alone", name)
+            .window(CallWindow::Count(10))
             .min_calls(4)
             .open_for(Duration::from_millis(300))
             .probes(1)
-            .build()
+            .open()
     };
     let breaker = build("payments").await?;
     succeed(&breaker, 2).await;
@@ -444,14 +447,14 @@ async fn bad_input_is_refused_before_the_network() -> anyhow::Result<()> {
         .lazy()
         .connect()
         .await?;
-    let new = || Breaker::new(&store, "a", "b");
+    let new = || Breaker::builder(&store, "a", "b");
     let bad = [
-        Breaker::new(&store, "", "b"),
-        Breaker::new(&store, "a", ""),
-        new().window(Window::Count(0)),
-        new().window(Window::Count(5)).min_calls(6),
-        new().window(Window::Count(1_000_000)),
-        new().window(Window::Time(Duration::ZERO)),
+        Breaker::builder(&store, "", "b"),
+        Breaker::builder(&store, "a", ""),
+        new().window(CallWindow::Count(0)),
+        new().window(CallWindow::Count(5)).min_calls(6),
+        new().window(CallWindow::Count(1_000_000)),
+        new().window(CallWindow::Time(Duration::ZERO)),
         new().failure_rate(0.0),
         new().failure_rate(1.1),
         new().failure_rate(f64::NAN),
@@ -460,14 +463,165 @@ async fn bad_input_is_refused_before_the_network() -> anyhow::Result<()> {
         new().min_calls(0),
         new().open_for(Duration::ZERO),
         new().probes(0),
-        new().probe_lease(Duration::ZERO),
+        new().lease(Duration::ZERO),
         new().distinct_instances(0),
         new().instance(""),
         new().refresh(Duration::ZERO),
     ];
     for builder in bad {
         let text = format!("{builder:?}");
-        assert!(builder.build().await.unwrap_err().is_config(), "{text}");
+        assert!(builder.open().await.unwrap_err().is_config(), "{text}");
     }
+    Ok(())
+}
+
+matrix! {
+    async fn an_operator_opens_and_resets_it_for_all_and_changes_are_told(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let one = instance(&store, backend).probes(1).open().await?;
+        let two = instance(&store, backend).probes(1).open().await?;
+        let mut changes = two.changes();
+        one.force_open(LONG).await?;
+        assert_eq!(one.state(), State::Open);
+        assert_eq!(changes.next().await, Some(State::Open));
+        let refused = two.call(async || Ok::<_, &str>(())).await;
+        assert!(matches!(refused, Err(CallError::Open { retry_after }) if retry_after > SOON));
+        two.reset().await?;
+        assert_eq!(changes.next().await, Some(State::Closed));
+        assert!(turns(&one, State::Closed).await);
+        succeed(&one, 3).await;
+        // However long, it does not panic, and the circuit can be reset.
+        one.force_open(Duration::MAX).await?;
+        assert_eq!(changes.next().await, Some(State::Open));
+        one.reset().await?;
+        assert_eq!(changes.next().await, Some(State::Closed));
+        drop((one, two));
+        assert_eq!(changes.next().await, None);
+        Ok(())
+    }
+
+    async fn a_window_counts_the_last_calls_exactly(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        // Half of the last ten: reports of several sizes from two instances push old calls out, also half a report.
+        let build = |name: &str| instance(&store, backend).window(CallWindow::Count(10)).min_calls(10).open_for(LONG).instance(name).open();
+        let (one, two) = (build("one").await?, build("two").await?);
+        let mut window = std::collections::VecDeque::new();
+        for step in 0..40usize {
+            let breaker = if step % 3 == 0 { &one } else { &two };
+            let (good, bad) = ((step * 7) % 4 + 1, usize::from(step % 5 == 0) * (step % 3));
+            succeed(breaker, good).await;
+            fail(breaker, bad).await;
+            breaker.flush().await?;
+            window.extend((0..good).map(|_| false).chain((0..bad).map(|_| true)));
+            while window.len() > 10 { window.pop_front(); }
+            let failed = window.iter().filter(|failed| **failed).count();
+            assert!(failed < 5, "the test never reaches the threshold here");
+            assert_eq!(breaker.state(), State::Closed, "step {step}: {window:?}");
+        }
+        let failed = window.iter().filter(|failed| **failed).count();
+        // One failure short of the threshold, and then one more. Old failures leave only as good calls leave before.
+        succeed(&one, 10).await;
+        one.flush().await?;
+        fail(&two, 4).await;
+        two.flush().await?;
+        assert_eq!(two.state(), State::Closed, "{failed}");
+        fail(&two, 1).await;
+        two.flush().await?;
+        assert_eq!(two.state(), State::Open);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_report_costs_what_is_new_and_failures_are_reported_together() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    for window in [CallWindow::Count(1000), CallWindow::Time(LONG)] {
+        let name = match window {
+            CallWindow::Count(_) => "count",
+            CallWindow::Time(_) => "time",
+        };
+        // A window full of reports of 400 instances, one call each, with trouble below the threshold.
+        for n in 0..400 {
+            let filler = Breaker::builder(&store, "cost", name)
+                .window(window)
+                .instance(&format!("i{n}"))
+                .open_for(LONG)
+                .open()
+                .await?;
+            match n % 4 {
+                0 => fail(&filler, 1).await,
+                _ => succeed(&filler, 2).await,
+            }
+            filler.flush().await?;
+        }
+        let breaker = Breaker::builder(&store, "cost", name)
+            .window(window)
+            .refresh(LONG)
+            .open_for(LONG)
+            .open()
+            .await?;
+        // The first look and the first report of the background are over.
+        succeed(&breaker, 1).await;
+        breaker.flush().await?;
+        let tap = MonitorTap::start(&server).await?;
+        succeed(&breaker, 1).await;
+        breaker.flush().await?;
+        let commands = tap.commands().await?;
+        let inside = commands.iter().filter(|seen| seen.is_from_script()).count();
+        assert!(inside <= 20, "{name}: {inside} commands for one outcome");
+        let whole = |name: &str| name == "LRANGE" || name == "HVALS" || name == "ZRANGE";
+        assert!(!commands.iter().any(|seen| whole(&seen.name())), "{name}");
+        // 200 failures, one after the other, go out in few reports.
+        tap.clear().await?;
+        let began = tokio::time::Instant::now();
+        succeed(&breaker, 1000).await;
+        for _ in 0..200 {
+            fail(&breaker, 1).await;
+            tokio::task::yield_now().await;
+        }
+        breaker.flush().await?;
+        let reports = tap.round_trips("cost").await?.len();
+        let at_most = 10 + began.elapsed().as_millis() / 50;
+        assert!(
+            reports as u128 <= at_most,
+            "{name}: {reports} reports, at most {at_most}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cancelled_probe_gives_its_place_back() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = redstart_testkit::Proxy::start(&server).await?;
+    let slow = Store::connect(proxy.url()).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let build = |store: &Store| {
+        Breaker::builder(store, "cancel", "payments")
+            .window(CallWindow::Count(20))
+            .min_calls(4)
+            .open_for(Duration::from_millis(50))
+            .probes(1)
+            // So long that only the cancellation can free the place.
+            .lease(LONG)
+            .open()
+    };
+    let (cancels, other) = (build(&slow).await?, build(&direct).await?);
+    fail(&other, 4).await;
+    other.flush().await?;
+    assert!(turns(&cancels, State::Open).await);
+    proxy.delay_replies(Duration::from_millis(300));
+    let taken = eventually(SOON, async || {
+        // Dropped while the answer is on its way.
+        let wait = Duration::from_millis(100);
+        drop(tokio::time::timeout(wait, cancels.try_admit()).await);
+        direct
+            .scan("cancel:*:probes")
+            .await
+            .is_ok_and(|keys| !keys.is_empty())
+    });
+    assert!(taken.await, "no place was taken");
+    drop(first_probe(&other).await);
     Ok(())
 }

@@ -1,10 +1,10 @@
-//! Leave to make one call, and how it ended.
+//! Permission to make one call, and how the call ended.
 
 use std::{fmt, sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Inner, Outcome};
+use super::{Inner, policy::Verdict};
 
 /// The answer to [`Breaker::try_admit`](super::Breaker::try_admit).
 #[derive(Debug)]
@@ -19,14 +19,14 @@ pub enum Admitted {
     },
 }
 
-/// Leave to make one call. Say how it ended; dropped, it counts as abandoned, and a probe's place is free.
+/// Permission to make one call. Say how it ended; dropped, it counts as abandoned, and a probe's place is free.
 #[must_use = "say how the call ended"]
 pub struct Admission {
     pub(super) inner: Arc<Inner>,
     pub(super) generation: u64,
     pub(super) kind: AdmissionKind,
     pub(super) started: Instant,
-    /// Nobody has said yet how it ended.
+    /// How it ended is not known yet.
     pub(super) open: bool,
 }
 
@@ -50,7 +50,7 @@ impl fmt::Debug for Admission {
 }
 
 impl Admission {
-    /// Whether this call decides over the circuit.
+    /// Whether the result of this call closes or opens the circuit.
     pub fn is_probe(&self) -> bool {
         matches!(
             self.kind,
@@ -58,7 +58,7 @@ impl Admission {
         )
     }
 
-    /// The call succeeded; slow or not is told by the time since it was admitted.
+    /// The call succeeded. Whether it was slow is decided by the time since it was admitted.
     pub async fn succeeded(self) {
         self.finish(false).await;
     }
@@ -71,29 +71,34 @@ impl Admission {
     async fn finish(mut self, failed: bool) {
         self.open = false;
         let inner = self.inner.clone();
-        let now = Instant::now();
+        let now = inner.clock.now();
         let slow_after = inner.policy.slow_after;
-        let outcome = Outcome {
+        let verdict = Verdict {
             failed,
-            slow: slow_after.is_some_and(|after| now - self.started >= after),
+            slow: slow_after
+                .is_some_and(|after| now.saturating_duration_since(self.started) >= after),
         };
         match &self.kind {
-            AdmissionKind::Call => inner.record(self.generation, outcome, now),
+            AdmissionKind::Call => inner.record(self.generation, verdict, now),
             AdmissionKind::Probe { token } => {
-                let letter = if outcome.is_good() { "o" } else { "f" };
+                let letter = if verdict.is_good() { "o" } else { "f" };
                 inner.probed(token, self.generation, letter).await;
             }
             AdmissionKind::LocalCall => {
                 let mut local = inner.local.lock();
                 if local.generation == self.generation {
-                    local.record(&inner.policy, outcome, now);
+                    local.record(&inner.policy, verdict, now);
                 }
+                drop(local);
+                inner.announce();
             }
             AdmissionKind::LocalProbe => {
                 let mut local = inner.local.lock();
                 if local.generation == self.generation {
-                    local.probed(&inner.policy, Some(outcome.is_good()), now);
+                    local.probed(&inner.policy, Some(verdict.is_good()), now);
                 }
+                drop(local);
+                inner.announce();
             }
         }
     }
@@ -114,7 +119,7 @@ impl Drop for Admission {
             AdmissionKind::LocalProbe => {
                 let mut local = self.inner.local.lock();
                 if local.generation == self.generation {
-                    local.probed(&self.inner.policy, None, Instant::now());
+                    local.probed(&self.inner.policy, None, self.inner.clock.now());
                 }
             }
             AdmissionKind::Call | AdmissionKind::LocalCall => {}

@@ -1,30 +1,37 @@
-//! The settings of a breaker, and how it begins.
+//! The settings of a breaker, and how it starts.
 
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::{
-    sync::{Mutex as AsyncMutex, Notify},
-    time::Instant,
-};
+use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
 
 use super::{
-    Breaker, Inner, Local, MAX_CALLS, MAX_TIME, Owner, Policy, Seen, View, Window, view::keep_view,
+    Breaker, CircuitState, Inner, Owner,
+    keep::keep_view,
+    local::Local,
+    policy::{CallWindow, Policy},
+    view::View,
 };
 use crate::{
+    duration::micros,
     error::{Error, Result},
-    key::Keys,
+    key::{Keys, Layout},
     store::{Listen, Store},
+    token::token,
 };
+
+/// The most calls of a window.
+const MAX_CALLS: u32 = 1000;
+const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Settings of a [`Breaker`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct Builder {
+pub struct BreakerBuilder {
     store: Store,
     namespace: String,
     name: String,
-    window: Window,
+    window: CallWindow,
     min_calls: u32,
     failure_rate: f64,
     slow: Option<(Duration, f64)>,
@@ -34,15 +41,16 @@ pub struct Builder {
     lease: Duration,
     refresh: Duration,
     instance: Option<String>,
+    layout: Option<Layout>,
 }
 
-impl Builder {
+impl BreakerBuilder {
     pub(super) fn new(store: &Store, namespace: &str, name: &str) -> Self {
         Self {
             store: store.clone(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
-            window: Window::Count(100),
+            window: CallWindow::Count(100),
             min_calls: 10,
             failure_rate: 0.5,
             slow: None,
@@ -52,68 +60,73 @@ impl Builder {
             lease: Duration::from_secs(10),
             refresh: Duration::from_secs(5),
             instance: None,
+            layout: None,
         }
     }
 
-    /// Which calls decide. The last 100, unless set.
-    pub fn window(mut self, window: Window) -> Self {
+    /// Which calls decide. Default: the last 100.
+    pub fn window(mut self, window: CallWindow) -> Self {
         self.window = window;
         self
     }
 
-    /// The share of failures that opens the circuit. A half, unless set.
+    /// The share of failures that opens the circuit. Default: 0.5.
     pub fn failure_rate(mut self, rate: f64) -> Self {
         self.failure_rate = rate;
         self
     }
 
-    /// A call of `after` or longer is slow, and this share of slow calls opens the circuit. A slow probe has
-    /// failed.
+    /// A call of `after` or longer is slow, and this share of slow calls opens the circuit. A slow probe counts as
+    /// failed. Default: no call is slow.
     pub fn slow_calls(mut self, after: Duration, rate: f64) -> Self {
         self.slow = Some((after, rate));
         self
     }
 
-    /// Fewer calls than this in the window decide nothing. 10, unless set.
+    /// With fewer calls than this in the window nothing is decided. Default: 10.
     pub fn min_calls(mut self, calls: u32) -> Self {
         self.min_calls = calls;
         self
     }
 
-    /// How long the circuit stays open before it is probed. 30 s, unless set.
+    /// How long the circuit stays open before it is probed. Default: 30 s.
     pub fn open_for(mut self, time: Duration) -> Self {
         self.open_for = time;
         self
     }
 
-    /// How many probes may be on their way at once, over the whole fleet, and how many must succeed to close
-    /// the circuit. 3, unless set.
+    /// How many probes may be under way at once over the whole fleet, and how many must succeed to close the
+    /// circuit. Default: 3.
     pub fn probes(mut self, probes: u32) -> Self {
         self.probes = probes;
         self
     }
 
-    /// How long a probe may take before its place is given to another and its result is ignored. 10 s, unless
-    /// set.
-    pub fn probe_lease(mut self, lease: Duration) -> Self {
+    /// How long a probe may take before its place is given to another and its result is ignored. Default: 10 s.
+    pub fn lease(mut self, lease: Duration) -> Self {
         self.lease = lease;
         self
     }
 
-    /// How many instances must have seen trouble to open the circuit. 1, unless set.
+    /// How many instances must have seen trouble to open the circuit. Default: 1.
     pub fn distinct_instances(mut self, instances: u32) -> Self {
         self.distinct = instances;
         self
     }
 
-    /// The name of this instance; random, unless set. A machine that restarts often should have one.
+    /// The name of this instance. Default: random. A machine that restarts often should have one.
     pub fn instance(mut self, name: &str) -> Self {
         self.instance = Some(name.to_owned());
         self
     }
 
-    /// How old the view of the circuit may get before it is looked up, should a message have been lost. 5 s,
-    /// unless set.
+    /// Uses key names that the application already has.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// How old the view of the circuit may get before it is looked up, in case a message was lost. Default: 5 s.
     pub fn refresh(mut self, every: Duration) -> Self {
         self.refresh = every;
         self
@@ -134,18 +147,16 @@ impl Builder {
             Ok(())
         };
         match self.window {
-            Window::Count(calls) if !(1..=MAX_CALLS).contains(&calls) => {
+            CallWindow::Count(calls) if !(1..=MAX_CALLS).contains(&calls) => {
                 return Err(Error::config(format!(
                     "a window counts 1 to {MAX_CALLS} calls"
                 )));
             }
-            Window::Count(calls) if calls < self.min_calls => {
-                return Err(Error::config(
-                    "the window is smaller than the minimum of calls",
-                ));
+            CallWindow::Count(calls) if calls < self.min_calls => {
+                return Err(Error::config("the window has fewer calls than min_calls"));
             }
-            Window::Time(span) => time("a window of time", span)?,
-            Window::Count(_) => {}
+            CallWindow::Time(span) => time("a window of time", span)?,
+            CallWindow::Count(_) => {}
         }
         time("the time to stay open", self.open_for)?;
         time("a probe's lease", self.lease)?;
@@ -180,55 +191,63 @@ impl Builder {
         })
     }
 
-    /// Checks the settings, listens to the circuit and looks at it. A store that is down is no error: the
-    /// breaker then starts closed, by itself.
+    /// Checks the settings, subscribes to the circuit and looks at it. A store that is down is not an error: the
+    /// breaker then starts closed, alone.
     ///
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for rates outside of 0 to 1, times outside of 1 ms to a day, counts
     /// outside of 1 to 1000, or bad names.
-    pub async fn build(self) -> Result<Breaker> {
+    pub async fn open(self) -> Result<Breaker> {
         let policy = self.policy()?;
-        let entity = Keys::new(&self.namespace, "breaker")?.entity(&self.name)?;
+        let mut keys = Keys::new(&self.namespace, "breaker")?;
+        if let Some(layout) = self.layout {
+            keys = keys.layout(layout);
+        }
+        let entity = keys.entity(&self.name)?;
         let instance = match self.instance {
             Some(name) if name.is_empty() || name.len() > 128 => {
                 return Err(Error::config("an instance's name has 1 to 128 bytes"));
             }
             Some(name) => name,
-            None => format!("{:x}", rand::random::<u64>()),
+            None => token(),
         };
         let span = match policy.window {
-            Window::Time(span) => span,
-            Window::Count(_) => Duration::from_secs(3600),
+            CallWindow::Time(span) => span,
+            CallWindow::Count(_) => Duration::from_secs(3600),
         };
         let keep = (span.max(policy.open_for).max(policy.lease) * 2).max(Duration::from_secs(60));
-        // A store made from a bare connection cannot listen; the age of the view has to do.
+        // A store made from a bare connection cannot subscribe; then the refresh alone keeps the view.
         let news = self
             .store
             .subscribe([Listen::Sharded(entity.channel("state"))])
             .await
             .ok();
+        // Instances with different windows share the circuit, but not what they count.
+        let window = match policy.window {
+            CallWindow::Count(calls) => format!("c{calls}"),
+            CallWindow::Time(span) => format!("t{}", micros(span)),
+        };
+        let clock = self.store.clock();
         let inner = Arc::new(Inner {
+            window: format!("window:{window}"),
+            trouble: format!("trouble:{window}"),
+            view: Mutex::new(View::new(clock.now())),
+            clock,
             store: self.store,
             entity,
             policy,
             instance,
             keep,
-            view: Mutex::new(View {
-                state: Seen::Closed,
-                generation: 0,
-                full_until: None,
-                alone: false,
-                learned: Instant::now(),
-            }),
             local: Mutex::new(Local::new()),
-            pending: Mutex::new(Vec::new()),
+            pending: Mutex::default(),
             reporting: AsyncMutex::new(()),
             wake: Notify::new(),
+            changes: watch::Sender::new(CircuitState::Closed),
         });
         inner.look().await;
         let Some(runtime) = inner.store.runtime() else {
-            return Err(Error::config("a breaker is made within a tokio runtime"));
+            return Err(Error::config("a breaker needs a tokio runtime"));
         };
         let keeper = runtime.spawn(keep_view(Arc::downgrade(&inner), news, self.refresh));
         Ok(Breaker(Arc::new(Owner {

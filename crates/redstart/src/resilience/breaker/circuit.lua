@@ -1,10 +1,16 @@
--- The circuit: closed, open or half-open, and its changes.
--- KEYS[1] circuit  hash: state (c, o, h), gen, until (us, end of open), ok (probes that succeeded)
--- KEYS[2] window   what was seen while closed: list (by count) or hash (by time)
--- KEYS[3] probes   sorted set: probe by the microsecond at which its lease ends
--- ARGV[1] channel  ARGV[2] ms to keep all of it  ARGV[3] us to stay open  ARGV[4] probes
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
+-- Fragment: the circuit and its changes. After now.lua.
+--
+-- KEYS     1  circuit (hash: state c, o or h; gen; until, the end of open in us; ok, probes that succeeded)
+--          2  window, what was seen while closed; see the report that counts it
+--          3  probes (leased set)
+--          4  trouble, who saw what; see the report that counts it
+-- ARGV     1  channel of changes
+--          2  ms to keep the keys of a quiet circuit
+--          3  us to stay open
+--          4  number of probes
+-- Defines  at, the present in us; circuit; describe() -> {state, generation, us until the end of open};
+--          change_to(state)
+local at = now()
 local seen = redis.call('HMGET', KEYS[1], 'state', 'gen', 'until', 'ok')
 local circuit = {
   state = seen[1] or 'c',
@@ -13,20 +19,23 @@ local circuit = {
   ok = tonumber(seen[4] or 0),
 }
 
--- State, generation and microseconds until the end of open.
 local function describe()
-  local left = circuit.state == 'o' and math.max(0, circuit.till - now) or 0
+  local left = circuit.state == 'o' and math.max(0, circuit.till - at) or 0
   return { circuit.state, circuit.gen, left }
 end
 
 -- A new state is a new generation. It is at least the time, so that it grows even if the keys were lost.
-local function turn(state)
-  circuit.state, circuit.gen, circuit.ok = state, math.max(circuit.gen + 1, now), 0
-  if state == 'o' then circuit.till = now + ARGV[3] end
+local function change_to(state)
+  circuit.state, circuit.gen, circuit.ok = state, math.max(circuit.gen + 1, at), 0
+  local keep = tonumber(ARGV[2])
+  if state == 'o' then
+    circuit.till = at + ARGV[3]
+    keep = keep + math.ceil(ARGV[3] / 1000)
+  end
   redis.call('HSET', KEYS[1], 'state', state, 'gen', string.format('%.0f', circuit.gen),
     'until', string.format('%.0f', circuit.till), 'ok', 0)
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
-  redis.call('DEL', KEYS[2], KEYS[3])
+  redis.call('PEXPIRE', KEYS[1], string.format('%.0f', keep))
+  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
   local said = describe()
   redis.call('SPUBLISH', ARGV[1], string.format('%s %.0f %.0f', said[1], said[2], said[3]))
 end

@@ -1,26 +1,29 @@
-//! The breaker of this process alone, for as long as the store is down.
+//! The breaker of this process alone, while the store is down.
 
 use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
-use super::{Outcome, Policy, Window};
+use super::{
+    CircuitState,
+    policy::{CallWindow, Policy, Verdict},
+};
 
-/// How many outcomes are remembered for a window of time.
+/// How many verdicts are remembered for a window of time.
 const MOST: usize = 4096;
 
 #[derive(Debug)]
-pub(super) enum State {
+pub(super) enum Phase {
     Closed,
     Open { until: Instant },
     HalfOpen { out: u32, ok: u32 },
 }
 
-/// The same policy on what this process saw itself. Distinct instances cannot be told, so one is enough.
+/// The same policy on what this process saw itself. Other instances cannot be heard, so one is enough.
 #[derive(Debug)]
 pub(super) struct Local {
-    pub(super) state: State,
-    seen: VecDeque<(Instant, Outcome)>,
+    pub(super) phase: Phase,
+    seen: VecDeque<(Instant, Verdict)>,
     /// Results of an earlier state are dropped.
     pub(super) generation: u64,
 }
@@ -35,65 +38,76 @@ pub(super) enum Admit {
 impl Local {
     pub(super) fn new() -> Self {
         Self {
-            state: State::Closed,
+            phase: Phase::Closed,
             seen: VecDeque::new(),
             generation: 0,
         }
     }
 
-    pub(super) fn turn(&mut self, state: State) {
-        self.state = state;
+    pub(super) fn change_to(&mut self, phase: Phase) {
+        self.phase = phase;
         self.generation += 1;
         self.seen.clear();
     }
 
+    pub(super) fn state(&self) -> CircuitState {
+        match self.phase {
+            Phase::Closed => CircuitState::Closed,
+            Phase::Open { .. } => CircuitState::Open,
+            Phase::HalfOpen { .. } => CircuitState::HalfOpen,
+        }
+    }
+
     pub(super) fn admit(&mut self, policy: &Policy, now: Instant) -> Admit {
-        if let State::Open { until } = self.state {
+        if let Phase::Open { until } = self.phase {
             if now < until {
                 return Admit::Refused(until - now);
             }
-            self.turn(State::HalfOpen { out: 0, ok: 0 });
+            self.change_to(Phase::HalfOpen { out: 0, ok: 0 });
         }
-        match &mut self.state {
-            State::HalfOpen { out, .. } if *out < policy.probes => {
+        match &mut self.phase {
+            Phase::HalfOpen { out, .. } if *out < policy.probes => {
                 *out += 1;
                 Admit::Probe
             }
-            State::HalfOpen { .. } => Admit::Refused(Duration::from_millis(10)),
+            Phase::HalfOpen { .. } => Admit::Refused(Duration::from_millis(10)),
             _ => Admit::Call,
         }
     }
 
     /// Feeds the window while closed, and opens if that is too much. Whether it opened.
-    pub(super) fn record(&mut self, policy: &Policy, outcome: Outcome, now: Instant) -> bool {
-        if !matches!(self.state, State::Closed) {
+    pub(super) fn record(&mut self, policy: &Policy, verdict: Verdict, now: Instant) -> bool {
+        if !matches!(self.phase, Phase::Closed) {
             return false;
         }
-        self.seen.push_back((now, outcome));
+        self.seen.push_back((now, verdict));
         match policy.window {
-            Window::Count(calls) => {
+            CallWindow::Count(calls) => {
                 while self.seen.len() > calls as usize {
                     self.seen.pop_front();
                 }
             }
-            Window::Time(span) => {
+            CallWindow::Time(span) => {
                 while self.seen.len() > MOST
-                    || self.seen.front().is_some_and(|(at, _)| now - *at >= span)
+                    || self
+                        .seen
+                        .front()
+                        .is_some_and(|(at, _)| now.saturating_duration_since(*at) >= span)
                 {
                     self.seen.pop_front();
                 }
             }
         }
         let total = self.seen.len() as u64;
-        let share = |of: fn(&Outcome) -> bool| {
-            self.seen.iter().filter(|(_, outcome)| of(outcome)).count() as u64 * 1_000_000
+        let share = |of: fn(&Verdict) -> bool| {
+            self.seen.iter().filter(|(_, verdict)| of(verdict)).count() as u64 * 1_000_000
         };
         let bad = policy.failures > 0 && share(|o| o.failed) >= policy.failures * total
             || policy.slow > 0 && share(|o| o.slow) >= policy.slow * total;
         if !bad || total < u64::from(policy.min_calls) {
             return false;
         }
-        self.turn(State::Open {
+        self.change_to(Phase::Open {
             until: now + policy.open_for,
         });
         true
@@ -101,19 +115,19 @@ impl Local {
 
     /// Takes a probe's result; `None` if it was abandoned.
     pub(super) fn probed(&mut self, policy: &Policy, good: Option<bool>, now: Instant) {
-        let State::HalfOpen { out, ok } = &mut self.state else {
+        let Phase::HalfOpen { out, ok } = &mut self.phase else {
             return;
         };
         *out = out.saturating_sub(1);
         match good {
             None => {}
-            Some(false) => self.turn(State::Open {
+            Some(false) => self.change_to(Phase::Open {
                 until: now + policy.open_for,
             }),
             Some(true) => {
                 *ok += 1;
                 if *ok >= policy.probes {
-                    self.turn(State::Closed);
+                    self.change_to(Phase::Closed);
                 }
             }
         }
@@ -126,7 +140,7 @@ mod tests {
 
     fn policy() -> Policy {
         Policy {
-            window: Window::Count(10),
+            window: CallWindow::Count(10),
             min_calls: 4,
             failures: 500_000,
             slow: 0,
@@ -139,10 +153,10 @@ mod tests {
     }
 
     #[test]
-    fn it_opens_probes_and_closes_by_itself() {
+    fn it_opens_probes_and_closes_without_the_store() {
         let (policy, start) = (policy(), Instant::now());
         let mut local = Local::new();
-        let failed = Outcome {
+        let failed = Verdict {
             failed: true,
             slow: false,
         };
