@@ -1,4 +1,4 @@
-//! Twenty consoles, sixty buyers at once, and a worker that confirms the orders from their stream.
+//! Twenty consoles, sixty concurrent buyers, and a worker that confirms the orders from their stream.
 //!
 //! ```text
 //! cargo run --example flash_sale [redis://localhost]
@@ -6,12 +6,14 @@
 
 use std::time::Duration;
 
-use redstart::commerce::stock::{Request, Reserve, Stock, Transition};
+use redstart::commerce::{Request, Reserve, Stock, Transition};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
-    let stock = Stock::new(&store, "example:shop").per_user(2).build()?;
+    let stock = Stock::builder(&store, "example", "console")
+        .per_user(2)
+        .build()?;
     // A new sale for each run.
     let sku = format!("console-{:x}", rand::random::<u32>());
     stock.prewarm(&sku, 20, Duration::from_secs(3600)).await?;
@@ -40,10 +42,10 @@ async fn main() -> anyhow::Result<()> {
             other => anyhow::bail!("unexpected: {other:?}"),
         }
     }
-    println!("{held} held, {sold_out} came too late, {capped} wanted more than two");
+    println!("{held} reservations, {sold_out} sold out, {capped} over the cap of two per user");
     println!("  {:?}", stock.report(&sku).await?);
 
-    // The orders are in the stream because the units are held: one script wrote both.
+    // One script holds the units and adds the order to the stream, so neither exists without the other.
     let (mut confirmed, mut cancelled) = (0, 0);
     for stream in stock.orders(&sku)? {
         let mut read = redis::cmd("XRANGE");
@@ -52,7 +54,7 @@ async fn main() -> anyhow::Result<()> {
         for order in orders.ids {
             let field = |name: &str| order.get::<String>(name).unwrap_or_default();
             let request = Request::new(&field("sku"), &field("user"), &field("request"));
-            // Somebody's card is refused now and then.
+            // Some cards are refused.
             if rand::random_ratio(1, 5) {
                 assert_eq!(stock.cancel(&request).await?, Transition::Done);
                 cancelled += 1;

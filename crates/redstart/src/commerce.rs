@@ -1,10 +1,27 @@
-//! Selling what is scarce.
+//! Selling scarce goods.
 //!
-//! | module | what it is for |
+//! | pattern | purpose |
 //! |---|---|
-//! | [`stock`] | flash-sale stock: never sold twice, never lost |
+//! | [`Stock`] | flash-sale stock: no unit is sold twice, none is lost |
 
-pub mod stock;
+mod stock;
+
+pub use stock::{
+    Extension, Prewarm, Request, ReservationState, Reserve, Restock, Stock, StockBuilder,
+    StockReport, Transition,
+};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
+    &stock::CLOSE,
+    &stock::EXTEND,
+    &stock::LEND,
+    &stock::OFFER,
+    &stock::PREWARM,
+    &stock::RECEIVE,
+    &stock::REPORT,
+    &stock::RESERVE,
+    &stock::RESTOCK,
+    &stock::SETTLE,
+    &stock::SETTLE_LOAN,
+];

@@ -334,13 +334,13 @@ let guard = lock.try_lock().await?;      // honours old clients, and they honour
         words: "circuit breaker fail service down trip open half probe resilience protect",
         foreign: "熔断 熔断器 断路器 サーキットブレーカー 서킷브레이커 предохранитель cortacircuitos disjoncteur sicherung",
         feature: "shared state, generations, leased probes",
-        cost: "closed: no round trip a call",
+        cost: "closed: no round trip per call",
         not_promised: "that the first failures are spared",
         replaces: "a breaker in each process that learns alone",
-        snippet: r##"let payments = Breaker::new(&store, "shop", "payments")
+        snippet: r##"let payments = Breaker::builder(&store, "shop", "payments")
     .failure_rate(0.5).min_calls(20).distinct_instances(2)
     .open_for(Duration::from_secs(30)).probes(3)
-    .build().await?;
+    .open().await?;
 match payments.call(async || pay().await).await {
     Err(CallError::Open { retry_after }) => later(retry_after),
     result => handle(result),
@@ -355,7 +355,7 @@ match payments.call(async || pay().await).await {
         cost: "a reservation: one round trip",
         not_promised: "that held units are sold: holds expire",
         replaces: "DECR and hope, or GET then SET",
-        snippet: r##"let stock = Stock::new(&store, "shop").per_user(2).build()?;
+        snippet: r##"let stock = Stock::builder(&store, "shop", "spring").per_user(2).build()?;
 stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
 let request = Request::new("console", "ann", "req-1");
 if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300)).await? {
@@ -694,9 +694,9 @@ let buyer = seats.get(7).await?;"##,
         not_promised: "that an effect whose process died half-way is undone: its outcome is reported as unknown",
         replaces: "SETNX on the request id, which a crash leaves taken and a timeout frees too early",
         snippet: r##"let payments = Idempotency::builder(&store, "shop", "payments").build()?;
-match payments.run("order-5001", &fingerprint, || async { charge().await }).await? {
-    Answer::Fresh(receipt) | Answer::Replayed(receipt) => reply(receipt),
-    other => conflict(other),
+match payments.run("order-5001", &fingerprint, async { Ok(charge().await?) }).await? {
+    Run::Done(receipt) | Run::Replayed(receipt) => reply(receipt),
+    other => conflict(other),   // NotDone, Busy, Mismatch, Unknown
 }"##,
     },
     Entry {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redstart::{
-    commerce::stock::{Prewarm, Request, Reserve, Stock, Transition},
-    resilience::breaker::{Admitted, Breaker, CallError, State, Window},
+    commerce::{Prewarm, Request, Reserve, Stock, Transition},
+    resilience::{Admitted, Breaker, CallError, CallWindow, CircuitState},
 };
 
 use super::{Family, Stage, Step};
@@ -25,15 +25,15 @@ pub(crate) const FAMILY: Family = Family {
 
 async fn circuit_breaker(stage: &mut Stage) -> anyhow::Result<()> {
     let instance = |name: &str| {
-        Breaker::new(stage.store(), stage.namespace(), "payments")
-            .window(Window::Count(20))
+        Breaker::builder(stage.store(), stage.namespace(), "payments")
+            .window(CallWindow::Count(20))
             .failure_rate(0.5)
             .min_calls(6)
             .distinct_instances(2)
             .open_for(Duration::from_millis(400))
             .probes(2)
             .instance(name)
-            .build()
+            .open()
     };
     let (one, two) = (instance("one").await?, instance("two").await?);
     let fail = async |breaker: &Breaker| {
@@ -44,7 +44,7 @@ async fn circuit_breaker(stage: &mut Stage) -> anyhow::Result<()> {
     };
     fail(&one).await?;
     stage.claim(
-        one.state() == State::Closed,
+        one.state() == CircuitState::Closed,
         "one bad machine does not open the circuit",
     )?;
     fail(&two).await?;
@@ -65,7 +65,7 @@ async fn circuit_breaker(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.claim(
         probes.len() == 2,
-        "half open, two probes pass over the whole fleet",
+        "half-open, two probes go through over the whole fleet",
     )?;
     for probe in probes {
         probe.succeeded().await;
@@ -76,12 +76,12 @@ async fn circuit_breaker(stage: &mut Stage) -> anyhow::Result<()> {
         "their success closes it",
     )?;
     stage.did(24);
-    stage.show("two machines' failures opened the circuit for all; two probes closed it again");
+    stage.show("failures of two machines opened the circuit for all; two probes closed it again");
     Ok(())
 }
 
 async fn stock(stage: &mut Stage) -> anyhow::Result<()> {
-    let stock = Stock::new(stage.store(), stage.namespace())
+    let stock = Stock::builder(stage.store(), stage.namespace(), "sale")
         .per_user(2)
         .build()?;
     let early = stock
@@ -141,12 +141,12 @@ async fn stock(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.claim(
         most <= 3,
-        "each request is settled once, and repeated for free",
+        "each request is settled once, and repeats change nothing",
     )?;
     let report = stock.report("console").await?.unwrap_or_default();
     stage.claim(
         report.total() == 50,
-        "free, held and sold add up to what there was",
+        "free, held and sold units add up to the stock",
     )?;
     stage.claim(
         report.held == 0 && report.sold <= 50,

@@ -8,10 +8,13 @@ use std::{
 use rand::RngExt as _;
 use redstart::{
     Store,
-    commerce::stock::{Prewarm, Request, Reserve, State, Stock, Transition},
+    commerce::{
+        Extension, Prewarm, Request, ReservationState as State, Reserve, Restock, Stock, Transition,
+    },
 };
 use redstart_testkit::{
-    Backend, Child, Kind, Proxy, Server, child, eventually, figure, matrix, scale, wait_until,
+    Backend, Child, Kind, MonitorTap, Proxy, Server, child, eventually, figure, matrix, scale,
+    wait_until,
 };
 
 const HOUR: Duration = Duration::from_secs(3600);
@@ -45,7 +48,7 @@ fn held(answer: Reserve) -> bool {
 matrix! {
     async fn a_reservation_is_settled_once(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let stock = Stock::new(&store, backend.namespace()).per_user(3).build()?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(3).build()?;
         let request = |user: &str, id: &str| Request::new("tea", user, id);
         let counts = async || -> anyhow::Result<(u64, u64, u64)> {
             let report = stock.report("tea").await?.expect("on sale");
@@ -98,7 +101,7 @@ matrix! {
 
     async fn a_hold_that_is_over_comes_back_with_the_buyers_allowance(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let stock = Stock::new(&store, backend.namespace()).per_user(2).build()?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(2).build()?;
         stock.prewarm("tea", 2, HOUR).await?;
         let short = Duration::from_millis(100);
         let first = Request::new("tea", "ann", "1");
@@ -126,12 +129,12 @@ matrix! {
         Ok(())
     }
 
-    async fn a_bucket_that_runs_out_borrows_before_it_says_sold_out(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_shard_that_runs_out_borrows_before_it_says_sold_out(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let stock = Stock::new(&store, backend.namespace()).buckets(4).build()?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").shards(4).build()?;
         assert_eq!(stock.prewarm("tea", 22, HOUR).await?, Prewarm::Warmed);
         assert_eq!(stock.report("tea").await?.unwrap().total(), 22);
-        // One user has one bucket of about five units, and gets all there are.
+        // One user has one shard of about five units, and gets all there are.
         for n in 0..7 {
             let request = Request::new("tea", "ann", &n.to_string());
             assert!(held(stock.reserve(&request, 3, HOLD).await?), "{n}");
@@ -140,7 +143,7 @@ matrix! {
         let last = Request::new("tea", "ann", "last");
         let Reserve::SoldOut { free } = stock.reserve(&last, 3, HOLD).await? else { panic!() };
         assert!(free <= 1);
-        // A buyer of any other bucket gets the last one.
+        // A buyer of any other shard gets the last one.
         for user in ["bob", "cid", "dan", "eve", "fay"] {
             let request = Request::new("tea", user, "1");
             let answer = stock.reserve(&request, 1, HOLD).await?;
@@ -158,10 +161,10 @@ matrix! {
 
     async fn buyers_at_once_never_get_more_than_there_is(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        for buckets in [1, 3] {
-            let stock = Stock::new(&store, &format!("{}:{buckets}", backend.namespace()))
+        for shards in [1, 3] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale")
                 .per_user(2)
-                .buckets(buckets)
+                .shards(shards)
                 .build()?;
             stock.prewarm("tea", 30, HOUR).await?;
             let buyers: Vec<_> = (0..60)
@@ -195,7 +198,7 @@ matrix! {
                 got += units;
             }
             let report = stock.report("tea").await?.unwrap();
-            assert_eq!(report.held + report.sold, got, "{buckets} buckets");
+            assert_eq!(report.held + report.sold, got, "{shards} shards");
             assert_eq!(report.total(), 30);
         }
         Ok(())
@@ -212,7 +215,7 @@ matrix! {
         const CAP: u64 = 2;
         let short = Duration::from_millis(1500);
         let stock_on = |store: &Store| {
-            Stock::new(store, backend.namespace()).per_user(CAP).buckets(if backend.is_cluster() { 3 } else { 1 }).build()
+            Stock::builder(store, backend.namespace(), "sale").per_user(CAP).shards(if backend.is_cluster() { 3 } else { 1 }).build()
         };
         if let Some(role) = child::role() {
             let store = Store::connect(backend.url()).await?;
@@ -336,7 +339,7 @@ async fn a_lost_answer_is_asked_for_again_and_found() -> anyhow::Result<()> {
         .deadline(Duration::from_secs(5))
         .connect()
         .await?;
-    let stock = Stock::new(&store, "shop").build()?;
+    let stock = Stock::builder(&store, "shop", "sale").build()?;
     stock.prewarm("tea", 5, HOUR).await?;
     let warm = Request::new("tea", "ann", "0");
     assert!(held(stock.reserve(&warm, 1, HOLD).await?));
@@ -361,11 +364,11 @@ async fn bad_input_is_refused_before_the_network() {
         .connect()
         .await
         .unwrap();
-    let new = |namespace| Stock::new(&store, namespace);
+    let new = |namespace| Stock::builder(&store, namespace, "sale");
     assert!(new("").build().unwrap_err().is_config());
     assert!(new("a").per_user(0).build().unwrap_err().is_config());
-    assert!(new("a").buckets(0).build().unwrap_err().is_config());
-    assert!(new("a").buckets(1000).build().unwrap_err().is_config());
+    assert!(new("a").shards(0).build().unwrap_err().is_config());
+    assert!(new("a").shards(1000).build().unwrap_err().is_config());
     let stock = new("a").build().unwrap();
     assert!(stock.prewarm("tea", 0, HOUR).await.unwrap_err().is_config());
     assert!(
@@ -402,4 +405,192 @@ async fn bad_input_is_refused_before_the_network() {
             .unwrap_err()
             .is_config()
     );
+}
+
+matrix! {
+    async fn a_sale_is_restocked_closed_extended_and_taken_back(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for shards in [1, 3] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(4).shards(shards).build()?;
+            assert_eq!(stock.restock("tea", 5, "r1").await?, Restock::NotWarmed);
+            assert!(!stock.close("tea").await?);
+            stock.prewarm("tea", 4, HOUR).await?;
+            let request = |id: &str| Request::new("tea", "ann", id);
+            assert!(held(stock.reserve(&request("1"), 4, HOLD).await?));
+            let other = Request::new("tea", "bob", "1");
+            assert!(matches!(stock.reserve(&other, 1, HOLD).await?, Reserve::SoldOut { free: 0 }));
+            // Once for each id; and what was remembered as sold out is forgotten.
+            assert_eq!(stock.restock("tea", 5, "r1").await?, Restock::Added);
+            assert_eq!(stock.restock("tea", 5, "r1").await?, Restock::Repeated);
+            assert_eq!(stock.report("tea").await?.unwrap().total(), 9);
+            assert!(held(stock.reserve(&other, 3, HOLD).await?));
+            // The hold is longer now, and never shorter.
+            let Extension::Held { left } = stock.extend(&other, HOLD * 2).await? else { panic!() };
+            assert!(left > HOLD);
+            let Extension::Held { left } = stock.extend(&other, Duration::from_secs(1)).await? else { panic!() };
+            assert!(left > HOLD);
+            assert_eq!(stock.extend(&request("9"), HOLD).await?, Extension::Unknown);
+            // Sold units come back, and so does the allowance.
+            assert!(matches!(stock.take_back(&request("1")).await?, Transition::Refused(State::Held { .. })));
+            assert_eq!(stock.confirm(&request("1")).await?, Transition::Done);
+            assert_eq!(stock.extend(&request("1"), HOLD).await?, Extension::Refused(State::Sold));
+            assert_eq!(stock.reserve(&request("2"), 1, HOLD).await?, Reserve::UserCap { left: 0 });
+            assert_eq!(stock.take_back(&request("1")).await?, Transition::Done);
+            assert_eq!(stock.take_back(&request("1")).await?, Transition::Repeated);
+            assert_eq!(stock.confirm(&request("1")).await?, Transition::Refused(State::Returned));
+            let report = stock.report("tea").await?.unwrap();
+            assert_eq!((report.free, report.held, report.sold), (6, 3, 0));
+            assert!(held(stock.reserve(&request("3"), 4, HOLD).await?));
+            // A closed sale is settled, and sells nothing new.
+            assert!(stock.close("tea").await?);
+            assert_eq!(stock.reserve(&Request::new("tea", "cid", "1"), 1, HOLD).await?, Reserve::Closed);
+            assert!(matches!(stock.reserve(&other, 3, HOLD).await?, Reserve::Replayed(State::Held { .. })));
+            assert_eq!(stock.confirm(&other).await?, Transition::Done);
+            assert!(stock.reopen("tea").await?);
+            assert!(held(stock.reserve(&Request::new("tea", "cid", "1"), 1, HOLD).await?));
+            assert_eq!(stock.report("tea").await?.unwrap().total(), 9);
+        }
+        Ok(())
+    }
+
+    async fn a_hold_ends_with_its_sale_and_says_so(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").build()?;
+        let sale = Duration::from_secs(60);
+        stock.prewarm("tea", 2, sale).await?;
+        let request = Request::new("tea", "ann", "1");
+        let Reserve::Held { left } = stock.reserve(&request, 1, HOUR).await? else { panic!() };
+        assert!(left <= sale, "held for {left:?} in a sale of {sale:?}");
+        let Extension::Held { left } = stock.extend(&request, HOUR).await? else { panic!() };
+        assert!(left <= sale, "{left:?}");
+        Ok(())
+    }
+
+    async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();
+        stock(3)?.prewarm("tea", 9, HOUR).await?;
+        for shards in [1, 2, 4] {
+            let request = Request::new("tea", "ann", "1");
+            assert_eq!(stock(shards)?.reserve(&request, 1, HOLD).await?, Reserve::NotWarmed);
+        }
+        Ok(())
+    }
+
+    async fn many_holds_that_are_over_are_ended_in_bounded_steps(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
+        let stock = Stock::builder(&store, backend.namespace(), "sale").per_user(1).build()?;
+        stock.prewarm("tea", 500, HOUR).await?;
+        let hold = Duration::from_millis(1);
+        let buyers = (0..500).map(|n| {
+            let stock = &stock;
+            async move { stock.reserve(&Request::new("tea", &format!("u{n}"), "1"), 1, hold).await }
+        });
+        for answer in futures_util::future::join_all(buyers).await { let _ = answer?; }
+        match backend.is_embedded() {
+            true => store.advance(hold * 2)?,
+            false => tokio::time::sleep(hold * 2).await,
+        }
+        // The last buyer's hold is over as well, and is found behind the 499 others.
+        let again = Request::new("tea", "u499", "2");
+        assert!(held(stock.reserve(&again, 1, HOLD).await?));
+        let report = stock.report("tea").await?.unwrap();
+        assert_eq!((report.free, report.held, report.sold), (499, 1, 0));
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn no_script_ends_more_than_a_bounded_number_of_holds() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let stock = Stock::builder(&store, "bound", "sale").build()?;
+    stock.prewarm("tea", 1000, HOUR).await?;
+    let hold = Duration::from_millis(1);
+    let buyers = (0..1000).map(|n| {
+        let stock = &stock;
+        async move {
+            let request = Request::new("tea", &format!("u{n}"), "1");
+            stock.reserve(&request, 1, hold).await
+        }
+    });
+    for answer in futures_util::future::join_all(buyers).await {
+        let _ = answer?;
+    }
+    tokio::time::sleep(hold * 2).await;
+    let tap = MonitorTap::start(&server).await?;
+    let last = Request::new("tea", "late", "1");
+    assert!(held(stock.reserve(&last, 900, HOLD).await?));
+    assert_eq!(stock.report("tea").await?.unwrap().free, 100);
+    // Elements that each call handled: the holds that it ended.
+    let (mut ended, mut most, mut all) = (0, 0, 0);
+    for seen in tap.commands().await? {
+        if !seen.is_from_script() {
+            ended = 0;
+        } else if seen.name() == "ZREM" {
+            ended += 1;
+            all += 1;
+            most = most.max(ended);
+        }
+    }
+    assert!((1..=64).contains(&most), "{most} holds in one call");
+    assert!(all >= 900, "{all}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn sold_out_takes_two_round_trips_whatever_the_shards_and_then_one() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let stock = Stock::builder(&store, "out", "sale")
+        .shards(16)
+        .sold_out_memory(Duration::from_secs(60))
+        .build()?;
+    stock.prewarm("tea", 16, HOUR).await?;
+    let request = |user: &str, id: u64| Request::new("tea", user, &id.to_string());
+    for n in 0..16 {
+        assert!(held(stock.reserve(&request("ann", n), 1, HOLD).await?));
+    }
+    let sold_out = async |user: &str| -> anyhow::Result<()> {
+        let answer = stock.reserve(&request(user, 99), 1, HOLD).await?;
+        assert_eq!(answer, Reserve::SoldOut { free: 0 });
+        Ok(())
+    };
+    // The first pass over the shards: one call at home, and one to each of the others, sent together.
+    let tap = MonitorTap::start(&server).await?;
+    sold_out("bob").await?;
+    let first = tap.round_trips("out").await?;
+    assert!(first.len() <= 16, "{} calls", first.len());
+    tap.clear().await?;
+    // Remembered: only the own shard is asked, which also finds repeats.
+    for user in ["bob", "cid", "dan", "eve"] {
+        sold_out(user).await?;
+    }
+    assert_eq!(tap.round_trips("out").await?.len(), 4);
+    let repeat = stock.reserve(&request("ann", 3), 1, HOLD).await?;
+    assert!(matches!(repeat, Reserve::Replayed(_)), "{repeat:?}");
+    // What comes back in this process is found at once.
+    assert_eq!(stock.cancel(&request("ann", 3)).await?, Transition::Done);
+    assert!(held(stock.reserve(&request("bob", 100), 1, HOLD).await?));
+
+    // In time: two trips over a slow line, not one for each shard.
+    let proxy = Proxy::start(&server).await?;
+    let slow = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    let stock = Stock::builder(&slow, "out", "sale")
+        .shards(16)
+        .sold_out_memory(Duration::ZERO)
+        .build()?;
+    let warm = stock.reserve(&request("fay", 1), 1, HOLD).await?;
+    assert_eq!(warm, Reserve::SoldOut { free: 0 });
+    let trip = Duration::from_millis(400);
+    proxy.delay_replies(trip);
+    let began = tokio::time::Instant::now();
+    let answer = stock.reserve(&request("fay", 2), 1, HOLD).await?;
+    assert_eq!(answer, Reserve::SoldOut { free: 0 });
+    // Fifteen shards one after the other would take six seconds more.
+    assert!(began.elapsed() < trip * 8, "{:?}", began.elapsed());
+    Ok(())
 }

@@ -1,12 +1,8 @@
--- Ends a loan at the bucket that gave it, as the other one decided.
--- KEYS    sale, loans
--- ARGV    token, 1 if it was accepted, 0 if the units come back
--- Returns 1 if there was such a loan
-local loan = redis.call('HGET', KEYS[2], ARGV[1])
-if not loan then return 0 end
-local qty = tonumber(string.match(loan, '^%d+'))
-redis.call('HDEL', KEYS[2], ARGV[1])
-redis.call('HINCRBY', KEYS[1], 'lent', -qty)
-redis.call('HINCRBY', KEYS[1], 'moves', 1)
-if ARGV[2] == '0' then redis.call('HINCRBY', KEYS[1], 'free', qty) end
+-- Closes or reopens a sale: a closed one takes no new reservations.
+--
+-- KEYS     1  sale
+-- ARGV     1  '1' to close it, '0' to open it again
+-- Returns  1, or 0 if there is no sale
+if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+if ARGV[1] == '1' then redis.call('HSET', KEYS[1], 'closed', 1) else redis.call('HDEL', KEYS[1], 'closed') end
 return 1

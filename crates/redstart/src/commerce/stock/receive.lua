@@ -1,7 +1,10 @@
--- Decides a loan once and for all, at the bucket that gets it: accepted, or refused.
--- KEYS    sale, decisions (hash: token -> units accepted, 0 if refused)
--- ARGV    token, units; 0 units refuse a loan that was not accepted yet
--- Returns the decision: the units accepted
+-- Decides a loan once and for all, at the shard that gets it: accepted, or refused.
+--
+-- KEYS     1  sale
+--          2  decisions (hash: token -> units accepted, 0 if refused)
+-- ARGV     1  token
+--          2  units; 0 refuses a loan that was not accepted yet
+-- Returns  the decision: the units accepted
 local decided = redis.call('HGET', KEYS[2], ARGV[1])
 if decided then return tonumber(decided) end
 local ends = redis.call('HGET', KEYS[1], 'ends')

@@ -1,9 +1,9 @@
--- Ends holds that are over and counts.
--- KEYS    sale, requests, holds, users
--- Returns {free, held, sold, lent, moves}, or nothing if there is no sale
+-- Ends holds that are over, up to a bound, and counts. After now.lua and sale.lua, which states KEYS[1-4].
+--
+-- Returns  {free, held, sold, lent, moves, 1 if there may be more holds that are over}, or nothing if there is no sale
 if redis.call('EXISTS', KEYS[1]) == 0 then return {} end
-local now = clock()
-repeat until reap(now) < 200
+local more = reap() == BATCH and 1 or 0
 local counts = redis.call('HMGET', KEYS[1], 'free', 'held', 'sold', 'lent', 'moves')
 for i = 1, 5 do counts[i] = tonumber(counts[i]) end
+counts[6] = more
 return counts

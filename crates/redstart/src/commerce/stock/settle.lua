@@ -1,14 +1,17 @@
--- Confirms or cancels a held request.
--- KEYS    sale, requests, holds, users
--- ARGV    request, new state: s sold or c cancelled
--- Returns {'done'} | {'repeated'} | {'refused', state} | {'unknown'}
+-- Confirms or cancels a held request, or takes a sold one back. After now.lua and sale.lua, which states KEYS[1-4].
+--
+-- ARGV     1  request
+--          2  new state: s sold or c cancelled, both from held; r returned, from sold
+-- Returns  {'done'} | {'repeated'} | {'refused', state, us left} | {'unknown'}
 local found = find(ARGV[1])
 if not found then return { 'unknown' } end
 if found.state == ARGV[2] then return { 'repeated' } end
-if found.state ~= 'h' then return { 'refused', found.state } end
-if found.expires <= clock() then
-  leave_hold(ARGV[1], found, 'x')
-  return { 'refused', 'x' }
+if found.state == 'h' and found.expires <= at then
+  leave(ARGV[1], found, 'x')
+  found.state = 'x'
 end
-leave_hold(ARGV[1], found, ARGV[2])
+if found.state ~= (ARGV[2] == 'r' and 's' or 'h') then
+  return { 'refused', found.state, math.max(0, found.expires - at) }
+end
+leave(ARGV[1], found, ARGV[2])
 return { 'done' }
