@@ -1,4 +1,6 @@
-//! A month of check-ins drawn as a calendar, with streaks.
+//! A month of check-ins printed as a calendar, with streaks.
+//!
+//! Run it with `cargo run -p redstart-examples --example check_in_calendar`.
 
 use jiff::{ToSpan as _, civil::date};
 use redstart::counting::{CheckIns, Keep};
@@ -6,9 +8,9 @@ use redstart::counting::{CheckIns, Keep};
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
-    let check_ins = CheckIns::new(&store, "app", Keep::Forever)?;
+    let check_ins = CheckIns::new(&store, "app", "visits", Keep::Forever)?;
 
-    // Over the end of February in a leap year, with two days missed.
+    // Across the end of February in a leap year, with two days missing.
     let first = date(2028, 2, 1);
     let missed = [date(2028, 2, 9), date(2028, 2, 20)];
     for day in first
@@ -20,7 +22,7 @@ async fn main() -> anyhow::Result<()> {
         }
     }
     println!(
-        "again on the 5th: new? {}",
+        "5 February marked again: new? {}",
         check_ins.mark("ann", date(2028, 2, 5)).await?
     );
 
@@ -30,7 +32,7 @@ async fn main() -> anyhow::Result<()> {
 
     let streaks = check_ins.streaks("ann", date(2028, 3, 2)).await?;
     println!(
-        "on 2 March: {} days in a row, {} at most",
+        "on 2 March: current streak {} days, longest {}",
         streaks.current, streaks.longest
     );
     Ok(())

@@ -1,4 +1,6 @@
-//! A follow graph over many buckets: both sides or neither, suggestions, a block, and a repair.
+//! A follow graph over many shards: both sides or neither, suggestions, a block, and a repair.
+//!
+//! Run it with `cargo run -p redstart-examples --example follow_graph`.
 
 use std::time::Duration;
 
@@ -7,7 +9,7 @@ use redstart::social::Graph;
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
-    let graph = Graph::spread(&store, "app", "people", 16)?;
+    let graph = Graph::builder(&store, "app", "people").shards(16).build()?;
 
     for (a, b) in [
         ("ann", "bob"),
@@ -42,10 +44,10 @@ async fn main() -> anyhow::Result<()> {
         println!("ann and {} follow each other", edge.account);
     }
 
-    println!("\nann might know");
+    println!("\nsuggestions for ann");
     for suggestion in graph.suggestions("ann", 5).await? {
         println!(
-            "  {}, by {}",
+            "  {}, followed by {}",
             suggestion.account,
             suggestion.common.join(", ")
         );
@@ -57,7 +59,8 @@ async fn main() -> anyhow::Result<()> {
         graph.follow("bob", "eve").await?
     );
     println!("eve has {} followers", graph.counts("eve").await?.followers);
-    // Run every few seconds, it completes what a crashed caller left on one side only.
-    println!("repaired: {}", graph.repair(Duration::from_secs(5)).await?);
+    // Run it every few seconds: it completes what a crashed caller left on one side only.
+    let repaired = graph.repair(Duration::from_secs(5)).await?;
+    println!("repaired: {}", repaired.completed);
     Ok(())
 }

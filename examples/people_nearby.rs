@@ -1,17 +1,17 @@
-//! People nearby, with distances only: nobody learns where anybody is.
+//! People nearby by rounded distance: no caller learns a position.
+//!
+//! Run it with `cargo run -p redstart-examples --example people_nearby`.
 
 use std::time::Duration;
 
-use redstart::location::{
-    Places,
-    places::{Area, Position},
-};
+use redstart::location::{Places, Position};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
-    let people = Places::new(&store, "app", "people")?
-        .stale_after(Duration::from_secs(15 * 60))?
+    let people = Places::builder(&store, "app", "people")
+        .stale_after(Duration::from_secs(15 * 60))
+        .build()?
         .private(500.0)?;
 
     for (name, longitude, latitude) in [
@@ -28,7 +28,7 @@ async fn main() -> anyhow::Result<()> {
 
     for radius in [1_000.0, 5_000.0, 50_000.0] {
         println!("within {} km of ann:", radius / 1000.0);
-        for near in people.nearby("ann", Area::Radius(radius), 10).await? {
+        for near in people.nearby("ann", radius, 10).await? {
             println!(
                 "  {} is at most {} km away",
                 near.member,
@@ -37,13 +37,13 @@ async fn main() -> anyhow::Result<()> {
         }
     }
     match Position::new(0.0, 89.0) {
-        Err(error) => println!("a place at 89° north: {error}"),
-        Ok(_) => anyhow::bail!("89° north is beyond the map"),
+        Err(error) => println!("a position at 89° north: {error}"),
+        Ok(_) => anyhow::bail!("89° north cannot be stored"),
     }
     if store.is_embedded() {
         store.advance(Duration::from_secs(15 * 60))?;
-        let left = people.nearby("ann", Area::Radius(50_000.0), 10).await?;
-        println!("a quarter of an hour later: {} people", left.len());
+        let left = people.nearby("ann", 50_000.0, 10).await?;
+        println!("15 minutes later: {} people", left.len());
     }
     Ok(())
 }

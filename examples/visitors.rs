@@ -1,20 +1,20 @@
-//! Different visitors by day, week and month, in at most 12 KB a day.
+//! Different visitors by day, week and month, in at most 12 KB per day.
+//!
+//! Run it with `cargo run -p redstart-examples --example visitors`.
 
 use std::time::Duration;
 
 use jiff::{ToSpan as _, civil::date};
-use redstart::counting::{
-    Keep, Uniques,
-    uniques::{Estimate, Period},
-};
+use redstart::counting::{DaySpan, Estimate, Keep, Uniques};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
-    let visitors = Uniques::new(&store, "site", Keep::Forever)?
-        .keep_periods(Keep::For(Duration::from_secs(400 * 24 * 3600)))?;
+    let visitors = Uniques::builder(&store, "site", "visitors", Keep::Forever)
+        .keep_rolled_up(Keep::For(Duration::from_secs(400 * 24 * 3600)))
+        .build()?;
 
-    // A thousand regulars come every day, five hundred others only once.
+    // A thousand regulars come every day; every day brings five hundred others, once.
     let monday = date(2026, 12, 28);
     for n in 0..7 {
         let regulars = (0..1000).map(|id| format!("regular-{id}"));
@@ -28,22 +28,22 @@ async fn main() -> anyhow::Result<()> {
         println!("{what:<28} about {:>5}  ({low} to {high})", estimate.count);
     };
     show(
-        "Monday, really 1,500",
-        visitors.count("home", &Period::Day(monday)).await?,
+        "Monday, exactly 1,500",
+        visitors.count("home", &DaySpan::Day(monday)).await?,
     );
-    let week = Period::Week(monday);
+    let week = DaySpan::Week(monday);
     show(
-        "the week, really 4,500",
+        "the week, exactly 4,500",
         visitors.count("home", &week).await?,
     );
     // The week began in December and ends in January.
     show(
-        "December, really 3,000",
-        visitors.count("home", &Period::Month(monday)).await?,
+        "December, exactly 3,000",
+        visitors.count("home", &DaySpan::Month(monday)).await?,
     );
-    let weekend = Period::Range(monday + 5.days()..=monday + 6.days());
+    let weekend = DaySpan::Range(monday + 5.days()..=monday + 6.days());
     show(
-        "the weekend, really 2,000",
+        "the weekend, exactly 2,000",
         visitors.count("home", &weekend).await?,
     );
     show(

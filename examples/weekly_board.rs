@@ -1,14 +1,16 @@
-//! A game's boards: this week's, which ends, and the world's, over many shards.
+//! A game's boards: a weekly one that expires, and a global one over many shards.
+//!
+//! Run it with `cargo run -p redstart-examples --example weekly_board`.
 
 use std::time::Duration;
 
 use jiff::tz::TimeZone;
-use redstart::ranking::{Leaderboard, Order, Period, Policy, ShardedLeaderboard, Ties};
+use redstart::ranking::{Leaderboard, Period, Policy, ShardedLeaderboard, Ties};
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
     let store = redstart_examples::store().await?;
-    // Whoever reached a score first is ahead. A week's board stays for eight days after its end.
+    // The player who reached a score first is ahead. A week is kept for eight days after its end.
     let weekly = Leaderboard::builder(&store, "game", "weekly")
         .ties(Ties::EarliestFirst {
             max_points: 1_000_000,
@@ -19,7 +21,7 @@ async fn main() -> anyhow::Result<()> {
             Duration::from_secs(8 * 24 * 3600),
         )
         .build()?;
-    let world = ShardedLeaderboard::new(&store, "game", "world", 16, Order::HighestFirst)?;
+    let world = ShardedLeaderboard::new(&store, "game", "world")?;
 
     let players = ["ann", "bob", "cid", "dee", "eve", "fay", "gus", "hal"];
     for round in 0..3u32 {
@@ -38,19 +40,19 @@ async fn main() -> anyhow::Result<()> {
 
     let week = weekly.current().await?;
     println!("\n{} ends {:?}", week.label(), week.end());
-    for entry in weekly.top(&week, 3).await? {
+    for entry in weekly.top(3).await? {
         println!("{:>3}. {:<4} {:>5}", entry.rank, entry.member, entry.score);
     }
-    println!("\naround dee, this week");
-    for entry in weekly.around(&week, "dee", 1).await? {
+    println!("\naround dee this week");
+    for entry in weekly.around("dee", 1).await? {
         println!("{:>3}. {:<4} {:>5}", entry.rank, entry.member, entry.score);
     }
-    println!("\nthe world, all points");
+    println!("\nglobal board, sum of all points");
     for entry in world.top(3).await? {
         println!("{:>3}. {:<4} {:>5}", entry.rank, entry.member, entry.score);
     }
     if let Some(entry) = world.rank("hal").await? {
-        println!("hal is number {} of {}", entry.rank, world.len().await?);
+        println!("hal is ranked {} of {}", entry.rank, world.len().await?);
     }
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::{
 
 use redstart::{
     Store,
-    membership::{Bloom, bloom::Mode},
-    ranking::{Leaderboard, Order, Policy, ShardedLeaderboard},
+    membership::{Bloom, BloomMode},
+    ranking::{Leaderboard, Policy, ShardedLeaderboard},
     social::Graph,
 };
 use redstart_testkit::{Kind, Proxy, Server};
@@ -83,7 +83,9 @@ async fn shards(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
     line.delay(LINE);
     let far = Store::connect(line.url()).await?;
     let board = |store: &Store| {
-        ShardedLeaderboard::new(store, "bench", "sharded", 100, Order::HighestFirst)
+        ShardedLeaderboard::builder(store, "bench", "sharded")
+            .shards(100)
+            .build()
     };
     let members: Vec<(String, f64)> = (0..100_000u32)
         .map(|n| (format!("m{n}"), f64::from(n % 1000)))
@@ -127,7 +129,7 @@ async fn filters(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
     let filter = Bloom::builder(store, "bench", "filter")
         .capacity(capacity)
         .error_rate(rate)
-        .mode(Mode::Bitmap)
+        .mode(BloomMode::Bitmap)
         .open()
         .await?;
     for (name, write) in [
@@ -176,7 +178,7 @@ async fn filters(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
     let exact = Bloom::builder(store, "bench", "exact")
         .capacity(100_000)
         .error_rate(rate)
-        .mode(Mode::Bitmap)
+        .mode(BloomMode::Bitmap)
         .open()
         .await?;
     let elements: Vec<String> = (0..100_000).map(|n| format!("e{n}")).collect();

@@ -96,6 +96,8 @@
 
 #![forbid(unsafe_code)]
 
+#[cfg(any(feature = "counting", feature = "ranking"))]
+mod clock;
 pub mod codec;
 mod down;
 mod duration;

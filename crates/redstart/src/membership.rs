@@ -4,9 +4,11 @@
 //! |---|---|
 //! | [`Bloom`] | "certainly not" or "probably yes" about millions of elements, at 10 to 24 bits each |
 
-pub mod bloom;
+use crate::script::Script;
 
-pub use bloom::Bloom;
+mod bloom;
+
+pub use bloom::{Bloom, BloomBuilder, BloomMode, BloomRebuild, BloomScaling, BloomStats};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&Script] = bloom::SCRIPTS;

@@ -2,11 +2,24 @@
 //!
 //! | pattern | for |
 //! |---|---|
-//! | [`Graph`] | follows, blocks, mutual follows and suggestions, on one slot or spread over a Cluster |
+//! | [`Graph`] | follows, blocks, mutual follows and suggestions, in one slot or spread over a Cluster |
 
-pub mod graph;
+use crate::script::Script;
 
-pub use graph::Graph;
+mod graph;
+
+pub use graph::{
+    Edge, EdgeCursor, EdgePage, FollowCounts, Followed, Graph, GraphBuilder, Repaired, Suggestion,
+};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&Script] = &[
+    &graph::APPLY,
+    &graph::CHANGE,
+    &graph::COMPLETE,
+    &graph::INTEND,
+    &graph::PAGE,
+    &graph::PENDING,
+    &graph::POSTPONE,
+    &graph::UNBLOCK,
+];

@@ -1,8 +1,16 @@
 //! Storage: arrays of fixed-size records in one string.
+//!
+//! | pattern | for |
+//! |---|---|
+//! | [`FixedArray`] | random access to fixed-size records without a key or hash field for each |
 
-pub mod array;
+use crate::script::Script;
 
-pub use array::FixedArray;
+mod array;
+mod record;
+
+pub use array::{FixedArray, FixedArrayBuilder};
+pub use record::Record;
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&Script] = &[&array::SET];

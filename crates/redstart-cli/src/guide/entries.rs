@@ -529,8 +529,7 @@ let pages = trail.pages("ann").await?;"##,
     .ties(Ties::EarliestFirst { max_points: 1_000_000 })
     .build()?;
 let placed = board.submit("ann", 300.0, Policy::Best).await?;
-let all = board.current().await?;
-let near = board.around(&all, "ann", 5).await?;"##,
+let near = board.around("ann", 5).await?;"##,
     },
     Entry {
         pattern: "period_leaderboard",
@@ -545,7 +544,7 @@ let near = board.around(&all, "ann", 5).await?;"##,
     .period(Period::Week, TimeZone::get("Europe/Berlin")?, Duration::from_secs(8 * 86400))
     .build()?;
 weekly.submit("ann", 10.0, Policy::Sum).await?;
-let top = weekly.top(&weekly.current().await?, 10).await?;"##,
+let top = weekly.top(10).await?;"##,
     },
     Entry {
         pattern: "sharded_leaderboard",
@@ -556,7 +555,7 @@ let top = weekly.top(&weekly.current().await?, 10).await?;"##,
         cost: "rank: two round trips",
         not_promised: "one moment for all shards",
         replaces: "one sorted set on one node, or approximate ranks",
-        snippet: r##"let world = ShardedLeaderboard::new(&store, "game", "world", 256, Order::HighestFirst)?;
+        snippet: r##"let world = ShardedLeaderboard::builder(&store, "game", "world").shards(256).build()?;
 world.submit("ann", 300.0, Policy::Best).await?;
 let entry = world.rank("ann").await?;              // exact"##,
     },
@@ -583,11 +582,11 @@ let item = loot.pick().await?;"##,
         cost: "one round trip",
         not_promised: "that a batch arrives once: check its id",
         replaces: "GETSET 0, and a crash before the sum is stored",
-        snippet: r##"let clicks = Counter::new(&store, "clicks", Keep::For(Duration::from_secs(86400)))?;
+        snippet: r##"let clicks = Counter::new(&store, "shop", "clicks", Keep::For(Duration::from_secs(86400)))?;
 clicks.add("banner", 1).await?;
-if let Some(batch) = clicks.drain("banner").await? {
-    db.insert(&batch.id, batch.count).await?;      // unique by id
-    clicks.ack("banner", &batch.id).await?;
+if let Some(drained) = clicks.drain("banner").await? {
+    db.insert(&drained.id, drained.count).await?;  // unique by id
+    clicks.ack("banner", &drained.id).await?;
 }"##,
     },
     Entry {
@@ -599,9 +598,9 @@ if let Some(batch) = clicks.drain("banner").await? {
         cost: "12 KB a day; one round trip",
         not_promised: "exactness: 0.81 % standard error; no intersections",
         replaces: "a set of all ids for every day",
-        snippet: r##"let visitors = Uniques::new(&store, "site", Keep::For(Duration::from_secs(90 * 86400)))?;
-visitors.add("home", today, ["ann", "bob"]).await?;
-let week = visitors.count("home", &Period::Week(today)).await?;"##,
+        snippet: r##"let visitors = Uniques::new(&store, "site", "visitors", Keep::For(Duration::from_secs(90 * 86400)))?;
+visitors.add_today("home", ["ann", "bob"]).await?;
+let week = visitors.count("home", &DaySpan::Week(visitors.today().await?)).await?;"##,
     },
     Entry {
         pattern: "check_ins",
@@ -612,7 +611,7 @@ let week = visitors.count("home", &Period::Week(today)).await?;"##,
         cost: "46 bytes a user and year; one round trip",
         not_promised: "which day it is where the user is: you say",
         replaces: "a counter that a missed reset keeps alive",
-        snippet: r##"let check_ins = CheckIns::new(&store, "app", Keep::Forever)?;
+        snippet: r##"let check_ins = CheckIns::new(&store, "app", "visits", Keep::Forever)?;
 check_ins.mark("ann", date(2026, 11, 15)).await?;
 let streaks = check_ins.streaks("ann", date(2026, 11, 15)).await?;
 println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
@@ -626,7 +625,7 @@ println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
         cost: "one bit a user and day",
         not_promised: "cheapness for sparse ids: use unique_visitors",
         replaces: "SETBIT with a user id of four billion",
-        snippet: r##"let active = Activity::new(&store, "app", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
+        snippet: r##"let active = Activity::new(&store, "app", "active", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
 active.mark("web", today, &[1, 2, 3]).await?;
 let monthly = active.monthly("web", today).await?;
 let retained = active.retained("web", last_week, today).await?;"##,
@@ -653,7 +652,7 @@ let known = seen.contains_many(&urls).await?;"##,
         cost: "one script",
         not_promised: "roads: it is the distance as the crow flies",
         replaces: "a box of degrees that breaks at the antimeridian",
-        snippet: r##"let couriers = Places::new(&store, "shop", "couriers")?.stale_after(Duration::from_secs(60))?;
+        snippet: r##"let couriers = Places::builder(&store, "shop", "couriers").stale_after(Duration::from_secs(60)).build()?;
 couriers.put("ann", Position::new(13.36, 38.11)?).await?;
 let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self().find().await?;"##,
     },

@@ -7,7 +7,7 @@ use jiff::{
     civil::{Date, date},
 };
 use redstart::{
-    counting::{Activity, CheckIns, Counter, Keep, Uniques, uniques::Period},
+    counting::{Activity, CheckIns, Counter, DaySpan, Keep, Uniques},
     storage::FixedArray,
 };
 
@@ -48,7 +48,7 @@ fn today() -> Date {
 
 async fn counter(stage: &mut Stage) -> anyhow::Result<()> {
     let keep = Keep::For(Duration::from_secs(600));
-    let clicks = Counter::new(stage.store(), stage.namespace(), keep)?;
+    let clicks = Counter::new(stage.store(), stage.namespace(), "clicks", keep)?;
     let mut tasks = tokio::task::JoinSet::new();
     for _ in 0..20 {
         let clicks = clicks.clone();
@@ -62,24 +62,26 @@ async fn counter(stage: &mut Stage) -> anyhow::Result<()> {
     let mut arrived = 0;
     while let Some(ended) = tasks.join_next().await {
         ended??;
-        // Drained while others count; every second time the receiver "dies" before it acknowledges.
-        if let Some(batch) = clicks.drain("banner").await? {
+        // Drained while others count, and drained again as after a crash of the receiver.
+        if let Some(drained) = clicks.drain("banner").await? {
             let again = clicks.drain("banner").await?;
             stage.claim(
-                again.as_ref() == Some(&batch),
-                "a batch stays out until it is acknowledged",
+                again.as_ref() == Some(&drained),
+                "a drained count is handed out again until it is acknowledged",
             )?;
-            clicks.ack("banner", &batch.id).await?;
-            arrived += batch.count;
+            clicks.ack("banner", &drained.id).await?;
+            arrived += drained.count;
         }
     }
     let left = clicks.take("banner").await?;
     stage.claim(
         arrived + left == 1000,
-        "what arrived and what is left is what was counted",
+        "acknowledged counts plus the rest equal what was counted",
     )?;
     stage.did(1060);
-    stage.show("20 tasks counted to 1000 while batches were drained, handed out twice and acknowledged: none lost");
+    stage.show(
+        "20 tasks counted to 1000 while counts were drained twice and acknowledged: none lost",
+    );
     Ok(())
 }
 
@@ -87,13 +89,14 @@ async fn unique_visitors(stage: &mut Stage) -> anyhow::Result<()> {
     let visitors = Uniques::new(
         stage.store(),
         stage.namespace(),
+        "visitors",
         Keep::For(Duration::from_secs(90 * 86400)),
     )?;
     let monday = {
         let day = today();
         day - i64::from(day.weekday().to_monday_zero_offset()).days()
     };
-    // Each day 2,000 visitors, of whom half come every day.
+    // 2,000 visitors per day; half of them come every day.
     for day in 0..7 {
         let ids: Vec<String> = (0..1000)
             .map(|n| format!("regular-{n}"))
@@ -101,14 +104,14 @@ async fn unique_visitors(stage: &mut Stage) -> anyhow::Result<()> {
             .collect();
         visitors.add("home", monday + day.days(), &ids).await?;
     }
-    let daily = visitors.count("home", &Period::Day(monday)).await?;
-    let week = Period::Week(monday);
+    let daily = visitors.count("home", &DaySpan::Day(monday)).await?;
+    let week = DaySpan::Week(monday);
     let weekly = visitors.count("home", &week).await?;
     let near = |estimate: u64, truth: u64| estimate.abs_diff(truth) as f64 <= truth as f64 * 0.04;
     stage.claim(near(daily.count, 2000), "a day's estimate is near 2,000")?;
     stage.claim(
         near(weekly.count, 8000),
-        "a week counts everybody once: near 8,000, not 14,000",
+        "a week counts each visitor once: near 8,000, not 14,000",
     )?;
     let first = visitors.roll_up("home", &week).await?;
     let second = visitors.roll_up("home", &week).await?;
@@ -118,14 +121,14 @@ async fn unique_visitors(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.did(14_000);
     stage.show(format!(
-        "14,000 visits of 8,000 people: the week says {}, in 12 KB",
+        "14,000 visits by 8,000 people: estimated {}, in 12 KB",
         weekly.count
     ));
     Ok(())
 }
 
 async fn check_ins(stage: &mut Stage) -> anyhow::Result<()> {
-    let check_ins = CheckIns::new(stage.store(), stage.namespace(), Keep::Forever)?;
+    let check_ins = CheckIns::new(stage.store(), stage.namespace(), "visits", Keep::Forever)?;
     let first = date(2027, 12, 27);
     for day in 0..66 {
         stage.claim(
@@ -138,24 +141,24 @@ async fn check_ins(stage: &mut Stage) -> anyhow::Result<()> {
     let streaks = check_ins.streaks("ann", leap).await?;
     stage.claim(
         streaks.current == 66,
-        "a streak runs over New Year and the leap day",
+        "a streak continues across New Year and the leap day",
     )?;
     check_ins.unmark("ann", date(2028, 2, 29)).await?;
     let streaks = check_ins.streaks("ann", leap).await?;
     stage.claim(
         (streaks.current, streaks.longest) == (1, 64),
-        "a missing day ends it",
+        "a missing day ends a streak",
     )?;
     let month = check_ins.month("ann", date(2028, 1, 15)).await?;
-    stage.claim(month.count() == 31, "a month knows its days")?;
+    stage.claim(month.count() == 31, "a month lists its marked days")?;
     stage.did(70);
-    stage.show("a streak of 66 days over New Year and the leap day, in 92 bytes");
+    stage.show("a streak of 66 days across New Year and the leap day, in 92 bytes");
     Ok(())
 }
 
 async fn activity(stage: &mut Stage) -> anyhow::Result<()> {
     let keep = Keep::For(Duration::from_secs(60 * 86400));
-    let active = Activity::new(stage.store(), stage.namespace(), 10_000, keep)?;
+    let active = Activity::new(stage.store(), stage.namespace(), "active", 10_000, keep)?;
     let (monday, tuesday) = (today() - 1.day(), today());
     let evens: Vec<u32> = (0..10_000).step_by(2).collect();
     let threes: Vec<u32> = (0..10_000).step_by(3).collect();
@@ -168,15 +171,15 @@ async fn activity(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.claim(
         active.retained("app", monday, tuesday).await? == 1667,
-        "who came back is exact",
+        "the number of returning users is exact",
     )?;
     let stray = active.mark("app", monday, &[4_000_000_000]).await;
     stage.claim(
         stray.is_err_and(|error| error.is_config()),
-        "an id of four billion is refused before it takes 512 MB of the server",
+        "an id of four billion is refused before it takes 512 MB on the server",
     )?;
     stage.did(8334);
-    stage.show("5,000 and 3,334 active users, 1,667 on both days: exact, in 1.25 KB a day");
+    stage.show("5,000 and 3,334 active users, 1,667 on both days: exact, in 1.25 KB per day");
     Ok(())
 }
 
@@ -202,16 +205,15 @@ async fn array(stage: &mut Stage) -> anyhow::Result<()> {
         .all(|(record, seat)| *record == seat << 32);
     stage.claim(
         all.len() == 800 && right,
-        "eight writers of different records do not disturb each other",
+        "eight writers of different records do not interfere",
     )?;
     seats.set(900, &7).await?;
-    stage.claim(seats.get(850).await? == Some(0), "a gap is zeros")?;
+    stage.claim(seats.get(850).await? == Some(0), "a gap is all zeros")?;
     stage.claim(
         seats.set(1000, &1).await.is_err(),
         "an index beyond the capacity is refused",
     )?;
     stage.did(803);
-    stage
-        .show("8 writers filled 800 records of one string side by side; a stray index was refused");
+    stage.show("8 concurrent writers filled 800 records of one string; a stray index was refused");
     Ok(())
 }

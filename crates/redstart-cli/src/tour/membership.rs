@@ -1,18 +1,15 @@
 //! Bloom filter, places, social graph.
 
 use redstart::{
-    location::{
-        Places,
-        places::{Area, Position},
-    },
+    location::{Area, Places, Position},
     membership::Bloom,
-    social::{Graph, graph::Followed},
+    social::{Followed, Graph},
 };
 
 use super::{Family, Stage, Step};
 
 pub(crate) const FAMILY: Family = Family {
-    name: "membership, place and graph",
+    name: "membership, location and graph",
     steps: &[
         Step {
             pattern: "bloom",
@@ -53,7 +50,7 @@ async fn bloom(stage: &mut Stage) -> anyhow::Result<()> {
             .filter(|known| !**known)
             .count();
     }
-    stage.claim(missed == 0, "what was added is never denied")?;
+    stage.claim(missed == 0, "an added element is always found")?;
     let others: Vec<String> = (0..5000)
         .map(|n| format!("https://example.org/{n}"))
         .collect();
@@ -69,15 +66,15 @@ async fn bloom(stage: &mut Stage) -> anyhow::Result<()> {
     // 50 are expected; 100 is seven standard deviations away.
     stage.claim(
         wrong <= 100,
-        "about one in a hundred of the others is mistaken",
+        "about one in a hundred of the others is taken for known",
     )?;
     stage.claim(
         open(99).await.is_err(),
-        "reopening it with another size is refused",
+        "reopening with another capacity is refused",
     )?;
     stage.did(15_000);
     stage.show(format!(
-        "5,000 URLs: none of them denied, {wrong} of 5,000 others mistaken at a rate of 1 %"
+        "5,000 URLs all found; {wrong} of 5,000 others wrongly taken for known, at a rate of 1 %"
     ));
     Ok(())
 }
@@ -110,27 +107,27 @@ async fn places(stage: &mut Stage) -> anyhow::Result<()> {
     stage.claim(
         (surely..=perhaps).contains(&found.len()),
         &format!(
-            "a search finds {} people, a ruler on the globe {surely} to {perhaps}",
+            "a search finds {} people, geometry says {surely} to {perhaps}",
             found.len()
         ),
     )?;
     stage.claim(
         found.iter().all(|nearby| nearby.member != "home"),
-        "but not who asks",
+        "the asking member is excluded",
     )?;
     stage.claim(
         Position::new(0.0, 89.0).is_err(),
-        "a place near the pole is refused before the call",
+        "a latitude that the server cannot store is refused before the call",
     )?;
     let private = people.private(500.0)?;
-    let hidden = private.nearby("home", Area::Radius(5_000.0), 5).await?;
+    let hidden = private.nearby("home", 5_000.0, 5).await?;
     stage.claim(
         hidden.iter().all(|nearby| nearby.within % 500.0 == 0.0),
-        "in private only rounded distances are told",
+        "the private view reveals rounded distances only",
     )?;
     stage.did(203);
     stage.show(format!(
-        "{} of 200 people within 5 km, on both sides of the antimeridian",
+        "{} of 200 people found within 5 km, on both sides of the antimeridian",
         found.len()
     ));
     Ok(())
@@ -149,7 +146,7 @@ async fn graph(stage: &mut Stage) -> anyhow::Result<()> {
     ] {
         stage.claim(
             graph.follow(a, b).await? == Followed::New,
-            "a new follow is new",
+            "a first follow is new",
         )?;
     }
     stage.claim(
@@ -169,18 +166,18 @@ async fn graph(stage: &mut Stage) -> anyhow::Result<()> {
         .collect();
     stage.claim(
         suggestions == ["dan", "eve"],
-        "friends of friends, the most common first",
+        "friends of friends, those with most common friends first",
     )?;
     graph.block("eve", "ann").await?;
     stage.claim(
         graph.follow("ann", "eve").await? == Followed::Blocked,
-        "who is blocked cannot follow",
+        "a blocked account cannot follow",
     )?;
     stage.claim(
         graph.unfollow("ann", "bob").await? && !graph.is_following("ann", "bob").await?,
-        "unfollow undoes both sides",
+        "unfollow removes both sides",
     )?;
     stage.did(13);
-    stage.show("dan was suggested to ann before eve: two of her friends follow him");
+    stage.show("dan is suggested to ann before eve, because two of her friends follow him");
     Ok(())
 }

@@ -4,8 +4,7 @@ use std::{collections::HashMap, time::Duration};
 
 use jiff::tz::TimeZone;
 use redstart::ranking::{
-    Leaderboard, Order, Period, Policy, ShardedLeaderboard, Ties, WeightedChoice,
-    leaderboard::Submitted, weighted::Replacement,
+    Leaderboard, Period, Policy, Replacement, ShardedLeaderboard, Submitted, Ties, WeightedChoice,
 };
 
 use super::{Family, Stage, Step};
@@ -53,26 +52,37 @@ async fn leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
         order.push(ended??);
     }
     order.sort();
-    let all = board.current().await?;
     let top: Vec<(u64, String)> = board
-        .top(&all, 64)
+        .top(64)
         .await?
         .into_iter()
         .map(|entry| (entry.rank, entry.member))
         .collect();
     stage.claim(
         top == order,
-        "64 who tie stand in the order in which they came",
+        "64 tied players are ranked in the order of their submissions",
     )?;
-    let best = board.submit("player-7", 900.0, Policy::Best).await?;
+    // The last of them moves to the top, so that those in the middle keep their neighbours.
+    let best = board.submit(&top[63].1, 900.0, Policy::Best).await?;
     stage.claim(
         best.rank == 1 && best.previous == Some(500.0),
-        "a submission returns its rank",
+        "a submission returns the new rank and the previous score",
     )?;
-    let around = board.around(&all, &top[30].1, 2).await?;
-    stage.claim(around.len() == 5, "a member is seen with its neighbours")?;
+    let around: Vec<String> = board
+        .around(&top[30].1, 2)
+        .await?
+        .into_iter()
+        .map(|entry| entry.member)
+        .collect();
+    let expected: Vec<&String> = top[28..=32].iter().map(|(_, member)| member).collect();
+    stage.claim(
+        around.iter().eq(expected),
+        "a player is listed between its neighbours",
+    )?;
     stage.did(131);
-    stage.show("64 players tied at once; each stands where it came in, and the lower score changed nothing");
+    stage.show(
+        "64 players tied at once and are ranked by submission; a lower score changed nothing",
+    );
     Ok(())
 }
 
@@ -89,16 +99,20 @@ async fn period_leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.claim(
         board
-            .rank(&week, "player-3")
+            .rank("player-3")
             .await?
             .is_some_and(|e| e.score == 50.0),
         "sums add up",
     )?;
     let last_week = board.period_at(week.start() - jiff::SignedDuration::from_hours(1))?;
     let late = board
-        .submit_to(&last_week, "player-3", 1.0, Policy::Sum)
+        .at(&last_week)
+        .submit("player-3", 1.0, Policy::Sum)
         .await?;
-    stage.claim(late == Submitted::Closed, "a closed week takes nothing")?;
+    stage.claim(
+        late == Submitted::Closed,
+        "a closed week takes no submission",
+    )?;
     let mut expiries = 0;
     for key in stage
         .store()
@@ -112,7 +126,7 @@ async fn period_leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
         stage.claim(ttl > 0, "every key of a period expires")?;
         expiries += 1;
     }
-    stage.claim(expiries == 1, "the closed week left no key")?;
+    stage.claim(expiries == 1, "the closed week has no key")?;
     let new_year = board.period_at("2027-01-01T12:00:00Z".parse()?)?;
     stage.claim(
         new_year.label() == "2026-W53",
@@ -120,20 +134,16 @@ async fn period_leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.did(51);
     stage.show(format!(
-        "week {} counts by the server's clock and leaves by itself; last week is closed",
+        "week {} is counted by the server's clock and expires on its own; last week is closed",
         week.label()
     ));
     Ok(())
 }
 
 async fn sharded_leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
-    let board = ShardedLeaderboard::new(
-        stage.store(),
-        stage.namespace(),
-        "world",
-        32,
-        Order::HighestFirst,
-    )?;
+    let board = ShardedLeaderboard::builder(stage.store(), stage.namespace(), "world")
+        .shards(32)
+        .build()?;
     let members: Vec<String> = (0..5000).map(|n| format!("player-{n}")).collect();
     let scores = members
         .iter()
@@ -149,10 +159,10 @@ async fn sharded_leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
             "the global rank is exact",
         )?;
     }
-    let page = board.page(2345, 20).await?;
+    let page = board.slice(2345, 20).await?;
     stage.claim(
         page.len() == 20 && page[0].rank == 2341,
-        "a page from the middle is exact",
+        "a slice from the middle is exact",
     )?;
     let around = board.around(&members[1234], 3).await?;
     stage.claim(
@@ -160,9 +170,7 @@ async fn sharded_leaderboard(stage: &mut Stage) -> anyhow::Result<()> {
         "neighbours are found",
     )?;
     stage.did(5007);
-    stage.show(
-        "5,000 players over 32 shards with ten to a score: ranks, pages and neighbours are exact",
-    );
+    stage.show("5,000 players on 32 shards, ten per score: ranks, slices and neighbours are exact");
     Ok(())
 }
 
@@ -191,15 +199,15 @@ async fn weighted_choice(stage: &mut Stage) -> anyhow::Result<()> {
         "70 % of the draws are common",
     )?;
     stage.claim((share("rare") - 0.25).abs() < 0.02, "25 % are rare")?;
-    stage.claim(share("gone") == 0.0, "what was removed is not drawn")?;
+    stage.claim(share("gone") == 0.0, "a removed member is not drawn")?;
     let all = loot.pick_many(10, Replacement::Without).await?;
     stage.claim(
         all.len() == 4,
-        "without replacement everybody is drawn once",
+        "without replacement each member is drawn once",
     )?;
     stage.did(20_010);
     stage.show(format!(
-        "20,000 draws: {:.1} % for a weight of 70 %",
+        "20,000 draws: {:.1} % for a member with 70 % of the weight",
         share("common") * 100.0
     ));
     Ok(())

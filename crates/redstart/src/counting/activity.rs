@@ -1,48 +1,34 @@
-//! How many users were active, and how many came back: one bit a user and day, combined on the server.
-//!
-//! # Promise
-//!
-//! Exact counts: of a day, of any days together (weekly, monthly active users), of those active on both of two
-//! days (retention). Ids at or above the capacity are refused before the call, because one stray id would
-//! make the server fill memory up to it (a bit at 2³²−1 takes 512 MB and blocks the server while it does).
-//!
-//! # Not promised
-//!
-//! Memory is capacity ÷ 8 bytes a day once the highest ids are active. For sparse ids use
-//! [`Uniques`](super::Uniques). Combining days reads all of them on the server: about 0.1 ms for each day of a
-//! million users.
-//!
-//! # Keys and cost
-//!
-//! `<ns>:activity:{<metric>}:<date>`. One round trip each; one tag a metric, so a Cluster can combine them.
-//! While the store is down every call fails.
-//!
-//! Operations: `activity.mark`, `activity.active`, `activity.retained`.
+//! How many users were active, and how many came back: one bit per user and day, combined on the server.
 
 use std::ops::RangeInclusive;
 
-use jiff::{ToSpan as _, civil::Date};
+use jiff::{ToSpan as _, civil::Date, tz::TimeZone};
 
 use crate::{
+    clock::ServerClock,
     counting::{Keep, check_date},
     error::{Error, Result},
-    key::Keys,
+    key::{Keys, Layout},
     observe,
     script::Script,
     store::Store,
 };
 
-static MARK: Script = Script::new("activity.mark", include_str!("activity/mark.lua"));
-static COMBINE: Script = Script::new("activity.combine", include_str!("activity/combine.lua"));
+pub(super) static MARK: Script = Script::new(
+    "activity.mark",
+    concat!(include_str!("keep.lua"), include_str!("activity/mark.lua")),
+);
+pub(super) static COMBINE: Script =
+    Script::new("activity.count", include_str!("activity/combine.lua"));
 
-/// Activity of one namespace. See the [module](self).
+/// Active users per day, exactly, for dense ids.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use jiff::civil::date;
 /// use redstart::{Store, counting::{Activity, Keep}};
 /// let store = Store::connect("memory://").await?;
-/// let active = Activity::new(&store, "app", 1_000_000, Keep::Forever)?;
+/// let active = Activity::new(&store, "app", "active", 1_000_000, Keep::Forever)?;
 ///
 /// let (monday, tuesday) = (date(2026, 11, 16), date(2026, 11, 17));
 /// active.mark("web", monday, &[1, 2, 3]).await?;
@@ -54,40 +40,162 @@ static COMBINE: Script = Script::new("activity.combine", include_str!("activity/
 /// assert!(active.mark("web", monday, &[1_000_000]).await.unwrap_err().is_config());
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// Counts are exact: of a day, of any days together (weekly, monthly active users), of those active on both of two
+/// days (retention). Ids at or above the capacity are refused before the call, because a single stray id would make
+/// the server allocate memory up to it (a bit at 2³²−1 takes 512 MB and blocks the server meanwhile).
+///
+/// # Limits
+///
+/// Memory is capacity ÷ 8 bytes per day once the highest ids are active. For sparse ids use
+/// [`Uniques`](super::Uniques). Combining days reads all of them on the server: about 0.1 ms for each day of a million
+/// users.
+///
+/// # Keys
+///
+/// `<ns>:activity.<name>:{<metric>}:<date>`. All days of a metric share a hash tag, so a Cluster can combine them.
+///
+/// # Round trips
+///
+/// One per call, and one more for every 5,000 users of a `mark`; `mark_today` asks the server for its time once a
+/// minute.
+///
+/// # While the store is down
+///
+/// Every call fails.
+///
+/// # Metrics
+///
+/// Operations: `activity.mark`, `activity.count`.
 #[derive(Clone, Debug)]
 pub struct Activity {
     store: Store,
     keys: Keys,
     capacity: u32,
     keep: Keep,
+    zone: TimeZone,
+    clock: ServerClock,
+}
+
+/// Settings of [`Activity`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct ActivityBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    capacity: u32,
+    keep: Keep,
+    zone: TimeZone,
+    layout: Option<Layout>,
+}
+
+impl ActivityBuilder {
+    /// The time zone in which [`Activity::mark_today`] takes the date; UTC by default.
+    pub fn zone(mut self, zone: TimeZone) -> Self {
+        self.zone = zone;
+        self
+    }
+
+    /// Uses keys that the application already has.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Builds the activity.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad namespace or name, a capacity of 0 or over
+    /// [`Activity::MAX_CAPACITY`], or a lifetime of zero.
+    pub fn build(self) -> Result<Activity> {
+        if !(1..=Activity::MAX_CAPACITY).contains(&self.capacity) {
+            return Err(Error::config(format!(
+                "the capacity must be between 1 and {}, not {}",
+                Activity::MAX_CAPACITY,
+                self.capacity
+            )));
+        }
+        let mut keys = Keys::named(&self.namespace, "activity", &self.name)?;
+        if let Some(layout) = self.layout {
+            keys = keys.layout(layout);
+        }
+        Ok(Activity {
+            clock: ServerClock::new(&self.store),
+            store: self.store,
+            keys,
+            capacity: self.capacity,
+            keep: self.keep.check()?,
+            zone: self.zone,
+        })
+    }
 }
 
 impl Activity {
-    /// The largest capacity: 16 MB a day.
+    /// The largest capacity: 16 MB per day.
     pub const MAX_CAPACITY: u32 = 1 << 27;
     /// The most days that are combined at once.
     pub const MAX_DAYS: usize = 400;
 
-    /// Activity in `namespace` of users with ids below `capacity`; a day is kept for the given time after it
+    /// Builds the activity `name` of users with ids below `capacity`; a day is kept for the given time after it
     /// ended.
+    pub fn builder(
+        store: &Store,
+        namespace: &str,
+        name: &str,
+        capacity: u32,
+        keep: Keep,
+    ) -> ActivityBuilder {
+        ActivityBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            capacity,
+            keep,
+            zone: TimeZone::UTC,
+            layout: None,
+        }
+    }
+
+    /// The activity `name` with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a bad namespace, a capacity of 0 or over
-    /// [`MAX_CAPACITY`](Self::MAX_CAPACITY), or a lifetime of zero.
-    pub fn new(store: &Store, namespace: &str, capacity: u32, keep: Keep) -> Result<Self> {
-        if !(1..=Self::MAX_CAPACITY).contains(&capacity) {
-            return Err(Error::config(format!(
-                "the capacity is between 1 and {}, not {capacity}",
-                Self::MAX_CAPACITY
-            )));
-        }
-        Ok(Self {
-            store: store.clone(),
-            keys: Keys::new(namespace, "activity")?,
-            capacity,
-            keep: keep.check()?,
-        })
+    /// As [`ActivityBuilder::build`].
+    pub fn new(
+        store: &Store,
+        namespace: &str,
+        name: &str,
+        capacity: u32,
+        keep: Keep,
+    ) -> Result<Self> {
+        Self::builder(store, namespace, name, capacity, keep).build()
+    }
+
+    /// The date by the server's clock, in the time zone of the [builder](ActivityBuilder::zone).
+    ///
+    /// # Errors
+    ///
+    /// Those of the [store](Store::query).
+    pub async fn today(&self) -> Result<Date> {
+        self.clock.today(&self.zone).await
+    }
+
+    /// Marks users as active [today](Self::today); returns how many of them were not yet.
+    ///
+    /// # Errors
+    ///
+    /// As [`mark`](Self::mark).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`mark`](Self::mark).
+    pub async fn mark_today(&self, metric: &str, users: &[u32]) -> Result<u64> {
+        let today = self.today().await?;
+        self.mark(metric, today, users).await
     }
 
     /// Marks users as active on a day; returns how many of them were not yet.
@@ -99,12 +207,12 @@ impl Activity {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, any of them may be marked; marking them again is harmless.
+    /// If the future is dropped, any of them may be marked; marking them again is harmless.
     pub async fn mark(&self, metric: &str, day: Date, users: &[u32]) -> Result<u64> {
         check_date(day)?;
         if let Some(stray) = users.iter().find(|user| **user >= self.capacity) {
             return Err(Error::config(format!(
-                "the id {stray} is not below the capacity {}",
+                "id {stray} is not below the capacity {}",
                 self.capacity
             )));
         }
@@ -170,11 +278,11 @@ impl Activity {
             .collect();
         if all.is_empty() || all.len() > Self::MAX_DAYS {
             return Err(Error::config(format!(
-                "between 1 and {} days are combined",
+                "between 1 and {} days can be combined",
                 Self::MAX_DAYS
             )));
         }
-        self.combine(metric, &all, "OR", "activity.active").await
+        self.combine(metric, &all, "OR").await
     }
 
     /// Users active on both days: of those active on `first`, how many were active on `later` too.
@@ -185,19 +293,12 @@ impl Activity {
     pub async fn retained(&self, metric: &str, first: Date, later: Date) -> Result<u64> {
         check_date(first)?;
         check_date(later)?;
-        self.combine(metric, &[first, later], "AND", "activity.retained")
-            .await
+        self.combine(metric, &[first, later], "AND").await
     }
 
-    async fn combine(
-        &self,
-        metric: &str,
-        days: &[Date],
-        how: &'static str,
-        operation: &'static str,
-    ) -> Result<u64> {
+    async fn combine(&self, metric: &str, days: &[Date], how: &'static str) -> Result<u64> {
         let entity = self.keys.entity(metric)?;
-        observe::operation(operation, self.keys.namespace(), async {
+        observe::operation("activity.count", self.keys.namespace(), async {
             let mut call = COMBINE.on(&entity).part("tmp");
             for day in days {
                 call = call.part(&day.to_string());

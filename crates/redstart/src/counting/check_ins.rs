@@ -1,47 +1,36 @@
-//! On which days was this user here: check-ins, streaks, a calendar.
-//!
-//! # Promise
-//!
-//! - A day is marked once; marking it again changes nothing and says so.
-//! - Streaks run over the ends of months and years and over leap days.
-//! - The current streak ends today or, so that it does not look broken before the user had a chance to come,
-//!   yesterday.
-//! - The date is the user's civil day: the application says which day it is where the user is.
-//!
-//! # Keys and cost
-//!
-//! `<ns>:check_ins:{<user>}:<year>`, a bitmap of the days of the year, 46 bytes. Each call is one round trip; the
-//! streaks read the user's years together. While the store is down every call fails.
-//!
-//! Operations: `check_ins.mark`, `check_ins.unmark`, `check_ins.checked`, `check_ins.month`,
-//! `check_ins.streaks`.
+//! On which days a user was active: check-ins, streaks, a calendar.
 
 use std::fmt;
 
 use jiff::{
     ToSpan as _,
     civil::{Date, Weekday},
+    tz::TimeZone,
 };
 
 use crate::{
+    clock::ServerClock,
     counting::{Keep, check_date},
     error::Result,
-    key::{Entity, Keys},
+    key::{Entity, Keys, Layout},
     observe,
     script::Script,
     store::Store,
 };
 
-static MARK: Script = Script::new("check_ins.mark", include_str!("check_ins/mark.lua"));
+pub(super) static MARK: Script = Script::new(
+    "check_ins.mark",
+    concat!(include_str!("keep.lua"), include_str!("check_ins/mark.lua")),
+);
 
-/// Check-ins of one namespace. See the [module](self).
+/// Daily check-ins of users, with streaks and a calendar.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use jiff::civil::date;
+/// use jiff::{civil::date, tz::TimeZone};
 /// use redstart::{Store, counting::{CheckIns, Keep}};
 /// let store = Store::connect("memory://").await?;
-/// let check_ins = CheckIns::new(&store, "app", Keep::Forever)?;
+/// let check_ins = CheckIns::new(&store, "app", "visits", Keep::Forever)?;
 ///
 /// for day in [date(2027, 12, 30), date(2027, 12, 31), date(2028, 1, 1)] {
 ///     assert!(check_ins.mark("ann", day).await?);
@@ -51,13 +40,79 @@ static MARK: Script = Script::new("check_ins.mark", include_str!("check_ins/mark
 /// let streaks = check_ins.streaks("ann", date(2028, 1, 2)).await?;
 /// assert_eq!((streaks.current, streaks.longest), (3, 3));
 /// println!("{}", check_ins.month("ann", date(2027, 12, 1)).await?);
+///
+/// // Today where the user lives, by the server's clock.
+/// assert!(check_ins.mark_today("bob", &TimeZone::UTC).await?);
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - A day is marked once. Marking it again changes nothing and returns `false`.
+/// - Streaks continue across the ends of months and years and across leap days.
+/// - The current streak ends today or yesterday, so that it does not look broken before the user had a chance to
+///   check in.
+/// - The date is the user's civil day: the application passes the date, or the user's time zone.
+///
+/// # Keys
+///
+/// `<ns>:check_ins.<name>:{<user>}:<year>`, a bitmap of the days of the year, 46 bytes.
+///
+/// # Round trips
+///
+/// One per call; `mark_today` asks the server for its time once a minute. Streaks read all years of the user at
+/// once. A calendar is read by month, so a page never changes its limits while days are marked.
+///
+/// # While the store is down
+///
+/// Every call fails.
+///
+/// # Metrics
+///
+/// Operations: `check_ins.mark`, `check_ins.unmark`, `check_ins.checked`, `check_ins.month`, `check_ins.streaks`.
 #[derive(Clone, Debug)]
 pub struct CheckIns {
     store: Store,
     keys: Keys,
     keep: Keep,
+    clock: ServerClock,
+}
+
+/// Settings of [`CheckIns`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct CheckInsBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    keep: Keep,
+    layout: Option<Layout>,
+}
+
+impl CheckInsBuilder {
+    /// Uses keys that the application already has.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Builds the check-ins.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](crate::Error::is_config) for a bad namespace or name, or a lifetime of zero.
+    pub fn build(self) -> Result<CheckIns> {
+        let mut keys = Keys::named(&self.namespace, "check_ins", &self.name)?;
+        if let Some(layout) = self.layout {
+            keys = keys.layout(layout);
+        }
+        Ok(CheckIns {
+            clock: ServerClock::new(&self.store),
+            store: self.store,
+            keys,
+            keep: self.keep.check()?,
+        })
+    }
 }
 
 /// Days in a row.
@@ -66,7 +121,7 @@ pub struct CheckIns {
 pub struct Streaks {
     /// The run of days that ends today or yesterday.
     pub current: u32,
-    /// The longest run there is.
+    /// The longest run.
     pub longest: u32,
 }
 
@@ -121,17 +176,47 @@ impl fmt::Display for Month {
 }
 
 impl CheckIns {
-    /// Check-ins in `namespace`; a year is kept for the given time after it ended.
+    /// Builds the check-ins `name`; a year is kept for the given time after it ended.
+    pub fn builder(store: &Store, namespace: &str, name: &str, keep: Keep) -> CheckInsBuilder {
+        CheckInsBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            keep,
+            layout: None,
+        }
+    }
+
+    /// The check-ins `name` with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](crate::Error::is_config) for a bad namespace or a lifetime of zero.
-    pub fn new(store: &Store, namespace: &str, keep: Keep) -> Result<Self> {
-        Ok(Self {
-            store: store.clone(),
-            keys: Keys::new(namespace, "check_ins")?,
-            keep: keep.check()?,
-        })
+    /// As [`CheckInsBuilder::build`].
+    pub fn new(store: &Store, namespace: &str, name: &str, keep: Keep) -> Result<Self> {
+        Self::builder(store, namespace, name, keep).build()
+    }
+
+    /// The date by the server's clock in a time zone.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [store](Store::query).
+    pub async fn today(&self, zone: &TimeZone) -> Result<Date> {
+        self.clock.today(zone).await
+    }
+
+    /// Marks [today](Self::today) in the user's time zone; `false` if it was marked already.
+    ///
+    /// # Errors
+    ///
+    /// As [`mark`](Self::mark).
+    ///
+    /// # Cancel safety
+    ///
+    /// As [`mark`](Self::mark).
+    pub async fn mark_today(&self, user: &str, zone: &TimeZone) -> Result<bool> {
+        let today = self.today(zone).await?;
+        self.mark(user, today).await
     }
 
     /// Marks a day; `false` if it was marked already.
@@ -143,14 +228,14 @@ impl CheckIns {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the day may or may not be marked; marking it again is harmless.
+    /// If the future is dropped, the day may or may not be marked; marking it again is harmless.
     pub async fn mark(&self, user: &str, day: Date) -> Result<bool> {
         self.set(user, day, true, "check_ins.mark")
             .await
             .map(|was| !was)
     }
 
-    /// Takes a mark back; `false` if there was none.
+    /// Removes a mark; `false` if there was none.
     ///
     /// # Errors
     ///
@@ -158,7 +243,7 @@ impl CheckIns {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the mark may or may not be gone.
+    /// If the future is dropped, the mark may or may not be removed.
     pub async fn unmark(&self, user: &str, day: Date) -> Result<bool> {
         self.set(user, day, false, "check_ins.unmark").await
     }
@@ -219,7 +304,7 @@ impl CheckIns {
         .await
     }
 
-    /// The current and the longest streak, seen from `today`. Days after it do not count.
+    /// The current and the longest streak as of `today`. Later days do not count.
     ///
     /// # Errors
     ///
@@ -231,7 +316,7 @@ impl CheckIns {
             let years = self.years(&entity, today.year()).await?;
             let mut streaks = Streaks::default();
             let mut run = 0;
-            // The run as it stood at the end of yesterday, should today not be marked.
+            // The run as of yesterday, for the case that today is not marked.
             let mut before = 0;
             for (year, bits) in years {
                 let Ok(first) = Date::new(year, 1, 1) else {
@@ -252,7 +337,7 @@ impl CheckIns {
         .await
     }
 
-    /// The user's years up to `last`, from the first that has a mark.
+    /// The user's years up to `last`, from the first one with a mark.
     async fn years(&self, entity: &Entity, last: i16) -> Result<Vec<(i16, Vec<u8>)>> {
         let mut cmd = redis::cmd("MGET");
         for year in 2000..=last {
@@ -275,7 +360,7 @@ fn bit(day: Date) -> u16 {
     day.day_of_year().unsigned_abs() - 1
 }
 
-/// Bits as SETBIT numbers them: the first is the highest of the first byte.
+/// Bits as SETBIT numbers them: bit 0 is the highest of the first byte.
 fn is_set(bits: &[u8], at: u16) -> bool {
     bits.get(usize::from(at / 8))
         .is_some_and(|byte| byte & (0x80 >> (at % 8)) != 0)

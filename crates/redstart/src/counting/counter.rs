@@ -1,26 +1,4 @@
-//! A counter that can be handed over without losing a count.
-//!
-//! # Promise
-//!
-//! - [`add`](Counter::add) is atomic, and the lifetime is set by the same step that counts.
-//! - [`take`](Counter::take) reads and resets in one step: no count falls between the two.
-//! - [`drain`](Counter::drain) hands the count out under an id and keeps it until [`ack`](Counter::ack). If the
-//!   reply is lost or the process dies, the next `drain` hands out the same batch with the same id. So the sum
-//!   of acknowledged batches and the rest is always the sum of what was added.
-//!
-//! # Not promised
-//!
-//! A batch may be handed out twice (two drainers, or one that died before its `ack`). Store the id with the
-//! sum in your database, in one transaction, and ignore an id that is there already.
-//!
-//! An `add` whose reply was lost is [in doubt](crate::Error::is_in_doubt) and is not repeated.
-//!
-//! # Keys and cost
-//!
-//! `<ns>:counter:{<name>}` holds the count, `…:batch` the batch that is out. Each call is one round trip.
-//! While the store is down every call fails; nothing is counted locally.
-//!
-//! Operations: `counter.add`, `counter.get`, `counter.take`, `counter.drain`, `counter.ack`.
+//! A counter whose count can be handed over without losing any.
 
 use crate::{
     counting::Keep,
@@ -29,32 +7,65 @@ use crate::{
     observe,
     script::Script,
     store::Store,
+    token::token,
 };
 
-static ADD: Script = Script::new("counter.add", include_str!("counter/add.lua"));
-static TAKE: Script = Script::new("counter.take", include_str!("counter/take.lua"));
-static DRAIN: Script = Script::new("counter.drain", include_str!("counter/drain.lua"));
-static ACK: Script = Script::new("counter.ack", include_str!("counter/ack.lua"));
+pub(super) static ADD: Script = Script::new("counter.add", include_str!("counter/add.lua"));
+pub(super) static TAKE: Script = Script::new("counter.take", include_str!("counter/take.lua"));
+pub(super) static DRAIN: Script = Script::new("counter.drain", include_str!("counter/drain.lua"));
+pub(super) static ACK: Script = Script::new("counter.ack", include_str!("counter/ack.lua"));
 
-/// Counters of one namespace. See the [module](self).
+/// Exact counters, with a hand-over that loses no count.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use redstart::{Store, counting::{Counter, Keep}};
 /// let store = Store::connect("memory://").await?;
-/// let clicks = Counter::new(&store, "clicks", Keep::Forever)?;
+/// let clicks = Counter::new(&store, "shop", "clicks", Keep::Forever)?;
 ///
 /// clicks.add("banner", 3).await?;
 /// assert_eq!(clicks.add("banner", 4).await?, 7);
 ///
 /// // Hand the count to a database, crash-safe.
-/// let batch = clicks.drain("banner").await?.expect("something was counted");
-/// assert_eq!(batch.count, 7);
-/// // … INSERT the sum with batch.id as its unique key, then:
-/// assert!(clicks.ack("banner", &batch.id).await?);
+/// let drained = clicks.drain("banner").await?.expect("something was counted");
+/// assert_eq!(drained.count, 7);
+/// // … INSERT the sum with drained.id as its unique key, then:
+/// assert!(clicks.ack("banner", &drained.id).await?);
 /// assert_eq!(clicks.get("banner").await?, 0);
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - [`add`](Self::add) is atomic, and the script that counts also sets the lifetime. The lifetime starts at the
+///   last `add`.
+/// - [`take`](Self::take) reads and resets in one step: no count is lost between the two.
+/// - [`drain`](Self::drain) hands the count out under an id and keeps it until [`ack`](Self::ack). If the reply is
+///   lost or the process dies, the next `drain` returns the same count with the same id. The sum of all
+///   acknowledged counts plus the rest is always the sum of what was added.
+///
+/// # Limits
+///
+/// A count may be handed out twice (two drainers, or one that died before its `ack`). Store the id with the sum in
+/// your database, in one transaction, and ignore an id that is there already.
+///
+/// An `add` whose reply was lost is [in doubt](crate::Error::is_in_doubt) and is not repeated.
+///
+/// # Keys
+///
+/// `<ns>:counter.<name>:{<counter>}` holds the count, `…:batch` the drained count until it is acknowledged.
+///
+/// # Round trips
+///
+/// One per call.
+///
+/// # While the store is down
+///
+/// Every call fails. Nothing is counted locally.
+///
+/// # Metrics
+///
+/// Operations: `counter.add`, `counter.get`, `counter.take`, `counter.drain`, `counter.ack`.
 #[derive(Clone, Debug)]
 pub struct Counter {
     store: Store,
@@ -65,32 +76,69 @@ pub struct Counter {
 /// What [`Counter::drain`] handed out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Batch {
-    /// Names the batch for [`Counter::ack`] and for the receiver's duplicate check.
+#[must_use = "a drained count is handed out again until it is acknowledged"]
+pub struct Drained {
+    /// Identifies the count, for [`Counter::ack`] and for the receiver's duplicate check.
     pub id: String,
-    /// What was counted since the batch before.
+    /// What was counted since the last acknowledged `drain`.
     pub count: i64,
 }
 
-impl Counter {
-    /// Counters in `namespace`, each kept since its last `add` for the given time.
+/// Settings of [`Counter`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct CounterBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    keep: Keep,
+    layout: Option<Layout>,
+}
+
+impl CounterBuilder {
+    /// Uses keys that the application already has.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Builds the counters.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a bad namespace or a lifetime of zero.
-    pub fn new(store: &Store, namespace: &str, keep: Keep) -> Result<Self> {
-        Ok(Self {
-            store: store.clone(),
-            keys: Keys::new(namespace, "counter")?,
-            keep: keep.check()?,
+    /// [`is_config`](Error::is_config) for a bad namespace or name, or a lifetime of zero.
+    pub fn build(self) -> Result<Counter> {
+        let mut keys = Keys::named(&self.namespace, "counter", &self.name)?;
+        if let Some(layout) = self.layout {
+            keys = keys.layout(layout);
+        }
+        Ok(Counter {
+            store: self.store,
+            keys,
+            keep: self.keep.check()?,
         })
     }
+}
 
-    /// The same counters under keys that the application already has.
-    #[must_use]
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.keys = self.keys.layout(layout);
-        self
+impl Counter {
+    /// Builds the counters `name`, each kept for the given time after its last `add`.
+    pub fn builder(store: &Store, namespace: &str, name: &str, keep: Keep) -> CounterBuilder {
+        CounterBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            keep,
+            layout: None,
+        }
+    }
+
+    /// The counters `name` with default settings.
+    ///
+    /// # Errors
+    ///
+    /// As [`CounterBuilder::build`].
+    pub fn new(store: &Store, namespace: &str, name: &str, keep: Keep) -> Result<Self> {
+        Self::builder(store, namespace, name, keep).build()
     }
 
     /// Adds `n`, which may be negative, and returns the count.
@@ -101,9 +149,9 @@ impl Counter {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, it may or may not have counted.
-    pub async fn add(&self, name: &str, n: i64) -> Result<i64> {
-        let entity = self.keys.entity(name)?;
+    /// If the future is dropped, `n` may or may not have been added.
+    pub async fn add(&self, counter: &str, n: i64) -> Result<i64> {
+        let entity = self.keys.entity(counter)?;
         observe::operation("counter.add", self.keys.namespace(), async {
             ADD.on(&entity)
                 .key()
@@ -120,8 +168,8 @@ impl Counter {
     /// # Errors
     ///
     /// Those of the [store](Store::query).
-    pub async fn get(&self, name: &str) -> Result<i64> {
-        let entity = self.keys.entity(name)?;
+    pub async fn get(&self, counter: &str) -> Result<i64> {
+        let entity = self.keys.entity(counter)?;
         observe::operation("counter.get", self.keys.namespace(), async {
             let count: Option<i64> = self
                 .store
@@ -132,7 +180,7 @@ impl Counter {
         .await
     }
 
-    /// Reads the count and sets it to 0 in one step. Its lifetime goes on as it was.
+    /// Reads the count and sets it to 0 in one step. The remaining lifetime stays as it is.
     ///
     /// If the reply is lost, so is the count; use [`drain`](Self::drain) where that matters.
     ///
@@ -142,38 +190,38 @@ impl Counter {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the count may be gone.
-    pub async fn take(&self, name: &str) -> Result<i64> {
-        let entity = self.keys.entity(name)?;
+    /// If the future is dropped, the count may be lost.
+    pub async fn take(&self, counter: &str) -> Result<i64> {
+        let entity = self.keys.entity(counter)?;
         observe::operation("counter.take", self.keys.namespace(), async {
             TAKE.on(&entity).key().run(&self.store).await
         })
         .await
     }
 
-    /// Hands out what was counted, under an id, and keeps it until [`ack`](Self::ack). The batch that is out
-    /// already is handed out again first. `None` if there is nothing.
+    /// Hands out what was counted, under an id, and keeps it until [`ack`](Self::ack). A count that is still
+    /// outstanding is handed out again first. `None` if there is nothing.
     ///
     /// # Errors
     ///
-    /// Those of the [store](Store::query). No count is lost by any of them: ask again.
+    /// Those of the [store](Store::query). No error loses a count: call it again.
     ///
     /// # Cancel safety
     ///
-    /// Dropped at any time, the next call hands out the same batch.
-    pub async fn drain(&self, name: &str) -> Result<Option<Batch>> {
-        let entity = self.keys.entity(name)?;
-        let id = format!("{:032x}", rand::random::<u128>());
+    /// If the future is dropped at any time, the next call hands out the same count.
+    pub async fn drain(&self, counter: &str) -> Result<Option<Drained>> {
+        let entity = self.keys.entity(counter)?;
         observe::operation("counter.drain", self.keys.namespace(), async {
-            // A batch that is out is returned as it is, so sending this twice is harmless.
-            let call = DRAIN.on(&entity).key().part("batch").arg(id).idempotent();
-            let batch: Option<(String, i64)> = call.run(&self.store).await?;
-            Ok(batch.map(|(id, count)| Batch { id, count }))
+            // An outstanding count is returned unchanged, so sending this twice is harmless.
+            let call = DRAIN.on(&entity).key().part("batch");
+            let drained: Option<(String, i64)> =
+                call.arg(token()).idempotent().run(&self.store).await?;
+            Ok(drained.map(|(id, count)| Drained { id, count }))
         })
         .await
     }
 
-    /// Forgets a batch that has arrived. `false` if it was not the one that is out: acknowledged before.
+    /// Forgets a drained count that has arrived. `false` if it is not outstanding: it was acknowledged before.
     ///
     /// # Errors
     ///
@@ -181,12 +229,12 @@ impl Counter {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the batch may be handed out once more.
-    pub async fn ack(&self, name: &str, id: &str) -> Result<bool> {
+    /// If the future is dropped, the count may be handed out once more.
+    pub async fn ack(&self, counter: &str, id: &str) -> Result<bool> {
         if id.is_empty() {
-            return Err(Error::config("a batch's id is not empty"));
+            return Err(Error::config("the id of a drained count must not be empty"));
         }
-        let entity = self.keys.entity(name)?;
+        let entity = self.keys.entity(counter)?;
         observe::operation("counter.ack", self.keys.namespace(), async {
             ACK.on(&entity)
                 .part("batch")

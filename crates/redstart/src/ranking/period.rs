@@ -1,13 +1,13 @@
-//! The periods of a board: which one a moment is in, what it is called, and when it ends.
+//! The periods of a board: which one a moment is in, its name, and when it ends.
 //!
-//! A board has one time zone, so a week is the same week for every player. ISO weeks go by the ISO year: the
-//! first of January 2027 is in `2026-W53`.
+//! A board has one time zone, so a week is the same week for every player. Weeks are named by the ISO year: 1 January
+//! 2027 is in `2026-W53`.
 
 use jiff::{Timestamp, ToSpan as _, Unit, Zoned, ZonedRound, civil::Date, tz::TimeZone};
 
 use crate::error::{Error, Result};
 
-/// How long a board runs before it starts anew.
+/// How long a board runs before it starts again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Period {
@@ -15,13 +15,13 @@ pub enum Period {
     Day,
     /// From Monday to Monday.
     Week,
-    /// From the first to the first.
+    /// From the first of a month to the first of the next.
     Month,
     /// It never ends.
     All,
 }
 
-/// One period of a board: its name and its limits.
+/// One period of a board.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeriodId {
     label: String,
@@ -30,17 +30,17 @@ pub struct PeriodId {
 }
 
 impl PeriodId {
-    /// Its name in keys: `2026-11-15`, `2026-W46`, `2026-11` or `all`.
+    /// The name in keys: `2026-11-15`, `2026-W46`, `2026-11` or `all`.
     pub fn label(&self) -> &str {
         &self.label
     }
 
-    /// When it begins.
+    /// The first moment.
     pub fn start(&self) -> Timestamp {
         self.start
     }
 
-    /// When it ends: the first moment of the next one. `None` for [`Period::All`].
+    /// The first moment after it. `None` for [`Period::All`].
     pub fn end(&self) -> Option<Timestamp> {
         self.end
     }
@@ -99,7 +99,7 @@ impl Period {
     }
 }
 
-/// The first moment of a day; where clocks jump over midnight, that is not 00:00.
+/// The first moment of a day, which is not 00:00 where clocks jump over midnight.
 fn start_of_day(day: Date, zone: &TimeZone) -> Result<Timestamp, jiff::Error> {
     let noon: Zoned = day.at(12, 0, 0, 0).to_zoned(zone.clone())?;
     let start = noon.start_of_day()?;

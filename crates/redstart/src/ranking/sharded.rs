@@ -1,63 +1,41 @@
-//! One leaderboard over many slots, for hundreds of millions of members, with exact global ranks.
-//!
-//! # Promise
-//!
-//! - A member's shard follows from a fixed hash of its name: the same in every process, language and version.
-//! - [`rank`](ShardedLeaderboard::rank) is exact: one more than the members with a better score, summed over all
-//!   shards. Members with equal scores share a rank; among themselves they are listed as Redis does, by name,
-//!   backwards if the highest score is first.
-//! - [`top`](ShardedLeaderboard::top), [`page`](ShardedLeaderboard::page) and [`around`](ShardedLeaderboard::around) give
-//!   what one board with all members would give.
-//! - A shard that does not answer makes the call fail; it is never left out of a sum.
-//!
-//! # Not promised
-//!
-//! One moment for all shards: while others submit, a rank is the sum of counts taken within one round trip of
-//! each other. The number of shards is part of the board's name; to change it, copy the board.
-//!
-//! # Keys and cost
-//!
-//! `<ns>:sharded:{<board>/<shards>/<shard>}`, one sorted set a shard. With *s* shards on *k* nodes: `submit` and
-//! `score` are one round trip; `rank` two (the score, then one pipeline to each node); `top(n)` one, moving *n*
-//! entries of each shard; `around` four; `page` two for each halving of the search, about 2·log₂ of the
-//! members.
-//!
-//! While the store is down every call fails.
-//!
-//! Operations: `sharded.submit`, `sharded.rank`, `sharded.top`, `sharded.page`, `sharded.around`,
-//! `sharded.remove`, `sharded.len`.
+//! One leaderboard over many slots.
 
 use std::cmp::Ordering;
 
 use super::{
-    check_member, check_score,
-    leaderboard::{Entry, Order, Policy},
+    BoardCursor, BoardEntry, BoardPage, Order, Policy, check_member, check_score, page::check_page,
 };
 use crate::{
     error::{Error, Result},
     key::{Entity, Keys},
     observe,
-    script::{Batch, Script},
+    script::Script,
     store::Store,
 };
 
-static SUBMIT: Script = Script::new("sharded.submit", include_str!("sharded/submit.lua"));
-static LOCATE: Script = Script::new(
+mod merge;
+
+use merge::Direction;
+
+pub(super) static SUBMIT: Script =
+    Script::new("sharded.submit", include_str!("sharded/submit.lua"));
+pub(super) static LOCATE: Script = Script::new(
     "sharded.locate",
     concat!(
         include_str!("../script/smaller.lua"),
+        include_str!("../script/position.lua"),
         include_str!("sharded/locate.lua")
     ),
 );
-static SLICE: Script = Script::new("sharded.slice", include_str!("sharded/slice.lua"));
+pub(super) static SLICE: Script = Script::new("sharded.slice", include_str!("sharded/slice.lua"));
 
-/// A board over many shards. See the [module](self).
+/// One leaderboard over many slots, for hundreds of millions of members, with exact global ranks.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use redstart::{Store, ranking::{Order, Policy, ShardedLeaderboard}};
+/// use redstart::{Store, ranking::{Policy, ShardedLeaderboard}};
 /// let store = Store::connect("memory://").await?;
-/// let world = ShardedLeaderboard::new(&store, "game", "world", 16, Order::HighestFirst)?;
+/// let world = ShardedLeaderboard::builder(&store, "game", "world").shards(32).build()?;
 ///
 /// for n in 1..=100 {
 ///     world.submit(&format!("player-{n}"), f64::from(n / 2), Policy::Best).await?;
@@ -68,6 +46,44 @@ static SLICE: Script = Script::new("sharded.slice", include_str!("sharded/slice.
 /// assert_eq!(world.top(1).await?[0].member, "player-100");
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - A member's shard follows from a fixed hash of its name: the same in every process, language and version.
+/// - [`rank`](Self::rank) is exact: one more than the number of members with a better score, summed over all shards.
+///   Members with equal scores share a rank; among themselves they are listed as Redis does, by name, backwards if the
+///   highest score is first.
+/// - [`top`](Self::top), [`page`](Self::page), [`slice`](Self::slice) and [`around`](Self::around) return what one
+///   board with all members would return.
+/// - [`page`](Self::page) takes a cursor that stays right while members come and go.
+/// - A shard that does not answer makes the call fail; it is never left out of a sum.
+/// - The number of shards and the order are part of the keys: a board that is opened with others is another, empty
+///   board. To change them, copy the board.
+///
+/// # Limits
+///
+/// The shards are not read at one moment: while others submit, a rank is the sum of counts taken within one round trip
+/// of each other.
+///
+/// # Keys
+///
+/// `<ns>:sharded:{<board>/<order>/<shards>/<shard>}`, one sorted set per shard.
+///
+/// # Round trips
+///
+/// `submit` and `score` take one; `rank` two (the score, then one pipeline to each node); `top` one or two; `page` three
+/// or four; `around` four or five; `slice` two for each step of a bisection, about 2·log₂ of the members. Reading
+/// *n* entries from *s* shards moves little more than *n* + 4·*s* rows: each shard is read as far as an even spread
+/// suggests, and further only if its members can still be among the *n*.
+///
+/// # While the store is down
+///
+/// Every call fails.
+///
+/// # Metrics
+///
+/// Operations: `sharded.submit`, `sharded.score`, `sharded.rank`, `sharded.top`, `sharded.page`, `sharded.slice`,
+/// `sharded.around`, `sharded.remove`, `sharded.len`.
 #[derive(Clone, Debug)]
 pub struct ShardedLeaderboard {
     store: Store,
@@ -75,10 +91,10 @@ pub struct ShardedLeaderboard {
     order: Order,
 }
 
-/// What a submission did. The rank is a question of its own, because it asks every shard.
+/// What a submission did. The rank is a separate question, because it asks every shard.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Stored {
+pub struct Scored {
     /// The member's score now.
     pub score: f64,
     /// Its score before, if it had one.
@@ -86,10 +102,64 @@ pub struct Stored {
 }
 
 /// A place in the order of all members: by score, then by name.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct Point {
     score: f64,
     member: String,
+}
+
+/// Settings of [`ShardedLeaderboard`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct ShardedLeaderboardBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    shards: u32,
+    order: Order,
+}
+
+impl ShardedLeaderboardBuilder {
+    /// The number of shards, 16 by default. It is part of the keys.
+    pub fn shards(mut self, shards: u32) -> Self {
+        self.shards = shards;
+        self
+    }
+
+    /// Which score is best; the highest by default.
+    pub fn order(mut self, order: Order) -> Self {
+        self.order = order;
+        self
+    }
+
+    /// Builds the board.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad namespace or name, no shards, or more than
+    /// [`ShardedLeaderboard::MAX_SHARDS`].
+    pub fn build(self) -> Result<ShardedLeaderboard> {
+        let count = self.shards;
+        if !(1..=ShardedLeaderboard::MAX_SHARDS).contains(&count) {
+            return Err(Error::config(format!(
+                "a board must have 1 to {} shards, not {count}",
+                ShardedLeaderboard::MAX_SHARDS
+            )));
+        }
+        if self.name.is_empty() {
+            return Err(Error::config("the name of a board must not be empty"));
+        }
+        let keys = Keys::new(&self.namespace, "sharded")?;
+        let order = self.order.name();
+        let shards = (0..count)
+            .map(|shard| keys.entity(&format!("{}/{order}/{count}/{shard}", self.name)))
+            .collect::<Result<_>>()?;
+        Ok(ShardedLeaderboard {
+            store: self.store,
+            shards,
+            order: self.order,
+        })
+    }
 }
 
 impl ShardedLeaderboard {
@@ -98,37 +168,24 @@ impl ShardedLeaderboard {
     /// The most entries of one page.
     pub const MAX_PAGE: u32 = 10_000;
 
-    /// The board `name` over so many shards.
+    /// Builds the board `name`.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> ShardedLeaderboardBuilder {
+        ShardedLeaderboardBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            shards: 16,
+            order: Order::default(),
+        }
+    }
+
+    /// The board `name` with default settings: 16 shards, the highest score first.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a bad name, no shards, or more than
-    /// [`MAX_SHARDS`](Self::MAX_SHARDS).
-    pub fn new(
-        store: &Store,
-        namespace: &str,
-        name: &str,
-        shards: u32,
-        order: Order,
-    ) -> Result<Self> {
-        if !(1..=Self::MAX_SHARDS).contains(&shards) {
-            return Err(Error::config(format!(
-                "a board has 1 to {} shards, not {shards}",
-                Self::MAX_SHARDS
-            )));
-        }
-        if name.is_empty() {
-            return Err(Error::config("a board's name must not be empty"));
-        }
-        let keys = Keys::new(namespace, "sharded")?;
-        let shards = (0..shards)
-            .map(|shard| keys.entity(&format!("{name}/{shards}/{shard}")))
-            .collect::<Result<_>>()?;
-        Ok(Self {
-            store: store.clone(),
-            shards,
-            order,
-        })
+    /// As [`ShardedLeaderboardBuilder::build`].
+    pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
+        Self::builder(store, namespace, name).build()
     }
 
     fn shard_index(&self, member: &str) -> usize {
@@ -145,13 +202,6 @@ impl ShardedLeaderboard {
         self.shards[0].namespace()
     }
 
-    fn direction(&self) -> &'static str {
-        match self.order {
-            Order::HighestFirst => "high",
-            Order::LowestFirst => "low",
-        }
-    }
-
     /// Submits a score.
     ///
     /// # Errors
@@ -161,24 +211,19 @@ impl ShardedLeaderboard {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the score may or may not have been taken into account.
-    pub async fn submit(&self, member: &str, score: f64, policy: Policy) -> Result<Stored> {
+    /// If the future is dropped, the score may or may not have been counted.
+    pub async fn submit(&self, member: &str, score: f64, policy: Policy) -> Result<Scored> {
         check_member(member)?;
         let score = check_score(score)?;
         observe::operation("sharded.submit", self.namespace(), async {
-            let policy = match policy {
-                Policy::Best => "best",
-                Policy::Last => "last",
-                Policy::Sum => "sum",
-            };
             let call = SUBMIT.on(self.shard(member)).key();
             let call = call
-                .arg(self.direction())
-                .arg(policy)
+                .arg(self.order.name())
+                .arg(policy.name())
                 .arg(member)
                 .arg(score);
             let (score, previous): (f64, Option<f64>) = call.run(&self.store).await?;
-            Ok(Stored { score, previous })
+            Ok(Scored { score, previous })
         })
         .await
     }
@@ -187,12 +232,12 @@ impl ShardedLeaderboard {
     ///
     /// # Errors
     ///
-    /// As [`submit`](Self::submit); the scores are checked before anything is sent. If a part fails, others
-    /// may have been taken into account.
+    /// As [`submit`](Self::submit); the scores are checked before anything is sent. [`Policy::Sum`] is refused. If a
+    /// shard fails, the scores of others may have been counted.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, any of them may have been taken into account.
+    /// If the future is dropped, any of the scores may have been counted.
     pub async fn submit_many<'m>(
         &self,
         scores: impl IntoIterator<Item = (&'m str, f64)>,
@@ -212,7 +257,7 @@ impl ShardedLeaderboard {
                     (Policy::Last, _) => {}
                     (Policy::Sum, _) => {
                         return Err(Error::config(
-                            "sums are submitted one by one: ZADD INCR takes one member",
+                            "sums must be submitted one by one, because ZADD INCR takes one member",
                         ));
                     }
                 }
@@ -236,7 +281,7 @@ impl ShardedLeaderboard {
         .await
     }
 
-    /// A member's score; `None` if it has none.
+    /// A member's score; `None` if it is not on the board.
     ///
     /// # Errors
     ///
@@ -244,24 +289,28 @@ impl ShardedLeaderboard {
     /// [store](Store::query).
     pub async fn score(&self, member: &str) -> Result<Option<f64>> {
         check_member(member)?;
+        observe::operation("sharded.score", self.namespace(), self.read_score(member)).await
+    }
+
+    async fn read_score(&self, member: &str) -> Result<Option<f64>> {
         let mut cmd = redis::cmd("ZSCORE");
         cmd.arg(self.shard(member).key()).arg(member);
         self.store.query(&cmd).await
     }
 
-    /// A member's exact rank among all shards; `None` if it has none.
+    /// A member's exact rank among all shards; `None` if it is not on the board.
     ///
     /// # Errors
     ///
     /// As [`score`](Self::score); also if any shard does not answer.
-    pub async fn rank(&self, member: &str) -> Result<Option<Entry>> {
+    pub async fn rank(&self, member: &str) -> Result<Option<BoardEntry>> {
         check_member(member)?;
         observe::operation("sharded.rank", self.namespace(), async {
-            let Some(score) = self.score(member).await? else {
+            let Some(score) = self.read_score(member).await? else {
                 return Ok(None);
             };
             let rank = self.better(score).await? + 1;
-            Ok(Some(Entry {
+            Ok(Some(BoardEntry {
                 rank,
                 member: member.to_owned(),
                 score,
@@ -299,7 +348,7 @@ impl ShardedLeaderboard {
         .await
     }
 
-    /// Whether nobody is on the board.
+    /// Whether the board has no members.
     ///
     /// # Errors
     ///
@@ -316,7 +365,7 @@ impl ShardedLeaderboard {
         self.store.pipeline(&pipeline).await
     }
 
-    /// Takes a member off the board; `false` if it was not on it.
+    /// Removes a member; `false` if it was not on the board.
     ///
     /// # Errors
     ///
@@ -324,7 +373,7 @@ impl ShardedLeaderboard {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the member may or may not be gone.
+    /// If the future is dropped, the member may or may not be removed.
     pub async fn remove(&self, member: &str) -> Result<bool> {
         check_member(member)?;
         observe::operation("sharded.remove", self.namespace(), async {
@@ -340,108 +389,130 @@ impl ShardedLeaderboard {
     /// # Errors
     ///
     /// As [`page`](Self::page).
-    pub async fn top(&self, n: u32) -> Result<Vec<Entry>> {
-        check_page(n)?;
-        if n == 0 {
-            return Ok(Vec::new());
-        }
+    pub async fn top(&self, n: u32) -> Result<Vec<BoardEntry>> {
+        check_page(n, Self::MAX_PAGE)?;
         observe::operation("sharded.top", self.namespace(), async {
-            self.read(vec![0; self.shards.len()], 0, u64::from(n)).await
+            self.read(&vec![0; self.shards.len()], n).await
         })
         .await
     }
 
-    /// `n` entries from the one at `offset` on, the best being at 0.
+    /// Up to `n` entries behind a cursor, or the best ones without a cursor. See [`BoardCursor`] for what holds
+    /// while members come and go.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) if `n` is over [`MAX_PAGE`](Self::MAX_PAGE); otherwise those of the
-    /// [store](Store::query); also if any shard does not answer.
-    pub async fn page(&self, offset: u64, n: u32) -> Result<Vec<Entry>> {
-        check_page(n)?;
+    /// [`is_config`](Error::is_config) if `n` is 0 or over [`MAX_PAGE`](Self::MAX_PAGE), or for an invalid cursor;
+    /// otherwise those of the [store](Store::query); also if any shard does not answer.
+    pub async fn page(&self, from: Option<&BoardCursor>, n: u32) -> Result<BoardPage> {
+        check_page(n, Self::MAX_PAGE)?;
         if n == 0 {
-            return Ok(Vec::new());
+            return Err(Error::config("a page has at least one entry"));
         }
+        let from = match from.map(BoardCursor::split).transpose()? {
+            Some((score, member)) => Some(Point {
+                score: score
+                    .parse()
+                    .map_err(|_| Error::config("invalid cursor of a board"))?,
+                member: member.to_owned(),
+            }),
+            None => None,
+        };
         observe::operation("sharded.page", self.namespace(), async {
-            let starts = self.select(offset).await?;
-            self.read(starts, 0, u64::from(n)).await
+            let starts = match &from {
+                Some(point) => {
+                    let located = self.locate(point).await?;
+                    located.iter().map(|(before, met)| before + met).collect()
+                }
+                None => vec![0; self.shards.len()],
+            };
+            let entries = self.read(&starts, n).await?;
+            let next = match entries.last() {
+                Some(last) if entries.len() == n as usize => {
+                    Some(BoardCursor::new(&last.score.to_string(), &last.member))
+                }
+                _ => None,
+            };
+            Ok(BoardPage { entries, next })
         })
         .await
     }
 
-    /// A member with up to `n` neighbours on each side; empty if it has no place.
+    /// Up to `n` entries from the one at `offset` on, the best being at 0. For "ranks 101 to 150"; to walk through a
+    /// board use [`page`](Self::page), which is cheaper and stays right while members come and go.
+    ///
+    /// # Errors
+    ///
+    /// As [`page`](Self::page).
+    pub async fn slice(&self, offset: u64, n: u32) -> Result<Vec<BoardEntry>> {
+        check_page(n, Self::MAX_PAGE)?;
+        observe::operation("sharded.slice", self.namespace(), async {
+            let starts = self.select(offset).await?;
+            self.read(&starts, n).await
+        })
+        .await
+    }
+
+    /// A member with up to `n` neighbours on each side; empty if it is not on the board.
     ///
     /// # Errors
     ///
     /// As [`page`](Self::page) and [`score`](Self::score).
-    pub async fn around(&self, member: &str, n: u32) -> Result<Vec<Entry>> {
+    pub async fn around(&self, member: &str, n: u32) -> Result<Vec<BoardEntry>> {
         check_member(member)?;
-        check_page(n.saturating_mul(2))?;
+        check_page(n.saturating_mul(2), Self::MAX_PAGE)?;
         observe::operation("sharded.around", self.namespace(), async {
-            let Some(score) = self.score(member).await? else {
+            let Some(score) = self.read_score(member).await? else {
                 return Ok(Vec::new());
             };
-            let before = self
-                .locate(&Point {
-                    score,
-                    member: member.to_owned(),
-                })
-                .await?;
-            let place: u64 = before.iter().sum();
-            let back = place.min(u64::from(n));
-            // The `back` entries before the member are among the last `back` before it in each shard.
-            let starts: Vec<u64> = before
-                .iter()
-                .map(|before| before.saturating_sub(back))
-                .collect();
-            let skip = place - back - starts.iter().sum::<u64>();
-            self.read(starts, skip, back + 1 + u64::from(n)).await
+            let point = Point {
+                score,
+                member: member.to_owned(),
+            };
+            let located = self.locate(&point).await?;
+            let starts: Vec<u64> = located.iter().map(|(before, _)| *before).collect();
+            let (mut points, after) = futures_util::future::try_join(
+                self.merge(&starts, Direction::Back, n),
+                self.merge(&starts, Direction::Forth, n + 1),
+            )
+            .await?;
+            let first = starts.iter().sum::<u64>() - points.len() as u64;
+            points.reverse();
+            points.extend(after);
+            self.ranked(points, first).await
         })
         .await
     }
 
-    /// Merges all shards from `starts` on, leaves out the first `skip` and gives the next `n` with their ranks.
-    async fn read(&self, starts: Vec<u64>, skip: u64, n: u64) -> Result<Vec<Entry>> {
-        let place = starts.iter().sum::<u64>() + skip;
-        let mut batch = Batch::new();
-        for (shard, start) in self.shards.iter().zip(starts) {
-            let call = SLICE.on(shard).key().arg(self.direction());
-            batch.push(call.arg(start).arg(start + skip + n - 1).idempotent());
-        }
-        let mut all: Vec<Point> = Vec::new();
-        for slice in batch.run::<Vec<(String, f64)>>(&self.store).await? {
-            all.extend(
-                slice?
-                    .into_iter()
-                    .map(|(member, score)| Point { score, member }),
-            );
-        }
-        all.sort_unstable_by(|a, b| self.compare(a, b));
-        let mut points = all
-            .into_iter()
-            .skip(skip as usize)
-            .take(n as usize)
-            .peekable();
+    /// The next `n` entries of all shards behind these places.
+    async fn read(&self, starts: &[u64], n: u32) -> Result<Vec<BoardEntry>> {
+        let points = self.merge(starts, Direction::Forth, n).await?;
+        self.ranked(points, starts.iter().sum()).await
+    }
 
-        // Equal scores share the rank of the first of them, which may lie before what was read.
-        let mut rank = match points.peek() {
-            Some(first) if place > 0 => self.better(first.score).await? + 1,
+    /// Gives consecutive points their ranks; `first` members come before them.
+    async fn ranked(&self, points: Vec<Point>, first: u64) -> Result<Vec<BoardEntry>> {
+        // Equal scores share the rank of the first of them, which may come before what was read.
+        let mut rank = match points.first() {
+            Some(point) if first > 0 => self.better(point.score).await? + 1,
             _ => 1,
         };
         let mut above: Option<f64> = None;
-        let entries = points
-            .zip(place + 1..)
-            .map(|(Point { score, member }, position)| {
-                if above.is_some_and(|above| above != score) {
-                    rank = position;
-                }
-                above = Some(score);
-                Entry {
-                    rank,
-                    member,
-                    score,
-                }
-            });
+        let entries =
+            points
+                .into_iter()
+                .zip(first + 1..)
+                .map(|(Point { score, member }, place)| {
+                    if above.is_some_and(|above| above != score) {
+                        rank = place;
+                    }
+                    above = Some(score);
+                    BoardEntry {
+                        rank,
+                        member,
+                        score,
+                    }
+                });
         Ok(entries.collect())
     }
 
@@ -455,72 +526,4 @@ impl ShardedLeaderboard {
             Order::HighestFirst => upwards.reverse(),
         }
     }
-
-    /// For each shard, how many of its members are among the best `offset` of all.
-    ///
-    /// A search in all shards at once: take a member from the middle of the widest window as a pivot, ask
-    /// every shard how many it has before the pivot, and keep the sides that hold the place.
-    async fn select(&self, offset: u64) -> Result<Vec<u64>> {
-        let mut high = self.lengths().await?;
-        let mut low = vec![0u64; high.len()];
-        if offset >= high.iter().sum() {
-            return Ok(high);
-        }
-        loop {
-            let widest = (0..low.len())
-                .max_by_key(|shard| high[*shard] - low[*shard])
-                .unwrap_or(0);
-            if low.iter().sum::<u64>() >= offset || high[widest] <= low[widest] {
-                return Ok(low);
-            }
-            let middle = low[widest] + (high[widest] - low[widest]) / 2;
-            let call = SLICE.on(&self.shards[widest]).key().arg(self.direction());
-            let pivot: Vec<(String, f64)> = call
-                .arg(middle)
-                .arg(middle)
-                .idempotent()
-                .run(&self.store)
-                .await?;
-            let Some((member, score)) = pivot.into_iter().next() else {
-                // The shard shrank meanwhile.
-                high[widest] = middle;
-                continue;
-            };
-            let before = self.locate(&Point { score, member }).await?;
-            let here = before.iter().sum::<u64>();
-            for (shard, before) in before.iter().enumerate() {
-                let cut = (*before).clamp(low[shard], high[shard]);
-                match here.cmp(&offset) {
-                    Ordering::Greater => high[shard] = cut,
-                    Ordering::Less | Ordering::Equal => low[shard] = cut,
-                }
-            }
-            match here.cmp(&offset) {
-                // The pivot itself comes before the place.
-                Ordering::Less => low[widest] = (low[widest] + 1).min(high[widest]),
-                Ordering::Equal => return Ok(low),
-                Ordering::Greater => {}
-            }
-        }
-    }
-
-    /// For each shard, how many of its members come before a point.
-    async fn locate(&self, point: &Point) -> Result<Vec<u64>> {
-        let mut batch = Batch::new();
-        for shard in &self.shards {
-            let call = LOCATE.on(shard).key().arg(self.direction());
-            batch.push(call.arg(point.score).arg(&point.member).idempotent());
-        }
-        batch.run(&self.store).await?.into_iter().collect()
-    }
-}
-
-fn check_page(n: u32) -> Result<()> {
-    if n > ShardedLeaderboard::MAX_PAGE {
-        return Err(Error::config(format!(
-            "a page has at most {} entries",
-            ShardedLeaderboard::MAX_PAGE
-        )));
-    }
-    Ok(())
 }

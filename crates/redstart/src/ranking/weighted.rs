@@ -1,37 +1,17 @@
 //! Drawing members by weight, while weights change.
-//!
-//! # Promise
-//!
-//! - A member is drawn with a chance of exactly its weight over the sum of all weights.
-//! - Setting a weight, removing a member and a draw touch O(log n) numbers: the weights are the leaves of a
-//!   tree of sums (a Fenwick tree), kept in a hash.
-//! - [`pick_many`](WeightedChoice::pick_many) without replacement draws each member at most once, as if the drawn one
-//!   were removed before the next draw, and changes nothing.
-//! - Weights are whole numbers, so the sums are exact however often they change.
-//!
-//! # Not promised
-//!
-//! A draw whose reply was lost is simply drawn again: draws change nothing.
-//!
-//! # Keys and cost
-//!
-//! `<ns>:weighted:{<name>}:…` with the parts `member` (place → name), `place` (name → place), `weight`, `tree` (sums),
-//! `meta` and `free` (places to use again). Each call is one round trip. While the store is down every call
-//! fails.
-//!
-//! Operations: `weighted.set`, `weighted.remove`, `weighted.pick`, `weighted.total`.
 
 use super::check_member;
 use crate::{
     error::{Error, Result},
-    key::{Entity, Keys},
+    key::{Entity, Keys, Layout},
     observe,
     script::{Call, Script},
     store::Store,
+    token::token,
 };
 
-static SET: Script = Script::new("weighted.set", include_str!("weighted/set.lua"));
-static PICK: Script = Script::new("weighted.pick", include_str!("weighted/pick.lua"));
+pub(super) static SET: Script = Script::new("weighted.set", include_str!("weighted/set.lua"));
+pub(super) static PICK: Script = Script::new("weighted.pick", include_str!("weighted/pick.lua"));
 
 /// Whether a member may be drawn more than once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,11 +22,11 @@ pub enum Replacement {
     Without,
 }
 
-/// Members with weights. See the [module](self).
+/// Members that are drawn by weight, while weights change.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use redstart::{Store, ranking::{WeightedChoice, weighted::Replacement}};
+/// use redstart::{Store, ranking::{Replacement, WeightedChoice}};
 /// let store = Store::connect("memory://").await?;
 /// let loot = WeightedChoice::new(&store, "game", "loot")?;
 ///
@@ -58,10 +38,74 @@ pub enum Replacement {
 /// assert_eq!(all.len(), 2); // there are only two
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - A member is drawn with a probability of exactly its weight over the sum of all weights.
+/// - Setting a weight, removing a member and a draw touch O(log n) numbers: the weights are the leaves of a tree of
+///   sums (a Fenwick tree), kept in a hash.
+/// - [`pick_many`](Self::pick_many) without replacement draws each member at most once, as if it were removed before the
+///   next draw, and changes nothing.
+/// - Weights are whole numbers, so the sums are exact however often they change.
+///
+/// # Limits
+///
+/// A draw whose reply was lost is drawn again: draws change nothing. The randomness is not meant for secrets.
+///
+/// # Keys
+///
+/// `<ns>:weighted:{<name>}:…` with the parts `member` (place → name), `place` (name → place), `weight`, `tree` (sums),
+/// `meta` and `free` (places to use again).
+///
+/// # Round trips
+///
+/// One per call.
+///
+/// # While the store is down
+///
+/// Every call fails.
+///
+/// # Metrics
+///
+/// Operations: `weighted.set`, `weighted.remove`, `weighted.pick`, `weighted.total`.
 #[derive(Clone, Debug)]
 pub struct WeightedChoice {
     store: Store,
     entity: Entity,
+}
+
+/// Settings of [`WeightedChoice`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct WeightedChoiceBuilder {
+    store: Store,
+    namespace: String,
+    name: String,
+    layout: Option<Layout>,
+}
+
+impl WeightedChoiceBuilder {
+    /// Uses a key that the application chose, as the hash tag of the parts.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Builds the choice.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad namespace or name.
+    pub fn build(self) -> Result<WeightedChoice> {
+        let mut keys = Keys::new(&self.namespace, "weighted")?;
+        if let Some(layout) = self.layout {
+            keys = keys.layout(layout);
+        }
+        Ok(WeightedChoice {
+            store: self.store,
+            entity: keys.entity(&self.name)?,
+        })
+    }
 }
 
 impl WeightedChoice {
@@ -70,20 +114,26 @@ impl WeightedChoice {
     /// The most draws of one call.
     pub const MAX_PICKS: u32 = 1000;
 
-    /// The members called `name`.
+    /// Builds the choice `name`.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> WeightedChoiceBuilder {
+        WeightedChoiceBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            layout: None,
+        }
+    }
+
+    /// The choice `name` with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a bad name.
+    /// As [`WeightedChoiceBuilder::build`].
     pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
-        let entity = Keys::new(namespace, "weighted")?.entity(name)?;
-        Ok(Self {
-            store: store.clone(),
-            entity,
-        })
+        Self::builder(store, namespace, name).build()
     }
 
-    /// Gives a member a weight; returns the one it had.
+    /// Sets a member's weight; returns the one it had.
     ///
     /// # Errors
     ///
@@ -93,11 +143,11 @@ impl WeightedChoice {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the member has the old weight or the new one.
+    /// If the future is dropped, the member has the old weight or the new one.
     pub async fn set(&self, member: &str, weight: u64) -> Result<Option<u64>> {
         if !(1..=Self::MAX_WEIGHT).contains(&weight) {
             return Err(Error::config(format!(
-                "a weight is between 1 and {}, not {weight}",
+                "a weight must be between 1 and {}, not {weight}",
                 Self::MAX_WEIGHT
             )));
         }
@@ -113,7 +163,7 @@ impl WeightedChoice {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the member is there or not.
+    /// If the future is dropped, the member may or may not be removed.
     pub async fn remove(&self, member: &str) -> Result<Option<u64>> {
         self.change(member, 0, "weighted.remove").await
     }
@@ -128,14 +178,14 @@ impl WeightedChoice {
         observe::operation(operation, self.entity.namespace(), async {
             let call = self.parts(SET.on(&self.entity)).arg(member).arg(weight);
             match call.run::<Option<i64>>(&self.store).await? {
-                Some(-1) => Err(Error::config("the sum of all weights would be too large")),
+                Some(-1) => Err(Error::config("the sum of all weights would exceed 2^50")),
                 old => Ok(old.and_then(|old| u64::try_from(old).ok())),
             }
         })
         .await
     }
 
-    /// Draws one member; `None` if there is none.
+    /// Draws one member; `None` if there are no members.
     ///
     /// # Errors
     ///
@@ -153,7 +203,7 @@ impl WeightedChoice {
     pub async fn pick_many(&self, n: u32, replacement: Replacement) -> Result<Vec<String>> {
         if n > Self::MAX_PICKS {
             return Err(Error::config(format!(
-                "at most {} draws at once",
+                "at most {} draws per call",
                 Self::MAX_PICKS
             )));
         }
@@ -161,16 +211,11 @@ impl WeightedChoice {
             return Ok(Vec::new());
         }
         observe::operation("weighted.pick", self.entity.namespace(), async {
-            let mut call = self.parts(PICK.on(&self.entity));
-            call = call.arg(match replacement {
+            let call = self.parts(PICK.on(&self.entity)).arg(match replacement {
                 Replacement::With => "with",
                 Replacement::Without => "without",
             });
-            // Chance comes from here: Lua's own generator starts the same in every script.
-            for _ in 0..n {
-                call = call.arg(rand::random::<u64>() >> 11);
-            }
-            call.idempotent().run(&self.store).await
+            call.arg(n).arg(token()).idempotent().run(&self.store).await
         })
         .await
     }

@@ -1,86 +1,20 @@
-//! An array of fixed-size records in one string: random access without an object per element.
-//!
-//! # Promise
-//!
-//! - A record is read and written whole; two writers of different records do not disturb each other.
-//! - An index at or beyond the capacity is an error before the call: one stray index cannot make the server
-//!   fill memory up to it.
-//! - A gap — a record that was never written below one that was — is zeros, and `T::from_bytes` decides what
-//!   that means.
-//!
-//! # Keys and cost
-//!
-//! `<ns>:array:{<name>}`, `capacity × size` bytes at most. Each call is one round trip: GETRANGE, SETRANGE or
-//! STRLEN. While the store is down every call fails.
-//!
-//! Operations: `array.get`, `array.set`, `array.range`, `array.len`.
+//! An array of fixed-size records in one string.
 
 use std::{marker::PhantomData, ops::Range, time::Duration};
 
+use super::Record;
 use crate::{
+    duration::millis,
     error::{Error, Result},
-    key::{Keys, Layout},
+    key::{Entity, Key, Keys, Layout},
     observe,
-    script::Script,
+    script::{Call, Script},
     store::Store,
 };
 
-static SET: Script = Script::new("array.set", include_str!("array/set.lua"));
+pub(super) static SET: Script = Script::new("array.set", include_str!("array/set.lua"));
 
-/// A record of fixed size.
-///
-/// The integers and byte arrays implement it, in big-endian order so that other languages can read it.
-pub trait Record: Sized + Send + Sync {
-    /// Its size in bytes; not 0.
-    const SIZE: usize;
-
-    /// Writes it into a buffer of exactly [`SIZE`](Self::SIZE) bytes.
-    fn to_bytes(&self, buffer: &mut [u8]);
-
-    /// Reads it from exactly [`SIZE`](Self::SIZE) bytes. All zeros is a record that was never written.
-    ///
-    /// # Errors
-    ///
-    /// What the type finds wrong with the bytes.
-    fn from_bytes(bytes: &[u8]) -> Result<Self>;
-}
-
-macro_rules! integer_records {
-    ($($integer:ty),*) => { $(
-        impl Record for $integer {
-            const SIZE: usize = size_of::<$integer>();
-
-            fn to_bytes(&self, buffer: &mut [u8]) {
-                buffer.copy_from_slice(&self.to_be_bytes());
-            }
-
-            fn from_bytes(bytes: &[u8]) -> Result<Self> {
-                bytes
-                    .try_into()
-                    .map(Self::from_be_bytes)
-                    .map_err(|_| Error::codec("a record has another size than its type"))
-            }
-        }
-    )* };
-}
-
-integer_records!(u8, u16, u32, u64, u128, i8, i16, i32, i64, i128);
-
-impl<const N: usize> Record for [u8; N] {
-    const SIZE: usize = N;
-
-    fn to_bytes(&self, buffer: &mut [u8]) {
-        buffer.copy_from_slice(self);
-    }
-
-    fn from_bytes(bytes: &[u8]) -> Result<Self> {
-        bytes
-            .try_into()
-            .map_err(|_| Error::codec("a record has another size than its type"))
-    }
-}
-
-/// An array of `T` in one key. See the [module](self).
+/// An array of fixed-size records in one string.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -96,69 +30,171 @@ impl<const N: usize> Record for [u8; N] {
 /// assert!(seats.set(500, &1).await.unwrap_err().is_config());
 /// # Ok(()) }
 /// ```
-#[derive(Clone, Debug)]
+///
+/// # Promises
+///
+/// - A record is read and written as a whole; writers of different records do not interfere.
+/// - An index at or beyond the capacity is an error before the call: a single stray index cannot make the server
+///   allocate memory up to it.
+/// - A gap (a record that was never written before one that was) is all zeros; [`Record::from_bytes`] decides what
+///   that means.
+/// - The key contains the name and the size of the record, so arrays of different records never share bytes.
+///
+/// # Limits
+///
+/// With a [layout](FixedArrayBuilder::layout) of the application's own, the key is the application's, and only a
+/// length that is not a multiple of the record's size reveals another kind of record.
+///
+/// # Keys
+///
+/// `<ns>:array:{<name>}:<record>.<size>`, at most `capacity × size` bytes.
+///
+/// # Round trips
+///
+/// One per call: GETRANGE, SETRANGE or STRLEN.
+///
+/// # While the store is down
+///
+/// Every call fails.
+///
+/// # Metrics
+///
+/// Operations: `array.get`, `array.set`, `array.range`, `array.len`.
+#[derive(Debug)]
 pub struct FixedArray<T> {
     store: Store,
-    keys: Keys,
-    name: String,
+    entity: Entity,
+    /// The part that the array is; `None` if the application chose the key.
+    part: Option<String>,
     capacity: u32,
     ttl: Option<Duration>,
     record: PhantomData<fn() -> T>,
 }
 
-impl<T: Record> FixedArray<T> {
-    /// The most bytes an array may take: what a string holds.
-    pub const MAX_BYTES: u64 = 512 * 1024 * 1024;
+impl<T> Clone for FixedArray<T> {
+    fn clone(&self) -> Self {
+        Self {
+            store: self.store.clone(),
+            entity: self.entity.clone(),
+            part: self.part.clone(),
+            capacity: self.capacity,
+            ttl: self.ttl,
+            record: PhantomData,
+        }
+    }
+}
 
-    /// The array `name` of at most `capacity` records.
+/// Settings of [`FixedArray`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct FixedArrayBuilder<T> {
+    store: Store,
+    namespace: String,
+    name: String,
+    capacity: u32,
+    ttl: Option<Duration>,
+    layout: Option<Layout>,
+    record: PhantomData<fn() -> T>,
+}
+
+impl<T: Record> FixedArrayBuilder<T> {
+    /// Lets the array expire this long after its last write. By default it does not expire.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = Some(ttl);
+        self
+    }
+
+    /// Uses a key that the application already has.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Builds the array.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a bad name, a capacity of 0, records of size 0, or more than
-    /// [`MAX_BYTES`](Self::MAX_BYTES) in all.
-    pub fn new(store: &Store, namespace: &str, name: &str, capacity: u32) -> Result<Self> {
-        let keys = Keys::new(namespace, "array")?;
-        keys.entity(name)?;
-        if capacity == 0 || T::SIZE == 0 {
+    /// [`is_config`](Error::is_config) for a bad namespace or name, a capacity of 0, records of size 0, more than
+    /// [`FixedArray::MAX_BYTES`] in total, or a TTL of zero.
+    pub fn build(self) -> Result<FixedArray<T>> {
+        if self.capacity == 0 || T::SIZE == 0 {
             return Err(Error::config(
-                "an array has at least one record of at least one byte",
+                "an array needs at least one record of at least one byte",
             ));
         }
-        if u64::from(capacity) * T::SIZE as u64 > Self::MAX_BYTES {
+        if u64::from(self.capacity) * T::SIZE as u64 > FixedArray::<T>::MAX_BYTES {
             return Err(Error::config(format!(
-                "{capacity} records of {} bytes are more than the {} bytes of a string",
+                "{} records of {} bytes exceed the {} bytes of a string",
+                self.capacity,
                 T::SIZE,
-                Self::MAX_BYTES
+                FixedArray::<T>::MAX_BYTES
             )));
         }
-        Ok(Self {
-            store: store.clone(),
-            keys,
-            name: name.to_owned(),
-            capacity,
-            ttl: None,
+        if self.ttl == Some(Duration::ZERO) {
+            return Err(Error::config("a TTL must be longer than zero"));
+        }
+        let mut keys = Keys::new(&self.namespace, "array")?;
+        let part = match self.layout {
+            Some(layout) => {
+                keys = keys.layout(layout);
+                None
+            }
+            None => Some(format!("{}.{}", T::NAME, T::SIZE)),
+        };
+        Ok(FixedArray {
+            store: self.store,
+            entity: keys.entity(&self.name)?,
+            part,
+            capacity: self.capacity,
+            ttl: self.ttl,
             record: PhantomData,
         })
     }
+}
 
-    /// Lets the array expire this long after its last write.
+impl<T: Record> FixedArray<T> {
+    /// The most bytes of an array: what a string holds.
+    pub const MAX_BYTES: u64 = 512 * 1024 * 1024;
+
+    /// Builds the array `name` of at most `capacity` records.
+    pub fn builder(
+        store: &Store,
+        namespace: &str,
+        name: &str,
+        capacity: u32,
+    ) -> FixedArrayBuilder<T> {
+        FixedArrayBuilder {
+            store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+            capacity,
+            ttl: None,
+            layout: None,
+            record: PhantomData,
+        }
+    }
+
+    /// The array `name` with default settings.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for less than a millisecond.
-    pub fn ttl(mut self, ttl: Duration) -> Result<Self> {
-        if ttl.as_millis() == 0 {
-            return Err(Error::config("a TTL is at least a millisecond"));
-        }
-        self.ttl = Some(ttl);
-        Ok(self)
+    /// As [`FixedArrayBuilder::build`].
+    pub fn new(store: &Store, namespace: &str, name: &str, capacity: u32) -> Result<Self> {
+        Self::builder(store, namespace, name, capacity).build()
     }
 
-    /// The same array under a key that the application already has.
-    #[must_use]
-    pub fn layout(mut self, layout: Layout) -> Self {
-        self.keys = self.keys.layout(layout);
-        self
+    fn key(&self) -> Key {
+        match &self.part {
+            Some(part) => self.entity.part(part),
+            None => self.entity.key().clone(),
+        }
+    }
+
+    fn on_key<'a>(&self, call: Call<'a>) -> Call<'a> {
+        match &self.part {
+            Some(part) => call.part(part),
+            None => call.key(),
+        }
     }
 
     /// A record; `None` past the last one that was written.
@@ -191,16 +227,15 @@ impl<T: Record> FixedArray<T> {
     }
 
     async fn read(&self, range: Range<u32>, operation: &'static str) -> Result<Vec<T>> {
-        let entity = self.keys.entity(&self.name)?;
-        observe::operation(operation, self.keys.namespace(), async {
+        observe::operation(operation, self.entity.namespace(), async {
             let mut cmd = redis::cmd("GETRANGE");
-            cmd.arg(entity.key())
+            cmd.arg(self.key())
                 .arg(offset::<T>(range.start))
                 .arg(offset::<T>(range.end) - 1);
             let bytes: Vec<u8> = self.store.query(&cmd).await?;
             if !bytes.len().is_multiple_of(T::SIZE) {
                 return Err(Error::codec(
-                    "the array's length is no multiple of its record's size",
+                    "the length of the array is not a multiple of the size of its records",
                 ));
             }
             bytes.chunks_exact(T::SIZE).map(T::from_bytes).collect()
@@ -217,22 +252,17 @@ impl<T: Record> FixedArray<T> {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the record is the old one or the new one.
+    /// If the future is dropped, the record is the old one or the new one.
     pub async fn set(&self, index: u32, record: &T) -> Result<()> {
         self.check(index)?;
-        let entity = self.keys.entity(&self.name)?;
         let mut bytes = vec![0; T::SIZE];
         record.to_bytes(&mut bytes);
-        observe::operation("array.set", self.keys.namespace(), async {
-            let ttl = self.ttl.map_or(0, |ttl| {
-                u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX >> 12)
-            });
-            let call = SET
-                .on(&entity)
-                .key()
+        observe::operation("array.set", self.entity.namespace(), async {
+            let call = self
+                .on_key(SET.on(&self.entity))
                 .arg(offset::<T>(index))
                 .arg(bytes)
-                .arg(ttl);
+                .arg(self.ttl.map_or(0, millis));
             call.idempotent().run(&self.store).await
         })
         .await
@@ -244,11 +274,10 @@ impl<T: Record> FixedArray<T> {
     ///
     /// Those of the [store](Store::query).
     pub async fn len(&self) -> Result<u32> {
-        let entity = self.keys.entity(&self.name)?;
-        observe::operation("array.len", self.keys.namespace(), async {
+        observe::operation("array.len", self.entity.namespace(), async {
             let bytes: u64 = self
                 .store
-                .query(redis::cmd("STRLEN").arg(entity.key()))
+                .query(redis::cmd("STRLEN").arg(self.key()))
                 .await?;
             Ok(u32::try_from(bytes / T::SIZE as u64).unwrap_or(u32::MAX))
         })
@@ -269,7 +298,7 @@ impl<T: Record> FixedArray<T> {
             Ok(index)
         } else {
             Err(Error::config(format!(
-                "the index {index} is not below the capacity {}",
+                "index {index} is not below the capacity {}",
                 self.capacity
             )))
         }

@@ -14,7 +14,7 @@ use redstart_testkit::{Backend, matrix};
 matrix! {
     async fn counts_equal_sets_of_ids(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let active = Activity::new(&store, backend.namespace(), 50_000, Keep::Forever)?;
+        let active = Activity::new(&store, backend.namespace(), "active", 50_000, Keep::Forever)?;
         let first = date(2026, 12, 20);
         let mut model: BTreeMap<i64, BTreeSet<u32>> = BTreeMap::new();
         for day in 0..35 {
@@ -50,10 +50,10 @@ matrix! {
     async fn stray_ids_are_refused_before_the_call(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for capacity in [0, Activity::MAX_CAPACITY + 1] {
-            assert!(Activity::new(&store, "a", capacity, Keep::Forever).unwrap_err().is_config());
+            assert!(Activity::new(&store, "a", "active", capacity, Keep::Forever).unwrap_err().is_config());
         }
         let keep = Keep::For(Duration::from_secs(86400));
-        let active = Activity::new(&store, backend.namespace(), 1000, keep)?;
+        let active = Activity::new(&store, backend.namespace(), "active", 1000, keep)?;
         let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
         for ids in [&[1, 1000][..], &[u32::MAX]] {
             assert!(active.mark("web", today, ids).await.unwrap_err().is_config());

@@ -37,7 +37,7 @@ fn model(days: &BTreeSet<Date>, today: Date) -> (u32, u32) {
 matrix! {
     async fn streaks_run_over_the_ends_of_months_years_and_leap_days(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let check_ins = CheckIns::new(&store, backend.namespace(), Keep::Forever)?;
+        let check_ins = CheckIns::new(&store, backend.namespace(), "visits", Keep::Forever)?;
         for (user, first, length) in [
             ("year", date(2026, 12, 25), 20),
             ("leap", date(2028, 2, 27), 4),
@@ -59,7 +59,7 @@ matrix! {
 
     async fn random_days_equal_the_model(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let check_ins = CheckIns::new(&store, backend.namespace(), Keep::Forever)?;
+        let check_ins = CheckIns::new(&store, backend.namespace(), "visits", Keep::Forever)?;
         for user in 0..scale(4, "CHECK_IN_USERS") {
             let user = format!("u{user}");
             // Over two year ends and a leap day; every third day is missing.
@@ -84,7 +84,7 @@ matrix! {
 
     async fn a_day_is_marked_once_and_can_be_unmarked(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let check_ins = CheckIns::new(&store, backend.namespace(), Keep::For(Duration::from_secs(86400)))?;
+        let check_ins = CheckIns::new(&store, backend.namespace(), "visits", Keep::For(Duration::from_secs(86400)))?;
         let year = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).year();
         let day = date(year, 12, 31);
         assert!(check_ins.mark("u", day).await?);
@@ -120,7 +120,7 @@ fn streaks_and_months_equal_the_model() {
         let epoch = date(2027, 6, 1);
         let days: BTreeSet<Date> = offsets.iter().map(|offset| epoch + offset.days()).collect();
         let today = epoch + today.days();
-        let check_ins = CheckIns::new(&store, "model", Keep::Forever).expect("check-ins");
+        let check_ins = CheckIns::new(&store, "model", "visits", Keep::Forever).expect("check-ins");
         let (streaks, month) = runtime.block_on(async {
             for day in &days {
                 check_ins.mark(&user, *day).await?;
@@ -136,7 +136,7 @@ fn streaks_and_months_equal_the_model() {
 #[tokio::test]
 async fn a_month_prints_as_a_calendar() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;
-    let check_ins = CheckIns::new(&store, "calendar", Keep::Forever)?;
+    let check_ins = CheckIns::new(&store, "calendar", "visits", Keep::Forever)?;
     for day in [1, 2, 30] {
         check_ins.mark("u", date(2026, 11, day)).await?;
     }

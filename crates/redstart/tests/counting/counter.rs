@@ -10,7 +10,7 @@ use redstart_testkit::{Backend, Kind, Proxy, Server, matrix, scale};
 matrix! {
     async fn concurrent_adds_and_takes_lose_nothing(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let counter = Counter::new(&store, backend.namespace(), Keep::For(Duration::from_secs(60)))?;
+        let counter = Counter::new(&store, backend.namespace(), "c", Keep::For(Duration::from_secs(60)))?;
         let mut tasks = tokio::task::JoinSet::new();
         for task in 0..8 {
             let counter = counter.clone();
@@ -36,9 +36,9 @@ matrix! {
 
     async fn taking_keeps_the_lifetime_and_adding_renews_it(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let counter = Counter::new(&store, backend.namespace(), Keep::For(Duration::from_secs(60)))?;
+        let counter = Counter::new(&store, backend.namespace(), "c", Keep::For(Duration::from_secs(60)))?;
         counter.add("n", 5).await?;
-        let entity = Keys::new(backend.namespace(), "counter")?.entity("n")?;
+        let entity = Keys::named(backend.namespace(), "counter", "c")?.entity("n")?;
         let ttl = async || store.query::<i64>(redis::cmd("PTTL").arg(entity.key())).await;
         assert!((1..=60_000).contains(&ttl().await?));
         assert_eq!(counter.take("n").await?, 5);
@@ -56,7 +56,7 @@ matrix! {
 
     async fn a_batch_is_handed_out_until_it_is_acknowledged(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let counter = Counter::new(&store, backend.namespace(), Keep::Forever)?;
+        let counter = Counter::new(&store, backend.namespace(), "c", Keep::Forever)?;
         assert_eq!(counter.drain("n").await?, None);
         counter.add("n", 3).await?;
         let first = counter.drain("n").await?.expect("a batch");
@@ -73,9 +73,9 @@ matrix! {
 
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        assert!(Counter::new(&store, "a b", Keep::Forever).unwrap_err().is_config());
-        assert!(Counter::new(&store, "a", Keep::For(Duration::ZERO)).unwrap_err().is_config());
-        let counter = Counter::new(&store, backend.namespace(), Keep::Forever)?;
+        assert!(Counter::new(&store, "a b", "c", Keep::Forever).unwrap_err().is_config());
+        assert!(Counter::new(&store, "a", "c", Keep::For(Duration::ZERO)).unwrap_err().is_config());
+        let counter = Counter::new(&store, backend.namespace(), "c", Keep::Forever)?;
         assert!(counter.add("", 1).await.unwrap_err().is_config());
         assert!(counter.ack("n", "").await.unwrap_err().is_config());
         counter.add("max", i64::MAX).await?;
@@ -97,8 +97,8 @@ async fn fault_draining_under_dropped_replies_conserves_the_sum() -> anyhow::Res
             .connect_timeout(Duration::from_secs(10))
             .connect()
             .await?;
-        let adder = Counter::new(&direct, "app", Keep::Forever)?;
-        let drainer = Counter::new(&store, "app", Keep::Forever)?;
+        let adder = Counter::new(&direct, "app", "c", Keep::Forever)?;
+        let drainer = Counter::new(&store, "app", "c", Keep::Forever)?;
         let rounds = scale(20, "DRAINS");
         let (mut added, mut arrived) = (0, std::collections::HashMap::new());
         for round in 0..rounds {

@@ -3,7 +3,6 @@
 mod activity;
 mod check_ins;
 mod counter;
-// Only debug builds can break a script.
 mod mutation;
 mod uniques;
 mod windowed;

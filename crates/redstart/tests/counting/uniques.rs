@@ -3,36 +3,33 @@ use std::time::Duration;
 use jiff::{ToSpan as _, civil::date};
 use redstart::{
     Store,
-    counting::{
-        Keep, Uniques,
-        uniques::{Estimate, Period, Recorded},
-    },
+    counting::{DaySpan, Estimate, Keep, Recorded, Uniques},
 };
 use redstart_testkit::{Backend, matrix, scale};
 
 matrix! {
     async fn a_visitor_counts_once_in_every_period(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let visitors = Uniques::new(&store, backend.namespace(), Keep::Forever)?;
+        let visitors = Uniques::new(&store, backend.namespace(), "v", Keep::Forever)?;
         let first = date(2026, 12, 28);
         for day in 0..7 {
             let ids = ["every-day".to_owned(), format!("only-{day}")];
             assert_eq!(visitors.add("m", first + day.days(), &ids).await?, Recorded::New);
             assert_eq!(visitors.add("m", first + day.days(), &ids).await?, Recorded::Known);
         }
-        let count = async |period| visitors.count("m", &period).await.map(|estimate| estimate.count);
-        assert_eq!(count(Period::Day(first)).await?, 2);
-        assert_eq!(count(Period::Week(date(2027, 1, 3))).await?, 8);
-        assert_eq!(count(Period::Month(date(2026, 12, 1))).await?, 5);
-        assert_eq!(count(Period::Month(date(2027, 1, 31))).await?, 4);
-        assert_eq!(count(Period::Range(first..=first + 1.day())).await?, 3);
+        let count = async |span| visitors.count("m", &span).await.map(|estimate| estimate.count);
+        assert_eq!(count(DaySpan::Day(first)).await?, 2);
+        assert_eq!(count(DaySpan::Week(date(2027, 1, 3))).await?, 8);
+        assert_eq!(count(DaySpan::Month(date(2026, 12, 1))).await?, 5);
+        assert_eq!(count(DaySpan::Month(date(2027, 1, 31))).await?, 4);
+        assert_eq!(count(DaySpan::Range(first..=first + 1.day())).await?, 3);
         Ok(())
     }
 
     async fn rolling_up_is_idempotent_and_outlives_the_days(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let visitors = Uniques::new(&store, backend.namespace(), Keep::Forever)?;
-        let (day, week) = (date(2027, 1, 1), Period::Week(date(2027, 1, 1)));
+        let visitors = Uniques::new(&store, backend.namespace(), "v", Keep::Forever)?;
+        let (day, week) = (date(2027, 1, 1), DaySpan::Week(date(2027, 1, 1)));
         visitors.add("m", day, ["a", "b"]).await?;
         visitors.add("m", day - 1.day(), ["b", "c"]).await?;
         for _ in 0..3 {
@@ -56,7 +53,7 @@ matrix! {
     async fn a_day_past_its_retention_is_not_revived(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let keep = Keep::For(Duration::from_secs(7 * 86400));
-        let visitors = Uniques::new(&store, backend.namespace(), keep)?;
+        let visitors = Uniques::new(&store, backend.namespace(), "v", keep)?;
         assert_eq!(visitors.add("m", date(2020, 1, 1), ["a"]).await?, Recorded::TooLate);
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
         let today = jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date();
@@ -70,7 +67,7 @@ matrix! {
     async fn the_error_is_what_is_promised(backend: &Backend) -> anyhow::Result<()> {
         // A starved machine takes its time for thousands of ids in one call.
         let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
-        let visitors = Uniques::new(&store, backend.namespace(), Keep::Forever)?;
+        let visitors = Uniques::new(&store, backend.namespace(), "v", Keep::Forever)?;
         let (sets, size) = (scale(6, "UNIQUE_SETS"), scale(20_000, "UNIQUE_SIZE"));
         let day = date(2026, 11, 15);
         let mut squares = 0.0;
@@ -81,7 +78,7 @@ matrix! {
             for chunk in ids.chunks(20_000) {
                 visitors.add(&metric, day, chunk).await?;
             }
-            let estimate = visitors.count(&metric, &Period::Day(day)).await?;
+            let estimate = visitors.count(&metric, &DaySpan::Day(day)).await?;
             let off = estimate.count as f64 / size as f64 - 1.0;
             squares += off * off;
         }
@@ -98,17 +95,17 @@ matrix! {
 
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let visitors = Uniques::new(&store, backend.namespace(), Keep::Forever)?;
+        let visitors = Uniques::new(&store, backend.namespace(), "v", Keep::Forever)?;
         let day = date(2026, 11, 15);
         assert!(visitors.add("m", day, Vec::<String>::new()).await.unwrap_err().is_config());
         assert!(visitors.add("m", day, [""]).await.unwrap_err().is_config());
         assert!(visitors.add("m", day, [vec![0u8; 5000]]).await.unwrap_err().is_config());
         assert!(visitors.add("m", date(1999, 12, 31), ["a"]).await.unwrap_err().is_config());
-        let backwards = Period::Range(day..=day - 1.day());
+        let backwards = DaySpan::Range(day..=day - 1.day());
         assert!(visitors.count("m", &backwards).await.unwrap_err().is_config());
-        let long = Period::Range(date(2010, 1, 1)..=day);
+        let long = DaySpan::Range(date(2010, 1, 1)..=day);
         assert!(visitors.count("m", &long).await.unwrap_err().is_config());
-        assert!(visitors.roll_up("m", &Period::Day(day)).await.unwrap_err().is_config());
+        assert!(visitors.roll_up("m", &DaySpan::Day(day)).await.unwrap_err().is_config());
         Ok(())
     }
 }

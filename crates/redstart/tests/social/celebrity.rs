@@ -4,7 +4,7 @@ use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use redstart::{
     Store,
-    social::{Graph, graph::Page},
+    social::{EdgePage, Graph},
 };
 use redstart_testkit::{Kind, Server, scale};
 
@@ -68,7 +68,7 @@ async fn no_call_about_a_celebrity_holds_the_server_up() -> anyhow::Result<()> {
     assert_eq!((counts.followers, counts.following), (size, 500));
     let (mut seen, mut cursor, mut pages) = (HashSet::new(), None, 0);
     loop {
-        let page: Page = quickly(&server, "a page of followers", async || {
+        let page: EdgePage = quickly(&server, "a page of followers", async || {
             graph
                 .followers("star", cursor.as_ref(), Graph::MAX_PAGE)
                 .await

@@ -87,7 +87,9 @@ async fn killed(backend: &Backend) -> anyhow::Result<()> {
         .deadline(Duration::from_secs(20))
         .connect()
         .await?;
-    let graph = Graph::spread(&store, backend.namespace(), "g", 16)?;
+    let graph = Graph::builder(&store, backend.namespace(), "g")
+        .shards(16)
+        .build()?;
     if child::role().is_some() {
         return carry_on(graph).await;
     }
@@ -100,7 +102,7 @@ async fn killed(backend: &Backend) -> anyhow::Result<()> {
         assert_eq!(child.line().await?, "under way");
         child.kill9();
         loop {
-            match graph.repair(Duration::ZERO).await? {
+            match graph.repair(Duration::ZERO).await?.completed {
                 0 => break,
                 n => repaired += n,
             }

@@ -6,10 +6,7 @@ use std::{
 use proptest::prelude::*;
 use redstart::{
     Store,
-    social::{
-        Graph,
-        graph::{Cursor, Followed, Page},
-    },
+    social::{EdgeCursor, EdgePage, Followed, Graph, Repaired},
 };
 use redstart_testkit::{Backend, Cluster, Kind, eventually, matrix, scale};
 
@@ -76,14 +73,14 @@ fn pair(a: &str, b: &str) -> (String, String) {
 
 /// Reads all pages of a list.
 async fn whole(
-    mut read: impl AsyncFnMut(Option<Cursor>) -> redstart::Result<Page>,
+    mut read: impl AsyncFnMut(Option<EdgeCursor>) -> redstart::Result<EdgePage>,
 ) -> anyhow::Result<Vec<String>> {
     let (mut all, mut from) = (Vec::new(), None);
     loop {
         let page = read(from).await?;
         all.extend(page.edges.into_iter().map(|edge| edge.account));
         match page.next {
-            Some(next) => from = Some(Cursor::from_text(next.as_str())),
+            Some(next) => from = Some(EdgeCursor::from_text(next.as_str())),
             None => return Ok(all),
         }
     }
@@ -147,7 +144,9 @@ async fn equals(graph: &Graph, model: &Model, accounts: &[String]) -> anyhow::Re
 fn graphs(store: &Store, backend: &Backend) -> anyhow::Result<[Graph; 2]> {
     Ok([
         Graph::new(store, backend.namespace(), "one")?,
-        Graph::spread(store, backend.namespace(), "many", 16)?,
+        Graph::builder(store, backend.namespace(), "many")
+            .shards(16)
+            .build()?,
     ])
 }
 
@@ -178,7 +177,7 @@ matrix! {
                 assert_eq!(graph.is_blocking(a, b).await?, model.blocks.contains(&pair(a, b)));
             }
             equals(&graph, &model, &accounts).await?;
-            assert_eq!(graph.repair(Duration::ZERO).await?, 0);
+            assert_eq!(graph.repair(Duration::ZERO).await?, Repaired::default());
         }
         Ok(())
     }
@@ -206,7 +205,7 @@ matrix! {
 
     async fn crashed_callers_leave_two_sides_that_converge(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let graph = Graph::spread(&store, backend.namespace(), "g", 16)?;
+        let graph = Graph::builder(&store, backend.namespace(), "g").shards(16).build()?;
         let accounts: Vec<String> = (0..8).map(|n| format!("user-{n}")).collect();
         let (mut repaired, mut round) = (0, 0);
         let rounds = scale(6, "GRAPH_CRASH_ROUNDS");
@@ -243,7 +242,7 @@ matrix! {
                 ended?;
             }
             loop {
-                match graph.repair(Duration::ZERO).await? {
+                match graph.repair(Duration::ZERO).await?.completed {
                     0 => break,
                     n => repaired += n,
                 }
@@ -264,7 +263,7 @@ matrix! {
 
     async fn a_follow_that_a_block_overtakes_does_not_come_back_on_one_side(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let graph = Graph::spread(&store, backend.namespace(), "g", 16)?;
+        let graph = Graph::builder(&store, backend.namespace(), "g").shards(16).build()?;
         graph.follow("warm", "up").await?;
         let mut held = 0;
         for n in 0..12 {
@@ -289,7 +288,7 @@ matrix! {
             assert_eq!(follow.await?, Followed::Blocked);
             assert!(!graph.is_following(&fan, &star).await?);
             assert_eq!(graph.counts(&star).await?.followers, 0);
-            while graph.repair(Duration::ZERO).await? > 0 {}
+            while graph.repair(Duration::ZERO).await?.completed > 0 {}
             assert!(!graph.is_following(&fan, &star).await?);
             assert_eq!(graph.counts(&star).await?.followers, 0);
         }
@@ -324,8 +323,8 @@ matrix! {
 
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        for buckets in [0, Graph::MAX_BUCKETS + 1] {
-            assert!(Graph::spread(&store, "x", "g", buckets).unwrap_err().is_config());
+        for shards in [0, Graph::MAX_SHARDS + 1] {
+            assert!(Graph::builder(&store, "x", "g").shards(shards).build().unwrap_err().is_config());
         }
         assert!(Graph::new(&store, "a b", "g").unwrap_err().is_config());
         assert!(Graph::new(&store, "x", "").unwrap_err().is_config());
@@ -343,7 +342,7 @@ matrix! {
             assert!(graph.followers("a", None, n).await.unwrap_err().is_config());
         }
         for text in ["", "x", "1:", "a:b", ":b"] {
-            let cursor = Cursor::from_text(text);
+            let cursor = EdgeCursor::from_text(text);
             assert!(graph.followers("a", Some(&cursor), 1).await.unwrap_err().is_config());
         }
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
@@ -373,7 +372,7 @@ proptest! {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let store = Store::connect("memory://").await.expect("a store");
-            let graph = Graph::spread(&store, "app", "g", 4).expect("a graph");
+            let graph = Graph::builder(&store, "app", "g").shards(4).build().expect("a graph");
             let mut model = Model::default();
             for (a, b) in edges.iter().filter(|(a, b)| a != b) {
                 let (a, b) = (format!("u{a}"), format!("u{b}"));
@@ -400,7 +399,7 @@ async fn fault_a_node_that_dies_between_the_two_sides_is_repaired_when_it_is_bac
         .start()
         .await?;
     let store = Store::connect(&cluster.url()).await?;
-    let graph = Graph::spread(&store, "app", "g", 48)?;
+    let graph = Graph::builder(&store, "app", "g").shards(48).build()?;
     graph.counts("warm").await?;
     cluster.node(0).kill9();
     // Some of these find only the follower's side alive.
@@ -415,9 +414,9 @@ async fn fault_a_node_that_dies_between_the_two_sides_is_repaired_when_it_is_bac
         "every intent to be completed",
         Duration::from_secs(30),
         async || match graph.repair(Duration::ZERO).await {
-            Ok(0) if repaired > 0 => Some(()),
-            Ok(n) => {
-                repaired += n;
+            Ok(done) if done == Repaired::default() && repaired > 0 => Some(()),
+            Ok(done) => {
+                repaired += done.completed;
                 None
             }
             Err(_) => None,

@@ -6,5 +6,4 @@
 mod celebrity;
 mod crash;
 mod graph;
-// Only debug builds can break a script.
 mod mutation;

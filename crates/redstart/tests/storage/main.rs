@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::{
     Error, Result, Store,
-    storage::{FixedArray, array::Record},
+    storage::{FixedArray, Record},
 };
 use redstart_testkit::{Backend, matrix};
 
@@ -15,6 +15,7 @@ struct Seat {
 }
 
 impl Record for Seat {
+    const NAME: &'static str = "seat";
     const SIZE: usize = 6;
 
     fn to_bytes(&self, buffer: &mut [u8]) {
@@ -58,7 +59,7 @@ matrix! {
 
     async fn gaps_are_zeros_and_bounds_are_checked_before_the_call(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let array = FixedArray::<u64>::new(&store, backend.namespace(), "a", 10)?.ttl(Duration::from_secs(60))?;
+        let array = FixedArray::<u64>::builder(&store, backend.namespace(), "a", 10).ttl(Duration::from_secs(60)).build()?;
         assert!(array.is_empty().await?);
         assert_eq!(array.get(0).await?, None);
         array.set(4, &u64::MAX).await?;

@@ -1,6 +1,6 @@
--- Counts the users of several days together. The combination exists only within this script.
+-- Counts the users of several days together. The combined bitmap exists only within this script.
 -- KEYS[1] a name to build under  KEYS[2..] the days
--- ARGV[1] OR or AND
+-- ARGV[1] OR (active on any of them) or AND (on all of them)
 -- Returns how many
 if #KEYS == 2 then
   return redis.call('BITCOUNT', KEYS[2])

@@ -1,7 +1,7 @@
--- Forgets a batch that has arrived.
--- KEYS[1] the batch
+-- Forgets a drained count that has arrived.
+-- KEYS[1] the drained count
 -- ARGV[1] its id
--- Returns 1 if it was the one that is out, else 0
+-- Returns 1 if it was the outstanding one, else 0
 if redis.call('HGET', KEYS[1], 'id') ~= ARGV[1] then
   return 0
 end

@@ -3,19 +3,21 @@
 -- ARGV[1] member or point  ARGV[2] the member, or the longitude  ARGV[3] '', or the latitude
 -- ARGV[4] radius or box  ARGV[5] the radius, or the width  ARGV[6] '', or the height, all in metres
 -- ARGV[7] how many at most  ARGV[8] a member to leave out, '' for none
+-- ARGV[9] step: 0 to order by exact distance; else the order and the limit go by the distance rounded up to this,
+--   then by name
+-- ARGV[10] how many members may be read to find out who is within the step where the limit cuts
 -- Returns {member, distance, longitude, latitude} of each, the nearest first
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
-local stale = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', now, 'LIMIT', 0, 500)
+local time = math.floor(now() / 1000)
+local stale = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', time, 'LIMIT', 0, 500)
 if #stale > 0 then
   redis.call('ZREM', KEYS[1], unpack(stale))
   redis.call('ZREM', KEYS[2], unpack(stale))
 end
--- More than that are left for the next calls and skipped below.
-local more = redis.call('ZCOUNT', KEYS[2], '-inf', now) > 0
+-- Any further stale members are left for later calls and skipped below.
+local more = redis.call('ZCOUNT', KEYS[2], '-inf', time) > 0
 local function gone(member)
   local deadline = more and redis.call('ZSCORE', KEYS[2], member)
-  return deadline and tonumber(deadline) <= now
+  return deadline and tonumber(deadline) <= time
 end
 
 local longitude, latitude = ARGV[2], ARGV[3]
@@ -28,8 +30,11 @@ if ARGV[1] == 'member' then
 end
 local wanted = tonumber(ARGV[7])
 
--- Searches outwards with growing limits until there are enough that are not stale.
-local function nearest(shape)
+-- Each search below defines nearest(count): the nearest rows, at most `count`, and whether there are no others.
+local nearest
+
+-- Asks the server with a growing limit until enough of the rows are not stale.
+local function ask(shape)
   local search = {'GEOSEARCH', KEYS[1], 'FROMLONLAT', longitude, latitude}
   for _, word in ipairs(shape) do
     search[#search + 1] = word
@@ -37,24 +42,63 @@ local function nearest(shape)
   for _, word in ipairs({'m', 'ASC', 'WITHDIST', 'WITHCOORD', 'COUNT'}) do
     search[#search + 1] = word
   end
-  local count = wanted + (ARGV[8] ~= '' and 1 or 0)
-  while true do
-    search[#shape + 11] = string.format('%.0f', count)
-    local found, reply = redis.call(unpack(search)), {}
-    for _, row in ipairs(found) do
-      if #reply < wanted and row[1] ~= ARGV[8] and not gone(row[1]) then
-        reply[#reply + 1] = {row[1], row[2], row[3][1], row[3][2]}
+  return function(enough)
+    local count = enough + (ARGV[8] ~= '' and 1 or 0)
+    while true do
+      search[#shape + 11] = string.format('%.0f', count)
+      local found, rows = redis.call(unpack(search)), {}
+      for _, row in ipairs(found) do
+        if #rows < enough and row[1] ~= ARGV[8] and not gone(row[1]) then
+          rows[#rows + 1] = {row[1], row[2], row[3][1], row[3][2]}
+        end
       end
+      if #found < count then
+        return rows, #rows < enough
+      elseif #rows == enough then
+        return rows, false
+      end
+      count = count * 4
     end
-    if #reply == wanted or #found < count then
-      return reply
-    end
-    count = count * 4
   end
 end
 
+-- The answer, by exact distance or by rounded distance and name.
+local function answer()
+  local step = tonumber(ARGV[9])
+  if step == 0 then
+    return (nearest(wanted))
+  end
+  local function ring(row)
+    return math.max(1, math.ceil(tonumber(row[2]) / step))
+  end
+  local count, most = wanted + 1, math.max(tonumber(ARGV[10]), wanted) + 1
+  local rows, all = nearest(count)
+  local cut = rows[wanted] and ring(rows[wanted])
+  -- Everybody in the ring where the limit cuts has to be known, so that names decide and not distances.
+  while not all and ring(rows[#rows]) == cut and count < most do
+    count = math.min(count * 4, most)
+    rows, all = nearest(count)
+  end
+  if not all and ring(rows[#rows]) == cut then
+    while #rows > 0 and ring(rows[#rows]) == cut do
+      rows[#rows] = nil
+    end
+  end
+  table.sort(rows, function(a, b)
+    local ring_a, ring_b = ring(a), ring(b)
+    if ring_a ~= ring_b then
+      return ring_a < ring_b
+    end
+    return smaller(a[1], b[1])
+  end)
+  for i = #rows, wanted + 1, -1 do
+    rows[i] = nil
+  end
+  return rows
+end
+
 -- Around a pole Redis 7 misses members: the box of degrees that it draws around an area ends at the pole or, for a
--- wide one, underestimates how many degrees a length is. There, everything in the band of latitudes is looked at.
+-- wide area, underestimates how many degrees a length is. There, all members in the band of latitudes are examined.
 local radius = 6372797.560856
 local east, north = math.rad(tonumber(longitude)), math.rad(tonumber(latitude))
 local half_width, half_height = tonumber(ARGV[5]), tonumber(ARGV[5])
@@ -64,9 +108,11 @@ end
 local left = math.pi / 2 - math.abs(north) - half_height / radius
 if left > 0.002 and (ARGV[4] == 'radius' or half_width / radius < left / 10) then
   if ARGV[4] == 'radius' then
-    return nearest({'BYRADIUS', ARGV[5]})
+    nearest = ask({'BYRADIUS', ARGV[5]})
+  else
+    nearest = ask({'BYBOX', ARGV[5], ARGV[6]})
   end
-  return nearest({'BYBOX', ARGV[5], ARGV[6]})
+  return answer()
 end
 
 local function distance(east_a, north_a, east_b, north_b)
@@ -86,7 +132,7 @@ local top = math.rad(85.06)
 local low = math.max(-top, math.abs(north) - half_height / radius)
 local high = math.min(top, math.abs(north) + half_height / radius)
 if low < math.rad(40) then
-  -- A large part of the earth: all of it, to which the server knows no box.
+  -- A large part of the earth: search all of it, because there is no box for that.
   searches[1] = {'FROMLONLAT', longitude, latitude, 'BYRADIUS', '20030000', 'm', 'WITHCOORD'}
 else
   local middle = (low + high) / 2 * (north < 0 and -1 or 1)
@@ -115,8 +161,11 @@ end
 table.sort(rows, function(a, b)
   return a[2] < b[2]
 end)
-local reply = {}
-for i = 1, math.min(wanted, #rows) do
-  reply[i] = {rows[i][1], string.format('%.4f', rows[i][2]), rows[i][3], rows[i][4]}
+nearest = function(enough)
+  local first = {}
+  for i = 1, math.min(enough, #rows) do
+    first[i] = {rows[i][1], string.format('%.4f', rows[i][2]), rows[i][3], rows[i][4]}
+  end
+  return first, #rows <= enough
 end
-return reply
+return answer()

@@ -2,12 +2,10 @@
 -- KEYS[1] positions  KEYS[2] deadlines
 -- ARGV[1] member
 -- Returns 1 if it had a position, 0 if not
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 local deadline = redis.call('ZSCORE', KEYS[2], ARGV[1])
 local removed = redis.call('ZREM', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
-if deadline and tonumber(deadline) <= now then
+if deadline and tonumber(deadline) <= math.floor(now() / 1000) then
   return 0
 end
 return removed

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Mode, Scaling};
+use super::{BloomMode, BloomScaling};
 use crate::error::{Error, Result};
 
 /// The version of the format: the header, the hash and the order of the bits.
@@ -75,8 +75,8 @@ fn mix(mut x: u64) -> u64 {
 /// What one generation of a filter is made of. All partitions are alike.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
-    pub(super) mode: Mode,
-    pub(super) scaling: Scaling,
+    pub(super) mode: BloomMode,
+    pub(super) scaling: BloomScaling,
     pub(super) capacity: u64,
     pub(super) error_rate: f64,
     pub(super) key_bytes: u64,
@@ -87,8 +87,8 @@ pub(super) struct Config {
 
 impl Config {
     pub(super) fn new(
-        mode: Mode,
-        scaling: Scaling,
+        mode: BloomMode,
+        scaling: BloomScaling,
         capacity: u64,
         error_rate: f64,
         key_bytes: u64,
@@ -113,7 +113,7 @@ impl Config {
     pub(super) fn layer(&self, layer: u8) -> Shape {
         let share = self.capacity.div_ceil(u64::from(self.partitions)).max(1);
         let rate = first_rate(self.scaling, self.error_rate);
-        if self.scaling == Scaling::Fixed || layer == 0 {
+        if self.scaling == BloomScaling::Fixed || layer == 0 {
             return Shape::new(share, rate);
         }
         let rate = rate / 2f64.powi(i32::from(layer));
@@ -185,8 +185,8 @@ impl Config {
         };
         let number = |name: &str| field(name)?.parse::<u64>().ok();
         let parsed = (|| {
-            let mode = Mode::named(field("mode")?)?;
-            let scaling = Scaling::named(field("scaling")?)?;
+            let mode = BloomMode::named(field("mode")?)?;
+            let scaling = BloomScaling::named(field("scaling")?)?;
             Some(Self {
                 mode,
                 scaling,
@@ -211,10 +211,10 @@ impl Config {
 }
 
 /// Layers of a growing filter share the error rate: a half, a quarter, an eighth …
-fn first_rate(scaling: Scaling, error_rate: f64) -> f64 {
+fn first_rate(scaling: BloomScaling, error_rate: f64) -> f64 {
     match scaling {
-        Scaling::Fixed => error_rate,
-        Scaling::Grow => error_rate / 2.0,
+        BloomScaling::Fixed => error_rate,
+        BloomScaling::Grow => error_rate / 2.0,
     }
 }
 
@@ -228,7 +228,7 @@ mod tests {
     fn bits_are_near_the_theoretical_minimum_header_included() {
         for n in [1_000u64, 10_000, 100_000, 1_000_000, 50_000_000] {
             for p in [1e-2, 1e-3, 1e-4, 1e-5] {
-                let config = Config::new(Mode::Bitmap, Scaling::Fixed, n, p, 8 << 20);
+                let config = Config::new(BloomMode::Bitmap, BloomScaling::Fixed, n, p, 8 << 20);
                 let used = u64::from(config.partitions) * (config.layer(0).bits + HEADER_BYTES * 8);
                 let theory = n as f64 * (1.0 / p).ln() / std::f64::consts::LN_2.powi(2);
                 let ratio = used as f64 / theory;
@@ -252,7 +252,7 @@ mod tests {
         let questions = scale(200_000, "BLOOM_QUESTIONS");
         for n in sizes {
             for p in [1e-2, 1e-3, 1e-4, 1e-5] {
-                let config = Config::new(Mode::Bitmap, Scaling::Fixed, n, p, 8 << 20);
+                let config = Config::new(BloomMode::Bitmap, BloomScaling::Fixed, n, p, 8 << 20);
                 let mut set = vec![false; config.layer(0).last_bit() as usize + 1];
                 for element in 0..n {
                     for bit in bits_of(&config, format!("in-{element}").as_bytes()) {
@@ -285,7 +285,13 @@ mod tests {
 
     #[test]
     fn a_configuration_is_read_as_it_was_written() {
-        let config = Config::new(Mode::Native, Scaling::Grow, 12_345, 0.003, 1 << 20);
+        let config = Config::new(
+            BloomMode::Native,
+            BloomScaling::Grow,
+            12_345,
+            0.003,
+            1 << 20,
+        );
         assert_eq!(Config::parse(&config.text()).expect("its own text"), config);
         for text in [
             "",
@@ -298,7 +304,7 @@ mod tests {
 
     #[test]
     fn layers_grow_until_the_key_is_full() {
-        let config = Config::new(Mode::Bitmap, Scaling::Grow, 1_000, 0.01, 64 << 10);
+        let config = Config::new(BloomMode::Bitmap, BloomScaling::Grow, 1_000, 0.01, 64 << 10);
         let mut sum = 0.0;
         for layer in 0..MAX_LAYERS {
             let shape = config.layer(layer);

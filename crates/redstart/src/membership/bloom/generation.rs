@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::{
-    Mode, Scaling,
+    BloomMode, BloomScaling,
     config::{Config, MAX_LAYERS},
 };
 use crate::{
@@ -14,24 +14,30 @@ use crate::{
     store::Store,
 };
 
-static CREATE: Script = Script::new("bloom.create", include_str!("create.lua"));
-static NATIVE_CREATE: Script =
+pub(in crate::membership) static CREATE: Script =
+    Script::new("bloom.create", include_str!("create.lua"));
+pub(in crate::membership) static NATIVE_CREATE: Script =
     Script::new("bloom.native_create", include_str!("native_create.lua"));
-static ADD: Script = Script::new(
+pub(in crate::membership) static ADD: Script = Script::new(
     "bloom.add",
     concat!(include_str!("bits.lua"), include_str!("add.lua")),
 );
-static CONTAINS: Script = Script::new(
+pub(in crate::membership) static CONTAINS: Script = Script::new(
     "bloom.contains",
     concat!(include_str!("bits.lua"), include_str!("contains.lua")),
 );
-static NATIVE: Script = Script::new("bloom.native", include_str!("native.lua"));
-static GROW: Script = Script::new("bloom.grow", include_str!("grow.lua"));
-static MARK: Script = Script::new("bloom.mark", include_str!("mark.lua"));
-static RETIRE: Script = Script::new("bloom.retire", include_str!("retire.lua"));
-static STATS: Script = Script::new("bloom.stats", include_str!("stats.lua"));
-static NATIVE_STATS: Script = Script::new("bloom.native_stats", include_str!("native_stats.lua"));
-static LAYERS: Script = Script::new("bloom.layers", include_str!("layers.lua"));
+pub(in crate::membership) static NATIVE: Script =
+    Script::new("bloom.native", include_str!("native.lua"));
+pub(in crate::membership) static GROW: Script = Script::new("bloom.grow", include_str!("grow.lua"));
+pub(in crate::membership) static MARK: Script = Script::new("bloom.mark", include_str!("mark.lua"));
+pub(in crate::membership) static RETIRE: Script =
+    Script::new("bloom.retire", include_str!("retire.lua"));
+pub(in crate::membership) static STATS: Script =
+    Script::new("bloom.stats", include_str!("stats.lua"));
+pub(in crate::membership) static NATIVE_STATS: Script =
+    Script::new("bloom.native_stats", include_str!("native_stats.lua"));
+pub(in crate::membership) static LAYERS: Script =
+    Script::new("bloom.layers", include_str!("layers.lua"));
 
 /// Elements of one script call, and bits of all layers together; more would hold the server up for others.
 const CHUNK: usize = 1000;
@@ -110,14 +116,14 @@ impl Generation {
         for (index, partition) in self.partitions.iter().enumerate() {
             let header = self.config.header(index, 0);
             batch.push(match self.config.mode {
-                Mode::Native => self
+                BloomMode::Native => self
                     .first(NATIVE_CREATE.on(&partition.entity))
                     .part("filter")
                     .arg(&header[..])
                     .arg(shape.error_rate)
                     .arg(shape.capacity)
                     .idempotent(),
-                Mode::Auto | Mode::Bitmap => self
+                BloomMode::Auto | BloomMode::Bitmap => self
                     .first(CREATE.on(&partition.entity))
                     .arg(&header[..])
                     .arg(shape.last_bit())
@@ -193,9 +199,9 @@ impl Generation {
     fn every_key<'a>(&self, mut call: Call<'a>) -> Call<'a> {
         call = self.first(call);
         match (self.config.mode, self.config.scaling) {
-            (Mode::Native, _) => call.part("filter"),
-            (_, Scaling::Fixed) => call,
-            (_, Scaling::Grow) => {
+            (BloomMode::Native, _) => call.part("filter"),
+            (_, BloomScaling::Fixed) => call,
+            (_, BloomScaling::Grow) => {
                 for layer in 1..MAX_LAYERS {
                     call = call.part(&layer.to_string());
                 }
@@ -288,8 +294,8 @@ impl Generation {
     /// The bits of one element in all layers that are known of a partition.
     fn width(&self, partition: usize) -> usize {
         match self.config.mode {
-            Mode::Native => 1,
-            Mode::Auto | Mode::Bitmap => {
+            BloomMode::Native => 1,
+            BloomMode::Auto | BloomMode::Bitmap => {
                 (0..self.partitions[partition].layers.load(Ordering::Relaxed))
                     .map(|layer| self.config.layer(layer).hashes as usize)
                     .sum::<usize>()
@@ -307,7 +313,7 @@ impl Generation {
     ) -> Call<'a> {
         let Partition { entity, layers } = &self.partitions[partition];
         let config = &self.config;
-        if config.mode == Mode::Native {
+        if config.mode == BloomMode::Native {
             let mut call = self
                 .first(NATIVE.on(entity))
                 .part("filter")
@@ -340,7 +346,7 @@ impl Generation {
             call = call.arg(shape.hashes);
         }
         let limit = match (config.scaling, shapes.last()) {
-            (Scaling::Grow, Some(last)) => last.capacity,
+            (BloomScaling::Grow, Some(last)) => last.capacity,
             _ => 0,
         };
         call = call.arg(limit);
@@ -381,7 +387,7 @@ impl Generation {
     }
 
     pub(super) async fn totals(&self, store: &Store) -> Result<Option<Totals>> {
-        if self.config.mode == Mode::Native {
+        if self.config.mode == BloomMode::Native {
             return self.native_totals(store).await;
         }
         let mut batch = Batch::new();

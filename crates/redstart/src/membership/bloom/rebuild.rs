@@ -13,8 +13,12 @@
 use std::sync::Arc;
 
 use super::{
-    Bloom, Config, Generation, Row, State, Verb, check_elements, check_partitions, check_shape,
-    read_root, swap_root,
+    Bloom,
+    builder::{check_partitions, check_shape},
+    check_elements,
+    config::Config,
+    generation::{Generation, Verb},
+    root::{Root, State, read_root, swap_root},
 };
 use crate::{
     error::{Error, Result},
@@ -27,7 +31,7 @@ use crate::{
 /// [`abandon`](Self::abandon).
 #[derive(Debug)]
 #[must_use = "a rebuild takes effect when it is finished"]
-pub struct Rebuild {
+pub struct BloomRebuild {
     filter: Bloom,
     next: Arc<Generation>,
 }
@@ -36,7 +40,7 @@ impl Bloom {
     /// Begins to build the filter anew, with another capacity or to forget what was removed.
     ///
     /// When this returns, every add by any process goes to both generations. Read the source of truth *after* that
-    /// and add all of it to the [`Rebuild`]: what was added before is in what you read, what comes later is added
+    /// and add all of it to the [`BloomRebuild`]: what was added before is in what you read, what comes later is added
     /// by its adder. For that, write to the source of truth first and to the filter second, always. A rebuild of another process that has not finished is replaced.
     ///
     /// ```
@@ -62,8 +66,8 @@ impl Bloom {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a rebuild may have begun, as if its handle had been dropped.
-    pub async fn rebuild(&self, capacity: u64, error_rate: f64) -> Result<Rebuild> {
+    /// If the future is dropped, a rebuild may have begun, as if its handle had been dropped.
+    pub async fn rebuild(&self, capacity: u64, error_rate: f64) -> Result<BloomRebuild> {
         check_shape(capacity, error_rate)?;
         observe::operation("bloom.rebuild", self.keys.namespace(), async {
             for _ in 0..3 {
@@ -84,7 +88,7 @@ impl Bloom {
                     current.config.key_bytes,
                 );
                 check_partitions(&config)?;
-                let building = Row {
+                let building = Root {
                     phase: "building".to_owned(),
                     current: row.current.clone(),
                     next: config.text(),
@@ -104,7 +108,7 @@ impl Bloom {
                 if let Some(replaced) = replaced {
                     replaced.delete(&self.store).await?;
                 }
-                return Ok(Rebuild {
+                return Ok(BloomRebuild {
                     filter: self.clone(),
                     next,
                 });
@@ -117,7 +121,7 @@ impl Bloom {
     }
 
     /// Completes the switch to the next generation. May be done by several at once.
-    async fn switch(&self, sealing: &Row) -> Result<()> {
+    async fn switch(&self, sealing: &Root) -> Result<()> {
         let state = State::new(&self.keys, &self.name, sealing, None)?;
         let Some(next) = state.next else {
             return Ok(());
@@ -126,7 +130,7 @@ impl Bloom {
             .current
             .mark(&self.store, "b", next.number(), "m", next.number())
             .await?;
-        let ready = Row {
+        let ready = Root {
             phase: "ready".to_owned(),
             current: sealing.next.clone(),
             next: String::new(),
@@ -138,7 +142,7 @@ impl Bloom {
     }
 }
 
-impl Rebuild {
+impl BloomRebuild {
     /// Adds elements to the new generation.
     ///
     /// # Errors
@@ -147,7 +151,7 @@ impl Rebuild {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, any of the elements may have been added.
+    /// If the future is dropped, any of the elements may have been added.
     pub async fn add_many<E: AsRef<[u8]>>(&self, elements: &[E]) -> Result<()> {
         let elements = check_elements(elements)?;
         let all: Vec<usize> = (0..elements.len()).collect();
@@ -173,7 +177,7 @@ impl Rebuild {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the switch has happened, has not, or is completed by the next rebuild; elements
+    /// If the future is dropped, the switch has happened, has not, or is completed by the next rebuild; elements
     /// are found in every case.
     pub async fn finish(self) -> Result<()> {
         let filter = &self.filter;
@@ -187,7 +191,7 @@ impl Rebuild {
                     Err(taken_over())
                 };
             }
-            let sealing = Row {
+            let sealing = Root {
                 phase: "sealing".to_owned(),
                 ..row.clone()
             };
@@ -207,7 +211,7 @@ impl Rebuild {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, adds may go to both generations until the next rebuild.
+    /// If the future is dropped, adds may go to both generations until the next rebuild.
     pub async fn abandon(self) -> Result<()> {
         let filter = &self.filter;
         observe::operation("bloom.abandon", filter.keys.namespace(), async {
@@ -221,7 +225,7 @@ impl Rebuild {
             current
                 .mark(&filter.store, "b", number, "o", number)
                 .await?;
-            let ready = Row {
+            let ready = Root {
                 phase: "ready".to_owned(),
                 current: row.current.clone(),
                 next: String::new(),

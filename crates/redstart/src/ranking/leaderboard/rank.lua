@@ -1,5 +1,5 @@
--- Finds a member's place.
--- KEYS[1] the board  KEYS[2] its submissions' counter  KEYS[3] its different scores  KEYS[4] their counts
+-- Reads a member's rank and score.
+-- KEYS[1] the board  KEYS[2] counter of its submissions  KEYS[3] its different scores  KEYS[4] their counts
 -- ARGV[1] order: high, low  ARGV[2] ties: earliest, competition, dense
 -- ARGV[3] span of the submissions' numbers  ARGV[4] highest score (earliest)  ARGV[5] member
 -- Returns {rank, score} or nil

@@ -1,12 +1,12 @@
 -- Stores a score by its policy in the period that the server's clock is in, and ranks it.
--- KEYS for each candidate period: the board; with ties by time its submissions' counter; with dense ones that
---   counter (unused), its different scores and their counts
--- ARGV[1] a letter each of the order (high, low), the ties (competition, earliest, dense) and the policy (best,
---   last, sum), in one argument because each costs time  ARGV[2] member  ARGV[3] score
+-- KEYS for each candidate period: the board; with ties by time also the counter of its submissions; with dense ties
+--   also that counter (unused), its different scores and their counts
+-- ARGV[1] one letter each for the order (high, low), the ties (competition, earliest, dense) and the policy (best,
+--   last, sum), in one argument because each argument costs time  ARGV[2] member  ARGV[3] score
 -- With ties by time  ARGV[4] span of the submissions' numbers (a power of two)  ARGV[5] highest score
 -- Then for each candidate: start, end, expiry (0: none), all in ms since the epoch; nothing for a board without
 --   periods, which needs no clock
--- Returns 'rank score previous' ('-' for none), in one text because that is cheap to read; or 'closed', 'range'
+-- Returns 'rank score previous' ('-' for none), in one string because that is cheap to read; or 'closed', 'range'
 local call, member, text = redis.call, ARGV[2], ARGV[3]
 local order, tie, policy = string.byte(ARGV[1], 1, 3)
 local high, earliest, dense = order == 104, tie == 101, tie == 100 -- h, e, d
@@ -32,7 +32,7 @@ if ARGV[times] then
 end
 local board = KEYS[at]
 
--- `text` is the score as the server writes it, so that numbers are turned into text only where they are new.
+-- `text` is the score as the server writes it, so that only new numbers have to be formatted.
 local before = call('ZSCORE', board, member)
 local score, previous = tonumber(text), before and tonumber(before)
 if before and (earliest or dense) then
@@ -40,7 +40,7 @@ if before and (earliest or dense) then
     -- With ties by time the stored number is points * span + place among the submissions.
     previous = math.floor(previous / ARGV[4])
   end
-  -- Servers differ in how they write a number; counts are kept under one text for each.
+  -- Servers differ in how they write a number; counts are kept under one spelling.
   before = string.format('%.17g', previous)
 end
 if previous then

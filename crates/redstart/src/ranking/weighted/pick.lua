@@ -1,10 +1,29 @@
--- Draws members by weight: a point below the sum of all weights, found by going down the tree of sums.
+-- Draws members by weight: a uniform point below the sum of all weights, located by descending the tree of sums.
 -- KEYS[1] place -> member  KEYS[2] member -> place  KEYS[3] place -> weight  KEYS[4] the tree
 -- KEYS[5] meta: capacity, used, count, total  KEYS[6] places to use again
--- ARGV[1] with or without (replacement)  ARGV[2..] random whole numbers below 2^53, one for each draw
+-- ARGV[1] with or without (replacement)  ARGV[2] how many  ARGV[3] seed: random text
 -- Returns the members
 local meta = redis.call('HMGET', KEYS[5], 'capacity', 'total')
 local capacity, total = tonumber(meta[1] or 1), tonumber(meta[2] or 0)
+
+-- 52 random bits from the digest of the seed and a counter. Lua's own generator starts with the same seed in every
+-- script.
+local drawn = 0
+local function random()
+  drawn = drawn + 1
+  return tonumber(string.sub(redis.sha1hex(ARGV[3] .. ':' .. drawn), 1, 13), 16)
+end
+
+-- Uniform in [0, total), exactly: numbers beyond the last whole multiple of the total are drawn again, which happens
+-- to at most one in four because the total is at most 2^50.
+local function point_below_total()
+  local limit = 2 ^ 52 - 2 ^ 52 % total
+  local number
+  repeat
+    number = random()
+  until number < limit
+  return number % total
+end
 
 -- Sums as they are after the draws of this call; the store is not changed.
 local cache = {}
@@ -18,14 +37,11 @@ local function sum(node)
 end
 
 local members = {}
-for i = 2, #ARGV do
+for _ = 1, tonumber(ARGV[2]) do
   if total <= 0 then
     break
   end
-  local point = math.floor(tonumber(ARGV[i]) / 2 ^ 53 * total)
-  if point >= total then
-    point = total - 1
-  end
+  local point = point_below_total()
   local place, step = 0, capacity
   while step >= 1 do
     local node = place + step

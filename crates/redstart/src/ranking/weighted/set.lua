@@ -1,9 +1,9 @@
--- Gives a member a weight, or removes it with weight 0. The tree is a Fenwick tree: node i holds the sum of
+-- Sets a member's weight, or removes the member with weight 0. The tree is a Fenwick tree: node i holds the sum of
 -- the places (i - lowbit(i), i], so a change touches log2(capacity) nodes.
 -- KEYS[1] place -> member  KEYS[2] member -> place  KEYS[3] place -> weight  KEYS[4] the tree
 -- KEYS[5] meta: capacity, used, count, total  KEYS[6] places to use again
 -- ARGV[1] member  ARGV[2] weight
--- Returns the weight it had, nil if it had none, -1 if the sum would be too large
+-- Returns the weight it had, nil if it had none, -1 if the sum would exceed 2^50 (then nothing is written)
 local member, weight = ARGV[1], tonumber(ARGV[2])
 local place = redis.call('HGET', KEYS[2], member)
 local old = place and tonumber(redis.call('HGET', KEYS[3], place)) or 0
@@ -27,7 +27,7 @@ if not place then
     place = text(used)
     if used > capacity then
       capacity = capacity * 2
-      -- The new root covers everything there is.
+      -- The new root covers all places.
       redis.call('HSET', KEYS[4], text(capacity), text(total))
       redis.call('HSET', KEYS[5], 'capacity', text(capacity))
     end
@@ -56,7 +56,7 @@ if weight == 0 then
   redis.call('HDEL', KEYS[2], member)
   redis.call('HDEL', KEYS[3], place)
   if redis.call('HINCRBY', KEYS[5], 'count', -1) == 0 then
-    -- Nothing is left, so nothing stays behind.
+    -- The last member: no key stays behind.
     redis.call('DEL', KEYS[4], KEYS[5], KEYS[6])
   else
     redis.call('LPUSH', KEYS[6], place)

@@ -1,42 +1,59 @@
-//! What changes a graph: in one script within a bucket, by intents between two.
-
-use std::time::Duration;
+//! Changes of a graph: in one script within a shard, by intents between two shards.
 
 use super::{Graph, Side, check_pair};
 use crate::{
     error::{Error, Result},
     observe,
-    script::{Batch, Call, Script},
+    script::{Call, Script},
 };
 
-static CHANGE: Script = Script::new("graph.change", include_str!("change.lua"));
-static UNBLOCK: Script = Script::new("graph.unblock", include_str!("unblock.lua"));
-static INTEND: Script = Script::new("graph.intend", include_str!("intend.lua"));
-static APPLY: Script = Script::new("graph.apply", include_str!("apply.lua"));
-static COMPLETE: Script = Script::new("graph.complete", include_str!("complete.lua"));
-static PENDING: Script = Script::new("graph.pending", include_str!("pending.lua"));
+pub(in crate::social) static CHANGE: Script = Script::new(
+    "graph.change",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("change.lua")
+    ),
+);
+pub(in crate::social) static UNBLOCK: Script =
+    Script::new("graph.unblock", include_str!("unblock.lua"));
+pub(in crate::social) static INTEND: Script = Script::new(
+    "graph.intend",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("intend.lua")
+    ),
+);
+pub(in crate::social) static APPLY: Script = Script::new(
+    "graph.apply",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("apply.lua")
+    ),
+);
+pub(in crate::social) static COMPLETE: Script =
+    Script::new("graph.complete", include_str!("complete.lua"));
 
-/// What a follow came to.
+/// What [`Graph::follow`] did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Followed {
-    /// It is new.
+    /// The follow is new.
     New,
-    /// It was there.
+    /// The account was followed already.
     Already,
     /// One of the two blocks the other; nothing was written.
     Blocked,
 }
 
-/// An intent as it is written down.
+/// An intent as it is stored.
 #[derive(Clone, Debug)]
-struct Intent {
-    operation: String,
-    number: String,
+pub(super) struct Intent {
+    pub(super) operation: String,
+    pub(super) number: String,
 }
 
 impl Graph {
-    /// `a` follows `b`. If a reply is lost on the way and the question is sent again, a new follow may be reported
-    /// as [`Already`](Followed::Already) there.
+    /// `a` follows `b`. If a reply is lost and the request is sent again, a new follow may be reported as
+    /// [`Already`](Followed::Already).
     ///
     /// # Errors
     ///
@@ -45,18 +62,17 @@ impl Graph {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the follow is there on both sides, on neither, or is completed by
-    /// [`repair`](Self::repair).
+    /// If the future is dropped, the follow is on both sides, on neither, or is completed by [`repair`](Self::repair).
     pub async fn follow(&self, a: &str, b: &str) -> Result<Followed> {
         match self.change("graph.follow", "follow", a, b).await?.as_str() {
             "done" => Ok(Followed::New),
             "already" => Ok(Followed::Already),
             "blocked" => Ok(Followed::Blocked),
-            _ => Err(Error::codec("a follow was answered by something else")),
+            _ => Err(Error::codec("unexpected reply to a follow")),
         }
     }
 
-    /// `a` no longer follows `b`; `false` if it did not.
+    /// `a` stops following `b`; `false` if it did not follow.
     ///
     /// # Errors
     ///
@@ -70,7 +86,7 @@ impl Graph {
         Ok(what == "done")
     }
 
-    /// `a` blocks `b`: neither follows the other any more, or can. `false` if the block was there.
+    /// `a` blocks `b`: neither follows the other any more, nor can. `false` if the block existed already.
     ///
     /// # Errors
     ///
@@ -84,7 +100,7 @@ impl Graph {
         Ok(what == "done")
     }
 
-    /// `a` lifts its block of `b`; `false` if there was none. Follows do not come back.
+    /// `a` lifts its block of `b`; `false` if there was none. Removed follows are not restored.
     ///
     /// # Errors
     ///
@@ -92,12 +108,12 @@ impl Graph {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the block may or may not be lifted.
+    /// If the future is dropped, the block may or may not be lifted.
     pub async fn unblock(&self, a: &str, b: &str) -> Result<bool> {
         check_pair(a, b)?;
         observe::operation("graph.unblock", self.namespace(), async {
             for _ in 0..ATTEMPTS {
-                let call = UNBLOCK.on(self.bucket(a)).part(&Side::Blocks.of(a));
+                let call = UNBLOCK.on(self.shard(a)).part(&Side::Blocks.of(a));
                 let (what, operation, number): (String, String, String) =
                     call.part("intents").arg(a).arg(b).run(&self.store).await?;
                 if what == "done" {
@@ -110,8 +126,8 @@ impl Graph {
         .await
     }
 
-    /// Does something between two accounts: in one script if they share a bucket, in three steps otherwise. Says
-    /// whether it is `done`, was `already` so, has `nothing` to do, or is `blocked`.
+    /// Changes two accounts: in one script if they are in one shard, in three steps otherwise. Returns `done`,
+    /// `already`, `nothing` (to do) or `blocked`.
     async fn change(
         &self,
         name: &'static str,
@@ -121,10 +137,10 @@ impl Graph {
     ) -> Result<String> {
         check_pair(a, b)?;
         observe::operation(name, self.namespace(), async {
-            if self.bucket(a).key() != self.bucket(b).key() {
+            if self.shard(a).key() != self.shard(b).key() {
                 return self.between(operation, a, b).await;
             }
-            let mut call = CHANGE.on(self.bucket(a));
+            let mut call = CHANGE.on(self.shard(a));
             for account in [a, b] {
                 for side in [Side::Following, Side::Followers, Side::Blocks] {
                     call = call.part(&side.of(account));
@@ -132,7 +148,7 @@ impl Graph {
             }
             call = call.arg(operation).arg(a).arg(b);
             if operation == "follow" {
-                // Sent again it changes nothing; see what `follow` says of its answer then.
+                // Sent again it changes nothing; `follow` documents the answer in that case.
                 call = call.idempotent();
             }
             call.run(&self.store).await
@@ -140,11 +156,11 @@ impl Graph {
         .await
     }
 
-    /// An operation between two buckets: an intent, then [`finish`](Self::finish).
+    /// An operation between two shards: an intent, then [`finish`](Self::finish).
     async fn between(&self, operation: &'static str, a: &str, b: &str) -> Result<String> {
         for _ in 0..ATTEMPTS {
             let call = INTEND
-                .on(self.bucket(a))
+                .on(self.shard(a))
                 .part(&Side::Following.of(a))
                 .part(&Side::Followers.of(a))
                 .part(&Side::Blocks.of(a));
@@ -165,8 +181,8 @@ impl Graph {
                     let blocked = operation == "follow" && !follows;
                     return Ok(if blocked { "blocked" } else { "done" }.to_owned());
                 }
-                // Somebody's unfinished business with the same account goes first, so that intents for one pair
-                // are done in order.
+                // An unfinished intent for the same pair goes first, so that intents for one pair are applied in
+                // order.
                 "pending" => drop(self.finish(a, b, &intent).await?),
                 _ => return Ok(what),
             }
@@ -174,10 +190,10 @@ impl Graph {
         Err(busy())
     }
 
-    /// The second and third step of an intent, by whomever. Returns whether `a` follows `b` then.
-    async fn finish(&self, a: &str, b: &str, intent: &Intent) -> Result<bool> {
+    /// The second and third step of an intent, by any process. Returns whether `a` follows `b` then.
+    pub(super) async fn finish(&self, a: &str, b: &str, intent: &Intent) -> Result<bool> {
         let call = APPLY
-            .on(self.bucket(b))
+            .on(self.shard(b))
             .part(&Side::Following.of(b))
             .part(&Side::Followers.of(b))
             .part(&Side::Blocks.of(b))
@@ -191,7 +207,7 @@ impl Graph {
             .idempotent()
             .run(&self.store)
             .await?;
-        let call = COMPLETE.on(self.bucket(a)).part(&Side::Following.of(a));
+        let call = COMPLETE.on(self.shard(a)).part(&Side::Following.of(a));
         intents(call)
             .part(&format!("seen:{a}"))
             .arg(&intent.operation)
@@ -204,53 +220,15 @@ impl Graph {
             .run(&self.store)
             .await
     }
-
-    /// Completes what crashed callers left half done. Run it every few seconds, in one process or in several.
-    ///
-    /// Intents younger than `grace` by their server's clock are left to their callers. Returns how many were
-    /// completed; a bucket gives at most 100 a call.
-    ///
-    /// # Errors
-    ///
-    /// Those of the [store](crate::Store::query); what was not completed is found by the next call.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, some intents are completed and the others are found by the next call.
-    pub async fn repair(&self, grace: Duration) -> Result<u64> {
-        if self.buckets.len() == 1 {
-            return Ok(0);
-        }
-        observe::operation("graph.repair", self.namespace(), async {
-            let mut batch = Batch::new();
-            for bucket in &self.buckets {
-                let call = intents(PENDING.on(bucket));
-                batch.push(call.arg(grace.as_micros() as u64).arg(100).idempotent());
-            }
-            let mut repaired = 0;
-            for bucket in batch
-                .run::<Vec<(String, String, String, String)>>(&self.store)
-                .await?
-            {
-                for (a, b, operation, number) in bucket? {
-                    self.finish(&a, &b, &Intent { operation, number }).await?;
-                    repaired += 1;
-                }
-            }
-            observe::events("graph.repaired", repaired);
-            Ok(repaired)
-        })
-        .await
-    }
 }
 
-/// How often an operation lets another one for the same two accounts go first.
+/// How often an operation yields to another one for the same two accounts.
 const ATTEMPTS: usize = 8;
 
 fn busy() -> Error {
-    Error::unavailable("others change the same two accounts again and again")
+    Error::unavailable("other callers kept changing the same two accounts")
 }
 
-fn intents(call: Call<'_>) -> Call<'_> {
+pub(super) fn intents(call: Call<'_>) -> Call<'_> {
     call.part("intents").part("pending")
 }

@@ -1,15 +1,15 @@
--- The last of three steps between two buckets: makes a's side equal to b's and forgets the intent, if it is still
+-- The last of three steps between two shards: makes a's side equal to b's and removes the intent, if it is still
 -- this one.
--- KEYS[1] whom a follows  KEYS[2] intents of the bucket: pair -> what  KEYS[3] intents by time
+-- KEYS[1] accounts that a follows  KEYS[2] intents of the shard: pair -> operation and number  KEYS[3] intents by time
 -- KEYS[4] numbers seen by a
 -- ARGV[1] follow, unfollow or block  ARGV[2] a  ARGV[3] b  ARGV[4] number  ARGV[5] 1 if b's side has the follow
--- ARGV[6] the last number of b's bucket
+-- ARGV[6] the last number of b's shard
 -- Returns 1 if a follows b now, 0 if not
 local pair = ARGV[2] .. '\0' .. ARGV[3]
 if redis.call('HGET', KEYS[2], pair) == ARGV[1] .. ' ' .. ARGV[4] then
   if ARGV[1] == 'block' then
-    -- Follows that b intended before the block reached it were cancelled there; should one of them arrive here after
-    -- the block is lifted, it is too late.
+    -- Follows that b intended before the block reached it were cancelled there; if one of them arrives here after the
+    -- block is lifted, it is too late.
     redis.call('ZADD', KEYS[4], 'GT', ARGV[6], ARGV[3])
   else
     if ARGV[5] == '1' then

@@ -1,9 +1,9 @@
--- The first of three steps between two buckets: writes down on a's side what is to be done to b's.
--- KEYS[1] whom a follows  KEYS[2] who follows a  KEYS[3] whom a blocks  KEYS[4] intents of the bucket: pair -> what
+-- The first of three steps between two shards: stores on a's side what is to be done on b's side.
+-- KEYS[1] accounts that a follows  KEYS[2] accounts that follow a  KEYS[3] accounts that a blocks  KEYS[4] intents of the shard: pair -> operation and number
 -- KEYS[5] intents by time  KEYS[6] the last number
 -- ARGV[1] follow, unfollow or block  ARGV[2] a  ARGV[3] b
 -- Returns {go, operation, number}; {pending, operation, number} if another intent for b must be finished first;
--- {blocked}, {already} or {nothing} if there is nothing to do
+-- {blocked}, {already} or {nothing} if nothing is to be done
 local operation, a, b = ARGV[1], ARGV[2], ARGV[3]
 local pair = a .. '\0' .. b
 local pending = redis.call('HGET', KEYS[4], pair)
@@ -26,10 +26,8 @@ elseif redis.call('ZSCORE', KEYS[3], b) then
   return {'already', '', '0'}
 end
 
--- Numbers grow with every intent of the bucket, whatever its server's clock does, and are times in microseconds.
-local time = redis.call('TIME')
-local number = tonumber(time[1]) * 1000000 + tonumber(time[2])
-number = math.max(number, tonumber(redis.call('GET', KEYS[6]) or 0) + 1)
+-- Numbers grow with every intent of the shard, whatever its server's clock does, and are times in microseconds.
+local number = math.max(now(), tonumber(redis.call('GET', KEYS[6]) or 0) + 1)
 local text = string.format('%.0f', number)
 redis.call('SET', KEYS[6], text)
 if operation == 'block' then

@@ -7,10 +7,11 @@ use crate::{
     script::{Call, Script},
 };
 
-static PAGE: Script = Script::new(
+pub(in crate::social) static PAGE: Script = Script::new(
     "graph.page",
     concat!(
         include_str!("../../script/smaller.lua"),
+        include_str!("../../script/position.lua"),
         include_str!("page.lua")
     ),
 );
@@ -21,21 +22,24 @@ static PAGE: Script = Script::new(
 pub struct Edge {
     /// The account.
     pub account: String,
-    /// Since when, by the server's clock, in microseconds since the epoch.
+    /// When it was added, by the server's clock, in microseconds since the epoch.
     pub since_micros: u64,
 }
 
-/// Where a page ended. Text, so that a web service can hand it out.
+/// Where a page ended: the time and the name of its last account. It is text, so that a web service can hand it out.
+///
+/// The next page starts behind that point. What is followed or unfollowed between two pages neither repeats nor hides
+/// other accounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cursor(String);
+pub struct EdgeCursor(String);
 
-impl Cursor {
+impl EdgeCursor {
     /// The cursor as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// A cursor from its text. Whether it makes sense is seen when it is used.
+    /// A cursor from its text. It is validated when it is used.
     pub fn from_text(text: &str) -> Self {
         Self(text.to_owned())
     }
@@ -44,7 +48,7 @@ impl Cursor {
         Self(format!("{}:{}", edge.since_micros, edge.account))
     }
 
-    fn split(cursor: Option<&Cursor>) -> Result<(&str, &str)> {
+    fn split(cursor: Option<&EdgeCursor>) -> Result<(&str, &str)> {
         let Some(cursor) = cursor else {
             return Ok(("", ""));
         };
@@ -52,54 +56,75 @@ impl Cursor {
             Some((since, account)) if since.parse::<u64>().is_ok() && !account.is_empty() => {
                 Ok((since, account))
             }
-            _ => Err(Error::config("this is no cursor of a page")),
+            _ => Err(Error::config("invalid cursor of a page")),
         }
     }
 }
 
-/// Some accounts, the newest first.
+/// Accounts, the newest first, and where the next page starts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Page {
+pub struct EdgePage {
     /// The accounts.
     pub edges: Vec<Edge>,
-    /// Where the next page begins; `None` after the last one.
-    pub next: Option<Cursor>,
+    /// Where the next page starts; `None` after the last account.
+    pub next: Option<EdgeCursor>,
 }
 
 impl Graph {
-    /// Accounts that follow one, the newest first.
+    /// The followers of an account, the newest first.
     ///
-    /// A page costs the same wherever it is and however many there are. What is followed or unfollowed between two
-    /// pages neither repeats nor hides others.
+    /// A page costs the same wherever it is and however many followers there are. See [`EdgeCursor`] for what holds while
+    /// accounts come and go.
     ///
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for a bad account or cursor or a page over [`MAX_PAGE`](Self::MAX_PAGE);
     /// otherwise those of the [store](crate::Store::query).
-    pub async fn followers(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+    pub async fn followers(
+        &self,
+        account: &str,
+        from: Option<&EdgeCursor>,
+        n: u32,
+    ) -> Result<EdgePage> {
         self.page(Side::Followers, account, from, n).await
     }
 
-    /// Accounts that one follows, the newest first; as [`followers`](Self::followers).
+    /// The accounts that an account follows, the newest first; as [`followers`](Self::followers).
     ///
     /// # Errors
     ///
     /// As [`followers`](Self::followers).
-    pub async fn following(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+    pub async fn following(
+        &self,
+        account: &str,
+        from: Option<&EdgeCursor>,
+        n: u32,
+    ) -> Result<EdgePage> {
         self.page(Side::Following, account, from, n).await
     }
 
-    /// Accounts that one blocks, the newest first; as [`followers`](Self::followers).
+    /// The accounts that an account blocks, the newest first; as [`followers`](Self::followers).
     ///
     /// # Errors
     ///
     /// As [`followers`](Self::followers).
-    pub async fn blocked(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+    pub async fn blocked(
+        &self,
+        account: &str,
+        from: Option<&EdgeCursor>,
+        n: u32,
+    ) -> Result<EdgePage> {
         self.page(Side::Blocks, account, from, n).await
     }
 
-    async fn page(&self, side: Side, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+    async fn page(
+        &self,
+        side: Side,
+        account: &str,
+        from: Option<&EdgeCursor>,
+        n: u32,
+    ) -> Result<EdgePage> {
         check_account(account)?;
         check_page(n)?;
         observe::operation("graph.page", self.namespace(), async {
@@ -115,25 +140,30 @@ impl Graph {
         side: Side,
         other: Option<Side>,
         account: &str,
-        from: Option<&Cursor>,
+        from: Option<&EdgeCursor>,
         n: u32,
     ) -> Result<Call<'_>> {
-        let (since, last) = Cursor::split(from)?;
-        let mut call = PAGE.on(self.bucket(account)).part(&side.of(account));
+        let (since, last) = EdgeCursor::split(from)?;
+        let mut call = PAGE.on(self.shard(account)).part(&side.of(account));
         if let Some(other) = other {
             call = call.part(&other.of(account));
         }
         Ok(call.arg(since).arg(last).arg(n).idempotent())
     }
 
-    /// Accounts that one follows and that follow back, the newest of one's own follows first.
+    /// The accounts that an account follows and that follow it back, the newest follows first.
     ///
-    /// Reads up to [`MAX_PAGE`](Self::MAX_PAGE) of one's own follows a round trip, until there are `n` or no more.
+    /// Reads up to [`MAX_PAGE`](Self::MAX_PAGE) follows per round trip, until there are `n` mutuals or no more follows.
     ///
     /// # Errors
     ///
     /// As [`followers`](Self::followers).
-    pub async fn mutuals(&self, account: &str, from: Option<&Cursor>, n: u32) -> Result<Page> {
+    pub async fn mutuals(
+        &self,
+        account: &str,
+        from: Option<&EdgeCursor>,
+        n: u32,
+    ) -> Result<EdgePage> {
         check_account(account)?;
         check_page(n)?;
         observe::operation("graph.mutuals", self.namespace(), async {
@@ -155,12 +185,12 @@ impl Graph {
                         account,
                         since_micros: since as u64,
                     };
-                    from = Some(Cursor::after(&edge));
+                    from = Some(EdgeCursor::after(&edge));
                     if mutual == 1 {
                         edges.push(edge);
                         if edges.len() == n as usize {
                             let last = whole && at + 1 == count;
-                            return Ok(Page {
+                            return Ok(EdgePage {
                                 edges,
                                 next: from.filter(|_| !last),
                             });
@@ -168,7 +198,7 @@ impl Graph {
                     }
                 }
                 if whole {
-                    return Ok(Page { edges, next: None });
+                    return Ok(EdgePage { edges, next: None });
                 }
             }
         })
@@ -176,7 +206,7 @@ impl Graph {
     }
 }
 
-fn to_page(rows: Vec<(String, f64, u8)>, n: u32) -> Page {
+fn to_page(rows: Vec<(String, f64, u8)>, n: u32) -> EdgePage {
     let edges: Vec<Edge> = rows
         .into_iter()
         .map(|(account, since, _)| Edge {
@@ -185,8 +215,8 @@ fn to_page(rows: Vec<(String, f64, u8)>, n: u32) -> Page {
         })
         .collect();
     let whole = edges.len() < n as usize;
-    let next = edges.last().filter(|_| !whole).map(Cursor::after);
-    Page { edges, next }
+    let next = edges.last().filter(|_| !whole).map(EdgeCursor::after);
+    EdgePage { edges, next }
 }
 
 fn check_page(n: u32) -> Result<()> {
@@ -194,7 +224,7 @@ fn check_page(n: u32) -> Result<()> {
         return Ok(());
     }
     Err(Error::config(format!(
-        "a page has 1 to {} accounts",
+        "a page must have 1 to {} accounts",
         Graph::MAX_PAGE
     )))
 }

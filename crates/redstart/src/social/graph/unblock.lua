@@ -1,5 +1,6 @@
--- Lifts a block. It is a matter of the blocker's side alone; a block that has not arrived at the other side goes first.
--- KEYS[1] whom a blocks  KEYS[2] intents of the bucket
+-- Lifts a block, which concerns the blocker's side alone. A block that has not reached the other side is completed
+-- first.
+-- KEYS[1] accounts that a blocks  KEYS[2] intents of the shard
 -- ARGV[1] a  ARGV[2] b
 -- Returns {done, was blocked} or {pending, operation, number}
 local pair = ARGV[1] .. '\0' .. ARGV[2]
