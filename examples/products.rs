@@ -1,4 +1,4 @@
-//! A shop's products: SQLite (or Postgres) behind a cache, with everything that keeps the two together.
+//! A shop's products: SQLite (or Postgres) behind a cache, and everything that keeps the two consistent.
 //!
 //! ```text
 //! cargo run -p redstart-examples --example products                          # all in this process
@@ -6,16 +6,16 @@
 //! PRODUCTS_DB=postgres://me@localhost/shop cargo run … --example products    # the rows on Postgres
 //! ```
 //!
-//! It drives itself: watch where each answer comes from.
+//! It needs no input: it prints where each answer comes from.
 
 use std::time::Duration;
 
 use anyhow::Context;
 use redstart::{
-    Store,
+    Down, Store,
     caching::{
-        Cache, Hit, L1, Load, Loaded, Put, SortedView, Source, WriteBehind, WriteThrough, Written,
-        XFetch, sql::SqlSink,
+        Cache, Hit, HitSource, L1, Load, Loaded, Put, SortedView, SqlSink, WriteBehind,
+        WriteThrough, Written, XFetch,
     },
 };
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ enum Db {
     Postgres(sqlx::PgPool),
 }
 
-/// Runs a statement on whichever database it is.
+/// Runs a statement on either database.
 macro_rules! sql {
     ($db:expr, $sql:expr, $($bind:expr),* ; $fetch:ident) => {
         match $db {
@@ -94,7 +94,7 @@ impl Db {
     }
 }
 
-/// Loads a product, and says what else the cache should know of it.
+/// Loads a product, with its tag and its version.
 async fn load(db: Db, id: u64, load: Load) -> anyhow::Result<Loaded<Product>> {
     let Some((product, version)) = db.product(id).await? else {
         return Ok(Loaded::Absent);
@@ -128,8 +128,8 @@ impl Shop {
             None => "no such product".to_owned(),
         };
         let from = match hit.source {
-            Source::L1 => "this process",
-            Source::Store => "the store",
+            HitSource::L1 => "this process",
+            HitSource::Store => "the store",
             _ => "the database",
         };
         println!(
@@ -149,12 +149,13 @@ async fn main() -> anyhow::Result<()> {
         .context("the database cannot be opened")?;
     // A namespace of its own, so that a second run begins cold.
     let namespace = format!("products-{:08x}", rand::random::<u32>());
-    let cache = Cache::builder(&store, &namespace)
+    let cache = Cache::builder(&store, &namespace, "product")
         .ttl(Duration::from_secs(60))
         .negative_ttl(Duration::from_secs(5))
         .early(XFetch::default())
         .stale_for(Duration::from_secs(600))
-        .l1(L1::pubsub(10_000))
+        .l1(L1::pubsub(10_000).max_bytes(16 << 20))
+        .on_store_down(Down::Allow) // the database is asked directly, with a bounded number of loads
         .build()?;
     while !cache.l1_is_up() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -165,7 +166,7 @@ async fn main() -> anyhow::Result<()> {
     };
 
     println!(
-        "A cold read loads; the next ones do not. That there is no product 9 is remembered too."
+        "A cold read loads; the next ones do not. That product 9 does not exist is remembered too."
     );
     for id in [1, 1, 1, 9, 9] {
         shop.show(id).await?;
@@ -238,7 +239,7 @@ async fn views(store: &Store, namespace: &str, url: &str) -> anyhow::Result<()> 
         .column("count", |n: &u64| (*n).into())
         .reads(|row| row.integer(0).and_then(|n| u64::try_from(n).ok()));
     sink.create_tables().await?;
-    let views = WriteBehind::<u64, u64>::builder(store, namespace).build(sink)?;
+    let views = WriteBehind::<u64, u64>::builder(store, namespace, "views", sink).build()?;
     let worker = views.work()?;
     let begun = std::time::Instant::now();
     for n in 1..=500u64 {
@@ -260,18 +261,21 @@ async fn views(store: &Store, namespace: &str, url: &str) -> anyhow::Result<()> 
 }
 
 async fn by_price(store: &Store, namespace: &str, hits: &[Hit<Product>]) -> anyhow::Result<()> {
+    let view = SortedView::builder(store, namespace, "by-price", "products")
+        .ttl(Duration::from_secs(30))
+        .by("info:*->cents")
+        .get("info:*->name")
+        .get("info:*->cents")
+        .build()?;
     let mut pipe = redstart::redis::pipe();
     for (id, product) in hits
         .iter()
         .enumerate()
         .filter_map(|(n, hit)| Some((n + 1, hit.value.as_ref()?)))
     {
-        pipe.cmd("SADD")
-            .arg(format!("{{{namespace}}}:ids"))
-            .arg(id)
-            .ignore();
+        pipe.cmd("SADD").arg(view.source()).arg(id).ignore();
         pipe.cmd("HSET")
-            .arg(format!("{{{namespace}}}:p:{id}"))
+            .arg(view.part(&format!("info:{id}")))
             .arg("cents")
             .arg(product.cents)
             .arg("name")
@@ -279,15 +283,6 @@ async fn by_price(store: &Store, namespace: &str, hits: &[Hit<Product>]) -> anyh
             .ignore();
     }
     store.pipeline::<()>(&pipe).await?;
-    let view = SortedView::builder(
-        store,
-        &format!("{{{namespace}}}:ids"),
-        Duration::from_secs(30),
-    )
-    .by(&format!("{{{namespace}}}:p:*->cents"))
-    .get(&format!("{{{namespace}}}:p:*->name"))
-    .get(&format!("{{{namespace}}}:p:*->cents"))
-    .build()?;
     for row in view.page(0..10).await? {
         println!("  {} for {} cents", row[0], row[1]);
     }

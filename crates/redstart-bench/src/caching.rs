@@ -10,8 +10,7 @@ use redis::aio::MultiplexedConnection;
 use redstart::{
     Store,
     caching::{
-        Cache, L1, Loaded, Put, Source, WriteBehind,
-        write_behind::{Changes, Claim, Sink, SinkError},
+        Cache, Changes, HitSource, L1, Loaded, Put, Sink, SinkClaim, SinkError, WriteBehind,
     },
     codec::{Codec, Postcard},
 };
@@ -52,7 +51,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
 }
 
 async fn first_level(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
-    let cache: Cache<str, Product> = Cache::builder(store, "l1")
+    let cache: Cache<str, Product> = Cache::builder(store, "bench", "l1")
         .ttl(LONG)
         .l1(L1::tracking(10_000).max_age(LONG))
         .build()?;
@@ -66,11 +65,11 @@ async fn first_level(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
             cache
                 .get_or_load(key, load)
                 .await
-                .is_ok_and(|hit| hit.source == Source::L1)
+                .is_ok_and(|hit| hit.source == HitSource::L1)
         });
         anyhow::ensure!(near.await, "{key} is not in the first level");
     }
-    // Too short for a task a hit: both are timed in a plain loop, in turns.
+    // A hit is too short for a task of its own: both are timed in a plain loop, alternately.
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..31 {
         let begun = Instant::now();
@@ -100,7 +99,7 @@ async fn first_level(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
 }
 
 async fn second_level(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Result<()> {
-    let cache: Cache<u64, Product> = Cache::builder(store, "l2").ttl(LONG).build()?;
+    let cache: Cache<u64, Product> = Cache::builder(store, "bench", "l2").ttl(LONG).build()?;
     let bare: MultiplexedConnection = redis::Client::open(server.url())?
         .get_multiplexed_async_connection()
         .await?;
@@ -125,7 +124,7 @@ async fn second_level(bench: &mut Bench, store: &Store, server: &Server) -> anyh
                     Ok::<_, redstart::Error>(Some(product(0)))
                 })
                 .await?;
-            anyhow::ensure!(hit.source == Source::Store);
+            anyhow::ensure!(hit.source == HitSource::Store);
             Ok(())
         }
     };
@@ -154,7 +153,7 @@ async fn second_level(bench: &mut Bench, store: &Store, server: &Server) -> anyh
 }
 
 async fn many(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
-    let cache: Cache<u64, u64> = Cache::builder(store, "many").ttl(LONG).build()?;
+    let cache: Cache<u64, u64> = Cache::builder(store, "bench", "many").ttl(LONG).build()?;
     let keys: Vec<u64> = (0..100).collect();
     let load = |_, keys: Vec<u64>| async move {
         Ok::<_, redstart::Error>(keys.into_iter().map(|key| (key, key)).collect::<Vec<_>>())
@@ -195,11 +194,11 @@ async fn many(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Takes everything; the puts are measured, not the database.
+/// Applies nothing: the puts are measured, not the database.
 struct Nowhere;
 
 impl Sink<u64> for Nowhere {
-    async fn claim(&self, _: u32) -> Result<Claim, SinkError> {
+    async fn claim(&self, _: &str, _: u32) -> Result<SinkClaim, SinkError> {
         Err(SinkError::Fenced)
     }
 
@@ -213,9 +212,9 @@ impl Sink<u64> for Nowhere {
 }
 
 async fn write_behind(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Result<()> {
-    let rows = WriteBehind::<u64, u64>::builder(store, "behind")
+    let rows = WriteBehind::<u64, u64>::builder(store, "bench", "behind", Nowhere)
         .max_lag(u64::MAX / 4)
-        .build(Nowhere)?;
+        .build()?;
     let bare: MultiplexedConnection = redis::Client::open(server.url())?
         .get_multiplexed_async_connection()
         .await?;
@@ -248,13 +247,17 @@ async fn write_behind(bench: &mut Bench, store: &Store, server: &Server) -> anyh
     Ok(())
 }
 
-/// How soon after the fill those who waited for another process have their answer.
+/// How long after the fill the callers that waited for another process have their answer.
 async fn wake(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
     let (one, other) = (
         Store::connect(&server.url()).await?,
         Store::connect(&server.url()).await?,
     );
-    let build = |store| Cache::<u64, u64>::builder(store, "wake").ttl(LONG).build();
+    let build = |store| {
+        Cache::<u64, u64>::builder(store, "bench", "wake")
+            .ttl(LONG)
+            .build()
+    };
     let (loads, waits) = (build(&one)?, build(&other)?);
     let mut late = Vec::new();
     for round in 0..20u64 {
@@ -290,7 +293,7 @@ async fn wake(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
                 > round)
             .await
         );
-        // The subscription stands by then.
+        // Enough for the subscription.
         tokio::time::sleep(Duration::from_millis(50)).await;
         go.notify_one();
         let filled = loading.await??;

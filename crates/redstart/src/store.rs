@@ -447,6 +447,18 @@ impl Store {
         Arc::ptr_eq(&self.0, &other.0)
     }
 
+    /// A number for the server that owns a slot; the same for all slots where there is one server.
+    #[cfg(feature = "caching")]
+    pub(crate) fn node_of(&self, slot: u16) -> u64 {
+        let Backend::Cluster(cluster) = &*self.0.backend else {
+            return 0;
+        };
+        // A node that stays in the cluster stays where it is in memory.
+        cluster
+            .owner(slot)
+            .map_or(0, |node| Arc::as_ptr(&node).addr() as u64)
+    }
+
     /// Whether this is a Cluster.
     pub fn is_cluster(&self) -> bool {
         self.0.backend.is_cluster()

@@ -27,7 +27,7 @@ pub(crate) const ENTRIES: &[Entry] = &[
         cost: "a hit: one GET",
         not_promised: "that a value is newer than its TTL",
         replaces: "GET, miss, load, SET: the fill after an invalidation that stays stale for a whole TTL",
-        snippet: r##"let products = Cache::<u64, Product>::builder(&store, "products")
+        snippet: r##"let products = Cache::<u64, Product>::builder(&store, "shop", "product")
     .ttl(Duration::from_secs(3600))
     .build()?;
 let hit = products.get_or_load(&id, |_| async move { db.find(id).await.map(Loaded::from) }).await?;
@@ -42,7 +42,7 @@ products.invalidate(&id).await?;   // after the row changed"##,
         cost: "a miss: two round trips; waiters: one message",
         not_promised: "one load when the loader dies: the lease ends first",
         replaces: "SET NX as a lock with a sleep loop, or nothing at all",
-        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "pages")
+        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "shop", "page")
     .ttl(Duration::from_secs(60))
     .stampede(Stampede::Lease)     // one loader over all processes; the default
     .load_timeout(Duration::from_secs(2), Duration::from_secs(10))
@@ -57,7 +57,7 @@ products.invalidate(&id).await?;   // after the row changed"##,
         cost: "nothing but the refresh itself",
         not_promised: "freshness beyond the TTL",
         replaces: "a cron job that warms the cache, or a random early expiry that ignores the load time",
-        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "pages")
+        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "shop", "page")
     .ttl(Duration::from_secs(60))
     .early(XFetch { beta: 1.0 })
     .build()?;"##,
@@ -71,7 +71,7 @@ products.invalidate(&id).await?;   // after the row changed"##,
         cost: "one GET",
         not_promised: "anything about errors: they are not cached",
         replaces: "caching an empty string or the word null",
-        snippet: r##"let users = Cache::<u64, User>::builder(&store, "users")
+        snippet: r##"let users = Cache::<u64, User>::builder(&store, "shop", "user")
     .ttl(Duration::from_secs(600))
     .negative_ttl(Duration::from_secs(30))
     .build()?;
@@ -101,7 +101,7 @@ cache.invalidate_tag("brand:acme").await?;"##,
         cost: "a hit: no round trip",
         not_promised: "the new value before the message arrives",
         replaces: "an in-process map with a TTL that everybody hopes is short enough",
-        snippet: r##"let cache = Cache::<u64, Product>::builder(&store, "products")
+        snippet: r##"let cache = Cache::<u64, Product>::builder(&store, "shop", "product")
     .ttl(Duration::from_secs(3600))
     .l1(L1::tracking(10_000))      // or L1::pubsub(10_000)
     .build()?;
@@ -132,7 +132,7 @@ write.put(&id, async {
         not_promised: "that a row is in the database when put returns",
         replaces: "a list of dirty keys and a cron job that forgets them when it crashes",
         snippet: r##"let sink = SqlSink::connect("postgres://…", "views").await?.column("count", |n: &u64| (*n).into());
-let views = WriteBehind::<str, u64>::builder(&store, "views").build(sink)?;
+let views = WriteBehind::<str, u64>::builder(&store, "shop", "views", sink).build()?;
 let worker = views.work()?;
 views.put("home", &42).await?;                    // read back at once
 views.flush(Duration::from_secs(10)).await?;      // now it is in the table"##,
@@ -146,8 +146,9 @@ views.flush(Duration::from_secs(10)).await?;      // now it is in the table"##,
         cost: "a page: one LRANGE",
         not_promised: "that the view is newer than its TTL",
         replaces: "SORT on every request",
-        snippet: r##"let cheapest = SortedView::builder(&store, "{shop}:products", Duration::from_secs(30))
-    .by("{shop}:price_*")
+        snippet: r##"let cheapest = SortedView::builder(&store, "shop", "by-price", "products")
+    .ttl(Duration::from_secs(30))
+    .by("price_*")
     .get("#")
     .build()?;
 let page = cheapest.page(0..20).await?;"##,

@@ -8,12 +8,9 @@ use std::{
     time::Duration,
 };
 
-use redstart::{
-    caching::{
-        Cache, L1, Loaded, Put, Settled, SortedView, Source, WriteBehind, WriteThrough, Written,
-        XFetch, sql::SqlSink,
-    },
-    key::Keys,
+use redstart::caching::{
+    Cache, HitSource, L1, Loaded, Put, Settled, SortedView, SqlSink, WriteBehind, WriteThrough,
+    Written, XFetch,
 };
 use tokio::time::{Instant, sleep};
 
@@ -69,13 +66,13 @@ fn found(value: u64) -> redstart::Result<Loaded<u64>> {
 }
 
 async fn cache_aside(stage: &mut Stage) -> anyhow::Result<()> {
-    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace())
+    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace(), "product")
         .ttl(MINUTE)
         .build()?;
     let first = cache.get_or_load(&7, |_| async { found(70) }).await?;
     let second = cache.get_or_load(&7, |_| async { found(71) }).await?;
     stage.claim(
-        first.source == Source::Loaded && second.source == Source::Store,
+        first.source == HitSource::Loaded && second.source == HitSource::Store,
         "a miss loads, a hit does not",
     )?;
     // The race that leaves most hand-written caches stale: load, invalidate, fill.
@@ -109,14 +106,14 @@ async fn cache_aside(stage: &mut Stage) -> anyhow::Result<()> {
         "a value loaded before an invalidation is not stored after it",
     )?;
     stage.did(5);
-    stage.show("a reader loaded the old row, the row changed, the reader stored nothing: the next one saw the new row");
+    stage.show("a reader loaded the old row, the row changed, and the old row was not stored: the next reader got the new one");
     Ok(())
 }
 
 async fn stampede_lease(stage: &mut Stage) -> anyhow::Result<()> {
     // Two instances of the cache, as in two processes.
     let instance = || {
-        Cache::<u64, u64>::builder(stage.store(), stage.namespace())
+        Cache::<u64, u64>::builder(stage.store(), stage.namespace(), "product")
             .ttl(MINUTE)
             .build()
     };
@@ -145,17 +142,20 @@ async fn stampede_lease(stage: &mut Stage) -> anyhow::Result<()> {
         right == 1000,
         "a thousand callers on a cold key all got the value",
     )?;
-    stage.claim(loads.load(Ordering::SeqCst) == 1, "from one load")?;
+    stage.claim(
+        loads.load(Ordering::SeqCst) == 1,
+        "one load served all of them",
+    )?;
     stage.did(1000);
     stage.show(
-        "1,000 callers of two instances on a cold key: one load, the others woken by its fill",
+        "1,000 callers of two instances on a cold key: one load, and its fill woke the others",
     );
     Ok(())
 }
 
 async fn early_refresh(stage: &mut Stage) -> anyhow::Result<()> {
     let ttl = Duration::from_millis(400);
-    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace())
+    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace(), "product")
         .ttl(ttl)
         .early(XFetch { beta: 2.0 })
         .build()?;
@@ -178,7 +178,7 @@ async fn early_refresh(stage: &mut Stage) -> anyhow::Result<()> {
             }
         };
         let hit = cache.get_or_load(&1, load).await?;
-        slow += u32::from(hit.source == Source::Loaded);
+        slow += u32::from(hit.source == HitSource::Loaded);
         reads += 1;
         // A hot key, but not one that starves the loader of CPU.
         sleep(Duration::from_micros(200)).await;
@@ -194,14 +194,14 @@ async fn early_refresh(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.did(reads);
     stage.show(format!(
-        "{reads} reads over four lifetimes of a hot key: {} refreshes, nobody waited",
+        "{reads} reads over four lifetimes of a hot key: {} refreshes, and no reader waited",
         loads.load(Ordering::SeqCst)
     ));
     Ok(())
 }
 
 async fn negative_cache(stage: &mut Stage) -> anyhow::Result<()> {
-    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace())
+    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace(), "product")
         .ttl(MINUTE)
         .negative_ttl(MINUTE)
         .build()?;
@@ -218,7 +218,7 @@ async fn negative_cache(stage: &mut Stage) -> anyhow::Result<()> {
             .await?;
         stage.claim(
             hit.value.is_none(),
-            "what is not there is known not to be there",
+            "a missing row is remembered as missing",
         )?;
     }
     stage.claim(
@@ -230,7 +230,7 @@ async fn negative_cache(stage: &mut Stage) -> anyhow::Result<()> {
             Err::<Loaded<u64>, _>("the database is down")
         })
         .await;
-    stage.claim(failed.is_err(), "an error is an error")?;
+    stage.claim(failed.is_err(), "an error is returned")?;
     let hit = cache.get_or_load(&500, |_| async { found(5) }).await?;
     stage.claim(hit.value.as_deref() == Some(&5), "and is not remembered")?;
     stage.did(22);
@@ -254,7 +254,7 @@ async fn fill(
 }
 
 async fn cache_tags(stage: &mut Stage) -> anyhow::Result<()> {
-    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace())
+    let cache = Cache::<u64, u64>::builder(stage.store(), stage.namespace(), "product")
         .ttl(MINUTE)
         .build()?;
     fill(&cache, "brand:acme", 0..100).await?;
@@ -264,10 +264,10 @@ async fn cache_tags(stage: &mut Stage) -> anyhow::Result<()> {
     for key in 0..100 {
         dead += u32::from(cache.get(&key).await?.is_none());
     }
-    stage.claim(dead == 100, "all entries of a tag die by one command")?;
-    stage.claim(cache.get(&150).await?.is_some(), "the others live")?;
+    stage.claim(dead == 100, "one command invalidates all entries of a tag")?;
+    stage.claim(cache.get(&150).await?.is_some(), "other entries stay")?;
     stage.did(302);
-    stage.show("100 of 200 products were invalidated through their brand by one command");
+    stage.show("100 of 200 products were invalidated by their brand, with one command");
     Ok(())
 }
 
@@ -286,7 +286,7 @@ async fn read(
 
 async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
     let instance = || {
-        Cache::<u64, u64>::builder(stage.store(), stage.namespace())
+        Cache::<u64, u64>::builder(stage.store(), stage.namespace(), "product")
             .ttl(MINUTE)
             .l1(L1::pubsub(1000))
             .build()
@@ -302,8 +302,8 @@ async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
         read(&two, &row).await?;
     }
     stage.claim(
-        read(&two, &row).await?.source == Source::L1,
-        "hot values are read in the process itself",
+        read(&two, &row).await?.source == HitSource::L1,
+        "hot values are read from the process itself",
     )?;
     row.store(2, Ordering::SeqCst);
     one.invalidate(&1).await?;
@@ -315,18 +315,18 @@ async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
     while !fresh && Instant::now() < deadline {
         fresh = read(&two, &row).await?.value.as_deref() == Some(&2);
     }
-    stage.claim(fresh, "and the other one by message")?;
+    stage.claim(fresh, "the other instance learns of it by a message")?;
     stage.did(10);
-    stage.show("two instances with memories of their own: what one invalidated, the other forgot");
+    stage.show("two instances, each with a first level: what one invalidated, the other dropped");
     Ok(())
 }
 
 async fn write_through(stage: &mut Stage) -> anyhow::Result<()> {
-    let cache = Cache::<str, u64>::builder(stage.store(), stage.namespace())
+    let cache = Cache::<str, u64>::builder(stage.store(), stage.namespace(), "product")
         .ttl(MINUTE)
         .build()?;
     let write = WriteThrough::new(&cache);
-    // Both commit, the second first reaches the cache, then the first: the newer row must stay.
+    // Both commit; the second reaches the cache before the first. The newer row must stay.
     let (one, two) = (write.fence("anvil").await?, write.fence("anvil").await?);
     two.settle(Written::row(20, 2)).await?;
     let late = one.settle(Written::row(10, 1)).await?;
@@ -344,7 +344,7 @@ async fn write_through(stage: &mut Stage) -> anyhow::Result<()> {
             Ok::<_, redstart::Error>(Written::row(30, 3))
         })
         .await?;
-    stage.claim(settled == Settled::Stored, "a write goes through")?;
+    stage.claim(settled == Settled::Stored, "a write is stored")?;
     stage.claim(
         cache
             .get("anvil")
@@ -353,7 +353,7 @@ async fn write_through(stage: &mut Stage) -> anyhow::Result<()> {
         "and is read at once",
     )?;
     stage.did(5);
-    stage.show("two writers crossed on their way to the cache; the newer row won");
+    stage.show("two writers reached the cache in the wrong order; the newer row stayed");
     Ok(())
 }
 
@@ -367,13 +367,14 @@ async fn write_behind(stage: &mut Stage) -> anyhow::Result<()> {
         .await?
         .column("count", |n: &u64| (*n).into());
     sink.create_tables().await?;
-    let views = WriteBehind::<str, u64>::builder(stage.store(), stage.namespace()).build(sink)?;
+    let views = WriteBehind::<str, u64>::builder(stage.store(), stage.namespace(), "views", sink)
+        .build()?;
     for round in 1..=20u64 {
         for page in 0..10 {
             let put = views
                 .put(&format!("page-{page}"), &(round * 10 + page))
                 .await?;
-            stage.claim(matches!(put, Put::Accepted(_)), "a write is taken")?;
+            stage.claim(matches!(put, Put::Accepted(_)), "a write is accepted")?;
         }
     }
     stage.claim(views.get("page-3").await? == Some(203), "and read at once")?;
@@ -396,34 +397,34 @@ async fn write_behind(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 async fn sorted_view(stage: &mut Stage) -> anyhow::Result<()> {
-    // All keys of a view share one slot, as SORT needs it on a cluster.
-    let shop = Keys::new(stage.namespace(), "shop")?.entity("shop")?;
     let store = stage.store().clone();
+    // The source and everything it is sorted by share one slot, as SORT needs it on a cluster.
+    let cheapest = SortedView::builder(&store, stage.namespace(), "by-price", "products")
+        .ttl(MINUTE)
+        .by("price_*")
+        .get("#")
+        .get("price_*")
+        .build()?;
     for n in 0..30u64 {
         let mut add = redstart::redis::cmd("SADD");
-        add.arg(shop.part("products")).arg(n);
+        add.arg(cheapest.source()).arg(n);
         store.query::<()>(&add).await?;
         let mut set = redstart::redis::cmd("SET");
-        set.arg(shop.part(&format!("price_{n}"))).arg((n * 7) % 31);
+        set.arg(cheapest.part(&format!("price_{n}")))
+            .arg((n * 7) % 31);
         store.query::<()>(&set).await?;
     }
-    let source = shop.part("products");
-    let price = format!("{}:price_*", shop.key());
-    let cheapest = SortedView::builder(&store, source.as_str(), MINUTE)
-        .by(&price)
-        .get("#")
-        .get(&price)
-        .build()?;
     let rows = cheapest.page(0..30).await?;
     let prices: Vec<u64> = rows.iter().filter_map(|row| row[1].parse().ok()).collect();
     stage.claim(
         prices.len() == 30 && prices.is_sorted(),
-        "rows come sorted by another key's value",
+        "rows are sorted by the values of other keys",
     )?;
     let again = cheapest.page(0..5).await?;
-    stage.claim(again == rows[..5], "pages come from the stored view")?;
+    stage.claim(again == rows[..5], "pages are read from the stored view")?;
     stage.did(62);
-    stage
-        .show("30 products sorted by price once, then paged from the result; it expires by itself");
+    stage.show(
+        "30 products sorted by price once, then paged from the stored result until its TTL ends",
+    );
     Ok(())
 }

@@ -1,20 +1,4 @@
-//! The first level over many instances: who tells a process that a value of its own is out of date.
-//!
-//! Two feeds carry the news. Both are followed through reconnects and failovers; when the line is lost the
-//! first level is emptied and takes nothing in until it listens again, so no reader sees a value that was
-//! invalidated while the line was down.
-//!
-//! | feed | how | when |
-//! |---|---|---|
-//! | [`L1::tracking`] | the server itself pushes every changed key (`CLIENT TRACKING … BCAST`, RESP3), from every node of a Cluster; it also hears of expiry, eviction and FLUSHALL | the choice on a server |
-//! | [`L1::pubsub`] | scripts that invalidate publish the key on a classic channel, in the same step; the server's tracking, of a prefix without keys, adds FLUSHALL | also for keys with a layout of their own; fewer messages, since fills are not told; on a Cluster a message that the nodes lose among themselves is not noticed |
-//!
-//! # What is promised
-//!
-//! In the process that invalidates, nothing older is read once `invalidate` has returned. In another process
-//! the message takes its time on the wire; after it has come, nothing older is read. A line that died
-//! silently is noticed by a ping within the store's deadline (at most 5 s) and is bounded by
-//! [`max_age`](L1::max_age) in any case. [`get_remote`](super::Cache::get_remote) asks the store itself.
+//! The first level over many instances: how a process learns that a value of its own is out of date.
 
 use std::{
     sync::{Arc, Weak},
@@ -23,33 +7,52 @@ use std::{
 
 use super::{
     cache::{Inner, stats::Count},
-    tags::TagBook,
+    tags::{TagBook, TagChange},
 };
 use crate::{
     error::{Error, Result},
-    key::Keys,
+    key::{Entity, Keys},
     store::{Event, Listen},
 };
 
-/// The first level: how many values a process keeps, and who tells it of changes.
+/// The first level: how many values a process keeps, and how it learns of changes.
 ///
 /// ```
 /// use std::time::Duration;
 /// use redstart::caching::L1;
 ///
-/// let by_the_server = L1::tracking(10_000);
-/// let by_messages = L1::pubsub(10_000).max_age(Duration::from_secs(10));
-/// # let _ = (by_the_server, by_messages);
+/// let by_count = L1::tracking(10_000);
+/// let by_size = L1::pubsub(10_000).max_bytes(64 << 20).max_age(Duration::from_secs(10));
+/// # let _ = (by_count, by_size);
 /// ```
+///
+/// Two feeds carry the news. Both are re-established after reconnects and failovers. When the line is lost the
+/// first level is emptied and takes nothing until it listens again, so no reader sees a value that was
+/// invalidated while the line was down.
+///
+/// | feed | how | when |
+/// |---|---|---|
+/// | [`L1::tracking`] | the server pushes every changed key (`CLIENT TRACKING … BCAST`, RESP3), from every node of a Cluster; it also reports expiry, eviction and FLUSHALL | the usual choice on a server |
+/// | [`L1::pubsub`] | scripts that invalidate publish the key on a classic channel, in the same step; the server's tracking, of a prefix without keys, adds FLUSHALL | also for keys with a layout of their own; fewer messages, since fills are not published; on a Cluster a message that is lost between the nodes is not noticed |
+///
+/// # Promises
+///
+/// In the process that invalidates, nothing older is read once `invalidate` has returned. In another process
+/// the message takes its time on the wire; after it has arrived, nothing older is read. A line that died
+/// silently is noticed by a ping within the store's deadline (at most 5 s) and is bounded by
+/// [`max_age`](L1::max_age) in any case. [`get_remote`](super::Cache::get_remote) asks the store itself.
+///
+/// An invalidated tag hides the entries that carry it, and on average one in 4096 of the other tagged entries.
 #[derive(Clone, Debug)]
 pub struct L1 {
-    kind: Kind,
+    feed: FeedKind,
     pub(crate) capacity: u64,
+    pub(crate) max_bytes: Option<u64>,
     pub(crate) max_age: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FeedKind {
     Off,
     Tracking,
     PubSub,
@@ -58,28 +61,37 @@ enum Kind {
 impl L1 {
     /// No first level.
     pub fn off() -> Self {
-        Self::new(Kind::Off, 0)
+        Self::new(FeedKind::Off, 0)
     }
 
-    /// Up to `capacity` values, told by the server's own tracking.
+    /// Up to `capacity` values. The server's own tracking tells of changes.
     pub fn tracking(capacity: u64) -> Self {
-        Self::new(Kind::Tracking, capacity)
+        Self::new(FeedKind::Tracking, capacity)
     }
 
-    /// Up to `capacity` values, told by messages.
+    /// Up to `capacity` values. Published messages tell of changes.
     pub fn pubsub(capacity: u64) -> Self {
-        Self::new(Kind::PubSub, capacity)
+        Self::new(FeedKind::PubSub, capacity)
     }
 
-    fn new(kind: Kind, capacity: u64) -> Self {
+    fn new(feed: FeedKind, capacity: u64) -> Self {
         Self {
-            kind,
+            feed,
             capacity,
+            max_bytes: None,
             max_age: Duration::from_secs(60),
         }
     }
 
-    /// How long a value stays without being read from the store again (default one minute), whatever its TTL.
+    /// Keeps at most this many bytes too. Each value counts with the length of its key and of its entry in the store. A
+    /// value that is larger than a small share of the limit is not kept.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: u64) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// How long a value is served before it is read from the store again (default one minute), whatever its TTL.
     #[must_use]
     pub fn max_age(mut self, max_age: Duration) -> Self {
         self.max_age = max_age;
@@ -87,54 +99,44 @@ impl L1 {
     }
 }
 
-/// Where the news come from.
+/// What a first level listens to.
 pub(crate) struct Feed {
     topics: Vec<Listen>,
 }
 
-/// The classic channel on which scripts say what they invalidated. They do so whatever the first level of
-/// their own process is, since another process may have one that listens.
-pub(crate) fn bus(keys: &Keys) -> Result<String> {
-    let channel = bus_keys(keys)?.entity("all")?.channel("changes");
-    Ok(channel.as_str().to_owned())
-}
-
-fn bus_keys(keys: &Keys) -> Result<Keys> {
-    Keys::new(keys.namespace(), "cache-bus")
+/// Carries the classic channel on which scripts say what they invalidated. They do so whatever the first level of
+/// their own process is, because another process may have one that listens.
+pub(crate) fn bus(namespace: &str, name: &str) -> Result<Entity> {
+    Keys::named(namespace, "cache-bus", name)?.entity("all")
 }
 
 impl Feed {
-    pub(crate) fn new(l1: &L1, keys: &Keys, tags: &TagBook) -> Result<Option<Self>> {
-        if l1.kind == Kind::Off {
+    pub(crate) fn new(l1: &L1, keys: &Keys, tags: &TagBook, bus: &Entity) -> Result<Option<Self>> {
+        if l1.feed == FeedKind::Off {
             return Ok(None);
         }
-        if l1.capacity == 0 || l1.max_age.is_zero() {
-            return Err(Error::config(
-                "a first level has a capacity and a maximal age above 0",
-            ));
+        if l1.capacity == 0 || l1.max_bytes == Some(0) || l1.max_age.is_zero() {
+            return Err(Error::config("the limits of a first level must be above 0"));
         }
-        Ok(Some(match l1.kind {
-            Kind::Tracking => {
+        Ok(Some(match l1.feed {
+            FeedKind::Tracking => {
                 let (Some(values), Some(tags)) = (keys.prefix(), tags.prefix()) else {
                     return Err(Error::config(
-                        "tracking needs keys with a common prefix: with a layout of your own use L1::pubsub",
+                        "tracking needs keys with a common prefix: with a layout use L1::pubsub",
                     ));
                 };
                 Self {
                     topics: vec![Listen::Changes(vec![values, tags])],
                 }
             }
-            _ => {
-                let mut topics = vec![Listen::Channel(bus(keys)?)];
-                // No key has this prefix: all that is ever heard is that every key is gone, which no script
-                // publishes.
-                topics.extend(
-                    bus_keys(keys)?
-                        .prefix()
-                        .map(|none| Listen::Changes(vec![none])),
-                );
-                Self { topics }
-            }
+            _ => Self {
+                topics: vec![
+                    Listen::Channel(bus.channel("changes").as_str().to_owned()),
+                    // No key has this prefix: all that is ever heard is that every key is gone, which no script
+                    // publishes.
+                    Listen::Changes(vec![bus.key().as_str().to_owned()]),
+                ],
+            },
         }))
     }
 
@@ -147,7 +149,7 @@ impl Feed {
         let runtime = inner
             .store
             .runtime()
-            .ok_or_else(|| Error::config("a first level needs a tokio runtime to listen"))?;
+            .ok_or_else(|| Error::config("a first level needs a tokio runtime"))?;
         let (weak, store) = (Arc::downgrade(inner), inner.store.clone());
         let task = runtime.spawn(async move {
             match store.subscribe(self.topics).await {
@@ -159,7 +161,7 @@ impl Feed {
                         inner.heard(event);
                     }
                 }
-                Err(error) => tracing::warn!(%error, "a cache has no first level"),
+                Err(error) => tracing::warn!(%error, "a cache is without its first level"),
             }
             if let Some(level) = weak.upgrade().as_ref().and_then(|inner| inner.l1.as_ref()) {
                 level.down();
@@ -188,17 +190,28 @@ where
             }
             Event::Changed(keys) => {
                 for key in keys {
-                    // Leases and fences change too; only values and tag shards matter here.
+                    // Leases and fences change too; only entries and tags matter here.
                     if let Some(name) = self.keys.name_of(&key) {
                         level.changed(&name);
-                    } else if let Some(shard) = self.tags.shard_by_key(&key) {
-                        level.shard_changed(shard);
+                    } else {
+                        match self.tags.change_of(&key) {
+                            Some(TagChange::Bucket(bucket)) => {
+                                self.tags.forget_snapshot();
+                                level.bucket_changed(bucket);
+                            }
+                            Some(TagChange::Cleared) => self.forget_all(),
+                            None => {}
+                        }
                     }
                 }
             }
             Event::Message(message) => match message.payload.split_first() {
                 Some((b'k', name)) => level.changed(&String::from_utf8_lossy(name)),
-                Some((b't', tag)) => level.tag_changed(&String::from_utf8_lossy(tag)),
+                Some((b't', tag)) => {
+                    self.tags.forget_snapshot();
+                    level.tag_changed(&String::from_utf8_lossy(tag));
+                }
+                Some((b'c', _)) => self.forget_all(),
                 _ => {}
             },
         }

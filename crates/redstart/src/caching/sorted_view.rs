@@ -1,56 +1,38 @@
 //! A cached SORT: a list, set or sorted set, ordered by other keys, kept for a while.
-//!
-//! # What it promises
-//!
-//! - The view and its TTL are written by one script; a view is never half-built and never without a TTL.
-//! - It is rebuilt by one client at a time, under a lease; the others wait for it, and are woken.
-//! - What was sorted before an [`invalidate`](SortedView::invalidate) is not kept after it.
-//! - On a Cluster the source and all patterns share one slot, or [`build`](Builder::build) refuses.
-//!
-//! # What it does not promise
-//!
-//! A view is as old as its TTL lets it be. Servers before Redis 8 and Valkey 8 do not sort by other keys on a
-//! Cluster at all; there the client reads the keys in one pipeline, sorts, and stores the result under the
-//! same lease, which is not one atomic look at all of them.
-//!
-//! # Keys
-//!
-//! | key | type | what |
-//! |---|---|---|
-//! | `{<source>}:view:<hash>` | list | the rows; the hash is of the view's definition |
-//! | `…:built` | string | that it is built, also if it is empty |
-//! | `…:lease`, `…:wake` | string, sharded channel | who builds it, and who waits |
-//!
-//! # Round trips
-//!
-//! One for a page of a built view; three to build it. While the store is down every call fails.
-//!
-//! Operations: `sorted_view.page`, `sorted_view.invalidate`. Events: `sorted_view.built`, `sorted_view.hit`.
 
 use std::{cmp::Ordering, ops::Range, time::Duration};
 
 use tokio::time::Instant;
 
-use super::cache::{envelope::millis, lease};
+use super::cache::lease::WakeListener;
 use crate::{
+    duration::millis,
     error::{Error, Result},
-    key::{Channel, Entity, Keys, Layout, slot},
+    key::{Channel, Entity, Key, Keys, Layout, slot},
     observe,
     script::Script,
     store::Store,
+    token::token,
 };
 
-static LEASE: Script = Script::new("sorted_view.lease", include_str!("sorted_view/lease.lua"));
-static SORT: Script = Script::new("sorted_view.sort", include_str!("sorted_view/sort.lua"));
-static KEEP: Script = Script::new("sorted_view.keep", include_str!("sorted_view/keep.lua"));
-static DROP: Script = Script::new("sorted_view.drop", include_str!("sorted_view/drop.lua"));
+pub(crate) static LEASE: Script =
+    Script::new("sorted_view.lease", include_str!("sorted_view/lease.lua"));
+pub(crate) static SORT: Script =
+    Script::new("sorted_view.sort", include_str!("sorted_view/sort.lua"));
+pub(crate) static KEEP: Script =
+    Script::new("sorted_view.keep", include_str!("sorted_view/keep.lua"));
+pub(crate) static DROP: Script =
+    Script::new("sorted_view.drop", include_str!("sorted_view/drop.lua"));
 
 /// Sets up a [`SortedView`].
 #[must_use = "a builder does nothing until it builds"]
 #[derive(Clone, Debug)]
-pub struct Builder {
+pub struct SortedViewBuilder {
     store: Store,
+    namespace: String,
+    name: String,
     source: String,
+    layout: Option<Layout>,
     ttl: Duration,
     by: Option<String>,
     get: Vec<String>,
@@ -59,28 +41,40 @@ pub struct Builder {
     limit: Option<(usize, usize)>,
 }
 
-impl Builder {
-    /// Orders by the keys that this pattern names, with `*` for the element: `price:*`, or a field of a hash,
-    /// `product:*->price`. Without it the elements themselves are ordered.
+impl SortedViewBuilder {
+    /// How long a view is kept (default one minute).
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// Uses keys that the application already has: the layout gives the key of the source, and patterns are whole keys.
+    pub fn layout(mut self, layout: Layout) -> Self {
+        self.layout = Some(layout);
+        self
+    }
+
+    /// Orders by other keys: a [part](SortedView::part) with `*` for the element, as in `price:*`, or a field of a hash,
+    /// as in `product:*->price`. Without it the elements themselves are ordered.
     pub fn by(mut self, pattern: &str) -> Self {
         self.by = Some(pattern.to_owned());
         self
     }
 
-    /// Adds a column: the key that this pattern names, or `#` for the element itself. Without any, rows have
-    /// the element only.
+    /// Adds a column: a pattern as for [`by`](Self::by), or `#` for the element itself. Without any, rows have only the
+    /// element.
     pub fn get(mut self, pattern: &str) -> Self {
         self.get.push(pattern.to_owned());
         self
     }
 
-    /// The greatest first.
+    /// Greatest first.
     pub fn descending(mut self) -> Self {
         self.descending = true;
         self
     }
 
-    /// Orders texts, byte by byte, instead of numbers.
+    /// Orders by bytes instead of numbers.
     pub fn alphabetic(mut self) -> Self {
         self.alphabetic = true;
         self
@@ -96,27 +90,35 @@ impl Builder {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) if the TTL is under a millisecond, a pattern has no `*`, or, on a
-    /// Cluster, a pattern is not in the slot of the source.
-    pub fn build(self) -> Result<SortedView> {
+    /// [`is_config`](Error::is_config) if the TTL is under a millisecond, a pattern does not have exactly one `*`, or,
+    /// on a Cluster with a layout, a pattern is not in the slot of the source.
+    pub fn build(mut self) -> Result<SortedView> {
         if self.ttl < Duration::from_millis(1) {
-            return Err(Error::config("a TTL is at least 1 ms"));
+            return Err(Error::config("the TTL must be at least 1 ms"));
         }
-        let columns = self.get.iter().filter(|pattern| *pattern != "#");
-        for pattern in self.by.iter().chain(columns) {
+        let mut keys = Keys::named(&self.namespace, "view", &self.name)?;
+        let adopted = self.layout.is_some();
+        if let Some(layout) = self.layout.take() {
+            keys = keys.layout(layout);
+        }
+        let entity = keys.entity(&self.source)?;
+        let columns = self.get.iter_mut().filter(|pattern| *pattern != "#");
+        for pattern in self.by.iter_mut().chain(columns) {
             if pattern.matches('*').count() != 1 {
-                return Err(Error::config("a pattern has one * for the element"));
+                return Err(Error::config("a pattern must have one * for the element"));
             }
-            if self.store.is_cluster() && !in_slot(pattern, slot(self.source.as_bytes())) {
+            if !adopted {
+                *pattern = match pattern.split_once("->") {
+                    Some((part, field)) => format!("{}->{field}", entity.part(part)),
+                    None => entity.part(pattern).to_string(),
+                };
+            } else if self.store.is_cluster() && !in_slot(pattern, entity.slot()) {
                 return Err(Error::config(
-                    "on a cluster the patterns of a sorted view share the slot of its source: \
+                    "on a cluster the patterns of a sorted view must share the slot of its source: \
                      give all of them one hash tag, as in {shop}:price:*",
                 ));
             }
         }
-        // The view lies beside its source, whatever that is called.
-        let keys = Keys::new("view", "sorted")?.layout(Layout::new(str::to_owned));
-        let entity = keys.entity(&self.source)?;
         let definition = format!(
             "{:?} {:?} {} {} {:?}",
             self.by, self.get, self.descending, self.alphabetic, self.limit
@@ -140,44 +142,97 @@ fn in_slot(pattern: &str, wanted: u16) -> bool {
     tag.is_some_and(|tag| !tag.contains('*')) && slot(key.as_bytes()) == wanted
 }
 
-/// A cached SORT. See the [module](self).
+/// A cached SORT.
 ///
-/// ```no_run
+/// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use std::time::Duration;
-/// use redstart::{Store, caching::SortedView};
+/// use redstart::{Store, caching::SortedView, redis};
 ///
-/// let store = Store::connect("redis://localhost").await?;
-/// let cheapest = SortedView::builder(&store, "shop:products", Duration::from_secs(30))
-///     .by("shop:product:*->price")
+/// let store = Store::connect("memory://").await?;
+/// let cheapest = SortedView::builder(&store, "shop", "by-price", "products")
+///     .by("price:*")
 ///     .get("#")
-///     .get("shop:product:*->name")
+///     .get("price:*")
 ///     .build()?;
-/// for row in cheapest.page(0..10).await? {
-///     println!("{} {}", row[0], row[1]);
+/// for (product, price) in [("anvil", 20), ("rope", 5)] {
+///     store.query::<()>(redis::cmd("SADD").arg(cheapest.source()).arg(product)).await?;
+///     store.query::<()>(redis::cmd("SET").arg(cheapest.part(&format!("price:{product}"))).arg(price)).await?;
 /// }
+/// assert_eq!(cheapest.page(0..10).await?, [["rope", "5"], ["anvil", "20"]]);
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - The view and its TTL are written by one script; a view is never half-built and never without a TTL.
+/// - It is rebuilt by one client at a time, under a lease; the others wait for it, and are woken.
+/// - What was sorted before an [`invalidate`](SortedView::invalidate) is not kept after it.
+/// - On a Cluster the source and all patterns share one slot. Without a layout that is so by construction; with a
+///   layout [`build`](SortedViewBuilder::build) checks it.
+///
+/// # Limits
+///
+/// A view may be as old as its TTL. Servers before Redis 8 and Valkey 8 do not sort by other keys on a
+/// Cluster; there the client reads the keys in one pipeline, sorts, and stores the result under the
+/// same lease, which is not one atomic look at all of them.
+///
+/// # Keys
+///
+/// | key | type | content |
+/// |---|---|---|
+/// | `<ns>:view.<name>:{<source>}` | list, set or sorted set | the elements; the application writes them |
+/// | `<ns>:view.<name>:{<source>}:<pattern>` | string or hash | what the elements are sorted by; the application writes them |
+/// | `<ns>:view.<name>:{<source>}:view:<hash>` | list | the rows; the hash is of the view's definition |
+/// | `…:built` | string | exists while the view does, also if that is empty |
+/// | `…:lease`, `…:wake` | string, sharded channel | which client builds it, and wakes the others |
+///
+/// With a [`layout`](SortedViewBuilder::layout) the source is a key that the application already has, and patterns are
+/// whole keys.
+///
+/// # Round trips
+///
+/// One for a page of a built view; three to build it.
+///
+/// # While the store is down
+///
+/// Every call fails.
+///
+/// # Metrics
+///
+/// Operations: `sorted_view.page`, `sorted_view.invalidate`. Events: `sorted_view.built`, `sorted_view.hit`.
 #[derive(Clone, Debug)]
 pub struct SortedView {
-    settings: Builder,
+    settings: SortedViewBuilder,
     entity: Entity,
     part: String,
 }
 
 impl SortedView {
-    /// Starts to set up a view of a list, a set or a sorted set, kept for `ttl`.
-    pub fn builder(store: &Store, source: &str, ttl: Duration) -> Builder {
-        Builder {
+    /// Starts to set up a view with this name of a list, a set or a sorted set.
+    pub fn builder(store: &Store, namespace: &str, name: &str, source: &str) -> SortedViewBuilder {
+        SortedViewBuilder {
             store: store.clone(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
             source: source.to_owned(),
-            ttl,
+            layout: None,
+            ttl: Duration::from_secs(60),
             by: None,
             get: Vec::new(),
             descending: false,
             alphabetic: false,
             limit: None,
         }
+    }
+
+    /// The key of the list, set or sorted set.
+    pub fn source(&self) -> &Key {
+        self.entity.key()
+    }
+
+    /// A key beside the source, in its slot. A pattern such as `price:*` names `part("price:7")` for the element `7`.
+    pub fn part(&self, part: &str) -> Key {
+        self.entity.part(part)
     }
 
     fn mark(&self) -> String {
@@ -196,17 +251,17 @@ impl SortedView {
         self.settings.get.len().max(1)
     }
 
-    /// The rows from `rows.start` up to `rows.end`, fewer at the end of the view. It is built if need be.
+    /// The rows from `rows.start` up to `rows.end`, fewer at the end of the view. The view is built if necessary.
     ///
-    /// A key that a column's pattern names and that does not exist is an empty text.
+    /// A column whose key does not exist is an empty text.
     ///
     /// # Errors
     ///
-    /// Those of the store, [`is_timeout`](Error::is_timeout) if another client builds the view for too long.
+    /// Those of the store, and [`is_timeout`](Error::is_timeout) if another client takes too long to build the view.
     ///
     /// # Cancel safety
     ///
-    /// Dropped while it builds, the lease is left to run out, which takes two deadlines of the store.
+    /// Dropped while it builds, the lease is left to expire, which takes two deadlines of the store.
     pub async fn page(&self, rows: Range<usize>) -> Result<Vec<Vec<String>>> {
         let store = &self.settings.store;
         observe::operation("sorted_view.page", self.entity.namespace(), async {
@@ -223,7 +278,7 @@ impl SortedView {
                 built = true;
                 if Instant::now() >= patience {
                     return Err(Error::timeout(
-                        "the view was dropped as soon as it was built",
+                        "the view was invalidated as soon as it was built",
                     ));
                 }
             }
@@ -258,12 +313,12 @@ impl SortedView {
         }))
     }
 
-    /// Builds the view, or waits for whoever does.
+    /// Builds the view, or waits for the client that does.
     async fn ensure(&self, patience: Instant) -> Result<()> {
         let store = &self.settings.store;
-        let token = lease::token();
+        let token = token();
         let lasts = 2 * store.deadline();
-        let mut ear = None;
+        let mut listener: Option<WakeListener> = None;
         loop {
             let answer: i64 = LEASE
                 .on(&self.entity)
@@ -286,14 +341,17 @@ impl SortedView {
                 left => {
                     if Instant::now() >= patience {
                         return Err(Error::timeout(
-                            "another client builds the view for too long",
+                            "another client takes too long to build the view",
                         ));
                     }
                     let left = Duration::from_millis(u64::try_from(left).unwrap_or(1) + 1);
                     let until = (Instant::now() + left).min(patience);
-                    match &mut ear {
-                        None => ear = Some(lease::Ear::open(store, self.wake(), None, until).await),
-                        Some(ear) => lease::Ear::wait(ear, until).await,
+                    match &mut listener {
+                        None => {
+                            let opened = WakeListener::open(store, self.wake(), None, until);
+                            listener = Some(opened.await);
+                        }
+                        Some(listener) => listener.wait(until).await,
                     }
                 }
             }
@@ -340,7 +398,7 @@ impl SortedView {
         }
     }
 
-    /// Sorts on this side, as SORT does.
+    /// Sorts in the client, as SORT does.
     async fn build_here(&self, token: &str) -> Result<bool> {
         let settings = &self.settings;
         let store = &settings.store;
@@ -417,7 +475,7 @@ impl SortedView {
             }
             "none" => Ok(Vec::new()),
             _ => Err(Error::config(
-                "a sorted view is of a list, a set or a sorted set",
+                "the source of a sorted view must be a list, a set or a sorted set",
             )),
         }
     }
@@ -439,7 +497,7 @@ impl SortedView {
         self.settings.store.pipeline(&pipeline).await
     }
 
-    /// Drops the view; the next reader builds it anew.
+    /// Drops the view; the next reader builds it again.
     ///
     /// # Errors
     ///

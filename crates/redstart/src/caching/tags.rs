@@ -1,67 +1,90 @@
 //! Tags: many entries invalidated by one command.
-//!
-//! Each cache has 16 tag shards, each a hash in the store:
-//!
-//! | field | meaning |
-//! |---|---|
-//! | `#id` | a random number, drawn when the shard was made |
-//! | `#n` | how many invalidations the shard has seen |
-//! | `t:<tag>` | the count at which the tag was last invalidated |
-//!
-//! Before a value is loaded, `#id` and `#n` of the shards are read. The entry keeps, for each of its tags,
-//! what its shard said then. At a read it is good only if the shard has the same identity and the tag's last
-//! invalidation is not after that count. So
-//!
-//! - invalidating a tag is one small script, however many entries carry it;
-//! - a tag that the loader learns only from the row is safe: the count was taken before the row was read;
-//! - a shard that was evicted or flushed comes back with another identity: its entries are misses, and nothing
-//!   that was invalidated comes back to life;
-//! - no clock takes part.
-//!
-//! A shard holds up to 10,000 tags that were ever invalidated; then it begins anew under a fresh identity,
-//! which costs its entries one miss each.
-//!
-//! With [`Tags::Index`] a set of keys for each tag is kept too, for people to look at and so that an
-//! invalidation frees the memory at once; it costs one more round trip a load. The versions decide in both modes.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
+use parking_lot::Mutex;
 use redis::Pipeline;
+use tokio::time::Instant;
 
-use super::cache::envelope::TagStamp;
+use super::cache::entry::TagStamp;
 use crate::{
+    duration::millis,
     error::{Error, Result},
     key::{Entity, Keys},
     script::{Batch, Script},
     store::Store,
 };
 
-pub(crate) const SHARDS: usize = 16;
+const SHARDS: usize = 16;
+/// How finely the first level tells tags apart.
+pub(crate) const BUCKETS: u16 = 4096;
 const MAX_TAG: usize = 512;
-const MAX_FIELDS: usize = 10_000;
-/// Longer than any entry is kept; an entry that outlives its shard is a miss, not a danger.
-const SHARD_TTL_MS: u64 = 60 * 24 * 3600 * 1000;
+const MAX_TAGS: usize = 10_000;
+/// Longer than most entries are kept; an entry that outlives its shard is a miss.
+const SHARD_TTL: Duration = Duration::from_secs(60 * 24 * 3600);
+/// How long the counts of one load serve for others.
+const SNAPSHOT_SERVES: Duration = Duration::from_millis(100);
 
-static SEED: Script = Script::new("cache.seed_tags", include_str!("tags/seed.lua"));
-static BUMP: Script = Script::new("cache.invalidate_tag", include_str!("tags/bump.lua"));
-static INDEX: Script = Script::new("cache.index_tag", include_str!("tags/index.lua"));
+pub(crate) static SEED: Script = Script::new("cache.seed_tags", include_str!("tags/seed.lua"));
+pub(crate) static BUMP: Script = Script::new("cache.invalidate_tag", include_str!("tags/bump.lua"));
+pub(crate) static INDEX: Script = Script::new("cache.index_tag", include_str!("tags/index.lua"));
+pub(crate) static CLEAR: Script = Script::new("cache.clear", include_str!("tags/clear.lua"));
 
-/// How entries find their tags.
+/// How the entries of a tag are found.
+///
+/// Each cache has 16 tag shards, each a sorted set in the store:
+///
+/// | member | score |
+/// |---|---|
+/// | `#id` | minus a random number, drawn when the shard was created |
+/// | `#n` | minus the number of invalidations that the shard has seen |
+/// | `#floor` | minus the greatest count of a forgotten tag |
+/// | `t:<tag>` | the count at which the tag was last invalidated |
+///
+/// Before a value is loaded, `#id` and `#n` of the shards are read. The entry keeps, for each of its tags,
+/// what its shard had then. At a read it is good only if the shard has the same identity and the tag's last
+/// invalidation is not after that count. So
+///
+/// - invalidating a tag is one small script, however many entries carry it;
+/// - a tag that the loader learns only from the row is safe: the count was read before the row;
+/// - a shard that was evicted or flushed is created again with another identity: its entries are misses, and nothing
+///   that was invalidated is served again;
+/// - no clock takes part.
+///
+/// A shard remembers the 10,000 tags that were invalidated last. Of a forgotten tag only the floor is left: entries
+/// that were loaded before that invalidation, and carry a tag that the shard does not know, are misses.
+///
+/// The counts that were read for one load serve for others that start within 100 ms. An older count is safe: at worst
+/// a value that was loaded after an invalidation is taken for one from before it, and is loaded once more.
+///
+/// With [`Tags::Index`] a set of keys for each tag is kept too, for people to look at and so that an
+/// invalidation frees the memory at once; it costs one more round trip per load. The counts decide in both modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tags {
-    /// Versions only: an invalidated entry is a miss when it is read, and its memory is freed by its TTL.
+    /// Counts only: an invalidated entry is a miss when it is read, and its memory is freed by its TTL.
     #[default]
     Version,
-    /// Versions, and a set of keys for each tag: entries can be listed, and are removed at once.
+    /// Counts, and a set of keys for each tag: entries can be listed, and are removed at once.
     Index,
 }
 
-/// What the shards said before a load.
+/// Identity and count of each shard before a load.
 pub(crate) type Snapshot = [(u64, u64); SHARDS];
 
-pub(crate) fn shard_of(tag: &str) -> usize {
+fn shard_of(tag: &str) -> usize {
     usize::from(crate::key::slot(tag.as_bytes())) % SHARDS
+}
+
+/// The bucket of a tag in first levels.
+pub(crate) fn bucket_of(tag: &str) -> u16 {
+    (xxhash_rust::xxh3::xxh3_64(tag.as_bytes()) % u64::from(BUCKETS)) as u16
+}
+
+/// What a changed key means for a first level.
+pub(crate) enum TagChange {
+    Bucket(u16),
+    Cleared,
 }
 
 /// Checks a tag before anything is sent.
@@ -71,12 +94,12 @@ pub(crate) fn check(tag: &str) -> Result<()> {
     }
     if tag.len() > MAX_TAG {
         return Err(Error::config(format!(
-            "a tag has at most {MAX_TAG} bytes, not {}",
+            "a tag must not exceed {MAX_TAG} bytes, not {}",
             tag.len()
         )));
     }
     if tag.chars().any(char::is_control) {
-        return Err(Error::config("a tag has no control characters"));
+        return Err(Error::config("a tag must not have control characters"));
     }
     Ok(())
 }
@@ -87,11 +110,13 @@ pub(crate) struct TagBook {
     keys: Keys,
     shards: Vec<Entity>,
     index: Keys,
+    /// The counts that were read last, and when the request was sent.
+    recent: Mutex<Option<(Instant, Snapshot)>>,
 }
 
 impl TagBook {
-    pub(crate) fn new(namespace: &str, mode: Tags) -> Result<Self> {
-        let keys = Keys::new(namespace, "cache-tag")?;
+    pub(crate) fn new(namespace: &str, name: &str, mode: Tags) -> Result<Self> {
+        let keys = Keys::named(namespace, "cache-tag", name)?;
         let shards = (0..SHARDS)
             .map(|shard| keys.entity(&shard.to_string()))
             .collect::<Result<_>>()?;
@@ -99,7 +124,8 @@ impl TagBook {
             mode,
             keys,
             shards,
-            index: Keys::new(namespace, "cache-index")?,
+            index: Keys::named(namespace, "cache-index", name)?,
+            recent: Mutex::new(None),
         })
     }
 
@@ -111,40 +137,66 @@ impl TagBook {
         self.keys.prefix()
     }
 
-    /// The shard whose key this is.
-    pub(crate) fn shard_by_key(&self, key: &[u8]) -> Option<usize> {
-        let name = self.keys.name_of(key)?;
-        name.parse().ok().filter(|shard| *shard < SHARDS)
+    /// What the change of a key means. Scripts touch a key named after the bucket, so that a first level that hears of
+    /// changed keys only knows which tags it is about.
+    pub(crate) fn change_of(&self, key: &[u8]) -> Option<TagChange> {
+        let key = std::str::from_utf8(key).ok()?;
+        let (_, part) = key.strip_prefix(&self.keys.prefix()?)?.split_once("}:")?;
+        match part {
+            "clear" => Some(TagChange::Cleared),
+            _ => Some(TagChange::Bucket(part.strip_prefix('b')?.parse().ok()?)),
+        }
     }
 
-    /// What all shards say now; one round trip a node, and a second only the first time.
+    /// The next load reads the counts again.
+    pub(crate) fn forget_snapshot(&self) {
+        *self.recent.lock() = None;
+    }
+
+    /// What all shards have now or had a moment ago; one round trip per node, and a second only the first time.
     pub(crate) async fn snapshot(&self, store: &Store) -> Result<Snapshot> {
+        let sent = Instant::now();
+        if let Some((at, snapshot)) = *self.recent.lock()
+            && sent.duration_since(at) < SNAPSHOT_SERVES
+        {
+            return Ok(snapshot);
+        }
+        let snapshot = self.read_snapshot(store).await?;
+        *self.recent.lock() = Some((sent, snapshot));
+        Ok(snapshot)
+    }
+
+    async fn read_snapshot(&self, store: &Store) -> Result<Snapshot> {
         let mut pipeline = Pipeline::with_capacity(SHARDS);
         for shard in &self.shards {
-            pipeline.cmd("HMGET").arg(shard.key()).arg("#id").arg("#n");
+            pipeline
+                .cmd("ZMSCORE")
+                .arg(shard.key())
+                .arg("#id")
+                .arg("#n");
         }
-        let read: Vec<(Option<String>, Option<u64>)> = store.pipeline(&pipeline).await?;
+        let read: Vec<(Option<f64>, Option<f64>)> = store.pipeline(&pipeline).await?;
         let mut snapshot = [(0, 0); SHARDS];
         let mut batch = Batch::new();
         let mut missing = Vec::new();
         for (at, seen) in read.into_iter().enumerate().take(SHARDS) {
             match seen {
-                (Some(id), Some(count)) => snapshot[at] = (identity(&id), count),
+                (Some(id), Some(count)) => snapshot[at] = (number(id), number(count)),
                 _ => {
                     missing.push(at);
                     batch.push(
                         SEED.on(&self.shards[at])
                             .key()
                             .arg(fresh_identity())
-                            .arg(SHARD_TTL_MS)
+                            .arg(millis(SHARD_TTL))
                             .idempotent(),
                     );
                 }
             }
         }
         for (at, seeded) in missing.into_iter().zip(batch.run(store).await?) {
-            let (id, count): (String, u64) = seeded?;
-            snapshot[at] = (identity(&id), count);
+            let (id, count): (f64, f64) = seeded?;
+            snapshot[at] = (number(id), number(count));
         }
         Ok(snapshot)
     }
@@ -162,7 +214,7 @@ impl TagBook {
             .collect()
     }
 
-    /// For each list of stamps, whether all of its tags still stand; one round trip a node for all of them.
+    /// For each list of stamps, whether none of its tags was invalidated since; one round trip per node for all.
     pub(crate) async fn valid(&self, store: &Store, lists: &[&[TagStamp]]) -> Result<Vec<bool>> {
         let mut wanted: Vec<Vec<&str>> = vec![Vec::new(); SHARDS];
         for stamp in lists.iter().flat_map(|list| list.iter()) {
@@ -174,63 +226,83 @@ impl TagBook {
         let mut pipeline = Pipeline::new();
         for (shard, tags) in self.shards.iter().zip(&wanted) {
             if !tags.is_empty() {
-                let cmd = pipeline.cmd("HMGET").arg(shard.key()).arg("#id");
+                let cmd = pipeline.cmd("ZMSCORE").arg(shard.key());
+                cmd.arg("#id").arg("#floor");
                 for tag in tags {
-                    cmd.arg(field(tag));
+                    cmd.arg(member(tag));
                 }
             }
         }
         if pipeline.is_empty() {
             return Ok(vec![true; lists.len()]);
         }
-        let mut replies: Vec<Vec<Option<String>>> = store.pipeline(&pipeline).await?;
-        replies.reverse();
-        let mut now: Vec<(Option<u64>, Vec<u64>)> = Vec::with_capacity(SHARDS);
-        for tags in &wanted {
-            if tags.is_empty() {
-                now.push((None, Vec::new()));
-                continue;
-            }
-            let mut reply = replies.pop().unwrap_or_default().into_iter();
-            let id = reply.next().flatten().map(|id| identity(&id));
-            let counts = reply
-                .map(|count| count.and_then(|count| count.parse().ok()).unwrap_or(0))
-                .collect();
-            now.push((id, counts));
-        }
-        let stands = |stamp: &TagStamp| {
+        let replies: Vec<Vec<Option<f64>>> = store.pipeline(&pipeline).await?;
+        let mut replies = replies.into_iter();
+        // For each shard that was asked: its identity, its floor, and the counts of the tags.
+        let now: Vec<Vec<Option<u64>>> = wanted
+            .iter()
+            .map(|tags| match tags.is_empty() {
+                true => Vec::new(),
+                false => {
+                    let reply = replies.next().unwrap_or_default();
+                    reply.into_iter().map(|score| score.map(number)).collect()
+                }
+            })
+            .collect();
+        let good = |stamp: &TagStamp| {
             let shard = shard_of(&stamp.tag);
-            let (id, counts) = &now[shard];
+            let [Some(id), floor, counts @ ..] = &now[shard][..] else {
+                return false;
+            };
             let at = wanted[shard].iter().position(|tag| *tag == &*stamp.tag);
-            let last = at.and_then(|at| counts.get(at)).copied();
-            *id == Some(stamp.shard_id) && last.is_some_and(|last| last <= stamp.count)
+            let Some(count) = at.and_then(|at| counts.get(at)) else {
+                return false;
+            };
+            let last = count.or(*floor).unwrap_or(0);
+            *id == stamp.shard_id && last <= stamp.count
         };
-        Ok(lists.iter().map(|list| list.iter().all(stands)).collect())
+        Ok(lists.iter().map(|list| list.iter().all(good)).collect())
     }
 
     /// Makes every entry with this tag a miss.
     pub(crate) async fn bump(&self, store: &Store, tag: &str, bus: &str) -> Result<()> {
-        BUMP.on(&self.shards[shard_of(tag)])
+        let bumped = BUMP
+            .on(&self.shards[shard_of(tag)])
             .key()
-            .arg(field(tag))
+            .part(&format!("b{}", bucket_of(tag)))
+            .arg(member(tag))
             .arg(fresh_identity())
-            .arg(MAX_FIELDS)
-            .arg(SHARD_TTL_MS)
+            .arg(MAX_TAGS)
+            .arg(millis(SHARD_TTL))
             .arg(bus)
             .arg(format!("t{tag}"))
-            // Invalidating twice is as good as once.
+            // Invalidating twice is the same as once.
+            .idempotent()
+            .run(store)
+            .await;
+        self.forget_snapshot();
+        bumped
+    }
+
+    /// Tells first levels that everything was removed.
+    pub(crate) async fn announce_clear(&self, store: &Store, bus: &str) -> Result<()> {
+        CLEAR
+            .on(&self.shards[0])
+            .part("clear")
+            .arg(bus)
+            .arg("c")
             .idempotent()
             .run(store)
             .await
     }
 
-    /// Adds an entry to the sets of its tags, which live at least as long as it will.
+    /// Adds an entry to the sets of its tags, which live at least as long as the entry.
     pub(crate) async fn index(
         &self,
         store: &Store,
         name: &str,
         tags: &[Arc<str>],
-        keep_ms: u64,
+        keep: Duration,
     ) -> Result<()> {
         let entities = tags
             .iter()
@@ -243,7 +315,7 @@ impl TagBook {
                     .on(entity)
                     .key()
                     .arg(name)
-                    .arg(keep_ms.saturating_mul(2))
+                    .arg(millis(keep.saturating_mul(2)))
                     .idempotent(),
             );
         }
@@ -281,16 +353,18 @@ impl TagBook {
     }
 }
 
-fn field(tag: &str) -> String {
+fn member(tag: &str) -> String {
     format!("t:{tag}")
 }
 
-fn fresh_identity() -> String {
-    format!("{:016x}", rand::random::<u64>())
+/// Below 2^52, so that a score has it exactly.
+fn fresh_identity() -> u64 {
+    rand::random_range(1..1 << 52)
 }
 
-fn identity(text: &str) -> u64 {
-    u64::from_str_radix(text, 16).unwrap_or(0)
+/// Numbers of the shard itself are negative scores, so that they come before the tags.
+fn number(score: f64) -> u64 {
+    score.abs() as u64
 }
 
 #[cfg(test)]
@@ -310,5 +384,16 @@ mod tests {
         let used: std::collections::HashSet<_> =
             (0..1000).map(|n| shard_of(&format!("tag:{n}"))).collect();
         assert_eq!(used.len(), SHARDS);
+    }
+
+    #[test]
+    fn a_changed_key_names_the_bucket() {
+        let tags = TagBook::new("app", "product", Tags::Version).unwrap();
+        let key = |part: &str| tags.shards[3].part(part).as_str().to_owned();
+        let change = |key: &str| tags.change_of(key.as_bytes());
+        assert!(matches!(change(&key("b77")), Some(TagChange::Bucket(77))));
+        assert!(matches!(change(&key("clear")), Some(TagChange::Cleared)));
+        assert!(change(tags.shards[3].key().as_str()).is_none());
+        assert!(change("app:cache.product:{b7}:b7").is_none());
     }
 }

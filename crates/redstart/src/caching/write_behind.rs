@@ -1,52 +1,4 @@
 //! Write-behind: writes are answered by the store at once, and reach the database in batches.
-//!
-//! # What it promises
-//!
-//! - The value and its place in the log are written by one script: **both or neither**.
-//! - **Nothing is lost and nothing is applied twice**, wherever a writer or a worker dies: a batch and its
-//!   checkpoint are one transaction of the database, and the log is cut only after the commit.
-//! - **One worker a partition counts**: the database gives out epochs, and a batch of an older one is refused.
-//! - **Order is kept** for each key; of several writes of a key in one batch only the last is applied.
-//! - **A row that cannot be applied** goes to a dead-letter stream and blocks only its key.
-//! - **The log is never trimmed by length.** When it is full, [`put`](WriteBehind::put) answers
-//!   [`Put::Backpressure`].
-//! - **A value that is not yet in the database does not expire.**
-//!
-//! # What it does not promise
-//!
-//! What the store loses, the database never gets: run the store with an append-only file and without an
-//! eviction policy that takes keys without a TTL. After a failover, writes that the new master never heard of
-//! are gone. A row is read from the cache or from the sink; changing it in the database by another way is
-//! seen when the cached value expires, and is overwritten by the next write.
-//!
-//! # Keys
-//!
-//! | key | type | what |
-//! |---|---|---|
-//! | `<ns>:behind:{<p>}:log` | stream | writes that are not in the database |
-//! | `<ns>:behind:{<p>}:v:<name>` | string | a value; without TTL until it is applied |
-//! | `<ns>:behind:{<p>}:owner` | string | the worker that has the partition, with a TTL |
-//! | `<ns>:behind:{<p>}:dead`, `:blocked` | stream, set | dead letters, and the keys they block |
-//! | `<ns>:behind:{<p>}:progress` | sharded channel | tells `flush` that something was applied |
-//!
-//! `<p>` is the partition: a hash of the name, modulo the number of partitions, which must not change while
-//! the logs hold something.
-//!
-//! # Round trips
-//!
-//! `put` and `delete`: one. `get`: one; two more and a query if the value is not cached. A batch of the
-//! worker: four, and one transaction.
-//!
-//! # While the store is down
-//!
-//! `put` fails, and may be [in doubt](crate::Error::is_in_doubt). While the *database* is down writes go on
-//! until the log is full, and drain when it is back.
-//!
-//! # Operations and events
-//!
-//! Operations: `write_behind.put`, `write_behind.get`, `write_behind.flush`. Events: `write_behind.backpressure`,
-//! `write_behind.applied`, `write_behind.coalesced`, `write_behind.dead_letter`, `write_behind.sink_failed`,
-//! `write_behind.lost_partition`.
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
@@ -54,39 +6,54 @@ use redis::streams::StreamRangeReply;
 use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::{Instant, timeout_at};
 
-use super::cache::{CacheKey, lease};
+use super::cache::CacheKey;
 use crate::{
-    codec::{Codec, Envelope, Opened, Postcard},
+    codec::{Codec, Postcard},
+    duration::{LONGEST, millis},
     error::{Error, Result},
-    key::{Entity, Keys},
+    key::Entity,
     observe,
     script::Script,
     store::{Listen, Store},
+    token::token,
 };
 
+mod batch;
+mod builder;
+mod dead;
 mod sink;
+mod stored;
 mod worker;
 
-pub use sink::{Change, Changes, Claim, EntryId, Sink, SinkError};
-pub use worker::Worker;
+pub use builder::WriteBehindBuilder;
+pub use dead::DeadWrite;
+pub use sink::{Change, Changes, EntryId, RefusedChange, Sink, SinkClaim, SinkError};
+pub use worker::WriteBehindWorker;
 
-static PUT: Script = Script::new("write_behind.put", include_str!("write_behind/put.lua"));
-static LEASE: Script = Script::new("write_behind.lease", include_str!("write_behind/lease.lua"));
-static FILL: Script = Script::new("write_behind.fill", include_str!("write_behind/fill.lua"));
-static UNBURY: Script = Script::new(
-    "write_behind.unbury",
-    include_str!("write_behind/unbury.lua"),
-);
+pub(crate) use dead::{BURY, UNBURY};
+pub(crate) use worker::{ACK, CLAIM, RESIGN};
 
-/// What became of a write.
+use stored::{Decoded, Stored};
+
+pub(crate) static PUT: Script =
+    Script::new("write_behind.put", include_str!("write_behind/put.lua"));
+pub(crate) static LEASE: Script =
+    Script::new("write_behind.lease", include_str!("write_behind/lease.lua"));
+pub(crate) static FILL: Script =
+    Script::new("write_behind.fill", include_str!("write_behind/fill.lua"));
+
+/// How long the token of a reader that loads from the sink lasts.
+const LOAD_LEASE: Duration = Duration::from_secs(30);
+
+/// The outcome of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a write may have been refused"]
 pub enum Put {
-    /// It is stored, and will be applied. The id is its place in the log.
+    /// It is stored, and will be applied. The id is its position in the log.
     Accepted(EntryId),
-    /// The partition's log is full, since the database does not keep up. Nothing was written.
+    /// The shard's log is full, because the database does not keep up. Nothing was written.
     Backpressure {
-        /// How many writes wait in the partition.
+        /// How many writes wait in the shard.
         waiting: u64,
     },
 }
@@ -95,8 +62,8 @@ pub enum Put {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Lag {
-    /// Writes that are not in the database, for each partition.
-    pub partitions: Vec<u64>,
+    /// Writes that are not in the database, per shard.
+    pub shards: Vec<u64>,
     /// How long the oldest of them has waited.
     pub oldest: Option<Duration>,
 }
@@ -104,208 +71,110 @@ pub struct Lag {
 impl Lag {
     /// Writes that are not in the database.
     pub fn total(&self) -> u64 {
-        self.partitions.iter().sum()
+        self.shards.iter().sum()
     }
 }
 
-/// A write that could not be applied.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DeadLetter {
-    /// The key's name.
-    pub key: String,
-    /// Its place in the log.
-    pub id: EntryId,
-    /// Why it is dead.
-    pub why: String,
-}
-
-/// A stored value.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Stored {
-    Value(Vec<u8>),
-    Deleted,
-}
-
-impl Stored {
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        match bytes.split_first()? {
-            (b'+', value) => Some(Self::Value(value.to_vec())),
-            (b'-', _) => Some(Self::Deleted),
-            _ => None,
-        }
-    }
-
-    /// Without the entry's id before it.
-    fn parse_value(bytes: &[u8]) -> Option<Self> {
-        let at = bytes.iter().position(|byte| *byte == b'\n')?;
-        Self::parse(&bytes[at + 1..])
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        match self {
-            Self::Value(value) => [b"+", &value[..]].concat(),
-            Self::Deleted => b"-".to_vec(),
-        }
-    }
-}
-
-struct Inner<V, C> {
+struct Shared<V, C> {
     store: Store,
+    /// Namespace and name, for the sink.
+    log: Arc<str>,
     namespace: Arc<str>,
-    partitions: Vec<Entity>,
-    schema: u32,
+    shards: Vec<Entity>,
+    fingerprint: u64,
     ttl: Duration,
     max_lag: u64,
     batch: usize,
-    owner_lasts: Duration,
+    lease: Duration,
     types: PhantomData<fn() -> (V, C)>,
 }
 
-type Types<K, V, C> = PhantomData<fn(&K) -> (V, C)>;
-
-/// Sets up a [`WriteBehind`].
-#[must_use = "a builder does nothing until it builds"]
-pub struct WriteBehindBuilder<K: ?Sized, V, C> {
-    store: Store,
-    namespace: String,
-    partitions: u32,
-    schema: u32,
-    ttl: Duration,
-    max_lag: u64,
-    batch: usize,
-    owner_lasts: Duration,
-    types: Types<K, V, C>,
-}
-
-impl<K: ?Sized, V, C> WriteBehindBuilder<K, V, C> {
-    /// Into how many logs keys are spread (default 8). It must not change while the logs hold something.
-    pub fn partitions(mut self, partitions: u32) -> Self {
-        self.partitions = partitions;
-        self
-    }
-
-    /// The version of the type `V`. A worker buries writes of another version.
-    pub fn schema(mut self, schema: u32) -> Self {
-        self.schema = schema;
-        self
-    }
-
-    /// How long a value is kept after it was applied, or loaded (default an hour).
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = ttl;
-        self
-    }
-
-    /// How many writes may wait in a partition (default 10,000); beyond that they are refused.
-    pub fn max_lag(mut self, max: u64) -> Self {
-        self.max_lag = max;
-        self
-    }
-
-    /// How many entries of the log a transaction takes in (default 500).
-    pub fn batch(mut self, batch: usize) -> Self {
-        self.batch = batch;
-        self
-    }
-
-    /// How long the partition of a worker that died stays its own (default 10 s).
-    pub fn owner_for(mut self, lasts: Duration) -> Self {
-        self.owner_lasts = lasts;
-        self
-    }
-
-    /// How values become bytes. The default is [`Postcard`].
-    pub fn codec<D: Codec>(self, _: D) -> WriteBehindBuilder<K, V, D> {
-        WriteBehindBuilder {
-            store: self.store,
-            namespace: self.namespace,
-            partitions: self.partitions,
-            schema: self.schema,
-            ttl: self.ttl,
-            max_lag: self.max_lag,
-            batch: self.batch,
-            owner_lasts: self.owner_lasts,
-            types: PhantomData,
-        }
-    }
-}
-
-impl<K, V, C> WriteBehindBuilder<K, V, C>
-where
-    K: CacheKey + ?Sized,
-    V: Serialize + DeserializeOwned + Send + Sync + 'static,
-    C: Codec,
-{
-    /// Makes it, with the sink that takes the writes. Nothing is sent yet.
-    ///
-    /// # Errors
-    ///
-    /// [`is_config`](Error::is_config) for a bad namespace or a setting out of its range.
-    pub fn build<S: Sink<V>>(self, sink: S) -> Result<WriteBehind<K, V, S, C>> {
-        if !(1..=1024).contains(&self.partitions) {
-            return Err(Error::config("there are 1 to 1024 partitions"));
-        }
-        if self.ttl < Duration::from_millis(1) {
-            return Err(Error::config("a TTL is at least 1 ms"));
-        }
-        if self.max_lag == 0 || self.batch == 0 || self.batch > 5000 {
-            return Err(Error::config(
-                "max_lag is at least 1, and a batch 1 to 5000",
-            ));
-        }
-        if self.owner_lasts < Duration::from_millis(100) {
-            return Err(Error::config("a partition is owned for at least 100 ms"));
-        }
-        let keys = Keys::new(&self.namespace, "behind")?;
-        let partitions = (0..self.partitions)
-            .map(|partition| keys.entity(&partition.to_string()))
-            .collect::<Result<_>>()?;
-        Ok(WriteBehind {
-            inner: Arc::new(Inner {
-                store: self.store,
-                namespace: keys.namespace().clone(),
-                partitions,
-                schema: self.schema,
-                ttl: self.ttl,
-                max_lag: self.max_lag,
-                batch: self.batch,
-                owner_lasts: self.owner_lasts,
-                types: PhantomData,
-            }),
-            sink: Arc::new(sink),
-            key: PhantomData,
-        })
-    }
-}
-
-/// Values that are written to the store at once and to a database behind it. See the [module](self).
+/// Values that are written to the store at once and to a database behind it.
 ///
-/// It is cheap to clone. A [`Worker`] applies the writes, in this process or in others.
+/// It is cheap to clone. A [`WriteBehindWorker`] applies the writes, in this process or in others.
 ///
 /// ```
 /// # #[cfg(feature = "sqlite")]
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::time::Duration;
-/// use redstart::{Store, caching::{WriteBehind, Put, sql::SqlSink}};
+/// use redstart::{Store, caching::{Put, SqlSink, WriteBehind}};
 ///
 /// let store = Store::connect("memory://").await?;
 /// let sink = SqlSink::connect("sqlite::memory:", "views").await?.column("count", |n: &u64| (*n).into());
 /// sink.create_tables().await?;
-/// let views = WriteBehind::<str, u64>::builder(&store, "views").build(sink)?;
+/// let views = WriteBehind::<str, u64>::builder(&store, "shop", "views", sink).build()?;
 /// let worker = views.work()?;
 ///
-/// assert!(matches!(views.put("home", &41).await?, Put::Accepted(_)));
-/// assert!(matches!(views.put("home", &42).await?, Put::Accepted(_)));
-/// assert_eq!(views.get("home").await?, Some(42));   // at once
+/// match views.put("home", &41).await? {
+///     Put::Accepted(id) => println!("stored at {id}"),
+///     Put::Backpressure { waiting } => println!("{waiting} writes wait; try later"),
+/// }
+/// assert_eq!(views.get("home").await?, Some(41));   // at once
 /// views.flush(Duration::from_secs(10)).await?;      // and now in the database
 /// assert_eq!(views.lag().await?.total(), 0);
 /// worker.stop().await;
 /// # Ok(()) }
 /// # #[cfg(not(feature = "sqlite"))] fn main() {}
 /// ```
+///
+/// # Promises
+///
+/// - The value and its entry in the log are written by one script: **both or neither**.
+/// - **Nothing is lost and nothing is applied twice**, wherever a writer or a worker dies: a batch and its
+///   checkpoint are one transaction of the database, and the log is cut only after the commit.
+/// - **One worker per shard counts**: the database hands out epochs, and a batch of an older one is refused.
+/// - **Order is kept** for each key. Of several writes of a key in one batch only the newest that can be applied is
+///   applied.
+/// - **A row that cannot be applied** becomes a dead letter and blocks only its key, whatever else is in its batch.
+///   Later writes of a blocked key become dead letters too, until an operator calls
+///   [`retry_dead`](WriteBehind::retry_dead) or [`discard_dead`](WriteBehind::discard_dead).
+/// - **The log is never trimmed by length.** When it is full, [`put`](WriteBehind::put) answers
+///   [`Put::Backpressure`].
+/// - **A value that is not yet in the database does not expire.**
+/// - Values carry a fingerprint of type, schema and codec. Bytes of another one are never decoded.
+///
+/// # Limits
+///
+/// What the store loses, the database never gets: run the store with an append-only file, and without an
+/// eviction policy that removes keys without a TTL. After a failover, writes that the new master had not received
+/// are lost. A row is read from the cache or from the sink; a change of the row by another program is seen when the
+/// cached value expires, and is overwritten by the next write. A worker of one schema makes writes of another schema
+/// dead letters, so change the schema only when the log is empty, or under another name.
+///
+/// # Keys
+///
+/// | key | type | content |
+/// |---|---|---|
+/// | `<ns>:behind.<name>:{<shard>}:log` | stream | writes that are not in the database |
+/// | `<ns>:behind.<name>:{<shard>}:v:<key>` | string | a value; without TTL until it is applied |
+/// | `<ns>:behind.<name>:{<shard>}:owner` | string | the worker that serves the shard, with a TTL |
+/// | `<ns>:behind.<name>:{<shard>}:dead` | sorted set | names of the dead letters |
+/// | `<ns>:behind.<name>:{<shard>}:letters` | hash | contents of the dead letters |
+/// | `<ns>:behind.<name>:{<shard>}:blocked` | hash | blocked keys, with the first dead write of each |
+/// | `<ns>:behind.<name>:{<shard>}:progress` | sharded channel | tells `flush` that a batch was applied |
+///
+/// The shard is a hash of the key's name modulo the number of shards.
+///
+/// # Round trips
+///
+/// | operation | cost |
+/// |---|---|
+/// | `put`, `delete` | one |
+/// | `get` | one; two more and a query if the value is not cached |
+/// | a batch of the worker | three and one transaction; one more, and a second transaction, with dead letters |
+///
+/// # While the store is down
+///
+/// `put` fails, and may be [in doubt](crate::Error::is_in_doubt). While the *database* is down, writes are accepted
+/// until the log is full, and are applied when it is back.
+///
+/// # Metrics
+///
+/// Operations: `write_behind.put`, `write_behind.get`, `write_behind.flush`, `write_behind.dead_writes`,
+/// `write_behind.unbury`. Events: `write_behind.backpressure`, `write_behind.applied`, `write_behind.coalesced`,
+/// `write_behind.dead_letter`, `write_behind.sink_failed`, `write_behind.lost_shard`.
 pub struct WriteBehind<K: ?Sized, V, S = (), C = Postcard> {
-    inner: Arc<Inner<V, C>>,
+    shared: Arc<Shared<V, C>>,
     sink: Arc<S>,
     key: PhantomData<fn(&K)>,
 }
@@ -313,7 +182,7 @@ pub struct WriteBehind<K: ?Sized, V, S = (), C = Postcard> {
 impl<K: ?Sized, V, S, C> Clone for WriteBehind<K, V, S, C> {
     fn clone(&self) -> Self {
         Self {
-            inner: self.inner.clone(),
+            shared: self.shared.clone(),
             sink: self.sink.clone(),
             key: PhantomData,
         }
@@ -325,19 +194,15 @@ where
     K: CacheKey + ?Sized,
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
 {
-    /// Starts to set one up in a namespace of the store.
-    pub fn builder(store: &Store, namespace: &str) -> WriteBehindBuilder<K, V, Postcard> {
-        WriteBehindBuilder {
-            store: store.clone(),
-            namespace: namespace.to_owned(),
-            partitions: 8,
-            schema: 0,
-            ttl: Duration::from_secs(3600),
-            max_lag: 10_000,
-            batch: 500,
-            owner_lasts: Duration::from_secs(10),
-            types: PhantomData,
-        }
+    /// Starts to set up a write-behind with this name in a namespace of the store, and the sink that takes the
+    /// writes.
+    pub fn builder<S: Sink<V>>(
+        store: &Store,
+        namespace: &str,
+        name: &str,
+        sink: S,
+    ) -> WriteBehindBuilder<K, V, S, Postcard> {
+        WriteBehindBuilder::new(store, namespace, name, sink)
     }
 }
 
@@ -353,31 +218,35 @@ where
     S: Sink<V>,
     C: Codec,
 {
-    fn partition(&self, name: &str) -> Result<&Entity> {
+    fn shard_number(&self, name: &str) -> Result<usize> {
         if name.is_empty() || name.len() > 1000 {
-            return Err(Error::config("a key has 1 to 1000 bytes"));
+            return Err(Error::config("a key must have 1 to 1000 bytes"));
         }
-        let at = xxhash_rust::xxh3::xxh3_64(name.as_bytes()) % self.inner.partitions.len() as u64;
-        Ok(&self.inner.partitions[at as usize])
+        let at = xxhash_rust::xxh3::xxh3_64(name.as_bytes()) % self.shared.shards.len() as u64;
+        Ok(at as usize)
+    }
+
+    fn shard(&self, name: &str) -> Result<&Entity> {
+        Ok(&self.shared.shards[self.shard_number(name)?])
     }
 
     /// Writes a value. It can be read at once, and reaches the database later.
     ///
     /// # Errors
     ///
-    /// [`is_codec`](Error::is_codec) if the value cannot be encoded, [`is_config`](Error::is_config) for a bad
+    /// [`is_codec`](Error::is_codec) if the value cannot be encoded, [`is_config`](Error::is_config) for an invalid
     /// key, and those of the store; [in doubt](Error::is_in_doubt) if the reply was lost. Repeating such a
-    /// write is harmless unless another writer of the same key came between.
+    /// write is harmless unless another writer changed the key in between.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it is done, the value may or may not have been written; never without its log entry.
     pub async fn put(&self, key: &K, value: &V) -> Result<Put> {
-        let bytes = Envelope::seal::<C, V>(self.inner.schema, value)?;
-        self.write(&key.name(), Stored::Value(bytes)).await
+        let stored = Stored::encode::<C, V>(self.shared.fingerprint, value)?;
+        self.write(&key.name(), stored).await
     }
 
-    /// Deletes a value: it is gone at once, and from the database later.
+    /// Deletes a value: from the store at once, from the database later.
     ///
     /// # Errors
     ///
@@ -391,25 +260,24 @@ where
     }
 
     async fn write(&self, name: &str, change: Stored) -> Result<Put> {
-        observe::operation("write_behind.put", &self.inner.namespace, async {
+        let shared = &self.shared;
+        observe::operation("write_behind.put", &shared.namespace, async {
             let reply = PUT
-                .on(self.partition(name)?)
+                .on(self.shard(name)?)
                 .part("log")
                 .part(&value_part(name))
                 .arg(name)
                 .arg(change.bytes())
-                .arg(self.inner.max_lag)
-                .run(&self.inner.store)
+                .arg(shared.max_lag)
+                .run(&shared.store)
                 .await?;
             if let redis::Value::Int(waiting) = reply {
                 observe::event("write_behind.backpressure");
-                let waiting = u64::try_from(waiting).unwrap_or(self.inner.max_lag);
+                let waiting = u64::try_from(waiting).unwrap_or(shared.max_lag);
                 return Ok(Put::Backpressure { waiting });
             }
-            let id = redis::from_redis_value::<String>(reply)?
-                .parse()
-                .map_err(|_| Error::codec("the log gave an id that is none"))?;
-            Ok(Put::Accepted(id))
+            let id = redis::from_redis_value::<String>(reply)?;
+            Ok(Put::Accepted(dead::parse_id(&id)?))
         })
         .await
     }
@@ -418,43 +286,55 @@ where
     ///
     /// # Errors
     ///
-    /// Those of the store, and [`is_user`](Error::is_user) if the sink failed.
+    /// Those of the store, [`is_user`](Error::is_user) if the sink failed, and [`is_codec`](Error::is_codec) if the
+    /// newest write is of another type or schema and is not in the database yet.
+    ///
+    /// # Cancel safety
+    ///
+    /// Safe.
     pub async fn get(&self, key: &K) -> Result<Option<V>> {
         let name = key.name();
-        let partition = self.partition(&name)?;
-        observe::operation("write_behind.get", &self.inner.namespace, async {
-            let store = &self.inner.store;
-            let value_key = partition.part(&value_part(&name));
+        let shard = self.shard(&name)?;
+        let shared = &self.shared;
+        observe::operation("write_behind.get", &shared.namespace, async {
+            let store = &shared.store;
+            let value_key = shard.part(&value_part(&name));
             let value: Option<Vec<u8>> = store.query(redis::cmd("GET").arg(&value_key)).await?;
-            if let Some(found) = value.as_deref().and_then(|value| self.open(value)) {
-                return found;
+            match self.cached(value)? {
+                Some(Decoded::Row(row)) => return Ok(row),
+                Some(Decoded::Foreign) => {
+                    let left: i64 = store.query(redis::cmd("PTTL").arg(&value_key)).await?;
+                    if left == -1 {
+                        return Err(Error::codec(
+                            "the newest write is of another type or schema and is not applied yet",
+                        ));
+                    }
+                    return self.load(&name).await;
+                }
+                None => {}
             }
-            let token = format!("?{}", lease::token());
+            let token = format!("?{}", token());
             let value: Option<Vec<u8>> = LEASE
-                .on(partition)
+                .on(shard)
                 .part(&value_part(&name))
                 .arg(&token)
-                .arg(30_000)
+                .arg(millis(LOAD_LEASE))
                 .idempotent()
                 .run(store)
                 .await?;
-            if let Some(found) = value.as_deref().and_then(|value| self.open(value)) {
-                return found;
+            if let Some(Decoded::Row(row)) = self.cached(value)? {
+                return Ok(row);
             }
-            let row = self
-                .sink
-                .load(&name)
-                .await
-                .map_err(|error| Error::user("the sink failed", error))?;
+            let row = self.load(&name).await?;
             let stored = match &row {
-                Some(row) => Stored::Value(Envelope::seal::<C, V>(self.inner.schema, row)?),
+                Some(row) => Stored::encode::<C, V>(shared.fingerprint, row)?,
                 None => Stored::Deleted,
             };
-            FILL.on(partition)
+            FILL.on(shard)
                 .part(&value_part(&name))
                 .arg(&token)
                 .arg([b"0\n", &stored.bytes()[..]].concat())
-                .arg(u64::try_from(self.inner.ttl.as_millis()).unwrap_or(u64::MAX))
+                .arg(millis(shared.ttl))
                 .idempotent()
                 .run::<u8>(store)
                 .await?;
@@ -463,16 +343,17 @@ where
         .await
     }
 
-    /// `None` if the bytes are of another schema.
-    fn open(&self, bytes: &[u8]) -> Option<Result<Option<V>>> {
-        match Stored::parse_value(bytes)? {
-            Stored::Deleted => Some(Ok(None)),
-            Stored::Value(bytes) => match Envelope::open::<C, V>(self.inner.schema, &bytes) {
-                Ok(Opened::Value(value)) => Some(Ok(Some(value))),
-                Ok(Opened::Foreign) => None,
-                Err(error) => Some(Err(error)),
-            },
-        }
+    async fn load(&self, name: &str) -> Result<Option<V>> {
+        let row = self.sink.load(name).await;
+        row.map_err(|error| Error::user("the sink failed", error))
+    }
+
+    /// Reads a cached value; `None` if there is none.
+    fn cached(&self, bytes: Option<Vec<u8>>) -> Result<Option<Decoded<V>>> {
+        bytes
+            .and_then(|bytes| Stored::parse_cached(&bytes))
+            .map(|stored| stored.decode::<C, V>(self.shared.fingerprint))
+            .transpose()
     }
 
     /// Starts to apply writes to the sink, in the background.
@@ -480,8 +361,8 @@ where
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) outside a tokio runtime.
-    pub fn work(&self) -> Result<Worker> {
-        self.inner.work(&self.sink)
+    pub fn work(&self) -> Result<WriteBehindWorker> {
+        self.shared.work(&self.sink)
     }
 
     /// How far the database is behind.
@@ -490,49 +371,34 @@ where
     ///
     /// Those of the store.
     pub async fn lag(&self) -> Result<Lag> {
-        let inner = &self.inner;
+        let shared = &self.shared;
         let mut pipeline = redis::Pipeline::new();
-        for partition in &inner.partitions {
-            let log = partition.part("log");
+        for shard in &shared.shards {
+            let log = shard.part("log");
             pipeline.cmd("XLEN").arg(&log);
-            pipeline
-                .cmd("XRANGE")
-                .arg(&log)
-                .arg("-")
-                .arg("+")
-                .arg("COUNT")
-                .arg(1);
+            let first = pipeline.cmd("XRANGE").arg(&log);
+            first.arg("-").arg("+").arg("COUNT").arg(1);
         }
-        let replies: Vec<(u64, StreamRangeReply)> = {
-            let flat: Vec<redis::Value> = inner.store.pipeline(&pipeline).await?;
-            let mut flat = flat.into_iter();
-            let mut pairs = Vec::with_capacity(inner.partitions.len());
-            while let (Some(length), Some(first)) = (flat.next(), flat.next()) {
-                pairs.push((
-                    redis::from_redis_value(length)?,
-                    redis::from_redis_value(first)?,
-                ));
-            }
-            pairs
-        };
-        let first = replies
-            .iter()
-            .filter_map(|(_, first)| first.ids.first()?.id.parse::<EntryId>().ok())
-            .min();
-        let oldest = match first {
-            Some(first) => {
-                let now = inner.store.time().await?;
-                Some(now.saturating_sub(Duration::from_millis(first.ms)))
+        let replies: Vec<redis::Value> = shared.store.pipeline(&pipeline).await?;
+        let mut replies = replies.into_iter();
+        let (mut shards, mut oldest) = (Vec::with_capacity(shared.shards.len()), None);
+        while let (Some(length), Some(first)) = (replies.next(), replies.next()) {
+            shards.push(redis::from_redis_value(length)?);
+            let first: StreamRangeReply = redis::from_redis_value(first)?;
+            let id = first.ids.first().and_then(|first| first.id.parse().ok());
+            oldest = oldest.into_iter().chain(id).min();
+        }
+        let oldest = match oldest {
+            Some(EntryId { ms, .. }) => {
+                let now = shared.store.time().await?;
+                Some(now.saturating_sub(Duration::from_millis(ms)))
             }
             None => None,
         };
-        Ok(Lag {
-            partitions: replies.into_iter().map(|(length, _)| length).collect(),
-            oldest,
-        })
+        Ok(Lag { shards, oldest })
     }
 
-    /// Waits until everything written before now is in the database, or in the dead letters.
+    /// Waits until everything written before now is in the database or is a dead letter.
     ///
     /// # Errors
     ///
@@ -542,21 +408,18 @@ where
     ///
     /// Safe.
     pub async fn flush(&self, within: Duration) -> Result<()> {
-        let inner = &self.inner;
-        observe::operation("write_behind.flush", &inner.namespace, async {
-            let until = Instant::now() + within;
+        let shared = &self.shared;
+        observe::operation("write_behind.flush", &shared.namespace, async {
+            let until = Instant::now() + within.min(LONGEST);
             let late = || Error::timeout(format!("the database is still behind after {within:?}"));
             let mut waiting: Vec<(&Entity, EntryId)> = Vec::new();
-            for partition in &inner.partitions {
+            for shard in &shared.shards {
                 let mut cmd = redis::cmd("XREVRANGE");
-                cmd.arg(partition.part("log"))
-                    .arg("+")
-                    .arg("-")
-                    .arg("COUNT")
-                    .arg(1);
-                let last: StreamRangeReply = inner.store.query(&cmd).await?;
+                cmd.arg(shard.part("log")).arg("+").arg("-");
+                cmd.arg("COUNT").arg(1);
+                let last: StreamRangeReply = shared.store.query(&cmd).await?;
                 if let Some(id) = last.ids.first().and_then(|last| last.id.parse().ok()) {
-                    waiting.push((partition, id));
+                    waiting.push((shard, id));
                 }
             }
             if waiting.is_empty() {
@@ -564,8 +427,8 @@ where
             }
             let topics = waiting
                 .iter()
-                .map(|(partition, _)| Listen::Sharded(partition.channel("progress")));
-            let mut news = inner.store.subscribe(topics).await?;
+                .map(|(shard, _)| Listen::Sharded(shard.channel("progress")));
+            let mut news = shared.store.subscribe(topics).await?;
             loop {
                 // Whatever happened, also to the subscription itself: look again.
                 timeout_at(until, news.next())
@@ -573,16 +436,13 @@ where
                     .map_err(|_| late())?
                     .ok_or_else(|| Error::unavailable("the subscription ended"))?;
                 let mut behind = Vec::with_capacity(waiting.len());
-                for (partition, id) in waiting {
+                for (shard, id) in waiting {
                     let mut cmd = redis::cmd("XRANGE");
-                    cmd.arg(partition.part("log"))
-                        .arg("-")
-                        .arg(id.to_string())
-                        .arg("COUNT")
-                        .arg(1);
-                    let left: StreamRangeReply = inner.store.query(&cmd).await?;
+                    cmd.arg(shard.part("log")).arg("-").arg(id.to_string());
+                    cmd.arg("COUNT").arg(1);
+                    let left: StreamRangeReply = shared.store.query(&cmd).await?;
                     if !left.ids.is_empty() {
-                        behind.push((partition, id));
+                        behind.push((shard, id));
                     }
                 }
                 if behind.is_empty() {
@@ -592,67 +452,5 @@ where
             }
         })
         .await
-    }
-
-    /// The writes that could not be applied.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn dead_letters(&self) -> Result<Vec<DeadLetter>> {
-        let mut letters = Vec::new();
-        for partition in &self.inner.partitions {
-            let mut cmd = redis::cmd("XRANGE");
-            cmd.arg(partition.part("dead")).arg("-").arg("+");
-            let reply: StreamRangeReply = self.inner.store.query(&cmd).await?;
-            letters.extend(reply.ids.into_iter().filter_map(|letter| {
-                Some(DeadLetter {
-                    key: letter.get("k")?,
-                    why: letter.get("why")?,
-                    id: letter.id.parse().ok()?,
-                })
-            }));
-        }
-        Ok(letters)
-    }
-
-    /// Writes the last dead letter of a key again and unblocks it. Says how many letters there were.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, it may or may not have happened.
-    pub async fn retry_dead(&self, key: &K) -> Result<u64> {
-        self.unbury(key, "retry").await
-    }
-
-    /// Drops the dead letters of a key and its cached value, and unblocks it. Says how many there were.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, it may or may not have happened.
-    pub async fn discard_dead(&self, key: &K) -> Result<u64> {
-        self.unbury(key, "discard").await
-    }
-
-    async fn unbury(&self, key: &K, verb: &str) -> Result<u64> {
-        let name = key.name();
-        UNBURY
-            .on(self.partition(&name)?)
-            .part("dead")
-            .part("blocked")
-            .part("log")
-            .part(&value_part(&name))
-            .arg(&*name)
-            .arg(verb)
-            .run(&self.inner.store)
-            .await
     }
 }

@@ -1,29 +1,4 @@
-//! Write-through: the database first, and then the cache, with nothing old left in between.
-//!
-//! # What it promises
-//!
-//! - **Before the commit** the key is fenced: leases end, no new ones are given, and what is cached lives no
-//!   longer than the fence. Readers without a value load beside the cache meanwhile.
-//! - **After the commit** the new value is stored if it is the newest that any writer has shown, by the row's
-//!   version; otherwise what is cached is removed. Then the writer's fence is lifted.
-//! - **Two writers**: W1 commits, W2 commits, W2 stores, W1 stores. W1's row is older and is not stored.
-//! - **A writer that dies** between commit and cache leaves its fence. Nothing is filled while it stands, and
-//!   what was cached is gone when it is over: nothing old lives longer than the fence.
-//!
-//! # What it does not promise
-//!
-//! Cache and database are not one transaction: a reader may see the old value until the write is settled.
-//! A commit that outlasts its fence (half of the fence's TTL is its limit) is in doubt; so is one whose future
-//! was dropped. Then the cached value is removed and the fence is left to run out.
-//!
-//! # Round trips
-//!
-//! Two around the commit, one before and one after; one more beforehand to read the tags.
-//!
-//! # While the store is down
-//!
-//! The write is refused before the commit, since it could leave an old value behind. If the store fails after
-//! the commit, the write has succeeded, and the fence sees to the rest ([`Settled::LeftToFence`]).
+//! Write-through: the database first, then the cache, with nothing old left in between.
 
 use std::{future::Future, sync::Arc, time::Duration};
 
@@ -31,19 +6,33 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::Instant;
 
 use super::{
-    cache::{Cache, CacheKey, Inner, envelope::millis, lease},
+    cache::{Cache, CacheKey, Inner},
     tags::{self, Snapshot},
 };
 use crate::{
     codec::{Codec, Postcard},
+    duration::millis,
     error::{Error, Result},
     key::Entity,
     observe,
     script::Script,
+    token::token,
 };
 
-static FENCE: Script = Script::new("cache.fence", include_str!("write_through/fence.lua"));
-static SETTLE: Script = Script::new("cache.settle", include_str!("write_through/settle.lua"));
+pub(crate) static FENCE: Script = Script::new(
+    "cache.fence",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("write_through/fence.lua")
+    ),
+);
+pub(crate) static SETTLE: Script = Script::new(
+    "cache.settle",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("write_through/settle.lua")
+    ),
+);
 
 /// What a commit did.
 #[derive(Clone, Debug)]
@@ -69,7 +58,7 @@ impl<V> Written<V> {
         }
     }
 
-    /// The row was changed; the cache forgets it, and the next reader loads it. For rows without a version.
+    /// The row was changed: the cache removes it, and the next reader loads it. For rows without a version.
     pub fn changed() -> Self {
         Self {
             row: None,
@@ -89,7 +78,7 @@ impl<V> Written<V> {
     }
 }
 
-/// What became of the cache after a commit.
+/// The state of the cache after a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settled {
@@ -103,15 +92,14 @@ pub enum Settled {
     LeftToFence,
 }
 
-/// Writes rows through a cache. See the [module](self).
+/// Writes rows through a cache.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use std::time::Duration;
 /// use redstart::{Store, caching::{Cache, Settled, WriteThrough, Written}};
 ///
 /// let store = Store::connect("memory://").await?;
-/// let prices = Cache::<str, u64>::builder(&store, "prices").ttl(Duration::from_secs(60)).build()?;
+/// let prices = Cache::<str, u64>::builder(&store, "shop", "price").build()?;
 /// let write = WriteThrough::new(&prices);
 ///
 /// let settled = write.put("anvil", async {
@@ -122,6 +110,40 @@ pub enum Settled {
 /// assert_eq!(prices.get("anvil").await?.unwrap().value.as_deref(), Some(&20));
 /// # Ok(()) }
 /// ```
+///
+/// # Promises
+///
+/// - **Before the commit** the key is fenced: leases end, no new ones are given, and what is cached lives no
+///   longer than the fence. Readers without a value load without the cache meanwhile.
+/// - **After the commit** the new value is stored if it is the newest that any writer has shown, by the row's
+///   version; otherwise what is cached is removed. Then the writer's fence is lifted.
+/// - **Two writers**: W1 commits, W2 commits, W2 stores, W1 stores. W1's row is older and is not stored.
+/// - **A writer that dies** between commit and cache leaves its fence. Nothing is filled while that lasts, and
+///   what was cached is gone when it ends: nothing old lives longer than the fence.
+/// - Entries of other versions of the program under the same key are removed too.
+///
+/// # Limits
+///
+/// Cache and database are not one transaction: a reader may see the old value until the write is settled.
+/// A commit that takes longer than half of its fence is in doubt; so is one whose future was dropped. Then the cached
+/// value is removed and the fence is left to expire.
+///
+/// # Keys
+///
+/// Those of the [cache](Cache#keys).
+///
+/// # Round trips
+///
+/// Two around the commit, one before and one after; one more beforehand to read the tags.
+///
+/// # While the store is down
+///
+/// The write is refused before the commit, because it could leave an old value behind. If the store fails after
+/// the commit, the write has succeeded, and the fence does the rest ([`Settled::LeftToFence`]).
+///
+/// # Metrics
+///
+/// Operation: `cache.write`.
 pub struct WriteThrough<K: ?Sized, V, C = Postcard> {
     cache: Cache<K, V, C>,
     lasts: Duration,
@@ -141,14 +163,14 @@ where
         }
     }
 
-    /// How long a fence stands if its writer dies. A commit may take half of it.
+    /// How long a fence lasts if its writer dies (default ten seconds). A commit may take half of it.
     ///
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) if it is under 10 ms or over an hour.
     pub fn fence_for(mut self, lasts: Duration) -> Result<Self> {
         if !(Duration::from_millis(10)..=Duration::from_secs(3600)).contains(&lasts) {
-            return Err(Error::config("a fence lasts from 10 ms to an hour"));
+            return Err(Error::config("a fence must last from 10 ms to an hour"));
         }
         self.lasts = lasts;
         Ok(self)
@@ -158,7 +180,7 @@ where
     ///
     /// # Errors
     ///
-    /// Before the commit those of the store: nothing was written. [`is_user`](Error::is_user) if the commit
+    /// Before the commit, those of the store: nothing was written. [`is_user`](Error::is_user) if the commit
     /// failed; [`is_timeout`](Error::is_timeout), [in doubt](Error::is_in_doubt), if it took longer than half
     /// of the fence; [`is_codec`](Error::is_codec) if the committed value cannot be encoded, which leaves the
     /// key uncached.
@@ -166,7 +188,7 @@ where
     /// # Cancel safety
     ///
     /// Dropped during the commit, nobody knows whether the row was changed: the cached value is removed and
-    /// the fence is left to run out.
+    /// the fence is left to expire.
     pub async fn put<F, E>(&self, key: &K, commit: F) -> Result<Settled>
     where
         F: Future<Output = Result<Written<V>, E>>,
@@ -181,7 +203,7 @@ where
                     fence.abandon().await;
                     Err(Error::user("the commit failed", error))
                 }
-                // Dropping the fence says that nobody knows.
+                // Dropping the fence states the doubt.
                 Err(_) => Err(Error::timeout(format!(
                     "the commit took longer than {:?}, half of its fence",
                     self.lasts / 2
@@ -196,16 +218,16 @@ where
     ///
     /// # Errors
     ///
-    /// Those of the store, and [`is_config`](Error::is_config) for a bad key. Do not commit then.
+    /// Those of the store, and [`is_config`](Error::is_config) for an invalid key. Do not commit then.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a fence may stand until it is over.
+    /// Dropped before it is done, a fence may be left until it expires.
     pub async fn fence(&self, key: &K) -> Result<Fence<V, C>> {
         let inner = &self.cache.inner;
         let name = key.name();
         let entity = inner.keys.entity(&name)?;
-        let token = lease::token();
+        let token = token();
         let taken = Instant::now();
         // Before the commit, as a loader's is before its load.
         let snapshot = inner.tags.snapshot(&inner.store).await?;
@@ -236,9 +258,9 @@ where
     }
 }
 
-/// A fence around one key. Dropped without being settled, it removes the cached value and stands until it is
-/// over, because nobody knows whether the row was changed.
-#[must_use = "a fence stands until it is settled or over"]
+/// A fence around one key. Dropped without being settled, it removes the cached value and lasts until it expires,
+/// because nobody knows whether the row was changed.
+#[must_use = "a fence lasts until it is settled or expires"]
 pub struct Fence<V, C>
 where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
@@ -256,7 +278,7 @@ where
 enum End<'a> {
     Set {
         bytes: &'a [u8],
-        keep_ms: u64,
+        keep: Duration,
         version: [u8; 8],
     },
     Remove,
@@ -273,7 +295,7 @@ where
     /// # Errors
     ///
     /// [`is_codec`](Error::is_codec) if the value cannot be encoded; it is not cached then. A store that fails
-    /// is no error: the row is committed, and the fence sees to the rest.
+    /// is not an error: the row is committed, and the fence does the rest.
     ///
     /// # Cancel safety
     ///
@@ -290,7 +312,8 @@ where
             self.taken.elapsed(),
         );
         let sealed = match sealed {
-            Ok(sealed) => sealed,
+            Ok(Some(sealed)) => sealed,
+            Ok(None) => return Ok(self.end(End::Remove).await),
             Err(error) => {
                 self.end(End::Remove).await;
                 return Err(error);
@@ -300,7 +323,7 @@ where
             .index_entry(&self.name, &sealed)
             .await
             .or_else(|error| {
-                if super::cache::is_down(&error) {
+                if error.is_store_down() {
                     Ok(())
                 } else {
                     Err(error)
@@ -309,17 +332,17 @@ where
         Ok(self
             .end(End::Set {
                 bytes: &sealed.bytes,
-                keep_ms: millis(sealed.meta.keep),
+                keep: sealed.meta.keep,
                 version: version.to_be_bytes(),
             })
             .await)
     }
 
-    /// The row was not changed: lifts the fence. The cached value is removed all the same.
+    /// The row was not changed: lifts the fence. The cached value is removed anyway.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the fence may stand until it is over.
+    /// Dropped before it is done, the fence may be left until it expires.
     pub async fn abandon(mut self) {
         self.end(End::Remove).await;
     }
@@ -342,29 +365,30 @@ where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
 {
-    let (verb, bytes, keep_ms, version): (_, &[u8], _, &[u8]) = match &end {
+    let (verb, bytes, keep, version): (_, &[u8], _, &[u8]) = match &end {
         End::Set {
             bytes,
-            keep_ms,
+            keep,
             version,
-        } => ("set", bytes, *keep_ms, version),
-        End::Remove => ("remove", b"", 1, b""),
-        End::Doubt => ("doubt", b"", 1, b""),
+        } => ("set", bytes, *keep, version),
+        End::Remove => ("remove", b"", Duration::ZERO, b""),
+        End::Doubt => ("doubt", b"", Duration::ZERO, b""),
     };
     let outcome = SETTLE
         .on(entity)
         .key()
         .part("lease")
         .part("fence")
+        .part(&inner.beside)
         .arg(token)
         .arg(verb)
         .arg(bytes)
-        .arg(keep_ms)
+        .arg(millis(keep).max(1))
         .arg(version)
         .arg(entity.channel("wake"))
         .arg(&inner.bus)
         .arg(format!("k{name}"))
-        // A second time its token is gone: what is cached is removed, which is always right.
+        // The second time its token is gone: what is cached is removed, which is always right.
         .idempotent()
         .run::<String>(&inner.store)
         .await;
@@ -374,7 +398,7 @@ where
         Ok("older") => Settled::Older,
         Ok(_) => Settled::Removed,
         Err(error) => {
-            tracing::debug!(%error, "a write could not be settled; its fence will end");
+            tracing::debug!(%error, "a write could not be settled; its fence will expire");
             Settled::LeftToFence
         }
     }

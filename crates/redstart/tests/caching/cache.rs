@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use redstart::{
     Store,
-    caching::{Cache, Loaded, Source, Stampede, XFetch},
+    caching::{Cache, HitSource, Loaded, Stampede, XFetch},
     codec::Json,
     key::Layout,
 };
@@ -14,7 +14,9 @@ use tokio::sync::{Notify, oneshot};
 use crate::{LONG, Rows, pass, two};
 
 fn cache(store: &Store, backend: &Backend) -> redstart::Result<Cache<str, u64>> {
-    Cache::builder(store, backend.namespace()).ttl(LONG).build()
+    Cache::builder(store, backend.namespace(), "rows")
+        .ttl(LONG)
+        .build()
 }
 
 matrix! {
@@ -22,14 +24,14 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let (cache, rows) = (cache(&store, backend)?, Rows::at(7));
         let first = rows.through(&cache, "k", Duration::ZERO).await?;
-        assert_eq!((first.value.as_deref(), first.source), (Some(&7), Source::Loaded));
+        assert_eq!((first.value.as_deref(), first.source), (Some(&7), HitSource::Loaded));
         let second = rows.through(&cache, "k", Duration::ZERO).await?;
-        assert_eq!((second.value.as_deref(), second.source), (Some(&7), Source::Store));
+        assert_eq!((second.value.as_deref(), second.source), (Some(&7), HitSource::Store));
         assert_eq!(rows.loads(), 1);
         let stats = cache.stats();
         assert_eq!((stats.hits, stats.misses, stats.loads), (1, 1, 1));
         // The entry has a TTL, and no lease is left.
-        let keys = store.scan(&format!("{}:cache:*", backend.namespace())).await?;
+        let keys = store.scan(&format!("{}:cache.rows:*", backend.namespace())).await?;
         assert_eq!(keys.len(), 1, "{keys:?}");
         let ttl: i64 = store.query(redis::cmd("PTTL").arg(&keys[0])).await?;
         assert!(ttl > 0 && ttl <= 63_000, "{ttl}");
@@ -38,15 +40,15 @@ matrix! {
 
     async fn absence_is_remembered_for_its_own_ttl_and_errors_are_not(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace())
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows")
             .ttl(LONG)
             .negative_ttl(Duration::from_millis(400))
             .jitter(0.0)
             .build()?;
         let absent = |_| async { Ok::<_, redstart::Error>(Loaded::<u64>::Absent) };
-        assert_eq!(cache.get_or_load("k", absent).await?.source, Source::Loaded);
+        assert_eq!(cache.get_or_load("k", absent).await?.source, HitSource::Loaded);
         let hit = cache.get_or_load("k", absent).await?;
-        assert_eq!((hit.value, hit.source), (None, Source::Store));
+        assert_eq!((hit.value, hit.source), (None, HitSource::Store));
         assert_eq!(cache.stats().negative_hits, 1);
         assert!(cache.get("k").await?.is_some_and(|hit| hit.value.is_none()));
         pass(&store, Duration::from_millis(450)).await;
@@ -88,7 +90,7 @@ matrix! {
             let rows = Rows::at(7);
             let namespace = unique_namespace("stampede");
             let caches = [&one, &other].map(|store| {
-                Cache::<str, u64>::builder(store, &namespace).ttl(LONG).stampede(stampede).build().unwrap()
+                Cache::<str, u64>::builder(store, &namespace, "rows").ttl(LONG).stampede(stampede).build().unwrap()
             });
             let ready = Arc::new(tokio::sync::Barrier::new(10));
             let calls: Vec<_> = (0..10)
@@ -112,7 +114,7 @@ matrix! {
         let (one, other) = two(backend).await?;
         for stampede in [Stampede::Lease, Stampede::Local, Stampede::Off] {
             let namespace = unique_namespace("fill");
-            let build = |store| Cache::<str, u64>::builder(store, &namespace).ttl(LONG).stampede(stampede).build();
+            let build = |store| Cache::<str, u64>::builder(store, &namespace, "rows").ttl(LONG).stampede(stampede).build();
             let (reader, writer) = (build(&one)?, build(&other)?);
             let (loading, begun) = oneshot::channel();
             let (go, wait) = oneshot::channel::<()>();
@@ -178,7 +180,7 @@ matrix! {
 
     async fn a_loader_that_panics_or_is_too_slow_leaves_no_lease_behind(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace())
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows")
             .ttl(LONG)
             .load_timeout(Duration::ZERO, Duration::from_millis(100))
             .build()?;
@@ -195,7 +197,7 @@ matrix! {
             .await
             .unwrap_err();
         assert!(slow.is_timeout(), "{slow}");
-        let keys = store.scan(&format!("{}:cache:*", backend.namespace())).await?;
+        let keys = store.scan(&format!("{}:cache.rows:*", backend.namespace())).await?;
         assert!(keys.is_empty(), "{keys:?}");
         // Without a lease in the way the next one loads at once.
         let hit = cache.get_or_load("k", |_| async { Ok::<_, redstart::Error>(Some(3)) }).await?;
@@ -234,9 +236,9 @@ matrix! {
     async fn others_go_on_when_the_lease_of_a_dead_loader_is_over(backend: &Backend) -> anyhow::Result<()> {
         let (one, other) = two(backend).await?;
         let namespace = backend.namespace();
-        let waiting: Cache<str, u64> = Cache::builder(&other, namespace).ttl(LONG).build()?;
+        let waiting: Cache<str, u64> = Cache::builder(&other, namespace, "rows").ttl(LONG).build()?;
         // What a process that died a moment ago leaves behind: its lease.
-        let entity = redstart::key::Keys::new(namespace, "cache")?.entity("k")?;
+        let entity = redstart::key::Keys::named(namespace, "cache", "rows")?.entity("k")?;
         let mut lease = redis::cmd("SET");
         lease.arg(entity.part("lease")).arg("the dead").arg("PX").arg(300);
         one.query::<()>(&lease).await?;
@@ -255,7 +257,7 @@ matrix! {
 
     async fn a_stale_value_is_served_while_it_is_refreshed(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace())
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows")
             .ttl(Duration::from_millis(300))
             .stale_for(LONG)
             .jitter(0.0)
@@ -277,7 +279,7 @@ matrix! {
 
     async fn a_stale_value_is_served_when_the_loader_fails_and_the_source_gets_a_rest(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace())
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows")
             .ttl(Duration::from_millis(100))
             .stale_for(LONG)
             .jitter(0.0)
@@ -307,7 +309,7 @@ matrix! {
         let caches: Vec<Cache<str, u64>> = [&one, &other]
             .iter()
             .map(|store| {
-                Cache::builder(store, backend.namespace())
+                Cache::builder(store, backend.namespace(), "rows")
                     .ttl(ttl)
                     .early(XFetch { beta: 2.0 })
                     .stale_for(LONG)
@@ -321,7 +323,7 @@ matrix! {
         while rows.loads() < expiries {
             for cache in &caches {
                 let hit = rows.through(cache, "hot", Duration::from_millis(10)).await?;
-                blocked += u64::from(hit.source == Source::Loaded);
+                blocked += u64::from(hit.source == HitSource::Loaded);
             }
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
@@ -333,9 +335,9 @@ matrix! {
 
     async fn two_schemas_and_codecs_share_a_store_without_errors(backend: &Backend) -> anyhow::Result<()> {
         let (one, other) = two(backend).await?;
-        let old: Cache<str, u64> = Cache::builder(&one, backend.namespace()).ttl(LONG).schema(3).build()?;
-        let new: Cache<str, (u64, String)> = Cache::builder(&other, backend.namespace()).ttl(LONG).schema(4).build()?;
-        let json: Cache<str, u64, Json> = Cache::builder(&other, backend.namespace()).ttl(LONG).schema(3).codec(Json).build()?;
+        let old: Cache<str, u64> = Cache::builder(&one, backend.namespace(), "rows").ttl(LONG).schema(3).build()?;
+        let new: Cache<str, (u64, String)> = Cache::builder(&other, backend.namespace(), "rows").ttl(LONG).schema(4).build()?;
+        let json: Cache<str, u64, Json> = Cache::builder(&other, backend.namespace(), "rows").ttl(LONG).schema(3).codec(Json).build()?;
         let rounds = scale(30, "cache deploy rounds");
         let tasks = (
             tokio::spawn(async move {
@@ -344,7 +346,7 @@ matrix! {
                     assert_eq!(hit.value.as_deref(), Some(&1));
                     if n % 7 == 0 { old.invalidate("k").await?; }
                 }
-                Ok::<_, redstart::Error>(old.stats())
+                Ok::<_, redstart::Error>(())
             }),
             tokio::spawn(async move {
                 for n in 0..rounds {
@@ -352,11 +354,11 @@ matrix! {
                     assert_eq!(hit.value.as_deref(), Some(&(2, "two".to_owned())));
                     if n % 5 == 0 { new.invalidate("k").await?; }
                 }
-                Ok::<_, redstart::Error>(new.stats())
+                Ok::<_, redstart::Error>(())
             }),
         );
-        let (old, new) = (tasks.0.await??, tasks.1.await??);
-        assert!(old.foreign + new.foreign > 0, "the two never met");
+        tasks.0.await??;
+        tasks.1.await??;
         let hit = json.get_or_load("k", |_| async { Ok::<_, redstart::Error>(Some(5)) }).await?;
         assert_eq!(hit.value.as_deref(), Some(&5));
         Ok(())
@@ -364,7 +366,7 @@ matrix! {
 
     async fn many_keys_come_back_in_order_each_from_the_nearest_place(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<u64, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        let cache: Cache<u64, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         cache.get_or_load(&3, |_| async { Ok::<_, redstart::Error>(Some(33)) }).await?;
         let load = |_: redstart::caching::LoadMany<u64>, keys: Vec<u64>| async move {
             Ok::<_, redstart::Error>(keys.into_iter().filter(|key| *key != 4).map(|key| (key, key * 10)).collect::<Vec<_>>())
@@ -375,7 +377,7 @@ matrix! {
         assert_eq!(values, [Some(50), Some(33), None, Some(50), Some(10)]);
         assert_eq!(cache.stats().loads, 2, "one for the first key, one for all the others");
         let hits = cache.get_or_load_many(&keys, load).await?;
-        assert!(hits.iter().all(|hit| hit.source == Source::Store));
+        assert!(hits.iter().all(|hit| hit.source == HitSource::Store));
         assert_eq!(cache.stats().loads, 2);
         cache.invalidate_many(&keys).await?;
         assert!(cache.get(&5).await?.is_none() && cache.get(&3).await?.is_none());
@@ -386,7 +388,7 @@ matrix! {
         let (one, other) = two(backend).await?;
         let rows = Rows::default();
         let caches = [&one, &other].map(|store| {
-            Cache::<u64, u64>::builder(store, backend.namespace()).ttl(LONG).build().unwrap()
+            Cache::<u64, u64>::builder(store, backend.namespace(), "rows").ttl(LONG).build().unwrap()
         });
         let counted = Arc::new(loaded::Counts::default());
         let calls: Vec<_> = (0..4u64)
@@ -418,7 +420,7 @@ matrix! {
     async fn existing_keys_are_adopted_by_a_layout(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let namespace = backend.namespace().to_owned();
-        let cache: Cache<str, u64> = Cache::builder(&store, &namespace.clone())
+        let cache: Cache<str, u64> = Cache::builder(&store, &namespace.clone(), "rows")
             .ttl(LONG)
             .layout(Layout::new(move |name| format!("{namespace}/product-{name}")))
             .build()?;
@@ -432,9 +434,8 @@ matrix! {
 
     async fn bad_input_is_refused_before_anything_is_written(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let builder = || Cache::<str, u64>::builder(&store, backend.namespace());
+        let builder = || Cache::<str, u64>::builder(&store, backend.namespace(), "rows");
         let refused = [
-            builder().build(),
             builder().ttl(Duration::ZERO).build(),
             builder().ttl(Duration::MAX).build(),
             builder().ttl(LONG).negative_ttl(Duration::ZERO).build(),
@@ -447,7 +448,9 @@ matrix! {
             builder().ttl(LONG).max_loads(0).build(),
             builder().ttl(LONG).l1(redstart::caching::L1::tracking(0)).build(),
             builder().ttl(LONG).l1(redstart::caching::L1::tracking(5)).layout(Layout::new(str::to_owned)).build(),
-            Cache::<str, u64>::builder(&store, "no spaces").ttl(LONG).build(),
+            builder().ttl(LONG).l1(redstart::caching::L1::pubsub(5).max_bytes(0)).build(),
+            Cache::<str, u64>::builder(&store, "no spaces", "rows").ttl(LONG).build(),
+            Cache::<str, u64>::builder(&store, backend.namespace(), "no:colons").ttl(LONG).build(),
         ];
         for (n, cache) in refused.into_iter().enumerate() {
             assert!(cache.unwrap_err().is_config(), "{n}");
@@ -465,18 +468,13 @@ matrix! {
             Ok::<_, redstart::Error>(Some(1))
         });
         assert!(tagged.await.unwrap_err().is_config());
-        let no_ttl = cache.get_or_load("k", |load| async move {
-            load.ttl(Duration::ZERO);
-            Ok::<_, redstart::Error>(Some(1))
-        });
-        assert!(no_ttl.await.unwrap_err().is_config());
 
         // JSON has no keys that are not strings.
         type Odd = std::collections::BTreeMap<(u8, u8), u8>;
-        let odd: Cache<str, Odd, Json> = Cache::builder(&store, backend.namespace()).ttl(LONG).codec(Json).build()?;
+        let odd: Cache<str, Odd, Json> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).codec(Json).build()?;
         let unserialisable = odd.get_or_load("k", |_| async { Ok::<_, redstart::Error>(Some(Odd::from([((1, 2), 3)]))) });
         assert!(unserialisable.await.unwrap_err().is_codec());
-        let left = store.scan(&format!("{}:cache:*", backend.namespace())).await?;
+        let left = store.scan(&format!("{}:cache.rows:*", backend.namespace())).await?;
         assert!(left.is_empty(), "{left:?}");
         Ok(())
     }

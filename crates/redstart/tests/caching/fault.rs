@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use redstart::{
-    Store,
-    caching::{Cache, Down, L1, Source},
+    Down, Store,
+    caching::{Cache, HitSource, L1},
 };
 use redstart_testkit::{
     Backend, BackendKind, Cluster, Kind, Proxy, Sentinel, Server, eventually, matrix,
@@ -14,7 +14,10 @@ use redstart_testkit::{
 use crate::{LONG, Rows};
 
 fn near(store: &Store, namespace: &str, l1: L1) -> redstart::Result<Cache<str, u64>> {
-    Cache::builder(store, namespace).ttl(LONG).l1(l1).build()
+    Cache::builder(store, namespace, "rows")
+        .ttl(LONG)
+        .l1(l1)
+        .build()
 }
 
 async fn up(cache: &Cache<str, u64>) -> anyhow::Result<()> {
@@ -30,7 +33,7 @@ async fn warm(cache: &Cache<str, u64>, rows: &Rows, key: &str) -> anyhow::Result
     let warm = eventually(LONG, async || {
         rows.through(cache, key, Duration::ZERO)
             .await
-            .is_ok_and(|hit| hit.source == Source::L1)
+            .is_ok_and(|hit| hit.source == HitSource::L1)
     });
     anyhow::ensure!(warm.await, "{key} never came into the first level");
     Ok(())
@@ -197,20 +200,23 @@ async fn while_the_store_is_down_reads_do_what_the_builder_said() -> anyhow::Res
         .deadline(Duration::from_millis(200))
         .connect()
         .await?;
-    let build = |down| {
-        Cache::<str, u64>::builder(&store, "down")
+    let build = |down, last_seen| {
+        Cache::<str, u64>::builder(&store, "down", "rows")
             .ttl(LONG)
             .on_store_down(down)
+            .last_seen(last_seen)
             .max_loads(2)
+            .load_timeout(Duration::ZERO, LONG)
             .build()
     };
-    let (load, stale, refuse) = (
-        build(Down::Load)?,
-        build(Down::Stale)?,
-        build(Down::Refuse)?,
+    let (load, stale, refuse, fail) = (
+        build(Down::Allow, 0)?,
+        build(Down::Fail, 100)?,
+        build(Down::Refuse, 0)?,
+        build(Down::Fail, 0)?,
     );
     let rows = Rows::at(1);
-    for cache in [&load, &stale, &refuse] {
+    for cache in [&load, &stale, &refuse, &fail] {
         rows.through(cache, "k", Duration::ZERO).await?;
     }
     server.kill9();
@@ -218,7 +224,7 @@ async fn while_the_store_is_down_reads_do_what_the_builder_said() -> anyhow::Res
     let hit = rows.through(&load, "k", Duration::ZERO).await?;
     assert_eq!(
         (hit.value.as_deref(), hit.source, hit.stale),
-        (Some(&2), Source::Loaded, false)
+        (Some(&2), HitSource::Loaded, false)
     );
     let hit = rows.through(&stale, "k", Duration::ZERO).await?;
     assert_eq!((hit.value.as_deref(), hit.stale), (Some(&1), true));
@@ -228,27 +234,29 @@ async fn while_the_store_is_down_reads_do_what_the_builder_said() -> anyhow::Res
             .is_err()
     );
     assert!(rows.through(&refuse, "k", Duration::ZERO).await.is_err());
+    assert!(refuse.get("k").await?.is_none());
+    assert!(rows.through(&fail, "k", Duration::ZERO).await.is_err());
+    assert!(fail.get("k").await.is_err());
     assert!(
         load.invalidate("k").await.is_err(),
-        "whoever changed the row must know"
+        "the caller that changed the row must know"
     );
 
-    // The source is protected: two loads at once, one a key, and the rest are refused.
+    // The source is protected: two loads at once, one per key, and the others wait for their turn.
     let before = rows.loads();
     let calls: Vec<_> = (0..40)
         .map(|n| {
             let (load, rows) = (load.clone(), rows.clone());
             tokio::spawn(async move {
-                rows.through(&load, &format!("k{}", n % 20), Duration::from_millis(300))
+                rows.through(&load, &format!("k{}", n % 20), Duration::from_millis(50))
                     .await
             })
         })
         .collect();
-    let mut refused = 0;
     for call in calls {
-        refused += u64::from(call.await?.is_err());
+        assert_eq!(call.await??.value.as_deref(), Some(&2));
     }
-    assert!(refused > 0 && rows.loads() > before);
+    assert!(rows.loads() - before >= 20);
     assert!(rows.most_at_once() <= 2, "{} at once", rows.most_at_once());
 
     server.restart().await?;
@@ -256,7 +264,7 @@ async fn while_the_store_is_down_reads_do_what_the_builder_said() -> anyhow::Res
         eventually(LONG, async || {
             rows.through(&load, "new", Duration::ZERO)
                 .await
-                .is_ok_and(|hit| hit.source == Source::Store)
+                .is_ok_and(|hit| hit.source == HitSource::Store)
         })
         .await
     );

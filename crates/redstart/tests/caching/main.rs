@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cache;
+mod dead_write;
 mod fault;
 mod process;
 mod race;

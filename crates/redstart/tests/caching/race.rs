@@ -197,7 +197,7 @@ fn build(
     part: &str,
     l1: L1,
 ) -> redstart::Result<Cache<u64, u64>> {
-    Cache::builder(store, &format!("{}-{part}", backend.namespace()))
+    Cache::builder(store, &format!("{}-{part}", backend.namespace()), "rows")
         // Short, and eager to refresh: expiry and early refresh take part in the race.
         .ttl(Duration::from_millis(100))
         .early(XFetch { beta: 50.0 })
@@ -213,7 +213,7 @@ matrix! {
         // Without exclusive leases a fill needs its token all the same.
         for stampede in [Stampede::Local, Stampede::Off] {
             let namespace = format!("{}-{stampede:?}", backend.namespace());
-            let build = |store| Cache::builder(store, &namespace).ttl(LONG).stampede(stampede).build();
+            let build = |store| Cache::builder(store, &namespace, "rows").ttl(LONG).stampede(stampede).build();
             let (a, b) = (build(&one)?, build(&other)?);
             Race::new(false).run(&a, &[&a, &b], &[], rounds() / 4).await?;
         }

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use redstart::{Store, caching::SortedView};
+use redstart::{
+    Store,
+    caching::{SortedView, SortedViewBuilder},
+    key::Layout,
+};
 use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix, unique_namespace};
 
 use crate::{LONG, pass};
@@ -40,12 +44,20 @@ async fn shop(store: &Store, tag: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A view of keys that the application already has.
+fn adopted(store: &Store, tag: &str, source: &str) -> SortedViewBuilder {
+    let key = format!("{{{tag}}}:{source}");
+    SortedView::builder(store, tag, "rows", source)
+        .layout(Layout::new(move |_| key.clone()))
+        .ttl(LONG)
+}
+
 matrix! {
     async fn a_view_is_sorted_by_other_keys_and_kept_for_its_ttl(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let tag = backend.namespace();
         shop(&store, tag).await?;
-        let view = |ttl| SortedView::builder(&store, &format!("{{{tag}}}:products"), ttl)
+        let view = |ttl| adopted(&store, tag, "products").ttl(ttl)
             .by(&format!("{{{tag}}}:product:*->price"));
         let by_price = view(Duration::from_millis(400))
             .get("#").get(&format!("{{{tag}}}:product:*->name")).get(&format!("{{{tag}}}:stock:*"))
@@ -57,7 +69,7 @@ matrix! {
         assert!(by_price.page(9..12).await?.is_empty() && by_price.page(3..3).await?.is_empty());
         let dearest = view(LONG).descending().limit(0, 2).build()?;
         assert_eq!(dearest.page(0..10).await?, [["4"], ["1"]]);
-        let by_name = SortedView::builder(&store, &format!("{{{tag}}}:products"), LONG)
+        let by_name = adopted(&store, tag, "products")
             .by(&format!("{{{tag}}}:product:*->name")).alphabetic().build()?;
         assert_eq!(by_name.page(1..3).await?, [["1"], ["3"]]);
 
@@ -75,13 +87,27 @@ matrix! {
         Ok(())
     }
 
+    async fn without_a_layout_source_and_patterns_share_one_slot(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let view = SortedView::builder(&store, backend.namespace(), "rows", "products")
+            .by("price:*").get("#").get("info:*->name").build()?;
+        for (id, price, name) in [("1", 20, "anvil"), ("2", 5, "rope")] {
+            store.query::<()>(redis::cmd("RPUSH").arg(view.source()).arg(id)).await?;
+            store.query::<()>(redis::cmd("SET").arg(view.part(&format!("price:{id}"))).arg(price)).await?;
+            let info = view.part(&format!("info:{id}"));
+            store.query::<()>(redis::cmd("HSET").arg(info).arg("name").arg(name)).await?;
+        }
+        assert_eq!(view.page(0..9).await?, [["2", "rope"], ["1", "anvil"]]);
+        Ok(())
+    }
+
     async fn an_empty_view_is_built_once_too(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let source = format!("{{{}}}:nothing", backend.namespace());
-        let view = SortedView::builder(&store, &source, LONG).alphabetic().build()?;
+        let view = SortedView::builder(&store, backend.namespace(), "rows", "nothing").alphabetic().build()?;
+        let source = view.source();
         assert!(view.page(0..10).await?.is_empty());
-        store.query::<()>(redis::cmd("RPUSH").arg(&source).arg("b").arg("a")).await?;
-        assert!(view.page(0..10).await?.is_empty(), "built anew before its TTL");
+        store.query::<()>(redis::cmd("RPUSH").arg(source).arg("b").arg("a")).await?;
+        assert!(view.page(0..10).await?.is_empty(), "built again before its TTL");
         view.invalidate().await?;
         assert_eq!(view.page(0..10).await?, [["a"], ["b"]]);
         Ok(())
@@ -89,7 +115,7 @@ matrix! {
 
     async fn bad_views_are_refused_when_they_are_built(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let builder = |ttl| SortedView::builder(&store, "{shop}:products", ttl);
+        let builder = |ttl| adopted(&store, "shop", "products").ttl(ttl);
         assert!(builder(Duration::ZERO).build().unwrap_err().is_config());
         assert!(builder(LONG).by("no star").build().unwrap_err().is_config());
         assert!(builder(LONG).get("{shop}:a*b*").build().unwrap_err().is_config());
@@ -110,7 +136,7 @@ async fn many_readers_of_a_cold_view_sort_once() -> anyhow::Result<()> {
     let store = Store::connect(&server.url()).await?;
     let tag = unique_namespace("view");
     shop(&store, &tag).await?;
-    let view = SortedView::builder(&store, &format!("{{{tag}}}:products"), LONG)
+    let view = adopted(&store, &tag, "products")
         .by(&format!("{{{tag}}}:product:*->price"))
         .build()?;
     let tap = MonitorTap::start(&server).await?;

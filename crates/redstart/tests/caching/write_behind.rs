@@ -11,11 +11,7 @@ use std::{
 
 use redstart::{
     Store,
-    caching::{
-        Put, Sink, WriteBehind,
-        sql::SqlSink,
-        write_behind::{Changes, Claim, EntryId, SinkError},
-    },
+    caching::{Changes, DeadWrite, EntryId, Put, Sink, SinkClaim, SinkError, SqlSink, WriteBehind},
 };
 use redstart_testkit::{
     Backend, Child, Kind, Postgres, Server, child, eventually, matrix, scale, unique_namespace,
@@ -178,9 +174,9 @@ impl Faulty {
 }
 
 impl Sink<u64> for Faulty {
-    async fn claim(&self, partition: u32) -> Result<Claim, SinkError> {
+    async fn claim(&self, log: &str, shard: u32) -> Result<SinkClaim, SinkError> {
         self.at("before claim");
-        let claim = self.sql.claim(partition).await;
+        let claim = self.sql.claim(log, shard).await;
         self.at("after claim");
         claim
     }
@@ -205,11 +201,25 @@ impl Sink<u64> for Faulty {
 }
 
 fn rows(store: &Store, namespace: &str, sink: Faulty) -> redstart::Result<Rows> {
-    WriteBehind::builder(store, namespace)
-        .partitions(3)
+    WriteBehind::builder(store, namespace, "rows", sink)
+        .shards(3)
         .batch(50)
-        .owner_for(Duration::from_millis(600))
-        .build(sink)
+        .lease(Duration::from_millis(600))
+        .build()
+}
+
+/// All dead letters, in small pages.
+pub(crate) async fn dead_writes<S: Sink<u64>>(
+    rows: &WriteBehind<str, u64, S>,
+) -> redstart::Result<Vec<DeadWrite>> {
+    let mut letters: Vec<DeadWrite> = Vec::new();
+    loop {
+        let page = rows.dead_writes(letters.last(), 3).await?;
+        if page.is_empty() {
+            return Ok(letters);
+        }
+        letters.extend(page);
+    }
 }
 
 async fn put(rows: &Rows, key: &str, value: u64) -> redstart::Result<EntryId> {
@@ -239,7 +249,7 @@ matrix! {
         let lag = rows.lag().await?;
         assert!(lag.total() > 0 && lag.oldest.is_some());
         // Unapplied values do not expire.
-        let values = store.scan(&format!("{}:behind:*:v:*", backend.namespace())).await?;
+        let values = store.scan(&format!("{}:behind.rows:*:v:*", backend.namespace())).await?;
         assert_eq!(values.len(), 17);
         for value in &values {
             assert_eq!(store.query::<i64>(redis::cmd("PTTL").arg(value)).await?, -1);
@@ -258,7 +268,7 @@ matrix! {
             assert!(ttl > 0, "{value} is still pinned");
         }
         worker.stop().await;
-        let owners = store.scan(&format!("{}:behind:*:owner", backend.namespace())).await?;
+        let owners = store.scan(&format!("{}:behind.rows:*:owner", backend.namespace())).await?;
         assert!(owners.is_empty(), "a stopped worker keeps {owners:?}");
 
         // What the store no longer has is read from the database.
@@ -287,7 +297,7 @@ matrix! {
         sink.down.store(true, Ordering::SeqCst);
         assert!(eventually(LONG, async || rows.lag().await.unwrap().total() == 1).await);
         assert_eq!(table(&file.url()).await?.get("k"), Some(&1));
-        let values = store.scan(&format!("{}:behind:*:v:k", backend.namespace())).await?;
+        let values = store.scan(&format!("{}:behind.rows:*:v:k", backend.namespace())).await?;
         assert_eq!(store.query::<i64>(redis::cmd("PTTL").arg(&values[0])).await?, -1);
         sink.down.store(false, Ordering::SeqCst);
         rows.flush(LONG).await?;
@@ -312,15 +322,15 @@ matrix! {
         rows.flush(LONG).await?;
         let now = table(&file.url()).await?;
         assert_eq!((now.len(), now.get("k1"), now.get("bad")), (30, Some(&100), None));
-        let dead = rows.dead_letters().await?;
+        let dead = dead_writes(&rows).await?;
         assert_eq!(dead.iter().map(|letter| &*letter.key).collect::<Vec<_>>(), ["bad", "bad"]);
-        assert!(dead[0].why.to_lowercase().contains("check"), "{}", dead[0].why);
+        assert!(dead[0].reason.to_lowercase().contains("check"), "{}", dead[0].reason);
         assert_eq!(rows.get("bad").await?, Some(7), "readers still see what was written");
 
         assert_eq!(rows.retry_dead("bad").await?, 2);
         rows.flush(LONG).await?;
         assert_eq!(table(&file.url()).await?.get("bad"), Some(&7));
-        assert!(rows.dead_letters().await?.is_empty());
+        assert!(dead_writes(&rows).await?.is_empty());
 
         put(&rows, "bad", 6000).await?;
         rows.flush(LONG).await?;
@@ -339,7 +349,7 @@ matrix! {
         prepare(&file.url(), u64::MAX / 4).await?;
         let sink = Faulty::new(&file.url()).await?;
         sink.down.store(true, Ordering::SeqCst);
-        let rows: Rows = WriteBehind::builder(&store, backend.namespace()).partitions(2).max_lag(40).build(sink.clone())?;
+        let rows: Rows = WriteBehind::builder(&store, backend.namespace(), "rows", sink.clone()).shards(2).max_lag(40).build()?;
         let worker = rows.work()?;
         let (mut model, mut refused) = (HashMap::new(), 0);
         for n in 0..200u64 {
@@ -369,7 +379,7 @@ matrix! {
         let mut sink = Faulty::new(&file.url()).await?;
         // It takes 400 rows a second; a thousand updates come, on fifty keys.
         sink.slow_row = Duration::from_micros(2500);
-        let rows: Rows = WriteBehind::builder(&store, backend.namespace()).partitions(1).batch(1000).max_lag(100_000).build(sink.clone())?;
+        let rows: Rows = WriteBehind::builder(&store, backend.namespace(), "rows", sink.clone()).shards(1).batch(1000).max_lag(100_000).build()?;
         let worker = rows.work()?;
         let (updates, mut worst) = (scale(1500, "write behind hot updates"), 0);
         let mut every = tokio::time::interval(Duration::from_millis(10));
@@ -401,13 +411,14 @@ matrix! {
     async fn bad_input_is_refused_before_anything_is_written(backend: &Backend) -> anyhow::Result<()> {
         let (store, _) = two(backend).await?;
         let file = File::new()?;
-        let sink = || async { Faulty::new(&file.url()).await };
-        let builder = || WriteBehind::<str, u64>::builder(&store, backend.namespace());
-        assert!(builder().partitions(0).build(sink().await?).is_err_and(|error| error.is_config()));
-        assert!(builder().ttl(Duration::ZERO).build(sink().await?).is_err_and(|error| error.is_config()));
-        assert!(builder().max_lag(0).build(sink().await?).is_err_and(|error| error.is_config()));
-        assert!(builder().batch(0).build(sink().await?).is_err_and(|error| error.is_config()));
-        let rows = builder().build(sink().await?)?;
+        let sink = Faulty::new(&file.url()).await?;
+        let builder = || WriteBehind::<str, u64>::builder(&store, backend.namespace(), "rows", sink.clone());
+        assert!(builder().shards(0).build().is_err_and(|error| error.is_config()));
+        assert!(builder().ttl(Duration::ZERO).build().is_err_and(|error| error.is_config()));
+        assert!(builder().max_lag(0).build().is_err_and(|error| error.is_config()));
+        assert!(builder().batch(0).build().is_err_and(|error| error.is_config()));
+        assert!(builder().lease(Duration::ZERO).build().is_err_and(|error| error.is_config()));
+        let rows = builder().build()?;
         for name in ["", &"x".repeat(1001)] {
             assert!(rows.put(name, &1).await.unwrap_err().is_config());
             assert!(rows.get(name).await.unwrap_err().is_config());
@@ -433,7 +444,7 @@ async fn two_workers_fight(url: &str) -> anyhow::Result<()> {
     );
     put(&old, "k", 1).await?;
     let late = old.work()?;
-    let owners = "fight:behind:*:owner";
+    let owners = "fight:behind.rows:*:owner";
     assert!(eventually(LONG, async || store.scan(owners).await.unwrap().len() == 3).await);
     assert!(eventually(LONG, async || frozen.given.lock().unwrap().len() == 1).await);
     // It renews while it works, so its death is played: its ownership is taken away.
@@ -491,7 +502,7 @@ async fn a_killed_postgres_loses_nothing_and_drains_when_it_is_back() -> anyhow:
     rows.flush(LONG).await?;
     assert_eq!(table(&url).await?, model);
     assert_eq!(book(&url).await?.1, 0);
-    assert_eq!(rows.dead_letters().await?.len(), 1);
+    assert_eq!(dead_writes(&rows).await?.len(), 1);
     // A value that only the database has is read from it.
     assert_eq!(rows.get("k1").await?, model.get("k1").copied());
     worker.stop().await;
@@ -567,11 +578,11 @@ async fn write_on(rows: &Rows, role: &str) -> anyhow::Result<()> {
 
 /// As [`rows`], but what a worker left is soon taken over, in large batches.
 fn hasty(store: &Store, namespace: &str, sink: Faulty) -> redstart::Result<Rows> {
-    WriteBehind::builder(store, namespace)
-        .partitions(3)
+    WriteBehind::builder(store, namespace, "rows", sink)
+        .shards(3)
         .batch(500)
-        .owner_for(Duration::from_millis(300))
-        .build(sink)
+        .lease(Duration::from_millis(300))
+        .build()
 }
 
 /// Writers and workers are killed at every step, over and over; in the end the table is the model.
@@ -674,7 +685,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
         );
     }
     assert!(now.keys().all(|key| model.tried.contains_key(key)));
-    assert!(rows.dead_letters().await?.is_empty());
+    assert!(dead_writes(&rows).await?.is_empty());
     let (changes, twice) = book(&url).await?;
     assert!(
         changes > 0 && twice == 0,
@@ -688,7 +699,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
         deaths.load(Ordering::SeqCst) + 1
     );
     let pinned = store
-        .scan(&format!("{}:behind:*:v:*", backend.namespace()))
+        .scan(&format!("{}:behind.rows:*:v:*", backend.namespace()))
         .await?;
     for value in pinned {
         let ttl: i64 = store.query(redis::cmd("PTTL").arg(&value)).await?;

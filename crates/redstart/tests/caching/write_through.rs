@@ -98,7 +98,7 @@ fn interleavings() -> Vec<Vec<usize>> {
 matrix! {
     async fn two_writers_in_every_order_end_with_the_newer_row(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         let write = WriteThrough::new(&cache);
         let orders = interleavings();
         assert_eq!(orders.len(), 20);
@@ -124,7 +124,7 @@ matrix! {
                     let hit = cache.get_or_load(&key, move |_| async move { Ok::<_, redstart::Error>(Some(now)) }).await?;
                     assert_eq!(hit.value.as_deref(), Some(&now), "order {order:?}, readers {reads}");
                     let left: u8 = store.query(redis::cmd("EXISTS").arg(
-                        redstart::key::Keys::new(backend.namespace(), "cache")?.entity(&key)?.part("fence"))).await?;
+                        redstart::key::Keys::named(backend.namespace(), "cache", "rows")?.entity(&key)?.part("fence"))).await?;
                     assert_eq!(left, 0, "a fence was left, order {order:?}");
                 }
             }
@@ -134,11 +134,11 @@ matrix! {
 
     async fn a_late_older_row_is_not_stored_although_the_newer_one_was_evicted(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         let write = WriteThrough::new(&cache);
         let (older, newer) = (write.fence("k").await?, write.fence("k").await?);
         assert_eq!(newer.settle(Written::row(2, 2)).await?, Settled::Stored);
-        store.query::<()>(redis::cmd("DEL").arg(redstart::key::Keys::new(backend.namespace(), "cache")?.entity("k")?.key())).await?;
+        store.query::<()>(redis::cmd("DEL").arg(redstart::key::Keys::named(backend.namespace(), "cache", "rows")?.entity("k")?.key())).await?;
         assert_eq!(older.settle(Written::row(1, 1)).await?, Settled::Older);
         assert!(cache.get("k").await?.is_none());
         Ok(())
@@ -146,7 +146,7 @@ matrix! {
 
     async fn nothing_is_filled_while_a_write_is_under_way(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         let (write, rows) = (WriteThrough::new(&cache), Rows::at(1));
         let fence = write.fence("k").await?;
         assert_eq!(rows.through(&cache, "k", Duration::ZERO).await?.value.as_deref(), Some(&1));
@@ -166,7 +166,7 @@ matrix! {
 
     async fn a_writer_that_dies_after_its_commit_leaves_nothing_old_beyond_its_fence(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).stale_for(LONG).build()?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).stale_for(LONG).build()?;
         let lasts = Duration::from_millis(500);
         let write = WriteThrough::new(&cache).fence_for(lasts)?;
         let rows = Rows::at(1);
@@ -183,14 +183,14 @@ matrix! {
 
     async fn a_fence_of_the_dead_does_not_outlive_its_time_because_others_write_on(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         let short = WriteThrough::new(&cache).fence_for(Duration::from_millis(200))?;
         let long = WriteThrough::new(&cache).fence_for(LONG)?;
         std::mem::forget(short.fence("k").await?);
         assert_eq!(long.put("k", async { Ok::<_, redstart::Error>(Written::row(1, 1)) }).await?, Settled::Stored);
         pass(&store, Duration::from_millis(250)).await;
         assert_eq!(long.put("k", async { Ok::<_, redstart::Error>(Written::row(2, 2)) }).await?, Settled::Stored);
-        let entity = redstart::key::Keys::new(backend.namespace(), "cache")?.entity("k")?;
+        let entity = redstart::key::Keys::named(backend.namespace(), "cache", "rows")?.entity("k")?;
         let fence: u8 = store.query(redis::cmd("EXISTS").arg(entity.part("fence"))).await?;
         let ttl: i64 = store.query(redis::cmd("PTTL").arg(entity.key())).await?;
         assert_eq!(fence, 0);
@@ -200,7 +200,7 @@ matrix! {
 
     async fn a_commit_that_fails_is_too_slow_or_is_dropped_leaves_no_old_value(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
-        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace()).ttl(LONG).build()?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         let write = WriteThrough::new(&cache).fence_for(Duration::from_millis(400))?;
         let rows = Rows::at(1);
         for (key, slow) in [("failed", false), ("slow", true)] {

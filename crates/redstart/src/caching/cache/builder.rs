@@ -10,16 +10,20 @@ use serde::{Serialize, de::DeserializeOwned};
 use tokio::sync::Semaphore;
 
 use super::{
-    Cache, Inner,
+    Cache, Inner, MAX_TTL,
     early::XFetch,
-    flight::Flights,
+    health::Health,
     key::CacheKey,
     l1::{Level1, bounded},
+    lease::MAX_LISTENERS,
+    single_flight::SingleFlight,
     stats::Counters,
 };
 use crate::{
+    Down,
     caching::{
-        invalidation::{self, L1},
+        fingerprint::fingerprint,
+        invalidation::{Feed, L1, bus},
         tags::{TagBook, Tags},
     },
     codec::Codec,
@@ -28,98 +32,93 @@ use crate::{
     store::Store,
 };
 
-/// A TTL over ten years is a mistake in the unit.
-const MAX_TTL: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
-
-/// Who loads when many miss at once.
+/// Which callers load when many miss at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stampede {
-    /// One loader a key over all processes.
+    /// One load per key over all processes.
     #[default]
     Lease,
-    /// One loader a key in each process.
+    /// One load per key in each process.
     Local,
-    /// Everybody loads. A value that was invalidated meanwhile is still not stored.
+    /// Every caller loads. A value that was invalidated meanwhile is still not stored.
     Off,
-}
-
-/// What a read does while the store is down.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Down {
-    /// Load from the source: one load a key in this process, and at most
-    /// [`max_loads`](Builder::max_loads) at once; beyond that the read fails.
-    #[default]
-    Load,
-    /// Serve the last value that this process saw, marked as stale; fail if it saw none.
-    Stale,
-    /// Fail.
-    Refuse,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    pub(crate) schema: u32,
     pub(crate) ttl: Duration,
     pub(crate) negative_ttl: Duration,
     pub(crate) jitter: f64,
     pub(crate) stampede: Stampede,
     pub(crate) early: Option<XFetch>,
     pub(crate) stale_for: Duration,
+    pub(crate) stale_on_error: Duration,
     pub(crate) soft: Duration,
     pub(crate) hard: Duration,
     pub(crate) down: Down,
+}
+
+impl Settings {
+    /// How long a value is kept after it expired.
+    pub(crate) fn stale(&self) -> Duration {
+        self.stale_for.max(self.stale_on_error)
+    }
 }
 
 type Types<K, V, C> = PhantomData<fn(&K) -> (V, C)>;
 
 /// Sets up a [`Cache`].
 #[must_use = "a builder does nothing until it builds"]
-pub struct Builder<K: ?Sized, V, C> {
+pub struct CacheBuilder<K: ?Sized, V, C> {
     store: Store,
     namespace: String,
+    name: String,
     layout: Option<Layout>,
     schema: u32,
-    ttl: Option<Duration>,
+    value_type: String,
+    settings: Settings,
     negative_ttl: Option<Duration>,
-    jitter: f64,
-    stampede: Stampede,
-    early: Option<XFetch>,
-    stale_for: Duration,
-    load_timeout: (Duration, Duration),
     l1: L1,
     tags: Tags,
-    down: Down,
+    last_seen: u64,
     max_loads: usize,
     types: Types<K, V, C>,
 }
 
-impl<K: ?Sized, V, C> Builder<K, V, C> {
-    pub(super) fn new(store: &Store, namespace: &str) -> Self {
+impl<K: ?Sized, V, C> CacheBuilder<K, V, C> {
+    pub(super) fn new(store: &Store, namespace: &str, name: &str) -> Self {
         Self {
             store: store.clone(),
             namespace: namespace.to_owned(),
+            name: name.to_owned(),
             layout: None,
             schema: 0,
-            ttl: None,
+            value_type: std::any::type_name::<V>().to_owned(),
+            settings: Settings {
+                ttl: Duration::from_secs(300),
+                negative_ttl: Duration::ZERO,
+                jitter: 0.05,
+                stampede: Stampede::default(),
+                early: None,
+                stale_for: Duration::ZERO,
+                stale_on_error: Duration::ZERO,
+                soft: Duration::ZERO,
+                hard: Duration::from_secs(5),
+                down: Down::default(),
+            },
             negative_ttl: None,
-            jitter: 0.05,
-            stampede: Stampede::default(),
-            early: None,
-            stale_for: Duration::ZERO,
-            load_timeout: (Duration::ZERO, Duration::from_secs(5)),
             l1: L1::off(),
             tags: Tags::default(),
-            down: Down::default(),
+            last_seen: 0,
             max_loads: 64,
             types: PhantomData,
         }
     }
 
-    /// How long a value is fresh. It has no default: a cache without a TTL is a leak.
+    /// How long a value is fresh (default five minutes).
     pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.ttl = Some(ttl);
+        self.settings.ttl = ttl;
         self
     }
 
@@ -132,34 +131,38 @@ impl<K: ?Sized, V, C> Builder<K, V, C> {
     /// The share by which each TTL is lengthened or shortened at random, so that values stored together do
     /// not expire together. From 0 to 0.5; the default is 0.05.
     pub fn jitter(mut self, share: f64) -> Self {
-        self.jitter = share;
+        self.settings.jitter = share;
         self
     }
 
-    /// The version of the type `V`. Values of another version are misses, so two versions of a program can
-    /// share a store during a deploy.
+    /// The version of the type `V` (default 0). Two versions of a program may share a cache during a deploy: each
+    /// has its own entries, and an invalidation by either removes both.
     pub fn schema(mut self, schema: u32) -> Self {
         self.schema = schema;
         self
     }
 
+    /// The name under which values are told from those of other types. The default is the Rust path of `V`. Set it
+    /// if programs in which the type has different paths should share entries.
+    pub fn value_type(mut self, name: &str) -> Self {
+        self.value_type = name.to_owned();
+        self
+    }
+
     /// How values become bytes. The default is [`Postcard`](crate::codec::Postcard).
-    pub fn codec<D: Codec>(self, _: D) -> Builder<K, V, D> {
-        Builder {
+    pub fn codec<D: Codec>(self, _: D) -> CacheBuilder<K, V, D> {
+        CacheBuilder {
             store: self.store,
             namespace: self.namespace,
+            name: self.name,
             layout: self.layout,
             schema: self.schema,
-            ttl: self.ttl,
+            value_type: self.value_type,
+            settings: self.settings,
             negative_ttl: self.negative_ttl,
-            jitter: self.jitter,
-            stampede: self.stampede,
-            early: self.early,
-            stale_for: self.stale_for,
-            load_timeout: self.load_timeout,
             l1: self.l1,
             tags: self.tags,
-            down: self.down,
+            last_seen: self.last_seen,
             max_loads: self.max_loads,
             types: PhantomData,
         }
@@ -171,46 +174,64 @@ impl<K: ?Sized, V, C> Builder<K, V, C> {
         self
     }
 
-    /// Who loads when many miss at once.
+    /// Which callers load when many miss at once.
     pub fn stampede(mut self, stampede: Stampede) -> Self {
-        self.stampede = stampede;
+        self.settings.stampede = stampede;
         self
     }
 
-    /// Refreshes popular values before they expire. Off unless asked for.
+    /// Refreshes popular values before they expire. Off by default.
     pub fn early(mut self, early: XFetch) -> Self {
-        self.early = Some(early);
+        self.settings.early = Some(early);
         self
     }
 
-    /// Keeps a value for so long after it expired, to serve it while it is refreshed or when the loader fails.
+    /// How long after its TTL a value is served while it is refreshed in the background (default zero).
     pub fn stale_for(mut self, stale_for: Duration) -> Self {
-        self.stale_for = stale_for;
+        self.settings.stale_for = stale_for;
         self
     }
 
-    /// `soft`: how long a reader waits for the refresh of an expired value before it takes the stale one
-    /// (default: not at all). `hard`: how long a load may take before it is given up (default 5 s).
+    /// How long after its TTL a value is served if it cannot be loaded: the loader fails, panics or takes too long
+    /// (default: as long as [`stale_for`](Self::stale_for)). After a failed load the source is left alone for a
+    /// second.
+    pub fn stale_on_error(mut self, stale_on_error: Duration) -> Self {
+        self.settings.stale_on_error = stale_on_error;
+        self
+    }
+
+    /// `soft`: how long a reader that has a stale value waits for the new one before it takes the stale one; the
+    /// load continues in the background. Zero, the default, does not wait within `stale_for`, and waits for the end
+    /// of the load within `stale_on_error`. `hard`: how long a load may take before it has failed (default 5 s).
     pub fn load_timeout(mut self, soft: Duration, hard: Duration) -> Self {
-        self.load_timeout = (soft, hard);
+        (self.settings.soft, self.settings.hard) = (soft, hard);
         self
     }
 
-    /// Keeps values in this process too. Off unless asked for.
+    /// Keeps values in this process too. Off by default.
     pub fn l1(mut self, l1: L1) -> Self {
         self.l1 = l1;
         self
     }
 
-    /// How entries find their tags.
+    /// How the entries of a tag are found.
     pub fn tags(mut self, tags: Tags) -> Self {
         self.tags = tags;
         self
     }
 
-    /// What a read does while the store is down.
+    /// What a read does while the store is down. `Fail` (the default): it fails. `Refuse`: [`Cache::get`] finds
+    /// nothing, everything else fails. `Allow`: it loads from the source, one load per key in this process, and at most
+    /// [`max_loads`](Self::max_loads) at once; further loads wait for their turn.
     pub fn on_store_down(mut self, down: Down) -> Self {
-        self.down = down;
+        self.settings.down = down;
+        self
+    }
+
+    /// Remembers the last `count` values that this process saw. While the store is down they are served, marked as
+    /// stale; [`on_store_down`](Self::on_store_down) decides only for keys that are not among them. Off by default.
+    pub fn last_seen(mut self, count: u64) -> Self {
+        self.last_seen = count;
         self
     }
 
@@ -221,7 +242,42 @@ impl<K: ?Sized, V, C> Builder<K, V, C> {
     }
 }
 
-impl<K, V, C> Builder<K, V, C>
+impl Settings {
+    fn check(&self) -> Result<()> {
+        let in_range = |what: &str, value: Duration| {
+            if value < Duration::from_millis(1) || value > MAX_TTL {
+                return Err(Error::config(format!(
+                    "{what} must be from 1 ms to 10 years, not {value:?}"
+                )));
+            }
+            Ok(())
+        };
+        in_range("the TTL", self.ttl)?;
+        in_range("the negative TTL", self.negative_ttl)?;
+        in_range("the hard load time-out", self.hard)?;
+        if self.stale() > MAX_TTL {
+            return Err(Error::config(
+                "stale_for and stale_on_error must not exceed 10 years",
+            ));
+        }
+        if !(0.0..=0.5).contains(&self.jitter) {
+            return Err(Error::config("jitter must be from 0 to 0.5"));
+        }
+        if let Some(XFetch { beta }) = self.early
+            && !(beta.is_finite() && beta > 0.0)
+        {
+            return Err(Error::config("beta must be a number above 0"));
+        }
+        if self.soft > self.hard {
+            return Err(Error::config(
+                "the soft load time-out must not exceed the hard one",
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl<K, V, C> CacheBuilder<K, V, C>
 where
     K: CacheKey + ?Sized,
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
@@ -231,81 +287,42 @@ where
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) if there is no TTL or a setting is out of its range.
+    /// [`is_config`](Error::is_config) for an invalid namespace or name, or a setting out of range.
     pub fn build(self) -> Result<Cache<K, V, C>> {
-        let ttl = self
-            .ttl
-            .ok_or_else(|| Error::config("a cache needs a TTL"))?;
-        let in_range = |what: &str, value: Duration| {
-            if value < Duration::from_millis(1) || value > MAX_TTL {
-                return Err(Error::config(format!(
-                    "{what} is from 1 ms to 10 years, not {value:?}"
-                )));
-            }
-            Ok(value)
-        };
-        in_range("a TTL", ttl)?;
-        let negative_ttl = match self.negative_ttl {
-            Some(ttl) => in_range("a negative TTL", ttl)?,
-            None => ttl.min(Duration::from_secs(60)),
-        };
-        if self.stale_for > MAX_TTL {
-            return Err(Error::config("stale_for is at most 10 years"));
-        }
-        if !(0.0..=0.5).contains(&self.jitter) {
-            return Err(Error::config("jitter is a share from 0 to 0.5"));
-        }
-        if let Some(XFetch { beta }) = self.early
-            && !(beta.is_finite() && beta > 0.0)
-        {
-            return Err(Error::config("beta is a number above 0"));
-        }
-        let (soft, hard) = self.load_timeout;
-        in_range("a hard load time-out", hard)?;
-        if soft > hard {
-            return Err(Error::config(
-                "the soft load time-out is not above the hard one",
-            ));
-        }
+        let mut settings = self.settings;
+        settings.negative_ttl = self
+            .negative_ttl
+            .unwrap_or(settings.ttl.min(Duration::from_secs(60)));
+        settings.check()?;
         if self.max_loads == 0 {
-            return Err(Error::config("max_loads is at least 1"));
+            return Err(Error::config("max_loads must be at least 1"));
         }
-        let mut keys = Keys::new(&self.namespace, "cache")?;
+        let mut keys = Keys::named(&self.namespace, "cache", &self.name)?;
         if let Some(layout) = self.layout {
             keys = keys.layout(layout);
         }
-        let tags = TagBook::new(&self.namespace, self.tags)?;
-        let feed = invalidation::Feed::new(&self.l1, &keys, &tags)?;
-        let level = match &feed {
-            Some(_) => Some(Level1::new(self.l1.capacity, self.l1.max_age)),
-            None => None,
-        };
-        let last_seen = (self.down == Down::Stale).then(|| bounded(self.l1.capacity.max(10_000)));
+        let tags = TagBook::new(&self.namespace, &self.name, self.tags)?;
+        let bus = bus(&self.namespace, &self.name)?;
+        let feed = Feed::new(&self.l1, &keys, &tags, &bus)?;
+        let fingerprint = fingerprint::<C>(self.schema, &self.value_type);
         let inner = Arc::new(Inner {
-            bus: invalidation::bus(&keys)?,
-            settings: Settings {
-                schema: self.schema,
-                ttl,
-                negative_ttl,
-                jitter: self.jitter,
-                stampede: self.stampede,
-                early: self.early,
-                stale_for: self.stale_for,
-                soft,
-                hard,
-                down: self.down,
-            },
-            store: self.store,
+            bus: bus.channel("changes").as_str().to_owned(),
+            settings,
             keys,
             tags,
-            l1: level,
-            last_seen,
+            fingerprint,
+            beside: format!("{fingerprint:016x}"),
+            l1: feed
+                .is_some()
+                .then(|| Level1::new(&self.l1, self.store.clock())),
+            store: self.store,
+            last_seen: (self.last_seen > 0).then(|| bounded(self.last_seen, self.last_seen)),
             apart: AtomicBool::new(false),
-            flights: Flights::new(),
+            flights: SingleFlight::new(),
             stats: Counters::new(),
-            down_until: parking_lot::Mutex::new(None),
-            down_loads: Arc::new(Semaphore::new(self.max_loads)),
-            ears: Arc::new(Semaphore::new(super::lease::MAX_EARS)),
+            health: Health::default(),
+            bypass_loads: Semaphore::new(self.max_loads.min(Semaphore::MAX_PERMITS)),
+            listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
             feed: parking_lot::Mutex::new(None),
             codec: PhantomData,
         });

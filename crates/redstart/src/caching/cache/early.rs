@@ -1,4 +1,4 @@
-//! Early refresh: a popular value is loaded anew before it expires, so that nobody ever waits for it.
+//! Early refresh: a popular value is loaded again before it expires, so that no reader waits for it.
 //!
 //! XFetch draws, at every read, a moment ahead of now and refreshes if the value would have expired by then:
 //! `now − δ·β·ln(U) ≥ expiry` with U uniform in (0, 1] and δ the time that the last load took. The chance of
@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-/// How eagerly values are refreshed before they expire.
+/// How early values are refreshed before they expire.
 ///
 /// ```
 /// use redstart::caching::XFetch;
@@ -31,11 +31,11 @@ impl XFetch {
     /// Whether this read should refresh a value with `gap` left that took `load_time` to load.
     pub(crate) fn draws(self, load_time: Duration, gap: Duration) -> bool {
         let scale = self.beta * load_time.as_secs_f64();
-        // Beyond this e^(-40) the logarithm would be for nothing: less than once in 10^17 reads.
+        // Less than once in 10^17 reads: not worth a logarithm.
         if gap.as_secs_f64() > 40.0 * scale {
             return false;
         }
-        // random() is in [0, 1), and the formula wants (0, 1].
+        // random() is in [0, 1), and the formula needs (0, 1].
         refreshes(scale, gap, 1.0 - rand::random::<f64>())
     }
 }

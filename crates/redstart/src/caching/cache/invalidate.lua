@@ -1,13 +1,16 @@
--- Removes a value, and the right to store one that was loaded before now.
+-- Removes an entry, and the right to store one that was loaded before now.
 --
--- KEYS[1] the value
+-- Entries of other fingerprints are good only beside this one, so they end with it.
+--
+-- KEYS[1] the entry
 -- KEYS[2] the lease
--- ARGV[1] the channel that wakes those who wait
--- ARGV[2] the classic channel that tells first-level caches
--- ARGV[3] what to say there
+-- KEYS[3] the caller's entry beside one of another fingerprint
+-- ARGV[1] the channel that wakes waiting processes
+-- ARGV[2] the classic channel that tells first levels
+-- ARGV[3] the message for it
 --
--- Returns how many values were removed
-local removed = redis.call('UNLINK', KEYS[1])
+-- Returns how many entries were removed
+local removed = redis.call('UNLINK', KEYS[1], KEYS[3])
 redis.call('UNLINK', KEYS[2])
 redis.call('SPUBLISH', ARGV[1], 'invalidated')
 redis.call('PUBLISH', ARGV[2], ARGV[3])

@@ -1,10 +1,10 @@
-//! What can be a key of a cache.
+//! Keys of a cache.
 
 use std::{borrow::Cow, sync::Arc};
 
-/// Something that names an entry. Two keys with the same name are the same key.
+/// A key of a cache. Two keys with the same name are the same key.
 ///
-/// Strings and integers are keys already; a type of one's own says how it is written.
+/// Strings and integers are keys already. Your own types implement this trait.
 ///
 /// ```
 /// use std::borrow::Cow;

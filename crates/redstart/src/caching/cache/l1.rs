@@ -1,13 +1,14 @@
 //! The first level: values in this process, told by the store when they change.
 //!
-//! Three counters keep what was invalidated out of it:
+//! Three counters keep out what was invalidated:
 //!
-//! - a **generation** a stripe of keys, raised by every change of one of them. It is sampled before a value
-//!   is read from the store; under another generation the value is not taken in, because it may be from
-//!   before the change. Check and insert happen under the stripe's lock, as do raise and removal.
-//! - an **epoch** for everything, odd while the feed stands and even while it is down. Every entry carries
-//!   the epoch it came in under and is good only in that one, so losing the line empties the level at once.
-//! - a **tag epoch** for each tag shard, raised by every invalidation of one of its tags.
+//! - a **generation** for each stripe of keys, raised by every change of one of them. It is read before a value is
+//!   read from the store. Under another generation the value is not taken, because it may be from before the change.
+//!   Check and insert happen under the stripe's lock, as do raise and removal.
+//! - an **epoch** for everything, odd while the feed works and even while it does not. Every entry carries the epoch
+//!   under which it was inserted and is good only in that one, so losing the feed empties the level at once.
+//! - a **tag clock**, raised by every invalidation of a tag. Each of 4096 buckets of tags has the time of its last
+//!   invalidation; an entry is good while none of its buckets is later than its own time.
 
 use std::{
     sync::{
@@ -20,42 +21,65 @@ use std::{
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use super::envelope::STAMP;
-use crate::caching::tags::{SHARDS, shard_of};
+use super::entry::Stamp;
+use crate::{
+    caching::{
+        invalidation::L1,
+        tags::{BUCKETS, bucket_of},
+    },
+    store::Clock,
+};
 
 const STRIPES: usize = 256;
 
-/// A map by name that keeps what is used most, up to a number of entries.
-pub(crate) type Bounded<T> = quick_cache::sync::Cache<
-    Arc<str>,
-    T,
-    quick_cache::UnitWeighter,
-    foldhash::quality::RandomState,
->;
+/// Weighs what is kept in a bounded map.
+#[derive(Clone)]
+pub(crate) struct Weight;
 
-pub(crate) fn bounded<T: Clone>(capacity: u64) -> Bounded<T> {
+pub(crate) trait Weighs {
+    fn weight(&self) -> u64;
+}
+
+impl<T: Weighs> quick_cache::Weighter<Arc<str>, T> for Weight {
+    fn weight(&self, _: &Arc<str>, value: &T) -> u64 {
+        value.weight()
+    }
+}
+
+/// A map by name that keeps what is used most, up to a total weight.
+pub(crate) type Bounded<T> =
+    quick_cache::sync::Cache<Arc<str>, T, Weight, foldhash::quality::RandomState>;
+
+pub(crate) fn bounded<T: Weighs + Clone>(count: u64, weight: u64) -> Bounded<T> {
     Bounded::with(
-        usize::try_from(capacity.min(1 << 16)).unwrap_or_default(),
-        capacity,
-        quick_cache::UnitWeighter,
+        usize::try_from(count.min(1 << 16)).unwrap_or_default(),
+        weight,
+        Weight,
         foldhash::quality::RandomState::default(),
         Default::default(),
     )
 }
 
+/// A value as the first level has it.
 pub(crate) struct Stored<V> {
     pub(crate) value: Option<Arc<V>>,
+    /// Until when it is served from here: at most the level's maximal age.
+    pub(crate) served_until: Instant,
+    /// Until when the store has it as fresh.
     pub(crate) fresh_until: Instant,
     pub(crate) load_time: Duration,
-    /// How old the value was when `read_at` was.
+    /// How old the value was at `read_at`.
     pub(crate) age: Duration,
     pub(crate) read_at: Instant,
-    pub(crate) stamp: [u8; STAMP.end - STAMP.start],
+    pub(crate) stamp: Stamp,
     epoch: u64,
-    tags: Option<Arc<[(usize, u64)]>>,
+    weight: u64,
+    tag_clock: u64,
+    /// The buckets of its tags.
+    tags: Option<Arc<[u16]>>,
 }
 
-// Copied out at every hit, so that a hit counts up one reference and no more.
+// Copied at every hit, so a hit counts up one reference and no more.
 impl<V> Clone for Stored<V> {
     #[inline]
     fn clone(&self) -> Self {
@@ -67,58 +91,87 @@ impl<V> Clone for Stored<V> {
     }
 }
 
-/// What is handed in; the level adds its own marks.
+impl<V> Weighs for Stored<V> {
+    fn weight(&self) -> u64 {
+        self.weight
+    }
+}
+
+/// A value to insert; the level adds its own marks.
 pub(crate) struct Incoming<'a, V> {
     pub(crate) value: Option<Arc<V>>,
     pub(crate) fresh_for: Duration,
     pub(crate) load_time: Duration,
     pub(crate) age: Duration,
-    pub(crate) stamp: &'a [u8],
-    pub(crate) tags: Vec<usize>,
+    pub(crate) stamp: Stamp,
+    /// Its length in the store.
+    pub(crate) bytes: usize,
+    pub(crate) tags: &'a [&'a str],
 }
 
-/// Taken before the store is asked.
+/// The level's counters before the store is asked.
 #[derive(Clone)]
-pub(crate) struct Ticket {
+pub(crate) struct ReadMark {
     epoch: u64,
     stripe: usize,
     generation: u64,
-    tag_epochs: [u64; SHARDS],
+    tag_clock: u64,
     at: Instant,
 }
 
 pub(crate) struct Level1<V> {
     map: Bounded<Stored<V>>,
+    /// What an entry weighs at least, so that the number of entries is bounded too.
+    least_weight: u64,
+    by_bytes: bool,
     stripes: Box<[Mutex<u64>]>,
     epoch: AtomicU64,
-    tag_epochs: [AtomicU64; SHARDS],
+    tag_clock: AtomicU64,
+    tag_buckets: Box<[AtomicU64]>,
     max_age: Duration,
+    clock: Clock,
 }
 
 impl<V: Send + Sync + 'static> Level1<V> {
-    pub(crate) fn new(capacity: u64, max_age: Duration) -> Self {
+    pub(crate) fn new(settings: &L1, clock: Clock) -> Self {
+        // Each entry weighs its bytes, but at least an equal share of all bytes: then neither the bytes nor the number
+        // of entries exceed their limits.
+        let (weight, least_weight) = match settings.max_bytes {
+            Some(bytes) => (bytes, bytes.div_ceil(settings.capacity.max(1)).max(1)),
+            None => (settings.capacity, 1),
+        };
         Self {
-            map: bounded(capacity),
+            map: bounded(settings.capacity, weight),
+            least_weight,
+            by_bytes: settings.max_bytes.is_some(),
             stripes: (0..STRIPES).map(|_| Mutex::new(0)).collect(),
             epoch: AtomicU64::new(0),
-            tag_epochs: [const { AtomicU64::new(0) }; SHARDS],
-            max_age,
+            tag_clock: AtomicU64::new(0),
+            tag_buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            max_age: settings.max_age,
+            clock,
         }
+    }
+
+    #[inline]
+    pub(crate) fn now(&self) -> Instant {
+        self.clock.now()
     }
 
     fn stripe(name: &str) -> usize {
         xxhash_rust::xxh3::xxh3_64(name.as_bytes()) as usize % STRIPES
     }
 
-    /// A value that is fresh and has not been invalidated, as far as this process was told.
+    /// A value that has not been invalidated, as far as this process was told.
     #[inline]
     pub(crate) fn get(&self, name: &str) -> Option<Stored<V>> {
         let stored = self.map.get(name)?;
         if stored.epoch != self.epoch.load(Ordering::Acquire) {
             return None;
         }
-        let retired =
-            |(shard, seen): &(usize, u64)| self.tag_epochs[*shard].load(Ordering::Acquire) != *seen;
+        let retired = |bucket: &u16| {
+            self.tag_buckets[usize::from(*bucket)].load(Ordering::Acquire) > stored.tag_clock
+        };
         if let Some(tags) = &stored.tags
             && tags.iter().any(retired)
         {
@@ -127,46 +180,45 @@ impl<V: Send + Sync + 'static> Level1<V> {
         Some(stored)
     }
 
-    pub(crate) fn ticket(&self, name: &str) -> Ticket {
+    pub(crate) fn mark(&self, name: &str) -> ReadMark {
         let stripe = Self::stripe(name);
-        Ticket {
+        ReadMark {
             epoch: self.epoch.load(Ordering::Acquire),
             stripe,
             generation: *self.stripes[stripe].lock(),
-            tag_epochs: std::array::from_fn(|at| self.tag_epochs[at].load(Ordering::Acquire)),
-            at: Instant::now(),
+            tag_clock: self.tag_clock.load(Ordering::Acquire),
+            at: self.now(),
         }
     }
 
-    /// Takes a value in, unless the key changed since the ticket was taken. Says whether it did.
-    pub(crate) fn insert(&self, name: &Arc<str>, ticket: &Ticket, value: Incoming<'_, V>) -> bool {
-        let fresh_for = value.fresh_for.min(self.max_age);
-        let Ok(stamp) = value.stamp.try_into() else {
-            return false;
-        };
-        if fresh_for.is_zero() {
+    /// Inserts a value, unless the key changed since the mark was taken. Returns whether it did.
+    pub(crate) fn insert(&self, name: &Arc<str>, mark: &ReadMark, value: Incoming<'_, V>) -> bool {
+        let served_for = value.fresh_for.min(self.max_age);
+        if served_for.is_zero() {
             return false;
         }
-        let marks = value
-            .tags
-            .iter()
-            .map(|shard| (*shard, ticket.tag_epochs[*shard]));
-        let tags = (!value.tags.is_empty()).then(|| marks.collect());
+        let tags = value.tags.iter().map(|tag| bucket_of(tag));
         let stored = Stored {
             value: value.value,
-            fresh_until: ticket.at + fresh_for,
+            served_until: mark.at + served_for,
+            fresh_until: mark.at + value.fresh_for,
             load_time: value.load_time,
             age: value.age,
-            read_at: ticket.at,
-            stamp,
-            epoch: ticket.epoch,
-            tags,
+            read_at: mark.at,
+            stamp: value.stamp,
+            epoch: mark.epoch,
+            weight: match self.by_bytes {
+                true => ((name.len() + value.bytes) as u64).max(self.least_weight),
+                false => 1,
+            },
+            tag_clock: mark.tag_clock,
+            tags: (!value.tags.is_empty()).then(|| tags.collect()),
         };
-        let generation = self.stripes[ticket.stripe].lock();
+        let generation = self.stripes[mark.stripe].lock();
         // Under an even epoch the feed is down: nobody would tell us of a change.
-        if ticket.epoch.is_multiple_of(2)
-            || self.epoch.load(Ordering::Acquire) != ticket.epoch
-            || *generation != ticket.generation
+        if mark.epoch.is_multiple_of(2)
+            || self.epoch.load(Ordering::Acquire) != mark.epoch
+            || *generation != mark.generation
         {
             return false;
         }
@@ -181,18 +233,20 @@ impl<V: Send + Sync + 'static> Level1<V> {
         self.map.remove(name);
     }
 
-    /// A tag of this shard was invalidated.
-    pub(crate) fn shard_changed(&self, shard: usize) {
-        if let Some(epoch) = self.tag_epochs.get(shard) {
-            epoch.fetch_add(1, Ordering::AcqRel);
+    /// A tag was invalidated.
+    pub(crate) fn tag_changed(&self, tag: &str) {
+        self.bucket_changed(bucket_of(tag));
+    }
+
+    /// A tag of this bucket was invalidated.
+    pub(crate) fn bucket_changed(&self, bucket: u16) {
+        if let Some(last) = self.tag_buckets.get(usize::from(bucket)) {
+            let now = self.tag_clock.fetch_add(1, Ordering::AcqRel) + 1;
+            last.fetch_max(now, Ordering::AcqRel);
         }
     }
 
-    pub(crate) fn tag_changed(&self, tag: &str) {
-        self.shard_changed(shard_of(tag));
-    }
-
-    /// The feed stands: values may come in.
+    /// The feed works: values may be inserted.
     pub(crate) fn up(&self) {
         let _ = self
             .epoch
@@ -201,7 +255,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
             });
     }
 
-    /// The feed is gone: everything here may be out of date.
+    /// The feed is lost: everything here may be out of date.
     pub(crate) fn down(&self) {
         let _ = self
             .epoch
@@ -211,7 +265,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
         self.map.clear();
     }
 
-    /// Everything may have changed, and the feed stands.
+    /// Everything may have changed, and the feed works.
     pub(crate) fn flush(&self) {
         self.epoch.fetch_add(2, Ordering::AcqRel);
         self.map.clear();
@@ -220,36 +274,38 @@ impl<V: Send + Sync + 'static> Level1<V> {
     pub(crate) fn is_up(&self) -> bool {
         self.epoch.load(Ordering::Acquire) % 2 == 1
     }
-
-    pub(crate) fn len(&self) -> u64 {
-        self.map.len() as u64
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn value(n: u32, tags: Vec<usize>) -> Incoming<'static, u32> {
+    fn level(settings: L1) -> Level1<u32> {
+        let level = Level1::new(&settings, Clock::default());
+        level.up();
+        level
+    }
+
+    fn value(n: u32, tags: &'static [&'static str]) -> Incoming<'static, u32> {
         Incoming {
             value: Some(Arc::new(n)),
             fresh_for: Duration::from_secs(60),
             load_time: Duration::ZERO,
             age: Duration::ZERO,
-            stamp: &[0; 17],
+            stamp: Stamp::default(),
+            bytes: 100,
             tags,
         }
     }
 
     #[tokio::test]
-    async fn a_value_read_before_a_change_is_not_taken_in_after_it() {
-        let level = Level1::new(100, Duration::from_secs(60));
+    async fn a_value_read_before_a_change_is_not_inserted_after_it() {
+        let level = level(L1::pubsub(100));
         let name: Arc<str> = "k".into();
-        level.up();
-        let ticket = level.ticket("k");
+        let mark = level.mark("k");
         level.changed("k");
-        assert!(!level.insert(&name, &ticket, value(1, vec![])));
-        assert!(level.insert(&name, &level.ticket("k"), value(2, vec![])));
+        assert!(!level.insert(&name, &mark, value(1, &[])));
+        assert!(level.insert(&name, &level.mark("k"), value(2, &[])));
         assert_eq!(level.get("k").unwrap().value.as_deref(), Some(&2));
         level.changed("k");
         assert!(level.get("k").is_none());
@@ -257,38 +313,60 @@ mod tests {
 
     #[tokio::test]
     async fn without_its_feed_it_is_empty_and_takes_nothing() {
-        let level = Level1::new(100, Duration::from_secs(60));
+        let level = Level1::new(&L1::pubsub(100), Clock::default());
         let name: Arc<str> = "k".into();
-        assert!(!level.insert(&name, &level.ticket("k"), value(1, vec![])));
+        assert!(!level.insert(&name, &level.mark("k"), value(1, &[])));
         level.up();
-        let ticket = level.ticket("k");
-        assert!(level.insert(&name, &ticket, value(1, vec![])));
+        let mark = level.mark("k");
+        assert!(level.insert(&name, &mark, value(1, &[])));
         level.down();
         assert!(level.get("k").is_none());
-        assert!(!level.insert(&name, &ticket, value(1, vec![])));
-        assert!(!level.insert(&name, &level.ticket("k"), value(1, vec![])));
-        let during_the_gap = level.ticket("k");
+        assert!(!level.insert(&name, &mark, value(1, &[])));
+        assert!(!level.insert(&name, &level.mark("k"), value(1, &[])));
+        let during_the_gap = level.mark("k");
         level.up();
         assert!(level.get("k").is_none(), "what was in it before stays out");
-        assert!(!level.insert(&name, &during_the_gap, value(1, vec![])));
-        assert!(level.insert(&name, &level.ticket("k"), value(3, vec![])));
+        assert!(!level.insert(&name, &during_the_gap, value(1, &[])));
+        assert!(level.insert(&name, &level.mark("k"), value(3, &[])));
         level.flush();
         assert!(level.get("k").is_none() && level.is_up());
     }
 
     #[tokio::test]
-    async fn an_invalidated_tag_hides_what_carries_it() {
-        let level = Level1::new(100, Duration::from_secs(60));
-        let (a, b): (Arc<str>, Arc<str>) = ("a".into(), "b".into());
-        level.up();
-        let before = level.ticket("a");
-        assert!(level.insert(&a, &before, value(1, vec![3])));
-        assert!(level.insert(&b, &level.ticket("b"), value(1, vec![4])));
-        level.shard_changed(3);
+    async fn an_invalidated_tag_hides_the_entries_that_carry_it_and_few_others() {
+        let level = level(L1::pubsub(10_000));
+        let before = level.mark("a");
+        assert!(level.insert(&"a".into(), &before, value(1, &["acme"])));
+        assert!(level.insert(&"b".into(), &level.mark("b"), value(1, &["other"])));
+        level.tag_changed("acme");
         assert!(level.get("a").is_none());
         assert!(level.get("b").is_some());
-        // Taken in late, under a ticket from before the change, it stays hidden.
-        level.insert(&a, &before, value(1, vec![3]));
+        // Inserted late, under a mark from before the change, it stays hidden.
+        level.insert(&"a".into(), &before, value(1, &["acme"]));
         assert!(level.get("a").is_none());
+        assert!(level.insert(&"a".into(), &level.mark("a"), value(2, &["acme"])));
+        assert!(level.get("a").is_some());
+    }
+
+    #[tokio::test]
+    async fn neither_the_number_nor_the_bytes_of_entries_exceed_their_limits() {
+        for (limits, bytes, most) in [
+            (L1::pubsub(50), 10_000, 50),
+            (L1::pubsub(50).max_bytes(1 << 20), 100, 50),
+            (L1::pubsub(5000).max_bytes(100_000), 1000, 100),
+        ] {
+            let level = level(limits);
+            for n in 0..5000 {
+                let name: Arc<str> = format!("{n}").into();
+                let value = Incoming {
+                    bytes,
+                    ..value(n, &[])
+                };
+                level.insert(&name, &level.mark(&name), value);
+            }
+            let kept = level.map.len();
+            assert!(kept <= most, "{kept} entries, at most {most}");
+            assert!(kept > 0);
+        }
     }
 }

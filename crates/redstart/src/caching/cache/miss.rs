@@ -1,51 +1,71 @@
-//! What happens on a miss: lease, load, fill.
+//! A miss of one key: lease, load, store.
 
 use std::{sync::Arc, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
-    Count, Down, Found, Hit, Inner, Seen, Source, Stampede,
-    envelope::{self, Meta, millis},
-    flight::{Progress, Seat},
-    is_down,
-    l1::Ticket,
-    lease::{self, Grant},
-    load::{self, Load, Loaded, Loader, Notes},
+    Count, Hit, Inner, Stampede,
+    entry::Stamp,
+    fill::{Work, may_bypass, store_is_down},
+    lease::{self, Grant, WakeListener},
+    load::{Loader, batch_of_one},
+    read::{Freshness, Raw, Seen},
+    single_flight::{Progress, SingleFlight, Waiter},
 };
 use crate::{
-    caching::tags::{Snapshot, Tags},
     codec::Codec,
     error::{Error, Result},
     key::Entity,
+    token::token,
 };
 
-/// Why a flight starts.
-#[derive(Clone, Debug)]
-pub(crate) enum Purpose {
-    /// There is nothing to serve. `seen` is the stamp of what is there and cannot be used.
-    Miss { seen: Vec<u8> },
-    /// There is a value, which the callers have got already.
-    Refresh { seen: Vec<u8> },
-    /// The store is down: load beside it.
+/// Why a load starts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// There is nothing to serve. `seen` is the stamp of an entry that cannot be used.
+    Miss { seen: Option<Stamp> },
+    /// There is a value to serve if the load fails.
+    Replace { seen: Stamp },
+    /// There is a value, and the callers have it already.
+    Refresh { seen: Stamp },
+    /// The store is down: load without it.
     Bypass,
 }
 
-/// What a flight brought.
+impl Purpose {
+    fn seen(self) -> Option<Stamp> {
+        match self {
+            Self::Miss { seen } => seen,
+            Self::Replace { seen } | Self::Refresh { seen } => Some(seen),
+            Self::Bypass => None,
+        }
+    }
+
+    /// Where there is a value to serve, a failing source is left alone for a moment.
+    pub(super) fn rest(self) -> Duration {
+        match self {
+            Self::Replace { .. } | Self::Refresh { .. } => lease::REST,
+            Self::Miss { .. } | Self::Bypass => Duration::ZERO,
+        }
+    }
+}
+
+/// The result of a load, for all callers that joined it.
 #[derive(Debug)]
-pub(crate) enum Landing<V> {
+pub(super) enum LoadResult<V> {
     /// A value that was good at some moment after `step` began.
     Value {
         hit: Hit<V>,
         step: u64,
     },
-    /// Somebody else refreshes it.
+    /// Another process refreshes it, or a load failed lately.
     NotNeeded,
     Failed(Arc<Error>),
 }
 
-impl<V> Clone for Landing<V> {
+impl<V> Clone for LoadResult<V> {
     fn clone(&self) -> Self {
         match self {
             Self::Value { hit, step } => Self::Value {
@@ -58,15 +78,15 @@ impl<V> Clone for Landing<V> {
     }
 }
 
-impl<V> Landing<V> {
-    /// The answer for the caller in this seat, if the flight has one for it.
+impl<V> LoadResult<V> {
+    /// The answer for this caller, if the load has one for it.
     ///
-    /// A value is good for those who came before it was read or stored: to them an invalidation that followed was
-    /// concurrent. Whoever came later saw that the store does not have it, perhaps because it is invalidated
-    /// already, and must ask again.
-    pub(crate) fn hit(self, seat: &Seat<Self>) -> Option<Hit<V>> {
+    /// A value is good for callers that joined before it was read or stored: for them an invalidation that followed
+    /// was concurrent. A caller that joined later saw that the store does not have it, perhaps because it was
+    /// invalidated already, and must ask again.
+    pub(super) fn hit(self, waiter: &Waiter<Self>) -> Option<Hit<V>> {
         match self {
-            Self::Value { hit, step } if seat.came_before(step) => Some(hit),
+            Self::Value { hit, step } if waiter.joined_before(step) => Some(hit),
             _ => None,
         }
     }
@@ -81,357 +101,302 @@ where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
 {
-    /// A lease outlasts the load and what follows it, and no more.
-    pub(crate) fn lease_lasts(&self) -> Duration {
+    /// Reads a key from the store, and loads it if need be.
+    pub(super) async fn fetch(self: &Arc<Self>, name: &str, loader: Loader<V>) -> Result<Hit<V>> {
+        let entity = self.keys.entity(name)?;
+        let name: Arc<str> = name.into();
+        let mut loader = Some(loader);
+        loop {
+            let mark = self.l1.as_ref().map(|level| level.mark(&name));
+            let (purpose, fallback) = match self.read(&entity).await {
+                Ok(Seen::Found(found)) => {
+                    self.remember(&name, mark.as_ref(), &found);
+                    let seen = found.stamp;
+                    match found.freshness {
+                        Freshness::Fresh => {
+                            self.count_hits([&found.hit]);
+                            if self.draws_early(&found) {
+                                self.stats.add(Count::Early);
+                                let refresh = Purpose::Refresh { seen };
+                                drop(self.join(&name, &entity, &mut loader, refresh)?);
+                            }
+                            return Ok(found.hit);
+                        }
+                        Freshness::Stale => (Purpose::Refresh { seen }, Some(found.hit)),
+                        Freshness::Fallback => (Purpose::Replace { seen }, Some(found.hit)),
+                    }
+                }
+                Ok(Seen::Unusable { stamp }) => (Purpose::Miss { seen: Some(stamp) }, None),
+                Ok(Seen::Nothing) => (Purpose::Miss { seen: None }, None),
+                Err(error) => match self.last_seen(&name, &error) {
+                    Some(hit) => return Ok(hit),
+                    None if may_bypass(&error, self.settings.down) => (Purpose::Bypass, None),
+                    None => return Err(error),
+                },
+            };
+            if !matches!(purpose, Purpose::Refresh { .. }) {
+                self.stats.add(Count::Miss);
+            }
+            let mut waiter = self.join(&name, &entity, &mut loader, purpose)?;
+            let result = match (self.patience(purpose), &fallback) {
+                (Some(Duration::ZERO), _) => None,
+                (Some(patience), Some(_)) => timeout(patience, waiter.result()).await.ok(),
+                _ => Some(waiter.result().await),
+            };
+            let failed = match result {
+                // The soft limit is over.
+                None => Error::timeout("the loader took longer than its soft limit"),
+                Some(None) => Error::unavailable("the load was abandoned"),
+                Some(Some(LoadResult::Failed(error))) => Error::shared(&error),
+                Some(Some(result)) => match result.hit(&waiter) {
+                    Some(hit) => return Ok(hit),
+                    // It was read before this caller came, and was invalidated meanwhile.
+                    None if loader.is_some() && fallback.is_none() => continue,
+                    None => Error::unavailable("the load returned nothing"),
+                },
+            };
+            if let Some(hit) = fallback {
+                self.count_hits([&hit]);
+                return Ok(hit);
+            }
+            return self.last_seen(&name, &failed).ok_or(failed);
+        }
+    }
+
+    /// How long a caller with a stale value waits for a load; `None` is until its end.
+    fn patience(&self, purpose: Purpose) -> Option<Duration> {
+        match purpose {
+            Purpose::Refresh { .. } => Some(self.settings.soft),
+            _ => Some(self.settings.soft).filter(|soft| !soft.is_zero()),
+        }
+    }
+
+    /// Starts a load with this caller's loader, or joins the one that runs.
+    pub(super) fn join(
+        self: &Arc<Self>,
+        name: &Arc<str>,
+        entity: &Entity,
+        loader: &mut Option<Loader<V>>,
+        purpose: Purpose,
+    ) -> Result<Waiter<LoadResult<V>>> {
+        let runtime = self
+            .store
+            .runtime()
+            .ok_or_else(|| Error::config("a cache loads within a tokio runtime"))?;
+        let start = |runner: super::single_flight::Runner<LoadResult<V>>| {
+            if let Some(loader) = loader.take() {
+                let (inner, name, entity) = (self.clone(), name.clone(), entity.clone());
+                runtime.spawn(async move {
+                    let result = inner
+                        .miss(&name, &entity, loader, purpose, &runner.progress)
+                        .await;
+                    runner.finish(result);
+                });
+            }
+        };
+        Ok(match self.settings.stampede {
+            Stampede::Off => SingleFlight::alone(start),
+            Stampede::Lease | Stampede::Local => self.flights.join(name, start),
+        })
+    }
+
+    pub(super) fn refresh_early(
+        self: &Arc<Self>,
+        name: &str,
+        seen: Stamp,
+        loader: Loader<V>,
+    ) -> Result<()> {
+        let entity = self.keys.entity(name)?;
+        self.stats.add(Count::Early);
+        let purpose = Purpose::Refresh { seen };
+        self.join(&name.into(), &entity, &mut Some(loader), purpose)
+            .map(drop)
+    }
+
+    /// A lease outlasts the load and the requests after it, and no more.
+    pub(super) fn lease_lasts(&self) -> Duration {
         self.settings.hard + 2 * self.store.deadline()
     }
 
-    pub(crate) async fn fly(
+    /// Asks for the lease until there is one, or an answer; then loads.
+    async fn miss(
         &self,
         name: &Arc<str>,
         entity: &Entity,
         loader: Loader<V>,
         purpose: Purpose,
         progress: &Progress,
-    ) -> Landing<V> {
-        let (mut seen, may_be_left_out) = match &purpose {
-            Purpose::Miss { seen } | Purpose::Refresh { seen } => {
-                (seen.clone(), purpose.may_be_left_out())
-            }
-            Purpose::Bypass => return self.bypass(name, loader, progress).await,
-        };
+    ) -> LoadResult<V> {
+        if purpose == Purpose::Bypass {
+            return self.bypass(name, entity, loader, progress).await;
+        }
+        let may_be_left_out = matches!(purpose, Purpose::Refresh { .. });
+        let mut seen = purpose.seen();
         let shared = self.settings.stampede != Stampede::Lease;
         let lasts = self.lease_lasts();
         let patience = Instant::now() + 2 * lasts;
-        let token = lease::token();
-        let mut ear = None;
+        let token = token();
+        let mut listener: Option<WakeListener> = None;
         loop {
             let step = progress.step();
-            let ticket = self.l1.as_ref().map(|level| level.ticket(name));
-            let ask = lease::ask(entity, &token, lasts, shared, &seen).run::<Grant>(&self.store);
-            // The tags' state is wanted from before the load; asked for together, it costs no time. After a
-            // wait it is taken anew, or tags invalidated meanwhile would spoil the load for nothing.
-            let (asked, snapshot) = match ear {
+            let mark = self.l1.as_ref().map(|level| level.mark(name));
+            let ask = self.ask(entity, &token, lasts, shared, seen);
+            let ask = ask.run::<Grant>(&self.store);
+            // The tags' state is needed from before the load; asked for together, it takes no time. After a wait it
+            // is read again, because tags invalidated meanwhile would make the value a miss.
+            let (asked, snapshot) = match listener {
                 None => {
                     let (asked, tags) = tokio::join!(ask, self.tags.snapshot(&self.store));
                     (asked, Some(tags))
                 }
                 Some(_) => (ask.await, None),
             };
-            let grant = match self.watched(asked) {
+            let grant = match self.watched(entity, asked) {
                 Ok(grant) => grant,
-                Err(error)
-                    if is_down(&error) && self.settings.down == Down::Load && !may_be_left_out =>
-                {
-                    return self.bypass(name, loader, progress).await;
+                Err(error) if may_bypass(&error, self.settings.down) && !may_be_left_out => {
+                    return self.bypass(name, entity, loader, progress).await;
                 }
-                Err(error) => return Landing::failed(error),
+                Err(error) => return LoadResult::failed(error),
             };
-            match grant {
-                Grant::Value { bytes, left } => match self.examine(bytes, left).await {
-                    Ok(Seen::Found(found)) if !found.hit.stale => {
-                        self.remember(name, ticket.as_ref(), &found);
-                        return Landing::Value {
-                            hit: found.hit,
-                            step,
-                        };
+            let token = match grant {
+                Grant::Value { bytes, left } => {
+                    let bytes = Some(bytes);
+                    match self.examine(entity, Raw { bytes, left }).await {
+                        Ok(Seen::Found(found)) if found.freshness == Freshness::Fresh => {
+                            self.remember(name, mark.as_ref(), &found);
+                            let hit = found.hit;
+                            return LoadResult::Value { hit, step };
+                        }
+                        Ok(Seen::Found(found)) => seen = Some(found.stamp),
+                        Ok(Seen::Unusable { stamp }) => seen = Some(stamp),
+                        Ok(Seen::Nothing) => seen = None,
+                        Err(error) => return LoadResult::failed(error),
                     }
-                    Ok(Seen::Found(Found { stamp, .. }) | Seen::Unusable { stamp }) => seen = stamp,
-                    Ok(Seen::Nothing) => seen.clear(),
-                    Err(error) => return Landing::failed(error),
-                },
-                Grant::Lease { token } => {
-                    return self
-                        .load(
-                            name,
-                            entity,
-                            loader,
-                            Some(Lease {
-                                token: &token,
-                                ticket: ticket.as_ref(),
-                                snapshot,
-                            }),
-                            &purpose,
-                            progress,
-                        )
-                        .await;
+                    continue;
                 }
-                Grant::Wait(_) | Grant::Fenced if may_be_left_out => return Landing::NotNeeded,
-                Grant::Fenced => {
-                    self.stats.add(Count::Bypass);
-                    return self
-                        .load(name, entity, loader, None, &purpose, progress)
-                        .await;
-                }
-                Grant::Wait(left) => {
+                Grant::Wait(_) | Grant::Fenced if may_be_left_out => return LoadResult::NotNeeded,
+                Grant::Rest(_) if !purpose.rest().is_zero() => return LoadResult::NotNeeded,
+                Grant::Wait(left) | Grant::Rest(left) => {
                     if Instant::now() >= patience {
-                        return Landing::failed(Error::timeout(
-                            "waited in vain for the load of another process",
+                        return LoadResult::failed(Error::timeout(
+                            "the load of another process did not end in time",
                         ));
                     }
                     // A moment longer than the lease, so that it is over when we ask again.
                     let until = (Instant::now() + left + Duration::from_millis(1)).min(patience);
-                    match &mut ear {
+                    match &mut listener {
                         None => {
                             self.stats.add(Count::Wait);
-                            ear = Some(self.listen(entity, until).await);
+                            listener = Some(self.listen(entity, until).await);
                         }
-                        Some(ear) => lease::Ear::wait(ear, until).await,
+                        Some(listener) => listener.wait(until).await,
                     }
+                    continue;
                 }
-            }
+                Grant::Fenced => {
+                    self.stats.add(Count::Bypass);
+                    None
+                }
+                Grant::Lease { token } => Some(token),
+            };
+            let work = Work {
+                name: name.clone(),
+                entity: entity.clone(),
+                mark,
+                token,
+            };
+            return self
+                .load_one(work, loader, snapshot, purpose.rest(), progress)
+                .await;
         }
     }
 
-    /// Loads beside the store, while that is down, and not too many at once.
-    async fn bypass(&self, name: &Arc<str>, loader: Loader<V>, progress: &Progress) -> Landing<V> {
-        let Ok(_place) = self.down_loads.try_acquire() else {
-            return Landing::failed(Error::unavailable(
-                "the store is down, and as many loads as are allowed are under way",
-            ));
-        };
-        self.stats.add(Count::Bypass);
-        let entity = match self.keys.entity(name) {
-            Ok(entity) => entity,
-            Err(error) => return Landing::failed(error),
-        };
-        self.load(name, &entity, loader, None, &Purpose::Bypass, progress)
+    async fn load_one(
+        &self,
+        work: Work,
+        loader: Loader<V>,
+        snapshot: Option<Result<crate::caching::tags::Snapshot>>,
+        rest: Duration,
+        progress: &Progress,
+    ) -> LoadResult<V> {
+        let loader = batch_of_one(loader);
+        match self
+            .load(vec![work], loader, snapshot, rest, progress)
             .await
+        {
+            Ok(mut loaded) => match loaded.pop() {
+                Some(fresh) => LoadResult::Value {
+                    hit: fresh.hit,
+                    step: fresh.step,
+                },
+                None => LoadResult::failed(Error::unavailable("the load returned nothing")),
+            },
+            Err(error) => LoadResult::failed(error),
+        }
     }
 
-    /// Runs the loader, and stores what it brings if there is a lease for it.
-    async fn load(
+    /// Loads without the store, while that is down, and not too many at once.
+    async fn bypass(
         &self,
         name: &Arc<str>,
         entity: &Entity,
         loader: Loader<V>,
-        lease: Option<Lease<'_>>,
-        purpose: &Purpose,
         progress: &Progress,
-    ) -> Landing<V> {
-        // Before the load: a tag invalidated from here on makes the entry a miss.
-        let (lease, snapshot) = match lease {
-            Some(Lease {
-                token,
-                ticket,
-                snapshot,
-            }) => {
-                let taken = match snapshot {
-                    Some(taken) => taken,
-                    None => self.tags.snapshot(&self.store).await,
-                };
-                match self.watched(taken) {
-                    Ok(snapshot) => (Some((token, ticket)), Some(snapshot)),
-                    Err(error) if is_down(&error) => (Some((token, ticket)), None),
-                    Err(error) => {
-                        self.give_up(entity, Some((token, ticket)), Duration::ZERO)
-                            .await;
-                        return Landing::failed(error);
-                    }
-                }
-            }
-            None => (None, None),
+    ) -> LoadResult<V> {
+        let Some(_permit) = self.bypass_permit().await else {
+            return LoadResult::failed(store_is_down());
         };
-        let mut step = progress.step();
-        self.stats.add(Count::Load);
-        let context = Load::new();
-        let notes = context.notes.clone();
-        let begun = Instant::now();
-        let loaded = load::guarded(self.settings.hard, || loader(context)).await;
-        let load_time = begun.elapsed();
-        let notes = std::mem::take(&mut *notes.lock());
-        let (value, sealed) = match loaded.and_then(|loaded| {
-            let value = match loaded {
-                Loaded::Found(value) => Some(value),
-                Loaded::Absent => None,
-            };
-            let sealed = self.seal(value.as_ref(), &notes, snapshot.as_ref(), load_time)?;
-            Ok((value, sealed))
-        }) {
-            Ok(done) => done,
-            Err(error) => {
-                self.stats.add(Count::LoadFailed);
-                // Where there is a value to serve, a broken source is given a rest.
-                let rest = match purpose {
-                    Purpose::Refresh { .. } => lease::REST,
-                    _ => Duration::ZERO,
-                };
-                self.give_up(entity, lease, rest).await;
-                return Landing::failed(error);
-            }
+        let work = Work {
+            name: name.clone(),
+            entity: entity.clone(),
+            mark: None,
+            token: None,
         };
-        let hit = Hit {
-            value: value.map(Arc::new),
-            source: Source::Loaded,
-            age: Some(Duration::ZERO),
-            stale: false,
-        };
-        if let (Some((token, ticket)), Some(_)) = (lease, &snapshot) {
-            let storing = progress.step();
-            match self.store_entry(name, entity, token, &sealed).await {
-                Ok(true) => {
-                    // The lease stood until now, so the value is still good; that of a refused fill may not be.
-                    step = storing;
-                    let found = Found {
-                        hit: hit.clone(),
-                        stamp: envelope::stamp(&sealed.bytes).to_vec(),
-                        fresh_for: Some(sealed.meta.fresh.saturating_sub(load_time)),
-                        meta: sealed.meta,
-                    };
-                    self.remember(name, ticket, &found);
-                }
-                Ok(false) => self.stats.add(Count::FillRefused),
-                Err(error) => {
-                    tracing::debug!(%error, "a loaded value could not be stored");
-                    self.stats.add(Count::FillLost);
-                }
-            }
-        } else if let Some(last_seen) = &self.last_seen {
-            last_seen.insert(name.clone(), hit.value.clone());
-        }
-        Landing::Value { hit, step }
+        self.load_one(work, loader, None, Duration::ZERO, progress)
+            .await
     }
 
-    /// Whether the entry was stored and is good now.
-    async fn store_entry(
-        &self,
-        name: &Arc<str>,
-        entity: &Entity,
-        token: &str,
-        sealed: &Sealed,
-    ) -> Result<bool> {
-        let keep_ms = millis(sealed.meta.keep);
-        self.index_entry(name, sealed).await?;
-        let filled = lease::fill(entity, token, &sealed.bytes, keep_ms)
-            .run::<u8>(&self.store)
-            .await;
-        if self.watched(filled)? == 0 {
-            return Ok(false);
-        }
-        if sealed.meta.tags.is_empty() {
-            return Ok(true);
-        }
-        // A tag invalidated during the load has made the entry a miss; callers that came since must not get it.
-        let valid = self.tags.valid(&self.store, &[&sealed.meta.tags]).await;
-        Ok(self.watched(valid)?[0])
+    /// Waits for one of the places for loads while the store is down.
+    pub(super) async fn bypass_permit(&self) -> Option<tokio::sync::SemaphorePermit<'_>> {
+        let permit = timeout(self.settings.hard, self.bypass_loads.acquire()).await;
+        self.stats.add(Count::Bypass);
+        permit.ok().and_then(std::result::Result::ok)
     }
-
-    /// Adds an entry to the sets of its tags, where there are such sets. Before it is stored: no entry is
-    /// ever in the cache and not in its sets.
-    pub(crate) async fn index_entry(&self, name: &str, sealed: &Sealed) -> Result<()> {
-        if self.tags.mode() == Tags::Index && !sealed.meta.tags.is_empty() {
-            let tags: Vec<Arc<str>> = sealed.meta.tags.iter().map(|t| t.tag.clone()).collect();
-            let keep_ms = millis(sealed.meta.keep);
-            self.watched(self.tags.index(&self.store, name, &tags, keep_ms).await)?;
-        }
-        Ok(())
-    }
-
-    async fn give_up(
-        &self,
-        entity: &Entity,
-        lease: Option<(&str, Option<&Ticket>)>,
-        rest: Duration,
-    ) {
-        if let Some((token, _)) = lease {
-            let released = lease::release(entity, token, rest)
-                .run::<u8>(&self.store)
-                .await;
-            // If this fails, the lease ends by itself.
-            let _ = self.watched(released);
-        }
-    }
-
-    /// The entry for a loaded value.
-    pub(crate) fn seal(
-        &self,
-        value: Option<&V>,
-        notes: &Notes,
-        snapshot: Option<&Snapshot>,
-        load_time: Duration,
-    ) -> Result<Sealed> {
-        let settings = &self.settings;
-        let base = match (notes.ttl, value) {
-            (Some(ttl), _) => ttl,
-            (None, Some(_)) => settings.ttl,
-            (None, None) => settings.negative_ttl,
-        };
-        if base < Duration::from_millis(1) {
-            return Err(Error::config("a TTL is at least 1 ms"));
-        }
-        let factor = match settings.jitter {
-            0.0 => 1.0,
-            jitter => 1.0 + rand::random_range(-jitter..=jitter),
-        };
-        let fresh = base.mul_f64(factor).max(Duration::from_millis(1));
-        // That a value was absent is no help when its source fails.
-        let stale = match value {
-            Some(_) => settings.stale_for,
-            None => Duration::ZERO,
-        };
-        let meta = Meta {
-            version: notes.version,
-            load_time,
-            fresh,
-            keep: fresh + stale,
-            tags: match snapshot {
-                Some(snapshot) => self.tags.stamps(&notes.tags, snapshot),
-                None => Vec::new(),
-            },
-        };
-        let bytes = envelope::seal::<C, V>(settings.schema, &meta, value)?;
-        Ok(Sealed { meta, bytes })
-    }
-}
-
-/// The right to store what is loaded.
-struct Lease<'a> {
-    token: &'a str,
-    /// For the first level, from before the lease was asked for.
-    ticket: Option<&'a Ticket>,
-    /// The tags, if they were read already.
-    snapshot: Option<Result<Snapshot>>,
-}
-
-/// An entry ready to be stored.
-pub(crate) struct Sealed {
-    pub(crate) meta: Meta,
-    pub(crate) bytes: Vec<u8>,
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{super::flight::Flights, *};
+    use super::{super::HitSource, *};
 
-    /// Between a fill on the server and the word of it an invalidation may be over, in another process. Whoever comes
-    /// then has found nothing in the store and meets the flight that is about to land.
+    /// Between a fill on the server and its reply an invalidation may be over, in another process. A caller that
+    /// comes then found nothing in the store and joins the load that is about to end.
     #[tokio::test]
-    async fn who_comes_while_a_value_is_being_stored_does_not_get_it() {
-        let flights = Flights::<Landing<u32>>::new();
+    async fn a_caller_that_joins_while_the_value_is_stored_does_not_get_it() {
+        let flights = SingleFlight::<LoadResult<u32>>::new();
         let name: Arc<str> = "k".into();
-        let mut pilot = None;
-        let mut board = || flights.board(&name, |started| pilot = Some(started));
-        let first = board();
-        let before_the_load = board();
-        let progress = pilot.as_ref().expect("it started").progress.clone();
+        let mut runner = None;
+        let mut join = || flights.join(&name, |started| runner = Some(started));
+        let first = join();
+        let before_the_load = join();
+        let progress = runner.as_ref().expect("it started").progress.clone();
         let loading = progress.step();
-        let board = || flights.board(&name, |_| panic!("it is under way"));
-        let while_it_loads = board();
+        let join = || flights.join(&name, |_| panic!("it runs already"));
+        let while_it_loads = join();
         let storing = progress.step();
-        let while_it_stores = board();
-        let value = |step| Landing::Value {
+        let while_it_stores = join();
+        let value = |step| LoadResult::Value {
             hit: Hit {
                 value: Some(Arc::new(1)),
-                source: Source::Loaded,
+                source: HitSource::Loaded,
                 age: None,
                 stale: false,
             },
             step,
         };
-        let gets = |step, seat| value(step).hit(seat).is_some();
+        let gets = |step, waiter| value(step).hit(waiter).is_some();
         assert!(gets(storing, &first) && gets(storing, &before_the_load));
         assert!(gets(storing, &while_it_loads) && !gets(storing, &while_it_stores));
-        // Refused, it is good for those only who came before the row was read.
+        // A refused value is good only for callers that came before the row was read.
         assert!(gets(loading, &first) && gets(loading, &before_the_load));
         assert!(!gets(loading, &while_it_loads) && !gets(loading, &while_it_stores));
     }

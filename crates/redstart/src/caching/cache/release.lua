@@ -1,11 +1,11 @@
--- Gives a lease up without a value, because the load failed.
+-- Gives up a lease without a value, because the load failed or its value is not stored.
 --
 -- KEYS[1] the lease
 -- ARGV[1] the token
--- ARGV[2] how long nobody shall try again, ms; 0 lets the next one try at once
--- ARGV[3] the channel that wakes those who wait
+-- ARGV[2] for how long nobody tries again, ms; 0 lets the next one try at once
+-- ARGV[3] the channel that wakes waiting processes
 --
--- Returns 1 given up, 0 it was not held any more
+-- Returns 1 given up, 0 it was no longer held
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then
   return 0
 end

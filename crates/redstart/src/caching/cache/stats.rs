@@ -6,10 +6,10 @@ use crate::observe;
 
 macro_rules! stats {
     ($( $(#[$doc:meta])* $name:ident $variant:ident $event:literal, )*) => {
-        /// What a cache counted since it was made; each is also the event named here.
+        /// What a cache counted since it was made. Each count is also a metric, under the event named here.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         #[non_exhaustive]
-        pub struct Stats { $( $(#[$doc])* #[doc = concat!("(`", $event, "`)")] pub $name: u64, )* }
+        pub struct CacheStats { $( $(#[$doc])* #[doc = concat!("(`", $event, "`)")] pub $name: u64, )* }
 
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Count { $( $variant, )* }
@@ -17,8 +17,8 @@ macro_rules! stats {
         const EVENTS: &[&str] = &[ $( $event, )* ];
 
         impl Counters {
-            pub(crate) fn read(&self) -> Stats {
-                Stats { $( $name: self.counts[Count::$variant as usize].load(Ordering::Relaxed), )* }
+            pub(crate) fn read(&self) -> CacheStats {
+                CacheStats { $( $name: self.counts[Count::$variant as usize].load(Ordering::Relaxed), )* }
             }
         }
     };
@@ -33,23 +33,23 @@ stats! {
     misses Miss "cache.miss",
     /// Reads, at either level, that learned the source has no such value.
     negative_hits NegativeHit "cache.negative_hit",
-    /// Loads that were begun.
+    /// Loads that began.
     loads Load "cache.load",
     /// Loads that failed, panicked or took too long.
     failed_loads LoadFailed "cache.load_failed",
-    /// Times that this process waited for another one's load.
+    /// Times that this process waited for the load of another one.
     waits Wait "cache.wait",
-    /// Refreshes begun before the value expired.
+    /// Refreshes that began before the value expired.
     early_refreshes Early "cache.early_refresh",
-    /// Answers that were past their freshness.
+    /// Answers that were older than their TTL.
     stale_hits Stale "cache.stale_hit",
     /// Loaded values that were not stored, because the key was invalidated, fenced or taken over meanwhile.
     refused_fills FillRefused "cache.fill_refused",
     /// Loaded values that could not be stored, because the store failed.
     lost_fills FillLost "cache.fill_lost",
-    /// Loads beside the cache: while a write-through was under way, or while the store was down.
+    /// Loads without the cache: while a write-through was under way, or while the store was down.
     bypasses Bypass "cache.bypass",
-    /// Stored bytes of another schema or codec.
+    /// Misses because of stored bytes of another type, schema or codec.
     foreign Foreign "cache.foreign",
     /// Entries whose tag had been invalidated.
     dead_tags DeadTag "cache.dead_tag",
@@ -57,17 +57,17 @@ stats! {
     refused_inserts InsertRefused "cache.insert_refused",
     /// Keys invalidated by this process.
     invalidations Invalidation "cache.invalidated",
-    /// Times that the first level was emptied, because its feed was lost or the store was flushed.
+    /// Times that the first level was emptied, because its feed was lost, or the store or the cache was cleared.
     l1_flushes Flush "cache.l1_flush",
-    /// Requests that found the store down.
+    /// Requests that the store did not answer.
     store_failures Down "cache.store_down",
 }
 
 #[derive(Debug)]
 pub(crate) struct Counters {
     counts: [AtomicU64; EVENTS.len()],
-    /// First-level hits that the metrics have been told of: they are told in lots, since a hit takes less
-    /// time than telling of it.
+    /// First-level hits that the metrics know of. They are reported in lots, because a hit takes less time than
+    /// reporting it.
     told: AtomicU64,
 }
 
@@ -97,7 +97,7 @@ impl Counters {
         }
     }
 
-    /// Tells the metrics of first-level hits that they have not heard of.
+    /// Reports first-level hits to the metrics.
     pub(crate) fn tell(&self) {
         let now = self.counts[Count::L1Hit as usize].load(Ordering::Relaxed);
         let told = self.told.fetch_max(now, Ordering::Relaxed);

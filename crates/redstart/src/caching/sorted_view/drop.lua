@@ -3,7 +3,7 @@
 -- KEYS[1] the view
 -- KEYS[2] the mark of a built view
 -- KEYS[3] the lease
--- ARGV[1] the channel that wakes those who wait
+-- ARGV[1] the channel that wakes waiting clients
 --
 -- Returns 'OK'
 redis.call('UNLINK', KEYS[1], KEYS[2], KEYS[3])

@@ -5,7 +5,7 @@
 -- KEYS[3] the lease
 -- ARGV[1] the token
 -- ARGV[2] how long the view is kept, ms
--- ARGV[3] the channel that wakes those who wait
+-- ARGV[3] the channel that wakes waiting clients
 -- ARGV[4…] the elements
 --
 -- Returns how many elements were stored, -1 if the lease was lost

@@ -2,10 +2,10 @@
 --
 -- KEYS[1] the mark of a built view
 -- KEYS[2] the lease
--- ARGV[1] a fresh token
+-- ARGV[1] a new token
 -- ARGV[2] how long the lease lasts, ms
 --
--- Returns 0 build it, -1 it is built, or for how many ms at most another one builds it
+-- Returns 0 build it, -1 it is built, or how many ms another client may still build it
 if redis.call('EXISTS', KEYS[1]) == 1 then
   return -1
 end

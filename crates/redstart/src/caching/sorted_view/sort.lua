@@ -2,11 +2,11 @@
 --
 -- KEYS[1] the source
 -- KEYS[2] the view
--- KEYS[3] the mark of a built view; an empty view is no key, so it needs one
+-- KEYS[3] the mark of a built view; an empty list is not a key, so an empty view needs it
 -- KEYS[4] the lease
 -- ARGV[1] the token
 -- ARGV[2] how long the view is kept, ms
--- ARGV[3] the channel that wakes those who wait
+-- ARGV[3] the channel that wakes waiting clients
 -- ARGV[4…] what SORT takes between the source and STORE
 --
 -- Returns how many elements were stored, -1 if the lease was lost

@@ -1,24 +1,29 @@
--- Invalidates a tag: what was loaded before now and carries it is a miss.
+-- Invalidates a tag: an entry that was loaded before now and carries it is a miss.
 --
 -- KEYS[1] the tag's shard
--- ARGV[1] the tag's field
--- ARGV[2] a random identity, should the shard have to begin anew
--- ARGV[3] how many fields a shard may have
+-- KEYS[2] a key named after the tag's bucket: created and removed, so that first levels that hear of changed keys
+--         know which tags this is about
+-- ARGV[1] the tag's member
+-- ARGV[2] a random identity, in case the shard does not exist
+-- ARGV[3] how many tags a shard remembers
 -- ARGV[4] how long it is kept, ms
--- ARGV[5] the classic channel that tells first-level caches
--- ARGV[6] what to say there
+-- ARGV[5] the classic channel that tells first levels
+-- ARGV[6] the message for it
 --
 -- Returns 'OK'
-if redis.call('HSETNX', KEYS[1], '#id', ARGV[2]) == 1 then
-  redis.call('HSET', KEYS[1], '#n', 0)
+if not redis.call('ZSCORE', KEYS[1], '#id') then
+  redis.call('ZADD', KEYS[1], '-' .. ARGV[2], '#id', 0, '#n')
 end
-if redis.call('HLEN', KEYS[1]) >= tonumber(ARGV[3]) and redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then
-  -- Too many tags to remember: forget them all, and with them everything that carries one of this shard.
-  redis.call('UNLINK', KEYS[1])
-  redis.call('HSET', KEYS[1], '#id', ARGV[2], '#n', 0)
-else
-  redis.call('HSET', KEYS[1], ARGV[1], redis.call('HINCRBY', KEYS[1], '#n', 1))
+local count = -tonumber(redis.call('ZINCRBY', KEYS[1], -1, '#n'))
+redis.call('ZADD', KEYS[1], string.format('%.0f', count), ARGV[1])
+if redis.call('ZCOUNT', KEYS[1], 1, '+inf') > tonumber(ARGV[3]) then
+  -- Forget the tag that was invalidated the longest ago. The floor stands for it.
+  local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+  redis.call('ZREM', KEYS[1], oldest[1])
+  redis.call('ZADD', KEYS[1], '-' .. oldest[2], '#floor')
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
+redis.call('SET', KEYS[2], '', 'PX', 1000)
+redis.call('UNLINK', KEYS[2])
 redis.call('PUBLISH', ARGV[5], ARGV[6])
 return redis.status_reply('OK')

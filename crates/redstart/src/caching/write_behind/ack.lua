@@ -6,7 +6,7 @@
 -- KEYS[2…] values
 -- ARGV[1] the lowest id that is not applied
 -- ARGV[2] how long an applied value is kept, ms
--- ARGV[3] the channel that tells of progress
+-- ARGV[3] the channel that reports progress
 -- ARGV[4…] for each value the id that was applied
 --
 -- Returns how many entries the log still holds

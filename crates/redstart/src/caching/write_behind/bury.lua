@@ -1,17 +1,21 @@
--- Puts an entry that cannot be applied into the dead-letter stream, and blocks its key.
+-- Stores writes that cannot be applied as dead letters, and blocks their keys.
 --
--- KEYS[1] the dead-letter stream; an entry keeps its id, so burying it twice is burying it once
--- KEYS[2] the set of blocked keys
--- ARGV[1] the entry's id
--- ARGV[2] the key's name
--- ARGV[3] '+' or '-' and the bytes
--- ARGV[4] why
+-- Letters may come in any order and more than once: the first content stays.
 --
--- Returns 1 buried, 0 it was there
-redis.call('SADD', KEYS[2], ARGV[2])
-local there = redis.call('XRANGE', KEYS[1], ARGV[1], ARGV[1])
-if #there > 0 then
-  return 0
+-- KEYS[1] names of all dead letters: a sorted set, all scores 0
+-- KEYS[2] contents of the letters: a hash of name -> reason, line feed, bytes of the write
+-- KEYS[3] blocked keys: a hash of key -> padded id of its first dead write
+-- ARGV    for each letter: key, padded id, name of the letter, content
+--
+-- Returns how many letters are new
+local new = 0
+for i = 1, #ARGV, 4 do
+  local key, id, name = ARGV[i], ARGV[i + 1], ARGV[i + 2]
+  local first = redis.call('HGET', KEYS[3], key)
+  if not first or id < first then
+    redis.call('HSET', KEYS[3], key, id)
+  end
+  new = new + redis.call('ZADD', KEYS[1], 'NX', 0, name)
+  redis.call('HSETNX', KEYS[2], name, ARGV[i + 3])
 end
-redis.call('XADD', KEYS[1], ARGV[1], 'k', ARGV[2], 'v', ARGV[3], 'why', ARGV[4])
-return 1
+return new

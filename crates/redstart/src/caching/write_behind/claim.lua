@@ -1,4 +1,4 @@
--- Takes or keeps the ownership of a partition.
+-- Takes or keeps the ownership of a shard.
 --
 -- It only keeps workers from getting in each other's way. What makes a late worker harmless is the epoch in
 -- the database.

@@ -1,6 +1,6 @@
 -- Keeps a value that was loaded from the database, if nothing was written meanwhile.
 --
--- KEYS[1] the value, or '?' and the token of whoever loads it
+-- KEYS[1] the value, or '?' and the token of the loader
 -- ARGV[1] '?' and the token
 -- ARGV[2] what to keep
 -- ARGV[3] how long, ms

@@ -1,6 +1,6 @@
 -- Before a value is loaded from the database: a token in its place, which any write replaces.
 --
--- KEYS[1] the value, or '?' and the token of whoever loads it
+-- KEYS[1] the value, or '?' and the token of the loader
 -- ARGV[1] '?' and a fresh token
 -- ARGV[2] how long it lasts, ms
 --

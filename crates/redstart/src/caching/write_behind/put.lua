@@ -2,9 +2,9 @@
 --
 -- The value has no TTL: until its entry is applied it is the only copy that readers have.
 --
--- KEYS[1] the partition's log
+-- KEYS[1] the shard's log
 -- KEYS[2] the value: the entry's id, a line feed, '+' and the bytes, or '-' for one that was deleted; the
---         lease of whoever loads it stands there too, and is gone with this write
+--         lease of the loader stands there too, and is gone with this write
 -- ARGV[1] the key's name
 -- ARGV[2] '+' and the bytes, or '-'
 -- ARGV[3] how many entries the log may hold

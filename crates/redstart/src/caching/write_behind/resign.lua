@@ -1,4 +1,4 @@
--- Gives the ownership of a partition back.
+-- Gives the ownership of a shard back.
 --
 -- KEYS[1] the owner
 -- ARGV[1] the worker's token

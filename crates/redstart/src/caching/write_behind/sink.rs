@@ -1,8 +1,8 @@
-//! Where writes go in the end.
+//! The database behind the log.
 
-use std::{error::Error as StdError, fmt, future::Future, str::FromStr};
+use std::{error::Error as StdError, fmt, future::Future, str::FromStr, sync::Arc};
 
-/// The place of an entry in its partition's log. Later entries have greater ids.
+/// The position of a write in its shard's log. Later writes have greater ids.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryId {
     /// Milliseconds of the server's time.
@@ -14,7 +14,7 @@ pub struct EntryId {
 impl EntryId {
     /// One number with the same order, for a database column: the milliseconds and 20 bits of the number.
     ///
-    /// A server would have to take in a million writes in a millisecond to fill those bits.
+    /// A server would have to accept a million writes in a millisecond to fill those bits.
     pub fn seq(self) -> i64 {
         let n = self.n.min((1 << 20) - 1);
         i64::try_from((self.ms << 20) | n).unwrap_or(i64::MAX)
@@ -25,6 +25,11 @@ impl EntryId {
             ms: self.ms,
             n: self.n + 1,
         }
+    }
+
+    /// A text of constant length with the same order.
+    pub(crate) fn padded(self) -> String {
+        format!("{:020}-{:020}", self.ms, self.n)
     }
 }
 
@@ -46,7 +51,7 @@ impl FromStr for EntryId {
     }
 }
 
-/// A write that the sink is to apply: the last one of its key in the batch.
+/// A write that the sink applies: the newest one of its key in the batch.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Change<V> {
@@ -54,7 +59,7 @@ pub struct Change<V> {
     pub key: String,
     /// The new value, or `None` for a deletion.
     pub value: Option<V>,
-    /// Where it stood in the log.
+    /// Its position in the log.
     pub id: EntryId,
 }
 
@@ -62,38 +67,45 @@ pub struct Change<V> {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Changes<V> {
-    /// The partition.
-    pub partition: u32,
-    /// The worker's epoch, from [`Sink::claim`]. Under another one nothing may be applied.
+    /// The log that the changes come from, by namespace and name.
+    pub log: Arc<str>,
+    /// The shard of that log.
+    pub shard: u32,
+    /// The worker's epoch, from [`Sink::claim`]. Under any other epoch nothing may be applied.
     pub epoch: i64,
     /// The checkpoint to record in the same transaction.
     pub upto: EntryId,
-    /// At most one for each key.
+    /// At most one per key.
     pub changes: Vec<Change<V>>,
 }
 
-/// What a worker gets when it claims a partition.
+/// What a worker gets when it claims a shard of a log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Claim {
-    /// Greater than every epoch before.
+pub struct SinkClaim {
+    /// Greater than every earlier epoch.
     pub epoch: i64,
-    /// Everything up to here has been applied.
+    /// Everything up to this id has been applied.
     pub applied: EntryId,
+}
+
+/// A change that can never be applied.
+#[derive(Debug)]
+pub struct RefusedChange {
+    /// Its index in [`Changes::changes`].
+    pub index: usize,
+    /// Why it was refused. The text is kept with the dead letter.
+    pub source: Box<dyn StdError + Send + Sync>,
 }
 
 /// Why nothing was applied.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SinkError {
-    /// A later worker has claimed the partition.
+    /// A later worker has claimed the shard.
     Fenced,
-    /// The change at this place cannot be applied, now or ever: it goes to the dead letters.
-    Row {
-        /// Its place in [`Changes::changes`].
-        index: usize,
-        /// Why.
-        source: Box<dyn StdError + Send + Sync>,
-    },
+    /// These changes become dead letters; the rest of the batch is tried again without them. A sink may report
+    /// one refused change at a time, or all of them at once, which saves attempts.
+    Refused(Vec<RefusedChange>),
     /// The sink cannot work now; the same batch is tried again.
     Unavailable(Box<dyn StdError + Send + Sync>),
 }
@@ -101,9 +113,12 @@ pub enum SinkError {
 impl fmt::Display for SinkError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Fenced => f.write_str("a later worker owns the partition"),
-            Self::Row { source, .. } => write!(f, "a row cannot be applied: {source}"),
-            Self::Unavailable(source) => write!(f, "the sink cannot work now: {source}"),
+            Self::Fenced => f.write_str("a later worker owns the shard"),
+            Self::Refused(refused) => match &refused[..] {
+                [first, ..] => write!(f, "{} changes refused: {}", refused.len(), first.source),
+                [] => f.write_str("changes refused"),
+            },
+            Self::Unavailable(source) => write!(f, "the sink is unavailable: {source}"),
         }
     }
 }
@@ -112,19 +127,25 @@ impl StdError for SinkError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Self::Fenced => None,
-            Self::Row { source, .. } | Self::Unavailable(source) => Some(&**source),
+            Self::Refused(refused) => refused.first().map(|first| &*first.source as _),
+            Self::Unavailable(source) => Some(&**source),
         }
     }
 }
 
 /// A database that takes the writes.
 ///
-/// `SqlSink` (features `sqlite` and `postgres`) is one for SQLite and Postgres. One of your own must do three
-/// things, each in a transaction: hand out epochs that only grow, refuse a batch of an older epoch, and record
-/// the checkpoint together with the changes. Then a crash at any point loses nothing and applies nothing twice.
+/// `SqlSink` (features `sqlite` and `postgres`) implements it for SQLite and Postgres. Your own sink must do
+/// three things, each in a transaction: hand out epochs that only grow, refuse a batch of an older epoch, and
+/// record the checkpoint together with the changes. Then a crash at any point loses nothing and applies nothing
+/// twice. Epochs and checkpoints belong to a shard of a log: two logs may share a table.
 pub trait Sink<V>: Send + Sync + 'static {
-    /// Makes this worker the one whose batches count from now on, and says what has been applied.
-    fn claim(&self, partition: u32) -> impl Future<Output = Result<Claim, SinkError>> + Send;
+    /// Makes this worker the one whose batches count from now on, and returns what has been applied.
+    fn claim(
+        &self,
+        log: &str,
+        shard: u32,
+    ) -> impl Future<Output = Result<SinkClaim, SinkError>> + Send;
 
     /// Applies a batch and its checkpoint, all or nothing.
     fn apply(&self, changes: &Changes<V>) -> impl Future<Output = Result<(), SinkError>> + Send;
@@ -138,20 +159,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_keep_their_order_as_numbers() {
+    fn ids_keep_their_order_as_numbers_and_as_padded_texts() {
         let ids = [
             "0-0",
             "0-1",
             "1700000000000-0",
             "1700000000000-7",
+            "1700000000000-10",
             "1700000000001-0",
         ];
         let ids: Vec<EntryId> = ids.iter().map(|id| id.parse().unwrap()).collect();
-        assert!(
-            ids.windows(2)
-                .all(|pair| pair[0] < pair[1] && pair[0].seq() < pair[1].seq())
-        );
+        assert!(ids.windows(2).all(|pair| pair[0] < pair[1]
+            && pair[0].seq() < pair[1].seq()
+            && pair[0].padded() < pair[1].padded()));
         assert_eq!(ids[3].to_string(), "1700000000000-7");
+        assert_eq!(ids[3].padded().parse::<EntryId>().unwrap(), ids[3]);
         assert!("x-1".parse::<EntryId>().is_err());
     }
 }

@@ -1,27 +1,62 @@
--- Takes the dead letters of a key out of the stream and unblocks it; the last of them may go back to the log.
+-- Removes the dead letters of a key, oldest first, and then unblocks it. The newest letter may go back to the log.
 --
--- KEYS[1] the dead-letter stream
--- KEYS[2] the set of blocked keys
--- KEYS[3] the log
--- KEYS[4] the value
--- ARGV[1] the key's name
--- ARGV[2] 'retry' or 'discard'
+-- A write that is newer than all letters wins: it waits in the log and is applied once the key is unblocked, so the
+-- newest letter must not be written after it.
 --
--- Returns how many letters there were
-local count, last = 0, nil
-for _, entry in ipairs(redis.call('XRANGE', KEYS[1], '-', '+')) do
-  local fields = entry[2]
-  if fields[2] == ARGV[1] then
-    count = count + 1
-    last = fields[4]
-    redis.call('XDEL', KEYS[1], entry[1])
+-- KEYS[1] names of all dead letters
+-- KEYS[2] contents of the letters
+-- KEYS[3] blocked keys
+-- KEYS[4] the log
+-- KEYS[5] the cached value
+-- ARGV[1] the key
+-- ARGV[2] what the names of its letters begin with
+-- ARGV[3] 'retry' or 'discard'
+-- ARGV[4] how many letters to remove in this call
+--
+-- Returns {letters removed, 1 if there are more}
+local low, high = '[' .. ARGV[2], '[' .. ARGV[2] .. ':'
+local chunk = tonumber(ARGV[4])
+local names = redis.call('ZRANGEBYLEX', KEYS[1], low, high, 'LIMIT', 0, chunk + 1)
+local more = #names > chunk
+if more then
+  table.remove(names)
+end
+if #names == 0 then
+  redis.call('HDEL', KEYS[3], ARGV[1])
+  return {0, 0}
+end
+local newest = names[#names]
+local content = redis.call('HGET', KEYS[2], newest)
+redis.call('ZREM', KEYS[1], unpack(names))
+redis.call('HDEL', KEYS[2], unpack(names))
+if more then
+  return {#names, 1}
+end
+redis.call('HDEL', KEYS[3], ARGV[1])
+
+-- The id of the newest letter, without the padding.
+local padded = string.sub(newest, #ARGV[2] + 1)
+local ms, n = string.match(padded, '^0*(%d+)%-0*(%d+)$')
+local id = ms .. '-' .. n
+local cached = redis.call('GETRANGE', KEYS[5], 0, 41)
+local current = string.match(cached, '^(%d+%-%d+)\n')
+local superseded = current and current ~= id
+if not current then
+  -- The cached value was evicted: only the log knows whether there is a newer write.
+  for _, entry in ipairs(redis.call('XRANGE', KEYS[4], '(' .. id, '+')) do
+    if entry[2][2] == ARGV[1] then
+      superseded = true
+    end
   end
 end
-redis.call('SREM', KEYS[2], ARGV[1])
-if last and ARGV[2] == 'retry' then
-  local id = redis.call('XADD', KEYS[3], '*', 'k', ARGV[1], 'v', last)
-  redis.call('SET', KEYS[4], id .. '\n' .. last)
-elseif last then
-  redis.call('UNLINK', KEYS[4])
+if superseded then
+  return {#names, 0}
 end
-return count
+if ARGV[3] == 'retry' and content then
+  local bytes = string.sub(content, string.find(content, '\n', 1, true) + 1)
+  local new = redis.call('XADD', KEYS[4], '*', 'k', ARGV[1], 'v', bytes)
+  redis.call('SET', KEYS[5], new .. '\n' .. bytes)
+elseif current then
+  redis.call('UNLINK', KEYS[5])
+end
+return {#names, 0}

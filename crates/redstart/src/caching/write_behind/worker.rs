@@ -1,10 +1,6 @@
-//! The worker: one task a partition, each the only one whose batches count.
+//! The worker: one task per shard, each the only one whose batches count.
 
-use std::{
-    collections::{HashMap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use redis::streams::{StreamRangeReply, StreamReadReply};
 use serde::{Serialize, de::DeserializeOwned};
@@ -12,76 +8,81 @@ use tokio::{task::JoinSet, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Inner, Stored,
-    sink::{Change, Changes, Claim, EntryId, Sink, SinkError},
+    Shared,
+    batch::Batch,
+    dead,
+    sink::{Changes, EntryId, Sink, SinkClaim, SinkError},
+    stored::LogEntry,
 };
 use crate::{
-    codec::{Codec, Envelope, Opened},
+    codec::Codec,
+    duration::millis,
     error::{Error, Result},
     key::Entity,
     observe,
     script::Script,
     store::Dedicated,
+    token::token,
 };
 
-static CLAIM: Script = Script::new("write_behind.claim", include_str!("claim.lua"));
-static RESIGN: Script = Script::new("write_behind.resign", include_str!("resign.lua"));
-static ACK: Script = Script::new("write_behind.ack", include_str!("ack.lua"));
-static BURY: Script = Script::new("write_behind.bury", include_str!("bury.lua"));
+pub(crate) static CLAIM: Script = Script::new("write_behind.claim", include_str!("claim.lua"));
+pub(crate) static RESIGN: Script = Script::new("write_behind.resign", include_str!("resign.lua"));
+pub(crate) static ACK: Script = Script::new("write_behind.ack", include_str!("ack.lua"));
 
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
 
 /// Applies the log to the sink until it is stopped or dropped.
 ///
-/// Any number of workers, in any number of processes, share the partitions among themselves.
+/// Any number of workers, in any number of processes, share the shards among themselves.
 #[must_use = "a worker that is dropped stops"]
-pub struct Worker {
+pub struct WriteBehindWorker {
     stop: CancellationToken,
     tasks: JoinSet<()>,
 }
 
-impl Worker {
-    /// Lets each partition finish the batch it is at, gives the partitions back, and ends.
+impl WriteBehindWorker {
+    /// Lets each shard finish its batch, releases the shards, and ends.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the worker ends at once; its partitions are free after their lease.
+    /// Dropped before it is done, the worker ends at once; its shards are free when their lease ends.
     pub async fn stop(mut self) {
         self.stop.cancel();
         while self.tasks.join_next().await.is_some() {}
     }
 }
 
-impl<V, C> Inner<V, C>
+impl<V, C> Shared<V, C>
 where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
 {
-    pub(super) fn work<S: Sink<V>>(self: &Arc<Self>, sink: &Arc<S>) -> Result<Worker> {
+    pub(super) fn work<S: Sink<V>>(self: &Arc<Self>, sink: &Arc<S>) -> Result<WriteBehindWorker> {
         let runtime = self
             .store
             .runtime()
-            .ok_or_else(|| Error::config("a worker runs within a tokio runtime"))?;
+            .ok_or_else(|| Error::config("a write-behind worker needs a tokio runtime"))?;
         let stop = CancellationToken::new();
         let mut tasks = JoinSet::new();
-        for (partition, entity) in self.partitions.iter().enumerate() {
-            let one = Partition {
-                inner: self.clone(),
+        for (number, entity) in (0..).zip(&self.shards) {
+            let shard = Shard {
+                shared: self.clone(),
                 sink: sink.clone(),
                 entity: entity.clone(),
-                number: u32::try_from(partition).unwrap_or(u32::MAX),
-                token: crate::caching::cache::lease::token(),
+                number,
+                token: token(),
                 stop: stop.clone(),
             };
-            tasks.spawn_on(one.run(), &runtime);
+            tasks.spawn_on(shard.run(), &runtime);
         }
-        Ok(Worker { stop, tasks })
+        Ok(WriteBehindWorker { stop, tasks })
     }
 }
 
-struct Partition<V, C, S> {
-    inner: Arc<Inner<V, C>>,
+/// A worker's task for one shard.
+struct Shard<V, C, S> {
+    shared: Arc<Shared<V, C>>,
     sink: Arc<S>,
     entity: Entity,
     number: u32,
@@ -89,17 +90,10 @@ struct Partition<V, C, S> {
     stop: CancellationToken,
 }
 
-/// An entry of the log.
-struct Entry {
-    id: EntryId,
-    key: String,
-    stored: Stored,
-}
-
-/// Why a tenure ended.
+/// Why a worker no longer serves a shard.
 enum End {
     Stopped,
-    /// Another worker has the partition.
+    /// Another worker has the shard.
     Lost,
     Failed(Error),
 }
@@ -110,7 +104,7 @@ impl From<Error> for End {
     }
 }
 
-impl<V, C, S> Partition<V, C, S>
+impl<V, C, S> Shard<V, C, S>
 where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
@@ -120,20 +114,20 @@ where
         let mut pause = FIRST_PAUSE;
         while !self.stop.is_cancelled() {
             let rest = match self.own().await {
-                Ok(None) => match self.tenure().await {
-                    End::Stopped => break,
-                    End::Lost => {
-                        observe::event("write_behind.lost_partition");
+                Ok(None) => match self.serve().await {
+                    Err(End::Stopped) | Ok(()) => break,
+                    Err(End::Lost) => {
+                        observe::event("write_behind.lost_shard");
                         FIRST_PAUSE
                     }
-                    End::Failed(error) => {
-                        tracing::warn!(%error, partition = self.number, "a write-behind worker begins anew");
+                    Err(End::Failed(error)) => {
+                        tracing::warn!(%error, shard = self.number, "a write-behind worker starts again");
                         pause = (pause * 2).min(LONGEST_PAUSE);
                         pause
                     }
                 },
-                // A moment longer than the other's lease, at most.
-                Ok(Some(left)) => left.min(self.inner.owner_lasts / 2) + Duration::from_millis(1),
+                // A moment longer than the other worker's lease, at most.
+                Ok(Some(left)) => left.min(self.shared.lease / 2) + Duration::from_millis(1),
                 Err(error) => {
                     tracing::debug!(%error, "a write-behind worker waits for its store");
                     pause = (pause * 2).min(LONGEST_PAUSE);
@@ -151,53 +145,42 @@ where
             .arg(&self.token)
             .arg(self.entity.channel("progress"))
             .idempotent();
-        let _ = resigned.run::<u8>(&self.inner.store).await;
+        // If this fails, the lease ends on its own.
+        let _ = resigned.run::<u8>(&self.shared.store).await;
     }
 
-    /// Takes or keeps the partition; how long it is another's otherwise.
+    /// Takes or renews the lease of the shard. If another worker has it: for how long.
     async fn own(&self) -> Result<Option<Duration>> {
         let left: u64 = CLAIM
             .on(&self.entity)
             .part("owner")
             .arg(&self.token)
-            .arg(u64::try_from(self.inner.owner_lasts.as_millis()).unwrap_or(u64::MAX))
+            .arg(millis(self.shared.lease))
             .idempotent()
-            .run(&self.inner.store)
+            .run(&self.shared.store)
             .await?;
         Ok((left > 0).then(|| Duration::from_millis(left)))
     }
 
-    /// From claiming the partition in the sink to losing it.
-    async fn tenure(&self) -> End {
-        match self.serve().await {
-            Ok(()) => End::Stopped,
-            Err(end) => end,
-        }
-    }
-
+    /// From claiming the shard in the sink to losing it.
     async fn serve(&self) -> Result<(), End> {
-        let claim = self
-            .held(self.sink_retry(|| self.sink.claim(self.number)))
-            .await??;
-        let Claim { epoch, applied } = claim;
+        let claim = self.held(self.claim()).await??;
+        let SinkClaim { epoch, mut applied } = claim;
         self.catch_up(applied).await?;
-        let mut applied = applied;
-        let mut line = self.inner.store.dedicated(&self.entity.part("log"));
+        let mut line = self.shared.store.dedicated(&self.entity.part("log"));
         let mut renewed = Instant::now();
         while !self.stop.is_cancelled() {
-            if renewed.elapsed() > self.inner.owner_lasts / 3 {
+            if renewed.elapsed() > self.shared.lease / 3 {
                 renewed = Instant::now();
                 if self.own().await?.is_some() {
                     return Err(End::Lost);
                 }
             }
-            let entries = tokio::select! {
+            let (last, entries) = tokio::select! {
                 () = self.stop.cancelled() => return Ok(()),
-                entries = self.read(&mut line, applied) => entries?,
+                read = self.read(&mut line, applied) => read?,
             };
-            let Some(last) = entries.last().map(|entry| entry.id) else {
-                continue;
-            };
+            let Some(last) = last else { continue };
             let done = self.apply(epoch, last, entries).await?;
             applied = last;
             self.ack(applied, &done).await?;
@@ -205,14 +188,14 @@ where
         Ok(())
     }
 
-    /// Runs something that may take long, and keeps the partition meanwhile.
+    /// Runs something that may take long, and renews the lease meanwhile.
     async fn held<T>(&self, work: impl Future<Output = T>) -> Result<T, End> {
         tokio::pin!(work);
         loop {
             tokio::select! {
                 done = &mut work => return Ok(done),
-                () = tokio::time::sleep(self.inner.owner_lasts / 3) => {
-                    // With the store away the sink's epoch still decides; what is done is done once.
+                () = tokio::time::sleep(self.shared.lease / 3) => {
+                    // If the store is down, the sink's epoch still decides: nothing is applied twice.
                     if let Ok(Some(_)) = self.own().await {
                         return Err(End::Lost);
                     }
@@ -221,30 +204,31 @@ where
         }
     }
 
-    /// Tries until the sink can work, unless the worker is stopped.
-    async fn sink_retry<T, F>(&self, mut attempt: impl FnMut() -> F) -> Result<T, End>
-    where
-        F: Future<Output = Result<T, SinkError>>,
-    {
+    /// Claims the shard in the sink, as soon as that can work.
+    async fn claim(&self) -> Result<SinkClaim, End> {
         let mut pause = FIRST_PAUSE;
         loop {
-            match attempt().await {
-                Ok(value) => return Ok(value),
+            match self.sink.claim(&self.shared.log, self.number).await {
+                Ok(claim) => return Ok(claim),
                 Err(SinkError::Fenced) => return Err(End::Lost),
-                Err(error) => {
-                    observe::event("write_behind.sink_failed");
-                    tracing::warn!(%error, partition = self.number, "the sink failed");
-                }
+                Err(error) => self.rest(&error, &mut pause).await?,
             }
-            tokio::select! {
-                () = self.stop.cancelled() => return Err(End::Stopped),
-                () = tokio::time::sleep(pause) => {}
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
-    /// What an earlier worker applied and did not get to acknowledge.
+    /// Waits after the sink failed.
+    async fn rest(&self, error: &SinkError, pause: &mut Duration) -> Result<(), End> {
+        observe::event("write_behind.sink_failed");
+        tracing::warn!(%error, shard = self.number, "the sink failed");
+        tokio::select! {
+            () = self.stop.cancelled() => return Err(End::Stopped),
+            () = tokio::time::sleep(*pause) => {}
+        }
+        *pause = (*pause * 2).min(LONGEST_PAUSE);
+        Ok(())
+    }
+
+    /// Acknowledges what an earlier worker applied and did not get to acknowledge.
     async fn catch_up(&self, applied: EntryId) -> Result<()> {
         loop {
             let mut cmd = redis::cmd("XRANGE");
@@ -252,176 +236,137 @@ where
                 .arg("-")
                 .arg(applied.to_string())
                 .arg("COUNT")
-                .arg(self.inner.batch);
-            let reply: StreamRangeReply = self.inner.store.query(&cmd).await?;
-            let entries: Vec<Entry> = reply.ids.into_iter().filter_map(entry).collect();
-            let Some(last) = entries.last().map(|entry| entry.id) else {
+                .arg(self.shared.batch);
+            let reply: StreamRangeReply = self.shared.store.query(&cmd).await?;
+            let Some(last) = reply.ids.last().and_then(|entry| entry.id.parse().ok()) else {
                 return Ok(());
             };
+            let entries = reply.ids.into_iter().filter_map(LogEntry::parse);
+            let entries: Vec<LogEntry> = entries.collect();
+            let dead = self.first_dead(&entries).await?;
+            // A dead write stays pinned, as its key stays blocked.
             let done = entries
                 .into_iter()
+                .filter(|entry| dead.get(&entry.key).is_none_or(|first| entry.id < *first))
                 .map(|entry| (entry.key, entry.id))
                 .collect();
             self.ack(last, &done).await?;
         }
     }
 
-    async fn read(&self, line: &mut Dedicated, after: EntryId) -> Result<Vec<Entry>> {
-        let wait = self.inner.owner_lasts / 3;
+    /// Waits for writes. Returns the id of the last one; entries of another shape are left out.
+    async fn read(
+        &self,
+        line: &mut Dedicated,
+        after: EntryId,
+    ) -> Result<(Option<EntryId>, Vec<LogEntry>)> {
+        let wait = self.shared.lease / 3;
         let mut cmd = redis::cmd("XREAD");
         cmd.arg("COUNT")
-            .arg(self.inner.batch)
+            .arg(self.shared.batch)
             .arg("BLOCK")
-            .arg(u64::try_from(wait.as_millis()).unwrap_or(1).max(1))
+            .arg(millis(wait).max(1))
             .arg("STREAMS")
             .arg(self.entity.part("log"))
             .arg(after.to_string());
         let reply: Option<StreamReadReply> = line.query(&cmd, wait).await?;
-        Ok(reply
+        let read: Vec<_> = reply
             .into_iter()
             .flat_map(|reply| reply.keys)
             .flat_map(|key| key.ids)
-            .filter_map(entry)
-            .collect())
+            .collect();
+        let last = read
+            .last()
+            .map(|last| dead::parse_id(&last.id))
+            .transpose()?;
+        Ok((last, read.into_iter().filter_map(LogEntry::parse).collect()))
     }
 
-    /// Applies the last write of each key in one transaction. What cannot be applied is buried. Returns the
-    /// keys that were applied, with the ids of their last writes.
+    /// The first dead write of each blocked key among these.
+    async fn first_dead(&self, entries: &[LogEntry]) -> Result<HashMap<String, EntryId>> {
+        let keys: std::collections::HashSet<&str> =
+            entries.iter().map(|entry| &*entry.key).collect();
+        let keys: Vec<&str> = keys.into_iter().collect();
+        if keys.is_empty() {
+            return Ok(HashMap::new());
+        }
+        let mut cmd = redis::cmd("HMGET");
+        cmd.arg(self.entity.part("blocked")).arg(&keys);
+        let ids: Vec<Option<String>> = self.shared.store.query(&cmd).await?;
+        keys.into_iter()
+            .zip(ids)
+            .filter_map(|(key, id)| Some((key, id?)))
+            .map(|(key, id)| Ok((key.to_owned(), dead::parse_id(&id)?)))
+            .collect()
+    }
+
+    /// Applies the newest write of each key in one transaction, with the checkpoint. Dead letters are stored before.
+    /// Returns the keys that were applied, with the ids of the writes.
     async fn apply(
         &self,
         epoch: i64,
         upto: EntryId,
-        entries: Vec<Entry>,
+        entries: Vec<LogEntry>,
     ) -> Result<HashMap<String, EntryId>, End> {
         let read = entries.len();
-        let mut blocked: HashSet<String> = self
-            .inner
-            .store
-            .query(redis::cmd("SMEMBERS").arg(self.entity.part("blocked")))
-            .await?;
-        let mut last: HashMap<String, Entry> = HashMap::with_capacity(entries.len());
-        for entry in entries {
-            if blocked.contains(&entry.key) {
-                self.bury(&entry, "an earlier write of this key is dead")
-                    .await?;
-            } else if let Some(old) = last.insert(entry.key.clone(), entry)
-                && old.id > upto
-            {
-                // Entries come in order; this cannot be.
-                return Err(End::Failed(Error::codec("the log is out of order")));
-            }
-        }
-        let mut batch = Changes {
-            partition: self.number,
-            epoch,
-            upto,
-            changes: Vec::with_capacity(last.len()),
-        };
-        let mut order: Vec<Entry> = last.into_values().collect();
-        order.sort_by_key(|entry| entry.id);
-        let mut kept = Vec::with_capacity(order.len());
-        for entry in order {
-            match open::<C, V>(self.inner.schema, &entry.stored) {
-                Ok(value) => {
-                    batch.changes.push(Change {
-                        key: entry.key.clone(),
-                        value,
-                        id: entry.id,
-                    });
-                    kept.push(entry);
-                }
-                Err(error) => {
-                    blocked.insert(entry.key.clone());
-                    self.bury(&entry, &error.to_string()).await?;
-                }
-            }
-        }
+        let dead = self.first_dead(&entries).await?;
+        let mut batch = Batch::<V>::new::<C>(self.shared.fingerprint, entries, &dead);
         let mut pause = FIRST_PAUSE;
         loop {
-            match self.held(self.sink.apply(&batch)).await? {
+            let letters = batch.take_letters();
+            if !letters.is_empty() {
+                dead::bury(&self.shared.store, &self.entity, &letters).await?;
+            }
+            let changes = Changes {
+                log: self.shared.log.clone(),
+                shard: self.number,
+                epoch,
+                upto,
+                changes: batch.take_changes(),
+            };
+            let result = self.held(self.sink.apply(&changes)).await?;
+            let count = changes.changes.len();
+            batch.put_changes(changes.changes);
+            match result {
                 Ok(()) => break,
                 Err(SinkError::Fenced) => return Err(End::Lost),
-                Err(SinkError::Row { index, source }) if index < kept.len() => {
-                    let entry = kept.remove(index);
-                    batch.changes.remove(index);
-                    self.bury(&entry, &source.to_string()).await?;
+                Err(SinkError::Refused(refused))
+                    if !refused.is_empty() && refused.iter().all(|one| one.index < count) =>
+                {
+                    let refused = refused.into_iter();
+                    batch.refuse::<C>(
+                        refused
+                            .map(|one| (one.index, one.source.to_string()))
+                            .collect(),
+                    );
                 }
-                Err(error) => {
-                    observe::event("write_behind.sink_failed");
-                    tracing::warn!(%error, partition = self.number, "the sink failed");
-                    let rest = self.held(async {
-                        tokio::select! {
-                            () = self.stop.cancelled() => true,
-                            () = tokio::time::sleep(pause) => false,
-                        }
-                    });
-                    if rest.await? {
-                        return Err(End::Stopped);
-                    }
-                    pause = (pause * 2).min(LONGEST_PAUSE);
-                }
+                Err(error) => self.held(self.rest(&error, &mut pause)).await??,
             }
         }
-        let applied = batch.changes.len();
+        let applied = batch.changes().len();
         observe::events("write_behind.applied", applied as u64);
         observe::events("write_behind.coalesced", (read - applied.min(read)) as u64);
-        Ok(kept
-            .into_iter()
-            .map(|entry| (entry.key, entry.id))
+        Ok(batch
+            .applied()
+            .map(|(key, id)| (key.to_owned(), id))
             .collect())
     }
 
-    async fn bury(&self, entry: &Entry, why: &str) -> Result<()> {
-        observe::event("write_behind.dead_letter");
-        BURY.on(&self.entity)
-            .part("dead")
-            .part("blocked")
-            .arg(entry.id.to_string())
-            .arg(&entry.key)
-            .arg(entry.stored.bytes())
-            .arg(why)
-            .idempotent()
-            .run::<u8>(&self.inner.store)
-            .await
-            .map(drop)
-    }
-
     async fn ack(&self, applied: EntryId, done: &HashMap<String, EntryId>) -> Result<()> {
-        let ttl = u64::try_from(self.inner.ttl.as_millis()).unwrap_or(u64::MAX);
         let mut call = ACK.on(&self.entity).part("log");
         for key in done.keys() {
             call = call.part(&super::value_part(key));
         }
         call = call
             .arg(applied.next().to_string())
-            .arg(ttl)
+            .arg(millis(self.shared.ttl))
             .arg(self.entity.channel("progress"));
         for id in done.values() {
             call = call.arg(id.to_string());
         }
         call.idempotent()
-            .run::<u64>(&self.inner.store)
+            .run::<u64>(&self.shared.store)
             .await
             .map(drop)
-    }
-}
-
-fn entry(id: redis::streams::StreamId) -> Option<Entry> {
-    let key: String = id.get("k")?;
-    let stored: Vec<u8> = id.get("v")?;
-    Some(Entry {
-        id: id.id.parse().ok()?,
-        key,
-        stored: Stored::parse(&stored)?,
-    })
-}
-
-fn open<C: Codec, V: DeserializeOwned>(schema: u32, stored: &Stored) -> Result<Option<V>> {
-    match stored {
-        Stored::Deleted => Ok(None),
-        Stored::Value(bytes) => match Envelope::open::<C, V>(schema, bytes)? {
-            Opened::Value(value) => Ok(Some(value)),
-            Opened::Foreign => Err(Error::codec("written under another schema or codec")),
-        },
     }
 }

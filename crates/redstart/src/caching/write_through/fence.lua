@@ -1,22 +1,20 @@
--- Fences a key before its row is changed: until the fence is lifted or over, nothing that was loaded is stored.
+-- Fences a key before its row is changed: until the fence is lifted or expires, nothing that was loaded is stored.
 --
--- What is cached now may be old in a moment. It is served on, but for no longer than the fence lasts, so that
--- a writer that dies after its commit leaves nothing old behind.
+-- What is cached now may be old in a moment. It is served for no longer than the fence lasts, so that a writer that
+-- dies after its commit leaves nothing old behind.
 --
--- KEYS[1] the value
+-- KEYS[1] the entry
 -- KEYS[2] the lease
 -- KEYS[3] the fence: a hash of 'w:<token>' = the end of that writer's fence in µs, and 'max' = the newest
 --         version that a writer has stored under it
 -- ARGV[1] the writer's token
 -- ARGV[2] how long its fence lasts, ms
--- ARGV[3] the channel that wakes those who wait
--- ARGV[4] the classic channel that tells first-level caches
--- ARGV[5] what to say there
+-- ARGV[3] the channel that wakes waiting processes
+-- ARGV[4] the classic channel that tells first levels
+-- ARGV[5] the message for it
 --
 -- Returns 'OK'
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-redis.call('HSET', KEYS[3], 'w:' .. ARGV[1], string.format('%.0f', now + tonumber(ARGV[2]) * 1000))
+redis.call('HSET', KEYS[3], 'w:' .. ARGV[1], string.format('%.0f', now() + tonumber(ARGV[2]) * 1000))
 if redis.call('PTTL', KEYS[3]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[3], ARGV[2])
 end

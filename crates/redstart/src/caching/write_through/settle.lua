@@ -1,16 +1,17 @@
 -- Ends a write: stores its value if it is the newest, or removes what is cached, and lifts the writer's fence.
 --
--- KEYS[1] the value
+-- KEYS[1] the entry
 -- KEYS[2] the lease
 -- KEYS[3] the fence
+-- KEYS[4] the caller's entry beside one of another fingerprint
 -- ARGV[1] the writer's token
--- ARGV[2] 'set', 'remove', or 'doubt': nobody knows whether the row was changed, so the fence stays up
+-- ARGV[2] 'set', 'remove', or 'doubt': nobody knows whether the row was changed, so the fence stays
 -- ARGV[3] the entry, for 'set'
 -- ARGV[4] how long it is kept, ms
 -- ARGV[5] the row's version, 8 bytes, big-endian; '' if it has none
--- ARGV[6] the channel that wakes those who wait
--- ARGV[7] the classic channel that tells first-level caches
--- ARGV[8] what to say there
+-- ARGV[6] the channel that wakes waiting processes
+-- ARGV[7] the classic channel that tells first levels
+-- ARGV[8] the message for it
 --
 -- Returns 'set'      the value is stored
 --         'older'    a newer one was there or had been
@@ -35,14 +36,13 @@ if ARGV[2] ~= 'doubt' then
 end
 
 -- Fences of writers that died must not outlive their own time because others write on.
-local time = redis.call('TIME')
-local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local time = now()
 local others, last = 0, 0
 local fence = redis.call('HGETALL', KEYS[3])
 for i = 1, #fence, 2 do
   if string.sub(fence[i], 1, 2) == 'w:' then
     local ends = tonumber(fence[i + 1])
-    if ends <= now then
+    if ends <= time then
       redis.call('HDEL', KEYS[3], fence[i])
     else
       others = others + 1
@@ -53,13 +53,19 @@ for i = 1, #fence, 2 do
   end
 end
 
+-- The version of the entry, whatever its fingerprint.
+local head = redis.call('GETRANGE', KEYS[1], 0, 19)
+local stored = string.sub(head, 1, 3) == 'RC\1' and string.sub(head, 13, 20)
+
+-- Ours beside it is older than this write.
+redis.call('UNLINK', KEYS[4])
 local outcome = 'removed'
 if ARGV[2] == 'set' and mine then
-  if newer(ARGV[5], redis.call('HGET', KEYS[3], 'max')) and newer(ARGV[5], redis.call('GETRANGE', KEYS[1], 9, 16)) then
+  if newer(ARGV[5], redis.call('HGET', KEYS[3], 'max')) and newer(ARGV[5], stored) then
     local keep = tonumber(ARGV[4])
     -- Another writer may have committed a newer row and die before it says so.
     if others > 0 then
-      keep = math.max(1, math.min(keep, math.ceil((last - now) / 1000)))
+      keep = math.max(1, math.min(keep, math.ceil((last - time) / 1000)))
     end
     redis.call('SET', KEYS[1], ARGV[3], 'PX', string.format('%.0f', keep))
     redis.call('HSET', KEYS[3], 'max', ARGV[5])

@@ -1,0 +1,153 @@
+//! The transaction of a batch: its changes and its checkpoint.
+
+use std::error::Error as StdError;
+
+use sqlx::AssertSqlSafe;
+
+use super::{Pool, SqlSink, value::SqlValue};
+use crate::caching::write_behind::{Change, Changes, RefusedChange, SinkError};
+
+pub(super) const CHECKPOINT_TABLE: &str = "CREATE TABLE IF NOT EXISTS redstart_checkpoint (sink TEXT NOT NULL, \
+     log TEXT NOT NULL, shard BIGINT NOT NULL, epoch BIGINT NOT NULL, ms BIGINT NOT NULL, n BIGINT NOT NULL, \
+     PRIMARY KEY (sink, log, shard))";
+pub(super) const CLAIM: &str = "INSERT INTO redstart_checkpoint (sink, log, shard, epoch, ms, n) \
+     VALUES ($1, $2, $3, 1, 0, 0) \
+     ON CONFLICT (sink, log, shard) DO UPDATE SET epoch = redstart_checkpoint.epoch + 1 RETURNING epoch, ms, n";
+const CHECKPOINT: &str = "UPDATE redstart_checkpoint SET ms = $1, n = $2 \
+     WHERE sink = $3 AND log = $4 AND shard = $5 AND epoch = $6";
+
+/// What a transaction is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// Apply everything, or stop at the first refused row.
+    Commit,
+    /// Find all refused rows, with a savepoint before each row. Commits nothing if there are any.
+    Probe,
+}
+
+/// The same for each database; only the types of sqlx differ.
+macro_rules! transact {
+    ($begin:expr, $sink:ident, $changes:ident, $mode:ident) => {{
+        let mut transaction = $begin.await.map_err(unavailable)?;
+        // The epoch first, so that a worker that lost its shard locks no rows.
+        let moved = sqlx::query(CHECKPOINT)
+            .bind(number($changes.upto.ms))
+            .bind(number($changes.upto.n))
+            .bind(&$sink.table)
+            .bind(&*$changes.log)
+            .bind(i64::from($changes.shard))
+            .bind($changes.epoch)
+            .execute(&mut *transaction)
+            .await
+            .map_err(unavailable)?;
+        if moved.rows_affected() == 0 {
+            return Err(SinkError::Fenced);
+        }
+        let (put, delete) = ($sink.upsert(false), $sink.upsert(true));
+        let mut refused = Vec::new();
+        for (index, Change { key, value, id, .. }) in $changes.changes.iter().enumerate() {
+            if $mode == Mode::Probe {
+                let savepoint = sqlx::query("SAVEPOINT redstart_row");
+                let set = savepoint.execute(&mut *transaction).await;
+                set.map_err(unavailable)?;
+            }
+            let sql = if value.is_some() { &put } else { &delete };
+            let mut query = sqlx::query(AssertSqlSafe(sql.clone()))
+                .bind(key)
+                .bind(id.seq());
+            if let Some(value) = value {
+                for (_, get) in &$sink.columns {
+                    query = match get(value) {
+                        SqlValue::Null => query.bind(None::<i64>),
+                        SqlValue::Integer(n) => query.bind(n),
+                        SqlValue::Real(n) => query.bind(n),
+                        SqlValue::Text(text) => query.bind(text),
+                        SqlValue::Blob(bytes) => query.bind(bytes),
+                        SqlValue::Bool(b) => query.bind(b),
+                    };
+                }
+            }
+            let end = match query.execute(&mut *transaction).await {
+                Ok(_) => "RELEASE SAVEPOINT redstart_row",
+                Err(error) if is_refusal(&error) => {
+                    refused.push(RefusedChange {
+                        index,
+                        source: error.into(),
+                    });
+                    "ROLLBACK TO SAVEPOINT redstart_row"
+                }
+                Err(error) => return Err(unavailable(error)),
+            };
+            match $mode {
+                Mode::Probe => {
+                    let ended = sqlx::query(end).execute(&mut *transaction).await;
+                    ended.map_err(unavailable)?;
+                }
+                Mode::Commit if !refused.is_empty() => return Err(SinkError::Refused(refused)),
+                Mode::Commit => {}
+            }
+        }
+        if !refused.is_empty() {
+            return Err(SinkError::Refused(refused));
+        }
+        transaction.commit().await.map_err(unavailable)
+    }};
+}
+
+impl<V: Send + Sync + 'static> SqlSink<V> {
+    pub(super) async fn transact(&self, changes: &Changes<V>, mode: Mode) -> Result<(), SinkError> {
+        match &self.pool {
+            // A transaction that begins with a read cannot always be turned into one that writes.
+            #[cfg(feature = "sqlite")]
+            Pool::Sqlite(pool) => {
+                transact!(pool.begin_with("BEGIN IMMEDIATE"), self, changes, mode)
+            }
+            #[cfg(feature = "postgres")]
+            Pool::Postgres(pool) => transact!(pool.begin(), self, changes, mode),
+        }
+    }
+
+    /// `INSERT … ON CONFLICT … WHERE excluded.seq > seq`, for a value or a tombstone.
+    fn upsert(&self, deleted: bool) -> String {
+        let table = &self.table;
+        let mut columns = String::from("key, seq, deleted");
+        let mut values = format!("$1, $2, {}", if deleted { "TRUE" } else { "FALSE" });
+        let mut set = String::from("seq = excluded.seq, deleted = excluded.deleted");
+        if !deleted {
+            for (at, (name, _)) in self.columns.iter().enumerate() {
+                columns.push_str(&format!(", {name}"));
+                values.push_str(&format!(", ${}", at + 3));
+                set.push_str(&format!(", {name} = excluded.{name}"));
+            }
+        }
+        format!(
+            "INSERT INTO {table} ({columns}) VALUES ({values}) \
+             ON CONFLICT (key) DO UPDATE SET {set} WHERE excluded.seq > {table}.seq"
+        )
+    }
+}
+
+fn number(n: u64) -> i64 {
+    i64::try_from(n).unwrap_or(i64::MAX)
+}
+
+pub(super) fn unavailable(error: sqlx::Error) -> SinkError {
+    SinkError::Unavailable(Box::<dyn StdError + Send + Sync>::from(error))
+}
+
+/// Whether the same row would be refused again: a constraint or a value out of range, not the database's state.
+fn is_refusal(error: &sqlx::Error) -> bool {
+    match error {
+        sqlx::Error::Encode(_) => true,
+        sqlx::Error::Database(error) => {
+            let code = error.code().unwrap_or_default();
+            match code.parse::<u32>() {
+                // SQLite: TOOBIG, CONSTRAINT, MISMATCH, in the low byte of an extended code.
+                Ok(number) if code.len() < 5 => matches!(number & 0xff, 18..=20),
+                // Postgres: data exceptions, integrity violations, and a wrong type for a column.
+                _ => code.starts_with("22") || code.starts_with("23") || code == "42804",
+            }
+        }
+        _ => false,
+    }
+}
