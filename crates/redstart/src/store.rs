@@ -47,8 +47,8 @@
 //!
 //! All tasks share one connection to a server (`pool=` gives more). Each writes its request and sends it
 //! itself; requests that come together leave in one write, and one task hands all replies out. Large requests
-//! wait for each other once 4 MiB wait to be sent. With TLS, and over a client that the application made,
-//! requests travel by the connection of the `redis` crate.
+//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave alike; only over a client
+//! that the application made do requests travel by the connection of the `redis` crate.
 //!
 //! Since the connection is shared, commands that change it are refused: `WATCH` and `MULTI` are for
 //! [`dedicated`](Store::dedicated), `SUBSCRIBE` and `CLIENT TRACKING` for [`subscribe`](Store::subscribe), and

@@ -6,6 +6,8 @@ mod line;
 mod reply;
 mod sentinel;
 mod stream;
+#[cfg(feature = "tls")]
+mod tls;
 mod wire;
 
 pub(crate) use dial::Dial;

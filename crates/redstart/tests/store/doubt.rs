@@ -131,3 +131,39 @@ async fn a_part_that_is_sent_again_and_lost_makes_the_pipeline_in_doubt() -> any
     assert!(error.is_in_doubt(), "{error:?}");
     Ok(())
 }
+
+/// A connection that the server closed while it was idle is known to be closed: the next write was not sent, is sent
+/// over a new connection, and there is nothing to doubt. The close may be on its way while a write leaves, so not
+/// every round has to go well.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_write_after_an_idle_close_is_sent_over_a_new_connection() -> anyhow::Result<()> {
+    let (plain, tls) = (
+        Server::builder(Kind::Redis),
+        Server::builder(Kind::Redis).tls(),
+    );
+    for server in [plain.start().await?, tls.start().await?] {
+        let url = match server.authority() {
+            Some(authority) => format!("{}?ca={}", server.url(), authority.ca_file().display()),
+            None => server.url(),
+        };
+        let store = Store::builder(&url)
+            .deadline(Duration::from_secs(10))
+            .connect()
+            .await?;
+        let other = Store::connect(&url).await?;
+        let (rounds, mut well) = (10, 0);
+        for _ in 0..rounds {
+            let id: i64 = store.query(redis::cmd("CLIENT").arg("ID")).await?;
+            other
+                .query::<i64>(redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id))
+                .await?;
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            match store.query::<i64>(redis::cmd("INCR").arg("n")).await {
+                Ok(_) => well += 1,
+                Err(error) => assert!(error.is_in_doubt(), "{error:?}"),
+            }
+        }
+        assert!(well >= rounds / 2, "{url}: {well} of {rounds}");
+    }
+    Ok(())
+}

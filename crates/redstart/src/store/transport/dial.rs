@@ -4,7 +4,6 @@ use std::{future::Future, time::Duration};
 
 use redis::{Client, Pipeline, ProtocolVersion, PushInfo, aio::MultiplexedConnection};
 use tokio::{
-    net::{TcpStream, UnixStream},
     sync::mpsc::UnboundedSender,
     time::{Instant, timeout_at},
 };
@@ -115,18 +114,19 @@ impl Dial {
     pub(crate) async fn line(&self) -> Result<Line> {
         let until = Instant::now() + self.patience();
         let (address, master) = match &self.target {
-            Target::Server(address) if !self.settings.tls => (address.clone(), None),
-            Target::Sentinels(sentinels) if !self.settings.tls => {
+            Target::Server(address) => (address.clone(), None),
+            Target::Sentinels(sentinels) => {
                 let address = self.in_time(until, sentinels.ask()).await?;
                 (address, Some(sentinels.master()))
             }
-            _ => {
+            Target::Client(_) => {
                 let connection = self.connect(ProtocolVersion::RESP2, None).await?;
                 return Ok(Line::Client(connection));
             }
         };
         let attempt = async {
-            let wire = self.greet(connect(&address).await?, until).await?;
+            let stream = Stream::connect(&address, &self.settings).await?;
+            let wire = self.greet(Wire::new(stream), until).await?;
             if let Some(master) = master {
                 let asked = wire.send(Request::one(&redis::cmd("ROLE"), until)).await;
                 check_role(&asked.map_err(failed)?, &address, master)?;
@@ -264,24 +264,6 @@ fn check_role(role: &redis::Value, address: &Address, master: &str) -> Result<()
 /// Why a new connection is of no use.
 fn failed(failure: Failure) -> Error {
     failure.into_error(|| "the server".to_owned(), true)
-}
-
-/// A connected stream.
-async fn connect(address: &Address) -> Result<Wire> {
-    let io = redis::RedisError::from;
-    match address {
-        Address::Unix(path) => {
-            let stream = UnixStream::connect(path).await.map_err(io)?;
-            Ok(Wire::new(Stream::Unix(stream)))
-        }
-        Address::Tcp { host, port } => {
-            let stream = TcpStream::connect((host.as_str(), *port))
-                .await
-                .map_err(io)?;
-            stream.set_nodelay(true).map_err(io)?;
-            Ok(Wire::new(Stream::Tcp(stream)))
-        }
-    }
 }
 
 fn first_text(value: &redis::Value) -> Option<&str> {
