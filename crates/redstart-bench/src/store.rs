@@ -124,8 +124,8 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
 
 const FAULTS: usize = 10;
 
-/// How soon after the server is back the store works again by itself, at worst, against the 2 s that it
-/// promises. Calls go on all the time, as an application's would.
+/// How long after the server is back the store works again, at worst, against the 2 s that it promises. Calls go on
+/// all the time, as an application's would.
 async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let proxy = Proxy::start(&server).await?;

@@ -9,7 +9,7 @@
 //! | `redstart_operations_total` | counter | `operation`, `outcome` (`ok`, `timeout`, `unavailable`, `config`, `error`) | operations of patterns that ended |
 //! | `redstart_operation_seconds` | histogram | `operation` | how long they took |
 //! | `redstart_events_total` | counter | `event` | what the patterns saw: the events below |
-//! | `redstart_store_reconnects_total` | counter | | connections made anew |
+//! | `redstart_store_reconnects_total` | counter | | connections re-established |
 //! | `redstart_store_gaps_total` | counter | | subscriptions that lost their line |
 //!
 //! An operation is named `<pattern>.<verb>`, as in `mutex.acquire`; an event is `<pattern>.<what>`, as in
@@ -132,7 +132,7 @@ fn succeeded(name: &'static str, took: Duration) {
     });
 }
 
-/// Counts something that a pattern saw and that is no failure: a refusal, a takeover, a stale answer.
+/// Counts something that a pattern saw and that is not a failure: a refusal, a takeover, a stale answer.
 pub(crate) fn event(name: &'static str) {
     events(name, 1);
 }

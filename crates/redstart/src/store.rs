@@ -10,7 +10,7 @@
 //! | `redis+sentinel://h1,h2,h3/master-name/db` | Sentinel: follows the master through a failover |
 //! | `redis+cluster://h1:p,h2:p` | Cluster |
 //!
-//! `valkey` stands for `redis` in each of them. Servers from Redis 7.0 and Valkey 7.2 on are supported.
+//! `valkey` may replace `redis` in each of them. Redis 7.0 and Valkey 7.2 and later are supported.
 //!
 //! | part of the URL | meaning | default |
 //! |---|---|---|
@@ -272,7 +272,7 @@ impl Store {
 
     /// Listens to channels or to changes of keys, through reconnects, failovers and moved slots.
     ///
-    /// Returns at once; [`Event::Subscribed`] is the first event when the subscription stands.
+    /// Returns at once; [`Event::Subscribed`] is the first event once the subscription is active.
     ///
     /// # Errors
     ///
@@ -368,7 +368,7 @@ impl Store {
                 .arg(500);
             cmd
         };
-        // `None` stands for the one server.
+        // `None` is the one server.
         let nodes = match &*self.0.backend {
             Backend::Cluster(cluster) => cluster.masters().into_iter().map(Some).collect(),
             _ => vec![None],

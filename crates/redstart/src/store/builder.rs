@@ -67,7 +67,7 @@ impl StoreBuilder {
         self
     }
 
-    /// What the store stands on, its deadline, and whether to wait for the server.
+    /// The backend of the store, its deadline, and whether to wait for the server.
     pub(super) async fn open(self) -> Result<(Backend, Duration, bool)> {
         let Location {
             target,

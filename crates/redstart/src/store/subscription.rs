@@ -44,7 +44,7 @@ pub enum Listen {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// The subscription stands for the first time: what is published from now on arrives.
+    /// The subscription is active for the first time: what is published from now on arrives.
     Subscribed,
     /// A message.
     Message(Message),
@@ -54,7 +54,7 @@ pub enum Event {
     Flushed,
     /// The line was lost; messages may be missed from before now until `Resubscribed`.
     Lost,
-    /// The subscription stands again.
+    /// The subscription is active again.
     Resubscribed,
 }
 
@@ -158,7 +158,7 @@ enum Report {
     Heard(Event),
 }
 
-/// Keeps one line for each place and merges what they report: it stands when all stand.
+/// Keeps one line for each place and merges what they report: the subscription is active when all lines are.
 async fn supervise(source: Source, topics: Vec<Listen>, events: UnboundedSender<Event>) {
     let mut changes = match &*source.backend {
         Backend::Cluster(cluster) => Some(cluster.watch()),

@@ -343,7 +343,7 @@ async fn fault_a_master_that_was_replaced_and_does_not_know_it_is_left_at_once()
     }
     let mut publish = redis::cmd("PUBLISH");
     publish.arg("news").arg("hello");
-    // Each sentinel tells of the switch, and the line may be made anew once more.
+    // Each sentinel reports the switch, so the store may reconnect once more.
     let listens = eventually(PATIENCE, async || {
         store
             .query::<u64>(&publish)

@@ -333,11 +333,9 @@ impl Cluster {
             .fold(*self.version.borrow(), u64::wrapping_add)
     }
 
-    /// Sends a command to one node.
+    /// Sends to one node, by all the rules.
     pub(crate) async fn ask(node: &Node, request: Request<'_>) -> Result<Value> {
-        let link = node.link();
-        let answer = link.attempt(request).await;
-        answer.map_err(|failure| failure.into_error(|| link.place(), request.is_harmless()))
+        node.link().persist(request, None).await
     }
 
     async fn everywhere(&self, request: Request<'_>, cmd: &Cmd, gather: Gather) -> Result<Value> {

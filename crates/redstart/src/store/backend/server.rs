@@ -9,7 +9,7 @@ use crate::{
     store::{
         pool::{Link, Node},
         request::{Body, BoxFuture, Failure, Request},
-        retry::{Alone, Destination, mend, needs_mending, persist},
+        retry::{mend, needs_mending},
         transport::Dial,
     },
 };
@@ -49,36 +49,15 @@ impl Server {
         Box::pin(async move {
             let value = match first {
                 Some(Ok(value)) => value,
-                Some(Err(failure)) => persist(&mut OneLink(link), request, Some(failure)).await?,
-                None => persist(&mut OneLink(link), request, None).await?,
+                Some(Err(failure)) => link.persist(request, Some(failure)).await?,
+                None => link.persist(request, None).await?,
             };
             match value {
                 Value::Array(replies) if matches!(request.body, Body::Many { pipeline, .. } if !pipeline.is_transaction()) => {
-                    mend(request, replies, &OneLink(link))
-                        .await
-                        .map(Value::Array)
+                    mend(request, replies, link).await.map(Value::Array)
                 }
                 value => Ok(value),
             }
         })
-    }
-}
-
-/// All attempts go over the same link.
-struct OneLink<'a>(&'a Arc<Link>);
-
-impl Destination for OneLink<'_> {
-    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
-        self.0.attempt(request).await
-    }
-
-    fn place(&self) -> String {
-        self.0.place()
-    }
-}
-
-impl Alone for OneLink<'_> {
-    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Value>> {
-        Box::pin(async move { persist(&mut OneLink(self.0), request, None).await })
     }
 }

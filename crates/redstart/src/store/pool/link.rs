@@ -2,7 +2,7 @@
 //!
 //! A request that finds no connection starts a background task that connects, or waits for the one that runs already.
 //! That task lives by its own patience and not by the request's: a request with a short deadline fails, and the
-//! next one finds the connection. The task ends when it has connected, when the store is gone, and when nobody has
+//! next one finds the connection. The task ends when it has connected, when the store is gone, and when no request has
 //! asked for a while. So an idle store does nothing.
 
 use std::{
@@ -23,15 +23,15 @@ use tokio::{
 
 use super::trouble::Trouble;
 use crate::{
-    error::Error,
+    error::{Error, Result},
     store::{
-        request::{Failure, Request, wrong_server},
-        retry::Backoff,
+        request::{BoxFuture, Failure, Request, wrong_server},
+        retry::{Alone, Backoff, Destination, persist},
         transport::{Dial, Line},
     },
 };
 
-/// How long the background task goes on connecting while nobody asks.
+/// How long the background task goes on connecting without requests.
 const IDLE: Duration = Duration::from_secs(30);
 /// After a request was not answered, the next ones wait this long for a new connection before the server counts as
 /// down.
@@ -193,6 +193,15 @@ impl Link {
         Some(self.over(&live, request).await)
     }
 
+    /// Sends, and sends again where that is safe, until the deadline. `first` is how an attempt failed already.
+    pub(crate) fn persist<'a>(
+        self: &'a Arc<Self>,
+        request: Request<'a>,
+        first: Option<Failure>,
+    ) -> BoxFuture<'a, Result<Value>> {
+        Box::pin(async move { persist(&mut OneLink(self), request, first).await })
+    }
+
     async fn over(self: &Arc<Self>, live: &Live, request: Request<'_>) -> Result<Value, Failure> {
         let generation = live.generation;
         let mut unanswered = Unanswered {
@@ -225,7 +234,7 @@ impl Link {
         Failure::Answer(error)
     }
 
-    /// The connection may be dead. Nobody uses it any more, and a new one is made right away, which shows whether
+    /// The connection may be dead. It is not used any more, and a new one is made right away, which shows whether
     /// the server answers.
     fn unanswered(self: &Arc<Self>, generation: u64) {
         self.forget(generation);
@@ -233,6 +242,25 @@ impl Link {
             self.trouble.begin(SUSPICION, None);
             self.connect_in_background();
         }
+    }
+}
+
+/// All attempts go over the same link.
+struct OneLink<'a>(&'a Arc<Link>);
+
+impl Destination for OneLink<'_> {
+    async fn attempt<'a>(&'a mut self, request: Request<'a>) -> Result<Value, Failure> {
+        self.0.attempt(request).await
+    }
+
+    fn place(&self) -> String {
+        self.0.place()
+    }
+}
+
+impl Alone for Arc<Link> {
+    fn send<'a>(&'a self, request: Request<'a>) -> BoxFuture<'a, Result<Value>> {
+        self.persist(request, None)
     }
 }
 

@@ -4,7 +4,7 @@
 
 use redis::{ErrorKind, RedisError, RedisResult, Value};
 
-/// No answer of a server nests deeper; one that does is not read on.
+/// The deepest nesting that is accepted.
 const MAX_DEPTH: usize = 128;
 /// What an array may reserve before its elements are there.
 const MAX_RESERVED: usize = 1024;
@@ -29,7 +29,7 @@ pub(crate) struct Reader {
 enum Element {
     Value(Value),
     Array(usize),
-    /// So many bytes are needed at least, counted from the element's start.
+    /// At least this many bytes are needed, counted from the element's start.
     Missing(usize),
 }
 
@@ -94,7 +94,7 @@ fn element(input: &[u8]) -> RedisResult<(Element, usize)> {
                     let end = length
                         .checked_add(bytes)
                         .filter(|end| *end < usize::MAX - 2)
-                        .ok_or_else(|| broken("a length has no end"))?;
+                        .ok_or_else(|| broken("a length is too large"))?;
                     match input.get(length..end + 2) {
                         None => Ok((Element::Missing(end + 2), 0)),
                         Some([content @ .., b'\r', b'\n']) => {
@@ -120,18 +120,18 @@ fn element(input: &[u8]) -> RedisResult<(Element, usize)> {
             let value = match (kind, line) {
                 (b'+', b"OK") => Value::Okay,
                 (b'+', text) => Value::SimpleString(String::from_utf8_lossy(text).into_owned()),
-                // The client's own words for it, so that an error is the same on every way to a server.
+                // Parsed by the client, so that an error is the same on every kind of connection.
                 _ => redis::parse_redis_value(&input[..length])?,
             };
             Ok((Element::Value(value), length))
         }
-        _ => Err(broken("a reply is of no known kind")),
+        _ => Err(broken("unknown type of reply")),
     }
 }
 
 /// The number before the end of the line, and how many bytes it takes; `None` if the line is not whole.
 fn number(input: &[u8]) -> RedisResult<Option<(i64, usize)>> {
-    let bad = || broken("a number is none");
+    let bad = || broken("invalid integer in reply");
     let (negative, digits) = match input.first() {
         Some(b'-') => (true, &input[1..]),
         _ => (false, input),
@@ -173,7 +173,7 @@ fn number(input: &[u8]) -> RedisResult<Option<(i64, usize)>> {
 fn broken(what: &'static str) -> RedisError {
     RedisError::from((
         ErrorKind::Parse,
-        "the server's answer cannot be read",
+        "invalid reply of the server",
         what.to_owned(),
     ))
 }
