@@ -48,7 +48,8 @@
 //!
 //! # Round trips
 //!
-//! One script for each `check`, also for several limits at once. A [deny cache](LimiterBuilder::deny_cache) answers
+//! One script for each `check`, also for several limits at once; [`check_many`](Limiter::check_many) takes one round
+//! trip per node. A [deny cache](LimiterBuilder::deny_cache) answers
 //! repeats of a refused request without a round trip until the moment that the server named.
 //!
 //! # While the store is down
@@ -57,8 +58,9 @@
 //!
 //! # Metrics
 //!
-//! Operations: `limiter.check`, `limiter.peek`, `limiter.refund`, `limiter.reset`. Events: `limiter.limited` (refused by
-//! the store), `limiter.denied_locally` (refused by the deny cache), `limiter.store_down` (decided by the policy).
+//! Operations: `limiter.check`, `limiter.check_many`, `limiter.peek`, `limiter.refund`, `limiter.reset`. Events: `limiter.limited` (refused by
+//! the store), `limiter.denied_locally` (refused by the deny cache), `limiter.store_down` (decided by the policy),
+//! `limiter.refund_failed` (a refused request stays charged).
 
 mod algorithm;
 mod builder;
@@ -67,6 +69,7 @@ mod deny;
 pub mod fixed_window;
 mod limit;
 mod limiter;
+mod many;
 mod quota;
 mod refund;
 mod rule;
@@ -80,6 +83,7 @@ pub use algorithm::Algorithm;
 pub use builder::LimiterBuilder;
 pub use decision::{DecidedBy, Decision, Grant, Snapshot};
 pub use limiter::Limiter;
+pub use many::Together;
 pub use quota::Quota;
 
 /// Every script of this family, for [`script::all`](crate::script::all).

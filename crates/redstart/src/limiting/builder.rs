@@ -84,8 +84,7 @@ impl LimiterBuilder {
     /// Remembers up to `subjects` refusals in this process and answers their repeats without a round trip, never longer
     /// than the server itself said. It is the fast path under attack. When it is full, refusals that end first make room.
     ///
-    /// It counts by this process's monotonic clock, which [`Store::advance`] does not move. Room that a refund of
-    /// another process made is seen only when the server's answer has run out.
+    /// Room that a refund of another process made is seen only when the server's answer has run out.
     pub fn deny_cache(mut self, subjects: usize) -> Self {
         self.deny = Some(subjects);
         self
@@ -139,6 +138,7 @@ impl LimiterBuilder {
             limits.push(Limit::new(&name, true, algorithm, quota, self.refundable)?);
         }
         Ok(Limiter(Arc::new(Inner {
+            clock: self.store.clock(),
             store: self.store,
             keys,
             limits: Arc::new(Limits::new(limits)),

@@ -22,7 +22,7 @@ use crate::{
     key::{Entity, Keys},
     observe,
     script::{Call, Script},
-    store::Store,
+    store::{Clock, Store},
     token::token,
 };
 
@@ -48,6 +48,7 @@ const DOWN_RETRY: Duration = Duration::from_secs(1);
 
 pub(super) struct Inner {
     pub(super) store: Store,
+    pub(super) clock: Clock,
     pub(super) keys: Keys,
     pub(super) limits: Arc<Limits>,
     pub(super) refundable: bool,
@@ -256,7 +257,7 @@ impl Limiter {
             if let Some(max) = limits.never(costs) {
                 return Ok(Decision::Never { max });
             }
-            let sent = Instant::now();
+            let sent = inner.clock.now();
             let answers = match question(limits, &entity, costs).run(&inner.store).await {
                 Ok(value) => read(limits, costs, value),
                 Err(error) => Err(error),
@@ -272,7 +273,8 @@ impl Limiter {
         if costs.len() != limits.list.len() || limits.never(costs).is_some() {
             return None;
         }
-        let (retry_after, mut snapshot) = deny.get(subject, limits.id, costs)?;
+        let (retry_after, mut snapshot) =
+            deny.get(subject, limits.id, costs, self.0.clock.now())?;
         observe::event("limiter.denied_locally");
         snapshot.decided_by = DecidedBy::DenyCache;
         snapshot.retry_after = retry_after;
@@ -319,7 +321,14 @@ impl Limiter {
         observe::event("limiter.limited");
         let snapshot = tightest(&snapshots).clone();
         if let Some(deny) = &self.0.deny {
-            deny.put(subject, limits.id, costs, sent, &snapshot);
+            deny.put(
+                subject,
+                limits.id,
+                costs,
+                sent,
+                self.0.clock.now(),
+                &snapshot,
+            );
         }
         Ok(Decision::Limited {
             retry_after: snapshot.retry_after,
@@ -410,16 +419,13 @@ impl Limiter {
         if let Some(max) = limits.never(&costs) {
             return Ok(Decision::Never { max });
         }
-        let deadline = Instant::now().checked_add(within);
+        let clock = &self.0.clock;
+        let deadline = clock.now().checked_add(within);
         let mut place = self.0.waiters.join(subject);
-        let in_time = match deadline {
-            Some(deadline) => tokio::time::timeout_at(deadline, place.reach_head())
-                .await
-                .is_ok(),
-            None => {
-                place.reach_head().await;
-                true
-            }
+        let in_time = tokio::select! {
+            biased;
+            () = place.reach_head() => true,
+            () = until(clock, deadline) => false,
         };
         if !in_time {
             // Those in front still wait, so this one would have to wait at least as long.
@@ -439,13 +445,13 @@ impl Limiter {
             let Decision::Limited { retry_after, .. } = &decision else {
                 return Ok(decision);
             };
-            let Some(again) = Instant::now().checked_add(*retry_after) else {
+            let Some(again) = clock.now().checked_add(*retry_after) else {
                 return Ok(decision);
             };
             if deadline.is_some_and(|deadline| again > deadline) {
                 return Ok(decision);
             }
-            tokio::time::sleep_until(again).await;
+            clock.sleep_until(again).await;
         }
     }
 
@@ -473,6 +479,13 @@ impl Limiter {
             Ok(())
         })
         .await
+    }
+}
+
+async fn until(clock: &Clock, deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => clock.sleep_until(deadline).await,
+        None => std::future::pending().await,
     }
 }
 

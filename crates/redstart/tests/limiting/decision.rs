@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    limiting::{Algorithm, DecidedBy, Decision, Limiter, Quota},
+    limiting::{Algorithm, DecidedBy, Decision, Limiter, Quota, Together},
 };
 use redstart_testkit::{Backend, Kind as ServerKind, MonitorTap, Server, matrix};
 
@@ -173,7 +173,7 @@ matrix! {
                 // The machine was so slow that the moment has come.
                 decision => assert!(decision.is_allowed() || decision.retry_after().is_some(), "{way:?}"),
             }
-            // Who asks for less may be lucky, so the server is asked.
+            // A smaller cost may be admitted, so the server is asked.
             if let Decision::Limited { snapshot, .. } = limiter.check("u", 2).await? {
                 assert_eq!(snapshot.decided_by, DecidedBy::Store, "{way:?}");
             }
@@ -213,6 +213,124 @@ matrix! {
             task.await??;
         }
         assert_eq!(*order.lock().unwrap(), (0..8).collect::<Vec<_>>());
+        Ok(())
+    }
+
+    async fn limiters_that_differ_share_no_state_and_a_shortened_quota_locks_nobody_out(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let algorithms = [Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingCounter];
+        let mut limiters = Vec::new();
+        for name in ["api", "web"] {
+            for algorithm in algorithms {
+                for quota in [Quota::per(100, LONG), Quota::per(5, LONG), Quota::per(5, LONG / 2)] {
+                    limiters.push(Limiter::builder(&store, backend.namespace(), name, algorithm, quota).build()?);
+                }
+            }
+            let bucket = Limiter::token_bucket(&store, backend.namespace(), name, Quota::per(5, LONG).burst(3));
+            limiters.push(bucket.clone().build()?);
+            limiters.push(bucket.refundable().build()?);
+        }
+        // All of it is taken from each, and the next one is as full as if it were alone.
+        for limiter in &limiters {
+            let (_, quota) = limiter.limits().next().unwrap();
+            assert!(limiter.check("u", quota.capacity()).await?.is_allowed(), "{limiter:?}");
+            assert!(!limiter.check("u", 1).await?.is_allowed(), "{limiter:?}");
+        }
+        // The same settings are the same limiter, in whatever process.
+        let same = Limiter::builder(&store, backend.namespace(), "api", Algorithm::FixedWindow, Quota::per(100, LONG)).build()?;
+        assert!(!same.check("u", 1).await?.is_allowed());
+        Ok(())
+    }
+
+    async fn a_subject_may_have_a_quota_of_its_own(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for way in Way::ALL {
+            let limiter = way.limiter(&store, backend.namespace(), 2, LONG)
+                .and("daily", Algorithm::FixedWindow, Quota::per(50, LONG)).deny_cache(100).build()?;
+            let premium = Quota::per(20, LONG);
+            assert!(limiter.check("u", 2).await?.is_allowed(), "{way:?}");
+            assert!(!limiter.check("u", 1).await?.is_allowed(), "{way:?}");
+            // Neither the state of the other quota nor its refusal counts; the further limit does.
+            let grant = limiter.check_quota("u", 20, premium).await?.allowed().expect("premium");
+            assert_eq!(grant.snapshots()[1].remaining, 28, "{way:?}");
+            assert!(matches!(limiter.check_quota("u", 21, premium).await?, Decision::Never { max: 20 }));
+            assert!(!limiter.check_quota("u", 1, premium).await?.is_allowed(), "{way:?}");
+            if way.is_refundable() {
+                assert!(limiter.refund(grant).await? >= 19, "{way:?}");
+                assert!(limiter.check_quota("u", 19, premium).await?.is_allowed(), "{way:?}");
+            }
+            assert!(limiter.check_quota("u", 1, Quota::per_day(0)).await.unwrap_err().is_config());
+        }
+        Ok(())
+    }
+
+    async fn many_checks_are_decided_like_single_ones(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for way in Way::ALL {
+            let limiter = way.limiter(&store, backend.namespace(), 3, LONG).build()?;
+            let names: Vec<String> = (0..40).map(|n| format!("u{n}")).collect();
+            let mut requests: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 2)).collect();
+            // Twice in one call, above the capacity, nothing, and no name.
+            requests.extend([("u0", 2), ("u1", 1), ("u2", 4), ("u3", 0), ("", 1)]);
+            let answers = limiter.check_many(&requests).await;
+            assert_eq!(answers.len(), requests.len());
+            assert!(answers[..40].iter().all(|answer| answer.as_ref().unwrap().is_allowed()), "{way:?}");
+            assert!(answers[40].as_ref().unwrap().retry_after().is_some(), "{way:?}");
+            assert!(answers[41].as_ref().unwrap().is_allowed(), "{way:?}");
+            assert!(matches!(answers[42], Ok(Decision::Never { max: 3 })), "{way:?}");
+            assert!(answers[43].as_ref().unwrap_err().is_config() && answers[44].as_ref().unwrap_err().is_config());
+            assert_eq!(limiter.peek("u1").await?.remaining, 0, "{way:?}");
+            assert_eq!(limiter.peek("u2").await?.remaining, 1, "{way:?}");
+            assert!(limiter.check_many(&[]).await.is_empty());
+        }
+        Ok(())
+    }
+
+    async fn limits_of_different_subjects_are_taken_together_or_not_at_all(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let other_store = Store::connect(backend.url()).await?;
+        for way in Way::ALL {
+            let users = way.limiter(&store, backend.namespace(), 10, LONG).build()?;
+            let tenants = Limiter::sliding_window(&other_store, backend.namespace(), &format!("tenant{way:?}"), Quota::per(4, LONG)).build()?;
+            let ask = async |user: &str, cost| Limiter::check_together(&[(&users, user, cost), (&tenants, "acme", cost)]).await;
+            if !way.is_refundable() {
+                assert!(ask("ann", 1).await.unwrap_err().is_config(), "{way:?}");
+                continue;
+            }
+            let Together::Allowed(grants) = ask("ann", 3).await? else { panic!("{way:?}") };
+            assert_eq!(grants.len(), 2);
+            let Together::Limited { at, retry_after, .. } = ask("ann", 2).await? else { panic!("{way:?}") };
+            assert!(at == 1 && !retry_after.is_zero(), "{way:?}");
+            assert!(matches!(ask("ann", 5).await?, Together::Never { at: 1, max: 4 }), "{way:?}");
+            assert!(Limiter::check_together(&[(&users, "", 1), (&tenants, "acme", 1)]).await.unwrap_err().is_config());
+            // Nobody was charged for what was refused.
+            assert_eq!(users.peek("ann").await?.remaining, 7, "{way:?}");
+            assert_eq!(tenants.peek("acme").await?.remaining, 1, "{way:?}");
+            // Many at once: never more than the tighter one allows.
+            tenants.reset("acme").await?;
+            let users: Vec<String> = (0..12).map(|n| format!("v{n}")).collect();
+            let asked = futures_util::future::join_all(users.iter().map(|user| ask(user, 1))).await;
+            let allowed = asked.into_iter().filter(|answer| answer.as_ref().unwrap().is_allowed()).count();
+            assert_eq!(allowed, 4, "{way:?}");
+        }
+        Ok(())
+    }
+
+    async fn a_cost_above_the_capacity_is_never_admitted_however_long_the_line(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = Way::WholeBucket.limiter(&store, backend.namespace(), 2, LONG).build()?;
+        assert!(limiter.check("u", 2).await?.is_allowed());
+        // Somebody waits at the head of the line for days.
+        let waiting = tokio::spawn({
+            let limiter = limiter.clone();
+            async move { limiter.acquire("u", 1, Duration::MAX).await }
+        });
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+        assert!(matches!(limiter.acquire("u", 3, Duration::ZERO).await?, Decision::Never { max: 2 }));
+        assert!(limiter.acquire("u", 1, Duration::ZERO).await?.retry_after().is_some());
+        waiting.abort();
         Ok(())
     }
 
@@ -279,5 +397,55 @@ async fn the_deny_cache_makes_no_round_trip() -> anyhow::Result<()> {
         assert!(!limiter.check(&format!("s{n}"), 1).await?.is_allowed());
     }
     assert!(tap.round_trips("deny").await?.len() >= 10);
+    Ok(())
+}
+
+#[tokio::test]
+async fn many_checks_are_one_round_trip() -> anyhow::Result<()> {
+    let server = Server::builder(ServerKind::Redis).start().await?;
+    let proxy = redstart_testkit::Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_secs(60))
+        .connect()
+        .await?;
+    let limiter = Way::ExactBucket.limiter(&store, "many", 5, LONG).build()?;
+    let names: Vec<String> = (0..64).map(|n| format!("u{n}")).collect();
+    let requests: Vec<(&str, u64)> = names.iter().map(|name| (name.as_str(), 1)).collect();
+    // The script is known to the server after this.
+    limiter.check_many(&requests).await;
+    let trip = Duration::from_millis(300);
+    proxy.delay_replies(trip);
+    let began = tokio::time::Instant::now();
+    let answers = limiter.check_many(&requests).await;
+    assert!(
+        answers
+            .into_iter()
+            .all(|answer| answer.unwrap().is_allowed())
+    );
+    // One after the other they would take 64 trips.
+    assert!(began.elapsed() < trip * 10, "{:?}", began.elapsed());
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_deny_cache_and_waiters_follow_the_stores_clock() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let limiter = Way::WholeBucket
+        .limiter(&store, "clock", 1, LONG)
+        .deny_cache(10)
+        .build()?;
+    assert!(limiter.check("u", 1).await?.is_allowed());
+    assert!(!limiter.check("u", 1).await?.is_allowed());
+    store.advance(LONG)?;
+    assert!(limiter.check("u", 1).await?.is_allowed());
+    let waiting = tokio::spawn({
+        let limiter = limiter.clone();
+        async move { limiter.acquire("u", 1, LONG * 2).await }
+    });
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+    store.advance(LONG)?;
+    assert!(waiting.await??.is_allowed());
     Ok(())
 }

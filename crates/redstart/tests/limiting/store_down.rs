@@ -63,3 +63,47 @@ async fn the_chosen_policy_decides_while_the_store_is_down() -> anyhow::Result<(
     );
     Ok(())
 }
+
+/// A server that refuses writes is down for a limiter: it answers, but it cannot count.
+#[tokio::test]
+async fn the_policy_decides_while_the_server_refuses_writes() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let limiter = |down| {
+        Limiter::token_bucket(&store, "full", "api", Quota::per_day(1))
+            .on_store_down(down)
+            .build()
+    };
+    let (allow, refuse, fail) = (
+        limiter(Down::Allow)?,
+        limiter(Down::Refuse)?,
+        limiter(Down::Fail)?,
+    );
+    let settings = [("maxmemory", "1", "0"), ("min-replicas-to-write", "3", "0")];
+    for (name, bad, good) in settings {
+        server.command(&["CONFIG", "SET", name, bad]).await?;
+        let subject = format!("u:{name}");
+        let grant = allow.check(&subject, 1).await?.allowed();
+        assert_eq!(
+            grant.expect("allowed").decided_by(),
+            DecidedBy::Policy,
+            "{name}"
+        );
+        let Decision::Limited { snapshot, .. } = refuse.check(&subject, 1).await? else {
+            panic!("{name}")
+        };
+        assert_eq!(snapshot.decided_by, DecidedBy::Policy, "{name}");
+        let error = fail.check(&subject, 1).await.unwrap_err();
+        assert!(error.is_unavailable(), "{error}");
+        let many = allow.check_many(&[(&subject, 1), ("v", 1)]).await;
+        assert!(many.into_iter().all(|answer| answer.unwrap().is_allowed()));
+        server.command(&["CONFIG", "SET", name, good]).await?;
+        let grant = allow.check(&subject, 1).await?.allowed();
+        assert_eq!(
+            grant.expect("allowed").decided_by(),
+            DecidedBy::Store,
+            "{name}"
+        );
+    }
+    Ok(())
+}

@@ -101,7 +101,7 @@ impl Claim {
     /// Renews the lease for as long as it is polled.
     pub(super) async fn keep_renewing(&self) {
         loop {
-            tokio::time::sleep(self.inner.lease / 3).await;
+            self.inner.store.clock().sleep(self.inner.lease / 3).await;
             let call = RENEW.on(&self.entity).key().arg(&self.token);
             let call = call.arg(micros(self.inner.lease)).arg(self.keep());
             // A failed renewal is tried again; a claim that is lost is noticed at the end.
