@@ -1,103 +1,141 @@
-//! A login service on axum: sessions by cookie, and logout everywhere.
+//! A login service on axum: sessions by cookie, "remember me", devices, step-up, CSRF tokens, logout everywhere.
 //!
-//! The program is its own browser: it logs Ann in on two devices, lists them, logs her out everywhere, and shows
-//! that a planted cookie gains nothing.
+//! The program is its own browser. It logs Ann in on two devices, lists them, changes her password after a step-up, logs
+//! her out everywhere, and shows that a planted cookie is worth nothing.
 //!
 //! ```text
 //! cargo run -p redstart-examples --example login [redis://localhost]
 //! ```
 
+use std::time::Duration;
+
 use anyhow::{Context as _, Result, ensure};
 use axum::{
     Form, Json, Router,
     body::Body,
-    http::{Request, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{HeaderMap, Request, StatusCode, header},
     routing::{get, post},
 };
-use redstart::sessions::Sessions;
-use redstart_tower::{CookieLayer, CookieSession};
+use redstart::sessions::{Login, Sessions};
+use redstart_tower::{CookieLayer, CookieSession, CsrfLayer, LoggedIn, LoginLayer, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
-/// A store that does not answer is no reason to let anybody in.
-struct Unavailable(redstart::Error);
-
-impl From<redstart::Error> for Unavailable {
-    fn from(error: redstart::Error) -> Self {
-        Self(error)
-    }
-}
-
-impl IntoResponse for Unavailable {
-    fn into_response(self) -> Response {
-        eprintln!("{}", self.0);
-        StatusCode::SERVICE_UNAVAILABLE.into_response()
-    }
-}
+/// How long a password entered again is good for.
+const STEP_UP: Duration = Duration::from_secs(300);
 
 #[derive(Deserialize)]
 struct Credentials {
     user: String,
     password: String,
+    #[serde(default)]
+    remember: bool,
 }
 
+/// What the application keeps in a session.
 #[derive(Serialize, Deserialize)]
 struct Visit {
-    device: String,
+    theme: String,
+}
+
+/// Stands for a password check against the database.
+fn check_password(password: &str) -> Result<(), Problem> {
+    match password {
+        "open sesame" => Ok(()),
+        _ => Err(Problem::new(
+            StatusCode::UNAUTHORIZED,
+            "urn:example:wrong-password",
+            "Wrong user or password",
+        )),
+    }
 }
 
 async fn login(
     session: CookieSession,
-    headers: axum::http::HeaderMap,
+    headers: HeaderMap,
     Form(form): Form<Credentials>,
-) -> Result<StatusCode, Unavailable> {
-    // Stands for a password check against the database.
-    if form.password != "open sesame" {
-        return Ok(StatusCode::UNAUTHORIZED);
-    }
+) -> Result<StatusCode, Problem> {
+    check_password(&form.password)?;
     let agent = headers
         .get(header::USER_AGENT)
         .and_then(|agent| agent.to_str().ok());
-    let device = agent.unwrap_or("unknown").to_owned();
-    session.login(&form.user, &Visit { device }).await?;
+    let mut login = Login::new(form.user).label(agent.unwrap_or("unknown device"));
+    if form.remember {
+        login = login.remember();
+    }
+    let theme = "dark".to_owned();
+    session.login(login, &Visit { theme }).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn me(session: CookieSession) -> Result<Json<Value>, Unavailable> {
-    Ok(Json(match session.load::<Visit>().await? {
-        Some(session) => json!({ "user": session.user, "device": session.data.device }),
+/// A store that does not answer is 503: nobody is let in without it.
+async fn me(who: Option<LoggedIn<Visit>>) -> Json<Value> {
+    Json(match who {
+        Some(who) => json!({ "user": who.user, "theme": who.session.data.theme }),
         None => Value::Null,
-    }))
+    })
 }
 
-async fn devices(session: CookieSession) -> Result<Json<Vec<Value>>, Unavailable> {
-    let sessions = session.everywhere().await?;
-    Ok(Json(
-        sessions
-            .into_iter()
-            .map(|session| Value::Object(session.fields))
-            .collect(),
-    ))
+async fn devices(session: CookieSession) -> Result<Json<Vec<Value>>, Problem> {
+    let this = session.handle();
+    let devices = session.devices().await?;
+    let row = |device: redstart::sessions::SessionInfo| {
+        json!({
+            "device": device.label,
+            "idle_seconds": (device.seen.saturating_sub(device.created)).as_secs(),
+            "remembered": device.remembered,
+            "this": this.as_ref() == Some(&device.handle),
+        })
+    };
+    Ok(Json(devices.into_iter().map(row).collect()))
 }
 
-async fn logout(session: CookieSession) -> Result<StatusCode, Unavailable> {
+/// What a page puts into its forms, or into a header of its scripts.
+async fn csrf(session: CookieSession) -> String {
+    session.csrf().unwrap_or_default()
+}
+
+/// The user enters the password again before something dangerous.
+async fn step_up(session: CookieSession, password: String) -> Result<StatusCode, Problem> {
+    check_password(&password)?;
+    Ok(match session.elevate(STEP_UP).await? {
+        true => StatusCode::NO_CONTENT,
+        false => StatusCode::CONFLICT,
+    })
+}
+
+async fn change_password() -> &'static str {
+    "changed"
+}
+
+async fn logout(session: CookieSession) -> Result<StatusCode, Problem> {
     session.logout().await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn logout_everywhere(session: CookieSession) -> Result<String, Unavailable> {
+async fn logout_everywhere(session: CookieSession) -> Result<String, Problem> {
     Ok(session.logout_everywhere().await?.to_string())
 }
 
 fn service(sessions: Sessions) -> Router {
-    Router::new()
-        .route("/login", post(login))
-        .route("/me", get(me))
+    let dangerous = Router::new()
+        .route("/password", post(change_password))
+        .layer(LoginLayer::builder().elevated().build());
+    let account = Router::new()
         .route("/devices", get(devices))
+        .route("/csrf", get(csrf))
+        .route("/step-up", post(step_up))
         .route("/logout", post(logout))
         .route("/logout-everywhere", post(logout_everywhere))
+        .layer(LoginLayer::new());
+    // A layer that is added later sees the request earlier: the cookie layer is the last.
+    Router::new()
+        .merge(dangerous)
+        .merge(account)
+        .layer(CsrfLayer::new())
+        .route("/login", post(login))
+        .route("/me", get(me))
         .layer(CookieLayer::new(sessions))
 }
 
@@ -105,6 +143,7 @@ struct Browser {
     service: Router,
     device: &'static str,
     cookie: Option<String>,
+    csrf: Option<String>,
 }
 
 impl Browser {
@@ -113,6 +152,7 @@ impl Browser {
             service: service.clone(),
             device,
             cookie: None,
+            csrf: None,
         }
     }
 
@@ -124,6 +164,9 @@ impl Browser {
             .header(header::CONTENT_TYPE, "application/x-www-form-urlencoded");
         if let Some(cookie) = &self.cookie {
             request = request.header(header::COOKIE, format!("__Host-session={cookie}"));
+        }
+        if let Some(csrf) = &self.csrf {
+            request = request.header("x-csrf-token", csrf);
         }
         let response = self
             .service
@@ -155,7 +198,7 @@ impl Browser {
 async fn main() -> Result<()> {
     let store = redstart_examples::store().await?;
     let namespace = format!("example-login-{:08x}", rand::random::<u32>());
-    let service = service(Sessions::builder(&store, &namespace).build()?);
+    let service = service(Sessions::new(&store, &namespace, "web")?);
     let (mut phone, mut laptop) = (
         Browser::new(&service, "phone"),
         Browser::new(&service, "laptop"),
@@ -167,10 +210,22 @@ async fn main() -> Result<()> {
         .show("POST", "/login", "user=ann&password=guess")
         .await?;
     ensure!(status == StatusCode::UNAUTHORIZED);
-    phone.show("POST", "/login", ann).await?;
+    phone
+        .show("POST", "/login", &format!("{ann}&remember=true"))
+        .await?;
     laptop.show("POST", "/login", ann).await?;
     laptop.show("GET", "/me", "").await?;
     laptop.show("GET", "/devices", "").await?;
+
+    println!("a change needs the session's CSRF token, and a password that was entered again");
+    let (status, _) = laptop.show("POST", "/password", "").await?;
+    ensure!(status == StatusCode::FORBIDDEN, "no CSRF token");
+    laptop.csrf = Some(laptop.send("GET", "/csrf", "").await?.1);
+    let (status, _) = laptop.show("POST", "/password", "").await?;
+    ensure!(status == StatusCode::FORBIDDEN, "no step-up");
+    laptop.show("POST", "/step-up", "open sesame").await?;
+    let (status, _) = laptop.show("POST", "/password", "").await?;
+    ensure!(status == StatusCode::OK);
 
     println!("logout everywhere, from the laptop");
     let (_, ended) = laptop.show("POST", "/logout-everywhere", "").await?;
@@ -178,7 +233,7 @@ async fn main() -> Result<()> {
     let (_, who) = phone.show("GET", "/me", "").await?;
     ensure!(who == "null", "the phone is logged out too");
 
-    println!("a planted cookie: the login gives a new token, and the planted one opens nothing");
+    println!("a planted cookie: the login makes a new token, and the planted one opens nothing");
     phone.show("POST", "/login", ann).await?;
     let mut victim = Browser::new(&service, "victim");
     victim.cookie = phone.cookie.clone();
@@ -191,6 +246,5 @@ async fn main() -> Result<()> {
     );
     let (_, who) = phone.show("GET", "/me", "").await?;
     ensure!(who == "null", "the planted session is over");
-    victim.show("POST", "/logout", "").await?;
     Ok(())
 }

@@ -1,7 +1,7 @@
 //! An HTTP service with rate limits and idempotency keys, which calls itself.
 //!
 //! ```text
-//! cargo run --example rate_limited_api [redis://localhost]
+//! cargo run -p redstart-examples --example rate_limited_api [redis://localhost]
 //! ```
 
 use std::sync::{
@@ -12,7 +12,7 @@ use std::sync::{
 use axum::{
     Router,
     body::Body,
-    http::Request,
+    http::{HeaderName, Request},
     routing::{get, post},
 };
 use http_body_util::BodyExt as _;
@@ -21,7 +21,7 @@ use redstart::{
     limiting::{Algorithm, Limiter, Quota},
     resilience::Idempotency,
 };
-use redstart_tower::{IdempotencyLayer, LimitLayer};
+use redstart_tower::{IdempotencyLayer, LimitLayer, Subject};
 use tower::ServiceExt as _;
 
 #[tokio::main]
@@ -42,13 +42,15 @@ async fn main() -> anyhow::Result<()> {
         let number = counter.fetch_add(1, Ordering::Relaxed) + 1;
         format!("payment {number} of {amount}")
     };
+    // Limits and idempotency keys belong to the client's API key.
+    let by_key = Subject::header(HeaderName::from_static("x-api-key"));
     let app = Router::new()
         .route("/greeting", get(|| async { "hello" }))
-        .layer(LimitLayer::new(limiter).by_header("x-api-key")?)
+        .layer(LimitLayer::new(limiter, by_key.clone()))
         .merge(
             Router::new()
                 .route("/pay", post(pay))
-                .layer(IdempotencyLayer::new(keys)),
+                .layer(IdempotencyLayer::new(keys, by_key)),
         );
 
     println!("five requests at once, and the limit is three:");
@@ -74,6 +76,7 @@ async fn main() -> anyhow::Result<()> {
     let key = format!("{:x}", rand::random::<u64>());
     for amount in ["5", "5", "500"] {
         let request = Request::post("/pay")
+            .header("x-api-key", "k1")
             .header("idempotency-key", &key)
             .body(Body::from(amount))?;
         let response = app.clone().oneshot(request).await?;

@@ -324,7 +324,7 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
 }
 
 async fn session(bench: &mut Bench, store: &Store, bare: &MultiplexedConnection) -> Result<()> {
-    let sessions = Sessions::builder(store, "bench").build()?;
+    let sessions = Sessions::new(store, "bench", "web")?;
     let data =
         serde_json::json!({ "theme": "dark", "cart": [1, 2, 3], "csrf": "0123456789abcdef" });
     let mut tokens = Vec::new();

@@ -1,56 +1,78 @@
-//! Sessions by cookie: [`redstart::sessions`] as a tower layer.
-//!
-//! The layer reads the token from the request's cookie and gives the handler a [`CookieSession`]; what the
-//! handler does with it decides the cookie of the response.
-//!
-//! - The cookie is `HttpOnly`, `Secure` and `SameSite=Lax`, with the prefix `__Host-`, which binds it to this host
-//!   and to HTTPS. For plain HTTP on one's own machine there is [`insecure`](CookieLayer::insecure).
-//! - A token that the store does not know is never taken over: neither a planted nor a tampered cookie becomes a
-//!   session. A login always makes a new token and ends the old session, so fixation finds nothing to fix.
-//! - Nothing is sent to the store for a request whose handler does not ask for the session.
-//! - While the store is down, the handler's own calls fail; the layer itself refuses nothing.
+mod session;
 
 use std::{
-    future::Future,
+    fmt,
     pin::Pin,
-    sync::{Arc, Mutex, PoisonError},
+    sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use cookie::{Cookie, SameSite};
-use http::{HeaderValue, Request, Response, header};
+use cookie::Cookie;
+use http::{HeaderMap, HeaderValue, Request, Response, header};
 use pin_project_lite::pin_project;
-use redstart::sessions::{Patched, Session, SessionInfo, Sessions, Token};
-use serde::{Serialize, de::DeserializeOwned};
+use redstart::sessions::{Sessions, Token};
 use tower_layer::Layer;
 use tower_service::Service;
 
-/// Adds a [`CookieSession`] to each request.
+pub use cookie::SameSite;
+pub use session::CookieSession;
+
+use session::Answer;
+
+/// Sessions by cookie: [`redstart::sessions`] as a layer.
+///
+/// The layer reads the token from the request's cookie and gives the handler a [`CookieSession`]. What the handler does
+/// with it decides the cookie of the response.
+///
+/// # Promises
+///
+/// - The cookie is `HttpOnly`, `Secure` and `SameSite=Lax`, and has the strongest name prefix that its settings allow:
+///   `__Host-`, or `__Secure-` with a domain or a path. It reveals nothing about the user.
+/// - A token that the store does not know never becomes a session, whether it was planted or tampered with. A login
+///   always makes a new token and ends the old session.
+/// - No request logs out another. Only [`logout`](CookieSession::logout) and
+///   [`logout_everywhere`](CookieSession::logout_everywhere) remove the cookie: a request that was sent with a token that
+///   another request has just replaced leaves the new cookie alone, and for a short grace it still finds the session.
+/// - A response that sets or removes the cookie is `Cache-Control: no-store`, unless the handler says otherwise.
+///
+/// # Round trips
+///
+/// None for a request whose handler does not use the session.
+///
+/// # While the store is down
+///
+/// The handler's own calls fail; the layer itself refuses nothing.
+///
+/// # Which of the two session routes?
+///
+/// Use this one for a new application: fields that are patched one by one, an absolute timeout, devices, step-up,
+/// logout everywhere. Use [`SessionStore`](crate::SessionStore) if the application is written for `tower-sessions`.
+///
+/// # Example
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use axum::{Router, routing::{get, post}};
 /// use redstart::{Store, sessions::Sessions};
-/// use redstart_tower::cookie::{CookieLayer, CookieSession};
-/// use serde_json::json;
+/// use redstart_tower::{CookieLayer, CookieSession, LoggedIn, Problem};
+/// use serde::{Deserialize, Serialize};
 ///
-/// async fn login(session: CookieSession) -> &'static str {
+/// #[derive(Serialize, Deserialize)]
+/// struct Data { theme: String }
+///
+/// async fn login(session: CookieSession) -> Result<&'static str, Problem> {
 ///     // … after the password was checked …
-///     match session.login("ann", &json!({ "theme": "dark" })).await {
-///         Ok(()) => "welcome",
-///         Err(_) => "try again later",
-///     }
+///     session.login("ann", &Data { theme: "dark".into() }).await?;
+///     Ok("welcome")
 /// }
 ///
-/// async fn home(session: CookieSession) -> String {
-///     match session.load::<serde_json::Value>().await {
-///         Ok(Some(session)) => format!("hello {}", session.user.unwrap_or_default()),
-///         _ => "hello stranger".into(),
-///     }
+/// async fn home(ann: LoggedIn<Data>) -> String {
+///     format!("hello {}, your theme is {}", ann.user, ann.session.data.theme)
 /// }
 ///
 /// let store = Store::connect("memory://").await?;
-/// let sessions = Sessions::builder(&store, "shop").build()?;
+/// let sessions = Sessions::new(&store, "shop", "web")?;
 /// let app: Router = Router::new()
 ///     .route("/login", post(login))
 ///     .route("/", get(home))
@@ -68,28 +90,175 @@ pub struct CookieLayer {
 struct Settings {
     name: String,
     secure: bool,
+    domain: Option<String>,
+    path: String,
+    same_site: SameSite,
 }
 
 impl CookieLayer {
     /// A layer over these sessions; the cookie is called `__Host-session`.
     pub fn new(sessions: Sessions) -> Self {
+        let builder = Self::builder(sessions);
         Self {
-            sessions,
-            cookie: Arc::new(Settings {
-                name: "__Host-session".to_owned(),
-                secure: true,
-            }),
+            cookie: Arc::new(builder.settings()),
+            sessions: builder.sessions,
         }
     }
 
-    /// Sends the cookie over plain HTTP too, under the name `session`: for one's own machine only.
-    #[must_use]
-    pub fn insecure(mut self) -> Self {
-        self.cookie = Arc::new(Settings {
+    /// A layer with settings.
+    pub fn builder(sessions: Sessions) -> CookieLayerBuilder {
+        CookieLayerBuilder {
+            sessions,
             name: "session".to_owned(),
-            secure: false,
-        });
+            secure: true,
+            domain: None,
+            path: "/".to_owned(),
+            same_site: SameSite::Lax,
+        }
+    }
+}
+
+/// Settings of a [`CookieLayer`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct CookieLayerBuilder {
+    sessions: Sessions,
+    name: String,
+    secure: bool,
+    domain: Option<String>,
+    path: String,
+    same_site: SameSite,
+}
+
+/// Settings that make no valid cookie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InvalidCookie(&'static str);
+
+impl fmt::Display for InvalidCookie {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "invalid session cookie: {}", self.0)
+    }
+}
+
+impl std::error::Error for InvalidCookie {}
+
+impl CookieLayerBuilder {
+    /// The name (default: `session`), without the prefix `__Host-` or `__Secure-`, which is added to it.
+    pub fn name(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.name);
         self
+    }
+
+    /// Shares the cookie with the subdomains of a domain (default: this host only). The prefix is then `__Secure-`.
+    pub fn domain(mut self, domain: &str) -> Self {
+        self.domain = Some(domain.to_owned());
+        self
+    }
+
+    /// Sends the cookie for paths below this one only (default: `/`). The prefix is then `__Secure-`.
+    pub fn path(mut self, path: &str) -> Self {
+        path.clone_into(&mut self.path);
+        self
+    }
+
+    /// Whether requests from other sites carry the cookie (default: [`SameSite::Lax`]).
+    pub fn same_site(mut self, same_site: SameSite) -> Self {
+        self.same_site = same_site;
+        self
+    }
+
+    /// Sends the cookie over plain HTTP too, without a prefix: only for a developer's own machine.
+    pub fn insecure(mut self) -> Self {
+        self.secure = false;
+        self
+    }
+
+    fn settings(&self) -> Settings {
+        let prefix = match (self.secure, &self.domain, self.path.as_str()) {
+            (false, ..) => "",
+            (true, None, "/") => "__Host-",
+            (true, ..) => "__Secure-",
+        };
+        Settings {
+            name: format!("{prefix}{}", self.name),
+            secure: self.secure,
+            domain: self.domain.clone(),
+            path: self.path.clone(),
+            same_site: self.same_site,
+        }
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// For a name, domain or path that a cookie cannot have, and for `SameSite=None` over plain HTTP.
+    pub fn build(self) -> Result<CookieLayer, InvalidCookie> {
+        let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
+        if self.name.is_empty() || !self.name.chars().all(token) {
+            return Err(InvalidCookie("a name has letters, digits, - and _"));
+        }
+        let text = |c: char| c.is_ascii_graphic() && c != ';' && c != ',';
+        if !self.path.starts_with('/') || !self.path.chars().all(text) {
+            return Err(InvalidCookie("a path starts with / and is plain ASCII"));
+        }
+        if let Some(domain) = &self.domain
+            && (domain.is_empty() || !domain.chars().all(text))
+        {
+            return Err(InvalidCookie("a domain is plain ASCII"));
+        }
+        if self.same_site == SameSite::None && !self.secure {
+            return Err(InvalidCookie("SameSite=None needs a secure cookie"));
+        }
+        Ok(CookieLayer {
+            cookie: Arc::new(self.settings()),
+            sessions: self.sessions,
+        })
+    }
+}
+
+impl Settings {
+    fn base(&self, value: String) -> cookie::CookieBuilder<'static> {
+        let cookie = Cookie::build((self.name.clone(), value))
+            .path(self.path.clone())
+            .http_only(true)
+            .secure(self.secure)
+            .same_site(self.same_site);
+        match &self.domain {
+            Some(domain) => cookie.domain(domain.clone()),
+            None => cookie,
+        }
+    }
+
+    /// Without `max_age` the browser forgets the cookie when it is closed, and the server by its timeouts.
+    fn set(&self, token: &Token, max_age: Option<Duration>) -> String {
+        let text = self.base(token.expose()).build().to_string();
+        match max_age {
+            Some(age) => format!("{text}; Max-Age={}", age.as_secs()),
+            None => text,
+        }
+    }
+
+    fn remove(&self) -> String {
+        let text = self.base(String::new()).build().to_string();
+        format!("{text}; Max-Age=0")
+    }
+
+    /// The first cookie of our name that is a token. Bytes, not text: other applications on the host may put anything
+    /// into their cookies.
+    fn sent(&self, headers: &HeaderMap) -> Option<Token> {
+        headers
+            .get_all(header::COOKIE)
+            .iter()
+            .flat_map(|value| value.as_bytes().split(|byte| *byte == b';'))
+            .filter_map(|pair| {
+                let pair = pair.trim_ascii();
+                let value = pair
+                    .strip_prefix(self.name.as_bytes())?
+                    .strip_prefix(b"=")?;
+                std::str::from_utf8(value).ok()?.parse().ok()
+            })
+            .next()
     }
 }
 
@@ -124,18 +293,8 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let sent = sent_cookie(&request, &self.layer.cookie.name);
-        let session = CookieSession(Arc::new(Inner {
-            sessions: self.layer.sessions.clone(),
-            state: Mutex::new(State {
-                // What is no token is a cookie to be removed, and otherwise as good as none.
-                token: sent.as_deref().and_then(|value| value.parse().ok()),
-                answer: Answer::Keep,
-            }),
-        }));
-        if sent.is_some() && session.token().is_none() {
-            session.state().answer = Answer::Remove;
-        }
+        let token = self.layer.cookie.sent(request.headers());
+        let session = CookieSession::new(self.layer.sessions.clone(), token);
         request.extensions_mut().insert(session.clone());
         CookieFuture {
             inner: self.inner.call(request),
@@ -143,18 +302,6 @@ where
             cookie: self.layer.cookie.clone(),
         }
     }
-}
-
-fn sent_cookie<B>(request: &Request<B>, name: &str) -> Option<String> {
-    request
-        .headers()
-        .get_all(header::COOKIE)
-        .iter()
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(';'))
-        .filter_map(|pair| pair.trim().split_once('='))
-        .find(|(sent, _)| *sent == name)
-        .map(|(_, value)| value.to_owned())
 }
 
 pin_project! {
@@ -176,12 +323,12 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
         let mut response = ready!(this.inner.poll(cx))?;
-        let value = match &this.session.state().answer {
+        let value = match this.session.answer() {
             Answer::Keep => None,
-            Answer::Set(token) => Some(this.cookie.set(token)),
+            Answer::Set(token, max_age) => Some(this.cookie.set(&token, max_age)),
             Answer::Remove => Some(this.cookie.remove()),
         };
-        // A token's letters and the cookie's name are all fit for a header.
+        // The settings were checked, and a token is plain text.
         if let Some(value) = value.and_then(|value| HeaderValue::from_str(&value).ok()) {
             let headers = response.headers_mut();
             headers.append(header::SET_COOKIE, value);
@@ -191,196 +338,5 @@ where
                 .or_insert(HeaderValue::from_static("no-store"));
         }
         Poll::Ready(Ok(response))
-    }
-}
-
-impl Settings {
-    fn base(&self, value: String) -> cookie::CookieBuilder<'static> {
-        Cookie::build((self.name.clone(), value))
-            .path("/")
-            .http_only(true)
-            .secure(self.secure)
-            .same_site(SameSite::Lax)
-    }
-
-    /// Without an end date: the browser forgets it with its window, the server by its timeouts.
-    fn set(&self, token: &Token) -> String {
-        self.base(token.expose()).build().to_string()
-    }
-
-    fn remove(&self) -> String {
-        let text = self.base(String::new()).build().to_string();
-        format!("{text}; Max-Age=0")
-    }
-}
-
-/// The session of one request. Cheap to clone.
-///
-/// With axum it is an extractor; elsewhere it is in the request's extensions.
-#[derive(Clone)]
-pub struct CookieSession(Arc<Inner>);
-
-struct Inner {
-    sessions: Sessions,
-    state: Mutex<State>,
-}
-
-struct State {
-    token: Option<Token>,
-    answer: Answer,
-}
-
-enum Answer {
-    Keep,
-    Set(Token),
-    Remove,
-}
-
-impl CookieSession {
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn token(&self) -> Option<Token> {
-        self.state().token.clone()
-    }
-
-    fn became(&self, token: Option<Token>) {
-        let mut state = self.state();
-        state.answer = match &token {
-            Some(token) => Answer::Set(token.clone()),
-            None => Answer::Remove,
-        };
-        state.token = token;
-    }
-
-    /// The session, if there is one. Renews its idle timeout.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::load`].
-    pub async fn load<T: DeserializeOwned>(&self) -> redstart::Result<Option<Session<T>>> {
-        let Some(token) = self.token() else {
-            return Ok(None);
-        };
-        let session = self.0.sessions.load(&token).await?;
-        if session.is_none() {
-            self.became(None);
-        }
-        Ok(session)
-    }
-
-    /// Sets single fields, and makes an anonymous session if there is none.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::patch`].
-    pub async fn patch<T: Serialize + ?Sized>(&self, data: &T) -> redstart::Result<()> {
-        if let Some(token) = self.token()
-            && self.0.sessions.patch(&token, data).await? == Patched::Done
-        {
-            return Ok(());
-        }
-        let token = self.0.sessions.create_anonymous(data).await?;
-        self.became(Some(token));
-        Ok(())
-    }
-
-    /// Logs a user in: a new token, whatever the request brought. The fields of an anonymous session are kept,
-    /// those of another user's are not.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::elevate`]; the cookie stays as it was.
-    pub async fn login<T: Serialize + ?Sized>(&self, user: &str, data: &T) -> redstart::Result<()> {
-        let old = self.token();
-        let token = self.0.sessions.elevate(old.as_ref(), user, data).await?;
-        self.became(Some(token));
-        Ok(())
-    }
-
-    /// Gives the session a new token, for a change of privileges; `false` if there is no session.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::rotate`].
-    pub async fn rotate(&self) -> redstart::Result<bool> {
-        let Some(token) = self.token() else {
-            return Ok(false);
-        };
-        let new = self.0.sessions.rotate(&token).await?;
-        let rotated = new.is_some();
-        self.became(new);
-        Ok(rotated)
-    }
-
-    /// Ends the session and removes the cookie.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::revoke`]; the cookie stays as it was.
-    pub async fn logout(&self) -> redstart::Result<()> {
-        if let Some(token) = self.token() {
-            self.0.sessions.revoke(&token).await?;
-            self.became(None);
-        }
-        Ok(())
-    }
-
-    /// Ends all sessions of the user of this one, this one too; how many. 0 if nobody is logged in.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::revoke_all`]; the cookie stays as it was.
-    pub async fn logout_everywhere(&self) -> redstart::Result<u64> {
-        let Some(user) = self.user().await? else {
-            return Ok(0);
-        };
-        let ended = self.0.sessions.revoke_all(&user).await?;
-        self.became(None);
-        Ok(ended)
-    }
-
-    /// All sessions of the user of this one. Empty if nobody is logged in.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::list`].
-    pub async fn everywhere(&self) -> redstart::Result<Vec<SessionInfo>> {
-        match self.user().await? {
-            Some(user) => self.0.sessions.list(&user).await,
-            None => Ok(Vec::new()),
-        }
-    }
-
-    /// Who is logged in.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`Sessions::load`].
-    pub async fn user(&self) -> redstart::Result<Option<String>> {
-        let session = self.load::<serde::de::IgnoredAny>().await?;
-        Ok(session.and_then(|session| session.user))
-    }
-}
-
-impl std::fmt::Debug for CookieSession {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("CookieSession").field(&self.token()).finish()
-    }
-}
-
-#[cfg(feature = "axum")]
-impl<S: Sync> axum::extract::FromRequestParts<S> for CookieSession {
-    type Rejection = (http::StatusCode, &'static str);
-
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
-        parts.extensions.get().cloned().ok_or((
-            http::StatusCode::INTERNAL_SERVER_ERROR,
-            "the cookie layer is missing",
-        ))
     }
 }

@@ -1,172 +1,180 @@
-//! A layer for the `Idempotency-Key` header: a request that comes twice is carried out once.
-//!
-//! | the key | answer |
-//! |---|---|
-//! | is new | the service's, which is kept |
-//! | was finished with the same request | the kept one, with `Idempotency-Replayed: true` |
-//! | is being worked on | 409 with `Retry-After` |
-//! | came with another request (method, path or body) | 422 |
-//! | is empty or over 255 bytes | 400 |
-//! | is missing | the service's; 400 if keys are [required](IdempotencyLayer::required) |
-//!
-//! Only POST and PATCH are looked at: other methods are idempotent by themselves, or read.
-//!
-//! A key belongs to who sent it: the digest of `Authorization` and `Cookie` is part of it, so that nobody gets
-//! another's answer by guessing a key. [`scope`](IdempotencyLayer::scope) sets another owner.
-//!
-//! Answers of 500 and above, 408 and 429 are not kept: the work was not done, and a repeat may try again.
-//!
-//! Both bodies are held in memory. A request above the [bound](IdempotencyLayer::max_body) gets 413. An answer above
-//! it is delivered but not kept; repeats get 409, since the work was done and its answer is gone.
-//!
-//! # While the store is down
-//!
-//! By the keys' own [policy](redstart::resilience::IdempotencyBuilder::on_store_down): `Fail` is 503, `Refuse` is 409,
-//! and `Allow` carries requests out without protection.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use axum::{Router, body::Body, routing::post};
-//! use redstart::{Store, resilience::Idempotency};
-//! use redstart_tower::IdempotencyLayer;
-//! use tower::ServiceExt as _;
-//!
-//! let store = Store::connect("memory://").await?;
-//! let keys = Idempotency::new(&store, "shop", "payments")?;
-//! let app: Router = Router::new()
-//!     .route("/pay", post(|| async { "paid" }))
-//!     .layer(IdempotencyLayer::new(keys));
-//!
-//! let request = || http::Request::post("/pay").header("idempotency-key", "\"7\"").body(Body::from("5"));
-//! assert!(!app.clone().oneshot(request()?).await?.headers().contains_key("idempotency-replayed"));
-//! assert_eq!(app.oneshot(request()?).await?.headers()["idempotency-replayed"], "true");
-//! # Ok(()) }
-//! ```
+mod answer;
 
 use std::{
     fmt,
-    future::Future,
-    pin::Pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll},
-    time::Duration,
 };
 
 use bytes::Bytes;
-use http::{
-    HeaderName, HeaderValue, Method, Request, Response, StatusCode, header, request::Parts,
-};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use redstart::resilience::{Idempotency, Run, WorkError};
-use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
 use tower_layer::Layer;
 use tower_service::Service;
+use tracing::Instrument as _;
 
-use crate::{digest, limit::refuse};
+use crate::{BoxFuture, Problem, Subject, digest, problem::Render};
+use answer::{CREDENTIALS, KEPT, Kept};
 
 const KEY: HeaderName = HeaderName::from_static("idempotency-key");
-const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const MAX_KEY: usize = 255;
 
-type Scope = Arc<dyn Fn(&Parts) -> String + Send + Sync>;
-
-/// Puts idempotency keys before a service. See the [module](self).
-#[derive(Clone)]
+/// Puts idempotency keys in front of a service: a request that arrives twice is carried out once.
+///
+/// | the header `Idempotency-Key` | response |
+/// |---|---|
+/// | is new | the service's, which is kept |
+/// | was used for the same request, which is done | the kept one, with `Idempotency-Replayed: true` |
+/// | was used for the same request, which is being carried out | 409 with `Retry-After` |
+/// | was used for the same request, whose outcome is unknown | 409 |
+/// | was used for another request (method, path or body) | 422 |
+/// | is empty or over 255 bytes | 400 |
+/// | is missing | the service's; 400 if keys are [required](IdempotencyLayerBuilder::required) |
+/// | any, and the [`Subject`] is nobody | 401 |
+///
+/// Only POST and PATCH are looked at: other methods are idempotent, or only read. The handler finds the key as an
+/// [`IdempotencyKey`] among the extensions; with axum it is an extractor.
+///
+/// # Promises
+///
+/// - The request is carried out in a task of its own. A client that hangs up neither stops it nor frees the key.
+/// - A key whose work has started is free again only if the service says that the work was not done: by an answer of
+///   500 and above, 408 or 429. It is free before that answer is sent, so a client may repeat the request at once. After
+///   a panic, an error of the service, a body that breaks off or the end of the process the outcome is unknown, and stays
+///   so until the keys' TTL ends or the key is [forgotten](Idempotency::forget).
+/// - A key belongs to its [`Subject`]: nobody gets another's answer by guessing a key. Choose a subject that stays the
+///   same when the client repeats a request, such as the user; an access token is refreshed.
+/// - Credentials are neither kept nor replayed. Of the headers only a list is kept: those that describe the body and
+///   `Location`, and what [`keep_header`](IdempotencyLayerBuilder::keep_header) adds.
+///
+/// # Limits
+///
+/// Both bodies are held in memory. A request above [`max_body`](IdempotencyLayerBuilder::max_body) gets 413. An answer
+/// above it is delivered but not kept; repeats get 409, since the work was done and its answer is gone.
+///
+/// # While the store is down
+///
+/// The keys' [`on_store_down`](redstart::resilience::IdempotencyBuilder::on_store_down) decides: `Fail` is 503, `Refuse` is
+/// 409, and `Allow` carries the request out without protection.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, routing::post};
+/// use redstart::{Store, resilience::Idempotency};
+/// use redstart_tower::{IdempotencyLayer, Subject};
+/// use tower::ServiceExt as _;
+///
+/// let store = Store::connect("memory://").await?;
+/// let keys = Idempotency::new(&store, "shop", "payments")?;
+/// let app: Router = Router::new()
+///     .route("/pay", post(|| async { "paid" }))
+///     .layer(IdempotencyLayer::new(keys, Subject::everyone()));
+///
+/// let request = || http::Request::post("/pay").header("idempotency-key", "\"7\"").body(Body::from("5"));
+/// assert!(!app.clone().oneshot(request()?).await?.headers().contains_key("idempotency-replayed"));
+/// assert_eq!(app.oneshot(request()?).await?.headers()["idempotency-replayed"], "true");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
 pub struct IdempotencyLayer(Arc<Settings>);
 
-#[derive(Clone)]
+#[derive(Debug)]
 struct Settings {
     keys: Idempotency,
+    subject: Subject,
     required: bool,
     max_body: usize,
-    scope: Scope,
-}
-
-impl fmt::Debug for IdempotencyLayer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IdempotencyLayer")
-            .field("keys", &self.0.keys)
-            .field("required", &self.0.required)
-            .field("max_body", &self.0.max_body)
-            .finish_non_exhaustive()
-    }
+    kept: Vec<HeaderName>,
+    render: Option<Render>,
 }
 
 impl IdempotencyLayer {
-    /// A layer on these keys.
-    pub fn new(keys: Idempotency) -> Self {
-        Self(Arc::new(Settings {
-            keys,
-            required: false,
-            max_body: 1 << 20,
-            scope: Arc::new(|parts| {
-                let of = |name| parts.headers.get(name).map_or(&b""[..], |v| v.as_bytes());
-                digest(&[of(header::AUTHORIZATION), of(header::COOKIE)])
-            }),
-        }))
+    /// A layer on these keys, each of which belongs to the subject that sent it.
+    pub fn new(keys: Idempotency, subject: Subject) -> Self {
+        Self::builder(keys, subject).build()
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(Arc::make_mut(&mut self.0));
+    /// A layer with settings.
+    pub fn builder(keys: Idempotency, subject: Subject) -> IdempotencyLayerBuilder {
+        IdempotencyLayerBuilder(Settings {
+            keys,
+            subject,
+            required: false,
+            max_body: 1 << 20,
+            kept: KEPT.to_vec(),
+            render: None,
+        })
+    }
+}
+
+/// Settings of an [`IdempotencyLayer`].
+#[derive(Debug)]
+#[must_use = "a builder does nothing until it builds"]
+pub struct IdempotencyLayerBuilder(Settings);
+
+impl IdempotencyLayerBuilder {
+    /// Refuses POST and PATCH without a key with 400.
+    pub fn required(mut self) -> Self {
+        self.0.required = true;
         self
     }
 
-    /// Refuses POST and PATCH without a key with 400.
-    #[must_use]
-    pub fn required(self) -> Self {
-        self.with(|settings| settings.required = true)
+    /// The largest body of requests and of kept answers (default: 1 MiB).
+    pub fn max_body(mut self, bytes: usize) -> Self {
+        self.0.max_body = bytes;
+        self
     }
 
-    /// The largest body, of requests and of kept answers. A mebibyte, unless set.
-    #[must_use]
-    pub fn max_body(self, bytes: usize) -> Self {
-        self.with(|settings| settings.max_body = bytes)
+    /// Keeps and replays one more header of the answer. Headers with credentials, such as `Set-Cookie`, are never kept.
+    pub fn keep_header(mut self, name: HeaderName) -> Self {
+        if !CREDENTIALS.contains(&name) {
+            self.0.kept.push(name);
+        }
+        self
     }
 
-    /// Whose key it is, such as the user of a session.
-    #[must_use]
-    pub fn scope(self, scope: impl Fn(&Parts) -> String + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.scope = Arc::new(scope))
+    /// Writes the body of a refusal: its content type and its bytes.
+    pub fn render_problem(
+        mut self,
+        render: impl Fn(&Problem) -> (HeaderValue, Bytes) + Send + Sync + 'static,
+    ) -> Self {
+        self.0.render = Some(Render::new(render));
+        self
+    }
+
+    /// The layer.
+    pub fn build(self) -> IdempotencyLayer {
+        IdempotencyLayer(Arc::new(self.0))
     }
 }
 
 impl<S> Layer<S> for IdempotencyLayer {
-    type Service = Idempotent<S>;
+    type Service = IdempotencyService<S>;
 
-    fn layer(&self, inner: S) -> Idempotent<S> {
-        Idempotent {
+    fn layer(&self, inner: S) -> IdempotencyService<S> {
+        IdempotencyService {
             inner,
             settings: self.0.clone(),
         }
     }
 }
 
-/// A service behind idempotency keys; made by [`IdempotencyLayer`].
-#[derive(Clone)]
-pub struct Idempotent<S> {
+/// The service that [`IdempotencyLayer`] makes.
+#[derive(Clone, Debug)]
+pub struct IdempotencyService<S> {
     inner: S,
     settings: Arc<Settings>,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Idempotent<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Idempotent")
-            .field("inner", &self.inner)
-            .finish_non_exhaustive()
-    }
-}
-
-/// An answer as it is kept. Without a body if that was too large.
-#[derive(Serialize, Deserialize)]
-struct Kept {
-    status: u16,
-    headers: Vec<(String, Vec<u8>)>,
-    body: Option<Vec<u8>>,
-}
-
-impl<S, B, R> Service<Request<B>> for Idempotent<S>
+impl<S, B, R> Service<Request<B>> for IdempotencyService<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
@@ -174,13 +182,13 @@ where
     B: Body + From<Bytes> + Send + 'static,
     B::Data: Send,
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-    R: Body + From<Bytes> + Default + Send + 'static,
+    R: Body + From<Bytes> + Send + 'static,
     R::Data: Send,
     R::Error: fmt::Display,
 {
     type Response = Response<R>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+    type Future = BoxFuture<Result<Response<R>, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -192,56 +200,89 @@ where
         let mut inner = std::mem::replace(&mut self.inner, fresh);
         let settings = self.settings.clone();
         Box::pin(async move {
+            let refuse = |problem: &Problem| Ok(problem.respond(settings.render.as_ref()));
             if !matches!(*request.method(), Method::POST | Method::PATCH) {
                 return inner.call(request).await;
             }
-            let key = match request.headers().get(KEY).map(key_of) {
-                None if settings.required => return Ok(answer(StatusCode::BAD_REQUEST)),
+            let key = match request.headers().get(KEY).map(IdempotencyKey::parse) {
+                None if settings.required => return refuse(&missing()),
                 None => return inner.call(request).await,
-                Some(None) => return Ok(answer(StatusCode::BAD_REQUEST)),
+                Some(None) => return refuse(&malformed()),
                 Some(Some(key)) => key,
             };
-            let (parts, body) = request.into_parts();
-            let body = match Limited::new(body, settings.max_body).collect().await {
-                Ok(body) => body.to_bytes(),
-                Err(error) if error.is::<LengthLimitError>() => {
-                    return Ok(answer(StatusCode::PAYLOAD_TOO_LARGE));
-                }
-                Err(_) => return Ok(answer(StatusCode::BAD_REQUEST)),
+            let (request, name, print) = match settings.identify(request, key).await {
+                Ok(identified) => identified,
+                Err(problem) => return refuse(&problem),
             };
-            let name = digest(&[(settings.scope)(&parts).as_bytes(), key.as_bytes()]);
-            let uri = parts.uri.to_string();
-            let print = digest(&[parts.method.as_str().as_bytes(), uri.as_bytes(), &body]);
-            let request = Request::from_parts(parts, B::from(body));
             let (whole, delivered) = oneshot::channel();
-            let work = carry_out(inner, request, settings.max_body, whole);
-            match settings.keys.run(&name, print.as_bytes(), work).await {
-                // The answer itself: what is kept may lack its body.
+            let started = Arc::new(AtomicBool::new(false));
+            let work = carry_out(inner, request, settings.clone(), started.clone(), whole);
+            let ran = settings
+                .keys
+                .run(&name, print.as_bytes(), work.in_current_span());
+            match ran.await {
+                // The answer itself: what is kept of it is less.
                 Ok(Run::Done(_)) => match delivered.await {
                     Ok(response) => Ok(response),
-                    Err(_) => Ok(answer(StatusCode::CONFLICT)),
+                    Err(_) => refuse(&unknown()),
                 },
-                Ok(Run::Replayed(kept)) => Ok(replay(kept)),
-                Ok(Run::NotDone(Undone::Answer(response))) => Ok(response),
-                Ok(
-                    Run::NotDone(Undone::Error(error)) | Run::Unknown(Some(Undone::Error(error))),
-                ) => Err(error),
-                Ok(Run::Unknown(Some(Undone::Answer(response)))) => Ok(response),
-                Ok(Run::Unknown(None)) => Ok(answer(StatusCode::CONFLICT)),
-                Ok(Run::Busy { retry_after }) => Ok(refuse(StatusCode::CONFLICT, retry_after)),
-                Ok(Run::Mismatch) => Ok(answer(StatusCode::UNPROCESSABLE_ENTITY)),
+                Ok(Run::Replayed(kept)) => match kept.replay(&settings.kept) {
+                    Some(response) => Ok(response),
+                    None => refuse(&too_large_to_replay()),
+                },
+                Ok(Run::NotDone(Undone::Answer(response)))
+                | Ok(Run::Unknown(Some(Undone::Answer(response)))) => Ok(response),
+                Ok(Run::NotDone(Undone::Error(error)))
+                | Ok(Run::Unknown(Some(Undone::Error(error)))) => Err(error),
+                // The handler panicked.
+                Ok(Run::Unknown(None)) if started.load(Ordering::Relaxed) => {
+                    refuse(&Problem::plain(StatusCode::INTERNAL_SERVER_ERROR))
+                }
+                Ok(Run::Unknown(None)) => refuse(&unknown()),
+                Ok(Run::Busy { retry_after }) => refuse(&in_flight().with_retry_after(retry_after)),
+                Ok(Run::Mismatch) => refuse(&mismatch()),
                 Err(error) => {
-                    tracing::warn!(%error, "a request was refused: its idempotency key cannot be kept");
-                    Ok(refuse(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO))
+                    tracing::warn!(%error, "a request was refused: its idempotency key cannot be claimed");
+                    refuse(&Problem::unavailable())
                 }
             }
         })
     }
 }
 
+impl Settings {
+    /// The request with its body read, the name of its key in the store, and its fingerprint.
+    async fn identify<B>(
+        &self,
+        request: Request<B>,
+        key: IdempotencyKey,
+    ) -> Result<(Request<B>, String, String), Problem>
+    where
+        B: Body + From<Bytes>,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (mut parts, body) = request.into_parts();
+        let Some(subject) = self.subject.find(&parts).await? else {
+            return Err(nobody());
+        };
+        let body = match Limited::new(body, self.max_body).collect().await {
+            Ok(body) => body.to_bytes(),
+            Err(error) if error.is::<LengthLimitError>() => {
+                return Err(Problem::plain(StatusCode::PAYLOAD_TOO_LARGE));
+            }
+            Err(_) => return Err(Problem::plain(StatusCode::BAD_REQUEST)),
+        };
+        let name = digest(&[subject.as_bytes(), key.0.as_bytes()]);
+        let uri = parts.uri.to_string();
+        let print = digest(&[parts.method.as_str().as_bytes(), uri.as_bytes(), &body]);
+        parts.extensions.insert(key);
+        Ok((Request::from_parts(parts, B::from(body)), name, print))
+    }
+}
+
 /// Why an answer is not kept.
 enum Undone<R, E> {
-    /// The service's answer says that the work was not done, or it broke off.
+    /// The service's answer says that the work was not done, or broke off.
     Answer(Response<R>),
     Error(E),
 }
@@ -250,14 +291,16 @@ enum Undone<R, E> {
 async fn carry_out<S, B, R>(
     mut inner: S,
     request: Request<B>,
-    max_body: usize,
+    settings: Arc<Settings>,
+    started: Arc<AtomicBool>,
     whole: oneshot::Sender<Response<R>>,
 ) -> Result<Kept, WorkError<Undone<R, S::Error>>>
 where
     S: Service<Request<B>, Response = Response<R>>,
-    R: Body + From<Bytes> + Default,
+    R: Body + From<Bytes>,
     R::Error: fmt::Display,
 {
+    started.store(true, Ordering::Relaxed);
     let response = match inner.call(request).await {
         Ok(response) => response,
         Err(error) => return Err(WorkError::Unknown(Undone::Error(error))),
@@ -267,7 +310,7 @@ where
         Ok(body) => body.to_bytes(),
         Err(error) => {
             tracing::warn!(%error, "the answer to a request with an idempotency key broke off");
-            let broken = answer(StatusCode::BAD_GATEWAY);
+            let broken = Problem::plain(StatusCode::BAD_GATEWAY).respond(settings.render.as_ref());
             return Err(WorkError::Unknown(Undone::Answer(broken)));
         }
     };
@@ -278,50 +321,103 @@ where
         let response = Response::from_parts(parts, R::from(body));
         return Err(WorkError::NotDone(Undone::Answer(response)));
     }
-    let headers = parts.headers.iter();
-    let kept = Kept {
-        status: parts.status.as_u16(),
-        headers: headers
-            .filter(|(name, _)| **name != header::DATE)
-            .map(|(name, value)| (name.to_string(), value.as_bytes().to_vec()))
-            .collect(),
-        body: (body.len() <= max_body).then(|| body.to_vec()),
-    };
+    let kept = Kept::new(&parts, &body, &settings.kept, settings.max_body);
     // A client that has hung up needs no answer.
     let _ = whole.send(Response::from_parts(parts, R::from(body)));
     Ok(kept)
 }
 
-/// The key, bare or as the quoted string that the IETF draft asks for.
-fn key_of(value: &HeaderValue) -> Option<String> {
-    let text = value.to_str().ok()?.trim();
-    let key = text
-        .strip_prefix('"')
-        .and_then(|text| text.strip_suffix('"'))
-        .unwrap_or(text);
-    (!key.is_empty() && key.len() <= MAX_KEY).then(|| key.to_owned())
-}
+/// The key of a request, without the quotes that the draft asks for. Among the extensions of a request that has passed
+/// the [`IdempotencyLayer`]; with axum it is an extractor.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct IdempotencyKey(String);
 
-fn answer<R: Default>(status: StatusCode) -> Response<R> {
-    let mut response = Response::new(R::default());
-    *response.status_mut() = status;
-    response
-}
-
-fn replay<R: From<Bytes> + Default>(kept: Kept) -> Response<R> {
-    let Some(body) = kept.body else {
-        return answer(StatusCode::CONFLICT);
-    };
-    let mut response = Response::new(R::from(Bytes::from(body)));
-    *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
-    for (name, value) in kept.headers {
-        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(&value))
-        {
-            response.headers_mut().append(name, value);
-        }
+impl IdempotencyKey {
+    fn parse(value: &HeaderValue) -> Option<Self> {
+        let text = value.to_str().ok()?.trim();
+        let key = text
+            .strip_prefix('"')
+            .and_then(|text| text.strip_suffix('"'))
+            .unwrap_or(text);
+        (!key.is_empty() && key.len() <= MAX_KEY).then(|| Self(key.to_owned()))
     }
-    response
-        .headers_mut()
-        .insert(REPLAYED, HeaderValue::from_static("true"));
-    response
+
+    /// The key as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+#[cfg(feature = "axum")]
+impl<S: Sync> axum::extract::FromRequestParts<S> for IdempotencyKey {
+    type Rejection = Problem;
+
+    async fn from_request_parts(
+        parts: &mut http::request::Parts,
+        _: &S,
+    ) -> Result<Self, Self::Rejection> {
+        parts.extensions.get().cloned().ok_or_else(missing)
+    }
+}
+
+fn missing() -> Problem {
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "urn:redstart:idempotency-key-missing",
+        "Idempotency-Key is missing",
+    )
+    .with_detail("this operation needs an Idempotency-Key header")
+}
+
+fn malformed() -> Problem {
+    Problem::new(
+        StatusCode::BAD_REQUEST,
+        "urn:redstart:idempotency-key-malformed",
+        "Idempotency-Key is malformed",
+    )
+    .with_detail("a key has 1 to 255 visible ASCII characters")
+}
+
+fn nobody() -> Problem {
+    Problem::new(
+        StatusCode::UNAUTHORIZED,
+        "urn:redstart:login-required",
+        "Login is required",
+    )
+    .with_detail("an Idempotency-Key belongs to the caller, who is not known")
+}
+
+fn mismatch() -> Problem {
+    Problem::new(
+        StatusCode::UNPROCESSABLE_ENTITY,
+        "urn:redstart:idempotency-key-reused",
+        "Idempotency-Key is already used",
+    )
+    .with_detail("the key was used for another request; use a new key for a new request")
+}
+
+fn in_flight() -> Problem {
+    Problem::new(
+        StatusCode::CONFLICT,
+        "urn:redstart:idempotency-in-flight",
+        "A request is outstanding for this Idempotency-Key",
+    )
+}
+
+fn unknown() -> Problem {
+    Problem::new(
+        StatusCode::CONFLICT,
+        "urn:redstart:idempotency-outcome-unknown",
+        "The outcome of the first request is unknown",
+    )
+    .with_detail("it may have been carried out; it is not carried out again under this key")
+}
+
+fn too_large_to_replay() -> Problem {
+    Problem::new(
+        StatusCode::CONFLICT,
+        "urn:redstart:idempotency-answer-not-kept",
+        "The answer to the first request was too large to keep",
+    )
+    .with_detail("the request was carried out")
 }

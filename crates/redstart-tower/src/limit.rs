@@ -1,79 +1,21 @@
-//! A layer that limits requests: 429, `Retry-After`, and the `RateLimit` headers.
-//!
-//! # Headers
-//!
-//! Every answer of a limited route carries the fields of the IETF draft *RateLimit header fields for HTTP*, one
-//! item for each limit:
-//!
-//! ```text
-//! RateLimit-Policy: "burst";q=20;w=2, "daily";q=1000;w=86400
-//! RateLimit: "burst";r=19;t=1, "daily";r=999;t=57000
-//! ```
-//!
-//! `q` is the quota and `w` its window in seconds (for a token bucket: the capacity, and how long it takes to fill),
-//! `r` is what remains and `t` the seconds until all of it is there again. A refusal is 429 with `Retry-After`, in
-//! whole seconds, rounded up and at least 1. The older `X-RateLimit-Limit`, `-Remaining` and `-Reset` are sent
-//! [by option](LimitLayer::legacy_headers).
-//!
-//! # Who is limited
-//!
-//! | by | subject |
-//! |---|---|
-//! | [`ip`](LimitLayer::by_ip) | the peer's address: the IPv4 address, or the /64 network of an IPv6 one |
-//! | [`header`](LimitLayer::by_header) | a digest of a header's value, so that no API key becomes a key of the store |
-//! | [`closure`](LimitLayer::by) | what the application says |
-//!
-//! Requests that have no such subject share one limit among them all; they are not let through unlimited.
-//!
-//! # While the store is down
-//!
-//! What the limiter's [`Down`](redstart::Down) policy says: `Allow` lets the request through without
-//! headers, `Refuse` and `Fail` answer 503 with `Retry-After: 1`. That is not the client's fault, so it is no 429.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use axum::{Router, body::Body, routing::get};
-//! use redstart::{Down, Store, limiting::{Limiter, Quota}};
-//! use redstart_tower::LimitLayer;
-//! use tower::ServiceExt as _;
-//!
-//! let store = Store::connect("memory://").await?;
-//! let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(1))
-//!     .on_store_down(Down::Refuse)
-//!     .build()?;
-//! let app: Router = Router::new()
-//!     .route("/", get(|| async { "hello" }))
-//!     .layer(LimitLayer::new(limiter).by_header("x-api-key")?);
-//!
-//! let request = || http::Request::get("/").header("x-api-key", "k1").body(Body::empty());
-//! assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
-//! let refused = app.oneshot(request()?).await?;
-//! assert_eq!(refused.status(), 429);
-//! assert_eq!(refused.headers()["retry-after"], "1");
-//! # Ok(()) }
-//! ```
-
 use std::{
     fmt,
-    future::Future,
-    net::{IpAddr, SocketAddr},
-    pin::Pin,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use base64::{Engine as _, prelude::BASE64_STANDARD};
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, request::Parts};
 use redstart::limiting::{DecidedBy, Decision, Limiter, Snapshot};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::digest;
-
-type Subject = Arc<dyn Fn(&Parts) -> Option<String> + Send + Sync>;
-
-/// What requests without a subject share.
-const ANONYMOUS: &str = "anonymous";
+use crate::{
+    BoxFuture, Problem, Subject, digest,
+    problem::{Render, seconds},
+};
 
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
@@ -81,147 +23,182 @@ const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-/// Puts a limiter before a service. See the [module](self).
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+
+type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
+
+/// Puts a limiter in front of a service.
+///
+/// # Headers
+///
+/// Every response of a limited route has the fields of draft-ietf-httpapi-ratelimit-headers, one item for each limit:
+///
+/// ```text
+/// RateLimit-Policy: "burst";q=20;w=2;qu="requests";pk=:3q2+78r+ur4=:, "daily";q=1000;w=86400;qu="requests";pk=:…:
+/// RateLimit: "burst";r=19;t=1;pk=:3q2+78r+ur4=:, "daily";r=999;t=57000;pk=:…:
+/// ```
+///
+/// `q` is the quota and `w` its window in seconds (for a token bucket: the capacity, and how long it takes to fill), `r`
+/// is what remains and `t` the seconds until all of it is available again. `pk` stands for the subject without naming
+/// it. Layers can be nested, for example one by address and one by user: each adds its items. The older
+/// `X-RateLimit-Limit`, `-Remaining` and `-Reset` are [optional](LimitLayerBuilder::legacy_headers), and are those of the
+/// tightest limit.
+///
+/// # Refusals
+///
+/// 429 with `Retry-After`, in whole seconds, rounded up and at least 1, and a [`Problem`] of the type `quota-exceeded`
+/// with the names of the limits that refused. A request whose cost is above the capacity gets 429 without `Retry-After`:
+/// waiting does not help.
+///
+/// Requests from nobody, such as those without the header that the limit is by, share one limit. They do not pass
+/// unlimited.
+///
+/// # While the store is down
+///
+/// The limiter's `on_store_down` decides: `Allow` lets the request pass without headers, `Refuse` and `Fail` answer 503
+/// with `Retry-After: 1`. It is not the client's fault, so it is not 429.
+///
+/// # Example
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use axum::{Router, body::Body, routing::get};
+/// use redstart::{Down, Store, limiting::{Limiter, Quota}};
+/// use redstart_tower::{LimitLayer, Subject};
+/// use tower::ServiceExt as _;
+///
+/// let store = Store::connect("memory://").await?;
+/// let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(1))
+///     .on_store_down(Down::Refuse)
+///     .build()?;
+/// let by_key = Subject::header(http::HeaderName::from_static("x-api-key"));
+/// let app: Router = Router::new()
+///     .route("/", get(|| async { "hello" }))
+///     .layer(LimitLayer::new(limiter, by_key));
+///
+/// let request = || http::Request::get("/").header("x-api-key", "k1").body(Body::empty());
+/// assert_eq!(app.clone().oneshot(request()?).await?.status(), 200);
+/// let refused = app.oneshot(request()?).await?;
+/// assert_eq!(refused.status(), 429);
+/// assert_eq!(refused.headers()["retry-after"], "1");
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LimitLayer(Arc<Settings>);
 
-#[derive(Clone)]
 struct Settings {
     limiter: Limiter,
     subject: Subject,
-    policy: Option<HeaderValue>,
+    cost: Option<Cost>,
     legacy: bool,
+    render: Option<Render>,
 }
 
 impl fmt::Debug for LimitLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitLayer")
             .field("limiter", &self.0.limiter)
-            .field("legacy", &self.0.legacy)
+            .field("subject", &self.0.subject)
             .finish_non_exhaustive()
     }
 }
 
 impl LimitLayer {
-    /// A layer that limits by the peer's address, until told otherwise.
-    pub fn new(limiter: Limiter) -> Self {
-        let items: Vec<String> = limiter
-            .limits()
-            .map(|(name, quota)| {
-                let fill = quota.period().as_nanos() * u128::from(quota.capacity());
-                let window = fill.div_ceil(u128::from(quota.units()) * 1_000_000_000);
-                format!("\"{name}\";q={};w={}", quota.capacity(), window.max(1))
-            })
-            .collect();
-        Self(Arc::new(Settings {
-            limiter,
-            subject: Arc::new(|parts| peer(parts).map(subnet)),
-            policy: HeaderValue::try_from(items.join(", ")).ok(),
-            legacy: false,
-        }))
+    /// A layer on this limiter, by this subject.
+    pub fn new(limiter: Limiter, subject: Subject) -> Self {
+        Self::builder(limiter, subject).build()
     }
 
-    fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {
-        change(Arc::make_mut(&mut self.0));
+    /// A layer with settings.
+    pub fn builder(limiter: Limiter, subject: Subject) -> LimitLayerBuilder {
+        LimitLayerBuilder(Settings {
+            limiter,
+            subject,
+            cost: None,
+            legacy: false,
+            render: None,
+        })
+    }
+}
+
+/// Settings of a [`LimitLayer`].
+#[must_use = "a builder does nothing until it builds"]
+pub struct LimitLayerBuilder(Settings);
+
+impl fmt::Debug for LimitLayerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitLayerBuilder").finish_non_exhaustive()
+    }
+}
+
+impl LimitLayerBuilder {
+    /// What a request costs (default: 1). 0 passes without a check. With axum, the route is in the extensions as
+    /// `MatchedPath`.
+    pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
+        self.0.cost = Some(Arc::new(cost));
         self
     }
 
-    /// Limits by the address of the peer: axum's `ConnectInfo<SocketAddr>`, or a `SocketAddr` among the
-    /// request's extensions. Behind a proxy that is the proxy's; use [`by`](Self::by) and the header that
-    /// your proxy sets and clients cannot.
-    #[must_use]
-    pub fn by_ip(self) -> Self {
-        self.with(|settings| settings.subject = Arc::new(|parts| peer(parts).map(subnet)))
+    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from now) of the tightest
+    /// limit.
+    pub fn legacy_headers(mut self) -> Self {
+        self.0.legacy = true;
+        self
     }
 
-    /// Limits by the value of a header, such as an API key. A digest of it is stored, not the value.
-    ///
-    /// # Errors
-    ///
-    /// If this is no name of a header.
-    pub fn by_header(self, name: &str) -> Result<Self, http::header::InvalidHeaderName> {
-        let name = HeaderName::try_from(name)?;
-        Ok(self.with(|settings| {
-            settings.subject = Arc::new(move |parts| {
-                let value = parts.headers.get(&name)?;
-                Some(digest(&[value.as_bytes()]))
-            });
-        }))
+    /// Writes the body of a refusal: its content type and its bytes.
+    pub fn render_problem(
+        mut self,
+        render: impl Fn(&Problem) -> (HeaderValue, Bytes) + Send + Sync + 'static,
+    ) -> Self {
+        self.0.render = Some(Render::new(render));
+        self
     }
 
-    /// Limits by what a function of the request says, such as the user of a session.
-    #[must_use]
-    pub fn by(self, subject: impl Fn(&Parts) -> Option<String> + Send + Sync + 'static) -> Self {
-        self.with(|settings| settings.subject = Arc::new(subject))
-    }
-
-    /// Also sends `X-RateLimit-Limit`, `X-RateLimit-Remaining` and `X-RateLimit-Reset` (seconds from now) of
-    /// the tightest limit.
-    #[must_use]
-    pub fn legacy_headers(self) -> Self {
-        self.with(|settings| settings.legacy = true)
-    }
-}
-
-fn peer(parts: &Parts) -> Option<IpAddr> {
-    #[cfg(feature = "axum")]
-    if let Some(info) = parts
-        .extensions
-        .get::<axum::extract::ConnectInfo<SocketAddr>>()
-    {
-        return Some(info.0.ip());
-    }
-    let address = parts.extensions.get::<SocketAddr>()?;
-    Some(address.ip())
-}
-
-/// One customer has a whole /64 of IPv6 addresses to come from.
-fn subnet(ip: IpAddr) -> String {
-    match ip.to_canonical() {
-        IpAddr::V4(ip) => ip.to_string(),
-        IpAddr::V6(ip) => {
-            let network = u128::from(ip) >> 64 << 64;
-            format!("{}/64", std::net::Ipv6Addr::from(network))
-        }
+    /// The layer.
+    pub fn build(self) -> LimitLayer {
+        LimitLayer(Arc::new(self.0))
     }
 }
 
 impl<S> Layer<S> for LimitLayer {
-    type Service = Limit<S>;
+    type Service = LimitService<S>;
 
-    fn layer(&self, inner: S) -> Limit<S> {
-        Limit {
+    fn layer(&self, inner: S) -> LimitService<S> {
+        LimitService {
             inner,
             settings: self.0.clone(),
         }
     }
 }
 
-/// A service behind a limiter; made by [`LimitLayer`].
+/// The service that [`LimitLayer`] makes.
 #[derive(Clone)]
-pub struct Limit<S> {
+pub struct LimitService<S> {
     inner: S,
     settings: Arc<Settings>,
 }
 
-impl<S: fmt::Debug> fmt::Debug for Limit<S> {
+impl<S: fmt::Debug> fmt::Debug for LimitService<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Limit")
+        f.debug_struct("LimitService")
             .field("inner", &self.inner)
             .finish_non_exhaustive()
     }
 }
 
-impl<S, B, R> Service<Request<B>> for Limit<S>
+impl<S, B, R> Service<Request<B>> for LimitService<S>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone + Send + 'static,
     S::Future: Send,
     B: Send + 'static,
-    R: Default + 'static,
+    R: From<Bytes> + 'static,
 {
     type Response = Response<R>;
     type Error = S::Error;
-    type Future = Pin<Box<dyn Future<Output = Result<Response<R>, S::Error>> + Send>>;
+    type Future = BoxFuture<Result<Response<R>, S::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -234,115 +211,142 @@ where
         let settings = self.settings.clone();
         Box::pin(async move {
             let (parts, body) = request.into_parts();
-            let subject = match (settings.subject)(&parts) {
-                // The store's names have a bound, and a client shall not choose how long they are.
-                Some(subject) if subject.is_empty() || subject.len() > 256 => {
-                    digest(&[subject.as_bytes()])
-                }
-                Some(subject) => subject,
-                None => ANONYMOUS.to_owned(),
-            };
-            let decision = settings.limiter.check(&subject, 1).await;
+            let verdict = settings.check(&parts).await;
             let request = Request::from_parts(parts, body);
-            match decision {
-                Ok(Decision::Allowed(grant)) => {
+            match verdict {
+                Verdict::Pass(standing) => {
                     let mut response = inner.call(request).await?;
-                    if grant.decided_by() != DecidedBy::Policy {
-                        settings.describe(response.headers_mut(), grant.snapshots());
+                    if let Some(standing) = standing {
+                        settings.describe(response.headers_mut(), &standing);
                     }
                     Ok(response)
                 }
-                Ok(Decision::Limited { snapshot, .. })
-                    if snapshot.decided_by == DecidedBy::Policy =>
-                {
-                    Ok(refuse(
-                        StatusCode::SERVICE_UNAVAILABLE,
-                        snapshot.retry_after,
-                    ))
-                }
-                Ok(Decision::Limited {
-                    retry_after,
-                    snapshot,
-                }) => {
-                    let mut response = refuse(StatusCode::TOO_MANY_REQUESTS, retry_after);
-                    settings.describe(response.headers_mut(), &[snapshot]);
+                Verdict::Refuse(problem, standing) => {
+                    let mut response = problem.respond(settings.render.as_ref());
+                    if let Some(standing) = standing {
+                        settings.describe(response.headers_mut(), &standing);
+                    }
                     Ok(response)
-                }
-                // A cost of one is never above a capacity.
-                Ok(Decision::Never { .. }) => {
-                    Ok(refuse(StatusCode::TOO_MANY_REQUESTS, Duration::ZERO))
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "a request was refused because its limiter failed");
-                    Ok(refuse(StatusCode::SERVICE_UNAVAILABLE, Duration::ZERO))
                 }
             }
         })
     }
 }
 
+/// How a subject stands with its limits.
+struct Standing {
+    subject: String,
+    snapshots: Vec<Snapshot>,
+}
+
+enum Verdict {
+    Pass(Option<Standing>),
+    Refuse(Problem, Option<Standing>),
+}
+
 impl Settings {
-    fn describe(&self, headers: &mut HeaderMap, snapshots: &[Snapshot]) {
-        if let Some(policy) = &self.policy {
-            headers.insert(POLICY, policy.clone());
+    async fn check(&self, parts: &Parts) -> Verdict {
+        let cost = self.cost.as_ref().map_or(1, |cost| cost(parts));
+        if cost == 0 {
+            return Verdict::Pass(None);
         }
-        let items: Vec<String> = snapshots
+        let subject = match self.subject.find(parts).await {
+            // The store's names are bounded, and a client must not choose how long they are.
+            Ok(Some(subject)) if subject.is_empty() || subject.len() > 256 => {
+                digest(&[subject.as_bytes()])
+            }
+            Ok(Some(subject)) => subject,
+            Ok(None) => digest(&[b"nobody"]),
+            Err(problem) => return Verdict::Refuse(problem, None),
+        };
+        let exceeded = |names: Vec<String>| {
+            let title = "Request cannot be satisfied as assigned quota has been exceeded";
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title)
+                .with_violated_policies(names)
+        };
+        let reduced = || {
+            let title = "Request cannot be satisfied due to temporary server capacity constraints";
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, title)
+                .with_retry_after(Duration::ZERO)
+        };
+        match self.limiter.check(&subject, cost).await {
+            Ok(Decision::Allowed(grant)) if grant.decided_by() == DecidedBy::Policy => {
+                Verdict::Pass(None)
+            }
+            Ok(Decision::Allowed(grant)) => {
+                let snapshots = grant.snapshots().to_vec();
+                Verdict::Pass(Some(Standing { subject, snapshots }))
+            }
+            Ok(Decision::Limited { snapshot, .. }) if snapshot.decided_by == DecidedBy::Policy => {
+                Verdict::Refuse(reduced(), None)
+            }
+            Ok(Decision::Limited {
+                retry_after,
+                snapshot,
+            }) => {
+                let problem =
+                    exceeded(vec![snapshot.name.to_string()]).with_retry_after(retry_after);
+                let snapshots = vec![snapshot];
+                Verdict::Refuse(problem, Some(Standing { subject, snapshots }))
+            }
+            Ok(Decision::Never { max }) => {
+                let detail =
+                    format!("this request costs {cost}, and the limit admits at most {max}");
+                Verdict::Refuse(exceeded(Vec::new()).with_detail(detail), None)
+            }
+            Err(error) => {
+                tracing::warn!(%error, "a request was refused because its limiter failed");
+                Verdict::Refuse(reduced(), None)
+            }
+        }
+    }
+
+    /// Adds this layer's items to those of a layer within it.
+    fn describe(&self, headers: &mut HeaderMap, standing: &Standing) {
+        let partition = BASE64_STANDARD.encode(&digest(&[standing.subject.as_bytes()])[..16]);
+        let policies = self.limiter.limits().map(|(name, quota)| {
+            let fill = quota.period().as_nanos() * u128::from(quota.capacity());
+            let window = fill.div_ceil(u128::from(quota.units()) * 1_000_000_000);
+            let (capacity, window) = (quota.capacity(), window.max(1));
+            format!("\"{name}\";q={capacity};w={window};qu=\"requests\";pk=:{partition}:")
+        });
+        append(headers, POLICY, policies.collect());
+        let limits = standing.snapshots.iter().map(|limit| {
+            let reset = seconds(limit.reset_after);
+            format!(
+                "\"{}\";r={};t={reset};pk=:{partition}:",
+                limit.name, limit.remaining
+            )
+        });
+        append(headers, LIMIT, limits.collect());
+        let tightest = standing
+            .snapshots
             .iter()
-            .map(|s| {
-                format!(
-                    "\"{}\";r={};t={}",
-                    s.name,
-                    s.remaining,
-                    seconds(s.reset_after)
-                )
-            })
-            .collect();
-        if let Ok(value) = HeaderValue::try_from(items.join(", ")) {
-            headers.insert(LIMIT, value);
-        }
-        let tightest = snapshots
-            .iter()
-            .min_by(|a, b| (a.remaining * b.limit).cmp(&(b.remaining * a.limit)));
-        if let (true, Some(tightest)) = (self.legacy, tightest) {
-            headers.insert(X_LIMIT, tightest.limit.into());
-            headers.insert(X_REMAINING, tightest.remaining.into());
-            headers.insert(X_RESET, seconds(tightest.reset_after).into());
+            .min_by(|a, b| tightness(a.remaining, a.limit, b.remaining, b.limit));
+        if let (true, Some(limit)) = (self.legacy, tightest) {
+            let number = |name| headers.get(name)?.to_str().ok()?.parse::<u64>().ok();
+            let inner_is_tighter = match (number(X_REMAINING), number(X_LIMIT)) {
+                (Some(remaining), Some(of)) => {
+                    tightness(remaining, of, limit.remaining, limit.limit).is_le()
+                }
+                _ => false,
+            };
+            if !inner_is_tighter {
+                headers.insert(X_LIMIT, limit.limit.into());
+                headers.insert(X_REMAINING, limit.remaining.into());
+                headers.insert(X_RESET, seconds(limit.reset_after).into());
+            }
         }
     }
 }
 
-pub(crate) fn refuse<R: Default>(status: StatusCode, retry_after: Duration) -> Response<R> {
-    let mut response = Response::new(R::default());
-    *response.status_mut() = status;
-    let wait = seconds(retry_after).max(1);
-    response
-        .headers_mut()
-        .insert(http::header::RETRY_AFTER, wait.into());
-    response
+fn append(headers: &mut HeaderMap, name: HeaderName, items: Vec<String>) {
+    if let Ok(value) = HeaderValue::try_from(items.join(", ")) {
+        headers.append(name, value);
+    }
 }
 
-/// Whole seconds, rounded up: earlier would be too early.
-fn seconds(time: Duration) -> u64 {
-    time.as_secs() + u64::from(time.subsec_nanos() > 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_ipv6_customer_is_one_subject_and_a_mapped_ipv4_is_itself() {
-        let of = |ip: &str| subnet(ip.parse().unwrap());
-        assert_eq!(of("192.0.2.7"), "192.0.2.7");
-        assert_eq!(of("::ffff:192.0.2.7"), "192.0.2.7");
-        assert_eq!(of("2001:db8:1:2:3:4:5:6"), of("2001:db8:1:2:ffff::1"));
-        assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
-    }
-
-    #[test]
-    fn seconds_are_rounded_up() {
-        assert_eq!(seconds(Duration::ZERO), 0);
-        assert_eq!(seconds(Duration::from_micros(1)), 1);
-        assert_eq!(seconds(Duration::from_millis(2001)), 3);
-    }
+/// Compares `a` of `of_a` with `b` of `of_b`.
+fn tightness(a: u64, of_a: u64, b: u64, of_b: u64) -> std::cmp::Ordering {
+    (u128::from(a) * u128::from(of_b)).cmp(&(u128::from(b) * u128::from(of_a)))
 }

@@ -6,12 +6,13 @@ use std::{net::SocketAddr, time::Duration};
 
 use axum::{Router, body::Body, routing::get};
 use http::{Request, Response, StatusCode};
+use http_body_util::BodyExt as _;
 use redstart::{
     Down, Store,
     limiting::{Algorithm, Limiter, Quota},
 };
 use redstart_testkit::{Backend, Kind as ServerKind, Server, matrix};
-use redstart_tower::LimitLayer;
+use redstart_tower::{CookieLayer, CookieSession, LimitLayer, Problem, Subject};
 use tower::ServiceExt as _;
 
 const LONG: Duration = Duration::from_secs(20 * 24 * 3600);
@@ -33,6 +34,19 @@ fn with_header(name: &str, value: &str) -> Request<Body> {
         .unwrap()
 }
 
+fn by_key() -> Subject {
+    Subject::header(http::HeaderName::from_static("x-api-key"))
+}
+
+async fn json(response: Response<Body>) -> serde_json::Value {
+    assert_eq!(
+        response.headers()["content-type"],
+        "application/problem+json"
+    );
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    serde_json::from_slice(&bytes).unwrap()
+}
+
 fn from_ip(address: &str) -> Request<Body> {
     let mut request = Request::get("/").body(Body::empty()).unwrap();
     let address: SocketAddr = address.parse().unwrap();
@@ -43,19 +57,21 @@ fn from_ip(address: &str) -> Request<Body> {
 }
 
 matrix! {
-    async fn requests_above_the_limit_get_429_and_when_to_come_back(backend: &Backend) -> anyhow::Result<()> {
+    async fn requests_above_the_limit_get_429_with_retry_after(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let limiter = Limiter::token_bucket(&store, backend.namespace(), "burst", Quota::per_second(1).burst(2))
             .and("daily", Algorithm::FixedWindow, Quota::per_day(1000))
             .on_store_down(Down::Refuse)
             .build()?;
-        let app = app(LimitLayer::new(limiter).by_header("x-api-key")?.legacy_headers());
+        let app = app(LimitLayer::builder(limiter, by_key()).legacy_headers().build());
         let response = ask(&app, with_header("x-api-key", "k1")).await;
         assert_eq!(response.status(), StatusCode::OK);
         let headers = response.headers();
-        assert_eq!(headers["ratelimit-policy"], "\"burst\";q=2;w=2, \"daily\";q=1000;w=86400");
+        let policy = headers["ratelimit-policy"].to_str()?;
+        let partition = policy.split(":").nth(1).unwrap();
+        assert_eq!(policy, format!("\"burst\";q=2;w=2;qu=\"requests\";pk=:{partition}:, \"daily\";q=1000;w=86400;qu=\"requests\";pk=:{partition}:"));
         let limit = headers["ratelimit"].to_str()?;
-        assert!(limit.starts_with("\"burst\";r=1;t=1, \"daily\";r=999;t="), "{limit}");
+        assert!(limit.starts_with(&format!("\"burst\";r=1;t=1;pk=:{partition}:, \"daily\";r=999;t=")), "{limit}");
         assert_eq!(headers["x-ratelimit-limit"], "2");
         assert_eq!(headers["x-ratelimit-remaining"], "1");
         assert_eq!(headers["x-ratelimit-reset"], "1");
@@ -71,6 +87,9 @@ matrix! {
         assert_eq!(refused.headers()["retry-after"], "1");
         assert!(refused.headers()["ratelimit"].to_str()?.starts_with("\"burst\";r=0;t="));
         assert!(refused.headers().contains_key("ratelimit-policy"));
+        let problem = json(refused).await;
+        assert_eq!(problem["type"], "https://iana.org/assignments/http-problem-types#quota-exceeded");
+        assert_eq!(problem["violated-policies"], serde_json::json!(["burst"]));
         // Another key has its own limit, and the key itself is not in the store.
         assert_eq!(ask(&app, with_header("x-api-key", "k2")).await.status(), StatusCode::OK);
         for key in store.scan(&format!("{}:*", backend.namespace())).await? {
@@ -79,41 +98,128 @@ matrix! {
         Ok(())
     }
 
-    async fn subjects_are_peers_closures_or_one_for_all_the_nameless(backend: &Backend) -> anyhow::Result<()> {
+    async fn requests_without_a_subject_share_one_limit(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let limiter = |part: &str| {
             Limiter::fixed_window(&store, backend.namespace(), part, Quota::per(1, LONG))
                 .on_store_down(Down::Fail)
                 .build()
         };
-        let by_ip = app(LimitLayer::new(limiter("ip")?));
+        let by_ip = app(LimitLayer::new(limiter("ip")?, Subject::ip()));
         assert_eq!(ask(&by_ip, from_ip("192.0.2.1:1000")).await.status(), 200);
-        // Another port is no other peer, and neither is another address of the same /64.
+        // Another port is the same peer, and so is another address of the same /64.
         assert_eq!(ask(&by_ip, from_ip("192.0.2.1:2000")).await.status(), 429);
         assert_eq!(ask(&by_ip, from_ip("192.0.2.2:1000")).await.status(), 200);
         assert_eq!(ask(&by_ip, from_ip("[2001:db8::1]:1")).await.status(), 200);
         assert_eq!(ask(&by_ip, from_ip("[2001:db8::2]:1")).await.status(), 429);
-        // Who has no address shares one limit with all who have none.
+        // Requests without an address share one limit.
         let nameless = || Request::get("/").body(Body::empty()).unwrap();
         assert_eq!(ask(&by_ip, nameless()).await.status(), 200);
         assert_eq!(ask(&by_ip, nameless()).await.status(), 429);
 
-        let by_path = app(LimitLayer::new(limiter("path")?).by(|parts| Some(parts.uri.query()?.to_owned())));
+        let by_path = app(LimitLayer::new(limiter("path")?, Subject::by(|parts| Some(parts.uri.query()?.to_owned()))));
         let query = |q: &str| Request::get(format!("/?{q}")).body(Body::empty()).unwrap();
         assert_eq!(ask(&by_path, query("a")).await.status(), 200);
         assert_eq!(ask(&by_path, query("a")).await.status(), 429);
         assert_eq!(ask(&by_path, query("b")).await.status(), 200);
-        // However long a subject is, it is one.
+        // A long subject is one subject too.
         let long = "x".repeat(5000);
         assert_eq!(ask(&by_path, query(&long)).await.status(), 200);
         assert_eq!(ask(&by_path, query(&long)).await.status(), 429);
-        assert!(LimitLayer::new(limiter("bad")?).by_header("not a name").is_err());
+        Ok(())
+    }
+
+    async fn nested_layers_add_their_items_and_keep_the_numbers_of_the_one_that_refused(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = |name: &str, quota| {
+            Limiter::fixed_window(&store, backend.namespace(), name, quota).on_store_down(Down::Fail).build()
+        };
+        let app = Router::new()
+            .route("/", get(|| async { "hello" }))
+            .layer(LimitLayer::builder(limiter("key", Quota::per(1, LONG))?, by_key()).legacy_headers().build())
+            .layer(LimitLayer::builder(limiter("address", Quota::per(100, LONG))?, Subject::ip()).legacy_headers().build());
+        let ask = async || {
+            let mut request = from_ip("192.0.2.1:1000");
+            request.headers_mut().insert("x-api-key", "k1".parse().unwrap());
+            ask(&app, request).await
+        };
+        for (status, remaining) in [(200, "99"), (429, "98")] {
+            let response = ask().await;
+            assert_eq!(response.status(), status);
+            for name in ["ratelimit", "ratelimit-policy"] {
+                let items: Vec<_> = response.headers().get_all(name).iter().map(|value| value.to_str().unwrap()).collect();
+                assert_eq!(items.len(), 2, "{items:?}");
+                assert!(items[0].starts_with("\"key\";") && items[1].starts_with("\"address\";"), "{items:?}");
+            }
+            let limits: Vec<_> = response.headers().get_all("ratelimit").iter().collect();
+            assert!(limits[0].to_str()?.starts_with("\"key\";r=0;"), "{limits:?}");
+            assert!(limits[1].to_str()?.starts_with(&format!("\"address\";r={remaining};")), "{limits:?}");
+            // One number each: those of the tighter limit.
+            assert_eq!(response.headers().get_all("x-ratelimit-limit").iter().count(), 1);
+            assert_eq!(response.headers()["x-ratelimit-limit"], "1");
+            assert_eq!(response.headers()["x-ratelimit-remaining"], "0");
+        }
+        assert!(ask().await.headers().contains_key("retry-after"));
+        Ok(())
+    }
+
+    async fn users_of_sessions_are_subjects_and_routes_have_costs_and_bodies(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = Limiter::fixed_window(&store, backend.namespace(), "user", Quota::per(10, LONG)).on_store_down(Down::Fail).build()?;
+        let limit = LimitLayer::builder(limiter, Subject::user())
+            .cost(|parts| match parts.uri.path() {
+                "/login" => 0,
+                "/export" => 5,
+                "/everything" => 11,
+                _ => 1,
+            })
+            .render_problem(|problem| {
+                let text = format!("{} {:?}", problem.status().as_u16(), problem.violated_policies());
+                (http::HeaderValue::from_static("text/plain"), text.into())
+            })
+            .build();
+        let login = |session: CookieSession, user: String| async move {
+            session.login(&user, &()).await.map_err(Problem::from)
+        };
+        let app = Router::new()
+            .route("/export", get(|| async { "rows" }))
+            .route("/everything", get(|| async { "rows" }))
+            .route("/login", axum::routing::post(login))
+            .layer(limit.clone())
+            .layer(CookieLayer::new(redstart::sessions::Sessions::new(&store, backend.namespace(), "web")?));
+        let cookie = async |user: &str| {
+            let request = Request::post("/login").body(Body::from(user.to_owned())).unwrap();
+            let response = ask(&app, request).await;
+            assert!(!response.headers().contains_key("ratelimit"), "it costs nothing");
+            let cookie = response.headers()["set-cookie"].to_str().unwrap().to_owned();
+            cookie.split(';').next().unwrap().to_owned()
+        };
+        let export = async |path: &str, cookie: &str| {
+            ask(&app, Request::get(path).header("cookie", cookie).body(Body::empty()).unwrap()).await
+        };
+        let (phone, laptop, bob) = (cookie("ann").await, cookie("ann").await, cookie("bob").await);
+        assert_eq!(export("/export", &phone).await.status(), 200);
+        // Another device is the same user.
+        assert_eq!(export("/export", &laptop).await.status(), 200);
+        let refused = export("/export", &phone).await;
+        assert_eq!(refused.status(), 429);
+        assert_eq!(refused.headers()["content-type"], "text/plain");
+        let body = refused.into_body().collect().await?.to_bytes();
+        assert!(body.starts_with(b"429 ["), "{body:?}");
+        assert_eq!(export("/export", &bob).await.status(), 200);
+        // More than the whole limit is refused without a time to wait.
+        let never = export("/everything", &bob).await;
+        assert_eq!(never.status(), 429);
+        assert!(!never.headers().contains_key("retry-after"));
+        // Without the cookie layer the mistake is the server's.
+        let wrong = Router::new().route("/", get(|| async { "hello" })).layer(limit);
+        assert_eq!(ask(&wrong, Request::get("/").body(Body::empty())?).await.status(), 500);
         Ok(())
     }
 }
 
 #[tokio::test]
-async fn a_store_that_is_down_is_503_or_let_through_as_chosen() -> anyhow::Result<()> {
+async fn requests_get_503_or_pass_while_the_store_is_down() -> anyhow::Result<()> {
     let server = Server::builder(ServerKind::Redis).start().await?;
     let store = Store::builder(&server.url())
         .deadline(Duration::from_millis(200))
@@ -121,7 +227,10 @@ async fn a_store_that_is_down_is_503_or_let_through_as_chosen() -> anyhow::Resul
         .await?;
     let app = |down| -> anyhow::Result<Router> {
         let limiter = Limiter::fixed_window(&store, "down", "api", Quota::per_day(5));
-        Ok(app(LimitLayer::new(limiter.on_store_down(down).build()?)))
+        Ok(app(LimitLayer::new(
+            limiter.on_store_down(down).build()?,
+            Subject::ip(),
+        )))
     };
     let (refuse, fail, allow) = (app(Down::Refuse)?, app(Down::Fail)?, app(Down::Allow)?);
     server.kill9();

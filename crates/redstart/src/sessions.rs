@@ -1,15 +1,33 @@
-//! Sessions of people who logged in, and the trail of what they looked at.
+//! Sessions of users and anonymous visitors, and the trail of the pages that they visited.
 //!
-//! | module | what it is |
+//! | type | what it is |
 //! |---|---|
-//! | [`session`] | sessions with idle and absolute timeout, hashed tokens, rotation, logout everywhere |
-//! | [`trail`] | the last pages of a visit |
+//! | [`Sessions`] | sessions with an idle and an absolute timeout, hashed tokens, rotation, step-up, logout everywhere |
+//! | [`Trail`] | the last pages of a visit |
+//!
+//! For HTTP services the crate `redstart-tower` has a cookie layer on [`Sessions`], and a store for `tower-sessions`.
 
-pub mod session;
-pub mod trail;
+mod builder;
+mod login;
+mod record;
+mod session;
+mod token;
+mod trail;
 
-pub use session::{Patched, Session, SessionInfo, Sessions, Token};
-pub use trail::Trail;
+pub use builder::SessionsBuilder;
+pub use login::Login;
+pub use session::{Patched, Rotated, Session, SessionInfo, Sessions};
+pub use token::Token;
+pub use trail::{Trail, TrailBuilder};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
-pub(crate) static SCRIPTS: &[&crate::script::Script] = &[];
+pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
+    &session::ACCOUNT,
+    &session::CREATE,
+    &session::LIST,
+    &session::LOAD,
+    &session::PATCH,
+    &session::REVOKE,
+    &session::ROTATE,
+    &trail::VISIT,
+];

@@ -499,7 +499,7 @@ billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"##,
         cost: "load and touch: one script",
         not_promised: "secrecy of what you put into it",
         replaces: "a token in the key, and a patch that revives a deleted session",
-        snippet: r##"let sessions = Sessions::builder(&store, "shop").idle(Duration::from_secs(1800)).build()?;
+        snippet: r##"let sessions = Sessions::builder(&store, "shop", "web").idle(Duration::from_secs(1800)).build()?;
 let token = sessions.create("ann", &data).await?;
 sessions.patch(&token, &serde_json::json!({ "cart": [7] })).await?;
 sessions.revoke_all("ann").await?;                 // logout everywhere"##,
@@ -513,7 +513,7 @@ sessions.revoke_all("ann").await?;                 // logout everywhere"##,
         cost: "one script",
         not_promised: "anything after a minute without a page",
         replaces: "RPUSH without LTRIM",
-        snippet: r##"let trail = Trail::new(&store, "shop", 10)?;
+        snippet: r##"let trail = Trail::new(&store, "shop", "pages")?;
 trail.visit("ann", "/tea").await?;
 let pages = trail.pages("ann").await?;"##,
     },
@@ -710,8 +710,8 @@ match payments.run("order-5001", &fingerprint, async { Ok(charge().await?) }).aw
         replaces: "a check in every handler, forgotten in one",
         snippet: r##"let app = Router::new()
     .route("/pay", post(pay))
-    .layer(IdempotencyLayer::new(payments, scope))
-    .layer(LimitLayer::new(limiter))
+    .layer(IdempotencyLayer::new(payments, Subject::user()))
+    .layer(LimitLayer::new(limiter, Subject::user()))
     .layer(CookieLayer::new(sessions));"##,
     },
     Entry {

@@ -13,7 +13,7 @@ use redstart::{
         Backoff, Enqueued, EventStream, Heard, Job, JobContext, NotifySet, PriorityQueue, Queue,
         ReliableList, Ring, Settled, StartAt, Topic, UniqueUntil, Verdict,
     },
-    sessions::{Patched, Sessions, Trail},
+    sessions::{Patched, Rotated, Sessions, Trail},
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
@@ -423,7 +423,7 @@ struct Data {
 }
 
 async fn session(stage: &mut Stage) -> anyhow::Result<()> {
-    let sessions = Sessions::builder(stage.store(), stage.namespace()).build()?;
+    let sessions = Sessions::new(stage.store(), stage.namespace(), "web")?;
     let token = sessions.create("ann", &Data { cart: vec![] }).await?;
     let other = sessions.create("ann", &Data { cart: vec![] }).await?;
     // Patches race a logout.
@@ -452,16 +452,16 @@ async fn session(stage: &mut Stage) -> anyhow::Result<()> {
         sessions.list("ann").await?.len() == 1,
         "the user's index has the one that is left",
     )?;
-    let Some(rotated) = sessions.rotate(&other).await? else {
+    let Rotated::To(rotated) = sessions.rotate(&other).await? else {
         anyhow::bail!("the session is gone")
     };
     stage.claim(
-        sessions.load::<Data>(&other).await?.is_none(),
-        "a rotated token is dead",
+        sessions.rotate(&other).await? != Rotated::Gone,
+        "requests under way still find the session by the old token, for a short grace",
     )?;
     stage.claim(
         sessions.load::<Data>(&rotated).await?.is_some(),
-        "its successor lives",
+        "the new token opens the session",
     )?;
     let raw = rotated.expose();
     let leaked = stage.store().scan(&format!("*{raw}*")).await?;
@@ -475,7 +475,9 @@ async fn session(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 async fn trail(stage: &mut Stage) -> anyhow::Result<()> {
-    let trail = Trail::new(stage.store(), stage.namespace(), 3)?;
+    let trail = Trail::builder(stage.store(), stage.namespace(), "pages")
+        .pages(3)
+        .build()?;
     for page in ["/", "/tea", "/tea/green", "/cart"] {
         trail.visit("ann", page).await?;
     }

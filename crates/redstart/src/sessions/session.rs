@@ -1,226 +1,157 @@
-//! Sessions with an idle and an absolute timeout, whose tokens the server never sees.
-//!
-//! # What it promises
-//!
-//! - A session ends when it was not used for the idle timeout, and at the latest at the absolute one, however
-//!   often it is used. Each access renews the idle timeout; within a second of a renewal the next may be left
-//!   out.
-//! - A token is 256 random bits. The store keeps only its SHA-256: a dump of the server opens no session.
-//! - [`patch`](Sessions::patch) changes single fields and never revives: racing a logout it does nothing.
-//! - [`rotate`](Sessions::rotate) and [`elevate`](Sessions::elevate) give a new token and end the old one, for
-//!   every login and change of privileges: a token that an attacker planted is worth nothing afterwards.
-//! - The index of a user holds the live sessions and no others; [`revoke_all`](Sessions::revoke_all) ends all of
-//!   them, also those that are being rotated at that moment.
-//!
-//! It does not check who the user is, nor where a request comes from.
-//!
-//! # Keys
-//!
-//! `<namespace>:session:{<user>}` is the index of a user, a sorted set by the sessions' ends, where `<user>` is a
-//! digest of the user's name; `…:<digest of the token>` is a hash with the session's fields, in the same slot.
-//! The token carries the user's digest, so that the slot can be found from it. Both expire by themselves.
-//!
-//! # Round trips
-//!
-//! One for each operation, O(fields). A `load` that renews the idle timeout takes two: at most one a second
-//! for each session, or one in a 64th of a shorter idle timeout. `revoke_all` and `list` take two; `elevate`
-//! three or four.
-//!
-//! # While the store is down
-//!
-//! Everything fails: nobody is logged in without the store's word.
-//!
-//! # Names
-//!
-//! Operations `session.create`, `session.load`, `session.patch`, `session.rotate`, `session.elevate`,
-//! `session.revoke`, `session.revoke_all`, `session.list`; events `session.gone`, `session.malformed_token`.
-//!
-//! # Example
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-//! use redstart::{Store, sessions::{Patched, Sessions}};
-//! use serde::{Deserialize, Serialize};
-//!
-//! #[derive(Serialize, Deserialize, Default)]
-//! struct Data { theme: String, cart: Vec<u32> }
-//!
-//! let store = Store::connect("memory://").await?;
-//! let sessions = Sessions::builder(&store, "shop").build()?;
-//!
-//! let token = sessions.create("ann", &Data { theme: "dark".into(), cart: vec![] }).await?;
-//! assert_eq!(sessions.patch(&token, &serde_json::json!({ "cart": [7] })).await?, Patched::Done);
-//! let session = sessions.load::<Data>(&token).await?.unwrap();
-//! assert_eq!((session.user.as_deref(), session.data.cart), (Some("ann"), vec![7]));
-//!
-//! assert_eq!(sessions.revoke_all("ann").await?, 1);
-//! assert_eq!(sessions.patch(&token, &serde_json::json!({ "cart": [8] })).await?, Patched::Gone);
-//! assert!(sessions.load::<Data>(&token).await?.is_none());
-//! # Ok(()) }
-//! ```
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use std::{collections::HashMap, fmt, str::FromStr, sync::Arc, time::Duration};
-
-use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value as Json};
 use sha2::{Digest as _, Sha256};
 
+use super::{
+    builder::SessionsBuilder,
+    login::Login,
+    record::{self, Fit, PREFIX, Record},
+    token::{Token, hex},
+};
 use crate::{
+    duration::{micros, millis},
     error::{Error, Result},
     key::{Entity, Keys},
     observe,
-    script::Script,
+    script::{Call, Script},
     store::Store,
 };
 
-static CREATE: Script = Script::new("session.create", include_str!("session/create.lua"));
-static TOUCH: Script = Script::new("session.touch", include_str!("session/touch.lua"));
-static ROTATE: Script = Script::new("session.rotate", include_str!("session/rotate.lua"));
-static REVOKE: Script = Script::new("session.revoke", include_str!("session/revoke.lua"));
-static ROLL: Script = Script::new("session.roll", include_str!("session/roll.lua"));
+/// A script after the fragments that it uses.
+macro_rules! session_script {
+    ($name:literal, $($file:literal),+) => {
+        Script::new($name, concat!(include_str!("../script/now.lua"), $("\n", include_str!($file)),+))
+    };
+}
 
-/// A renewal that would gain less than this may be left out.
+pub(super) static ACCOUNT: Script =
+    Script::new("session.account", include_str!("session/account.lua"));
+pub(super) static CREATE: Script =
+    session_script!("session.create", "session/index.lua", "session/create.lua");
+pub(super) static LIST: Script = session_script!("session.list", "session/list.lua");
+pub(super) static LOAD: Script = session_script!(
+    "session.load",
+    "session/index.lua",
+    "session/open.lua",
+    "session/load.lua"
+);
+pub(super) static PATCH: Script = session_script!(
+    "session.patch",
+    "session/index.lua",
+    "session/open.lua",
+    "session/patch.lua"
+);
+pub(super) static REVOKE: Script = session_script!(
+    "session.revoke",
+    "session/index.lua",
+    "session/open.lua",
+    "session/revoke.lua"
+);
+pub(super) static ROTATE: Script = session_script!(
+    "session.rotate",
+    "session/index.lua",
+    "session/open.lua",
+    "session/rotate.lua"
+);
+
+/// A renewal this soon after the last is left out.
 const SLACK: Duration = Duration::from_secs(1);
-/// The fields of one session: a script passes them in one piece.
-const MAX_FIELDS: usize = 1000;
-const MAX_BYTES: usize = 1024 * 1024;
-/// Sessions ended by one script.
-const PIECE: usize = 500;
-/// How long a logout everywhere is noted: longer than its two steps can take.
-const NOTE: Duration = Duration::from_secs(60);
-/// The application's fields begin with this, so that they never meet the session's own.
-const OWN: &str = "d:";
+/// Sessions that one script ends.
+const BATCH: usize = 100;
+/// An account outlives its sessions by this: it is found before the session is made.
+const MARGIN: Duration = Duration::from_secs(60);
 
-/// The secret that opens a session. It is shown by [`expose`](Self::expose) only; `Debug` hides it.
+/// Sessions with an idle and an absolute timeout, whose tokens the store never sees. Cheap to clone.
+///
+/// # Promises
+///
+/// - A session ends when it was not used for the idle timeout, and at the latest at the absolute one, however often it
+///   is used. Each use renews the idle timeout; a renewal within a second of the last one is left out.
+/// - A token has 256 random bits. The store keeps only their SHA-256: a dump of the server opens no session. A token
+///   reveals nothing about its user.
+/// - [`patch`](Self::patch) changes single fields and never revives a session: after a logout it does nothing.
+/// - [`rotate`](Self::rotate) and [`elevate`](Self::elevate) give a session a new token. Requests that were sent with the
+///   old one before the new one arrived still find the session for a short
+///   [grace](SessionsBuilder::rotation_grace), but none of the rights of the elevation.
+/// - [`login`](Self::login) makes a new session under a new token and ends the old one at once: a token that an attacker
+///   planted before the login is worth nothing after it.
+/// - The index of a user contains the live sessions and no others, and outlives the longest of them, whatever the
+///   settings of the processes that share it. [`revoke_all`](Self::revoke_all) ends all of them.
+///
+/// # Limits
+///
+/// It does not check who the user is, nor where a request comes from. A session has at most 1,000 fields and 1 MiB.
+/// The store must not evict keys (`maxmemory-policy noeviction` or a `volatile-*` policy with room to spare): an evicted
+/// session is a logout, and an evicted index hides sessions from a logout everywhere.
+///
+/// # Keys
+///
+/// | key | type | content |
+/// |---|---|---|
+/// | `<namespace>:session.<name>:{user.<digest>}` | string | the account of a user: 128 random bits that stand for the user in the other keys and in tokens |
+/// | `<namespace>:session.<name>:{<account>}` | sorted set | the ids of the sessions of an account by their ends |
+/// | `<namespace>:session.<name>:{<account>}:<id>` | hash | one session |
+///
+/// An anonymous session has an account of its own and no index. All keys expire.
+///
+/// # Round trips
+///
+/// One for each operation, O(fields). `load` takes a second one to renew the idle timeout, at most once per second and
+/// session. `create`, `list`, `revoke_one` and `revoke_all` also look up the user's account; `login` also reads and ends
+/// the session that it replaces.
+///
+/// # While the store is down
+///
+/// Everything fails: nobody is logged in unless the store says so.
+///
+/// # Metrics
+///
+/// Operations `session.create`, `session.login`, `session.load`, `session.patch`, `session.rotate`, `session.elevate`,
+/// `session.revoke`, `session.revoke_all`, `session.list`; events `session.gone`, `session.malformed_token`,
+/// `session.fields_dropped`.
+///
+/// # Example
 ///
 /// ```
-/// use redstart::sessions::Token;
-/// let token: Token = "A".repeat(64).parse().unwrap();
-/// assert!(!format!("{token:?}").contains("AAAA"));
-/// assert!("short".parse::<Token>().is_err());
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use redstart::{Store, sessions::{Patched, Sessions}};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize, Default)]
+/// struct Data { theme: String, cart: Vec<u32> }
+///
+/// let store = Store::connect("memory://").await?;
+/// let sessions = Sessions::builder(&store, "shop", "web").build()?;
+///
+/// let token = sessions.create("ann", &Data { theme: "dark".into(), cart: vec![] }).await?;
+/// assert_eq!(sessions.patch(&token, &serde_json::json!({ "cart": [7] })).await?, Patched::Done);
+/// let session = sessions.load::<Data>(&token).await?.unwrap();
+/// assert_eq!((session.user.as_deref(), session.data.cart), (Some("ann"), vec![7]));
+///
+/// assert_eq!(sessions.revoke_all("ann").await?, 1);
+/// assert_eq!(sessions.patch(&token, &serde_json::json!({ "cart": [8] })).await?, Patched::Gone);
+/// assert!(sessions.load::<Data>(&token).await?.is_none());
+/// # Ok(()) }
 /// ```
-#[derive(Clone, PartialEq, Eq)]
-pub struct Token {
-    owner: [u8; 16],
-    secret: [u8; 32],
-}
-
-impl Token {
-    fn new(owner: [u8; 16]) -> Self {
-        Self {
-            owner,
-            secret: rand::random(),
-        }
-    }
-
-    /// The token as text, for the cookie: 64 letters, digits, `-` and `_`.
-    pub fn expose(&self) -> String {
-        let mut bytes = [0; 48];
-        bytes[..16].copy_from_slice(&self.owner);
-        bytes[16..].copy_from_slice(&self.secret);
-        BASE64_URL_SAFE_NO_PAD.encode(bytes)
-    }
-
-    /// What the store knows the session by.
-    fn name(&self) -> String {
-        let mut digest = Sha256::new();
-        digest.update(self.owner);
-        digest.update(self.secret);
-        hex(&digest.finalize())
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Token(…)")
-    }
-}
-
-impl FromStr for Token {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        let malformed = || {
-            observe::event("session.malformed_token");
-            Error::config("this is no session token")
-        };
-        let mut bytes = [0; 48];
-        if text.len() != 64 || BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) != Ok(48) {
-            return Err(malformed());
-        }
-        let (mut owner, mut secret) = ([0; 16], [0; 32]);
-        owner.copy_from_slice(&bytes[..16]);
-        secret.copy_from_slice(&bytes[16..]);
-        Ok(Self { owner, secret })
-    }
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// Settings of [`Sessions`].
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until it builds"]
-pub struct SessionsBuilder {
-    store: Store,
-    namespace: String,
-    idle: Duration,
-    absolute: Duration,
-}
-
-impl SessionsBuilder {
-    /// A session ends when it was not used for this long (default: 30 minutes).
-    pub fn idle(mut self, timeout: Duration) -> Self {
-        self.idle = timeout;
-        self
-    }
-
-    /// A session ends this long after it was made, however often it is used (default: 12 hours).
-    pub fn absolute(mut self, timeout: Duration) -> Self {
-        self.absolute = timeout;
-        self
-    }
-
-    /// The sessions. Nothing is sent yet.
-    ///
-    /// # Errors
-    ///
-    /// [`is_config`](Error::is_config) for a namespace or timeouts that cannot be used.
-    pub fn build(self) -> Result<Sessions> {
-        let year = Duration::from_secs(366 * 86_400);
-        if self.idle < Duration::from_millis(1) || self.absolute < self.idle || self.absolute > year
-        {
-            return Err(Error::config(
-                "timeouts are 1 ms at least, the idle one is the shorter, and both are a year at most",
-            ));
-        }
-        Ok(Sessions(Arc::new(Inner {
-            keys: Keys::new(&self.namespace, "session")?,
-            store: self.store,
-            idle: self.idle,
-            absolute: self.absolute,
-        })))
-    }
-}
-
-/// The sessions of an application. Cheap to clone. See the [module](self).
 #[derive(Clone)]
-pub struct Sessions(Arc<Inner>);
+pub struct Sessions(pub(super) Arc<Inner>);
 
-struct Inner {
-    store: Store,
-    keys: Keys,
-    idle: Duration,
-    absolute: Duration,
+pub(super) struct Inner {
+    pub(super) store: Store,
+    pub(super) keys: Keys,
+    pub(super) idle: Duration,
+    pub(super) absolute: Duration,
+    pub(super) remember: Duration,
+    pub(super) rotation_grace: Duration,
 }
 
 /// A session that was loaded.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Session<T> {
-    /// Whose it is; `None` before a login.
+    /// Whose session it is; `None` before a login.
     pub user: Option<String>,
     /// The application's data.
     pub data: T,
@@ -228,6 +159,10 @@ pub struct Session<T> {
     pub created: Duration,
     /// How long it lives on if it is not used again.
     pub left: Duration,
+    /// How long the rights of an [elevation](Sessions::elevate) last; `None` without one.
+    pub elevated: Option<Duration>,
+    /// Whether it is a [remembered](Login::remember) session.
+    pub remembered: bool,
 }
 
 /// What became of a patch.
@@ -238,187 +173,345 @@ pub enum Patched {
     Done,
     /// There is no such session; nothing was written.
     Gone,
+    /// The session would have more than 1,000 fields or 1 MiB; nothing was written.
+    Full,
 }
 
-/// A session in the list of its user, for a page that shows where one is logged in.
+/// What became of a rotation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the new token must reach the client"]
+pub enum Rotated {
+    /// The session has this token now.
+    To(Token),
+    /// Another call has just rotated the session; its client gets the new token. Nothing was changed.
+    Already,
+    /// There is no such session.
+    Gone,
+}
+
+impl Rotated {
+    /// The new token, if this call made one.
+    pub fn token(self) -> Option<Token> {
+        match self {
+            Self::To(token) => Some(token),
+            Self::Already | Self::Gone => None,
+        }
+    }
+}
+
+/// A session in the list of its user, for a page that shows where a user is logged in.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SessionInfo {
-    /// Names the session without opening it; see [`Sessions::revoke_one`].
+    /// Names the session without opening it; see [`Sessions::revoke_one`] and [`Token::handle`].
     pub handle: String,
+    /// The [label](Login::label) of the login, such as the name of the device.
+    pub label: Option<String>,
     /// When it was made, since the Unix epoch.
     pub created: Duration,
+    /// When it was last used, since the Unix epoch, exact to a second.
+    pub seen: Duration,
+    /// Whether it is a [remembered](Login::remember) session.
+    pub remembered: bool,
     /// The application's fields.
     pub fields: Map<String, Json>,
 }
 
 impl Sessions {
-    /// Starts with the usual settings.
-    pub fn builder(store: &Store, namespace: &str) -> SessionsBuilder {
-        SessionsBuilder {
-            store: store.clone(),
-            namespace: namespace.to_owned(),
-            idle: Duration::from_secs(30 * 60),
-            absolute: Duration::from_secs(12 * 3600),
-        }
+    /// Starts with the usual settings. `name` tells several kinds of sessions of one application apart.
+    pub fn builder(store: &Store, namespace: &str, name: &str) -> SessionsBuilder {
+        SessionsBuilder::new(store, namespace, name)
     }
 
-    fn entity(&self, owner: &[u8; 16]) -> Result<Entity> {
-        self.0.keys.entity(&hex(owner))
+    /// Sessions with the usual settings.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a bad namespace or name.
+    pub fn new(store: &Store, namespace: &str, name: &str) -> Result<Self> {
+        Self::builder(store, namespace, name).build()
     }
 
-    fn owner(&self, user: &str) -> Result<[u8; 16]> {
-        if user.is_empty() || user.len() > 1024 {
-            return Err(Error::config("a user's name has 1 to 1024 bytes"));
-        }
-        let digest = Sha256::digest(user.as_bytes());
-        let mut owner = [0; 16];
-        owner.copy_from_slice(&digest[..16]);
-        Ok(owner)
+    /// How long a [remembered](Login::remember) session lives.
+    pub fn remember(&self) -> Duration {
+        self.0.remember
     }
 
     fn namespace(&self) -> &Arc<str> {
         self.0.keys.namespace()
     }
 
-    /// Makes a session for a user who has just logged in.
+    fn entity(&self, account: &[u8; 16]) -> Result<Entity> {
+        self.0.keys.entity(&hex(account))
+    }
+
+    /// The key under which the account of a user is stored.
+    fn user(&self, user: &str) -> Result<Entity> {
+        if user.is_empty() || user.len() > 1024 {
+            return Err(Error::config("a user name has 1 to 1024 bytes"));
+        }
+        let digest = hex(&Sha256::digest(user.as_bytes()));
+        self.0.keys.entity(&format!("user.{digest}"))
+    }
+
+    /// The account of a user, for a session that lives `lifetime` at most.
+    async fn account(&self, user: &str, lifetime: Duration) -> Result<[u8; 16]> {
+        let entity = self.user(user)?;
+        let account: String = ACCOUNT
+            .on(&entity)
+            .key()
+            .arg(hex(&rand::random::<[u8; 16]>()))
+            .arg(millis(lifetime + MARGIN))
+            .idempotent()
+            .run(&self.0.store)
+            .await?;
+        unhex(&account)
+    }
+
+    /// The account of a user that may have sessions.
+    async fn known_account(&self, user: &str) -> Result<Option<[u8; 16]>> {
+        let entity = self.user(user)?;
+        let get = redis::cmd("GET").arg(entity.key()).to_owned();
+        let account: Option<String> = self.0.store.query(&get).await?;
+        account.as_deref().map(unhex).transpose()
+    }
+
+    /// Makes a session for a user who has just logged in: [`login`](Self::login) with the usual settings.
     ///
-    /// The fields of `data` (a struct or a map) are stored one by one, so that they can be patched one by one.
+    /// The fields of `data` (a struct or a map; `()` for none) are stored one by one, so that they can be patched one
+    /// by one.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for an empty user, or data that has no fields or too many; otherwise those
-    /// of the store.
+    /// [`is_config`](Error::is_config) for an empty user, or for data that is no struct or map or is too large;
+    /// otherwise those of the store.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, a session may be left that nobody has the token of, until it expires.
+    /// If dropped before completion, a session may exist whose token nobody has, until it expires.
     pub async fn create<T: Serialize + ?Sized>(&self, user: &str, data: &T) -> Result<Token> {
         observe::operation("session.create", self.namespace(), async {
-            let owner = self.owner(user)?;
-            self.make(owner, user, fields(data)?).await
+            let fields = record::fields(data)?;
+            let account = self.account(user, self.0.absolute).await?;
+            self.make(account, &Login::new(user), fields).await
         })
         .await
     }
 
-    /// Makes a session for somebody who has not logged in yet; see [`elevate`](Self::elevate).
+    /// Makes a session for a visitor who has not logged in yet.
     ///
     /// # Errors
     ///
     /// As for [`create`](Self::create).
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`create`](Self::create).
     pub async fn create_anonymous<T: Serialize + ?Sized>(&self, data: &T) -> Result<Token> {
         observe::operation("session.create", self.namespace(), async {
-            self.make(rand::random(), "", fields(data)?).await
+            let fields = record::fields(data)?;
+            self.make(rand::random(), &Login::new(""), fields).await
         })
         .await
     }
 
-    async fn make(&self, owner: [u8; 16], user: &str, fields: Map<String, Json>) -> Result<Token> {
-        let token = Token::new(owner);
-        let (entity, name) = (self.entity(&owner)?, token.name());
+    /// Logs a user in: makes a session under a new token, and ends the one that it [replaces](Login::replacing).
+    ///
+    /// The fields of the replaced session move to the new one if it was anonymous or the same user's; `data` is set over
+    /// them. Old fields that do not fit beside `data` are dropped: they must not keep a user from logging in.
+    ///
+    /// # Errors
+    ///
+    /// As for [`create`](Self::create).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before completion, the old session, the new one or both may exist; nobody has the new token.
+    pub async fn login<T: Serialize + ?Sized>(
+        &self,
+        login: impl Into<Login>,
+        data: &T,
+    ) -> Result<Token> {
+        let login = login.into();
+        observe::operation("session.login", self.namespace(), async {
+            let mut fields = record::fields(data)?;
+            let lifetime = match login.remember {
+                true => self.0.remember,
+                false => self.0.absolute,
+            };
+            let account = self.account(&login.user, lifetime).await?;
+            if let Some(old) = &login.replaces
+                && let Some((before, Fit::Current)) = self.read(old).await?
+                // What another user left on this machine does not belong to this one.
+                && before.user.as_ref().is_none_or(|user| *user == login.user)
+            {
+                let mut all = before.fields;
+                all.extend(fields.clone());
+                match record::fits(&all) {
+                    true => fields = all,
+                    false => observe::event("session.fields_dropped"),
+                }
+            }
+            let token = self.make(account, &login, fields).await?;
+            if let Some(old) = &login.replaces {
+                self.end_by_token(old).await?;
+            }
+            Ok(token)
+        })
+        .await
+    }
+
+    async fn make(
+        &self,
+        account: [u8; 16],
+        login: &Login,
+        fields: Map<String, Json>,
+    ) -> Result<Token> {
+        let token = Token::new(account);
+        let (entity, id) = (self.entity(&account)?, token.handle());
+        let (idle, absolute) = match login.remember {
+            true => (self.0.remember, self.0.remember),
+            false => (self.0.idle, self.0.absolute),
+        };
         let mut call = CREATE
             .on(&entity)
-            .part(&name)
+            .part(&id)
             .key()
-            .arg(micros(self.0.idle))
-            .arg(micros(self.0.absolute))
-            .arg(&name)
-            .arg(user);
+            .arg(micros(idle))
+            .arg(micros(absolute))
+            .arg(&id)
+            .arg(&login.user)
+            .arg(token.digest())
+            .arg(&login.label)
+            .arg(if login.remember { "1" } else { "" })
+            .arg(format!("{} {}", fields.len(), record::bytes(&fields)));
         for (field, value) in &fields {
-            call = call.arg(format!("{OWN}{field}")).arg(value.to_string());
+            call = call.arg(format!("{PREFIX}{field}")).arg(value.to_string());
         }
         let _: u8 = call.idempotent().run(&self.0.store).await?;
         Ok(token)
     }
 
-    /// Opens a session and renews its idle timeout. `None` if there is none (any more).
+    /// Opens a session and renews its idle timeout. `None` if it has ended or never existed.
     ///
     /// # Errors
     ///
-    /// [`is_codec`](Error::is_codec) if the fields are no `T`; otherwise those of the store.
+    /// [`is_codec`](Error::is_codec) if the fields are not a `T`; otherwise those of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before completion, the idle timeout may or may not have been renewed.
     pub async fn load<T: DeserializeOwned>(&self, token: &Token) -> Result<Option<Session<T>>> {
         observe::operation("session.load", self.namespace(), async {
-            let Some(raw) = self.read(token).await? else {
+            let Some((record, fit)) = self.read(token).await? else {
+                observe::event("session.gone");
                 return Ok(None);
             };
-            let data = serde_json::from_value(Json::Object(raw.fields))
+            let data = serde_json::from_value(Json::Object(record.fields))
                 .map_err(|_| Error::codec("the session's fields are not of the expected type"))?;
+            let elevated = record.elevated.saturating_sub(record.now);
             Ok(Some(Session {
-                user: raw.user,
+                user: record.user,
                 data,
-                created: raw.created,
-                left: raw.left,
+                created: record.created,
+                left: record.left,
+                elevated: (fit == Fit::Current && !elevated.is_zero()).then_some(elevated),
+                remembered: record.remembered,
             }))
         })
         .await
     }
 
-    fn touch<'a>(&self, entity: &'a Entity, name: &str) -> crate::script::Call<'a> {
-        TOUCH
+    /// Starts a script that opens the session of a token: its keys, and its first five arguments.
+    fn opening<'a>(
+        &self,
+        script: &'static Script,
+        entity: &'a Entity,
+        id: &str,
+        token: &Token,
+    ) -> Call<'a> {
+        script
             .on(entity)
-            .part(name)
+            .part(id)
             .key()
             .arg(micros(self.0.idle))
-            .arg(micros(self.slack()))
-            .arg(name)
+            .arg(micros(self.0.remember))
+            .arg(micros(self.slack(self.0.idle)))
+            .arg(id)
+            .arg(token.digest())
             .idempotent()
     }
 
-    async fn read(&self, token: &Token) -> Result<Option<Raw>> {
-        let (entity, name) = (self.entity(&token.owner)?, token.name());
-        let key = entity.part(&name);
+    async fn read(&self, token: &Token) -> Result<Option<(Record, Fit)>> {
+        let (entity, id, digest) = (self.entity(&token.account)?, token.handle(), token.digest());
+        let key = entity.part(&id);
         let mut pipeline = redis::Pipeline::with_capacity(2);
         pipeline.cmd("PTTL").arg(&key);
         pipeline.cmd("HGETALL").arg(&key);
         let (left, pairs): (i64, Vec<(String, String)>) = self.0.store.pipeline(&pipeline).await?;
+        // A key never outlives its session, so one that exists is alive.
         if let Ok(left @ 1..) = u64::try_from(left)
             && !pairs.is_empty()
         {
-            let raw = Raw::read(pairs, Duration::from_millis(left))?;
-            // A key never outlives its session, so one that is there is alive.
-            if raw.at_its_end || raw.left + self.slack() >= self.0.idle {
-                return Ok(Some(raw));
+            // Milliseconds are rounded: rather a little too late than within a grace that is over.
+            let record = Record::read(pairs, Duration::from_millis(left - 1))?;
+            let fit = record.fit(&digest);
+            if fit == Fit::Not {
+                return Ok(None);
+            }
+            if record.now.saturating_sub(record.seen) <= self.slack(self.0.idle) {
+                return Ok(Some((record, fit)));
             }
         }
-        // A renewal is due, or the index has to forget a session that is gone.
-        let reply: Option<Vec<String>> = self.touch(&entity, &name).run(&self.0.store).await?;
+        // A renewal is due, or the index still has a session that is gone.
+        let call = self.opening(&LOAD, &entity, &id, token);
+        let reply: Option<Vec<String>> = call.run(&self.0.store).await?;
         let Some(mut reply) = reply else {
-            observe::event("session.gone");
             return Ok(None);
         };
         let left = reply.pop().and_then(|left| left.parse().ok()).unwrap_or(0);
         let mut flat = reply.into_iter();
         let pairs = std::iter::from_fn(|| Some((flat.next()?, flat.next()?)));
-        Raw::read(pairs, Duration::from_micros(left)).map(Some)
+        let record = Record::read(pairs, Duration::from_micros(left))?;
+        let fit = record.fit(&digest);
+        Ok(Some((record, fit)))
     }
 
     /// A short idle timeout gets a short slack.
-    fn slack(&self) -> Duration {
-        SLACK.min(self.0.idle / 64)
+    fn slack(&self, idle: Duration) -> Duration {
+        SLACK.min(idle / 64)
     }
 
-    /// Sets single fields; one whose value is `null` is removed. Renews the idle timeout.
+    /// Sets single fields; a field whose value is `null` is removed. Renews the idle timeout.
     ///
     /// # Errors
     ///
     /// As for [`create`](Self::create).
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before completion, all of the fields or none of them are written.
     pub async fn patch<T: Serialize + ?Sized>(&self, token: &Token, data: &T) -> Result<Patched> {
         observe::operation("session.patch", self.namespace(), async {
-            let fields = fields(data)?;
-            let (entity, name) = (self.entity(&token.owner)?, token.name());
-            let (gone, set): (Vec<_>, Vec<_>) =
+            let fields = record::fields(data)?;
+            let (entity, id) = (self.entity(&token.account)?, token.handle());
+            let (remove, set): (Vec<_>, Vec<_>) =
                 fields.into_iter().partition(|(_, value)| value.is_null());
-            let mut call = self.touch(&entity, &name).arg(set.len());
+            let mut call = self
+                .opening(&PATCH, &entity, &id, token)
+                .arg(record::MAX_FIELDS)
+                .arg(record::MAX_BYTES)
+                .arg(set.len());
             for (field, value) in set {
-                call = call.arg(format!("{OWN}{field}")).arg(value.to_string());
+                call = call.arg(format!("{PREFIX}{field}")).arg(value.to_string());
             }
-            for (field, _) in gone {
-                call = call.arg(format!("{OWN}{field}"));
+            for (field, _) in remove {
+                call = call.arg(format!("{PREFIX}{field}"));
             }
-            let reply: Option<Vec<String>> = call.run(&self.0.store).await?;
-            Ok(match reply {
-                Some(_) => Patched::Done,
-                None => {
+            Ok(match call.run::<u8>(&self.0.store).await? {
+                1 => Patched::Done,
+                2 => Patched::Full,
+                _ => {
                     observe::event("session.gone");
                     Patched::Gone
                 }
@@ -427,73 +520,58 @@ impl Sessions {
         .await
     }
 
-    /// Gives the session a new token and ends the old one. `None` if there is no such session (any more).
+    /// Gives the session a new token. The old one opens it for a short [grace](SessionsBuilder::rotation_grace), so that
+    /// requests that are under way are not logged out.
     ///
-    /// Do this on every change of privileges. The session keeps its fields and its absolute timeout.
+    /// The session keeps its fields, its handle and its absolute timeout.
     ///
     /// # Errors
     ///
-    /// Those of the store. If it is [in doubt](Error::is_in_doubt), the old token may be worth nothing already,
+    /// Those of the store. If it is [in doubt](Error::is_in_doubt), the old token may be worth nothing after the grace,
     /// and the user has to log in again.
     ///
     /// # Cancel safety
     ///
-    /// As for an error in doubt.
-    pub async fn rotate(&self, token: &Token) -> Result<Option<Token>> {
-        observe::operation("session.rotate", self.namespace(), async {
-            let new = Token::new(token.owner);
-            let (entity, from, to) = (self.entity(&token.owner)?, token.name(), new.name());
-            let rotated: u8 = ROTATE
-                .on(&entity)
-                .part(&from)
-                .part(&to)
-                .key()
-                .part("out")
-                .arg(&from)
-                .arg(&to)
-                .run(&self.0.store)
-                .await?;
-            Ok((rotated == 1).then_some(new))
-        })
-        .await
+    /// If dropped before completion: as for an error in doubt.
+    pub async fn rotate(&self, token: &Token) -> Result<Rotated> {
+        observe::operation("session.rotate", self.namespace(), self.turn(token, None)).await
     }
 
-    /// Logs a user in who has an anonymous session already: its fields move to a new session under a new token,
-    /// `data` is set over them, and the old session ends. Without an old session a new one is made.
+    /// Step-up: notes that the user has proven again who they are, for an operation that asks for it, and gives the
+    /// session a new token. [`Session::elevated`] says for how long that holds; the old token does not have it.
     ///
     /// # Errors
     ///
-    /// As for [`create`](Self::create).
+    /// As for [`rotate`](Self::rotate).
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the old session, the new one or both may be there; nobody has the new token.
-    pub async fn elevate<T: Serialize + ?Sized>(
-        &self,
-        old: Option<&Token>,
-        user: &str,
-        data: &T,
-    ) -> Result<Token> {
-        observe::operation("session.elevate", self.namespace(), async {
-            let owner = self.owner(user)?;
-            let over = fields(data)?;
-            let mut all = Map::new();
-            if let Some(old) = old
-                && let Some(raw) = self.read(old).await?
-                // What another user left on this machine is not this one's.
-                && raw.user.as_deref().is_none_or(|before| before == user)
-            {
-                all = raw.fields;
+    /// As for [`rotate`](Self::rotate).
+    pub async fn elevate(&self, token: &Token, lasting: Duration) -> Result<Rotated> {
+        let turn = self.turn(token, Some(lasting));
+        observe::operation("session.elevate", self.namespace(), turn).await
+    }
+
+    async fn turn(&self, token: &Token, elevated: Option<Duration>) -> Result<Rotated> {
+        let new = token.rotated();
+        let (entity, id) = (self.entity(&token.account)?, token.handle());
+        let call = ROTATE
+            .on(&entity)
+            .part(&id)
+            .key()
+            .arg(&id)
+            .arg(token.digest())
+            .arg(new.digest())
+            .arg(micros(self.0.rotation_grace))
+            .arg(elevated.map_or_else(String::new, |time| micros(time).to_string()));
+        Ok(match call.idempotent().run::<u8>(&self.0.store).await? {
+            1 => Rotated::To(new),
+            2 => Rotated::Already,
+            _ => {
+                observe::event("session.gone");
+                Rotated::Gone
             }
-            all.extend(over);
-            check(&all)?;
-            let token = self.make(owner, user, all).await?;
-            if let Some(old) = old {
-                self.end(&old.owner, &[old.name()]).await?;
-            }
-            Ok(token)
         })
-        .await
     }
 
     /// Ends a session; `false` if there was none.
@@ -501,34 +579,45 @@ impl Sessions {
     /// # Errors
     ///
     /// Those of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// If dropped before completion, the session may or may not have ended.
     pub async fn revoke(&self, token: &Token) -> Result<bool> {
-        observe::operation("session.revoke", self.namespace(), async {
-            Ok(self.end(&token.owner, &[token.name()]).await? == 1)
-        })
-        .await
+        let end = self.end_by_token(token);
+        observe::operation("session.revoke", self.namespace(), end).await
     }
 
-    /// Ends one of a user's sessions by its [handle](SessionInfo::handle).
+    async fn end_by_token(&self, token: &Token) -> Result<bool> {
+        let (digest, id) = (token.digest(), token.handle());
+        Ok(self.end(&token.account, &digest, &[id]).await? == 1)
+    }
+
+    /// Ends one of a user's sessions by its [handle](SessionInfo::handle); `false` if the user has no such session.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for something that is no handle; otherwise those of the store.
+    /// [`is_config`](Error::is_config) for text that is no handle; otherwise those of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// As for [`revoke`](Self::revoke).
     pub async fn revoke_one(&self, user: &str, handle: &str) -> Result<bool> {
         observe::operation("session.revoke", self.namespace(), async {
-            if handle.len() != 64
-                || !handle
-                    .bytes()
-                    .all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-            {
-                return Err(Error::config("this is no session's handle"));
+            let hexadecimal = |byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+            if handle.len() != 32 || !handle.bytes().all(hexadecimal) {
+                return Err(Error::config("malformed session handle"));
             }
-            Ok(self.end(&self.owner(user)?, &[handle.to_owned()]).await? == 1)
+            let Some(account) = self.known_account(user).await? else {
+                return Ok(false);
+            };
+            Ok(self.end(&account, "", &[handle.to_owned()]).await? == 1)
         })
         .await
     }
 
-    /// Ends all of a user's sessions; how many there were. When it returns, none that was made before the call
-    /// lives.
+    /// Ends all of a user's sessions and returns how many there were. When it returns, no session that was made before
+    /// the call is alive.
     ///
     /// # Errors
     ///
@@ -536,14 +625,15 @@ impl Sessions {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, some sessions may have ended.
+    /// If dropped before completion, some sessions may have ended.
     pub async fn revoke_all(&self, user: &str) -> Result<u64> {
         observe::operation("session.revoke_all", self.namespace(), async {
-            let owner = self.owner(user)?;
-            let names = self.roll(&owner, NOTE).await?;
+            let Some(account) = self.known_account(user).await? else {
+                return Ok(0);
+            };
             let mut ended = 0;
-            for piece in names.chunks(PIECE) {
-                ended += self.end(&owner, piece).await?;
+            for batch in self.ids(&account).await?.chunks(BATCH) {
+                ended += self.end(&account, "", batch).await?;
             }
             Ok(ended)
         })
@@ -557,27 +647,31 @@ impl Sessions {
     /// Those of the store.
     pub async fn list(&self, user: &str) -> Result<Vec<SessionInfo>> {
         observe::operation("session.list", self.namespace(), async {
-            let owner = self.owner(user)?;
-            let entity = self.entity(&owner)?;
-            let names = self.roll(&owner, Duration::ZERO).await?;
-            if names.is_empty() {
+            let Some(account) = self.known_account(user).await? else {
+                return Ok(Vec::new());
+            };
+            let entity = self.entity(&account)?;
+            let ids = self.ids(&account).await?;
+            if ids.is_empty() {
                 return Ok(Vec::new());
             }
             let mut pipeline = redis::pipe();
-            for name in &names {
-                pipeline.cmd("HGETALL").arg(entity.part(name));
+            for id in &ids {
+                pipeline.cmd("HGETALL").arg(entity.part(id));
             }
             let sessions: Vec<HashMap<String, String>> = self.0.store.pipeline(&pipeline).await?;
-            names
-                .into_iter()
+            ids.into_iter()
                 .zip(sessions)
                 .filter(|(_, fields)| !fields.is_empty())
                 .map(|(handle, fields)| {
-                    let raw = Raw::read(fields, Duration::ZERO)?;
+                    let record = Record::read(fields, Duration::ZERO)?;
                     Ok(SessionInfo {
                         handle,
-                        created: raw.created,
-                        fields: raw.fields,
+                        label: record.label,
+                        created: record.created,
+                        seen: record.seen,
+                        remembered: record.remembered,
+                        fields: record.fields,
                     })
                 })
                 .collect()
@@ -585,22 +679,19 @@ impl Sessions {
         .await
     }
 
-    async fn roll(&self, owner: &[u8; 16], note: Duration) -> Result<Vec<String>> {
-        ROLL.on(&self.entity(owner)?)
-            .key()
-            .part("out")
-            .arg(note.as_millis() as u64)
-            .idempotent()
-            .run(&self.0.store)
-            .await
+    async fn ids(&self, account: &[u8; 16]) -> Result<Vec<String>> {
+        let entity = self.entity(account)?;
+        LIST.on(&entity).key().idempotent().run(&self.0.store).await
     }
 
-    async fn end(&self, owner: &[u8; 16], names: &[String]) -> Result<u64> {
-        let entity = self.entity(owner)?;
+    /// Ends sessions of an account. With a digest, only if that is of the first one's token.
+    async fn end(&self, account: &[u8; 16], digest: &str, ids: &[String]) -> Result<u64> {
+        let entity = self.entity(account)?;
         let mut call = REVOKE.on(&entity).key();
-        for name in names {
-            call = call.part(name).arg(name);
+        for id in ids {
+            call = call.part(id);
         }
+        let call = call.arg(digest).arg(ids);
         call.idempotent().run(&self.0.store).await
     }
 }
@@ -615,75 +706,8 @@ impl fmt::Debug for Sessions {
     }
 }
 
-/// A session's hash, taken apart.
-struct Raw {
-    user: Option<String>,
-    created: Duration,
-    left: Duration,
-    /// It ends at its absolute timeout, so that no use can renew it further.
-    at_its_end: bool,
-    fields: Map<String, Json>,
-}
-
-impl Raw {
-    fn read(pairs: impl IntoIterator<Item = (String, String)>, left: Duration) -> Result<Self> {
-        let mut raw = Self {
-            user: None,
-            created: Duration::ZERO,
-            left,
-            at_its_end: false,
-            fields: Map::new(),
-        };
-        let (mut ends, mut until) = (None, None);
-        for (field, value) in pairs {
-            if let Some(own) = field.strip_prefix(OWN) {
-                let value = serde_json::from_str(&value)
-                    .map_err(|_| Error::codec("a field of the session cannot be read"))?;
-                raw.fields.insert(own.to_owned(), value);
-            } else if field == "user" && !value.is_empty() {
-                raw.user = Some(value);
-            } else if field == "created" {
-                raw.created = Duration::from_micros(value.parse().unwrap_or(0));
-            } else if field == "ends" {
-                ends = Some(value);
-            } else if field == "until" {
-                until = Some(value);
-            }
-        }
-        raw.at_its_end = ends.is_some() && ends == until;
-        Ok(raw)
-    }
-}
-
-fn fields<T: Serialize + ?Sized>(data: &T) -> Result<Map<String, Json>> {
-    let fields = match serde_json::to_value(data) {
-        Ok(Json::Object(fields)) => fields,
-        Ok(Json::Null) => Map::new(),
-        Ok(_) => return Err(Error::config("a session's data is a struct or a map")),
-        Err(error) => return Err(Error::codec("the value cannot be encoded").with_source(error)),
-    };
-    check(&fields)?;
-    Ok(fields)
-}
-
-fn check(fields: &Map<String, Json>) -> Result<()> {
-    if fields.len() > MAX_FIELDS {
-        return Err(Error::config(format!(
-            "a session has at most {MAX_FIELDS} fields"
-        )));
-    }
-    let bytes: usize = fields
-        .iter()
-        .map(|(field, value)| field.len() + value.to_string().len())
-        .sum();
-    if bytes > MAX_BYTES {
-        return Err(Error::config(format!(
-            "a session's fields have at most {MAX_BYTES} bytes"
-        )));
-    }
-    Ok(())
-}
-
-fn micros(duration: Duration) -> u64 {
-    duration.as_micros() as u64
+fn unhex(text: &str) -> Result<[u8; 16]> {
+    u128::from_str_radix(text, 16)
+        .map(u128::to_be_bytes)
+        .map_err(|_| Error::codec("malformed account of a user"))
 }

@@ -2,7 +2,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
-// Only debug builds can break a script.
 mod mutation;
 mod session;
 mod trail;

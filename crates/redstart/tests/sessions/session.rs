@@ -3,7 +3,7 @@ use std::{collections::HashMap, time::Duration};
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    sessions::{Patched, Sessions, Token},
+    sessions::{Login, Patched, Rotated, Sessions, Token},
 };
 use redstart_testkit::{Backend, Kind, Server, eventually, figure, matrix, scale};
 use serde_json::{Value, json};
@@ -12,8 +12,21 @@ const LONG: Duration = Duration::from_secs(20);
 
 async fn open(backend: &Backend) -> Result<(Store, Sessions)> {
     let store = Store::connect(backend.url()).await?;
-    let sessions = Sessions::builder(&store, backend.namespace()).build()?;
+    let sessions = Sessions::new(&store, backend.namespace(), "web")?;
     Ok((store, sessions))
+}
+
+/// Time passes: at once on the embedded engine, really on a server.
+async fn pass(store: &Store, time: Duration) -> Result<()> {
+    if store.is_embedded() {
+        return Ok(store.advance(time)?);
+    }
+    let until = store.time().await? + time;
+    let passed = eventually(LONG, async || {
+        store.time().await.is_ok_and(|now| now >= until)
+    });
+    ensure!(passed.await);
+    Ok(())
 }
 
 matrix! {
@@ -68,10 +81,11 @@ matrix! {
                 match patched? {
                     Patched::Done => done += 1,
                     Patched::Gone => gone += 1,
+                    Patched::Full => panic!("one field fits"),
                 }
             }
-            let left = store.scan(&format!("{}:session:*", backend.namespace())).await?;
-            assert!(left.iter().all(|key| key.ends_with(":out")), "something was revived: {left:?}");
+            let left = store.scan(&format!("{}:session.web:*", backend.namespace())).await?;
+            assert!(left.iter().all(|key| key.contains("{user.")), "something was revived: {left:?}");
             assert_eq!(sessions.list("ann").await?.len(), 0);
             assert!(sessions.load::<Value>(&token).await?.is_none());
         }
@@ -97,16 +111,14 @@ matrix! {
                     assert!(!sessions.revoke(&token).await?);
                 }
                 5 if !live.is_empty() => {
-                    let new = sessions.rotate(&live[at].1).await?.unwrap();
-                    assert!(sessions.load::<Value>(&live[at].1).await?.is_none(), "the old token still opens");
-                    live[at].1 = new;
+                    live[at].1 = sessions.rotate(&live[at].1).await?.token().unwrap();
                 }
                 6 if !live.is_empty() => {
                     assert_eq!(sessions.patch(&live[at].1, &json!({ "n": 1 })).await?, Patched::Done);
                 }
                 7 if !live.is_empty() => {
                     let user = users[rand::random_range(0..3)];
-                    let token = sessions.elevate(Some(&live[at].1), user, &json!({})).await?;
+                    let token = sessions.login(Login::new(user).replacing(&live[at].1), &()).await?;
                     live[at] = (user, token);
                 }
                 8 if rand::random_range(0..5) == 0 => {
@@ -125,11 +137,11 @@ matrix! {
             let expected = live.iter().filter(|(whose, _)| *whose == user).count();
             assert_eq!(sessions.list(user).await?.len(), expected, "{user}");
         }
-        let hashes = store.scan(&format!("{}:session:{{*}}:????????????????????????????????????????????????????????????????", backend.namespace())).await?;
+        let hashes = store.scan(&format!("{}:session.web:{{*}}:*", backend.namespace())).await?;
         assert_eq!(hashes.len(), live.len());
         // The index itself, not what is made of it.
         let mut indexed = 0;
-        for key in store.scan(&format!("{}:session:*", backend.namespace())).await? {
+        for key in store.scan(&format!("{}:session.web:*", backend.namespace())).await? {
             if store.query::<String>(redis::cmd("TYPE").arg(&key)).await? == "zset" {
                 indexed += store.query::<usize>(redis::cmd("ZCARD").arg(&key)).await?;
             }
@@ -146,7 +158,7 @@ matrix! {
             true => (Duration::from_secs(60), Duration::from_secs(150)),
             false => (Duration::from_millis(700), Duration::from_millis(2000)),
         };
-        let sessions = Sessions::builder(&store, backend.namespace()).idle(idle).absolute(absolute).build()?;
+        let sessions = Sessions::builder(&store, backend.namespace(), "web").idle(idle).absolute(absolute).build()?;
         for attempt in 0.. {
             let idle_one = sessions.create("ann", &json!({})).await?;
             let before = store.time().await?;
@@ -171,7 +183,7 @@ matrix! {
                 }
             }).await);
             assert!(last - before <= absolute + pause, "it lived {:?}, beyond the absolute timeout", last - before);
-            // A machine that let no access through for an idle time shows nothing; try again.
+            // A machine so busy that no access came within the idle timeout shows nothing; try again.
             if pause >= idle && attempt < 5 { continue; }
             assert!(last - created > idle, "access did not renew the idle timeout");
             assert!(ended.unwrap() - before + Duration::from_millis(50) >= absolute, "it ended too early");
@@ -180,9 +192,15 @@ matrix! {
         }
         assert_eq!(sessions.list("ann").await?.len(), 0);
         if backend.is_embedded() { store.advance(Duration::from_secs(200))?; }
+        // The account of a user lasts a minute longer than the sessions.
         ensure!(eventually(LONG, async || {
-            store.scan(&format!("{}:*", backend.namespace())).await.is_ok_and(|keys| keys.is_empty())
+            let keys = store.scan(&format!("{}:*", backend.namespace())).await;
+            keys.is_ok_and(|keys| keys.iter().all(|key| key.contains("{user.")))
         }).await, "sessions leave keys behind");
+        for key in store.scan(&format!("{}:*", backend.namespace())).await? {
+            let left: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+            assert!((0..=62_000).contains(&left), "{key} stays {left} ms");
+        }
         Ok(())
     }
 
@@ -193,14 +211,14 @@ matrix! {
             let rotating = {
                 let (sessions, mut token) = (sessions.clone(), token.clone());
                 tokio::spawn(async move {
-                    while let Ok(Some(new)) = sessions.rotate(&token).await {
+                    while let Ok(Rotated::To(new)) = sessions.rotate(&token).await {
                         token = new;
                     }
                     token
                 })
             };
             tokio::task::yield_now().await;
-            sessions.revoke_all("ann").await?;
+            assert_eq!(sessions.revoke_all("ann").await?, 1);
             let last = rotating.await?;
             assert!(sessions.load::<Value>(&last).await?.is_none(), "a rotated session survived");
             assert_eq!(sessions.list("ann").await?.len(), 0);
@@ -208,40 +226,180 @@ matrix! {
         Ok(())
     }
 
-    async fn a_session_made_before_a_logout_everywhere_is_not_rotated_after_it(backend: &Backend) -> Result<()> {
+    async fn a_rotated_token_opens_the_session_for_the_grace_and_no_longer(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let grace = if backend.is_embedded() { Duration::from_secs(10) } else { Duration::from_millis(800) };
+        let sessions = Sessions::builder(&store, backend.namespace(), "web").rotation_grace(grace).build()?;
+        let old = sessions.create("ann", &json!({ "n": 1 })).await?;
+        let handle = old.handle();
+        let new = sessions.rotate(&old).await?.token().unwrap();
+        assert_ne!(new.expose(), old.expose());
+        let begun = store.time().await?;
+        // A request that was sent with the old token works as before; it cannot rotate the session again.
+        let patched = sessions.patch(&old, &json!({ "n": 2 })).await?;
+        let again = sessions.rotate(&old).await?;
+        let loaded = sessions.load::<Value>(&old).await?;
+        // A machine so slow that the grace is over shows nothing.
+        if store.time().await? < begun + grace {
+            assert_eq!((patched, again), (Patched::Done, Rotated::Already));
+            assert_eq!(loaded.unwrap().data, json!({ "n": 2 }));
+        }
+        pass(&store, grace).await?;
+        assert!(sessions.load::<Value>(&old).await?.is_none(), "the grace does not end");
+        assert_eq!(sessions.patch(&old, &json!({ "n": 3 })).await?, Patched::Gone);
+        assert_eq!(sessions.rotate(&old).await?, Rotated::Gone);
+        assert!(!sessions.revoke(&old).await?);
+        assert!(sessions.load::<Value>(&new).await?.is_some());
+        assert_eq!(sessions.list("ann").await?[0].handle, handle, "the session is listed under the same handle");
+
+        // Several rotations in a row: each of their tokens has its own grace.
+        let first = sessions.create("bob", &json!({})).await?;
+        let begun = store.time().await?;
+        let mut last = first.clone();
+        for _ in 0..5 {
+            last = sessions.rotate(&last).await?.token().unwrap();
+        }
+        let found = sessions.load::<Value>(&first).await?.is_some();
+        assert!(found || store.time().await? >= begun + grace, "a request under way is logged out");
+        pass(&store, grace).await?;
+        assert!(sessions.load::<Value>(&first).await?.is_none());
+
+        // A logout with the old token, within the grace, ends the session.
+        let newest = sessions.rotate(&new).await?.token().unwrap();
+        if sessions.revoke(&new).await? {
+            assert!(sessions.load::<Value>(&newest).await?.is_none());
+        }
+        // Without a grace there is none.
+        let strict = Sessions::builder(&store, backend.namespace(), "strict").rotation_grace(Duration::ZERO).build()?;
+        let old = strict.create("ann", &json!({})).await?;
+        assert!(strict.rotate(&old).await?.token().is_some());
+        assert!(strict.load::<Value>(&old).await?.is_none());
+        Ok(())
+    }
+
+    async fn an_elevation_ends_and_the_token_before_it_has_none_of_it(backend: &Backend) -> Result<()> {
         let (store, sessions) = open(backend).await?;
-        let before = sessions.create("ann", &json!({})).await?;
-        // A logout everywhere notes its time first, then ends the sessions that it found. This one is stopped
-        // in between.
-        sessions.create("ann", &json!({})).await?;
-        sessions.revoke_all("ann").await?;
-        let mark = store.scan(&format!("{}:session:*:out", backend.namespace())).await?.remove(0);
-        assert!(sessions.rotate(&before).await?.is_none());
-        store.query::<()>(redis::cmd("DEL").arg(&mark)).await?;
-        let before = sessions.create("ann", &json!({})).await?;
-        let now = store.time().await?.as_micros() as u64 + 1;
-        store.query::<()>(redis::cmd("SET").arg(&mark).arg(now).arg("PX").arg(60_000)).await?;
-        assert!(sessions.rotate(&before).await?.is_none(), "it escaped");
-        assert!(sessions.load::<Value>(&before).await?.is_none());
-        assert_eq!(sessions.list("ann").await?.len(), 0);
-        // A login after it is not its business.
-        let after = sessions.create("ann", &json!({})).await?;
-        assert!(sessions.rotate(&after).await?.is_some());
+        let lasting = if backend.is_embedded() { Duration::from_secs(300) } else { Duration::from_millis(1500) };
+        let old = sessions.create("ann", &json!({})).await?;
+        assert_eq!(sessions.load::<Value>(&old).await?.unwrap().elevated, None);
+        let token = sessions.elevate(&old, lasting).await?.token().unwrap();
+        let elevated = sessions.load::<Value>(&token).await?.unwrap().elevated;
+        let close = |left: Option<Duration>| left.is_some_and(|left| left <= lasting && left > lasting - LONG);
+        if backend.is_embedded() {
+            assert!(close(elevated), "{elevated:?}");
+            let before = sessions.load::<Value>(&old).await?.expect("the grace");
+            assert_eq!(before.elevated, None, "the old token is elevated too");
+        }
+        // A rotation keeps it.
+        let token = sessions.rotate(&token).await?.token().unwrap();
+        if backend.is_embedded() {
+            assert!(close(sessions.load::<Value>(&token).await?.unwrap().elevated));
+        }
+        pass(&store, lasting).await?;
+        let session = sessions.load::<Value>(&token).await?.expect("only the elevation has ended");
+        assert_eq!(session.elevated, None);
+        Ok(())
+    }
+
+    async fn a_logout_everywhere_finds_sessions_that_were_made_with_longer_timeouts(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let short = if backend.is_embedded() { Duration::from_secs(60) } else { Duration::from_millis(300) };
+        let builder = |absolute: Duration| {
+            Sessions::builder(&store, backend.namespace(), "web").idle(absolute).absolute(absolute).build()
+        };
+        let (longer, shorter) = (builder(Duration::from_secs(3600))?, builder(short)?);
+        let token = longer.create("ann", &json!({})).await?;
+        // The next version of the program has shorter timeouts.
+        shorter.create("ann", &json!({})).await?;
+        pass(&store, short + Duration::from_secs(2)).await?;
+        assert_eq!(shorter.list("ann").await?.len(), 1, "the index is gone and the session is not");
+        // A use in the long run keeps the index as well.
+        assert!(longer.load::<Value>(&token).await?.is_some());
+        for key in store.scan(&format!("{}:*", backend.namespace())).await? {
+            let left: i64 = store.query(redis::cmd("PTTL").arg(&key)).await?;
+            assert!(left > 3_000_000, "{key} ends in {left} ms");
+        }
+        assert_eq!(shorter.revoke_all("ann").await?, 1);
+        assert!(longer.load::<Value>(&token).await?.is_none());
+        Ok(())
+    }
+
+    async fn patches_never_make_a_session_too_large_to_log_in_with(backend: &Backend) -> Result<()> {
+        let (_store, sessions) = open(backend).await?;
+        let token = sessions.create_anonymous(&json!({ "first": 1 })).await?;
+        let fields = |from: usize, to: usize| -> HashMap<String, usize> { (from..to).map(|n| (format!("f{n}"), n)).collect() };
+        assert_eq!(sessions.patch(&token, &fields(0, 600)).await?, Patched::Done);
+        assert_eq!(sessions.patch(&token, &fields(600, 1000)).await?, Patched::Full);
+        assert_eq!(sessions.patch(&token, &fields(600, 999)).await?, Patched::Done);
+        // What is there already, or goes, takes no room.
+        assert_eq!(sessions.patch(&token, &fields(0, 999)).await?, Patched::Done);
+        assert_eq!(sessions.patch(&token, &json!({ "one": 1 })).await?, Patched::Full);
+        assert_eq!(sessions.patch(&token, &json!({ "one": 1, "first": null, "never": null })).await?, Patched::Done);
+        assert_eq!(sessions.load::<HashMap<String, Value>>(&token).await?.unwrap().data.len(), 1000);
+        // Bytes are bounded too.
+        let large = json!({ "f0": "x".repeat(1_000_000) });
+        assert_eq!(sessions.patch(&token, &large).await?, Patched::Done);
+        assert_eq!(sessions.patch(&token, &json!({ "f1": "x".repeat(60_000) })).await?, Patched::Full);
+        assert_eq!(sessions.patch(&token, &json!({ "f0": 1, "f1": "x".repeat(60_000) })).await?, Patched::Done);
+        // A full session does not keep its visitor from logging in.
+        let ann = sessions.login(Login::new("ann").replacing(&token), &()).await?;
+        assert_eq!(sessions.load::<HashMap<String, Value>>(&ann).await?.unwrap().data.len(), 1000);
+        let again = sessions.login(Login::new("ann").replacing(&ann), &json!({ "more": 1 })).await?;
+        assert_eq!(sessions.load::<Value>(&again).await?.unwrap().data, json!({ "more": 1 }));
         Ok(())
     }
 
     async fn a_login_takes_over_anonymous_fields_but_not_another_users(backend: &Backend) -> Result<()> {
         let (_store, sessions) = open(backend).await?;
         let anonymous = sessions.create_anonymous(&json!({ "cart": [1] })).await?;
-        let ann = sessions.elevate(Some(&anonymous), "ann", &json!({ "role": "user" })).await?;
+        let ann = sessions.login(Login::new("ann").replacing(&anonymous), &json!({ "role": "user" })).await?;
         assert!(sessions.load::<Value>(&anonymous).await?.is_none());
         assert_eq!(sessions.load::<Value>(&ann).await?.unwrap().data, json!({ "cart": [1], "role": "user" }));
-        let bob = sessions.elevate(Some(&ann), "bob", &json!({})).await?;
+        let bob = sessions.login(Login::new("bob").replacing(&ann), &()).await?;
         assert_eq!(sessions.load::<Value>(&bob).await?.unwrap().data, json!({}));
         assert!(sessions.load::<Value>(&ann).await?.is_none());
         let handle = sessions.list("bob").await?[0].handle.clone();
+        assert_eq!(handle, bob.handle());
         assert!(!sessions.revoke_one("ann", &handle).await?, "a handle works for its own user only");
         assert!(sessions.revoke_one("bob", &handle).await?);
+        Ok(())
+    }
+
+    async fn the_list_has_labels_and_the_last_use(backend: &Backend) -> Result<()> {
+        let (store, sessions) = open(backend).await?;
+        let phone = sessions.login(Login::new("ann").label("phone").remember(), &()).await?;
+        let laptop = sessions.login(Login::new("ann").label(&"é".repeat(200)), &()).await?;
+        let step = if backend.is_embedded() { Duration::from_secs(600) } else { Duration::from_millis(1200) };
+        pass(&store, step).await?;
+        assert!(sessions.load::<Value>(&phone).await?.unwrap().remembered);
+        let list = sessions.list("ann").await?;
+        let of = |token: &Token| list.iter().find(|info| info.handle == token.handle()).unwrap();
+        assert_eq!(of(&phone).label.as_deref(), Some("phone"));
+        assert!(of(&phone).remembered && !of(&laptop).remembered);
+        assert_eq!(of(&laptop).label.as_ref().unwrap().len(), 256, "a long label is cut");
+        assert!(of(&phone).seen >= of(&phone).created + step);
+        assert_eq!(of(&laptop).seen, of(&laptop).created);
+        // A remembered session outlives both of the ordinary timeouts.
+        if backend.is_embedded() {
+            store.advance(Duration::from_secs(13 * 3600))?;
+            assert!(sessions.load::<Value>(&laptop).await?.is_none());
+            assert!(sessions.load::<Value>(&phone).await?.is_some());
+            store.advance(Duration::from_secs(30 * 86_400))?;
+            assert!(sessions.load::<Value>(&phone).await?.is_none());
+        }
+        Ok(())
+    }
+
+    async fn a_token_reveals_nothing_about_its_user_and_names_are_kept_apart(backend: &Backend) -> Result<()> {
+        let (store, sessions) = open(backend).await?;
+        let other = Sessions::new(&store, backend.namespace(), "admin")?;
+        let token = sessions.create("ann", &()).await?;
+        let same = other.create("ann", &()).await?;
+        // The same user in two places has nothing in common.
+        assert_ne!(&token.expose()[..21], &same.expose()[..21]);
+        assert!(other.load::<Value>(&token).await?.is_none());
+        assert_eq!(other.revoke_all("ann").await?, 1);
+        assert!(sessions.load::<Value>(&token).await?.is_some());
         Ok(())
     }
 
@@ -249,29 +407,32 @@ matrix! {
         let (store, sessions) = open(backend).await?;
         let token = sessions.create("ann", &json!({})).await?;
         let text = token.expose();
-        for bad in ["", "x", &text[..63], &format!("{text}A"), &text.replace(|c: char| c == text.chars().next().unwrap(), "é"), &"=".repeat(64)] {
+        for bad in ["", "x", &text[..85], &format!("{text}A"), &text.replace(|c: char| c == text.chars().next().unwrap(), "é"), &"=".repeat(86)] {
             assert!(bad.parse::<Token>().is_err(), "{bad:?}");
         }
         // Each bit of it counts.
-        for at in [0, 10, 21, 22, 40, 63] {
+        for at in [0, 10, 21, 22, 41, 43, 60, 85] {
             let mut tampered = text.clone().into_bytes();
             tampered[at] = if tampered[at] == b'A' { b'B' } else { b'A' };
             if let Ok(tampered) = String::from_utf8(tampered)?.parse::<Token>() {
                 assert!(sessions.load::<Value>(&tampered).await?.is_none());
                 assert_eq!(sessions.patch(&tampered, &json!({ "a": 1 })).await?, Patched::Gone);
-                assert!(sessions.rotate(&tampered).await?.is_none());
+                assert_eq!(sessions.rotate(&tampered).await?, Rotated::Gone);
                 assert!(!sessions.revoke(&tampered).await?);
             }
         }
         assert!(sessions.load::<Value>(&token).await?.is_some());
+        assert_eq!(sessions.list("ann").await?.len(), 1, "a tampered token changed the index");
         assert!(sessions.create("", &json!({})).await.unwrap_err().is_config());
         assert!(sessions.create("ann", &json!([1])).await.unwrap_err().is_config());
         assert!(sessions.create("ann", &json!({ "big": "x".repeat(1 << 20) })).await.unwrap_err().is_config());
         assert!(sessions.revoke_one("ann", "../etc").await.unwrap_err().is_config());
-        let builder = || Sessions::builder(&store, backend.namespace());
+        let builder = || Sessions::builder(&store, backend.namespace(), "web");
         assert!(builder().idle(Duration::ZERO).build().unwrap_err().is_config());
         assert!(builder().idle(LONG).absolute(LONG / 2).build().unwrap_err().is_config());
-        assert!(Sessions::builder(&store, "").build().unwrap_err().is_config());
+        assert!(builder().remember(Duration::MAX).build().unwrap_err().is_config());
+        assert!(Sessions::new(&store, "", "web").unwrap_err().is_config());
+        assert!(Sessions::new(&store, "shop", "a:b").unwrap_err().is_config());
         Ok(())
     }
 }
@@ -288,13 +449,13 @@ async fn no_token_is_in_a_dump_of_the_server() -> Result<()> {
 async fn no_token_in_dump(kind: Kind) -> Result<()> {
     let server = Server::builder(kind).start().await?;
     let store = Store::connect(&server.url()).await?;
-    let sessions = Sessions::builder(&store, "dump").build()?;
+    let sessions = Sessions::new(&store, "dump", "web")?;
     let mut secrets = Vec::new();
     for n in 0..20 {
         let token = sessions
             .create(&format!("user-{n}"), &json!({ "n": "needle" }))
             .await?;
-        let rotated = sessions.rotate(&token).await?.unwrap();
+        let rotated = sessions.rotate(&token).await?.token().unwrap();
         secrets.extend([token.expose(), rotated.expose()]);
     }
     server
@@ -305,8 +466,8 @@ async fn no_token_in_dump(kind: Kind) -> Result<()> {
     let has = |part: &[u8]| dump.windows(part.len()).any(|window| window == part);
     assert!(has(b"needle"), "the search itself must work");
     for secret in secrets {
-        // Neither as text nor as bytes; the first 22 letters are the user's digest, which is no secret.
-        assert!(!has(secret.as_bytes()) && !has(&secret.as_bytes()[24..]));
+        // The first 43 letters are the account and the id, which are no secrets.
+        assert!(!has(secret.as_bytes()) && !has(&secret.as_bytes()[44..]));
     }
     Ok(())
 }

@@ -1,20 +1,26 @@
 -- Makes a session.
 --
--- KEYS  1 the session  2 the index of its user
--- ARGV  1 idle timeout  2 absolute timeout (both in microseconds)  3 the session's name in the index
---       4 user ('' = nobody)  5... fields and values
+-- KEYS  1 the session, a hash  2 the index of its account, a sorted set
+-- ARGV  1 idle timeout  2 absolute timeout (both in microseconds)  3 the id of the session
+--       4 user ('' for an anonymous session)  5 digest of the token  6 label ('' for none)  7 '1' for a remembered
+--       session, otherwise ''  8 count and bytes of the fields, as in '3 57'  9... fields and values
 -- Returns  1
-local time = redis.call('TIME')
-local now = time[1] * 1000000 + time[2]
-local absolute = now + ARGV[2]
-local ends = math.min(now + ARGV[1], absolute)
-local fields = { 'user', ARGV[4], 'created', string.format('%.0f', now), 'until', string.format('%.0f', absolute),
-  'ends', string.format('%.0f', ends) }
-for i = 5, #ARGV do fields[#fields + 1] = ARGV[i] end
+local time = now()
+local last = time + ARGV[2]
+local ends = math.min(time + ARGV[1], last)
+local fields = { 'user', ARGV[4], 'token', ARGV[5], 'size', ARGV[8], 'created', string.format('%.0f', time),
+    'seen', string.format('%.0f', time), 'ends', string.format('%.0f', ends), 'until', string.format('%.0f', last) }
+if ARGV[6] ~= '' then
+    fields[#fields + 1] = 'label'
+    fields[#fields + 1] = ARGV[6]
+end
+if ARGV[7] ~= '' then
+    fields[#fields + 1] = 'remembered'
+    fields[#fields + 1] = ARGV[7]
+end
+for i = 9, #ARGV do fields[#fields + 1] = ARGV[i] end
 redis.call('DEL', KEYS[1])
 redis.call('HSET', KEYS[1], unpack(fields))
 redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', math.floor(ends / 1000)))
-redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', string.format('%.0f', now))
-redis.call('ZADD', KEYS[2], string.format('%.0f', ends), ARGV[3])
-redis.call('PEXPIRE', KEYS[2], string.format('%.0f', math.ceil(ARGV[2] / 1000) + 1000))
+if ARGV[4] ~= '' then enlist(KEYS[2], ARGV[3], ends, last, time) end
 return 1

@@ -1,22 +1,16 @@
--- Gives a session another token; the old one is worth nothing from then on. A session that a logout everywhere
--- is about to end does not escape it this way.
+-- Gives a session another token. Those before it open the session for a short grace, without the rights of an elevation,
+-- and cannot be rotated again. The last eight are kept.
 --
--- KEYS  1 the session under its old name  2 under its new  3 the index of its user  4 logout everywhere
--- ARGV  1 the old name in the index  2 the new one
--- Returns  1 rotated, 0 the session is gone
-local created = redis.call('HGET', KEYS[1], 'created')
-if not created then
-  redis.call('ZREM', KEYS[3], ARGV[1])
-  return 0
-end
-local out = redis.call('GET', KEYS[4])
-if out and tonumber(created) <= tonumber(out) then
-  redis.call('DEL', KEYS[1])
-  redis.call('ZREM', KEYS[3], ARGV[1])
-  return 0
-end
-local ends = redis.call('ZSCORE', KEYS[3], ARGV[1])
-redis.call('RENAME', KEYS[1], KEYS[2])
-redis.call('ZREM', KEYS[3], ARGV[1])
-redis.call('ZADD', KEYS[3], ends or string.format('%.0f', redis.call('PEXPIRETIME', KEYS[2]) * 1000), ARGV[2])
+-- KEYS  1 the session, a hash  2 the index of its account, a sorted set
+-- ARGV  1 the id of the session  2 digest of the token  3 digest of the new token  4 grace in microseconds
+--       5 how long the session is elevated from now on in microseconds, or '' to leave that as it is
+-- Returns  1 rotated, 0 the session is gone or the token is not its own, 2 another call has just rotated it
+if redis.call('HGET', KEYS[1], 'token') == ARGV[3] then return 1 end -- sent again after a lost reply
+local session = open(KEYS[1], KEYS[2], ARGV[1], ARGV[2])
+if not session then return 0 end
+if not session.current then return 2 end
+local previous = table.concat(session.previous, ' ')
+if ARGV[4] ~= '0' then previous = ARGV[2] .. string.format(' %.0f ', session.time + ARGV[4]) .. previous end
+redis.call('HSET', KEYS[1], 'token', ARGV[3], 'previous', previous)
+if ARGV[5] ~= '' then redis.call('HSET', KEYS[1], 'elevated', string.format('%.0f', session.time + ARGV[5])) end
 return 1

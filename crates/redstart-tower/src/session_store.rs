@@ -1,14 +1,3 @@
-//! A session store for [`tower-sessions`](tower_sessions_core).
-//!
-//! For applications that use tower-sessions already. A new application finds more in the
-//! [cookie layer](crate::cookie): fields that are patched one by one, an absolute timeout, logout everywhere.
-//!
-//! - The key is made of the SHA-256 of the session's id: a dump of the server opens no session.
-//! - `save` never revives: a session that was deleted meanwhile, by a logout in another request, stays deleted.
-//! - The server ends a session at its expiry date, by its own clock; there is nothing to sweep.
-//!
-//! Keys: `<namespace>:tower_session:{<digest>}`, strings with a TTL. One round trip for each operation.
-
 use redstart::{
     Store,
     key::{Key, Keys},
@@ -16,21 +5,43 @@ use redstart::{
 };
 use sha2::{Digest as _, Sha256};
 use tower_sessions_core::{
-    SessionStore,
     session::{Id, Record},
     session_store::{Error, Result},
 };
 
-/// A [`SessionStore`] on a Redstart [`Store`]. See the [module](self).
+/// A session store for [`tower-sessions`](tower_sessions_core), on a Redstart [`Store`].
+///
+/// For applications that use tower-sessions already. A new application finds more in the
+/// [`CookieLayer`](crate::CookieLayer): fields that are patched one by one, an absolute timeout, logout everywhere.
+///
+/// # Promises
+///
+/// - The key is made from the SHA-256 of the session's id: a dump of the server opens no session.
+/// - `save` never revives: a session that was deleted in the meantime, by a logout in another request, stays deleted.
+/// - The server ends a session at its expiry date, by its own clock. Nothing has to be swept.
+///
+/// # Keys
+///
+/// `<namespace>:tower_session.<name>:{<digest>}`, strings with a TTL.
+///
+/// # Round trips
+///
+/// One for each operation.
+///
+/// # While the store is down
+///
+/// Every operation fails, and tower-sessions answers 500.
+///
+/// # Example
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use std::sync::Arc;
-/// use redstart_tower::session::StoredSessions;
+/// use redstart_tower::SessionStore;
 /// use tower_sessions_core::Session;
 ///
 /// let store = redstart::Store::connect("memory://").await?;
-/// let sessions = Arc::new(StoredSessions::new(&store, "shop")?);
+/// let sessions = Arc::new(SessionStore::new(&store, "shop", "web")?);
 ///
 /// let session = Session::new(None, sessions.clone(), None);
 /// session.insert("cart", vec![7]).await?;
@@ -41,24 +52,24 @@ use tower_sessions_core::{
 /// # Ok(()) }
 /// ```
 #[derive(Clone, Debug)]
-pub struct StoredSessions {
+pub struct SessionStore {
     store: Store,
     keys: Keys,
 }
 
-/// How many times `create` draws another id. With 128 random bits not even the second is ever needed.
+/// How many ids `create` tries. With 128 random bits the first one is always free.
 const DRAWS: usize = 5;
 
-impl StoredSessions {
-    /// The sessions of a namespace.
+impl SessionStore {
+    /// The sessions of this name.
     ///
     /// # Errors
     ///
-    /// [`is_config`](redstart::Error::is_config) for a namespace that cannot be used.
-    pub fn new(store: &Store, namespace: &str) -> redstart::Result<Self> {
+    /// [`is_config`](redstart::Error::is_config) for a bad namespace or name.
+    pub fn new(store: &Store, namespace: &str, name: &str) -> redstart::Result<Self> {
         Ok(Self {
             store: store.clone(),
-            keys: Keys::new(namespace, "tower_session")?,
+            keys: Keys::named(namespace, "tower_session", name)?,
         })
     }
 
@@ -69,7 +80,7 @@ impl StoredSessions {
         Ok(entity.key().clone())
     }
 
-    /// Writes a record under a condition, `NX` or `XX`; whether it held.
+    /// Writes a record if the condition holds, `NX` or `XX`; returns whether it did.
     async fn write(&self, record: &Record, condition: &str) -> Result<bool> {
         // The id is not stored: it is the secret.
         let value = serde_json::to_vec(&(&record.data, &record.expiry_date))
@@ -91,7 +102,7 @@ fn backend(error: redstart::Error) -> Error {
 }
 
 #[async_trait::async_trait]
-impl SessionStore for StoredSessions {
+impl tower_sessions_core::SessionStore for SessionStore {
     async fn create(&self, record: &mut Record) -> Result<()> {
         for _ in 0..DRAWS {
             if self.write(record, "NX").await? {
@@ -99,12 +110,12 @@ impl SessionStore for StoredSessions {
             }
             record.id = Id::default();
         }
-        Err(Error::Backend("no free session id was found".into()))
+        Err(Error::Backend("no free session id found".into()))
     }
 
     async fn save(&self, record: &Record) -> Result<()> {
         if !self.write(record, "XX").await? {
-            tracing::debug!("a session was gone before it could be saved");
+            tracing::debug!("a session ended before it could be saved");
         }
         Ok(())
     }
