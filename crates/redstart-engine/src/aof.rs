@@ -4,44 +4,58 @@
 //! more increments, all of them plain commands. Redis and Valkey load it as it is, and what they
 //! wrote is loaded here if its base is in the same format (`aof-use-rdb-preamble no`).
 //!
-//! Effects are encoded into a buffer while the engine's lock is held, and written by a thread of
-//! the log's own; with [`Fsync::Always`] whoever made a change writes and syncs before it has its
-//! reply, and all who wait at that moment share one sync.
+//! # From a change to the disk
+//!
+//! Effects are encoded into a buffer while the engine's lock is held. Three positions, counted in
+//! bytes since the start, say how far they have come: `appended` (in the buffer) ≥ `written` (handed
+//! to the kernel: a killed process loses nothing) ≥ `synced` (on the disk: a power failure loses
+//! nothing). Before a reply leaves, its caller waits, without the engine's lock, for the position
+//! that the reply depends on: `synced` with [`Fsync::Always`], `written` otherwise. All callers that
+//! wait at one moment share one write and one sync.
+//!
+//! # When the disk fails
+//!
+//! A failed write (no room) is undone and tried again; until it succeeds, commands that would write
+//! are refused with MISCONF. A failed sync is final for the file: the kernel may have dropped the
+//! pages, and a later sync that succeeds says nothing about them. Writes are then refused until the
+//! log's thread has written a fresh base from memory.
+//!
+//! # Rewriting
 //!
 //! A rewrite starts a new increment, and then reads the older files back into an engine of its own,
-//! from which the new base is written. Nobody waits for it, and it takes the memory of a second
-//! copy of the data while it runs.
+//! from which the new base is written. No caller waits for it; while it runs it needs the memory of
+//! a second copy of the data.
 
 mod dump;
+mod file;
+mod load;
 mod manifest;
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{self, Seek, SeekFrom},
     path::{Path, PathBuf},
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
+    task::{Poll, Waker},
     thread::JoinHandle,
     time::{Duration, Instant},
 };
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Engine, Fsync,
-    client::Client,
-    context::{Ctx, Origin},
-    effect::{Effect, Sink},
-    engine::State,
-    error::{EngineError, Stop},
-    registry,
-    reply::Protocol,
-    resp::{self, Limits, Parser},
+    effect::{Effect, Health, Sink},
+    engine::Inner,
+    error::EngineError,
+    resp,
 };
 
+use file::LogFile;
 use manifest::Manifest;
 
 const FOLDER: &str = "appendonlydir";
@@ -49,28 +63,51 @@ const FOLDER: &str = "appendonlydir";
 const REWRITE_FROM: u64 = 64 * 1024 * 1024;
 /// More than this does not wait in memory for the disk.
 const BUFFER_LIMIT: usize = 32 * 1024 * 1024;
+/// How often the log's thread looks for work that nobody asked for.
+const ROUND: Duration = Duration::from_millis(100);
+/// How long after a failed attempt a fresh log is tried again.
+const RETRY: Duration = Duration::from_secs(1);
 
-/// The log of one engine.
+/// The log of one engine. Locks are taken in the order of the fields, after the engine's own.
 pub(crate) struct Log {
     folder: PathBuf,
     fsync: Fsync,
     databases: usize,
+    /// Held during a sync, so that there is one at a time; when the last one ended.
+    syncing: Mutex<Instant>,
+    disk: Mutex<Disk>,
     buffer: Mutex<Buffer>,
     /// How many bytes were ever put into the buffer.
     appended: AtomicU64,
-    /// How many of them are on the disk for sure.
+    /// How many of them the kernel has.
+    written: AtomicU64,
+    /// How many of them are on the disk.
     synced: AtomicU64,
-    disk: Mutex<Disk>,
-    /// The last write failed.
-    failed: AtomicBool,
-    /// Whether the writer has something to do.
+    /// One of the `Trouble` constants.
+    trouble: AtomicU8,
+    /// What the last failure was.
+    reason: Mutex<String>,
+    /// Tasks that wait for `synced` to reach a position.
+    waiters: Mutex<Vec<(u64, Waker)>>,
     work: Mutex<Work>,
     wake: Condvar,
     rewriting: AtomicBool,
+    rewrite_failed: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The engine whose log this is; unset while the log is loaded.
+    engine: OnceLock<Weak<Inner>>,
+    /// How often a file was synced.
+    syncs: AtomicU64,
     /// Nobody else may write to the folder while this is open.
     _lock: File,
 }
+
+/// Nothing is wrong.
+const FINE: u8 = 0;
+/// The last write failed and was undone; it is tried again.
+const WRITE_FAILED: u8 = 1;
+/// A sync failed, or a failed write could not be undone: the current file is not to be used again.
+const FILE_LOST: u8 = 2;
 
 struct Buffer {
     bytes: Vec<u8>,
@@ -79,18 +116,17 @@ struct Buffer {
 }
 
 struct Disk {
-    file: File,
+    file: Arc<LogFile>,
     manifest: Manifest,
     /// The length of the increment that is being written.
     len: u64,
     base_len: u64,
-    last_sync: Instant,
-    dirty: bool,
 }
 
+/// What the log's thread is asked to do.
 #[derive(Default)]
 struct Work {
-    pending: bool,
+    sync: bool,
     rewrite: bool,
     stop: bool,
 }
@@ -99,12 +135,28 @@ struct Work {
 struct LogSink(Arc<Log>);
 
 impl Sink for LogSink {
-    fn append(&mut self, unit: &[Effect]) {
-        self.0.append(unit);
+    fn append(&mut self, unit: &[Effect]) -> u64 {
+        self.0.append(unit)
+    }
+
+    fn health(&self) -> Health {
+        Health {
+            writable: self.0.trouble() == FINE,
+            rewriting: self.0.rewriting.load(Ordering::Relaxed),
+            rewritten: !self.0.rewrite_failed.load(Ordering::Relaxed),
+        }
     }
 
     fn is_failing(&self) -> bool {
-        self.0.failed.load(Ordering::Relaxed)
+        self.0.trouble() != FINE
+    }
+
+    fn holds_reads(&self) -> bool {
+        self.0.always()
+    }
+
+    fn durable(&self) -> u64 {
+        self.0.synced.load(Ordering::Acquire)
     }
 
     fn rewrite(&mut self) -> bool {
@@ -130,13 +182,14 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
     fs::create_dir_all(&folder)?;
     let mut manifest = Manifest::load(&folder)?;
     let mut state = engine.inner.state.lock();
-    load(
+    load::load(
         &folder,
         &manifest.files(),
         &mut state,
         engine.now_micros(),
-        Tail::MayBeTorn,
+        load::Tail::MayBeTorn,
     )?;
+    manifest.remove_orphans(&folder);
     let databases = state.dbs.len();
     if manifest.increments.is_empty() {
         manifest.add_increment();
@@ -154,33 +207,40 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
         folder,
         fsync,
         databases,
+        syncing: Mutex::new(Instant::now()),
+        disk: Mutex::new(Disk {
+            file: Arc::new(LogFile::new(file)),
+            manifest,
+            len,
+            base_len,
+        }),
         buffer: Mutex::new(Buffer {
             bytes: Vec::new(),
             db: None,
         }),
         appended: AtomicU64::new(0),
+        written: AtomicU64::new(0),
         synced: AtomicU64::new(0),
-        disk: Mutex::new(Disk {
-            file,
-            manifest,
-            len,
-            base_len,
-            last_sync: Instant::now(),
-            dirty: false,
-        }),
-        failed: AtomicBool::new(false),
+        trouble: AtomicU8::new(FINE),
+        reason: Mutex::new(String::new()),
+        waiters: Mutex::new(Vec::new()),
         work: Mutex::new(Work::default()),
         wake: Condvar::new(),
         rewriting: AtomicBool::new(false),
+        rewrite_failed: AtomicBool::new(false),
         threads: Mutex::new(Vec::new()),
+        engine: OnceLock::new(),
+        syncs: AtomicU64::new(0),
         _lock: lock,
     });
+    // Set once, here.
+    let _ = log.engine.set(Arc::downgrade(&engine.inner));
     state.effects.set_sink(Some(Box::new(LogSink(log.clone()))));
     drop(state);
     let writer = log.clone();
     let thread = std::thread::Builder::new()
         .name("redstart-log".into())
-        .spawn(move || writer.write_until_stopped())?;
+        .spawn(move || writer.work_until_stopped())?;
     log.threads.lock().push(thread);
     Ok(log)
 }
@@ -190,14 +250,28 @@ impl Log {
         self.fsync == Fsync::Always
     }
 
-    /// How many bytes were recorded so far.
-    pub(crate) fn appended(&self) -> u64 {
-        self.appended.load(Ordering::Relaxed)
+    fn trouble(&self) -> u8 {
+        self.trouble.load(Ordering::Acquire)
     }
 
-    fn append(&self, unit: &[Effect]) {
+    /// The failure that keeps the log from being written, if there is one.
+    fn failure(&self) -> Option<io::Error> {
+        (self.trouble() != FINE).then(|| io::Error::other(self.reason.lock().clone()))
+    }
+
+    fn fail(&self, trouble: u8, error: &io::Error) {
+        if self.trouble() == FINE {
+            tracing::error!(%error, "cannot write to the append-only log");
+        }
+        *self.reason.lock() = error.to_string();
+        self.trouble.fetch_max(trouble, Ordering::Release);
+        self.wake_waiters();
+    }
+
+    /// Encodes a unit into the buffer; the position at which it ends.
+    fn append(&self, unit: &[Effect]) -> u64 {
         let mut buffer = self.buffer.lock();
-        let (before, idle) = (buffer.bytes.len(), buffer.bytes.is_empty());
+        let before = buffer.bytes.len();
         let word = |word: &'static str| [Bytes::from_static(word.as_bytes())];
         let atomic = unit.len() > 1;
         if atomic {
@@ -218,91 +292,185 @@ impl Log {
             resp::encode_command(&word("EXEC"), &mut buffer.bytes);
         }
         let added = (buffer.bytes.len() - before) as u64;
-        self.appended.fetch_add(added, Ordering::Relaxed);
+        let position = self.appended.fetch_add(added, Ordering::Relaxed) + added;
         let full = buffer.bytes.len() > BUFFER_LIMIT;
         drop(buffer);
         if full {
-            // The disk does not keep up: whoever writes now has to wait for it.
-            let _ = self.flush(false);
-        } else if idle && !self.always() {
-            self.work.lock().pending = true;
-            self.wake.notify_one();
+            // The disk does not keep up: the caller has to wait for it.
+            let _ = self.write();
         }
+        position
     }
 
-    /// Returns once all that was recorded up to `position` is on the disk.
+    /// Whether a reply that depends on this position may leave.
+    fn is_kept(&self, position: u64) -> bool {
+        let kept = if self.always() {
+            &self.synced
+        } else {
+            &self.written
+        };
+        kept.load(Ordering::Acquire) >= position
+    }
+
+    /// Returns once a reply that depends on this position may leave. Blocks the thread.
     pub(crate) fn commit(&self, position: u64) -> io::Result<()> {
-        while self.synced.load(Ordering::Acquire) < position {
-            self.flush(true)?;
+        while !self.is_kept(position) {
+            if self.always() {
+                self.sync()?;
+            } else {
+                self.write()?;
+            }
         }
         Ok(())
     }
 
-    /// Writes the buffer to the file, and syncs it if asked to.
-    fn flush(&self, sync: bool) -> io::Result<()> {
-        let mut disk = self.disk.lock();
-        let result = self.flush_into(&mut disk, sync);
-        let failed = result.is_err();
-        if let Err(error) = &result
-            && !self.failed.load(Ordering::Relaxed)
-        {
-            tracing::error!(%error, "cannot write to the append-only log");
+    /// As [`Log::commit`] without blocking the thread for a sync: the log's own thread does it.
+    pub(crate) fn poll_commit(&self, position: u64, waker: &Waker) -> Poll<io::Result<()>> {
+        if self.is_kept(position) {
+            return Poll::Ready(Ok(()));
         }
-        self.failed.store(failed, Ordering::Relaxed);
-        result
+        if !self.always() {
+            return Poll::Ready(self.commit(position));
+        }
+        self.waiters.lock().push((position, waker.clone()));
+        // What happened before the waker was there was told to nobody.
+        if self.is_kept(position) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(failure) = self.failure() {
+            return Poll::Ready(Err(failure));
+        }
+        self.ask(|work| work.sync = true);
+        Poll::Pending
     }
 
-    fn flush_into(&self, disk: &mut Disk, sync: bool) -> io::Result<()> {
+    fn wake_waiters(&self) {
+        let (failed, synced) = (self.trouble() != FINE, self.synced.load(Ordering::Acquire));
+        self.waiters.lock().retain(|(position, waker)| {
+            let over = failed || *position <= synced;
+            if over {
+                waker.wake_by_ref();
+            }
+            !over
+        });
+    }
+
+    /// Hands the buffer to the kernel.
+    fn write(&self) -> io::Result<()> {
+        let mut disk = self.disk.lock();
         let (bytes, position) = {
             let mut buffer = self.buffer.lock();
-            (std::mem::take(&mut buffer.bytes), self.appended())
+            let position = self.appended.load(Ordering::Relaxed);
+            (std::mem::take(&mut buffer.bytes), position)
         };
-        if !bytes.is_empty() {
-            if let Err(error) = disk.file.write_all(&bytes) {
-                // Nothing half-written stays, and nothing is forgotten.
-                let _ = disk.file.set_len(disk.len);
-                let _ = disk.file.seek(SeekFrom::Start(disk.len));
-                let mut buffer = self.buffer.lock();
-                let newer = std::mem::replace(&mut buffer.bytes, bytes);
-                buffer.bytes.extend_from_slice(&newer);
-                return Err(error);
-            }
-            disk.len += bytes.len() as u64;
-            disk.dirty = true;
+        if let Err(error) = self.write_bytes(&mut disk, &bytes) {
+            // Nothing is forgotten.
+            let mut buffer = self.buffer.lock();
+            let newer = std::mem::replace(&mut buffer.bytes, bytes);
+            buffer.bytes.extend_from_slice(&newer);
+            return Err(error);
         }
-        if sync && disk.dirty {
-            disk.file.sync_data()?;
-            disk.dirty = false;
-            disk.last_sync = Instant::now();
-        }
-        if sync {
-            self.synced.fetch_max(position, Ordering::Release);
-        }
+        self.written.fetch_max(position, Ordering::Release);
         Ok(())
     }
 
-    /// The life of the writer's thread.
-    fn write_until_stopped(self: &Arc<Log>) {
-        loop {
-            let (stop, rewrite) = {
-                let mut work = self.work.lock();
-                if !work.pending && !work.stop && !work.rewrite {
-                    self.wake.wait_for(&mut work, Duration::from_millis(100));
-                }
-                work.pending = false;
-                (work.stop, std::mem::take(&mut work.rewrite))
+    /// Appends to the file, all or nothing.
+    fn write_bytes(&self, disk: &mut Disk, bytes: &[u8]) -> io::Result<()> {
+        if self.trouble() == FILE_LOST {
+            return Err(io::Error::other(self.reason.lock().clone()));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = disk.file.append(bytes) {
+            let undone = disk.file.cut(disk.len);
+            let trouble = if undone.is_ok() {
+                WRITE_FAILED
+            } else {
+                FILE_LOST
             };
-            if stop {
+            self.fail(trouble, &error);
+            return Err(error);
+        }
+        disk.len += bytes.len() as u64;
+        let _ =
+            self.trouble
+                .compare_exchange(WRITE_FAILED, FINE, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Hands the buffer to the kernel and waits until it is on the disk.
+    fn sync(&self) -> io::Result<()> {
+        let mut last = self.syncing.lock();
+        self.write()?;
+        // The file cannot be switched while `syncing` is held.
+        let file = self.disk.lock().file.clone();
+        let position = self.written.load(Ordering::Acquire);
+        if self.synced.load(Ordering::Acquire) < position {
+            self.sync_file(&file)?;
+            self.synced.fetch_max(position, Ordering::Release);
+            self.wake_waiters();
+        }
+        *last = Instant::now();
+        Ok(())
+    }
+
+    fn sync_file(&self, file: &LogFile) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        file.sync().inspect_err(|error| self.fail(FILE_LOST, error))
+    }
+
+    fn ask(&self, what: impl FnOnce(&mut Work)) {
+        what(&mut self.work.lock());
+        self.wake.notify_one();
+    }
+
+    /// The life of the log's thread.
+    fn work_until_stopped(self: &Arc<Log>) {
+        let mut last_attempt: Option<Instant> = None;
+        loop {
+            let work = {
+                let mut work = self.work.lock();
+                if !work.sync && !work.stop && !work.rewrite {
+                    self.wake.wait_for(&mut work, ROUND);
+                }
+                let stop = work.stop;
+                std::mem::replace(
+                    &mut *work,
+                    Work {
+                        stop,
+                        ..Work::default()
+                    },
+                )
+            };
+            if work.stop {
                 return;
             }
-            let (due, grown) = {
-                let disk = self.disk.lock();
-                let due = disk.last_sync.elapsed() >= Duration::from_secs(1);
-                (due, disk.len > REWRITE_FROM.max(disk.base_len))
+            if self.trouble() == FILE_LOST {
+                if last_attempt.is_none_or(|at| at.elapsed() >= RETRY) {
+                    last_attempt = Some(Instant::now());
+                    if let Err(error) = self.start_over() {
+                        tracing::error!(%error, "cannot start a fresh append-only log");
+                    }
+                }
+                continue;
+            }
+            let due = match self.fsync {
+                Fsync::Always => true,
+                Fsync::EverySec => self.syncing.lock().elapsed() >= Duration::from_secs(1),
+                Fsync::No => false,
             };
-            // An error is told by the next write command.
-            let _ = self.flush(due && self.fsync == Fsync::EverySec);
-            if rewrite || grown {
+            // A failure is told to those who wait and to the next command that writes.
+            let _ = if work.sync || due {
+                self.sync()
+            } else {
+                self.write()
+            };
+            let grown = {
+                let disk = self.disk.lock();
+                disk.len > REWRITE_FROM.max(disk.base_len)
+            };
+            if work.rewrite || grown {
                 self.start_rewrite();
             }
         }
@@ -313,8 +481,7 @@ impl Log {
         if self.rewriting.load(Ordering::Relaxed) {
             return false;
         }
-        self.work.lock().rewrite = true;
-        self.wake.notify_one();
+        self.ask(|work| work.rewrite = true);
         true
     }
 
@@ -325,19 +492,24 @@ impl Log {
         let log = self.clone();
         let thread = std::thread::Builder::new()
             .name("redstart-rewrite".into())
-            .spawn(move || {
-                if let Err(error) = log.rewrite() {
-                    tracing::error!(%error, "the append-only log was not rewritten");
-                }
-                log.rewriting.store(false, Ordering::Relaxed);
-            });
+            .spawn(move || log.finish_rewrite(log.rewrite()));
         match thread {
-            Ok(thread) => self.threads.lock().push(thread),
-            Err(error) => {
-                tracing::error!(%error, "the append-only log was not rewritten");
-                self.rewriting.store(false, Ordering::Relaxed);
+            Ok(thread) => {
+                let mut threads = self.threads.lock();
+                threads.retain(|thread| !thread.is_finished());
+                threads.push(thread);
             }
+            Err(error) => self.finish_rewrite(Err(error.into())),
         }
+    }
+
+    fn finish_rewrite(&self, result: Result<(), EngineError>) {
+        if let Err(error) = &result {
+            tracing::error!(%error, "the append-only log was not rewritten");
+        }
+        self.rewrite_failed
+            .store(result.is_err(), Ordering::Relaxed);
+        self.rewriting.store(false, Ordering::Relaxed);
     }
 
     fn rewrite(&self) -> Result<(), EngineError> {
@@ -345,10 +517,9 @@ impl Log {
         let scratch = Engine::builder().databases(self.databases).build()?;
         let now = scratch.now_micros();
         let mut state = scratch.inner.state.lock();
-        load(&self.folder, &old.files(), &mut state, now, Tail::Whole)?;
-        let temporary = self
-            .folder
-            .join(format!("temp-rewriteaof-{}.aof", std::process::id()));
+        let files = old.files();
+        load::load(&self.folder, &files, &mut state, now, load::Tail::Whole)?;
+        let temporary = self.temporary();
         let written = dump::write(&state, &temporary);
         drop(state);
         let finished = written
@@ -360,37 +531,69 @@ impl Log {
         finished
     }
 
+    fn temporary(&self) -> PathBuf {
+        let name = format!("temp-rewriteaof-{}.aof", std::process::id());
+        self.folder.join(name)
+    }
+
     /// Ends the current increment and begins another; hands back what there was before.
     fn switch_increment(&self) -> Result<Manifest, EngineError> {
+        // Most of it before anybody has to wait.
+        self.sync()?;
+        let _last = self.syncing.lock();
         let mut disk = self.disk.lock();
-        self.flush_into(&mut disk, true)?;
         let old = disk.manifest.clone();
         let mut new = old.clone();
         new.add_increment();
-        let file = File::create(self.folder.join(new.current()))?;
-        new.save(&self.folder)?;
-        // Between the two flushes others may have recorded more: that belongs to the new file,
-        // which knows of no selected database. So the buffer must be empty when it is told so.
-        let mut buffer = self.buffer.lock();
-        if !buffer.bytes.is_empty() {
-            disk.file.write_all(&buffer.bytes)?;
-            disk.file.sync_data()?;
-            buffer.bytes.clear();
+        let path = self.folder.join(new.current());
+        let file = LogFile::new(File::create(&path)?);
+        if let Err(error) = new.save(&self.folder) {
+            self.go_back(&old, &path);
+            return Err(error.into());
         }
+        // The new file knows of no selected database, so the buffer must be empty when it is used.
+        let mut buffer = self.buffer.lock();
+        let ended = match self.write_bytes(&mut disk, &buffer.bytes) {
+            Ok(()) if buffer.bytes.is_empty() => Ok(()),
+            Ok(()) => self.sync_file(&disk.file),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = ended {
+            self.go_back(&old, &path);
+            return Err(error.into());
+        }
+        buffer.bytes.clear();
         buffer.db = None;
-        disk.file = file;
+        let position = self.appended.load(Ordering::Relaxed);
+        self.written.fetch_max(position, Ordering::Release);
+        self.synced.fetch_max(position, Ordering::Release);
+        disk.file = Arc::new(file);
         disk.manifest = new;
         disk.len = 0;
+        drop(buffer);
+        drop(disk);
+        self.wake_waiters();
         Ok(old)
+    }
+
+    /// Makes the manifest name what it named before; if that is certain, removes the file that it
+    /// may have named meanwhile. Otherwise both manifests can be loaded, and the next start cleans up.
+    fn go_back(&self, old: &Manifest, path: &Path) {
+        if old.save(&self.folder).is_ok() {
+            let _ = fs::remove_file(path);
+        }
     }
 
     /// Makes the new base part of the log, in the place of what it was made from.
     fn publish(&self, old: &Manifest, temporary: &Path, len: u64) -> Result<(), EngineError> {
         let mut disk = self.disk.lock();
         let mut new = disk.manifest.clone();
-        let name = new.replace_base(old);
-        fs::rename(temporary, self.folder.join(name))?;
-        new.save(&self.folder)?;
+        let path = self.folder.join(new.replace_base(old));
+        fs::rename(temporary, &path)?;
+        if let Err(error) = new.save(&self.folder) {
+            self.go_back(&disk.manifest, &path);
+            return Err(error.into());
+        }
         disk.manifest = new;
         disk.base_len = len;
         drop(disk);
@@ -400,146 +603,71 @@ impl Log {
         Ok(())
     }
 
+    /// Writes a fresh base from memory and begins a new increment: what the files of before hold
+    /// is not certain. Everybody waits meanwhile.
+    fn start_over(&self) -> Result<(), EngineError> {
+        let Some(inner) = self.engine.get().and_then(Weak::upgrade) else {
+            return Ok(());
+        };
+        let state = inner.state.lock();
+        let mut last = self.syncing.lock();
+        let mut disk = self.disk.lock();
+        let temporary = self.temporary();
+        let len = dump::write(&state, &temporary).inspect_err(|_| {
+            let _ = fs::remove_file(&temporary);
+        })?;
+        let old = disk.manifest.clone();
+        let mut new = old.clone();
+        new.add_increment();
+        let base = new.replace_base(&old);
+        let file = LogFile::new(File::create(self.folder.join(new.current()))?);
+        // From here on nothing is removed on failure: either manifest may be on the disk, and the
+        // next attempt takes the same names.
+        fs::rename(&temporary, self.folder.join(base))?;
+        new.save(&self.folder)?;
+        let mut buffer = self.buffer.lock();
+        buffer.bytes.clear();
+        buffer.db = None;
+        let position = self.appended.load(Ordering::Relaxed);
+        self.written.fetch_max(position, Ordering::Release);
+        self.synced.fetch_max(position, Ordering::Release);
+        disk.file = Arc::new(file);
+        disk.manifest = new;
+        disk.len = 0;
+        disk.base_len = len;
+        *last = Instant::now();
+        self.trouble.store(FINE, Ordering::Release);
+        drop(buffer);
+        drop(disk);
+        drop(last);
+        drop(state);
+        for name in old.files() {
+            let _ = fs::remove_file(self.folder.join(name));
+        }
+        self.wake_waiters();
+        tracing::warn!("the append-only log was started over from memory");
+        Ok(())
+    }
+
     /// Writes what is left and ends the log's threads.
     pub(crate) fn close(&self) {
-        self.work.lock().stop = true;
-        self.wake.notify_one();
+        self.ask(|work| work.stop = true);
         let threads = std::mem::take(&mut *self.threads.lock());
+        let this = std::thread::current().id();
         for thread in threads {
-            let _ = thread.join();
-        }
-        let _ = self.flush(true);
-    }
-}
-
-/// What the end of the last file may look like.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Tail {
-    /// The process that wrote it may have died while it did.
-    MayBeTorn,
-    Whole,
-}
-
-/// Repeats the commands of all files.
-fn load(
-    folder: &Path,
-    files: &[String],
-    state: &mut State,
-    now_micros: i64,
-    tail: Tail,
-) -> Result<(), EngineError> {
-    state.loading = true;
-    let mut result = Ok(());
-    for (at, name) in files.iter().enumerate() {
-        let last = at + 1 == files.len();
-        let torn = if last { tail } else { Tail::Whole };
-        result = load_file(&folder.join(name), state, now_micros, torn);
-        if result.is_err() {
-            break;
-        }
-    }
-    state.loading = false;
-    result
-}
-
-fn load_file(
-    path: &Path,
-    state: &mut State,
-    now_micros: i64,
-    tail: Tail,
-) -> Result<(), EngineError> {
-    let bad = |text: String| EngineError::Log(format!("{}: {text}", path.display()));
-    let mut file = match File::open(path) {
-        Ok(file) => file,
-        Err(error) => return Err(bad(error.to_string())),
-    };
-    let limits = Limits {
-        bulk: i64::MAX as usize,
-        authenticated: true,
-    };
-    let mut parser = Parser::default();
-    let mut client = Client::internal(0, 0, Protocol::Resp2);
-    let mut total = 0u64;
-    // All before it was repeated.
-    let mut good = 0u64;
-    let mut multi: Option<Vec<Vec<Bytes>>> = None;
-    let mut piece = vec![0; 1024 * 1024];
-    loop {
-        let count = file.read(&mut piece)?;
-        if count == 0 {
-            break;
-        }
-        if total == 0 && piece.starts_with(b"REDIS") {
-            return Err(bad(
-                "this base is in RDB format; let the server that wrote it rewrite it with \
-                 aof-use-rdb-preamble no"
-                    .into(),
-            ));
-        }
-        total += count as u64;
-        let buffer: &mut BytesMut = parser.buffer();
-        buffer.extend_from_slice(&piece[..count]);
-        while let Some(args) = parser
-            .next(limits)
-            .map_err(|error| bad(format!("{} near byte {good}", error.0)))?
-        {
-            let is = |word: &[u8]| args[0].eq_ignore_ascii_case(word);
-            if args[0].starts_with(b"#") {
-                // An annotation.
-            } else if is(b"MULTI") {
-                multi = Some(Vec::new());
-            } else if is(b"EXEC") {
-                for args in multi.take().unwrap_or_default() {
-                    repeat(state, &mut client, &args, now_micros).map_err(bad)?;
-                }
-            } else if let Some(queue) = &mut multi {
-                queue.push(args);
-            } else {
-                repeat(state, &mut client, &args, now_micros).map_err(bad)?;
-            }
-            if multi.is_none() {
-                good = total - parser.len() as u64;
+            // The log's own thread may have held the engine last.
+            if thread.thread().id() != this {
+                let _ = thread.join();
             }
         }
+        let _ = self.sync();
     }
-    if good < total {
-        if tail == Tail::Whole {
-            return Err(bad(format!("ends within a command at byte {good}")));
-        }
-        tracing::warn!(
-            file = %path.display(),
-            bytes = total - good,
-            "the log ends within a command: the rest is cut off"
-        );
-        OpenOptions::new().write(true).open(path)?.set_len(good)?;
-    }
-    Ok(())
-}
-
-/// Runs one command of the log.
-fn repeat(
-    state: &mut State,
-    client: &mut Client,
-    args: &[Bytes],
-    now_micros: i64,
-) -> Result<(), String> {
-    let name = registry::printable(&args[0]);
-    let spec = match registry::resolve(args) {
-        Ok(spec) => spec,
-        Err(Stop::Error(text)) => return Err(format!("cannot repeat {name}: {text}")),
-        Err(Stop::Block(_)) => return Err(format!("cannot repeat {name}")),
-    };
-    let mut cx = Ctx::new(state, client, now_micros, Origin::Engine);
-    if let Err(Stop::Error(text)) = cx.call(spec, args)
-        && spec.name == "select"
-    {
-        return Err(format!("{text}: the log was written with more databases"));
-    }
-    state.ready.clear();
-    Ok(())
 }
 
 /// Makes what was renamed or created in a folder survive a loss of power.
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,7 @@
 //! its future is polled; if that future is dropped instead, the taking is undone, so that no
 //! element is lost.
 
-use std::{
-    collections::BTreeSet,
-    task::{Poll, Waker},
-};
+use std::{collections::BTreeSet, task::Waker};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -43,8 +40,11 @@ pub(crate) struct Served {
 pub(crate) struct Wait {
     /// Empty if only time is waited for.
     pub(crate) keys: Vec<Bytes>,
-    /// Unix time in milliseconds; `None` waits for ever.
+    /// Unix time in microseconds, so that no wait ends early; `None` waits for ever.
     pub(crate) deadline: Option<i64>,
+    /// Whether [`Wait::serve`] is called for a key that does not exist: who reads a stream through a
+    /// group must hear that the stream is gone.
+    pub(crate) hears_of_absence: bool,
     pub(crate) on_timeout: Reply,
     pub(crate) serve: Serve,
 }
@@ -62,36 +62,45 @@ struct Waiter {
 #[derive(Default)]
 pub(crate) struct Blocking {
     waiters: HashMap<u64, Waiter>,
+    /// The number of each client that waits and was not served.
+    clients: HashMap<u64, u64>,
+    /// Unix microseconds and number.
     deadlines: BTreeSet<(i64, u64)>,
     arrivals: u64,
+    /// How often a waiter was tried to be served.
+    pub(crate) tries: u64,
+}
+
+/// The clients that wait for one key.
+#[derive(Default)]
+pub(crate) struct Queue {
+    /// Their numbers: the order of arrival.
+    numbers: BTreeSet<u64>,
+    /// How many of them hear of the key's absence.
+    hear_of_absence: usize,
 }
 
 impl Blocking {
     /// How many clients wait.
     pub(crate) fn len(&self) -> usize {
-        self.waiters
-            .values()
-            .filter(|waiter| waiter.done.is_none())
-            .count()
+        self.clients.len()
     }
 
     /// Whether this client waits.
     pub(crate) fn is_blocked(&self, client: u64) -> bool {
-        self.waiters
-            .values()
-            .any(|waiter| waiter.client == client && waiter.done.is_none())
+        self.clients.contains_key(&client)
     }
 
-    /// The deadline of a waiting client.
+    /// The deadline of a waiting client, in unix microseconds.
     pub(crate) fn deadline(&self, number: u64) -> Option<i64> {
         self.waiters.get(&number)?.wait.deadline
     }
 
     #[inline]
-    pub(crate) fn is_due(&self, now_ms: i64) -> bool {
+    pub(crate) fn is_due(&self, now_micros: i64) -> bool {
         self.deadlines
             .first()
-            .is_some_and(|&(deadline, _)| deadline <= now_ms)
+            .is_some_and(|&(deadline, _)| deadline <= now_micros)
     }
 }
 
@@ -116,7 +125,9 @@ fn deadline(cx: &Ctx<'_>, millis: i64) -> Result<Option<i64>, Stop> {
         ..0 => Err("ERR timeout is negative".into()),
         0 => Ok(None),
         // Beyond the end of time is for ever.
-        _ => Ok(millis.checked_add(cx.now_ms())),
+        _ => Ok(millis
+            .checked_mul(1000)
+            .and_then(|micros| micros.checked_add(cx.now_micros))),
     }
 }
 
@@ -133,10 +144,11 @@ pub(crate) fn add(state: &mut State, client: &Client, wait: Wait) -> u64 {
             .blocked
             .entry(Blob::new(key))
             .or_default();
-        if queue.back() != Some(&number) {
-            queue.push_back(number);
+        if queue.numbers.insert(number) {
+            queue.hear_of_absence += usize::from(wait.hears_of_absence);
         }
     }
+    blocking.clients.insert(client.id, number);
     let (db, protocol) = (client.db, client.protocol);
     let waiter = Waiter {
         client: client.id,
@@ -156,6 +168,8 @@ fn settle(state: &mut State, number: u64, served: Served) {
         return;
     };
     let (db, keys) = (waiter.db, std::mem::take(&mut waiter.wait.keys));
+    let hears = waiter.wait.hears_of_absence;
+    state.blocking.clients.remove(&waiter.client);
     if let Some(deadline) = waiter.wait.deadline {
         state.blocking.deadlines.remove(&(deadline, number));
     }
@@ -163,15 +177,17 @@ fn settle(state: &mut State, number: u64, served: Served) {
     if let Some(waker) = waiter.waker.take() {
         waker.wake();
     }
-    leave_queues(state, db, &keys, number);
+    leave_queues(state, db, &keys, number, hears);
 }
 
-fn leave_queues(state: &mut State, db: usize, keys: &[Bytes], number: u64) {
+fn leave_queues(state: &mut State, db: usize, keys: &[Bytes], number: u64, hears: bool) {
     for key in keys {
         let blocked = &mut state.dbs[db].blocked;
-        if let Some(queue) = blocked.get_mut(key.as_ref()) {
-            queue.retain(|&other| other != number);
-            if queue.is_empty() {
+        if let Some(queue) = blocked.get_mut(key.as_ref())
+            && queue.numbers.remove(&number)
+        {
+            queue.hear_of_absence -= usize::from(hears);
+            if queue.numbers.is_empty() {
                 blocked.remove(key.as_ref());
             }
         }
@@ -179,9 +195,9 @@ fn leave_queues(state: &mut State, db: usize, keys: &[Bytes], number: u64) {
 }
 
 /// Answers those whose time is up.
-pub(crate) fn time_out(state: &mut State, now_ms: i64) {
+pub(crate) fn time_out(state: &mut State, now_micros: i64) {
     while let Some(&(deadline, number)) = state.blocking.deadlines.first() {
-        if deadline > now_ms {
+        if deadline > now_micros {
             return;
         }
         let reply = match state.blocking.waiters.get_mut(&number) {
@@ -196,12 +212,10 @@ pub(crate) fn time_out(state: &mut State, now_ms: i64) {
 /// Answers a client that waits before its time (CLIENT UNBLOCK): as after a timeout if `reply` is
 /// `None`. Whether it was waiting.
 pub(crate) fn unblock(state: &mut State, client: u64, reply: Option<Reply>) -> bool {
-    let found = state
-        .blocking
-        .waiters
-        .iter_mut()
-        .find(|(_, w)| w.client == client && w.done.is_none());
-    let Some((&number, waiter)) = found else {
+    let Some(&number) = state.blocking.clients.get(&client) else {
+        return false;
+    };
+    let Some(waiter) = state.blocking.waiters.get_mut(&number) else {
         return false;
     };
     let timeout = std::mem::replace(&mut waiter.wait.on_timeout, Reply::Nil);
@@ -213,14 +227,27 @@ pub(crate) fn unblock(state: &mut State, client: u64, reply: Option<Reply>) -> b
 pub(crate) fn serve_ready(state: &mut State, now_micros: i64) {
     while !state.ready.is_empty() {
         for (db, key) in std::mem::take(&mut state.ready) {
-            let Some(queue) = state.dbs[db].blocked.get(key.as_ref()) else {
-                continue;
-            };
-            for number in queue.clone() {
+            let mut last = 0;
+            while let Some(number) = next_in_line(state, db, &key, last, now_micros) {
                 serve_one(state, number, &key, now_micros);
+                last = number;
             }
         }
     }
+}
+
+/// The next client after `last` that may be served from a key. Most wait for something that only an
+/// existing key has: they are not visited once the key is used up.
+fn next_in_line(state: &State, db: usize, key: &[u8], last: u64, now_micros: i64) -> Option<u64> {
+    let db = &state.dbs[db];
+    let queue = db.blocked.get(key)?;
+    let exists = db
+        .find(key)
+        .is_some_and(|at| !db.entry(at).is_expired(now_micros / 1000));
+    if !exists && queue.hear_of_absence == 0 {
+        return None;
+    }
+    queue.numbers.range(last + 1..).next().copied()
 }
 
 fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
@@ -230,6 +257,7 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
     if waiter.done.is_some() {
         return;
     }
+    state.blocking.tries += 1;
     let mut client = Client::internal(waiter.client, waiter.db, waiter.protocol);
     // The closure is lent out of the table while it works on the state that holds the table.
     let mut serve = std::mem::replace(&mut waiter.wait.serve, Box::new(|_, _| None));
@@ -248,24 +276,26 @@ fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {
     state.effects.flush();
 }
 
-/// The answer, if there is one by now; else the waker is kept.
-pub(crate) fn poll(state: &mut State, number: u64, waker: Option<&Waker>) -> Poll<Reply> {
-    let Some(waiter) = state.blocking.waiters.get_mut(&number) else {
-        return Poll::Ready(Reply::Nil);
-    };
-    match waiter.done.take() {
-        Some(served) => {
-            let protocol = waiter.protocol;
-            state.blocking.waiters.remove(&number);
-            Poll::Ready(crate::dispatch::shape(served.reply, protocol))
-        }
-        None => {
-            if let Some(waker) = waker {
-                waiter.waker = Some(waker.clone());
-            }
-            Poll::Pending
-        }
+/// Whether a waiting client has its answer.
+pub(crate) fn is_served(state: &State, number: u64) -> bool {
+    let waiter = state.blocking.waiters.get(&number);
+    waiter.is_none_or(|waiter| waiter.done.is_some())
+}
+
+/// Keeps whom to wake when the answer is there.
+pub(crate) fn wake_by(state: &mut State, number: u64, waker: &Waker) {
+    if let Some(waiter) = state.blocking.waiters.get_mut(&number) {
+        waiter.waker = Some(waker.clone());
     }
+}
+
+/// The answer of a client that was served, which no longer waits then.
+pub(crate) fn take(state: &mut State, number: u64) -> Reply {
+    let Some(waiter) = state.blocking.waiters.remove(&number) else {
+        return Reply::Nil;
+    };
+    let reply = waiter.done.map_or(Reply::Nil, |served| served.reply);
+    crate::dispatch::shape(reply, waiter.protocol)
 }
 
 /// Forgets a client that no longer waits; undoes what was taken for it and not handed over.
@@ -276,7 +306,11 @@ pub(crate) fn cancel(state: &mut State, number: u64, now_micros: i64) {
     if let Some(deadline) = waiter.wait.deadline {
         state.blocking.deadlines.remove(&(deadline, number));
     }
-    leave_queues(state, waiter.db, &waiter.wait.keys, number);
+    if waiter.done.is_none() {
+        state.blocking.clients.remove(&waiter.client);
+    }
+    let hears = waiter.wait.hears_of_absence;
+    leave_queues(state, waiter.db, &waiter.wait.keys, number, hears);
     if let Some(Served {
         undo: Some(undo), ..
     }) = waiter.done

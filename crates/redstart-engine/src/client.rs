@@ -40,6 +40,11 @@ pub(crate) struct Client {
     pub(crate) tracking: Option<Box<Tracking>>,
     /// What CLIENT LIST shows; only for clients that somebody may ask about.
     pub(crate) row: Option<Arc<Row>>,
+    /// The row, while the list of clients does not have it: a script held the engine's state when the
+    /// client came.
+    pub(crate) unannounced: Option<Arc<Row>>,
+    /// It speaks over a socket, from a task of the listener.
+    pub(crate) networked: bool,
     /// Which replies the client wants to see.
     pub(crate) answers: Answers,
     /// QUIT was called, or the client killed itself.
@@ -263,6 +268,8 @@ impl Client {
             subscriptions: None,
             tracking: None,
             row: None,
+            unannounced: None,
+            networked: false,
             answers: Answers::On,
             closing: false,
             no_touch: false,
@@ -317,17 +324,33 @@ impl Client {
     }
 
     /// Makes the client visible to others.
-    pub(crate) fn register(
+    pub(crate) fn register(&mut self, state: &mut State, now_micros: i64) -> Arc<Row> {
+        if let Some(row) = &self.row {
+            return row.clone();
+        }
+        let row = self.make_row(now_micros, String::new(), String::new(), false);
+        state.clients.insert(self.id, row.clone());
+        row
+    }
+
+    /// Puts a row that the list of clients does not have there; false if there are too many.
+    pub(crate) fn enter(&mut self, state: &mut State, row: Arc<Row>) -> bool {
+        state.stats.connections += 1;
+        if state.clients.len() >= state.config.maxclients {
+            return false;
+        }
+        state.clients.insert(row.id, row);
+        true
+    }
+
+    /// The client's row, which others do not see yet.
+    pub(crate) fn make_row(
         &mut self,
-        state: &mut State,
         now_micros: i64,
         addr: String,
         laddr: String,
         unix: bool,
     ) -> Arc<Row> {
-        if let Some(row) = &self.row {
-            return row.clone();
-        }
         let row = Arc::new(Row {
             id: self.id,
             addr,
@@ -355,7 +378,6 @@ impl Client {
                 redirect: -1,
             }),
         });
-        state.clients.insert(self.id, row.clone());
         self.row = Some(row.clone());
         row
     }

@@ -10,15 +10,70 @@ use tokio::time::Instant;
 /// Where an engine's time comes from.
 ///
 /// A live clock is tokio's plus an offset, so `tokio::time::pause` and `advance` move it, too. It
-/// can be read outside a runtime. A manual clock stands still until [`crate::Engine::advance`].
+/// can be read outside a runtime. It follows the system's clock through steps and suspends: keys
+/// expire at their unix time, as in Redis. A manual clock stands still until
+/// [`crate::Engine::advance`].
 #[derive(Debug)]
 pub struct Clock {
     /// Unix time in microseconds when the clock was made.
     base: i64,
     /// `None` for a manual clock.
-    started: Option<Instant>,
+    started: Option<Started>,
     /// What `advance` has added, in microseconds.
     offset: AtomicI64,
+}
+
+/// How a live clock runs. All times are in microseconds.
+#[derive(Debug)]
+struct Started {
+    tokio: Instant,
+    /// The same moment on the system's monotonic clock, which no runtime pauses.
+    steady: std::time::Instant,
+    /// By how much the system's clock was set since then.
+    step: AtomicI64,
+    /// How old the clock was when it last looked for a step.
+    looked: AtomicI64,
+    #[cfg(test)]
+    faked: AtomicI64,
+}
+
+/// How often a live clock looks for steps of the system's clock.
+const LOOK_EVERY: i64 = 100_000;
+/// What is less than this is the drift between two clocks and no step.
+const SMALLEST_STEP: i64 = 10_000;
+
+impl Started {
+    fn now() -> Started {
+        Started {
+            tokio: Instant::now(),
+            steady: std::time::Instant::now(),
+            step: AtomicI64::new(0),
+            looked: AtomicI64::new(0),
+            #[cfg(test)]
+            faked: AtomicI64::new(0),
+        }
+    }
+
+    fn elapsed(&self, base: i64) -> i64 {
+        // A paused runtime's clock may stand before the instant at which this one was made.
+        let elapsed = Instant::now().saturating_duration_since(self.tokio);
+        let elapsed = elapsed.as_micros() as i64;
+        if elapsed - self.looked.load(Ordering::Relaxed) >= LOOK_EVERY {
+            self.looked.store(elapsed, Ordering::Relaxed);
+            self.look_for_step(base);
+        }
+        elapsed + self.step.load(Ordering::Relaxed)
+    }
+
+    fn look_for_step(&self, base: i64) {
+        let unix = unix_micros();
+        #[cfg(test)]
+        let unix = unix + self.faked.load(Ordering::Relaxed);
+        let step = unix - base - self.steady.elapsed().as_micros() as i64;
+        if (step - self.step.load(Ordering::Relaxed)).abs() >= SMALLEST_STEP {
+            self.step.store(step, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Clock {
@@ -26,7 +81,7 @@ impl Clock {
     pub fn live() -> Clock {
         Clock {
             base: unix_micros(),
-            started: Some(Instant::now()),
+            started: Some(Started::now()),
             offset: AtomicI64::new(0),
         }
     }
@@ -54,13 +109,8 @@ impl Clock {
     }
 
     pub(crate) fn now_micros(&self) -> i64 {
-        let elapsed = match self.started {
-            // A paused runtime's clock may stand before the instant at which this one was made.
-            Some(started) => Instant::now()
-                .saturating_duration_since(started)
-                .as_micros() as i64,
-            None => 0,
-        };
+        let started = self.started.as_ref();
+        let elapsed = started.map_or(0, |started| started.elapsed(self.base));
         self.base + elapsed + self.offset.load(Ordering::Relaxed)
     }
 
@@ -74,4 +124,31 @@ fn unix_micros() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_micros() as i64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_live_clock_follows_steps_of_the_systems_clock() {
+        const HOUR: i64 = 3_600_000_000;
+        let clock = Clock::live();
+        let before = clock.now_micros();
+        let step = |by: i64| {
+            let started = clock.started.as_ref().unwrap();
+            started.faked.store(by, Ordering::Relaxed);
+        };
+        for by in [HOUR, -HOUR, 0] {
+            step(by);
+            tokio::time::advance(Duration::from_secs(1)).await;
+        }
+        step(HOUR);
+        tokio::time::advance(Duration::from_secs(1)).await;
+        let after = clock.now_micros();
+        let off = (after - before - HOUR - 4_000_000).abs();
+        assert!(off < 1_000_000, "off by {off} microseconds");
+        // Without a step it stands still with the runtime's clock.
+        assert_eq!(clock.now_micros(), after);
+    }
 }

@@ -8,6 +8,7 @@ use crate::{
     config::Config,
     engine::State,
     error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
+    free,
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
@@ -70,6 +71,9 @@ impl<'a> Ctx<'a> {
         if self.state.out_of_memory && self.origin == Origin::Script && spec.is(flag::DENYOOM) {
             return Err(OUT_OF_MEMORY.into());
         }
+        if self.state.effects.is_undurable() {
+            self.depend_on_changes(spec, args);
+        }
         let result = (spec.handler)(self, args);
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
@@ -92,6 +96,21 @@ impl<'a> Ctx<'a> {
         self.dirty = outer_dirty;
         self.rewritten = outer_rewritten;
         result
+    }
+
+    /// Lets the reply wait for changes of the command's keys that are not on the disk yet.
+    fn depend_on_changes(&mut self, spec: &'static Spec, args: &[Bytes]) {
+        let (db, effects) = (self.client.db, &mut self.state.effects);
+        let mut named = false;
+        spec.each_key(args, |at| {
+            named = true;
+            effects.depend_on(db, &args[at]);
+        });
+        let reads = spec.is(flag::READONLY) || spec.is(flag::WRITE);
+        // SORT's patterns lead to keys that its arguments do not name.
+        if reads && (!named || spec.name.starts_with("sort")) {
+            effects.depend_on_all();
+        }
     }
 
     // ---- time and protocol ----
@@ -299,6 +318,7 @@ impl<'a> Ctx<'a> {
                 if matches!(old, Value::Stream(_)) {
                     self.signal_ready(key);
                 }
+                free::later(old.elements(), old);
             }
             None => {
                 self.add(key, value, deadline.unwrap_or(NEVER));
@@ -307,8 +327,20 @@ impl<'a> Ctx<'a> {
         self.modified(key);
     }
 
-    /// Removes a live key and marks it as modified; the caller notifies and counts.
-    pub(crate) fn delete(&mut self, key: &[u8]) -> Option<Entry> {
+    /// Removes a live key and marks it as modified; the caller notifies and counts. Whether it was
+    /// there. A large value is freed in the background.
+    pub(crate) fn delete(&mut self, key: &[u8]) -> bool {
+        match self.take(key) {
+            Some(entry) => {
+                free::later(entry.value.elements(), entry.value);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// As [`Ctx::delete`], with what was removed.
+    pub(crate) fn take(&mut self, key: &[u8]) -> Option<Entry> {
         self.find(key)?;
         let entry = self.db().remove(key)?;
         self.signal_ready(key);
@@ -318,16 +350,17 @@ impl<'a> Ctx<'a> {
 
     /// Removes a key that a command has emptied: event `del`.
     pub(crate) fn delete_emptied(&mut self, key: &[u8]) {
-        if self.delete(key).is_some() {
+        if self.delete(key) {
             self.notify(notify::class::GENERIC, "del", key);
         }
     }
 
     /// Removes a key whose deadline has passed: event `expired`, effect `DEL`.
     pub(crate) fn expire(&mut self, key: &[u8]) {
-        if self.db().remove(key).is_none() {
+        let Some(entry) = self.db().remove(key) else {
             return;
-        }
+        };
+        free::later(entry.value.elements(), entry.value);
         self.state.stats.expired += 1;
         self.signal_ready(key);
         let db = self.client.db;
@@ -347,6 +380,7 @@ impl<'a> Ctx<'a> {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
         }
+        self.state.effects.touch(self.client.db, key);
         if self.state.config.maxmemory > 0 {
             self.db().measure(key);
         }

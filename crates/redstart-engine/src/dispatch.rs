@@ -113,10 +113,11 @@ pub(crate) fn shape(reply: Reply, protocol: Protocol) -> Reply {
 /// Does what is due by now: timeouts and a little of the active expiry.
 #[inline]
 pub(crate) fn tick(state: &mut State, now_micros: i64) {
-    if state.blocking.is_due(now_micros / 1000) {
-        blocking::time_out(state, now_micros / 1000);
+    if state.blocking.is_due(now_micros) {
+        blocking::time_out(state, now_micros);
     }
-    if now_micros - state.last_sweep >= SWEEP_INTERVAL {
+    // The system's clock may have been set back.
+    if (now_micros - state.last_sweep).abs() >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
         for db in 0..state.dbs.len() {
             state.dbs[db].compact_if_sparse();
@@ -181,7 +182,9 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if let Some(multi) = &mut cx.client.multi
         && !spec.is(flag::UNQUEUED)
     {
-        multi.queue.push((spec, args.to_vec()));
+        // Copies: an argument is a part of a read buffer, which it would keep from being freed.
+        let args = args.iter().map(|arg| Bytes::copy_from_slice(arg)).collect();
+        multi.queue.push((spec, args));
         return Ok(Reply::status("QUEUED"));
     }
     cx.call(spec, args)
@@ -205,8 +208,8 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         )
         .into());
     }
-    if spec.is(flag::WRITE) && cx.state.effects.is_failing() {
-        return Err(LOG_FAILED.into());
+    if cx.state.effects.is_failing() {
+        check_log(cx, spec)?;
     }
     if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;
@@ -218,6 +221,23 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)
+}
+
+/// Refuses what would write while the log cannot be written.
+fn check_log(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+    if spec.is(flag::WRITE) {
+        return Err(LOG_FAILED.into());
+    }
+    let writes = |(spec, _): &(&Spec, _)| spec.is(flag::WRITE);
+    if spec.name == "exec"
+        && let Some(multi) = &cx.client.multi
+        && multi.queue.iter().any(writes)
+    {
+        cx.client.multi = None;
+        transaction::unwatch_all(cx.state, cx.client);
+        return Err(format!("EXECABORT Transaction discarded because of: {LOG_FAILED}").into());
+    }
+    Ok(())
 }
 
 /// Refuses what would need more memory than there may be. Queueing takes memory, too.

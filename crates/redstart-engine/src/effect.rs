@@ -5,6 +5,9 @@
 //! with the keys it found expired, a transaction, a script) reach the sink together.
 
 use bytes::Bytes;
+use hashbrown::HashMap;
+
+use crate::types::blob::Blob;
 
 /// A command that repeats a change.
 #[derive(Clone, Debug, PartialEq)]
@@ -15,12 +18,32 @@ pub(crate) struct Effect {
 
 /// Takes the effects of each unit, in order. Called with the engine's lock held.
 pub(crate) trait Sink: Send {
-    /// A unit of more than one effect is to be made atomic with MULTI and EXEC.
-    fn append(&mut self, unit: &[Effect]);
+    /// A unit of more than one effect is to be made atomic with MULTI and EXEC. Answers with the
+    /// position at which it ends, which rises from unit to unit.
+    fn append(&mut self, unit: &[Effect]) -> u64;
 
-    /// Whether what was appended could not be kept.
+    /// Whether what was appended cannot be kept at present.
     fn is_failing(&self) -> bool {
         false
+    }
+
+    /// How the log is, for INFO.
+    fn health(&self) -> Health {
+        Health {
+            writable: true,
+            rewriting: false,
+            rewritten: true,
+        }
+    }
+
+    /// Whether what was read may be told only when it is on the disk.
+    fn holds_reads(&self) -> bool {
+        false
+    }
+
+    /// The position up to which everything is on the disk.
+    fn durable(&self) -> u64 {
+        u64::MAX
     }
 
     /// Asks for a shorter log; false if one is being made.
@@ -29,10 +52,39 @@ pub(crate) trait Sink: Send {
     }
 }
 
+/// The state of a log.
+pub(crate) struct Health {
+    /// The last write succeeded.
+    pub(crate) writable: bool,
+    /// A rewrite is under way.
+    pub(crate) rewriting: bool,
+    /// The last rewrite succeeded.
+    pub(crate) rewritten: bool,
+}
+
+/// Collects the effects of the running unit, and knows which replies depend on which of them.
+///
+/// A reply depends on what its command appended. Where reads are held (`fsync always`) it also
+/// depends on the last change of each key that the command read, if that is not on the disk yet; a
+/// read of other keys waits for nothing.
 #[derive(Default)]
 pub(crate) struct Effects {
     sink: Option<Box<dyn Sink>>,
     pending: Vec<Effect>,
+    /// Where reads are held.
+    holds: bool,
+    /// Keys that the running unit changed.
+    touched: Vec<(usize, Blob)>,
+    /// The last change of keys that may not be on the disk yet.
+    undurable: HashMap<(usize, Blob), u64>,
+    /// The last change of all keys at once, while that may not be on the disk yet.
+    everything: u64,
+    /// The running unit changed all keys at once.
+    touched_all: bool,
+    /// Where the last unit ended.
+    last: u64,
+    /// What the replies of the running batch depend on.
+    needed: u64,
 }
 
 impl Effects {
@@ -43,7 +95,74 @@ impl Effects {
     }
 
     pub(crate) fn set_sink(&mut self, sink: Option<Box<dyn Sink>>) {
+        self.holds = sink.as_ref().is_some_and(|sink| sink.holds_reads());
         self.sink = sink;
+    }
+
+    /// A batch of commands begins.
+    #[inline]
+    pub(crate) fn begin(&mut self) {
+        self.needed = 0;
+        if let Some(sink) = &self.sink
+            && self.is_undurable()
+            && sink.durable() >= self.last
+        {
+            self.undurable.clear();
+            self.everything = 0;
+        }
+    }
+
+    /// The position that the replies of the batch depend on.
+    #[inline]
+    pub(crate) fn position(&self) -> u64 {
+        // Where reads are not held, they wait for what is only being written, but not for a disk
+        // that refuses it.
+        if self.holds || self.is_failing() {
+            self.needed
+        } else {
+            self.last
+        }
+    }
+
+    /// Where the last unit ended.
+    pub(crate) fn last_position(&self) -> u64 {
+        self.last
+    }
+
+    /// A key has changed.
+    #[inline]
+    pub(crate) fn touch(&mut self, db: usize, key: &[u8]) {
+        if self.holds {
+            self.touched.push((db, Blob::new(key)));
+        }
+    }
+
+    /// All keys have changed or may have.
+    pub(crate) fn touch_all(&mut self) {
+        self.touched_all = self.holds;
+    }
+
+    /// Whether some changes may not be on the disk and reads have to take care.
+    #[inline]
+    pub(crate) fn is_undurable(&self) -> bool {
+        !self.undurable.is_empty() || self.everything > 0
+    }
+
+    /// A command reads or depends on a key.
+    pub(crate) fn depend_on(&mut self, db: usize, key: &[u8]) {
+        let position = self.undurable.get(&(db, Blob::new(key)));
+        let position = position.map_or(self.everything, |own| self.everything.max(*own));
+        self.needed = self.needed.max(position);
+    }
+
+    /// A command reads the keyspace as a whole.
+    pub(crate) fn depend_on_all(&mut self) {
+        self.needed = self.needed.max(self.last);
+    }
+
+    /// How the log is; `None` if there is none.
+    pub(crate) fn health(&self) -> Option<Health> {
+        self.sink.as_ref().map(|sink| sink.health())
     }
 
     #[inline]
@@ -65,13 +184,19 @@ impl Effects {
     /// Hands the unit that just ended to the sink.
     #[inline]
     pub(crate) fn flush(&mut self) {
-        if self.pending.is_empty() {
-            return;
+        if !self.pending.is_empty() {
+            if let Some(sink) = &mut self.sink {
+                self.last = sink.append(&self.pending);
+                self.needed = self.last;
+            }
+            self.pending.clear();
         }
-        if let Some(sink) = &mut self.sink {
-            sink.append(&self.pending);
+        if std::mem::take(&mut self.touched_all) {
+            self.everything = self.last;
         }
-        self.pending.clear();
+        for key in self.touched.drain(..) {
+            self.undurable.insert(key, self.last);
+        }
     }
 }
 
@@ -89,7 +214,7 @@ mod tests {
     struct Recorder(Log);
 
     impl Sink for Recorder {
-        fn append(&mut self, unit: &[Effect]) {
+        fn append(&mut self, unit: &[Effect]) -> u64 {
             let line = |effect: &Effect| {
                 let words: Vec<_> = effect
                     .args
@@ -99,6 +224,7 @@ mod tests {
                 format!("{}> {}", effect.db, words.join(" "))
             };
             self.0.lock().push(unit.iter().map(line).collect());
+            0
         }
     }
 

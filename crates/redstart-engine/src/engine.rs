@@ -7,6 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
@@ -28,7 +29,7 @@ use crate::{
     random::Random,
     reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
-    session::Session,
+    session::{Ended, Session},
     tracking,
 };
 
@@ -54,12 +55,18 @@ pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     pub(crate) clock: Clock,
     next_session: AtomicU64,
-    /// Whether new sessions start unauthenticated.
-    guarded: Arc<AtomicBool>,
+    pub(crate) databases: usize,
+    /// New sessions start unauthenticated if there is one. A copy of the setting, to be read while
+    /// a script holds the state.
+    pub(crate) password: Arc<Mutex<Option<String>>>,
+    /// Clients and waits that ended while a script held the state.
+    pub(crate) ended: Mutex<Vec<Ended>>,
+    /// There are some.
+    pub(crate) some_ended: AtomicBool,
     pub(crate) pause_ended: Arc<Notify>,
     paused: Arc<AtomicBool>,
     /// The append-only log, if the data is kept.
-    log: OnceLock<Arc<Log>>,
+    pub(crate) log: OnceLock<Arc<Log>>,
     /// Seen without the lock: a script that runs for too long holds it.
     pub(crate) watchdog: Arc<Watchdog>,
 }
@@ -73,27 +80,25 @@ impl Drop for Inner {
 }
 
 impl Inner {
-    /// How much was recorded so far, if that has to be on the disk before a reply.
+    /// Blocks until replies that depend on this position of the log may leave. Called without the
+    /// lock, so that many callers share one sync.
     #[inline]
-    pub(crate) fn recorded(&self) -> u64 {
+    pub(crate) fn commit(&self, position: u64) -> Result<(), Reply> {
         match self.log.get() {
-            Some(log) if log.always() => log.appended(),
-            _ => 0,
+            Some(log) if position > 0 => log.commit(position).map_err(log_failed),
+            _ => Ok(()),
         }
     }
 
-    /// Waits until what was recorded since `before` is on the disk, where that is asked for.
-    /// Called without the lock, so that many share one sync.
-    #[inline]
-    pub(crate) fn commit(&self, before: u64, after: u64) -> Result<(), Reply> {
-        if before == after {
-            return Ok(());
+    /// As [`Inner::commit`], without blocking the thread for a sync.
+    pub(crate) fn poll_kept(&self, position: u64, cx: &mut Context<'_>) -> Poll<Result<(), Reply>> {
+        match self.log.get() {
+            Some(log) if position > 0 => {
+                let poll = log.poll_commit(position, cx.waker());
+                poll.map_err(log_failed)
+            }
+            _ => Poll::Ready(Ok(())),
         }
-        let Some(log) = self.log.get() else {
-            return Ok(());
-        };
-        log.commit(after)
-            .map_err(|error| Reply::Error(format!("{LOG_FAILED}: {error}")))
     }
 
     /// Whether CLIENT PAUSE was called and may still hold.
@@ -101,6 +106,10 @@ impl Inner {
     pub(crate) fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
     }
+}
+
+fn log_failed(error: std::io::Error) -> Reply {
+    Reply::Error(format!("{LOG_FAILED}: {error}"))
 }
 
 /// All that the lock protects.
@@ -121,8 +130,8 @@ pub(crate) struct State {
     pub(crate) pause_ended: Arc<Notify>,
     /// Set while there is a pause: looked at without the lock.
     pub(crate) paused: Arc<AtomicBool>,
-    /// Whether new sessions start unauthenticated.
-    pub(crate) guarded: Arc<AtomicBool>,
+    /// A copy of the setting that is read without the lock.
+    pub(crate) password: Arc<Mutex<Option<String>>>,
     /// When the engine was made, in unix microseconds.
     pub(crate) started: i64,
     pub(crate) effects: Effects,
@@ -173,7 +182,7 @@ impl State {
             pause: None,
             pause_ended: Arc::default(),
             paused: Arc::default(),
-            guarded: Arc::default(),
+            password: Arc::default(),
             started: 0,
             effects: Effects::default(),
             stats: Stats::default(),
@@ -211,7 +220,7 @@ impl Engine {
     }
 
     fn from_parts(databases: usize, config: Config, clock: Clock, limits: Limits) -> Engine {
-        let guarded = Arc::new(AtomicBool::new(config.password.is_some()));
+        let password = Arc::new(Mutex::new(config.password.clone()));
         let pause_ended = Arc::new(Notify::new());
         let paused = Arc::new(AtomicBool::new(false));
         let watchdog = Arc::new(Watchdog::default());
@@ -226,7 +235,7 @@ impl Engine {
             pause: None,
             pause_ended: pause_ended.clone(),
             paused: paused.clone(),
-            guarded: guarded.clone(),
+            password: password.clone(),
             started: clock.now_micros(),
             effects: Effects::default(),
             stats: Stats::default(),
@@ -241,7 +250,10 @@ impl Engine {
             state: Mutex::new(state),
             clock,
             next_session: AtomicU64::new(1),
-            guarded,
+            databases,
+            password,
+            ended: Mutex::default(),
+            some_ended: AtomicBool::new(false),
             pause_ended,
             paused,
             log: OnceLock::new(),
@@ -255,10 +267,7 @@ impl Engine {
     /// A new client that speaks RESP2.
     pub fn session(&self) -> Session {
         let id = self.inner.next_session.fetch_add(1, Ordering::Relaxed);
-        Session::new(
-            self.inner.clone(),
-            Client::new(id, !self.inner.guarded.load(Ordering::Relaxed)),
-        )
+        Session::new(self.inner.clone(), Client::new(id, !self.is_guarded()))
     }
 
     /// A new client that gets its replies in RESP3's shapes.
@@ -270,17 +279,17 @@ impl Engine {
 
     /// Moves the clock forward: expires keys and ends waits whose time is up.
     pub fn advance(&self, by: Duration) {
-        let mut state = self.inner.state.lock();
+        let mut state = self.inner.lock();
         self.inner.clock.advance(by);
         let now = self.inner.clock.now_micros();
-        blocking::time_out(&mut state, now / 1000);
+        blocking::time_out(&mut state, now);
         dispatch::sweep_all(&mut state, now);
         state.pause_ended.notify_waiters();
     }
 
     /// Whether sessions have to authenticate.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.inner.guarded.load(Ordering::Relaxed)
+        self.inner.password.lock().is_some()
     }
 
     /// Does what is due by now; needed where no commands come.

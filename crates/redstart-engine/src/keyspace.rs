@@ -1,16 +1,14 @@
 //! A database: keys, their values and their deadlines, who watches them and who waits for them.
 
-use std::{
-    collections::VecDeque,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
 };
 
 use hashbrown::HashMap;
 
 use crate::{
+    blocking,
     random::Random,
     types::{
         Value,
@@ -81,8 +79,8 @@ pub(crate) struct Db {
     sweep: u64,
     /// Who watches which key.
     pub(crate) watched: HashMap<Blob, Vec<Watcher>>,
-    /// Which waiting clients (by number) block on which key, in order of arrival.
-    pub(crate) blocked: HashMap<Blob, VecDeque<u64>>,
+    /// Which clients wait for which key.
+    pub(crate) blocked: HashMap<Blob, blocking::Queue>,
 }
 
 impl Db {

@@ -88,6 +88,7 @@ mod dispatch;
 mod effect;
 mod engine;
 mod error;
+mod free;
 mod glob;
 mod keyspace;
 mod long_double;

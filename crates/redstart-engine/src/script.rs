@@ -35,12 +35,15 @@ use crate::{
     client::Client,
     context::Ctx,
     engine::State,
-    error::{CommandResult, Stop},
+    error::{CommandResult, LOG_FAILED, Stop},
     reply::{Protocol, Reply},
 };
 
 /// How many Lua instructions run between two looks at the clock and the kill flag.
 const INSTRUCTIONS_PER_CHECK: u32 = 20_000;
+
+/// A script that has been running for so long gives up the worker of the runtime that it runs on.
+const RELEASE_AFTER: Duration = Duration::from_millis(5);
 
 /// What the frames of `sandbox.lua` call their source.
 const SANDBOX: &str = "=sandbox";
@@ -313,6 +316,8 @@ struct Shared {
     chance: AtomicU64,
     /// When the running script was first seen by the hook.
     started: Mutex<Option<Instant>>,
+    /// The script runs on a worker of the listener's runtime, which has other tasks, too.
+    on_worker: AtomicBool,
     limits: Mutex<Limits>,
 }
 
@@ -575,6 +580,7 @@ impl Runtime {
             watchdog,
             chance: AtomicU64::new(library::UNSEEDED),
             started: Mutex::new(None),
+            on_worker: AtomicBool::new(false),
             limits: Mutex::new(limits),
         });
         let host = library::functions(&lua, &shared, &names)?;
@@ -655,6 +661,9 @@ impl Runtime {
                 return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
             }
         }
+        if flags.declared && !flags.no_writes && cx.state.effects.is_failing() {
+            return Err(LOG_FAILED.into());
+        }
         let outcome = self.enter(cx, digest, call, (index, flags), limits);
         // Lua 5.1 does not collect garbage before it gives up on an allocation.
         if limits.memory > 0 && self.lua.used_memory() > limits.memory / 2 {
@@ -688,6 +697,8 @@ impl Runtime {
             slot.client.id = cx.client.id;
             slot.client.db = cx.client.db;
             slot.client.protocol = Protocol::Resp2;
+            // What the script reads is read on the caller's behalf.
+            slot.client.tracking = cx.client.tracking.clone();
             slot.now_micros = cx.now_micros;
             slot.running = true;
             slot.read_only = call.read_only || flags.no_writes;
@@ -699,6 +710,8 @@ impl Runtime {
             std::mem::swap(cx.state, &mut slot.state);
         }
         *self.shared.limits.lock() = limits;
+        let on_worker = cx.client.networked;
+        self.shared.on_worker.store(on_worker, Ordering::Relaxed);
         // A kill that came when the script before had just ended.
         if self.shared.watchdog.kill.load(Ordering::Relaxed) {
             self.shared.watchdog.reset();
@@ -738,6 +751,22 @@ fn plain_failure(digest: &Digest, text: &[u8]) -> Stop {
     format!("ERR Error running script {}, {text}", hex(digest)).into()
 }
 
+/// Hands the other tasks of this runtime worker to another thread, and goes on without them.
+///
+/// `block_in_place` does that for the time of its closure; if the closure takes long enough for the
+/// other thread to take over, the worker stays there. So the closure waits for a task to be run.
+fn release_worker() {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else {
+        return;
+    };
+    // The listener's tasks never run on a runtime that cannot do it; see `server::Network`.
+    if runtime.runtime_flavor() == tokio::runtime::RuntimeFlavor::MultiThread {
+        let (ran, runs) = std::sync::mpsc::channel();
+        runtime.spawn(async move { ran.send(()) });
+        let _ = tokio::task::block_in_place(|| runs.recv_timeout(Duration::from_secs(1)));
+    }
+}
+
 impl Shared {
     /// Ends the script if somebody or the limit wants that.
     fn check(&self) -> Result<(), Raise> {
@@ -750,6 +779,10 @@ impl Shared {
             return Ok(());
         };
         let elapsed = began.elapsed();
+        if elapsed >= RELEASE_AFTER && self.on_worker.swap(false, Ordering::Relaxed) {
+            drop(started);
+            release_worker();
+        }
         let limits = *self.limits.lock();
         if elapsed >= limits.end_after {
             return Err(Raise::Killed(
@@ -787,7 +820,7 @@ mod tests {
     struct Recorder(Arc<Mutex<Vec<Vec<String>>>>);
 
     impl Sink for Recorder {
-        fn append(&mut self, unit: &[Effect]) {
+        fn append(&mut self, unit: &[Effect]) -> u64 {
             let words = |effect: &Effect| {
                 let words: Vec<_> = effect
                     .args
@@ -797,6 +830,7 @@ mod tests {
                 words.join(" ")
             };
             self.0.lock().push(unit.iter().map(words).collect());
+            0
         }
     }
 

@@ -1,9 +1,19 @@
 //! The engine on sockets: every client of Redis can use it.
 //!
-//! One task a connection. It reads what there is, executes all complete commands under one hold of
-//! the engine's lock, and writes their replies at once. While the client does not take its replies,
-//! nothing more is read from it, so what waits for it is bounded; messages that pile up meanwhile
-//! end the connection at [`ServerConfig::output_limit`].
+//! One task per connection. It reads what there is, executes all complete commands under one hold of
+//! the engine's lock, waits until the log has kept what their replies depend on, and writes them at
+//! once. While the client does not take its replies, nothing more is read from it, so what waits for
+//! it is bounded; messages that pile up meanwhile end the connection at
+//! [`ServerConfig::output_limit`].
+//!
+//! # Slow scripts
+//!
+//! A script holds the engine's lock while it runs. When it runs for more than a few milliseconds, it
+//! hands the tasks of its runtime's worker to another thread, so that connections are accepted,
+//! read and closed meanwhile. Their commands wait until the script ends or counts as slow
+//! (`busy-reply-threshold`); from then on they are answered with BUSY, and SCRIPT KILL works. Only
+//! the multi-thread runtime can do that: on a current-thread runtime the server starts a runtime with
+//! one worker of its own for the connections.
 
 use std::{
     future::Future,
@@ -17,15 +27,17 @@ use std::{
 use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
-    net::{TcpListener, UnixListener, UnixStream},
+    net::{TcpListener, TcpStream, UnixListener, UnixStream},
+    runtime::RuntimeFlavor,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Engine,
     client::{Inbox, Row},
+    config::Config,
     resp::{self, Limits, Parser},
-    session::{Allowed, Announced, Blocked, Progress, Session},
+    session::{Allowed, Announced, Blocked, End, Session, TOO_MANY_CLIENTS, Wire},
 };
 
 /// How much is read at once.
@@ -163,7 +175,7 @@ impl Server {
             let failed = |error| ServerError::Listen(addr.to_string(), error);
             let listener = TcpListener::bind(addr).await.map_err(failed)?;
             let port = listener.local_addr().map_err(failed)?.port();
-            engine.inner.state.lock().config.port = port;
+            engine.inner.lock().config.port = port;
             tcp = Some(listener);
         }
         let mut unix = None;
@@ -189,6 +201,7 @@ impl Server {
     /// Serves clients until `shutdown` is ready. Then commands that were received are executed,
     /// their replies sent, and the connections closed.
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
+        let network = Network::current();
         let tasks = TaskTracker::new();
         let stop = CancellationToken::new();
         let ticker = tasks.spawn(tick(self.engine.clone(), stop.clone()));
@@ -201,7 +214,8 @@ impl Server {
                         let _ = socket.set_nodelay(true);
                         let laddr = socket.local_addr().map_or(String::new(), |a| a.to_string());
                         let who = Who { addr: addr.to_string(), laddr, unix: false };
-                        self.welcome(&tasks, &stop, socket, who);
+                        let talk = self.talk(who, stop.clone());
+                        network.spawn(&tasks, socket, talk);
                     }
                     Err(error) => pause_after(error).await,
                 },
@@ -209,7 +223,8 @@ impl Server {
                     Ok((socket, path)) => {
                         let name = format!("{}:0", path.display());
                         let who = Who { addr: name.clone(), laddr: name, unix: true };
-                        self.welcome(&tasks, &stop, socket, who);
+                        let talk = self.talk(who, stop.clone());
+                        network.spawn_unix(&tasks, socket, talk);
                     }
                     Err(error) => pause_after(error).await,
                 },
@@ -221,62 +236,121 @@ impl Server {
             tracing::warn!("some connections did not end in time");
         }
         ticker.abort();
+        network.end();
         if let Some((_, path)) = &self.unix {
             let _ = std::fs::remove_file(path);
         }
     }
 
-    fn welcome<S>(&self, tasks: &TaskTracker, stop: &CancellationToken, socket: S, who: Who)
-    where
-        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    {
-        let session = self.engine.session();
-        tasks.spawn(talk(
-            socket,
-            session,
+    fn talk(&self, who: Who, stop: CancellationToken) -> Talk {
+        Talk {
+            session: self.engine.session(),
             who,
-            self.config.output_limit,
-            stop.clone(),
-        ));
+            output_limit: self.config.output_limit,
+            stop,
+        }
     }
 }
 
-/// The life of a connection.
-async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
-    mut socket: S,
-    mut session: Session,
+/// Where connections are served.
+enum Network {
+    /// On the runtime that the server runs on.
+    Here,
+    /// On one of the server's own.
+    Own(tokio::runtime::Runtime),
+}
+
+impl Network {
+    fn current() -> Network {
+        if tokio::runtime::Handle::current().runtime_flavor() != RuntimeFlavor::CurrentThread {
+            return Network::Here;
+        }
+        let own = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .thread_name("redstart-network")
+            .enable_all()
+            .build();
+        match own {
+            Ok(own) => Network::Own(own),
+            Err(error) => {
+                tracing::warn!(%error, "slow scripts will hold up all connections");
+                Network::Here
+            }
+        }
+    }
+
+    fn spawn(&self, tasks: &TaskTracker, socket: TcpStream, talk: Talk) {
+        match self {
+            Network::Here => drop(tasks.spawn(talk.with(socket))),
+            Network::Own(runtime) => {
+                let moved = async move {
+                    // A socket belongs to the runtime that it was made on.
+                    match socket.into_std().and_then(TcpStream::from_std) {
+                        Ok(socket) => talk.with(socket).await,
+                        Err(error) => tracing::warn!(%error, "a connection was lost"),
+                    }
+                };
+                tasks.spawn_on(moved, runtime.handle());
+            }
+        }
+    }
+
+    fn spawn_unix(&self, tasks: &TaskTracker, socket: UnixStream, talk: Talk) {
+        match self {
+            Network::Here => drop(tasks.spawn(talk.with(socket))),
+            Network::Own(runtime) => {
+                let moved = async move {
+                    match socket.into_std().and_then(UnixStream::from_std) {
+                        Ok(socket) => talk.with(socket).await,
+                        Err(error) => tracing::warn!(%error, "a connection was lost"),
+                    }
+                };
+                tasks.spawn_on(moved, runtime.handle());
+            }
+        }
+    }
+
+    /// A runtime cannot be dropped where nothing may block.
+    fn end(self) {
+        if let Network::Own(runtime) = self {
+            runtime.shutdown_background();
+        }
+    }
+}
+
+/// A connection that is about to begin.
+struct Talk {
+    session: Session,
     who: Who,
     output_limit: usize,
     stop: CancellationToken,
-) {
-    let row = loop {
-        match session.announce(&who.addr, &who.laddr, who.unix) {
-            Announced::Welcome(row) => break row,
-            Announced::Refused => return refuse(&mut socket).await,
-            Announced::Later if stop.is_cancelled() => return,
-            // A script runs for long; it must not hold up the runtime as well.
-            Announced::Later => tokio::time::sleep(Duration::from_millis(20)).await,
+}
+
+impl Talk {
+    /// The life of a connection.
+    async fn with<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut socket: S) {
+        let Who { addr, laddr, unix } = &self.who;
+        let (row, announced) = self.session.announce(addr, laddr, *unix);
+        if matches!(announced, Announced::Refused) {
+            return refuse(&mut socket).await;
         }
-    };
-    session.limit_outbox(output_limit);
-    let inbox = session.take_inbox();
-    let allowed = session.allowed();
-    let connection = Connection {
-        socket,
-        session,
-        row,
-        inbox,
-        parser: Parser::default(),
-        commands: Vec::new(),
-        next: 0,
-        broken: None,
-        allowed,
-        out: Vec::new(),
-    };
-    let session = connection.run(stop).await;
-    if session.is_held_up() {
-        // The session's end needs the lock, too.
-        tokio::task::spawn_blocking(move || drop(session));
+        self.session.limit_outbox(self.output_limit);
+        let inbox = self.session.take_inbox();
+        let connection = Connection {
+            socket,
+            session: self.session,
+            row,
+            inbox,
+            parser: Parser::default(),
+            commands: Vec::new(),
+            next: 0,
+            broken: None,
+            // Known from the first batch on.
+            allowed: Allowed::by(&Config::default()),
+            position: 0,
+            out: Vec::new(),
+        };
+        connection.run(self.stop).await;
     }
 }
 
@@ -298,9 +372,7 @@ async fn tick(engine: Engine, stop: CancellationToken) {
     }
 }
 
-async fn accept_tcp(
-    listener: Option<&TcpListener>,
-) -> io::Result<(tokio::net::TcpStream, SocketAddr)> {
+async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
     match listener {
         Some(listener) => listener.accept().await,
         None => std::future::pending().await,
@@ -337,9 +409,8 @@ async fn remove_stale(path: &Path) -> io::Result<()> {
 }
 
 async fn refuse<S: AsyncWrite + Unpin>(socket: &mut S) {
-    let _ = socket
-        .write_all(b"-ERR max number of clients reached\r\n")
-        .await;
+    let text = format!("-{TOO_MANY_CLIENTS}\r\n");
+    let _ = socket.write_all(text.as_bytes()).await;
     let _ = socket.shutdown().await;
 }
 
@@ -355,6 +426,8 @@ struct Connection<S> {
     /// What is wrong with what follows.
     broken: Option<resp::ProtocolError>,
     allowed: Allowed,
+    /// What `out` depends on in the log.
+    position: u64,
     out: Vec<u8>,
 }
 
@@ -365,7 +438,7 @@ enum Flow {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    async fn run(mut self, stop: CancellationToken) -> Session {
+    async fn run(mut self, stop: CancellationToken) {
         loop {
             let flow = self.work(&stop).await;
             if matches!(self.flush(&stop).await, Flow::Close) || matches!(flow, Flow::Close) {
@@ -382,7 +455,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
         }
         let _ = self.socket.shutdown().await;
-        self.session
     }
 
     fn parser_has_more(&mut self) -> bool {
@@ -422,23 +494,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.out.extend_from_slice(text.as_bytes());
             return Flow::Close;
         }
-        let (count, progress) = self.session.execute_into(
-            &self.commands[self.next..],
-            &mut self.inbox,
-            HIGH_WATER,
-            &mut self.out,
-            &mut self.allowed,
-        );
-        self.next += count;
+        let wire = Wire {
+            inbox: &mut self.inbox,
+            out: &mut self.out,
+            enough: HIGH_WATER,
+            allowed: &mut self.allowed,
+        };
+        let ran = self.session.run_on_wire(&self.commands[self.next..], wire);
+        self.position = self.position.max(ran.position);
+        self.next += ran.count;
         if self.next == self.commands.len() {
             self.commands.clear();
             self.next = 0;
         }
-        match progress {
-            Progress::Done => Flow::Continue,
-            Progress::Closing => Flow::Close,
-            Progress::Blocked(blocked) => self.wait_blocked(blocked, stop).await,
-            Progress::Paused => {
+        match ran.end {
+            End::Done => Flow::Continue,
+            End::Closing => Flow::Close,
+            End::Blocked(blocked) => self.wait_blocked(blocked, stop).await,
+            End::Held => {
+                tokio::select! {
+                    () = self.session.wait_for_lock() => Flow::Continue,
+                    () = self.row.end.notified() => Flow::Close,
+                    () = stop.cancelled() => Flow::Close,
+                }
+            }
+            End::Paused => {
                 let commands = &self.commands[self.next..];
                 tokio::select! {
                     () = self.session.wait_while_paused(&commands[0]) => Flow::Continue,
@@ -505,8 +585,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Writes all that waits to be written.
+    /// Writes all that waits to be written, once the log has kept what it depends on.
     async fn flush(&mut self, stop: &CancellationToken) -> Flow {
+        let mut flow = Flow::Continue;
+        let position = std::mem::take(&mut self.position);
+        if let Err(error) = self.session.kept(position).await {
+            // None of what was said is certain: say that, and nothing more.
+            self.out.clear();
+            self.session.answer(&error, &mut self.out);
+            flow = Flow::Close;
+        }
         let mut done = 0;
         while done < self.out.len() {
             tokio::select! {
@@ -523,7 +611,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.out.capacity() > KEEP {
             self.out = Vec::new();
         }
-        Flow::Continue
+        flow
     }
 }
 

@@ -1,9 +1,14 @@
 //! A client of the engine, in process.
+//!
+//! Every way to run commands comes down to `Session::run`: take the lock, run commands in order,
+//! note what their replies depend on, release the lock. The caller then waits until that much is
+//! kept by the log, blocking ([`Session::execute`], [`Session::execute_batch`]) or not
+//! ([`Session::call`], [`Session::pipeline`], the listener).
 
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,12 +19,13 @@ use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::{Answers, Client, Inbox, Row},
+    client::{Answers, Client, Inbox, Pushed, Row},
     config::Config,
     dispatch::{self, Done},
     engine::{Inner, State},
     error::Stop,
     notify::class,
+    registry,
     reply::{Protocol, Reply},
     resp, script,
 };
@@ -49,23 +55,67 @@ impl Outcome {
     }
 }
 
+/// How long a task may stand still for the lock. Commands hold it for microseconds; only a slow
+/// script or a huge command holds it for longer.
+const PATIENCE: Duration = Duration::from_millis(5);
+
+/// What ended while a script held the engine's state, and is settled when the state is free.
+pub(crate) enum Ended {
+    /// A wait, by its number.
+    Wait(u64),
+    Client(Box<Client>),
+}
+
+impl Ended {
+    fn settle(self, state: &mut State, now_micros: i64) {
+        match self {
+            Ended::Wait(number) => blocking::cancel(state, number, now_micros),
+            Ended::Client(mut client) => client.disconnect(state),
+        }
+    }
+}
+
 impl Inner {
-    /// The engine's state; `None` if a script holds it for longer than scripts should.
+    /// The engine's state, however long that takes.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        self.settle_ended(&mut state);
+        state
+    }
+
+    /// The engine's state, unless it is held for longer than commands hold it.
     #[inline]
-    fn lock(&self) -> Option<MutexGuard<'_, State>> {
-        match self.state.try_lock() {
+    pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, State>> {
+        let state = match self.state.try_lock() {
             Some(state) => Some(state),
-            None => self.lock_slowly(),
+            // A script that is known to be slow will not be done in a moment.
+            None if self.watchdog.is_busy() => None,
+            None => self.state.try_lock_for(PATIENCE),
+        };
+        let mut state = state?;
+        self.settle_ended(&mut state);
+        Some(state)
+    }
+
+    #[inline]
+    fn settle_ended(&self, state: &mut State) {
+        if self.some_ended.load(Ordering::Relaxed) {
+            self.some_ended.store(false, Ordering::Relaxed);
+            let ended = std::mem::take(&mut *self.ended.lock());
+            let now = self.clock.now_micros();
+            for one in ended {
+                one.settle(state, now);
+            }
         }
     }
 
-    fn lock_slowly(&self) -> Option<MutexGuard<'_, State>> {
-        loop {
-            if let Some(state) = self.state.try_lock_for(Duration::from_millis(20)) {
-                return Some(state);
-            }
-            if self.watchdog.is_busy() {
-                return None;
+    /// Settles the end of a client or a wait now, or when the state is free.
+    fn end(&self, ended: Ended) {
+        match self.try_lock() {
+            Some(mut state) => ended.settle(&mut state, self.clock.now_micros()),
+            None => {
+                self.ended.lock().push(ended);
+                self.some_ended.store(true, Ordering::Relaxed);
             }
         }
     }
@@ -75,6 +125,7 @@ impl Inner {
         let now = self.clock.now_micros();
         // Whoever holds the lock does it, too.
         if let Some(mut state) = self.state.try_lock() {
+            self.settle_ended(&mut state);
             dispatch::tick(&mut state, now);
             dispatch::finish(&mut state, now);
         }
@@ -86,20 +137,48 @@ impl Inner {
         self.clock.is_live() && self.state.try_lock().is_none_or(|state| told(&state))
     }
 
-    /// Answers a command while a script holds the state.
-    fn while_busy(&self, args: &[Bytes]) -> Reply {
-        let is = |at: usize, word: &[u8]| {
-            args.get(at)
-                .is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+    /// Answers a command while a slow script holds the state.
+    fn while_busy(&self, client: &mut Client, args: &[Bytes]) -> Reply {
+        let spec = match registry::resolve(args) {
+            Ok(spec) => spec,
+            Err(stop) => return refusal(client, stop),
         };
-        if args.len() == 2 && is(0, b"script") && is(1, b"kill") {
-            return match self.watchdog.kill() {
-                Ok(reply) => reply,
-                Err(Stop::Error(text)) => Reply::Error(text.into_owned()),
-                Err(Stop::Block(wait)) => wait.on_timeout,
-            };
+        if !client.authenticated && !spec.is(registry::flag::NO_AUTH) {
+            return Reply::Error("NOAUTH Authentication required.".into());
         }
-        Reply::Error(script::BUSY.into())
+        match spec.full_name {
+            "script|kill" => match self.watchdog.kill() {
+                Ok(reply) => reply,
+                Err(stop) => refusal(client, stop),
+            },
+            // These look at nothing but the client and the password.
+            "auth" | "hello" | "quit" | "multi" => {
+                let mut state = State::hollow();
+                state.config.password = self.password.lock().clone();
+                let row = client.row.clone();
+                let now = self.clock.now_micros();
+                let done = dispatch::run(&mut state, client, args, now);
+                if row.is_none() {
+                    client.row = None;
+                }
+                match done {
+                    Done::Reply(reply) => reply,
+                    Done::Wait(wait) => wait.on_timeout,
+                }
+            }
+            _ => refusal(client, script::BUSY.into()),
+        }
+    }
+}
+
+/// An error reply to a command that was not run; a transaction is broken by it.
+fn refusal(client: &mut Client, stop: Stop) -> Reply {
+    if let Some(multi) = &mut client.multi {
+        multi.broken = true;
+    }
+    match stop {
+        Stop::Error(text) => Reply::Error(text.into_owned()),
+        Stop::Block(wait) => wait.on_timeout,
     }
 }
 
@@ -115,7 +194,7 @@ pub(crate) struct Allowed {
 }
 
 impl Allowed {
-    fn by(config: &Config) -> Allowed {
+    pub(crate) fn by(config: &Config) -> Allowed {
         Allowed {
             bulk: config.proto_max_bulk_len,
             buffer: config.query_buffer_limit,
@@ -124,28 +203,130 @@ impl Allowed {
     }
 }
 
-/// How long a listener's task may stand still for the lock when it need not.
-const PATIENCE: Duration = Duration::from_millis(5);
-
 /// What became of a connection's wish to be a client.
 pub(crate) enum Announced {
-    Welcome(Arc<Row>),
+    Welcome,
     /// There are too many.
     Refused,
-    /// The state is held: ask again.
+    /// The state is held: it will be announced by the first batch that finds it free.
     Later,
 }
 
-/// How far [`Session::execute_into`] came.
-pub(crate) enum Progress {
-    /// All commands are executed, or enough is written.
+/// Where the replies of a batch go.
+trait Replies {
+    /// Called once, with the lock held, before the first command.
+    fn begin(&mut self, _: &Client, _: &Config) {}
+    /// No more commands are to be run.
+    fn is_full(&self) -> bool {
+        false
+    }
+    /// The batch ends with a command that ends the client.
+    fn ends_with_client(&self) -> bool {
+        false
+    }
+    fn take(&mut self, client: &Client, reply: Reply);
+}
+
+impl Replies for Vec<Reply> {
+    fn take(&mut self, _: &Client, reply: Reply) {
+        self.push(reply);
+    }
+}
+
+/// Room for one reply.
+#[derive(Default)]
+struct One(Option<Reply>);
+
+impl Replies for One {
+    fn take(&mut self, _: &Client, reply: Reply) {
+        self.0 = Some(reply);
+    }
+}
+
+/// Replies as bytes for a socket, with what is pushed meanwhile where Redis puts it.
+pub(crate) struct Wire<'a> {
+    pub(crate) inbox: &'a mut Inbox,
+    pub(crate) out: &'a mut Vec<u8>,
+    /// How many bytes are enough.
+    pub(crate) enough: usize,
+    pub(crate) allowed: &'a mut Allowed,
+}
+
+impl Replies for Wire<'_> {
+    fn begin(&mut self, client: &Client, config: &Config) {
+        *self.allowed = Allowed::by(config);
+        // What others have sent so far comes before what these commands answer.
+        while self.out.len() < self.enough
+            && let Some(pushed) = self.inbox.try_recv()
+        {
+            answer(client, &pushed.reply, self.out);
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.out.len() >= self.enough
+    }
+
+    fn ends_with_client(&self) -> bool {
+        true
+    }
+
+    fn take(&mut self, client: &Client, reply: Reply) {
+        let mut late: Vec<Pushed> = Vec::new();
+        while let Some(pushed) = self.inbox.try_recv() {
+            if pushed.late {
+                late.push(pushed);
+            } else {
+                answer(client, &pushed.reply, self.out);
+            }
+        }
+        answer(client, &reply, self.out);
+        for pushed in late {
+            answer(client, &pushed.reply, self.out);
+        }
+    }
+}
+
+/// Writes what a client is to see.
+fn answer(client: &Client, reply: &Reply, out: &mut Vec<u8>) {
+    let wanted = client.answers == Answers::On || matches!(reply, Reply::Push(_));
+    if wanted {
+        resp::encode(reply, client.protocol, out);
+    }
+}
+
+/// What a batch does with a command that has to wait.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// The batch ends there, and at a command that CLIENT PAUSE holds back.
+    Wait,
+    /// The batch ends there; CLIENT PAUSE holds nothing back.
+    Try,
+    /// The command answers as after its timeout.
+    TimeOut,
+}
+
+/// Why a batch ended.
+pub(crate) enum End {
+    /// All commands were run, or enough is written.
     Done,
-    /// The last executed command waits.
+    /// The last command that was run waits.
     Blocked(Blocked),
     /// The next command has to wait until the end of a CLIENT PAUSE.
     Paused,
-    /// The client wants to go.
+    /// The state is held by a command that takes long: try again in a moment.
+    Held,
+    /// The client wants to go, or must.
     Closing,
+}
+
+/// What became of a batch of commands.
+pub(crate) struct Ran {
+    /// How many commands were run, the one that waits included.
+    pub(crate) count: usize,
+    pub(crate) end: End,
+    /// The position of the log that the replies depend on.
+    pub(crate) position: u64,
 }
 
 impl Session {
@@ -179,72 +360,205 @@ impl Session {
     ///
     /// Redis's error reply if there is no such database.
     pub fn select(&mut self, db: usize) -> Result<(), Reply> {
-        let count = self.inner.state.lock().dbs.len();
-        if db >= count {
+        if db >= self.inner.databases {
             return Err(Reply::Error("ERR DB index is out of range".into()));
         }
         self.client.db = db;
         Ok(())
     }
 
-    /// Executes a command without waiting.
-    pub fn execute(&mut self, args: &[Bytes]) -> Outcome {
-        let Some(mut state) = self.inner.lock() else {
-            return Outcome::Reply(self.inner.while_busy(args));
+    /// Runs commands in order under one hold of the lock. The replies may leave when the log has
+    /// kept everything up to [`Ran::position`].
+    fn run<'c>(
+        &mut self,
+        commands: impl IntoIterator<Item = &'c [Bytes]>,
+        mode: Mode,
+        replies: &mut impl Replies,
+    ) -> Ran {
+        let Session { inner, client } = self;
+        let mut ran = Ran {
+            count: 0,
+            end: End::Done,
+            position: 0,
         };
-        let now = self.inner.clock.now_micros();
-        let before = self.inner.recorded();
-        match dispatch::run(&mut state, &mut self.client, args, now) {
-            Done::Reply(reply) => {
-                let after = self.inner.recorded();
-                drop(state);
-                Outcome::Reply(self.inner.commit(before, after).err().unwrap_or(reply))
+        let Some(mut state) = inner.try_lock() else {
+            if !inner.watchdog.is_busy() {
+                ran.end = End::Held;
+                return ran;
             }
-            Done::Wait(wait) => {
-                let number = blocking::add(&mut state, &self.client, *wait);
-                drop(state);
-                Outcome::Blocked(Blocked {
-                    inner: self.inner.clone(),
-                    number,
-                    sleep: None,
-                    finished: false,
-                })
+            for args in commands {
+                if replies.is_full() {
+                    break;
+                }
+                ran.count += 1;
+                let reply = inner.while_busy(client, args);
+                replies.take(client, reply);
+                if client.closing && replies.ends_with_client() {
+                    ran.end = End::Closing;
+                    break;
+                }
+            }
+            return ran;
+        };
+        let now = inner.clock.now_micros();
+        if let Some(row) = client.unannounced.take()
+            && !client.enter(&mut state, row)
+        {
+            client.closing = true;
+            ran.end = End::Closing;
+            replies.take(client, Reply::Error(TOO_MANY_CLIENTS.into()));
+            return ran;
+        }
+        state.effects.begin();
+        replies.begin(client, &state.config);
+        for args in commands {
+            if replies.is_full() {
+                break;
+            }
+            let may_pause = mode == Mode::Wait && inner.is_paused();
+            if may_pause && dispatch::paused(&mut state, client, args, now / 1000).is_some() {
+                ran.end = End::Paused;
+                break;
+            }
+            ran.count += 1;
+            match dispatch::run(&mut state, client, args, now) {
+                Done::Reply(reply) => replies.take(client, reply),
+                Done::Wait(wait) if mode == Mode::TimeOut => {
+                    let reply = dispatch::shape(wait.on_timeout, client.protocol);
+                    replies.take(client, reply);
+                }
+                Done::Wait(wait) => {
+                    ran.end = End::Blocked(Blocked {
+                        number: blocking::add(&mut state, client, *wait),
+                        inner: inner.clone(),
+                        sleep: None,
+                        finished: false,
+                    });
+                    break;
+                }
+            }
+            if client.closing && replies.ends_with_client() {
+                ran.end = End::Closing;
+                break;
             }
         }
+        ran.position = state.effects.position();
+        ran
+    }
+
+    /// As [`Session::run`], waiting for as long as a script or command holds the state, until it
+    /// counts as slow.
+    fn run_blocking<'c>(
+        &mut self,
+        commands: impl IntoIterator<Item = &'c [Bytes]> + Clone,
+        mode: Mode,
+        replies: &mut impl Replies,
+    ) -> Ran {
+        loop {
+            let ran = self.run(commands.clone(), mode, replies);
+            if !matches!(ran.end, End::Held) {
+                return ran;
+            }
+        }
+    }
+
+    /// Executes a command without waiting for what it may block on. With [`crate::Fsync::Always`] a
+    /// write blocks the thread until it is on the disk; [`Session::call`] does not.
+    pub fn execute(&mut self, args: &[Bytes]) -> Outcome {
+        let mut reply = One::default();
+        let ran = self.run_blocking(std::iter::once(args), Mode::Try, &mut reply);
+        match (ran.end, reply.0) {
+            (End::Blocked(blocked), _) => Outcome::Blocked(blocked),
+            (_, reply) => Outcome::Reply(match self.inner.commit(ran.position) {
+                Ok(()) => reply.unwrap_or(Reply::Nil),
+                Err(failed) => failed,
+            }),
+        }
+    }
+
+    /// Executes commands under one hold of the lock. Nothing waits: a command that would block
+    /// answers as after its timeout. [`Session::pipeline`] waits.
+    pub fn execute_batch(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(commands.len());
+        let all = commands.iter().map(Vec::as_slice);
+        let ran = self.run_blocking(all, Mode::TimeOut, &mut replies);
+        if let Err(failed) = self.inner.commit(ran.position) {
+            replies.fill(failed);
+        }
+        replies
     }
 
     /// Executes a command, and waits if it blocks.
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future unblocks the client. What had been taken for it is put back.
+    /// Dropping the future unblocks the client. What had been taken for it is put back. A command
+    /// that does not block is executed by the first poll; after that, dropping the future only
+    /// gives up waiting for the log.
     pub async fn call(&mut self, args: Vec<Bytes>) -> Reply {
-        if self.inner.is_paused() {
-            self.wait_while_paused(&args).await;
+        loop {
+            let mut reply = One::default();
+            let ran = self.run(std::iter::once(args.as_slice()), Mode::Wait, &mut reply);
+            match ran.end {
+                End::Blocked(blocked) => return blocked.await,
+                End::Paused => self.wait_while_paused(&args).await,
+                End::Held => self.inner.wait_for_lock().await,
+                End::Done | End::Closing => {
+                    let kept = self.inner.kept(ran.position).await;
+                    return kept.err().or(reply.0).unwrap_or(Reply::Nil);
+                }
+            }
         }
-        match self.execute(&args) {
-            Outcome::Reply(reply) => reply,
-            Outcome::Blocked(blocked) => blocked.await,
+    }
+
+    /// Executes commands in order, waiting where one blocks.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future leaves the commands before the one that blocks executed, and the others
+    /// not. What had been taken for the blocked one is put back.
+    pub async fn pipeline(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
+        let mut replies = Vec::with_capacity(commands.len());
+        while replies.len() < commands.len() {
+            let first = replies.len();
+            let rest = commands[first..].iter().map(Vec::as_slice);
+            let ran = self.run(rest, Mode::Wait, &mut replies);
+            if let Err(failed) = self.inner.kept(ran.position).await {
+                replies[first..].fill(failed);
+            }
+            match ran.end {
+                End::Blocked(blocked) => replies.push(blocked.await),
+                End::Paused => self.wait_while_paused(&commands[replies.len()]).await,
+                End::Held => self.inner.wait_for_lock().await,
+                End::Done | End::Closing => {}
+            }
         }
+        replies
     }
 
     /// Makes this client visible to others, as one from a socket.
-    pub(crate) fn announce(&mut self, addr: &str, laddr: &str, unix: bool) -> Announced {
+    pub(crate) fn announce(
+        &mut self,
+        addr: &str,
+        laddr: &str,
+        unix: bool,
+    ) -> (Arc<Row>, Announced) {
         let now = self.inner.clock.now_micros();
-        let Some(mut state) = self.inner.state.try_lock_for(PATIENCE) else {
-            return Announced::Later;
+        let row = self
+            .client
+            .make_row(now, addr.to_owned(), laddr.to_owned(), unix);
+        self.client.networked = true;
+        let announced = match self.inner.try_lock() {
+            None => {
+                self.client.unannounced = Some(row.clone());
+                Announced::Later
+            }
+            Some(mut state) => match self.client.enter(&mut state, row.clone()) {
+                true => Announced::Welcome,
+                false => Announced::Refused,
+            },
         };
-        state.stats.connections += 1;
-        if state.clients.len() >= state.config.maxclients {
-            return Announced::Refused;
-        }
-        let (addr, laddr) = (addr.to_owned(), laddr.to_owned());
-        Announced::Welcome(self.client.register(&mut state, now, addr, laddr, unix))
-    }
-
-    /// Whether the engine's state is held by a command that takes long.
-    pub(crate) fn is_held_up(&self) -> bool {
-        self.inner.state.try_lock_for(PATIENCE).is_none()
+        (row, announced)
     }
 
     pub(crate) fn limit_outbox(&mut self, bytes: usize) {
@@ -259,11 +573,6 @@ impl Session {
         self.client.authenticated
     }
 
-    /// What the configuration allows a client at present.
-    pub(crate) fn allowed(&self) -> Allowed {
-        Allowed::by(&self.inner.state.lock().config)
-    }
-
     /// After how long a silent connection is closed; subscribers may be silent.
     pub(crate) fn idle_limit(&self, allowed: Allowed) -> Option<Duration> {
         let limited = allowed.idle > 0 && !self.client.is_subscribed();
@@ -272,94 +581,26 @@ impl Session {
 
     /// Writes what the client is to see.
     pub(crate) fn answer(&self, reply: &Reply, out: &mut Vec<u8>) {
-        let wanted = self.client.answers == Answers::On || matches!(reply, Reply::Push(_));
-        if wanted {
-            resp::encode(reply, self.client.protocol, out);
-        }
+        answer(&self.client, reply, out);
     }
 
-    /// Executes commands under one hold of the lock, and writes their replies and what is pushed
-    /// meanwhile. Stops at a command that waits, and when `enough` bytes are written. How many
-    /// commands were executed, the one that waits included.
-    pub(crate) fn execute_into(
-        &mut self,
-        commands: &[Vec<Bytes>],
-        inbox: &mut Inbox,
-        enough: usize,
-        out: &mut Vec<u8>,
-        allowed: &mut Allowed,
-    ) -> (usize, Progress) {
-        if commands.is_empty() && inbox.is_empty() {
-            return (0, Progress::Done);
+    /// Runs a connection's commands, and writes their replies and what is pushed meanwhile. They
+    /// may be sent once [`Session::kept`] says so.
+    pub(crate) fn run_on_wire(&mut self, commands: &[Vec<Bytes>], mut wire: Wire<'_>) -> Ran {
+        if commands.is_empty() && wire.inbox.is_empty() {
+            return Ran {
+                count: 0,
+                end: End::Done,
+                position: 0,
+            };
         }
-        let inner = self.inner.clone();
-        let Some(mut state) = inner.lock() else {
-            for args in commands {
-                self.answer(&inner.while_busy(args), out);
-            }
-            return (commands.len(), Progress::Done);
-        };
-        *allowed = Allowed::by(&state.config);
-        let now = inner.clock.now_micros();
-        let before = inner.recorded();
-        let written = out.len();
-        // What others have sent so far comes before what these commands answer.
-        while out.len() < enough
-            && let Some(pushed) = inbox.try_recv()
-        {
-            self.answer(&pushed.reply, out);
-        }
-        let mut late = Vec::new();
-        let mut progress = Progress::Done;
-        let mut count = 0;
-        for args in commands {
-            if out.len() >= enough {
-                break;
-            }
-            if inner.is_paused()
-                && dispatch::paused(&mut state, &self.client, args, now / 1000).is_some()
-            {
-                progress = Progress::Paused;
-                break;
-            }
-            count += 1;
-            let done = dispatch::run(&mut state, &mut self.client, args, now);
-            while let Some(pushed) = inbox.try_recv() {
-                if pushed.late {
-                    late.push(pushed);
-                } else {
-                    self.answer(&pushed.reply, out);
-                }
-            }
-            match done {
-                Done::Reply(reply) => self.answer(&reply, out),
-                Done::Wait(wait) => {
-                    progress = Progress::Blocked(Blocked {
-                        number: blocking::add(&mut state, &self.client, *wait),
-                        inner: inner.clone(),
-                        sleep: None,
-                        finished: false,
-                    });
-                    break;
-                }
-            }
-            for pushed in late.drain(..) {
-                self.answer(&pushed.reply, out);
-            }
-            if self.client.closing {
-                progress = Progress::Closing;
-                break;
-            }
-        }
-        let after = inner.recorded();
-        drop(state);
-        if let Err(error) = inner.commit(before, after) {
-            // None of what was said above is certain: say that, and nothing more.
-            out.truncate(written);
-            self.answer(&error, out);
-            progress = Progress::Closing;
-        }
-        (count, progress)
+        let commands = commands.iter().map(Vec::as_slice);
+        self.run(commands, Mode::Wait, &mut wire)
+    }
+
+    /// Waits until replies that depend on this position of the log may leave.
+    pub(crate) async fn kept(&self, position: u64) -> Result<(), Reply> {
+        self.inner.kept(position).await
     }
 
     /// Waits for the end of a CLIENT PAUSE that concerns this command.
@@ -367,8 +608,14 @@ impl Session {
         loop {
             let ended = self.inner.pause_ended.notified();
             let now = self.inner.clock.now_micros();
-            let until =
-                dispatch::paused(&mut self.inner.state.lock(), &self.client, args, now / 1000);
+            let looked = self
+                .inner
+                .try_lock()
+                .map(|mut state| dispatch::paused(&mut state, &self.client, args, now / 1000));
+            let Some(until) = looked else {
+                self.inner.wait_for_lock().await;
+                continue;
+            };
             let Some(until) = until else { return };
             let left = Duration::from_micros((until * 1000 - now).max(0) as u64);
             tokio::select! {
@@ -378,91 +625,16 @@ impl Session {
         }
     }
 
-    /// Executes commands under one hold of the lock. Nothing waits: a command that would block
-    /// answers as after its timeout. [`Session::pipeline`] waits.
-    pub fn execute_batch(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
-        let mut replies = Vec::with_capacity(commands.len());
-        let Some(mut state) = self.inner.lock() else {
-            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
-            return replies;
-        };
-        let now = self.inner.clock.now_micros();
-        let before = self.inner.recorded();
-        for args in commands {
-            replies.push(
-                match dispatch::run(&mut state, &mut self.client, args, now) {
-                    Done::Reply(reply) => reply,
-                    Done::Wait(wait) => dispatch::shape(wait.on_timeout, self.client.protocol),
-                },
-            );
-        }
-        let after = self.inner.recorded();
-        drop(state);
-        if let Err(error) = self.inner.commit(before, after) {
-            replies.fill(error);
-        }
-        replies
-    }
-
-    /// Executes commands in order, waiting where one blocks.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future leaves the commands before the one that blocks executed, and the others
-    /// not. What had been taken for the blocked one is put back.
-    pub async fn pipeline(&mut self, commands: &[Vec<Bytes>]) -> Vec<Reply> {
-        let mut replies = Vec::with_capacity(commands.len());
-        while replies.len() < commands.len() {
-            if self.inner.is_paused() {
-                self.wait_while_paused(&commands[replies.len()]).await;
-            }
-            let blocked = self.run_until_blocked(&commands[replies.len()..], &mut replies);
-            if let Some(blocked) = blocked {
-                replies.push(blocked.await);
-            }
-        }
-        replies
-    }
-
-    fn run_until_blocked(
-        &mut self,
-        commands: &[Vec<Bytes>],
-        replies: &mut Vec<Reply>,
-    ) -> Option<Blocked> {
-        let Some(mut state) = self.inner.lock() else {
-            replies.extend(commands.iter().map(|args| self.inner.while_busy(args)));
-            return None;
-        };
-        let now = self.inner.clock.now_micros();
-        let (before, first) = (self.inner.recorded(), replies.len());
-        let mut blocked = None;
-        for args in commands {
-            match dispatch::run(&mut state, &mut self.client, args, now) {
-                Done::Reply(reply) => replies.push(reply),
-                Done::Wait(wait) => {
-                    blocked = Some(Blocked {
-                        number: blocking::add(&mut state, &self.client, *wait),
-                        inner: self.inner.clone(),
-                        sleep: None,
-                        finished: false,
-                    });
-                    break;
-                }
-            }
-        }
-        let after = self.inner.recorded();
-        drop(state);
-        if let Err(error) = self.inner.commit(before, after) {
-            replies[first..].fill(error);
-        }
-        blocked
+    /// Waits a moment for whoever holds the engine's state for long.
+    pub(crate) async fn wait_for_lock(&self) {
+        self.inner.wait_for_lock().await;
     }
 
     /// Where this client's messages and invalidations arrive, as [`Reply::Push`] in either protocol.
     /// The first receiver gets them all.
     ///
-    /// SUBSCRIBE and its like confirm once a channel: the last confirmation is the command's
-    /// reply, the others arrive here.
+    /// SUBSCRIBE and its like confirm each channel: the last confirmation is the command's reply,
+    /// the others arrive here.
     pub fn pushes(&mut self) -> PushReceiver {
         PushReceiver {
             inbox: self.client.take_inbox(),
@@ -477,10 +649,32 @@ impl Session {
     }
 }
 
+pub(crate) const TOO_MANY_CLIENTS: &str = "ERR max number of clients reached";
+
+impl Inner {
+    /// Waits until replies that depend on this position of the log may leave.
+    async fn kept(&self, position: u64) -> Result<(), Reply> {
+        if position == 0 {
+            return Ok(());
+        }
+        std::future::poll_fn(|cx| self.poll_kept(position, cx)).await
+    }
+
+    /// Waits a moment for whoever holds the state for long.
+    async fn wait_for_lock(&self) {
+        if self.clock.is_live() {
+            tokio::time::sleep(PATIENCE).await;
+        } else {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 impl Drop for Session {
     fn drop(&mut self) {
         if self.client.is_registered() {
-            self.client.disconnect(&mut self.inner.state.lock());
+            let client = std::mem::replace(&mut self.client, Client::new(0, false));
+            self.inner.end(Ended::Client(Box::new(client)));
         }
     }
 }
@@ -498,38 +692,67 @@ impl std::fmt::Debug for Session {
 /// # Cancel safety
 ///
 /// Dropping it unblocks the client. What had been taken for it is put back.
-#[must_use]
+#[must_use = "a command that waits is given up when this is dropped"]
 pub struct Blocked {
     inner: Arc<Inner>,
     number: u64,
-    /// Set for the deadline once the future is polled; needs a runtime only then.
+    /// Until the deadline or the next look; needs a runtime only once the future is polled.
     sleep: Option<Pin<Box<Sleep>>>,
     finished: bool,
+}
+
+/// What a look at a waiting command found.
+enum Look {
+    Reply(Reply),
+    /// It waits until this time (unix microseconds), or for ever.
+    Waits(Option<i64>),
+    /// It was served, but the log has not kept that yet; it wakes the task.
+    Unkept,
+    /// The state is held for long.
+    Held,
 }
 
 impl Blocked {
     /// The reply if there is one by now. Not to be called again after that.
     pub fn try_take(&mut self) -> Option<Reply> {
-        match self.poll_state(None) {
-            Poll::Ready(reply) => Some(reply),
-            Poll::Pending => None,
+        let mut state = self.inner.lock();
+        dispatch::tick(&mut state, self.inner.clock.now_micros());
+        if !blocking::is_served(&state, self.number) {
+            return None;
         }
+        let position = state.effects.last_position();
+        drop(state);
+        let kept = self.inner.commit(position);
+        Some(self.take(kept))
     }
 
-    fn poll_state(&mut self, waker: Option<&std::task::Waker>) -> Poll<Reply> {
-        let mut state = self.inner.state.lock();
-        let now = self.inner.clock.now_micros();
-        dispatch::tick(&mut state, now);
-        let poll = blocking::poll(&mut state, self.number, waker);
-        self.finished = poll.is_ready();
-        let recorded = self.inner.recorded();
-        drop(state);
-        // What was taken for this client was recorded by whoever made it ready.
-        match poll {
-            Poll::Ready(reply) => {
-                Poll::Ready(self.inner.commit(0, recorded).err().unwrap_or(reply))
+    /// Takes the reply of a command that was served.
+    fn take(&mut self, kept: Result<(), Reply>) -> Reply {
+        if let Err(failed) = kept {
+            // What was taken for the client is put back when this is dropped.
+            return failed;
+        }
+        self.finished = true;
+        blocking::take(&mut self.inner.lock(), self.number)
+    }
+
+    fn look(&mut self, cx: &mut Context<'_>) -> Look {
+        let Some(mut state) = self.inner.try_lock() else {
+            return Look::Held;
+        };
+        dispatch::tick(&mut state, self.inner.clock.now_micros());
+        if !blocking::is_served(&state, self.number) {
+            blocking::wake_by(&mut state, self.number, cx.waker());
+            return Look::Waits(state.blocking.deadline(self.number));
+        }
+        let position = state.effects.last_position();
+        match self.inner.poll_kept(position, cx) {
+            Poll::Pending => Look::Unkept,
+            Poll::Ready(Err(failed)) => Look::Reply(failed),
+            Poll::Ready(Ok(())) => {
+                self.finished = true;
+                Look::Reply(blocking::take(&mut state, self.number))
             }
-            Poll::Pending => Poll::Pending,
         }
     }
 }
@@ -540,17 +763,28 @@ impl Future for Blocked {
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Reply> {
         let this = self.get_mut();
         loop {
-            if let Poll::Ready(reply) = this.poll_state(Some(cx.waker())) {
-                return Poll::Ready(reply);
-            }
+            let deadline = match this.look(cx) {
+                Look::Reply(reply) => return Poll::Ready(reply),
+                Look::Unkept => return Poll::Pending,
+                Look::Waits(deadline) => deadline,
+                Look::Held if !this.inner.clock.is_live() => {
+                    cx.waker().wake_by_ref();
+                    return Poll::Pending;
+                }
+                // Look again soon, whatever the deadline.
+                Look::Held => {
+                    this.sleep = Some(Box::pin(tokio::time::sleep(PATIENCE)));
+                    Some(0)
+                }
+            };
             if !this.inner.clock.is_live() {
                 return Poll::Pending;
             }
             if this.sleep.is_none() {
-                let Some(deadline) = this.inner.state.lock().blocking.deadline(this.number) else {
+                let Some(deadline) = deadline else {
                     return Poll::Pending;
                 };
-                let left = (deadline * 1000 - this.inner.clock.now_micros()).max(0) as u64;
+                let left = (deadline - this.inner.clock.now_micros()).max(0) as u64;
                 let sleep = tokio::time::sleep(Duration::from_micros(left));
                 this.sleep = Some(Box::pin(sleep));
             }
@@ -568,8 +802,7 @@ impl Future for Blocked {
 impl Drop for Blocked {
     fn drop(&mut self) {
         if !self.finished {
-            let now = self.inner.clock.now_micros();
-            blocking::cancel(&mut self.inner.state.lock(), self.number, now);
+            self.inner.end(Ended::Wait(self.number));
         }
     }
 }

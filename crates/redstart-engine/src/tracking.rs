@@ -61,9 +61,11 @@ struct Prefix {
 pub(crate) struct Table {
     trackers: HashMap<u64, Tracker>,
     keys: HashMap<Blob, BTreeSet<u64>>,
-    prefixes: BTreeMap<Blob, Prefix>,
-    /// Some prefix has changes to broadcast.
-    pending: bool,
+    prefixes: HashMap<Blob, Prefix>,
+    /// How many prefixes there are of each length, so that a key is looked up once per length.
+    lengths: BTreeMap<usize, usize>,
+    /// Prefixes with changes to broadcast.
+    changed: BTreeSet<Blob>,
 }
 
 impl Table {
@@ -75,7 +77,7 @@ impl Table {
 
     #[inline]
     pub(crate) fn is_pending(&self) -> bool {
-        self.pending
+        !self.changed.is_empty()
     }
 
     pub(crate) fn clients(&self) -> usize {
@@ -114,12 +116,12 @@ pub(crate) fn enable(state: &mut State, client: &mut Client, row: Arc<Row>, mut 
         choice.prefixes.push(Bytes::new());
     }
     for prefix in &choice.prefixes {
-        let prefix = state
-            .tracking
-            .prefixes
-            .entry(Blob::new(prefix))
-            .or_default();
-        prefix.clients.insert(client.id);
+        let table = &mut state.tracking;
+        let entry = table.prefixes.entry(Blob::new(prefix)).or_default();
+        if entry.clients.is_empty() {
+            *table.lengths.entry(prefix.len()).or_default() += 1;
+        }
+        entry.clients.insert(client.id);
     }
     let tracker = Tracker {
         row,
@@ -144,6 +146,13 @@ pub(crate) fn disable(state: &mut State, client: &mut Client) {
             prefix.clients.remove(&client.id);
             if prefix.clients.is_empty() {
                 table.prefixes.remove(name.as_ref());
+                table.changed.remove(name.as_ref());
+                if let Some(count) = table.lengths.get_mut(&name.len()) {
+                    *count -= 1;
+                    if *count == 0 {
+                        table.lengths.remove(&name.len());
+                    }
+                }
             }
         }
     }
@@ -183,10 +192,10 @@ pub(crate) fn remember(state: &mut State, client: &Client, key: &[u8]) {
 pub(crate) fn invalidate(state: &mut State, by: u64, key: &[u8]) {
     invalidate_readers(state, by, key);
     let table = &mut state.tracking;
-    for (prefix, listeners) in &mut table.prefixes {
-        if key.starts_with(prefix) {
-            listeners.changed.insert(Blob::new(key), by);
-            table.pending = true;
+    for (&length, _) in table.lengths.range(..=key.len()) {
+        if let Some(prefix) = table.prefixes.get_mut(&key[..length]) {
+            prefix.changed.insert(Blob::new(key), by);
+            table.changed.insert(Blob::new(&key[..length]));
         }
     }
 }
@@ -210,13 +219,13 @@ fn invalidate_readers(state: &mut State, by: u64, key: &[u8]) {
 
 /// Broadcasts what has changed below the prefixes.
 pub(crate) fn broadcast(state: &mut State) {
-    state.tracking.pending = false;
-    let changes: Vec<_> = state
-        .tracking
-        .prefixes
-        .values_mut()
-        .filter(|prefix| !prefix.changed.is_empty())
-        .map(|prefix| (prefix.clients.clone(), std::mem::take(&mut prefix.changed)))
+    let names = std::mem::take(&mut state.tracking.changed);
+    let changes: Vec<_> = names
+        .iter()
+        .filter_map(|name| {
+            let prefix = state.tracking.prefixes.get_mut(name)?;
+            Some((prefix.clients.clone(), std::mem::take(&mut prefix.changed)))
+        })
         .collect();
     for (clients, changed) in changes {
         for id in clients {

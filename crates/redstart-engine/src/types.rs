@@ -59,6 +59,18 @@ impl Value {
         }
     }
 
+    /// How many parts have to be freed one by one.
+    pub(crate) fn elements(&self) -> usize {
+        match self {
+            Value::Str(_) | Value::Bloom(_) => 1,
+            Value::List(value) => value.len(),
+            Value::Hash(value) => value.len(),
+            Value::Set(value) => value.len(),
+            Value::SortedSet(value) => value.len(),
+            Value::Stream(value) => value.len() as usize,
+        }
+    }
+
     /// What OBJECT ENCODING says.
     pub(crate) fn encoding(&self) -> &'static str {
         match self {

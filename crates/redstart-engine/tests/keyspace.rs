@@ -302,3 +302,33 @@ fn scans_miss_nothing_while_tables_shrink() {
         assert_eq!(fresh.len(), 310, "{scan}");
     }
 }
+
+#[test]
+fn what_a_script_reads_is_tracked_for_its_caller() {
+    let engine = Engine::new();
+    let (mut reader, mut writer) = (engine.session_resp3(), engine.session());
+    let mut pushes = reader.pushes();
+    let call = |session: &mut Session, words: &[&str]| {
+        let args: Vec<Bytes> = words
+            .iter()
+            .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+            .collect();
+        session.execute(&args).into_reply().unwrap()
+    };
+    call(&mut reader, &["CLIENT", "TRACKING", "ON"]);
+    for eval in ["EVAL", "EVAL_RO"] {
+        let script = "return redis.call('GET', KEYS[1])";
+        call(&mut reader, &[eval, script, "1", "k"]);
+        assert_eq!(pushes.try_recv(), None);
+        call(&mut writer, &["SET", "k", "v"]);
+        let invalidate = Reply::Push(vec![
+            Reply::bulk("invalidate"),
+            Reply::Array(vec![Reply::bulk("k")]),
+        ]);
+        assert_eq!(pushes.try_recv(), Some(invalidate), "{eval}");
+    }
+    // Once only, and not for what another client's script reads.
+    call(&mut writer, &["EVAL", "return redis.call('GET', 'k')", "0"]);
+    call(&mut writer, &["SET", "k", "w"]);
+    assert_eq!(pushes.try_recv(), None);
+}

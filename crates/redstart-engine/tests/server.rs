@@ -14,7 +14,11 @@ use redstart_engine::{
     server::{Server, ServerConfig, ServerError},
 };
 use redstart_testkit::redis_cli;
-use tokio::{runtime::Runtime, sync::oneshot, task::JoinHandle};
+use tokio::{
+    runtime::{Builder, Runtime},
+    sync::oneshot,
+    task::JoinHandle,
+};
 
 /// A server in this process with a runtime of its own, stopped with the value.
 struct Running {
@@ -31,11 +35,12 @@ impl Running {
     }
 
     fn with(engine: Engine, config: ServerConfig) -> Running {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
+        let mut runtime = tokio::runtime::Builder::new_multi_thread();
+        Running::on(runtime.worker_threads(2), engine, config)
+    }
+
+    fn on(runtime: &mut Builder, engine: Engine, config: ServerConfig) -> Running {
+        let runtime = runtime.enable_all().build().unwrap();
         let dir = tempfile::tempdir().unwrap();
         let config = config
             .listen("127.0.0.1:0".parse().unwrap())
@@ -577,4 +582,214 @@ fn many_connections_are_held_at_once() {
     drop(clients);
     drop(child.stdin.take());
     child.wait().unwrap();
+}
+
+/// A command as an array of bulk strings.
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+    }
+    bytes
+}
+
+/// Sends a command and reads the first line of its reply.
+fn ask(stream: &TcpStream, words: &[&str]) -> String {
+    let mut writer = stream;
+    writer.write_all(&command(words)).unwrap();
+    read_line(stream)
+}
+
+fn read_line(mut stream: &TcpStream) -> String {
+    let mut line = Vec::new();
+    while !line.ends_with(b"\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        line.push(byte[0]);
+    }
+    String::from_utf8(line).unwrap().trim_end().to_owned()
+}
+
+/// An engine whose scripts count as slow soon, and are ended only much later.
+fn impatient() -> Engine {
+    Engine::builder()
+        .script_time(Duration::from_millis(50), Duration::from_secs(300))
+        .build()
+        .unwrap()
+}
+
+/// Asks until the answer is BUSY; whatever comes before must be an ordinary answer.
+fn ask_until_busy(stream: &TcpStream) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let line = ask(stream, &["PING"]);
+        if line.starts_with("-BUSY ") {
+            return;
+        }
+        assert_eq!(line, "+PONG");
+        assert!(Instant::now() < deadline, "never busy");
+    }
+}
+
+fn a_slow_script_is_reported_and_killed(server: &mut Running) {
+    let connect = || {
+        let stream = server.connect();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        stream
+    };
+    let (runner, old, blocked, leaving) = (connect(), connect(), connect(), connect());
+    assert_eq!(ask(&old, &["SET", "k", "v"]), "+OK");
+    // One waits for an element, one for a moment, and one leaves while it waits.
+    (&blocked)
+        .write_all(&command(&["BLPOP", "list", "0"]))
+        .unwrap();
+    let timed = connect();
+    (&timed)
+        .write_all(&command(&["BLPOP", "other", "0.2"]))
+        .unwrap();
+    (&leaving)
+        .write_all(&command(&["BLPOP", "left", "0"]))
+        .unwrap();
+    while !ask(&old, &["CLIENT", "LIST"]).is_empty() {
+        // The list's body follows its first line.
+        let mut rest = Vec::new();
+        (&old).write_all(&command(&["PING"])).unwrap();
+        while !rest.ends_with(b"+PONG\r\n") {
+            let mut byte = [0];
+            (&old).read_exact(&mut byte).unwrap();
+            rest.push(byte[0]);
+        }
+        if String::from_utf8_lossy(&rest).matches("cmd=blpop").count() == 3 {
+            break;
+        }
+    }
+    let endless = "while true do pcall(function() while true do end end) end";
+    for in_transaction in [false, true] {
+        if in_transaction {
+            assert_eq!(ask(&runner, &["MULTI"]), "+OK");
+            assert_eq!(ask(&runner, &["SET", "in", "exec"]), "+QUEUED");
+            assert_eq!(ask(&runner, &["EVAL", endless, "0"]), "+QUEUED");
+            (&runner).write_all(&command(&["EXEC"])).unwrap();
+        } else {
+            (&runner)
+                .write_all(&command(&["EVAL", endless, "0"]))
+                .unwrap();
+        }
+        // Clients from before and new ones are told, as often as they ask.
+        ask_until_busy(&old);
+        let new = connect();
+        ask_until_busy(&new);
+        assert!(ask(&new, &["SET", "k", "other"]).starts_with("-BUSY "));
+        assert!(ask(&new, &["NOSUCH"]).starts_with("-ERR unknown command"));
+        assert_eq!(ask(&new, &["MULTI"]), "+OK");
+        assert!(ask(&new, &["GET", "k"]).starts_with("-BUSY "));
+        if !in_transaction {
+            drop(
+                leaving
+                    .try_clone()
+                    .map(|stream| stream.shutdown(std::net::Shutdown::Both)),
+            );
+        }
+        let many: Vec<TcpStream> = (0..20).map(|_| connect()).collect();
+        for stream in &many {
+            assert!(ask(stream, &["GET", "k"]).starts_with("-BUSY "));
+        }
+        drop(many);
+        assert_eq!(ask(&connect(), &["SCRIPT", "KILL"]), "+OK");
+        if in_transaction {
+            assert_eq!(read_line(&runner), "*2");
+            assert_eq!(read_line(&runner), "+OK");
+        }
+        let killed = read_line(&runner);
+        assert!(killed.starts_with("-ERR Script killed by user"), "{killed}");
+        assert!(ask(&new, &["EXEC"]).starts_with("-EXECABORT"));
+        assert_eq!(ask(&old, &["EXISTS", "k"]), ":1");
+        assert!(ask(&old, &["SCRIPT", "KILL"]).starts_with("-NOTBUSY"));
+    }
+    // Those who waited are served, those who left take nothing.
+    assert_eq!(read_line(&timed), "*-1");
+    assert_eq!(ask(&old, &["RPUSH", "list", "x"]), ":1");
+    assert_eq!(read_line(&blocked), "*2");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while ask(&old, &["LLEN", "left"]) != ":1" {
+        ask(&old, &["DEL", "left"]);
+        assert_eq!(ask(&old, &["RPUSH", "left", "x"]), ":1");
+        assert!(
+            Instant::now() < deadline,
+            "a client that left took an element"
+        );
+    }
+    server.stop();
+}
+
+#[test]
+fn slow_scripts_are_reported_and_killed_with_one_network_thread() {
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(1);
+    let mut server = Running::on(runtime, impatient(), ServerConfig::new());
+    a_slow_script_is_reported_and_killed(&mut server);
+}
+
+#[test]
+fn slow_scripts_are_reported_and_killed_with_many_network_threads() {
+    let mut runtime = Builder::new_multi_thread();
+    let runtime = runtime.worker_threads(4);
+    let mut server = Running::on(runtime, impatient(), ServerConfig::new());
+    a_slow_script_is_reported_and_killed(&mut server);
+}
+
+#[test]
+fn slow_scripts_are_reported_and_killed_on_a_current_thread_runtime() {
+    let (addr, address) = std::sync::mpsc::channel();
+    let (stop, stopped) = oneshot::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let config = ServerConfig::new().listen("127.0.0.1:0".parse().unwrap());
+            let server = Server::bind(impatient(), config).await.unwrap();
+            addr.send(server.local_addr().unwrap()).unwrap();
+            server.run(async { drop(stopped.await) }).await;
+        });
+    });
+    let address = address.recv().unwrap();
+    let connect = || TcpStream::connect(address).unwrap();
+    let (runner, other) = (connect(), connect());
+    assert_eq!(ask(&other, &["PING"]), "+PONG");
+    (&runner)
+        .write_all(&command(&["EVAL", "while true do end", "0"]))
+        .unwrap();
+    ask_until_busy(&other);
+    ask_until_busy(&connect());
+    assert_eq!(ask(&connect(), &["SCRIPT", "KILL"]), "+OK");
+    assert!(read_line(&runner).starts_with("-ERR Script killed"));
+    assert_eq!(ask(&other, &["PING"]), "+PONG");
+    stop.send(()).unwrap();
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_password_is_asked_for_while_a_script_is_slow() {
+    let engine = Engine::builder()
+        .password(Some("secret".into()))
+        .script_time(Duration::from_millis(50), Duration::from_secs(300))
+        .build()
+        .unwrap();
+    let mut runtime = Builder::new_multi_thread();
+    let server = Running::on(runtime.worker_threads(1), engine, ServerConfig::new());
+    let (runner, other) = (server.connect(), server.connect());
+    for stream in [&runner, &other] {
+        assert_eq!(ask(stream, &["AUTH", "secret"]), "+OK");
+    }
+    (&runner)
+        .write_all(&command(&["EVAL", "while true do end", "0"]))
+        .unwrap();
+    ask_until_busy(&other);
+    let new = server.connect();
+    assert!(ask(&new, &["SCRIPT", "KILL"]).starts_with("-NOAUTH"));
+    assert!(ask(&new, &["AUTH", "wrong"]).starts_with("-WRONGPASS"));
+    assert_eq!(ask(&new, &["AUTH", "secret"]), "+OK");
+    assert_eq!(ask(&new, &["SCRIPT", "KILL"]), "+OK");
+    assert!(read_line(&runner).starts_with("-ERR Script killed"));
 }

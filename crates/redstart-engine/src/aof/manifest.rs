@@ -30,7 +30,13 @@ impl Manifest {
         let text = match fs::read_to_string(folder.join(NAME)) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                return Ok(Manifest::default());
+                // The first start may have ended before it wrote one; but data is not overwritten.
+                return match parts(folder).find(|(_, len)| *len > 0) {
+                    None => Ok(Manifest::default()),
+                    Some((name, _)) => Err(EngineError::Log(format!(
+                        "{NAME} is missing, but {name} holds data"
+                    ))),
+                };
             }
             Err(error) => return Err(error.into()),
         };
@@ -86,6 +92,16 @@ impl Manifest {
         super::sync_folder(folder)
     }
 
+    /// Removes what a process that died while it rewrote the log has left.
+    pub(super) fn remove_orphans(&self, folder: &Path) {
+        let known = self.files();
+        let unknown = parts(folder).filter(|(name, _)| !known.contains(name));
+        for name in unknown.map(|(name, _)| name).chain(temporaries(folder)) {
+            tracing::info!(file = name, "removing a file that the log no longer needs");
+            let _ = fs::remove_file(folder.join(name));
+        }
+    }
+
     /// The names of all files, in the order in which they are to be loaded.
     pub(super) fn files(&self) -> Vec<String> {
         let base = self.base.iter().map(|part| part.name.clone());
@@ -122,6 +138,36 @@ impl Manifest {
         base.and_then(|part| fs::metadata(folder.join(&part.name)).ok())
             .map_or(0, |file| file.len())
     }
+}
+
+fn names(folder: &Path) -> impl Iterator<Item = (String, u64)> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.filter_map(|entry| {
+        let len = entry.metadata().ok()?.len();
+        Some((entry.file_name().into_string().ok()?, len))
+    })
+}
+
+/// The bases and increments in a folder with their lengths, whether a manifest names them or not.
+fn parts(folder: &Path) -> impl Iterator<Item = (String, u64)> {
+    names(folder).filter(|(name, _)| {
+        let Some(rest) = name
+            .strip_prefix(PREFIX)
+            .and_then(|rest| rest.strip_prefix('.'))
+        else {
+            return false;
+        };
+        let Some((seq, kind)) = rest.split_once('.') else {
+            return false;
+        };
+        seq.parse::<u64>().is_ok() && matches!(kind, "base.aof" | "base.rdb" | "incr.aof")
+    })
+}
+
+fn temporaries(folder: &Path) -> impl Iterator<Item = String> {
+    let temporary =
+        |name: &String| name.starts_with("temp-rewriteaof-") || *name == format!("temp-{NAME}");
+    names(folder).map(|(name, _)| name).filter(temporary)
 }
 
 #[cfg(test)]

@@ -229,7 +229,7 @@ fn bitop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     let size = sources.iter().map(Bytes::len).max().unwrap_or(0);
     if size == 0 {
-        if cx.delete(target).is_some() {
+        if cx.delete(target) {
             cx.notify(class::GENERIC, "del", target);
             cx.dirty(1);
         }

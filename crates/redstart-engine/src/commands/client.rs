@@ -53,8 +53,7 @@ pub(crate) static CLIENT_COMMANDS: &[Spec] = &[
 /// The client's row in the list of clients, made if need be.
 pub(crate) fn row(cx: &mut Ctx<'_>) -> Arc<Row> {
     let now = cx.now_micros;
-    cx.client
-        .register(cx.state, now, String::new(), String::new(), false)
+    cx.client.register(cx.state, now)
 }
 
 pub(crate) fn check_name(name: &[u8]) -> Result<(), Stop> {

@@ -1,7 +1,5 @@
 //! CONFIG: the settings that exist here, under Redis's names.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 
 use crate::{
@@ -231,8 +229,7 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         }
         memory::make_room(cx.state, cx.now_micros);
     }
-    let guarded = cx.state.config.password.is_some();
-    cx.state.guarded.store(guarded, Ordering::Relaxed);
+    *cx.state.password.lock() = cx.state.config.password.clone();
     Ok(Reply::OK)
 }
 

@@ -8,7 +8,7 @@ use crate::{
     context::Ctx,
     engine::State,
     error::{CommandResult, SYNTAX, Stop},
-    keyspace::Keys,
+    free,
     number::{i32_arg, int_bytes, parse_int},
     registry::{Spec, flag::*},
     reply::Reply,
@@ -81,6 +81,7 @@ fn flushdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check_flush_args(args)?;
     let removed = empty(cx.state, cx.client.db);
     tracking::flushed(cx.state);
+    cx.state.effects.touch_all();
     cx.dirty(removed.max(1));
     Ok(Reply::OK)
 }
@@ -92,6 +93,7 @@ fn flushall(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         removed += empty(cx.state, db);
     }
     tracking::flushed(cx.state);
+    cx.state.effects.touch_all();
     cx.dirty(removed.max(1));
     Ok(Reply::OK)
 }
@@ -101,11 +103,9 @@ fn empty(state: &mut State, db: usize) -> usize {
     touch_existing(state, db, None);
     let keys = state.dbs[db].take_keys();
     signal_all(state, db);
-    drop_keys(keys)
-}
-
-fn drop_keys(keys: Keys) -> usize {
-    keys.len()
+    let count = keys.len();
+    free::later(count, keys);
+    count
 }
 
 /// Marks the watched keys of a database that exist in it or in the one that takes its place.
@@ -151,6 +151,7 @@ fn swapdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         cx.state.dbs[second].put_keys(a);
         signal_all(cx.state, first);
         signal_all(cx.state, second);
+        cx.state.effects.touch_all();
     }
     cx.dirty(1);
     Ok(Reply::OK)

@@ -61,8 +61,16 @@ fn pfadd(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let key = &args[1];
     let (data, is_new) = find_or_create(cx, key)?;
     let mut changes = usize::from(is_new);
+    let mut corrupt = Ok(());
     for element in &args[2..] {
-        changes += usize::from(hll::add(data, element)?);
+        match hll::add(data, element) {
+            Ok(changed) => changes += usize::from(changed),
+            // What came before has been counted.
+            Err(error) => {
+                corrupt = Err(error);
+                break;
+            }
+        }
     }
     if changes > 0 {
         hll::invalidate(data);
@@ -70,6 +78,7 @@ fn pfadd(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         cx.notify(class::STRING, "pfadd", key);
         cx.dirty(changes);
     }
+    corrupt?;
     Ok((changes > 0).into())
 }
 

@@ -82,7 +82,7 @@ static OBJECT: &[Spec] = &[
 fn del(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let mut count = 0;
     for key in &args[1..] {
-        if cx.delete(key).is_some() {
+        if cx.delete(key) {
             cx.notify(class::GENERIC, "del", key);
             cx.dirty(1);
             count += 1;
@@ -291,7 +291,7 @@ fn rename_generic(cx: &mut Ctx<'_>, args: &[Bytes], only_new: bool) -> CommandRe
         }
         cx.delete(to);
     }
-    if let Some(entry) = cx.delete(from) {
+    if let Some(entry) = cx.take(from) {
         cx.add(to, entry.value, entry.deadline);
         cx.modified(to);
     }
@@ -354,7 +354,7 @@ fn move_(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if !cx.exists(key) || within(cx, db, |cx| cx.exists(key)) {
         return Ok(Reply::ZERO);
     }
-    if let Some(entry) = cx.delete(key) {
+    if let Some(entry) = cx.take(key) {
         within(cx, db, |cx| {
             cx.add(key, entry.value, entry.deadline);
             cx.modified(key);
@@ -497,6 +497,7 @@ fn wait(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     cx.block(Wait {
         keys: Vec::new(),
         deadline,
+        hears_of_absence: false,
         on_timeout: Reply::ZERO,
         serve: Box::new(|_, _| None),
     })

@@ -516,6 +516,7 @@ fn block_pop(cx: &mut Ctx<'_>, args: &[Bytes], end: End) -> CommandResult {
     cx.block(Wait {
         keys: keys.to_vec(),
         deadline,
+        hears_of_absence: false,
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, key| {
             let item = serve_take(cx, key, end, 1)?.pop()?;
@@ -596,6 +597,7 @@ fn block_move(
     cx.block(Wait {
         keys: vec![source.clone()],
         deadline,
+        hears_of_absence: false,
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, source| {
             if !matches!(cx.get_mut::<List>(source), Ok(Some(_))) {
@@ -650,6 +652,7 @@ fn blmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     cx.block(Wait {
         keys: keys.to_vec(),
         deadline,
+        hears_of_absence: false,
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, key| {
             let items = serve_take(cx, key, end, limit)?;

@@ -8,7 +8,7 @@ use crate::{
     config::MemoryPolicy,
     context::Ctx,
     error::{CommandResult, SYNTAX},
-    memory,
+    free, memory,
     number::int_arg,
     pubsub::Kind,
     registry::{Spec, flag::*},
@@ -244,7 +244,7 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
                 MemoryPolicy::AllKeysLru => "allkeys-lru",
             };
             line("maxmemory_policy", &policy);
-            line("lazyfree_pending_objects", &0);
+            line("lazyfree_pending_objects", &free::pending());
         }
         "persistence" => {
             line("loading", &0);
@@ -253,10 +253,15 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
             line("rdb_bgsave_in_progress", &0);
             line("rdb_last_save_time", &(state.started / 1_000_000));
             line("rdb_last_bgsave_status", &"ok");
-            line("aof_enabled", &u8::from(state.effects.enabled()));
-            line("aof_rewrite_in_progress", &0);
-            line("aof_last_bgrewrite_status", &"ok");
-            line("aof_last_write_status", &"ok");
+            let health = state.effects.health();
+            let rewriting = health.as_ref().is_some_and(|health| health.rewriting);
+            let status = |fine: bool| if fine { "ok" } else { "err" };
+            let rewritten = health.as_ref().is_none_or(|health| health.rewritten);
+            let writable = health.as_ref().is_none_or(|health| health.writable);
+            line("aof_enabled", &u8::from(health.is_some()));
+            line("aof_rewrite_in_progress", &u8::from(rewriting));
+            line("aof_last_bgrewrite_status", &status(rewritten));
+            line("aof_last_write_status", &status(writable));
         }
         "stats" => {
             let stats = &state.stats;

@@ -301,7 +301,7 @@ fn store(cx: &mut Ctx<'_>, args: &[Bytes], operation: Operation, event: &str) ->
     let result = combine(cx, &args[2..], operation)?;
     let len = result.len();
     if len == 0 {
-        if cx.delete(target).is_some() {
+        if cx.delete(target) {
             cx.notify(class::GENERIC, "del", target);
             cx.dirty(1);
         }

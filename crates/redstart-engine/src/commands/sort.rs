@@ -176,7 +176,7 @@ fn run(cx: &mut Ctx<'_>, args: &[Bytes], mut options: Options) -> CommandResult 
         cx.put(&target, Value::List(Box::new(list)));
         cx.notify(class::LIST, "sortstore", &target);
         cx.dirty(len);
-    } else if cx.delete(&target).is_some() {
+    } else if cx.delete(&target) {
         cx.notify(class::GENERIC, "del", &target);
         cx.dirty(1);
     }

@@ -410,7 +410,7 @@ pub(crate) fn store(cx: &mut Ctx<'_>, key: &Bytes, mut result: SortedSet, event:
         cx.put(key, Value::SortedSet(Box::new(result)));
         cx.notify(class::SORTED_SET, event, key);
         cx.dirty(1);
-    } else if cx.delete(key).is_some() {
+    } else if cx.delete(key) {
         cx.notify(class::GENERIC, "del", key);
         cx.dirty(1);
     }

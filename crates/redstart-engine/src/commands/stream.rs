@@ -366,7 +366,12 @@ fn exact_trim(args: &[Bytes], options: &Options, stream: &Stream) -> Vec<Bytes> 
         args[options.trim_at - 1] = bulk("=");
         args[options.trim_at] = match trim.limit {
             Limit::MaxLen(_) => Bytes::from(stream.len().to_string()),
-            Limit::MinId(_) => stream.first_id().to_bytes(),
+            Limit::MinId(_) if stream.len() > 0 => stream.first_id().to_bytes(),
+            // No id is a lower bound for nothing.
+            Limit::MinId(_) => {
+                args[options.trim_at - 2] = bulk("MAXLEN");
+                bulk("0")
+            }
         };
         // Its LIMIT has no place beside an exact value.
         if let Some(limit) = args[2..options.end]

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     context::{Ctx, Origin},
     dispatch,
-    error::{OUT_OF_MEMORY, Stop},
+    error::{LOG_FAILED, OUT_OF_MEMORY, Stop},
     number,
     registry::{self, flag},
     reply::{Protocol, Reply},
@@ -580,6 +580,12 @@ fn execute(shared: &Shared, slot: &mut Slot, args: &[Bytes]) -> Result<Reply, Re
             slot.state.out_of_memory = false;
         }
         if !wrote {
+            if slot.state.effects.is_failing() {
+                return Err(Refused {
+                    text: LOG_FAILED.into(),
+                    counted: true,
+                });
+            }
             shared.watchdog.wrote.store(true, Ordering::Release);
         }
     }

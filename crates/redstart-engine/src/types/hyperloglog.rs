@@ -81,17 +81,18 @@ enum Run {
 
 impl Run {
     /// The run at the start of these bytes, and how many bytes it takes.
-    fn read(data: &[u8]) -> (Run, usize) {
-        let first = data[0];
+    fn read(data: &[u8]) -> Result<(Run, usize), Corrupt> {
+        let first = *data.first().ok_or(Corrupt)?;
         if first & 0x80 != 0 {
             let value = ((first >> 2) & 0x1F) + 1;
-            (Run::Value(value, usize::from(first & 3) + 1), 1)
+            Ok((Run::Value(value, usize::from(first & 3) + 1), 1))
         } else if first & 0x40 != 0 {
-            let second = data.get(1).copied().unwrap_or(0);
+            // Any client can store bytes that end here.
+            let second = *data.get(1).ok_or(Corrupt)?;
             let len = (usize::from(first & 0x3F) << 8 | usize::from(second)) + 1;
-            (Run::Zero(len), 2)
+            Ok((Run::Zero(len), 2))
         } else {
-            (Run::Zero(usize::from(first) + 1), 1)
+            Ok((Run::Zero(usize::from(first) + 1), 1))
         }
     }
 
@@ -118,7 +119,7 @@ fn each_run(data: &[u8], mut visit: impl FnMut(usize, Run)) -> Result<(), Corrup
     let mut at = HEADER;
     let mut register = 0;
     while at < data.len() {
-        let (run, size) = Run::read(&data[at..]);
+        let (run, size) = Run::read(&data[at..])?;
         if register + run.len() > REGISTERS {
             return Err(Corrupt);
         }
@@ -190,10 +191,7 @@ pub(crate) fn raise(data: &mut Vec<u8>, register: usize, value: u8) -> Result<bo
     let mut before = HEADER;
     let mut first = 0;
     let (run, size) = loop {
-        if at >= data.len() {
-            return Err(Corrupt);
-        }
-        let (run, size) = Run::read(&data[at..]);
+        let (run, size) = Run::read(&data[at..])?;
         if register < first + run.len() {
             break (run, size);
         }
@@ -237,13 +235,11 @@ pub(crate) fn raise(data: &mut Vec<u8>, register: usize, value: u8) -> Result<bo
 /// Joins neighbouring runs of the same value among the five from `at` on.
 fn merge_runs(data: &mut Vec<u8>, mut at: usize) {
     for _ in 0..5 {
-        if at >= data.len() {
+        let Ok((run, size)) = Run::read(&data[at..]) else {
             return;
-        }
-        let (run, size) = Run::read(&data[at..]);
+        };
         if let Run::Value(value, len) = run
-            && at + 1 < data.len()
-            && let (Run::Value(next, more), _) = Run::read(&data[at + 1..])
+            && let Ok((Run::Value(next, more), _)) = Run::read(&data[at + 1..])
             && next == value
             && len + more <= MAX_RUN
         {

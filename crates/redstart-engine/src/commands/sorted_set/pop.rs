@@ -160,6 +160,7 @@ pub(super) fn bzmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     cx.block(Wait {
         keys: keys.to_vec(),
         deadline,
+        hears_of_absence: false,
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, key| {
             let taken = serve_take(cx, key, extreme, limit)?;
@@ -241,6 +242,7 @@ fn block_pop(cx: &mut Ctx<'_>, args: &[Bytes], extreme: Extreme) -> CommandResul
     cx.block(Wait {
         keys: keys.to_vec(),
         deadline,
+        hears_of_absence: false,
         on_timeout: Reply::NilArray,
         serve: Box::new(move |cx, key| {
             let taken = serve_take(cx, key, extreme, 1)?;

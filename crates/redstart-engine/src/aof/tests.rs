@@ -1,0 +1,357 @@
+//! A disk that fails, and how many syncs writes cost.
+
+use std::{
+    path::Path,
+    sync::{
+        Barrier,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+};
+
+use super::{file::fault, *};
+use crate::{Outcome, Reply, Session};
+
+/// Failures are asked for by static switches: one such test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn open(dir: &Path, fsync: Fsync) -> Engine {
+    Engine::builder().append_only(dir, fsync).build().unwrap()
+}
+
+fn ask(session: &mut Session, line: &str) -> Reply {
+    let args: Vec<Bytes> = line
+        .split(' ')
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect();
+    match session.execute(&args) {
+        Outcome::Reply(reply) => reply,
+        Outcome::Blocked(_) => panic!("{line} blocks"),
+    }
+}
+
+fn eval(session: &mut Session, script: &str) -> Reply {
+    let args = ["EVAL", script, "0"].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+    session.execute(&args).into_reply().unwrap()
+}
+
+fn is_misconf(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text.contains("MISCONF"))
+}
+
+fn log(engine: &Engine) -> &Arc<Log> {
+    engine.inner.log.get().unwrap()
+}
+
+fn info(session: &mut Session, field: &str) -> String {
+    let text = match ask(session, "INFO persistence") {
+        Reply::Bulk(text) => text,
+        Reply::Verbatim { text, .. } => text,
+        other => panic!("{other:?}"),
+    };
+    let text = String::from_utf8(text.to_vec()).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    line.unwrap().trim_start_matches(':').trim().to_owned()
+}
+
+/// Asks until the answer is another than MISCONF.
+fn ask_until_it_recovers(session: &mut Session, line: &str) -> Reply {
+    for _ in 0..3000 {
+        let reply = ask(session, line);
+        if !is_misconf(&reply) {
+            return reply;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    panic!("it did not recover");
+}
+
+#[test]
+fn a_full_disk_refuses_writes_in_scripts_and_transactions_until_there_is_room() {
+    let _alone = ALONE.lock();
+    for fsync in [Fsync::Always, Fsync::EverySec, Fsync::No] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path(), fsync);
+        let (mut session, mut queued) = (engine.session(), engine.session());
+        assert_eq!(ask(&mut session, "SET kept 1"), Reply::OK);
+        ask(&mut queued, "MULTI");
+        ask(&mut queued, "SET queued 1");
+        fault::FULL.store(true, Ordering::SeqCst);
+        // The first finds out, the others know.
+        assert!(is_misconf(&ask(&mut session, "SET lost 1")), "{fsync:?}");
+        for _ in 0..2 {
+            assert!(is_misconf(&ask(&mut session, "SET a 1")));
+            assert!(is_misconf(&eval(
+                &mut session,
+                "return redis.call('SET', 'a', 1)"
+            )));
+            assert!(is_misconf(&eval(&mut session, "#!lua\nreturn 1")));
+        }
+        let caught = "return redis.pcall('SET', 'a', 1)";
+        assert!(is_misconf(&eval(&mut session, caught)));
+        let aborted = ask(&mut queued, "EXEC");
+        assert!(
+            matches!(&aborted, Reply::Error(text) if text.starts_with("EXECABORT")),
+            "{aborted:?}"
+        );
+        ask(&mut session, "MULTI");
+        assert!(is_misconf(&ask(&mut session, "SET a 1")));
+        assert!(ask(&mut session, "EXEC").is_error());
+        ask(&mut session, "MULTI");
+        let script = ["EVAL", "return redis.call('SET', 'a', 1)", "0"].map(Bytes::from);
+        session.execute(&script);
+        match ask(&mut session, "EXEC") {
+            Reply::Array(replies) => assert!(is_misconf(&replies[0]), "{replies:?}"),
+            other => panic!("{other:?}"),
+        }
+        // Reads go on, and INFO tells.
+        assert_eq!(ask(&mut session, "GET kept"), Reply::bulk("1"));
+        assert_eq!(
+            eval(&mut session, "return redis.call('GET', 'kept')"),
+            Reply::bulk("1")
+        );
+        assert_eq!(info(&mut session, "aof_last_write_status"), "err");
+        fault::FULL.store(false, Ordering::SeqCst);
+        assert_eq!(
+            ask_until_it_recovers(&mut session, "SET later 1"),
+            Reply::OK
+        );
+        assert_eq!(info(&mut session, "aof_last_write_status"), "ok");
+        // What was acknowledged is there; what was not is there or not.
+        drop((session, queued, engine));
+        let engine = open(dir.path(), fsync);
+        let mut session = engine.session();
+        for key in ["kept", "later"] {
+            assert_eq!(ask(&mut session, &format!("GET {key}")), Reply::bulk("1"));
+        }
+        assert_eq!(ask(&mut session, "GET a"), Reply::Nil);
+    }
+}
+
+#[test]
+fn a_failed_sync_is_final_until_a_fresh_log_is_written() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session();
+    ask(&mut session, "SET before 1");
+    let old = log(&engine).disk.lock().manifest.files();
+    fault::NO_SYNC.store(true, Ordering::SeqCst);
+    assert!(is_misconf(&ask(&mut session, "SET doubtful 1")));
+    fault::NO_SYNC.store(false, Ordering::SeqCst);
+    // A later sync of the same file would succeed, and prove nothing.
+    assert!(log(&engine).sync().is_err() || log(&engine).trouble() == FINE);
+    assert_eq!(
+        ask_until_it_recovers(&mut session, "SET after 1"),
+        Reply::OK
+    );
+    let new = log(&engine).disk.lock().manifest.files();
+    assert!(
+        old.iter().all(|file| !new.contains(file)),
+        "{old:?} {new:?}"
+    );
+    drop((session, engine));
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session();
+    for key in ["before", "doubtful", "after"] {
+        assert_eq!(ask(&mut session, &format!("GET {key}")), Reply::bulk("1"));
+    }
+}
+
+#[test]
+fn a_read_of_what_is_not_on_the_disk_yet_waits_and_others_do_not() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut session = engine.session();
+    ask(&mut session, "SET old 1");
+    ask(&mut session, "SET gone 1");
+    fault::SLOW_SYNC.store(true, Ordering::SeqCst);
+    let writer = {
+        let mut session = engine.session();
+        std::thread::spawn(move || {
+            let write = "redis.call('SET', 'new', 1) redis.call('DEL', 'gone')";
+            eval(&mut session, write)
+        })
+    };
+    while log(&engine).appended.load(Ordering::SeqCst) == log(&engine).synced.load(Ordering::SeqCst)
+    {
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&mut session, "GET old"), Reply::bulk("1"));
+    assert_eq!(ask(&mut session, "PING"), Reply::status("PONG"));
+    let told = Arc::new(AtomicBool::new(false));
+    let held: Vec<_> = ["GET new", "EXISTS gone", "DBSIZE", "SETNX new 2", "SCAN 0"]
+        .map(|line| {
+            let (mut session, told) = (engine.session(), told.clone());
+            std::thread::spawn(move || {
+                let reply = ask(&mut session, line);
+                assert!(!is_misconf(&reply), "{line}");
+                told.store(true, Ordering::SeqCst);
+            })
+        })
+        .into();
+    for _ in 0..50 {
+        std::thread::sleep(Duration::from_millis(1));
+        assert!(
+            !told.load(Ordering::SeqCst),
+            "told before it was on the disk"
+        );
+    }
+    fault::SLOW_SYNC.store(false, Ordering::SeqCst);
+    writer.join().unwrap();
+    for reader in held {
+        reader.join().unwrap();
+    }
+}
+
+#[test]
+fn writers_that_come_together_share_syncs() {
+    let _alone = ALONE.lock();
+    const WRITERS: usize = 50;
+    const ROUNDS: usize = 20;
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    let mut lone = engine.session();
+    let before = log(&engine).syncs.load(Ordering::SeqCst);
+    for n in 0..10 {
+        ask(&mut lone, &format!("SET lone {n}"));
+    }
+    assert_eq!(log(&engine).syncs.load(Ordering::SeqCst) - before, 10);
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .build()
+        .unwrap();
+    let before = log(&engine).syncs.load(Ordering::SeqCst);
+    let tasks: Vec<_> = (0..WRITERS)
+        .map(|writer| {
+            let mut session = engine.session();
+            runtime.spawn(async move {
+                for n in 0..ROUNDS {
+                    let args = ["SET".into(), format!("{writer}:{n}"), "x".into()];
+                    let reply = session.call(args.map(Bytes::from).into()).await;
+                    assert_eq!(reply, Reply::OK);
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        runtime.block_on(task).unwrap();
+    }
+    let syncs = log(&engine).syncs.load(Ordering::SeqCst) - before;
+    assert!(
+        syncs as usize <= WRITERS * ROUNDS / 5,
+        "{syncs} syncs for {} writes",
+        WRITERS * ROUNDS
+    );
+}
+
+#[test]
+fn a_task_that_waits_for_the_disk_does_not_hold_up_its_worker() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::Always);
+    ask(&mut engine.session(), "SET old 1");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    fault::SLOW_SYNC.store(true, Ordering::SeqCst);
+    let (mut writer, mut reader) = (engine.session(), engine.session());
+    runtime.block_on(async {
+        let write = writer.call(["SET", "new", "1"].map(Bytes::from).into());
+        tokio::pin!(write);
+        let polled = std::future::poll_fn(|cx| Poll::Ready(write.as_mut().poll(cx).is_pending()));
+        assert!(polled.await, "acknowledged before it was on the disk");
+        let read = reader.call(["GET", "old"].map(Bytes::from).into()).await;
+        assert_eq!(read, Reply::bulk("1"));
+        fault::SLOW_SYNC.store(false, Ordering::SeqCst);
+        assert_eq!(write.await, Reply::OK);
+    });
+}
+
+#[test]
+fn a_rewrite_that_fails_leaves_a_log_that_loads() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    let done = Arc::new(AtomicBool::new(false));
+    let (count, start) = (Arc::new(AtomicUsize::new(0)), Arc::new(Barrier::new(2)));
+    let writer = {
+        let (mut session, done) = (engine.session(), done.clone());
+        let (count, start) = (count.clone(), start.clone());
+        std::thread::spawn(move || {
+            start.wait();
+            while !done.load(Ordering::SeqCst) {
+                let n = count.load(Ordering::SeqCst);
+                if ask(&mut session, &format!("SET {n} {n}")) == Reply::OK {
+                    count.store(n + 1, Ordering::SeqCst);
+                }
+            }
+        })
+    };
+    start.wait();
+    for round in 0..20 {
+        fault::FULL.store(round % 2 == 0, Ordering::SeqCst);
+        let _ = log(&engine).rewrite();
+        fault::FULL.store(false, Ordering::SeqCst);
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    done.store(true, Ordering::SeqCst);
+    writer.join().unwrap();
+    drop(engine);
+    let engine = open(dir.path(), Fsync::No);
+    let mut session = engine.session();
+    for n in 0..count.load(Ordering::SeqCst) {
+        let value = n.to_string();
+        assert_eq!(
+            ask(&mut session, &format!("GET {n}")),
+            Reply::bulk(value.as_str())
+        );
+    }
+}
+
+#[test]
+fn what_a_dead_process_left_is_removed_and_data_without_a_manifest_is_not_overwritten() {
+    let dir = tempfile::tempdir().unwrap();
+    ask(&mut open(dir.path(), Fsync::No).session(), "SET k v");
+    let folder = dir.path().join(FOLDER);
+    let orphans = [
+        "temp-rewriteaof-1.aof",
+        "temp-appendonly.aof.manifest",
+        "appendonly.aof.9.base.aof",
+        "appendonly.aof.9.incr.aof",
+    ];
+    for name in orphans {
+        fs::write(folder.join(name), "*1\r\n$8\r\nFLUSHALL\r\n").unwrap();
+    }
+    fs::write(folder.join("notes.txt"), "mine").unwrap();
+    assert_eq!(
+        ask(&mut open(dir.path(), Fsync::No).session(), "GET k"),
+        Reply::bulk("v")
+    );
+    for name in orphans {
+        assert!(!folder.join(name).exists(), "{name}");
+    }
+    assert!(folder.join("notes.txt").exists());
+    fs::remove_file(folder.join("appendonly.aof.manifest")).unwrap();
+    let refused = Engine::builder().append_only(dir.path(), Fsync::No).build();
+    assert!(refused.unwrap_err().to_string().contains("holds data"));
+}
+
+#[test]
+fn a_torn_end_before_an_empty_increment_is_cut_off() {
+    let dir = tempfile::tempdir().unwrap();
+    ask(&mut open(dir.path(), Fsync::No).session(), "SET k v");
+    let folder = dir.path().join(FOLDER);
+    let mut manifest = Manifest::load(&folder).unwrap();
+    let first = folder.join(manifest.current());
+    let mut bytes = fs::read(&first).unwrap();
+    bytes.extend_from_slice(b"*3\r\n$3\r\nSET");
+    fs::write(&first, bytes).unwrap();
+    manifest.add_increment();
+    File::create(folder.join(manifest.current())).unwrap();
+    manifest.save(&folder).unwrap();
+    assert_eq!(
+        ask(&mut open(dir.path(), Fsync::No).session(), "GET k"),
+        Reply::bulk("v")
+    );
+}
