@@ -39,7 +39,7 @@ enum FsyncArg {
     Always,
     /// Within about a second
     Everysec,
-    /// When the operating system sees fit
+    /// When the operating system decides
     No,
 }
 

@@ -63,7 +63,7 @@ const FOLDER: &str = "appendonlydir";
 const REWRITE_FROM: u64 = 64 * 1024 * 1024;
 /// More than this does not wait in memory for the disk.
 const BUFFER_LIMIT: usize = 32 * 1024 * 1024;
-/// How often the log's thread looks for work that nobody asked for.
+/// How often the log's thread looks for work without being asked.
 const ROUND: Duration = Duration::from_millis(100);
 /// How long after a failed attempt a fresh log is tried again.
 const RETRY: Duration = Duration::from_secs(1);
@@ -121,6 +121,8 @@ struct Disk {
     /// The length of the increment that is being written.
     len: u64,
     base_len: u64,
+    /// How often the log was started over: a rewrite of files from before must not be published.
+    fresh_starts: u64,
 }
 
 /// What the log's thread is asked to do.
@@ -213,6 +215,7 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
             manifest,
             len,
             base_len,
+            fresh_starts: 0,
         }),
         buffer: Mutex::new(Buffer {
             bytes: Vec::new(),
@@ -333,7 +336,7 @@ impl Log {
             return Poll::Ready(self.commit(position));
         }
         self.waiters.lock().push((position, waker.clone()));
-        // What happened before the waker was there was told to nobody.
+        // A sync may have ended before the waker was registered.
         if self.is_kept(position) {
             return Poll::Ready(Ok(()));
         }
@@ -513,31 +516,32 @@ impl Log {
     }
 
     fn rewrite(&self) -> Result<(), EngineError> {
-        let old = self.switch_increment()?;
+        let (old, fresh_starts) = self.switch_increment()?;
         let scratch = Engine::builder().databases(self.databases).build()?;
         let now = scratch.now_micros();
         let mut state = scratch.inner.state.lock();
         let files = old.files();
         load::load(&self.folder, &files, &mut state, now, load::Tail::Whole)?;
-        let temporary = self.temporary();
+        let temporary = self.temporary("bg");
         let written = dump::write(&state, &temporary);
         drop(state);
         let finished = written
             .map_err(EngineError::Io)
-            .and_then(|len| self.publish(&old, &temporary, len));
+            .and_then(|len| self.publish((&old, fresh_starts), &temporary, len));
         if finished.is_err() {
             let _ = fs::remove_file(&temporary);
         }
         finished
     }
 
-    fn temporary(&self) -> PathBuf {
-        let name = format!("temp-rewriteaof-{}.aof", std::process::id());
+    /// Where a base is written before it is part of the log; two may be written at once.
+    fn temporary(&self, purpose: &str) -> PathBuf {
+        let name = format!("temp-rewriteaof-{purpose}-{}.aof", std::process::id());
         self.folder.join(name)
     }
 
-    /// Ends the current increment and begins another; hands back what there was before.
-    fn switch_increment(&self) -> Result<Manifest, EngineError> {
+    /// Ends the current increment and begins another; returns the manifest of before.
+    fn switch_increment(&self) -> Result<(Manifest, u64), EngineError> {
         // Most of it before anybody has to wait.
         self.sync()?;
         let _last = self.syncing.lock();
@@ -570,10 +574,11 @@ impl Log {
         disk.file = Arc::new(file);
         disk.manifest = new;
         disk.len = 0;
+        let fresh_starts = disk.fresh_starts;
         drop(buffer);
         drop(disk);
         self.wake_waiters();
-        Ok(old)
+        Ok((old, fresh_starts))
     }
 
     /// Makes the manifest name what it named before; if that is certain, removes the file that it
@@ -584,9 +589,19 @@ impl Log {
         }
     }
 
-    /// Makes the new base part of the log, in the place of what it was made from.
-    fn publish(&self, old: &Manifest, temporary: &Path, len: u64) -> Result<(), EngineError> {
+    /// Makes the new base part of the log; it replaces the files that it was made from.
+    fn publish(
+        &self,
+        (old, fresh_starts): (&Manifest, u64),
+        temporary: &Path,
+        len: u64,
+    ) -> Result<(), EngineError> {
         let mut disk = self.disk.lock();
+        if disk.fresh_starts != fresh_starts {
+            return Err(EngineError::Log(
+                "the log was started over meanwhile".into(),
+            ));
+        }
         let mut new = disk.manifest.clone();
         let path = self.folder.join(new.replace_base(old));
         fs::rename(temporary, &path)?;
@@ -612,7 +627,7 @@ impl Log {
         let state = inner.state.lock();
         let mut last = self.syncing.lock();
         let mut disk = self.disk.lock();
-        let temporary = self.temporary();
+        let temporary = self.temporary("fresh");
         let len = dump::write(&state, &temporary).inspect_err(|_| {
             let _ = fs::remove_file(&temporary);
         })?;
@@ -635,6 +650,7 @@ impl Log {
         disk.manifest = new;
         disk.len = 0;
         disk.base_len = len;
+        disk.fresh_starts += 1;
         *last = Instant::now();
         self.trouble.store(FINE, Ordering::Release);
         drop(buffer);

@@ -2,7 +2,7 @@
 //!
 //! As in Redis, a command that makes a key ready serves the clients that wait for it when its unit
 //! (command, transaction or script) is over, in order of their arrival: the next command of
-//! whoever pushed finds the element gone already. What was taken for a client is kept for it until
+//! the client that pushed finds the element gone already. What was taken for a client is kept for it until
 //! its future is polled; if that future is dropped instead, the taking is undone, so that no
 //! element is lost.
 
@@ -223,7 +223,7 @@ pub(crate) fn unblock(state: &mut State, client: u64, reply: Option<Reply>) -> b
     true
 }
 
-/// Serves whoever waits for the keys that became ready, until no more do.
+/// Serves the clients that wait for keys that became ready, until none is left.
 pub(crate) fn serve_ready(state: &mut State, now_micros: i64) {
     while !state.ready.is_empty() {
         for (db, key) in std::mem::take(&mut state.ready) {
@@ -282,7 +282,7 @@ pub(crate) fn is_served(state: &State, number: u64) -> bool {
     waiter.is_none_or(|waiter| waiter.done.is_some())
 }
 
-/// Keeps whom to wake when the answer is there.
+/// Keeps the waker to call when the answer is there.
 pub(crate) fn wake_by(state: &mut State, number: u64, waker: &Waker) {
     if let Some(waiter) = state.blocking.waiters.get_mut(&number) {
         waiter.waker = Some(waker.clone());

@@ -38,11 +38,11 @@ pub(crate) struct Client {
     pub(crate) subscriptions: Option<Box<Subscriptions>>,
     /// Since CLIENT TRACKING ON.
     pub(crate) tracking: Option<Box<Tracking>>,
-    /// What CLIENT LIST shows; only for clients that somebody may ask about.
-    pub(crate) row: Option<Arc<Row>>,
-    /// The row, while the list of clients does not have it: a script held the engine's state when the
+    /// What CLIENT LIST shows; only for clients that others may ask about.
+    pub(crate) profile: Option<Arc<Profile>>,
+    /// The profile, while the list of clients does not have it: a script held the engine's state when the
     /// client came.
-    pub(crate) unannounced: Option<Arc<Row>>,
+    pub(crate) unannounced: Option<Arc<Profile>>,
     /// It speaks over a socket, from a task of the listener.
     pub(crate) networked: bool,
     /// Which replies the client wants to see.
@@ -103,7 +103,7 @@ struct OutboxShared {
     /// More than that is too slow a reader; 0 is no limit.
     limit: AtomicUsize,
     /// Told when the limit is passed.
-    owner: Mutex<Option<Arc<Row>>>,
+    owner: Mutex<Option<Arc<Profile>>>,
 }
 
 /// One out-of-band reply on its way.
@@ -150,8 +150,8 @@ impl Outbox {
         let waiting = self.shared.waiting.fetch_add(size, Ordering::Relaxed) + size;
         let limit = self.shared.limit.load(Ordering::Relaxed);
         if limit != 0 && waiting > limit {
-            if let Some(row) = &*self.shared.owner.lock() {
-                row.kill();
+            if let Some(profile) = &*self.shared.owner.lock() {
+                profile.kill();
             }
             return;
         }
@@ -203,7 +203,7 @@ impl Inbox {
 }
 
 /// What other clients can see of a client.
-pub(crate) struct Row {
+pub(crate) struct Profile {
     pub(crate) id: u64,
     /// `ip:port`, a socket's path, or nothing for a client in this process.
     pub(crate) addr: String,
@@ -216,12 +216,12 @@ pub(crate) struct Row {
     killed: AtomicBool,
     /// Told when the client is killed.
     pub(crate) end: Notify,
-    pub(crate) facts: Mutex<Facts>,
+    pub(crate) activity: Mutex<Activity>,
 }
 
-/// The part of a [`Row`] that changes with the client's commands.
+/// The part of a [`Profile`] that changes with the client's commands.
 #[derive(Clone)]
-pub(crate) struct Facts {
+pub(crate) struct Activity {
     pub(crate) name: Bytes,
     pub(crate) db: usize,
     pub(crate) command: &'static str,
@@ -241,7 +241,7 @@ pub(crate) struct Facts {
     pub(crate) redirect: i64,
 }
 
-impl Row {
+impl Profile {
     pub(crate) fn is_killed(&self) -> bool {
         self.killed.load(Ordering::Relaxed)
     }
@@ -267,7 +267,7 @@ impl Client {
             watch: None,
             subscriptions: None,
             tracking: None,
-            row: None,
+            profile: None,
             unannounced: None,
             networked: false,
             answers: Answers::On,
@@ -295,18 +295,19 @@ impl Client {
         self.outbox().take_inbox()
     }
 
-    /// Ends the client once more than so many bytes wait for it.
+    /// Ends the client when more than this many bytes wait for it.
     pub(crate) fn limit_outbox(&mut self, bytes: usize) {
-        let row = self.row.clone();
+        let profile = self.profile.clone();
         let outbox = self.outbox();
         outbox.shared.limit.store(bytes, Ordering::Relaxed);
-        *outbox.shared.owner.lock() = row;
+        *outbox.shared.owner.lock() = profile;
     }
 
     pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
-        if let Some(row) = &self.row {
-            row.resp3
+        if let Some(profile) = &self.profile {
+            profile
+                .resp3
                 .store(protocol == Protocol::Resp3, Ordering::Relaxed);
         }
     }
@@ -324,34 +325,34 @@ impl Client {
     }
 
     /// Makes the client visible to others.
-    pub(crate) fn register(&mut self, state: &mut State, now_micros: i64) -> Arc<Row> {
-        if let Some(row) = &self.row {
-            return row.clone();
+    pub(crate) fn register(&mut self, state: &mut State, now_micros: i64) -> Arc<Profile> {
+        if let Some(profile) = &self.profile {
+            return profile.clone();
         }
-        let row = self.make_row(now_micros, String::new(), String::new(), false);
-        state.clients.insert(self.id, row.clone());
-        row
+        let profile = self.make_profile(now_micros, String::new(), String::new(), false);
+        state.clients.insert(self.id, profile.clone());
+        profile
     }
 
-    /// Puts a row that the list of clients does not have there; false if there are too many.
-    pub(crate) fn enter(&mut self, state: &mut State, row: Arc<Row>) -> bool {
+    /// Puts a profile that the list of clients does not have there; false if there are too many.
+    pub(crate) fn enter(&mut self, state: &mut State, profile: Arc<Profile>) -> bool {
         state.stats.connections += 1;
         if state.clients.len() >= state.config.maxclients {
             return false;
         }
-        state.clients.insert(row.id, row);
+        state.clients.insert(profile.id, profile);
         true
     }
 
-    /// The client's row, which others do not see yet.
-    pub(crate) fn make_row(
+    /// The client's profile, which others do not see yet.
+    pub(crate) fn make_profile(
         &mut self,
         now_micros: i64,
         addr: String,
         laddr: String,
         unix: bool,
-    ) -> Arc<Row> {
-        let row = Arc::new(Row {
+    ) -> Arc<Profile> {
+        let profile = Arc::new(Profile {
             id: self.id,
             addr,
             laddr,
@@ -361,7 +362,7 @@ impl Client {
             resp3: AtomicBool::new(self.protocol == Protocol::Resp3),
             killed: AtomicBool::new(false),
             end: Notify::new(),
-            facts: Mutex::new(Facts {
+            activity: Mutex::new(Activity {
                 name: Bytes::new(),
                 db: self.db,
                 command: "NULL",
@@ -378,38 +379,38 @@ impl Client {
                 redirect: -1,
             }),
         });
-        self.row = Some(row.clone());
-        row
+        self.profile = Some(profile.clone());
+        profile
     }
 
     /// Brings what others see up to date after a command.
-    pub(crate) fn update_row(&self, command: Option<&'static str>, now_micros: i64) {
-        let Some(row) = &self.row else { return };
-        let mut facts = row.facts.lock();
+    pub(crate) fn update_profile(&self, command: Option<&'static str>, now_micros: i64) {
+        let Some(profile) = &self.profile else { return };
+        let mut activity = profile.activity.lock();
         if let Some(command) = command {
-            facts.command = command;
+            activity.command = command;
         }
-        facts.used = now_micros;
-        facts.db = self.db;
-        facts.multi = self.multi.as_ref().map_or(-1, |m| m.queue.len() as i64);
-        facts.watch_broken = self
+        activity.used = now_micros;
+        activity.db = self.db;
+        activity.multi = self.multi.as_ref().map_or(-1, |m| m.queue.len() as i64);
+        activity.watch_broken = self
             .watch
             .as_ref()
             .is_some_and(|w| w.touched.load(Ordering::Relaxed));
-        (facts.channels, facts.patterns, facts.shards) =
+        (activity.channels, activity.patterns, activity.shards) =
             self.subscriptions.as_ref().map_or((0, 0, 0), |s| {
                 (s.channels.len(), s.patterns.len(), s.shards.len())
             });
         let tracking = self.tracking.as_deref();
-        facts.tracking = tracking.is_some();
-        facts.bcast = tracking.is_some_and(|t| t.bcast);
-        facts.redirect = tracking.map_or(-1, |t| t.redirect as i64);
+        activity.tracking = tracking.is_some();
+        activity.bcast = tracking.is_some_and(|t| t.bcast);
+        activity.redirect = tracking.map_or(-1, |t| t.redirect as i64);
     }
 
     /// Whether the engine's state refers to this client, so that it must be told of its end.
     pub(crate) fn is_registered(&self) -> bool {
         self.watch.is_some()
-            || self.row.is_some()
+            || self.profile.is_some()
             || self.subscriptions.is_some()
             || self.tracking.is_some()
     }
@@ -419,8 +420,8 @@ impl Client {
         crate::commands::transaction::unwatch_all(state, self);
         pubsub::forget(state, self);
         tracking::disable(state, self);
-        if let Some(row) = self.row.take() {
-            state.clients.remove(&row.id);
+        if let Some(profile) = self.profile.take() {
+            state.clients.remove(&profile.id);
         }
     }
 }

@@ -86,7 +86,7 @@ impl Clock {
         }
     }
 
-    /// A clock that stands at the present until it is advanced.
+    /// A clock that starts at the present and moves only when it is advanced.
     pub fn manual() -> Clock {
         Clock {
             base: unix_micros(),
@@ -95,7 +95,7 @@ impl Clock {
         }
     }
 
-    /// A clock that stands at the given unix time in microseconds until it is advanced.
+    /// A clock that starts at this unix time in microseconds and moves only when it is advanced.
     pub fn manual_at(unix_micros: i64) -> Clock {
         Clock {
             base: unix_micros,

@@ -1,4 +1,4 @@
-//! The command handlers, one file a family.
+//! The command handlers, one file per family. `pop.rs` is shared by lists and sorted sets.
 
 pub(crate) mod bitmap;
 pub(crate) mod bloom;
@@ -12,6 +12,7 @@ pub(crate) mod hyperloglog;
 pub(crate) mod introspection;
 pub(crate) mod keys;
 pub(crate) mod list;
+pub(crate) mod pop;
 pub(crate) mod pubsub;
 pub(crate) mod scripting;
 pub(crate) mod server;

@@ -21,7 +21,7 @@ use crate::{
 /// Who runs a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
-    /// A client, by itself.
+    /// A client, directly.
     Client,
     /// EXEC, for a queued command: nothing may block.
     Exec,
@@ -227,7 +227,7 @@ impl<'a> Ctx<'a> {
         self.get_mut(key)
     }
 
-    /// The value of type `T`, made empty if the key is not there. Whoever leaves it empty must
+    /// The value of type `T`, made empty if the key is not there. A caller that leaves it empty must
     /// delete the key again: an empty list, hash or set does not exist in Redis.
     pub(crate) fn get_or_create<T: Typed + Default>(&mut self, key: &[u8]) -> Result<&mut T, Stop> {
         let slot = match self.find(key) {
@@ -290,7 +290,7 @@ impl<'a> Ctx<'a> {
 
     // ---- changing keys ----
 
-    /// Adds a key that is known not to be there, and wakes whoever blocks on it.
+    /// Adds a key that is known not to be there, and wakes the clients that block on it.
     pub(crate) fn add(&mut self, key: &[u8], value: Value, deadline: i64) -> Slot {
         let used = self.now_secs();
         let slot = self.db().insert_new(key, value, deadline, used);
@@ -313,7 +313,7 @@ impl<'a> Ctx<'a> {
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
                 }
-                // As in Redis 7.0, what replaces a value wakes nobody, except that the readers of
+                // As in Redis 7.0, replacing a value wakes no client, except that the readers of
                 // a stream's group must hear that the stream is gone.
                 if matches!(old, Value::Stream(_)) {
                     self.signal_ready(key);
@@ -405,7 +405,7 @@ impl<'a> Ctx<'a> {
         self.dirty += changes as u64;
     }
 
-    /// Publishes a keyspace event if such are asked for.
+    /// Publishes a keyspace event if events of this class are enabled.
     #[inline]
     pub(crate) fn notify(&mut self, class: u32, event: &str, key: &[u8]) {
         if self.state.config.notify & class != 0 {

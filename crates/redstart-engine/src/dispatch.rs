@@ -1,4 +1,4 @@
-//! The way of a command: found, checked, queued or run, its consequences settled.
+//! Life of a command: it is found, checked, queued or run, and its consequences are settled.
 
 use std::sync::atomic::Ordering;
 
@@ -11,16 +11,16 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
-    memory,
+    hash_slot, memory,
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
-    slot, tracking,
+    tracking,
 };
 
 /// How often (in microseconds) a little of the keyspace is searched for expired keys.
 const SWEEP_INTERVAL: i64 = 100_000;
-/// How many entries one such search looks at.
-const SWEEP_BUDGET: usize = 1000;
+/// How many entries of a database one such search looks at: a few milliseconds' worth.
+const SWEEP_BUDGET: usize = 10_000;
 
 /// What became of a command.
 pub(crate) enum Done {
@@ -39,7 +39,7 @@ pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_mi
     let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
     let result = process(&mut cx, args);
     finish(state, now_micros);
-    if client.row.is_some() || client.tracking.is_some() {
+    if client.profile.is_some() || client.tracking.is_some() {
         settle_client(client, args, now_micros);
     }
     // HELLO and RESET answer in the protocol that they have just chosen.
@@ -56,7 +56,7 @@ pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_mi
 /// What a command leaves behind on a client that others can see or that caches.
 fn settle_client(client: &mut Client, args: &[Bytes], now_micros: i64) {
     let spec = registry::lookup(args);
-    client.update_row(spec.map(|spec| spec.full_name), now_micros);
+    client.update_profile(spec.map(|spec| spec.full_name), now_micros);
     // CLIENT CACHING is for the next command, or for a whole transaction.
     let stays = client.multi.is_some() || spec.is_some_and(|s| s.full_name == "client|caching");
     if let Some(tracking) = &mut client.tracking
@@ -121,13 +121,7 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
         state.last_sweep = now_micros;
         for db in 0..state.dbs.len() {
             state.dbs[db].compact_if_sparse();
-            // Go on while much of what is seen has expired, but not for long.
-            for _ in 0..16 {
-                let (found, _) = sweep(state, db, SWEEP_BUDGET, now_micros);
-                if found < SWEEP_BUDGET / 10 {
-                    break;
-                }
-            }
+            sweep(state, db, SWEEP_BUDGET, now_micros);
         }
     }
 }
@@ -135,16 +129,15 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
 /// Expires all keys that are due.
 pub(crate) fn sweep_all(state: &mut State, now_micros: i64) {
     for db in 0..state.dbs.len() {
-        // Two rounds: the first may start in the middle of the table.
-        for _ in 0..2 {
-            while !sweep(state, db, usize::MAX, now_micros).1 {}
-        }
+        sweep(state, db, usize::MAX, now_micros);
     }
     finish(state, now_micros);
 }
 
-fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) -> (usize, bool) {
-    let (keys, round) = state.dbs[db].sweep(now_micros / 1000, budget);
+/// Expires keys that are due, looking at no more than `budget` entries.
+fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) {
+    let (keys, looked) = state.dbs[db].sweep(now_micros / 1000, budget);
+    state.stats.visited += looked as u64;
     if !keys.is_empty() {
         let mut client = Client::internal(0, db, Protocol::Resp2);
         let mut cx = Ctx::new(state, &mut client, now_micros, Origin::Engine);
@@ -153,7 +146,6 @@ fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) -> (usize
             cx.state.effects.flush();
         }
     }
-    (keys.len(), round)
 }
 
 /// Ends a unit: hands its effects on and serves the clients that it made ready.
@@ -273,7 +265,7 @@ pub(crate) fn check_slots(
 ) -> Result<(), Stop> {
     let mut crossed = false;
     spec.each_key(args, |at| {
-        let slot = slot::of(&args[at]);
+        let slot = hash_slot::of(&args[at]);
         crossed |= *common.get_or_insert(slot) != slot;
     });
     if crossed {

@@ -4,6 +4,8 @@
 //! [`crate::context::Ctx::propagate`] what to record instead. All effects of one unit (a command
 //! with the keys it found expired, a transaction, a script) reach the sink together.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use hashbrown::HashMap;
 
@@ -18,7 +20,7 @@ pub(crate) struct Effect {
 
 /// Takes the effects of each unit, in order. Called with the engine's lock held.
 pub(crate) trait Sink: Send {
-    /// A unit of more than one effect is to be made atomic with MULTI and EXEC. Answers with the
+    /// A unit of more than one effect must be made atomic with MULTI and EXEC. Returns the
     /// position at which it ends, which rises from unit to unit.
     fn append(&mut self, unit: &[Effect]) -> u64;
 
@@ -27,7 +29,7 @@ pub(crate) trait Sink: Send {
         false
     }
 
-    /// How the log is, for INFO.
+    /// The state of the log, for INFO.
     fn health(&self) -> Health {
         Health {
             writable: true,
@@ -77,6 +79,8 @@ pub(crate) struct Effects {
     touched: Vec<(usize, Blob)>,
     /// The last change of keys that may not be on the disk yet.
     undurable: HashMap<(usize, Blob), u64>,
+    /// All changes that may not be on the disk yet, in order.
+    unsettled: VecDeque<(u64, (usize, Blob))>,
     /// The last change of all keys at once, while that may not be on the disk yet.
     everything: u64,
     /// The running unit changed all keys at once.
@@ -105,10 +109,20 @@ impl Effects {
         self.needed = 0;
         if let Some(sink) = &self.sink
             && self.is_undurable()
-            && sink.durable() >= self.last
         {
-            self.undurable.clear();
-            self.everything = 0;
+            let durable = sink.durable();
+            while let Some((position, _)) = self.unsettled.front()
+                && *position <= durable
+            {
+                if let Some((position, key)) = self.unsettled.pop_front()
+                    && self.undurable.get(&key) == Some(&position)
+                {
+                    self.undurable.remove(&key);
+                }
+            }
+            if self.everything <= durable {
+                self.everything = 0;
+            }
         }
     }
 
@@ -160,7 +174,7 @@ impl Effects {
         self.needed = self.needed.max(self.last);
     }
 
-    /// How the log is; `None` if there is none.
+    /// The state of the log; `None` without one.
     pub(crate) fn health(&self) -> Option<Health> {
         self.sink.as_ref().map(|sink| sink.health())
     }
@@ -195,6 +209,7 @@ impl Effects {
             self.everything = self.last;
         }
         for key in self.touched.drain(..) {
+            self.unsettled.push_back((self.last, key.clone()));
             self.undurable.insert(key, self.last);
         }
     }

@@ -18,7 +18,7 @@ use tokio::sync::Notify;
 use crate::{
     aof::{self, Log},
     blocking::{self, Blocking},
-    client::{Client, Row},
+    client::{Client, Profile},
     clock::Clock,
     config::{Config, MemoryPolicy},
     dispatch,
@@ -41,7 +41,7 @@ pub enum Fsync {
     /// Within about a second.
     #[default]
     EverySec,
-    /// When the operating system sees fit.
+    /// When the operating system decides.
     No,
 }
 
@@ -123,7 +123,7 @@ pub(crate) struct State {
     /// Who caches what on its side.
     pub(crate) tracking: tracking::Table,
     /// The clients that others can see, by id.
-    pub(crate) clients: BTreeMap<u64, Arc<Row>>,
+    pub(crate) clients: BTreeMap<u64, Arc<Profile>>,
     /// Since CLIENT PAUSE.
     pub(crate) pause: Option<Pause>,
     /// Told when a pause ends before its time.
@@ -166,6 +166,9 @@ pub(crate) struct Stats {
     pub(crate) evicted: u64,
     pub(crate) connections: u64,
     pub(crate) errors: u64,
+    /// Elements that commands with a limit looked at, and entries that active expiry did: a measure
+    /// of work that tests can rely on.
+    pub(crate) visited: u64,
 }
 
 impl State {
@@ -326,7 +329,7 @@ pub struct EngineBuilder {
 }
 
 impl EngineBuilder {
-    /// How many databases SELECT can choose from; 16 unless told.
+    /// How many databases SELECT can choose from (default: 16).
     pub fn databases(mut self, count: usize) -> EngineBuilder {
         self.databases = count;
         self
@@ -339,13 +342,13 @@ impl EngineBuilder {
         self
     }
 
-    /// Demands AUTH of every session.
+    /// Requires AUTH from every session.
     pub fn password(mut self, password: Option<String>) -> EngineBuilder {
         self.config.password = password;
         self
     }
 
-    /// Limits the memory of the data to so many bytes; 0 is no limit.
+    /// Limits the memory of the data, in bytes; 0 is no limit (the default).
     pub fn maxmemory(mut self, bytes: u64, policy: MemoryPolicy) -> EngineBuilder {
         self.config.maxmemory = bytes;
         self.config.policy = policy;
@@ -359,20 +362,20 @@ impl EngineBuilder {
     }
 
     /// How long a script may run before other clients are answered with BUSY and may end it by
-    /// SCRIPT KILL (5 s unless told), and after how long it is ended in any case (60 s).
+    /// SCRIPT KILL (default: 5 s), and after how long it is ended in any case (default: 60 s).
     pub fn script_time(mut self, busy_after: Duration, end_after: Duration) -> EngineBuilder {
         self.config.script_time_limit = busy_after.as_millis().max(1) as u64;
         self.limits.end_after = end_after;
         self
     }
 
-    /// How much memory scripts may use, in bytes; 1 GiB unless told, 0 is no limit.
+    /// How much memory scripts may use, in bytes; 0 is no limit (default: 1 GiB).
     pub fn script_memory(mut self, bytes: usize) -> EngineBuilder {
         self.limits.memory = bytes;
         self
     }
 
-    /// Takes the time from another clock than a live one.
+    /// Uses this clock instead of a live one.
     pub fn clock(mut self, clock: Clock) -> EngineBuilder {
         self.clock = clock;
         self
@@ -382,7 +385,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     ///
-    /// If a setting makes no sense, or the data folder cannot be used.
+    /// If a setting is invalid, or the data folder cannot be used.
     pub fn build(self) -> Result<Engine, EngineError> {
         if self.databases == 0 {
             return Err(EngineError::Setting("there must be at least one database"));

@@ -22,7 +22,7 @@ pub(crate) const STRING_TOO_LONG: &str =
 pub(crate) enum Stop {
     /// The text of the error reply, with its code.
     Error(Cow<'static, str>),
-    /// The client is to be blocked; made by [`crate::context::Ctx::block`].
+    /// The client must wait; made by [`crate::context::Ctx::block`].
     Block(Box<Wait>),
 }
 
@@ -51,7 +51,7 @@ impl From<String> for Stop {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EngineError {
-    /// A setting that makes no sense.
+    /// An invalid setting.
     #[error("invalid engine setting: {0}")]
     Setting(&'static str),
     /// The data folder cannot be used.

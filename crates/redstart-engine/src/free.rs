@@ -15,6 +15,9 @@ const FEW: usize = 64;
 /// How many values wait to be freed.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 
+#[cfg(test)]
+static SENT: AtomicUsize = AtomicUsize::new(0);
+
 /// One thread per process, started with the first large value; it ends with the process.
 static THREAD: LazyLock<Option<Sender<Box<dyn Any + Send>>>> = LazyLock::new(|| {
     let (sender, receiver) = mpsc::channel::<Box<dyn Any + Send>>();
@@ -28,17 +31,25 @@ static THREAD: LazyLock<Option<Sender<Box<dyn Any + Send>>>> = LazyLock::new(|| 
     spawned.is_ok().then_some(sender)
 });
 
-/// Frees a value of so many elements, in the background if they are many.
+/// Frees a value, in the background if it has many elements.
 pub(crate) fn later<T: Send + 'static>(elements: usize, value: T) {
     if elements > FEW
         && let Some(sender) = &*THREAD
     {
         PENDING.fetch_add(1, Ordering::Relaxed);
+        #[cfg(test)]
+        SENT.fetch_add(1, Ordering::Relaxed);
         // If the thread is gone, the value comes back and is freed here.
         if sender.send(Box::new(value)).is_err() {
             PENDING.fetch_sub(1, Ordering::Relaxed);
         }
     }
+}
+
+/// How many values were handed over so far.
+#[cfg(test)]
+pub(crate) fn sent() -> usize {
+    SENT.load(Ordering::Relaxed)
 }
 
 /// How many values wait to be freed.

@@ -1,8 +1,11 @@
 //! A database: keys, their values and their deadlines, who watches them and who waits for them.
 
-use std::sync::{
-    Arc,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use hashbrown::HashMap;
@@ -28,7 +31,7 @@ pub(crate) struct Entry {
     pub(crate) deadline: i64,
     /// When the key was last used, in seconds of unix time (OBJECT IDLETIME, eviction).
     pub(crate) used: u32,
-    /// The size that the database counts for this key; 0 while nobody counts.
+    /// The size that the database counts for this key; 0 while sizes are not counted.
     size: u32,
 }
 
@@ -75,8 +78,8 @@ pub(crate) struct Db {
     volatile: usize,
     /// The sizes of all keys that were measured.
     bytes: u64,
-    /// Where the next round of active expiry goes on.
-    sweep: u64,
+    /// When to look at which key that has a deadline.
+    wheel: Wheel,
     /// Who watches which key.
     pub(crate) watched: HashMap<Blob, Vec<Watcher>>,
     /// Which clients wait for which key.
@@ -116,9 +119,13 @@ impl Db {
 
     pub(crate) fn set_deadline(&mut self, slot: Slot, deadline: i64) {
         let entry = self.dict.value_mut(slot);
-        self.volatile -= usize::from(entry.deadline != NEVER);
+        let before = std::mem::replace(&mut entry.deadline, deadline);
+        self.volatile -= usize::from(before != NEVER);
         self.volatile += usize::from(deadline != NEVER);
-        entry.deadline = deadline;
+        // A later deadline is seen when the earlier one comes.
+        if deadline != NEVER && (before == NEVER || deadline < before) {
+            self.wheel.add(deadline, slot);
+        }
     }
 
     /// Adds a key that is known not to be there.
@@ -130,15 +137,17 @@ impl Db {
         used: u32,
     ) -> Slot {
         self.volatile += usize::from(deadline != NEVER);
-        self.dict.insert_new(
-            key,
-            Entry {
-                value,
-                deadline,
-                used,
-                size: 0,
-            },
-        )
+        let entry = Entry {
+            value,
+            deadline,
+            used,
+            size: 0,
+        };
+        let slot = self.dict.insert_new(key, entry);
+        if deadline != NEVER {
+            self.wheel.add(deadline, slot);
+        }
+        slot
     }
 
     /// Counts what a key takes up now.
@@ -198,9 +207,9 @@ impl Db {
 
     /// Takes all keys out, leaving watchers and waiting clients where they are.
     pub(crate) fn take_keys(&mut self) -> Keys {
-        self.sweep = 0;
         Keys {
             dict: std::mem::take(&mut self.dict),
+            wheel: std::mem::take(&mut self.wheel),
             volatile: std::mem::take(&mut self.volatile),
             bytes: std::mem::take(&mut self.bytes),
         }
@@ -209,35 +218,100 @@ impl Db {
     /// Puts keys in that came from another database by [`Db::take_keys`].
     pub(crate) fn put_keys(&mut self, keys: Keys) {
         self.dict = keys.dict;
+        self.wheel = keys.wheel;
         self.volatile = keys.volatile;
         self.bytes = keys.bytes;
     }
 
     /// Gives back the room of removed keys if there is much of it. All slots change.
     pub(crate) fn compact_if_sparse(&mut self) {
-        if self.dict.is_sparse() {
-            self.dict.compact();
+        if self.dict.is_sparse() && self.dict.compact() {
+            self.wheel.clear();
+            for slot in 0..self.dict.slots() as Slot {
+                if let Some((_, entry)) = self.dict.at(slot)
+                    && entry.deadline != NEVER
+                {
+                    self.wheel.add(entry.deadline, slot);
+                }
+            }
         }
     }
 
-    /// The next expired keys of a sweep over `budget` entries, and whether the sweep came round.
-    pub(crate) fn sweep(&mut self, now_ms: i64, budget: usize) -> (Vec<Blob>, bool) {
-        if self.volatile == 0 {
-            return (Vec::new(), true);
-        }
+    /// The next keys that have expired, found by looking at no more than `budget` entries, and how
+    /// many were looked at: fewer than `budget` if no others have expired.
+    pub(crate) fn sweep(&mut self, now_ms: i64, budget: usize) -> (Vec<Blob>, usize) {
+        self.wheel.now = now_ms;
         let mut found = Vec::new();
-        self.sweep = self.dict.scan(self.sweep, budget, |key, entry| {
-            if entry.is_expired(now_ms) {
-                found.push(key.clone());
+        let mut looked = 0;
+        while looked < budget
+            && let Some(slot) = self.wheel.next_due()
+        {
+            looked += 1;
+            match self.dict.at(slot) {
+                Some((key, entry)) if entry.is_expired(now_ms) => found.push(key.clone()),
+                Some((_, entry)) if entry.deadline != NEVER => {
+                    self.wheel.add(entry.deadline, slot);
+                }
+                // Gone, or without a deadline by now.
+                _ => {}
             }
-        });
-        (found, self.sweep == 0)
+        }
+        (found, looked)
+    }
+}
+
+/// When to look at which slot, so that active expiry finds what is due without looking at the rest.
+///
+/// A slot is entered when its key gets a deadline or an earlier one, in a list whose time is not
+/// after the deadline; the farther off it is, the coarser the time. When the time comes, the key is
+/// expired if it is due, and otherwise entered again, more exactly. Nothing is removed when a key
+/// goes or gets a later deadline.
+#[derive(Default)]
+struct Wheel {
+    /// By unix milliseconds.
+    lists: BTreeMap<i64, Vec<Slot>>,
+    /// The time of the last sweep.
+    now: i64,
+}
+
+impl Wheel {
+    fn add(&mut self, deadline: i64, slot: Slot) {
+        /// Deadlines that are nearer than this are entered exactly.
+        const NEAR: i64 = 1024;
+        let left = deadline.saturating_sub(self.now);
+        let time = if left < NEAR {
+            deadline
+        } else {
+            // Early by less than an eighth of what is left.
+            let width = 1 << (63 - (left / 8).leading_zeros());
+            deadline & !(width - 1)
+        };
+        self.lists.entry(time).or_default().push(slot);
+    }
+
+    /// The next slot to be looked at; `None` if that is not yet to be done.
+    fn next_due(&mut self) -> Option<Slot> {
+        loop {
+            let mut first = self.lists.first_entry()?;
+            if *first.key() >= self.now {
+                return None;
+            }
+            match first.get_mut().pop() {
+                Some(slot) => return Some(slot),
+                None => drop(first.remove()),
+            }
+        }
+    }
+
+    fn clear(&mut self) {
+        self.lists.clear();
     }
 }
 
 /// All keys of a database, on their way elsewhere.
 pub(crate) struct Keys {
     dict: Dict<Entry>,
+    wheel: Wheel,
     volatile: usize,
     bytes: u64,
 }

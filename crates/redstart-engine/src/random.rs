@@ -1,4 +1,4 @@
-//! A small, fast source of chance for RANDOMKEY, SPOP and the like; nothing here is secret.
+//! A small, fast source of random numbers for RANDOMKEY, SPOP and similar commands; not for secrets.
 
 use std::hash::{BuildHasher, Hasher};
 

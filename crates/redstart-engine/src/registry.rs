@@ -41,7 +41,7 @@ pub(crate) mod flag {
     pub(crate) const NO_MULTI: u32 = 1 << 16;
     pub(crate) const ALLOW_BUSY: u32 = 1 << 17;
     pub(crate) const NO_MANDATORY_KEYS: u32 = 1 << 18;
-    /// What stands where keys would stand are channels: they have a slot but are no keys; not
+    /// The key positions hold channels, which have a slot but are not keys; not
     /// shown by COMMAND.
     pub(crate) const NOT_KEYS: u32 = 1 << 30;
     /// Runs at once inside MULTI instead of being queued (EXEC, DISCARD, …); not shown by COMMAND.
@@ -82,7 +82,7 @@ pub(crate) fn flag_names(flags: u32) -> impl Iterator<Item = &'static str> {
 pub(crate) struct Spec {
     /// In lower case; a subcommand's own word only.
     pub(crate) name: &'static str,
-    /// As in Redis: exact if positive, at least so many if negative, the name counted.
+    /// As in Redis: exact if positive, a minimum if negative, the name counted.
     /// A subcommand counts its container's word, too.
     pub(crate) arity: i32,
     pub(crate) flags: u32,
@@ -204,7 +204,7 @@ fn no_subcommand(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     ))
 }
 
-/// One table a family, with the name that COMMAND DOCS has for it.
+/// One table per family, with the name that COMMAND DOCS has for it.
 static FAMILIES: &[(&str, &[Spec])] = &[
     ("generic", commands::keys::COMMANDS),
     ("string", commands::string::COMMANDS),

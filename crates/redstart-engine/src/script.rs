@@ -1,15 +1,26 @@
 //! Lua scripts: the interpreter, the cache of compiled scripts, and how a script reaches the data.
 //!
-//! One Lua state an engine, made when the first script comes. A script calls back into the engine
-//! while the engine's state is borrowed by the command that runs the script, so for that time the
-//! state is swapped into a [`Slot`] that the Lua functions share; nothing is made or copied per call.
+//! One Lua state per engine, made for the first script. A script calls back into the engine while
+//! the engine's state is borrowed by the command that runs the script, so for that time the state is
+//! swapped into a [`Stage`] that the Lua functions share; nothing is made or copied per call.
 //!
-//! `sandbox.lua` lays out what scripts see, `library.rs` has the functions of `redis` and `math`,
-//! the other files the libraries of their names. Errors are raised by Rust functions as [`Raise`],
-//! which `pcall` and the like turn into what Redis's scripts see there.
+//! | file | what it holds |
+//! |---|---|
+//! | `sandbox.lua` | what scripts see, and the function that runs one |
+//! | `host.rs` | the Rust functions that the sandbox is made of |
+//! | `library.rs`, `command.rs` | the functions of `redis`; how `redis.call` runs a command |
+//! | `convert.rs` | replies to Lua values and back |
+//! | `chance.rs` | `math.random` |
+//! | `json.rs`, `msgpack.rs`, `pack.rs`, `bit.rs` | `cjson`, `cmsgpack`, `struct`, `bit` |
+//!
+//! Errors are raised by Rust functions as [`Raise`], which `pcall` and `xpcall` turn into
+//! what scripts see on Redis.
 
 mod bit;
+mod chance;
+mod command;
 mod convert;
+mod host;
 mod json;
 mod library;
 mod msgpack;
@@ -308,9 +319,9 @@ struct Runtime {
     names: convert::Names,
 }
 
-/// What the Lua functions share with whoever runs a script.
+/// What the Lua functions share with the caller of a script.
 struct Shared {
-    slot: Mutex<Slot>,
+    stage: Mutex<Stage>,
     watchdog: Arc<Watchdog>,
     /// Of `math.random`: drand48's 48 bits.
     chance: AtomicU64,
@@ -319,10 +330,12 @@ struct Shared {
     /// The script runs on a worker of the listener's runtime, which has other tasks, too.
     on_worker: AtomicBool,
     limits: Mutex<Limits>,
+    /// Of `cjson`; as at first when a script begins.
+    json: Arc<Mutex<json::Settings>>,
 }
 
 /// The engine's state and what is known of the running script. Hollow while none runs.
-struct Slot {
+struct Stage {
     state: State,
     client: Client,
     now_micros: i64,
@@ -365,7 +378,7 @@ impl From<Raise> for mlua::Error {
     }
 }
 
-/// Where the function `level` calls up the stack stands, as Lua puts it before an error's text.
+/// The position of the function `level` calls up the stack, as Lua puts it before an error's text.
 pub(super) fn position(lua: &Lua, level: usize) -> String {
     lua.inspect_stack(level, |frame| match frame.current_line() {
         Some(line) if line > 0 => {
@@ -445,7 +458,7 @@ pub(super) fn string_argument(lua: &Lua, args: &[Value], number: usize) -> mlua:
     }
 }
 
-/// How a script is to be run.
+/// How to run a script.
 pub(crate) struct Call<'a> {
     pub(crate) keys: &'a [Bytes],
     pub(crate) args: &'a [Bytes],
@@ -528,11 +541,11 @@ struct Lent<'a> {
 
 impl Drop for Lent<'_> {
     fn drop(&mut self) {
-        let mut slot = self.shared.slot.lock();
-        std::mem::swap(self.state, &mut slot.state);
-        slot.running = false;
-        slot.declared = None;
-        drop(slot);
+        let mut stage = self.shared.stage.lock();
+        std::mem::swap(self.state, &mut stage.state);
+        stage.running = false;
+        stage.declared = None;
+        drop(stage);
         *self.shared.started.lock() = None;
         if self.shared.watchdog.wrote.load(Ordering::Relaxed) || self.shared.watchdog.is_busy() {
             self.shared.watchdog.reset();
@@ -567,7 +580,7 @@ impl Runtime {
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let names = convert::Names::new(&lua)?;
         let shared = Arc::new(Shared {
-            slot: Mutex::new(Slot {
+            stage: Mutex::new(Stage {
                 state: State::hollow(),
                 client: Client::internal(0, 0, Protocol::Resp2),
                 now_micros: 0,
@@ -578,13 +591,14 @@ impl Runtime {
                 failure: None,
             }),
             watchdog,
-            chance: AtomicU64::new(library::UNSEEDED),
+            chance: AtomicU64::new(chance::UNSEEDED),
             started: Mutex::new(None),
             on_worker: AtomicBool::new(false),
             limits: Mutex::new(limits),
+            json: Arc::default(),
         });
-        let host = library::functions(&lua, &shared, &names)?;
-        host.set("cjson", json::library(&lua)?)?;
+        let host = host::functions(&lua, &shared, &names)?;
+        host.set("cjson", json::library(&lua, &shared.json)?)?;
         host.set("cmsgpack", msgpack::library(&lua)?)?;
         host.set("struct", pack::library(&lua)?)?;
         host.set("bit", bit::library(&lua)?)?;
@@ -669,7 +683,7 @@ impl Runtime {
         if limits.memory > 0 && self.lua.used_memory() > limits.memory / 2 {
             let _ = self.lua.gc_collect();
         }
-        let failure = self.shared.slot.lock().failure.take();
+        let failure = self.shared.stage.lock().failure.take();
         match outcome {
             Ok((true, reply)) => Ok(reply),
             Ok((false, _)) if failure.is_some() => Err(failure.unwrap_or_default().into()),
@@ -693,23 +707,24 @@ impl Runtime {
         let args = self.array(call.args)?;
         drop(unlimited);
         {
-            let mut slot = self.shared.slot.lock();
-            slot.client.id = cx.client.id;
-            slot.client.db = cx.client.db;
-            slot.client.protocol = Protocol::Resp2;
+            let mut stage = self.shared.stage.lock();
+            stage.client.id = cx.client.id;
+            stage.client.db = cx.client.db;
+            stage.client.protocol = Protocol::Resp2;
             // What the script reads is read on the caller's behalf.
-            slot.client.tracking = cx.client.tracking.clone();
-            slot.now_micros = cx.now_micros;
-            slot.running = true;
-            slot.read_only = call.read_only || flags.no_writes;
-            slot.declared = strict.then(|| call.keys.to_vec());
-            slot.digest = *digest;
+            stage.client.tracking = cx.client.tracking.clone();
+            stage.now_micros = cx.now_micros;
+            stage.running = true;
+            stage.read_only = call.read_only || flags.no_writes;
+            stage.declared = strict.then(|| call.keys.to_vec());
+            stage.digest = *digest;
             if flags.allow_oom {
                 cx.state.out_of_memory = false;
             }
-            std::mem::swap(cx.state, &mut slot.state);
+            std::mem::swap(cx.state, &mut stage.state);
         }
         *self.shared.limits.lock() = limits;
+        *self.shared.json.lock() = json::Settings::default();
         let on_worker = cx.client.networked;
         self.shared.on_worker.store(on_worker, Ordering::Relaxed);
         // A kill that came when the script before had just ended.
@@ -721,7 +736,7 @@ impl Runtime {
             shared: &self.shared,
         };
         let mut values: MultiValue = self.run.call((index, keys, args))?;
-        let protocol = self.shared.slot.lock().client.protocol;
+        let protocol = self.shared.stage.lock().client.protocol;
         drop(lent);
         // `run` answers true and either nil and the value, or a number and the items of an array;
         // or false and what no handler has seen.
@@ -768,7 +783,7 @@ fn release_worker() {
 }
 
 impl Shared {
-    /// Ends the script if somebody or the limit wants that.
+    /// Ends the script if it was killed or reached the time limit.
     fn check(&self) -> Result<(), Raise> {
         if self.watchdog.kill.load(Ordering::Acquire) {
             return Err(Raise::Killed("Script killed by user with SCRIPT KILL..."));

@@ -34,7 +34,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     Engine,
-    client::{Inbox, Row},
+    client::{Inbox, Profile},
     config::Config,
     resp::{self, Limits, Parser},
     session::{Allowed, Announced, Blocked, End, Session, TOO_MANY_CLIENTS, Wire},
@@ -42,7 +42,7 @@ use crate::{
 
 /// How much is read at once.
 const READ: usize = 16 * 1024;
-/// No further command is executed while so many bytes of replies wait to be written.
+/// No further command is executed while this many bytes of replies wait to be written.
 const HIGH_WATER: usize = 1024 * 1024;
 /// How many commands are executed under one hold of the lock.
 const BATCH: usize = 256;
@@ -82,8 +82,8 @@ impl ServerConfig {
         self
     }
 
-    /// How many bytes of messages may wait for a slow client before it is disconnected; 32 MiB
-    /// unless told.
+    /// How many bytes of messages may wait for a slow client before it is disconnected (default:
+    /// 32 MiB).
     pub fn output_limit(mut self, bytes: usize) -> ServerConfig {
         self.output_limit = bytes;
         self
@@ -330,7 +330,7 @@ impl Talk {
     /// The life of a connection.
     async fn with<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut socket: S) {
         let Who { addr, laddr, unix } = &self.who;
-        let (row, announced) = self.session.announce(addr, laddr, *unix);
+        let (profile, announced) = self.session.announce(addr, laddr, *unix);
         if matches!(announced, Announced::Refused) {
             return refuse(&mut socket).await;
         }
@@ -339,7 +339,7 @@ impl Talk {
         let connection = Connection {
             socket,
             session: self.session,
-            row,
+            profile,
             inbox,
             parser: Parser::default(),
             commands: Vec::new(),
@@ -388,7 +388,7 @@ async fn accept_unix(
     }
 }
 
-/// Out of file descriptors, most likely: it would only fail again at once.
+/// Most likely out of file descriptors: trying again at once would fail again.
 async fn pause_after(error: io::Error) {
     tracing::warn!(%error, "cannot accept a connection");
     tokio::time::sleep(Duration::from_millis(100)).await;
@@ -417,7 +417,7 @@ async fn refuse<S: AsyncWrite + Unpin>(socket: &mut S) {
 struct Connection<S> {
     socket: S,
     session: Session,
-    row: Arc<Row>,
+    profile: Arc<Profile>,
     inbox: Inbox,
     parser: Parser,
     /// Commands that were parsed, and how many of them were executed.
@@ -514,7 +514,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             End::Held => {
                 tokio::select! {
                     () = self.session.wait_for_lock() => Flow::Continue,
-                    () = self.row.end.notified() => Flow::Close,
+                    () = self.profile.end.notified() => Flow::Close,
                     () = stop.cancelled() => Flow::Close,
                 }
             }
@@ -522,7 +522,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let commands = &self.commands[self.next..];
                 tokio::select! {
                     () = self.session.wait_while_paused(&commands[0]) => Flow::Continue,
-                    () = self.row.end.notified() => Flow::Close,
+                    () = self.profile.end.notified() => Flow::Close,
                     () = stop.cancelled() => Flow::Close,
                 }
             }
@@ -541,9 +541,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 biased;
                 reply = &mut blocked => {
                     self.session.answer(&reply, &mut self.out);
-                    return if self.row.is_killed() { Flow::Close } else { Flow::Continue };
+                    return if self.profile.is_killed() { Flow::Close } else { Flow::Continue };
                 }
-                () = self.row.end.notified() => return Flow::Close,
+                () = self.profile.end.notified() => return Flow::Close,
                 () = stop.cancelled() => return Flow::Close,
                 Some(pushed) = self.inbox.recv() => self.session.answer(&pushed.reply, &mut self.out),
                 // Only to notice that the client is gone; its next commands wait.
@@ -579,7 +579,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.session.answer(&pushed.reply, &mut self.out);
                 Flow::Continue
             }
-            () = self.row.end.notified() => Flow::Close,
+            () = self.profile.end.notified() => Flow::Close,
             () = stop.cancelled() => Flow::Continue,
             () = sleep_or_for_ever(idle) => Flow::Close,
         }
@@ -603,7 +603,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     Ok(count) if count > 0 => done += count,
                     _ => return Flow::Close,
                 },
-                () = self.row.end.notified() => return Flow::Close,
+                () = self.profile.end.notified() => return Flow::Close,
                 () = give_up(stop) => return Flow::Close,
             }
         }
@@ -615,7 +615,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// A client that does not read cannot hold up the end for ever.
+/// A client that does not read cannot delay the shutdown for long.
 async fn give_up(stop: &CancellationToken) {
     stop.cancelled().await;
     tokio::time::sleep(GRACE / 2).await;

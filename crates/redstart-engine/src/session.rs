@@ -19,7 +19,7 @@ use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::{Answers, Client, Inbox, Pushed, Row},
+    client::{Answers, Client, Inbox, Profile, Pushed},
     config::Config,
     dispatch::{self, Done},
     engine::{Inner, State},
@@ -123,7 +123,7 @@ impl Inner {
     /// Does what is due by now; needed where no commands come.
     pub(crate) fn tick(&self) {
         let now = self.clock.now_micros();
-        // Whoever holds the lock does it, too.
+        // A caller that holds the lock does the same.
         if let Some(mut state) = self.state.try_lock() {
             self.settle_ended(&mut state);
             dispatch::tick(&mut state, now);
@@ -131,7 +131,7 @@ impl Inner {
         }
     }
 
-    /// Whether somebody is to be told of keys that expire while no command comes.
+    /// Whether anyone subscribed to the expiry of keys, which happens also while no command comes.
     fn tells_of_expiry(&self) -> bool {
         let told = |state: &State| state.config.notify & class::EXPIRED != 0;
         self.clock.is_live() && self.state.try_lock().is_none_or(|state| told(&state))
@@ -155,11 +155,11 @@ impl Inner {
             "auth" | "hello" | "quit" | "multi" => {
                 let mut state = State::hollow();
                 state.config.password = self.password.lock().clone();
-                let row = client.row.clone();
+                let profile = client.profile.clone();
                 let now = self.clock.now_micros();
                 let done = dispatch::run(&mut state, client, args, now);
-                if row.is_none() {
-                    client.row = None;
+                if profile.is_none() {
+                    client.profile = None;
                 }
                 match done {
                     Done::Reply(reply) => reply,
@@ -189,7 +189,7 @@ pub(crate) struct Allowed {
     pub(crate) bulk: usize,
     /// How many bytes may wait to be executed.
     pub(crate) buffer: usize,
-    /// How many seconds it may be silent; 0 is for ever.
+    /// How many seconds it may be silent; 0 is no limit.
     idle: u64,
 }
 
@@ -216,7 +216,7 @@ pub(crate) enum Announced {
 trait Replies {
     /// Called once, with the lock held, before the first command.
     fn begin(&mut self, _: &Client, _: &Config) {}
-    /// No more commands are to be run.
+    /// The batch ends: there is no room for more replies.
     fn is_full(&self) -> bool {
         false
     }
@@ -401,8 +401,8 @@ impl Session {
             return ran;
         };
         let now = inner.clock.now_micros();
-        if let Some(row) = client.unannounced.take()
-            && !client.enter(&mut state, row)
+        if let Some(profile) = client.unannounced.take()
+            && !client.enter(&mut state, profile)
         {
             client.closing = true;
             ran.end = End::Closing;
@@ -542,23 +542,23 @@ impl Session {
         addr: &str,
         laddr: &str,
         unix: bool,
-    ) -> (Arc<Row>, Announced) {
+    ) -> (Arc<Profile>, Announced) {
         let now = self.inner.clock.now_micros();
-        let row = self
+        let profile = self
             .client
-            .make_row(now, addr.to_owned(), laddr.to_owned(), unix);
+            .make_profile(now, addr.to_owned(), laddr.to_owned(), unix);
         self.client.networked = true;
         let announced = match self.inner.try_lock() {
             None => {
-                self.client.unannounced = Some(row.clone());
+                self.client.unannounced = Some(profile.clone());
                 Announced::Later
             }
-            Some(mut state) => match self.client.enter(&mut state, row.clone()) {
+            Some(mut state) => match self.client.enter(&mut state, profile.clone()) {
                 true => Announced::Welcome,
                 false => Announced::Refused,
             },
         };
-        (row, announced)
+        (profile, announced)
     }
 
     pub(crate) fn limit_outbox(&mut self, bytes: usize) {
@@ -625,7 +625,7 @@ impl Session {
         }
     }
 
-    /// Waits a moment for whoever holds the engine's state for long.
+    /// Waits a moment while the engine's state is held for long.
     pub(crate) async fn wait_for_lock(&self) {
         self.inner.wait_for_lock().await;
     }
@@ -660,13 +660,27 @@ impl Inner {
         std::future::poll_fn(|cx| self.poll_kept(position, cx)).await
     }
 
-    /// Waits a moment for whoever holds the state for long.
+    /// Waits a moment while the state is held for long.
     async fn wait_for_lock(&self) {
-        if self.clock.is_live() {
+        if self.can_sleep() {
             tokio::time::sleep(PATIENCE).await;
         } else {
-            tokio::task::yield_now().await;
+            // Looking for the lock takes a moment, too.
+            let mut looked = false;
+            std::future::poll_fn(|cx| match std::mem::replace(&mut looked, true) {
+                true => Poll::Ready(()),
+                false => {
+                    cx.waker().wake_by_ref();
+                    Poll::Pending
+                }
+            })
+            .await;
         }
+    }
+
+    /// Whether this is a runtime whose clock is the engine's.
+    fn can_sleep(&self) -> bool {
+        self.clock.is_live() && tokio::runtime::Handle::try_current().is_ok()
     }
 }
 
@@ -704,7 +718,7 @@ pub struct Blocked {
 /// What a look at a waiting command found.
 enum Look {
     Reply(Reply),
-    /// It waits until this time (unix microseconds), or for ever.
+    /// It waits until this time (unix microseconds), or without limit.
     Waits(Option<i64>),
     /// It was served, but the log has not kept that yet; it wakes the task.
     Unkept,
@@ -767,7 +781,7 @@ impl Future for Blocked {
                 Look::Reply(reply) => return Poll::Ready(reply),
                 Look::Unkept => return Poll::Pending,
                 Look::Waits(deadline) => deadline,
-                Look::Held if !this.inner.clock.is_live() => {
+                Look::Held if !this.inner.can_sleep() => {
                     cx.waker().wake_by_ref();
                     return Poll::Pending;
                 }

@@ -1,4 +1,4 @@
-//! Client-side caching: who is to be told that a key has changed.
+//! Client-side caching: which clients hear that a key has changed.
 //!
 //! A tracking client is remembered for each key it reads, and told once when that key changes. In
 //! broadcast mode it names prefixes instead, and is told of every change below them.
@@ -15,7 +15,7 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 
 use crate::{
-    client::{Client, Row},
+    client::{Client, Profile},
     engine::State,
     pubsub::Kind,
     reply::Reply,
@@ -42,7 +42,7 @@ pub(crate) struct Tracking {
 }
 
 struct Tracker {
-    row: Arc<Row>,
+    profile: Arc<Profile>,
     noloop: bool,
     bcast: bool,
     redirect: u64,
@@ -105,7 +105,12 @@ impl Table {
 }
 
 /// Starts tracking for a client, or changes its choices. The prefixes are added to those it has.
-pub(crate) fn enable(state: &mut State, client: &mut Client, row: Arc<Row>, mut choice: Tracking) {
+pub(crate) fn enable(
+    state: &mut State,
+    client: &mut Client,
+    profile: Arc<Profile>,
+    mut choice: Tracking,
+) {
     let before = client.tracking.take();
     if let Some(before) = before {
         let mut prefixes = before.prefixes;
@@ -124,7 +129,7 @@ pub(crate) fn enable(state: &mut State, client: &mut Client, row: Arc<Row>, mut 
         entry.clients.insert(client.id);
     }
     let tracker = Tracker {
-        row,
+        profile,
         noloop: choice.noloop,
         bcast: choice.bcast,
         redirect: choice.redirect,
@@ -257,13 +262,13 @@ pub(crate) fn flushed(state: &mut State) {
 
 fn send(state: &State, tracker: &Tracker, keys: Reply) {
     let target = if tracker.redirect == 0 {
-        &tracker.row
+        &tracker.profile
     } else {
         match state.clients.get(&tracker.redirect) {
             Some(target) => target,
             None => {
-                if !tracker.broken.swap(true, Ordering::Relaxed) && tracker.row.is_resp3() {
-                    tracker.row.outbox.push_late(Reply::Push(vec![
+                if !tracker.broken.swap(true, Ordering::Relaxed) && tracker.profile.is_resp3() {
+                    tracker.profile.outbox.push_late(Reply::Push(vec![
                         Reply::bulk("tracking-redir-broken"),
                         Reply::Int(tracker.redirect as i64),
                     ]));
@@ -287,7 +292,7 @@ fn send(state: &State, tracker: &Tracker, keys: Reply) {
         target.outbox.push_late(Reply::Push(vec![
             Reply::bulk("message"),
             Reply::bulk(REDIRECT_CHANNEL),
-            // An array in the place of a message's text, as Redis has it.
+            // An array instead of a message's text, as in Redis.
             if keys == Reply::Nil {
                 Reply::NilArray
             } else {

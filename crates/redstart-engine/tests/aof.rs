@@ -467,7 +467,7 @@ fn a_torn_end_is_cut_off() {
 }
 
 #[test]
-fn one_engine_a_folder() {
+fn one_engine_per_folder() {
     let dir = tempfile::tempdir().unwrap();
     let first = open(dir.path(), Fsync::No);
     assert!(
@@ -481,7 +481,7 @@ fn one_engine_a_folder() {
 }
 
 #[test]
-fn an_rdb_base_is_refused_in_words() {
+fn an_rdb_base_is_refused_with_advice() {
     let dir = tempfile::tempdir().unwrap();
     let folder = dir.path().join("appendonlydir");
     fs::create_dir_all(&folder).unwrap();
@@ -534,11 +534,11 @@ fn child_that_writes_until_it_is_killed() {
                     }
                     _ => assert_eq!(session.line(&format!("SET {key} {n}")), Reply::OK),
                 }
-                // Also while the log is being rewritten, by whichever of them comes first.
+                // Also while the log is being rewritten, by the first of them.
                 if n % 23 == 7 {
                     session.line("BGREWRITEAOF");
                 }
-                // One write a line, so that lines of workers do not mix.
+                // One write per line, so that lines of workers do not mix.
                 std::io::stdout()
                     .write_all(format!("acked {worker}:{n}\n").as_bytes())
                     .unwrap();

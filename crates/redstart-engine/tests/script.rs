@@ -1,4 +1,4 @@
-//! What scripts may not do: run for ever, eat memory, reach beyond their keys or their sandbox.
+//! What scripts cannot do: run without end, use up memory, reach beyond their keys or their sandbox.
 
 #![allow(clippy::unwrap_used)]
 
@@ -187,7 +187,7 @@ fn scripts_leave_nothing_behind_for_one_another() {
 }
 
 #[test]
-fn scripts_without_room_may_only_free_some_or_say_they_dare() {
+fn scripts_may_write_beyond_maxmemory_only_if_they_declare_it() {
     let engine = Engine::builder()
         .maxmemory(1, redstart_engine::MemoryPolicy::NoEviction)
         .build()
@@ -242,7 +242,7 @@ fn deeply_nested_replies_are_cut_off() {
 }
 
 #[test]
-fn scripts_without_number_are_compiled_one_after_another() {
+fn any_number_of_distinct_scripts_can_be_run() {
     let engine = Engine::new();
     let mut session = engine.session();
     let kept = call(&mut session, &["SCRIPT", "LOAD", "return 'kept'"]);
@@ -257,7 +257,7 @@ fn scripts_without_number_are_compiled_one_after_another() {
             Reply::Int(n),
             "{n}"
         );
-        // Scripts in use stay, whoever brings others.
+        // Scripts in use stay, however many others come.
         if n % 100 == 0 {
             call(&mut session, &["EVAL", "return 'used'", "0"]);
         }

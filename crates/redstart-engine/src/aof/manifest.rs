@@ -102,7 +102,7 @@ impl Manifest {
         }
     }
 
-    /// The names of all files, in the order in which they are to be loaded.
+    /// The names of all files, in the order of loading.
     pub(super) fn files(&self) -> Vec<String> {
         let base = self.base.iter().map(|part| part.name.clone());
         let rest = self.increments.iter().map(|part| part.0.name.clone());
@@ -120,7 +120,7 @@ impl Manifest {
         self.increments.push(Increment(Part { name, seq }));
     }
 
-    /// Puts a new base in the place of all files of `old`; its name.
+    /// Replaces all files of `old` by a new base; returns its name.
     pub(super) fn replace_base(&mut self, old: &Manifest) -> String {
         let seq = self.base.as_ref().map_or(0, |part| part.seq) + 1;
         let name = format!("{PREFIX}.{seq}.base.aof");

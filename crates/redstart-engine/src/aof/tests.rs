@@ -281,6 +281,8 @@ fn a_rewrite_that_fails_leaves_a_log_that_loads() {
         std::thread::spawn(move || {
             start.wait();
             while !done.load(Ordering::SeqCst) {
+                // Rewrites read all of it.
+                std::thread::sleep(Duration::from_micros(100));
                 let n = count.load(Ordering::SeqCst);
                 if ask(&mut session, &format!("SET {n} {n}")) == Reply::OK {
                     count.store(n + 1, Ordering::SeqCst);

@@ -1,5 +1,7 @@
 //! Strings as arrays of bits.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 
 use crate::{
@@ -10,7 +12,7 @@ use crate::{
     number::{int_arg, parse_int},
     registry::{Spec, flag::*},
     reply::Reply,
-    types::{Value, string::Str},
+    types::{Typed, Value, string::Str},
 };
 
 const OFFSET: &str = "ERR bit offset is not an integer or out of range";
@@ -185,17 +187,8 @@ fn bitpos(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let Some((first, last)) = range else {
         return Ok(Reply::Int(-1));
     };
-    let dull = if bit { 0x00 } else { 0xFF };
-    let mut at = first;
-    while at <= last {
-        if at & 7 == 0 && data[(at >> 3) as usize] == dull {
-            at += 8;
-            continue;
-        }
-        if is_set(&data, at) == bit {
-            return Ok(Reply::Int(at as i64));
-        }
-        at += 1;
+    if let Some(at) = find_bit(&data, bit, first, last) {
+        return Ok(Reply::Int(at as i64));
     }
     // Without an explicit end the string goes on with zeros.
     if !bit && args.len() <= 4 {
@@ -204,52 +197,112 @@ fn bitpos(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(Reply::Int(-1))
 }
 
+/// The first bit of this value from `first` to `last`, both of which the data has.
+fn find_bit(data: &[u8], bit: bool, first: u64, last: u64) -> Option<u64> {
+    // Looked for as a one.
+    let flip = if bit { 0 } else { 0xFF };
+    let mut byte = (first >> 3) as usize;
+    let end = (last >> 3) as usize;
+    let mut held = (data[byte] ^ flip) & (0xFF >> (first & 7)) as u8;
+    while held == 0 {
+        byte += 1;
+        let rest = data.get(byte..=end)?;
+        // Eight bytes at a time.
+        let dull = u64::from_ne_bytes([flip; 8]);
+        let words = rest.chunks_exact(8);
+        let skipped = words
+            .take_while(|word| u64::from_ne_bytes((*word).try_into().unwrap_or_default()) == dull)
+            .count();
+        let rest = &rest[skipped * 8..];
+        let bytes = rest.iter().take_while(|&&byte| byte == flip).count();
+        byte += skipped * 8 + bytes;
+        held = data.get(byte..=end)?.first()? ^ flip;
+    }
+    let at = byte as u64 * 8 + u64::from(held.leading_zeros());
+    (at <= last).then_some(at)
+}
+
+/// Combines a result with a source of at most its length, which zeros follow.
+#[inline]
+fn combine(result: &mut [u8], source: &[u8], operation: impl Fn(u8, u8) -> u8) {
+    let (covered, rest) = result.split_at_mut(source.len());
+    for (byte, other) in covered.iter_mut().zip(source) {
+        *byte = operation(*byte, *other);
+    }
+    for byte in rest {
+        *byte = operation(*byte, 0);
+    }
+}
+
+#[derive(Clone, Copy)]
+enum BitOperation {
+    And,
+    Or,
+    Xor,
+    Not,
+}
+
+impl BitOperation {
+    fn parse(word: &[u8]) -> Result<BitOperation, Stop> {
+        match word.to_ascii_lowercase().as_slice() {
+            b"and" => Ok(BitOperation::And),
+            b"or" => Ok(BitOperation::Or),
+            b"xor" => Ok(BitOperation::Xor),
+            b"not" => Ok(BitOperation::Not),
+            _ => Err(SYNTAX.into()),
+        }
+    }
+
+    fn apply(self, result: &mut [u8], source: &[u8]) {
+        // One loop per operation, so that each is compiled into wide instructions.
+        match self {
+            BitOperation::And => combine(result, source, |a, b| a & b),
+            BitOperation::Or => combine(result, source, |a, b| a | b),
+            BitOperation::Xor => combine(result, source, |a, b| a ^ b),
+            BitOperation::Not => result.iter_mut().for_each(|byte| *byte = !*byte),
+        }
+    }
+}
+
 fn bitop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let is = |word: &[u8]| args[1].eq_ignore_ascii_case(word);
-    let combine: fn(u8, u8) -> u8 = if is(b"and") {
-        |a, b| a & b
-    } else if is(b"or") {
-        |a, b| a | b
-    } else if is(b"xor") {
-        |a, b| a ^ b
-    } else if is(b"not") {
-        |a, _| !a
-    } else {
-        return Err(SYNTAX.into());
-    };
-    let not = is(b"not");
+    let operation = BitOperation::parse(&args[1])?;
+    let not = matches!(operation, BitOperation::Not);
     if not && args.len() != 4 {
         return Err("ERR BITOP NOT must be called with a single source key.".into());
     }
     let target = &args[2];
-    let mut sources: Vec<Bytes> = Vec::with_capacity(args.len() - 3);
+    let mut places = Vec::with_capacity(args.len() - 3);
     for key in &args[3..] {
-        let source = cx.get::<Str>(key)?.map(Str::to_bytes);
-        sources.push(source.unwrap_or_default());
+        cx.get::<Str>(key)?;
+        places.push(cx.peek(key));
     }
-    let size = sources.iter().map(Bytes::len).max().unwrap_or(0);
+    let db = &cx.state.dbs[cx.client.db];
+    // Strings are read where they are.
+    let sources: Vec<Cow<'_, [u8]>> = places
+        .into_iter()
+        .map(
+            |place| match place.and_then(|place| Str::of(&db.entry(place).value)) {
+                Some(value) => value.as_cow(),
+                None => Cow::Borrowed(&[][..]),
+            },
+        )
+        .collect();
+    let size = sources.iter().map(|source| source.len()).max().unwrap_or(0);
+    let mut result = Vec::with_capacity(size);
+    result.extend_from_slice(&sources[0]);
+    result.resize(size, 0);
+    if not {
+        operation.apply(&mut result, &[]);
+    }
+    for source in &sources[1..] {
+        operation.apply(&mut result, source);
+    }
     if size == 0 {
         if cx.delete(target) {
             cx.notify(class::GENERIC, "del", target);
             cx.dirty(1);
         }
         return Ok(Reply::ZERO);
-    }
-    let mut result = sources[0].to_vec();
-    result.resize(size, 0);
-    if not {
-        for byte in &mut result {
-            *byte = combine(*byte, 0);
-        }
-    }
-    for source in &sources[1..] {
-        let (covered, rest) = result.split_at_mut(source.len());
-        for (byte, other) in covered.iter_mut().zip(source) {
-            *byte = combine(*byte, *other);
-        }
-        for byte in rest {
-            *byte = combine(*byte, 0);
-        }
     }
     cx.put(target, Value::Str(Str::Raw(Box::new(result))));
     cx.notify(class::STRING, "set", target);

@@ -9,7 +9,7 @@ use bytes::Bytes;
 
 use crate::{
     blocking,
-    client::{Answers, Row},
+    client::{Answers, Profile},
     context::Ctx,
     engine::Pause,
     error::{CommandResult, SYNTAX, Stop},
@@ -50,8 +50,8 @@ pub(crate) static CLIENT_COMMANDS: &[Spec] = &[
     Spec::sub("getredir", "client|getredir", 2, SELF, NO_KEYS, getredir),
 ];
 
-/// The client's row in the list of clients, made if need be.
-pub(crate) fn row(cx: &mut Ctx<'_>) -> Arc<Row> {
+/// The client's profile in the list of clients, made if need be.
+pub(crate) fn profile(cx: &mut Ctx<'_>) -> Arc<Profile> {
     let now = cx.now_micros;
     cx.client.register(cx.state, now)
 }
@@ -65,17 +65,17 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Stop> {
 }
 
 pub(crate) fn set_name(cx: &mut Ctx<'_>, name: &Bytes) {
-    row(cx).facts.lock().name = name.clone();
+    profile(cx).activity.lock().name = name.clone();
 }
 
 fn id(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    row(cx);
+    profile(cx);
     Ok(Reply::Int(cx.client.id as i64))
 }
 
 fn getname(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    let name = match &cx.client.row {
-        Some(row) => row.facts.lock().name.clone(),
+    let name = match &cx.client.profile {
+        Some(profile) => profile.activity.lock().name.clone(),
         None => Bytes::new(),
     };
     Ok(if name.is_empty() {
@@ -107,25 +107,28 @@ fn setinfo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 /// One line of CLIENT LIST.
-fn describe(cx: &Ctx<'_>, row: &Row) -> String {
-    let facts = row.facts.lock().clone();
+fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
+    let activity = profile.activity.lock().clone();
     let mut flags = String::new();
     let mut flag = |set: bool, letter: char| {
         if set {
             flags.push(letter);
         }
     };
-    flag(facts.channels + facts.patterns + facts.shards > 0, 'P');
-    flag(facts.multi >= 0, 'x');
-    flag(cx.state.blocking.is_blocked(row.id), 'b');
-    flag(facts.tracking, 't');
-    flag(cx.state.tracking.is_broken(row.id), 'R');
-    flag(facts.bcast, 'B');
-    flag(facts.watch_broken, 'd');
-    flag(row.is_killed(), 'A');
-    flag(row.unix, 'U');
-    flag(facts.no_evict, 'e');
-    flag(facts.no_touch, 'T');
+    flag(
+        activity.channels + activity.patterns + activity.shards > 0,
+        'P',
+    );
+    flag(activity.multi >= 0, 'x');
+    flag(cx.state.blocking.is_blocked(profile.id), 'b');
+    flag(activity.tracking, 't');
+    flag(cx.state.tracking.is_broken(profile.id), 'R');
+    flag(activity.bcast, 'B');
+    flag(activity.watch_broken, 'd');
+    flag(profile.is_killed(), 'A');
+    flag(profile.unix, 'U');
+    flag(activity.no_evict, 'e');
+    flag(activity.no_touch, 'T');
     if flags.is_empty() {
         flags.push('N');
     }
@@ -137,20 +140,20 @@ fn describe(cx: &Ctx<'_>, row: &Row) -> String {
         "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} \
          ssub={} multi={} qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
          omem=0 tot-mem=0 events=r cmd={} user=default redir={} resp={}",
-        row.id,
-        row.addr,
-        row.laddr,
-        printable(&facts.name),
-        seconds(row.created),
-        seconds(facts.used),
-        facts.db,
-        facts.channels,
-        facts.patterns,
-        facts.shards,
-        facts.multi,
-        facts.command,
-        facts.redirect,
-        if row.is_resp3() { 3 } else { 2 },
+        profile.id,
+        profile.addr,
+        profile.laddr,
+        printable(&activity.name),
+        seconds(profile.created),
+        seconds(activity.used),
+        activity.db,
+        activity.channels,
+        activity.patterns,
+        activity.shards,
+        activity.multi,
+        activity.command,
+        activity.redirect,
+        if profile.is_resp3() { 3 } else { 2 },
     );
     line
 }
@@ -163,9 +166,9 @@ fn text(text: String) -> Reply {
 }
 
 fn info(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    let row = row(cx);
-    cx.client.update_row(Some("client|info"), cx.now_micros);
-    Ok(text(describe(cx, &row) + "\n"))
+    let profile = profile(cx);
+    cx.client.update_profile(Some("client|info"), cx.now_micros);
+    Ok(text(describe(cx, &profile) + "\n"))
 }
 
 /// The kinds of client that TYPE tells apart.
@@ -186,9 +189,9 @@ fn client_type(word: &[u8]) -> Result<ClientType, Stop> {
     }
 }
 
-fn type_of(row: &Row) -> ClientType {
-    let facts = row.facts.lock();
-    if facts.channels + facts.patterns + facts.shards > 0 {
+fn type_of(profile: &Profile) -> ClientType {
+    let activity = profile.activity.lock();
+    if activity.channels + activity.patterns + activity.shards > 0 {
         ClientType::PubSub
     } else {
         ClientType::Normal
@@ -196,41 +199,43 @@ fn type_of(row: &Row) -> ClientType {
 }
 
 fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    row(cx);
-    cx.client.update_row(Some("client|list"), cx.now_micros);
-    let rows: Vec<Arc<Row>> = match &args[2..] {
+    profile(cx);
+    cx.client.update_profile(Some("client|list"), cx.now_micros);
+    let profiles: Vec<Arc<Profile>> = match &args[2..] {
         [] => cx.state.clients.values().cloned().collect(),
         [option, word] if option.eq_ignore_ascii_case(b"TYPE") => {
             let wanted = client_type(word)?;
             let all = cx.state.clients.values();
-            all.filter(|row| type_of(row) == wanted).cloned().collect()
+            all.filter(|profile| type_of(profile) == wanted)
+                .cloned()
+                .collect()
         }
         [option, ids @ ..] if option.eq_ignore_ascii_case(b"ID") && !ids.is_empty() => {
-            let mut rows = Vec::new();
+            let mut profiles = Vec::new();
             for id in ids {
                 let id = parse_int(id).ok_or(Stop::from("ERR Invalid client ID"))?;
-                rows.extend(cx.state.clients.get(&(id as u64)).cloned());
+                profiles.extend(cx.state.clients.get(&(id as u64)).cloned());
             }
-            rows
+            profiles
         }
         _ => return Err(SYNTAX.into()),
     };
     let mut lines = String::new();
-    for row in rows {
-        lines.push_str(&describe(cx, &row));
+    for profile in profiles {
+        lines.push_str(&describe(cx, &profile));
         lines.push('\n');
     }
     Ok(text(lines))
 }
 
 fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    row(cx);
+    profile(cx);
     if let [_, _, addr] = args {
         let found = cx
             .state
             .clients
             .values()
-            .find(|row| row.addr.as_bytes() == addr.as_ref());
+            .find(|profile| profile.addr.as_bytes() == addr.as_ref());
         let Some(found) = found.cloned() else {
             return Err("ERR No such client".into());
         };
@@ -260,38 +265,38 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Err(SYNTAX.into());
     }
     let me = cx.client.id;
-    let victims: Vec<Arc<Row>> = cx
+    let victims: Vec<Arc<Profile>> = cx
         .state
         .clients
         .values()
-        .filter(|row| {
-            id.is_none_or(|id| row.id == id)
-                && kind.is_none_or(|kind| type_of(row) == kind)
+        .filter(|profile| {
+            id.is_none_or(|id| profile.id == id)
+                && kind.is_none_or(|kind| type_of(profile) == kind)
                 && addr
                     .as_ref()
-                    .is_none_or(|addr| row.addr.as_bytes() == addr.as_ref())
+                    .is_none_or(|addr| profile.addr.as_bytes() == addr.as_ref())
                 && laddr
                     .as_ref()
-                    .is_none_or(|laddr| row.laddr.as_bytes() == laddr.as_ref())
-                && !(skip_me && row.id == me)
+                    .is_none_or(|laddr| profile.laddr.as_bytes() == laddr.as_ref())
+                && !(skip_me && profile.id == me)
         })
         .cloned()
         .collect();
-    for row in &victims {
-        end(cx, row);
+    for profile in &victims {
+        end(cx, profile);
     }
     Ok(victims.len().into())
 }
 
-fn end(cx: &mut Ctx<'_>, row: &Row) {
-    if row.id == cx.client.id {
+fn end(cx: &mut Ctx<'_>, profile: &Profile) {
+    if profile.id == cx.client.id {
         // It has its reply first.
         cx.client.closing = true;
         return;
     }
-    row.kill();
+    profile.kill();
     let gone = Reply::Error("ERR the client was killed".into());
-    blocking::unblock(cx.state, row.id, Some(gone));
+    blocking::unblock(cx.state, profile.id, Some(gone));
 }
 
 fn unblock(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -371,7 +376,7 @@ fn on_off(word: &[u8]) -> Result<bool, Stop> {
 /// Clients are never evicted here, so this only shows in CLIENT LIST.
 fn no_evict(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let on = on_off(&args[2])?;
-    row(cx).facts.lock().no_evict = on;
+    profile(cx).activity.lock().no_evict = on;
     Ok(Reply::OK)
 }
 
@@ -379,7 +384,7 @@ fn no_evict(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn no_touch(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let on = on_off(&args[2])?;
     cx.client.no_touch = on;
-    row(cx).facts.lock().no_touch = on;
+    profile(cx).activity.lock().no_touch = on;
     Ok(Reply::OK)
 }
 
@@ -445,8 +450,8 @@ fn tracking(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if choice.bcast {
         check_prefixes(cx, &choice.prefixes)?;
     }
-    let row = row(cx);
-    tracking::enable(cx.state, cx.client, row, choice);
+    let profile = profile(cx);
+    tracking::enable(cx.state, cx.client, profile, choice);
     Ok(Reply::OK)
 }
 

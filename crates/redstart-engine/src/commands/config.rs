@@ -272,7 +272,7 @@ fn memory(text: &[u8]) -> Option<u64> {
     text[..digits].parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// The classes that `A` stands for.
+/// The classes that `A` means.
 const ALL_EVENTS: u32 = class::GENERIC
     | class::STRING
     | class::LIST

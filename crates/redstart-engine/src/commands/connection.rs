@@ -72,8 +72,8 @@ fn hello(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if let Some(protocol) = protocol {
         cx.client.set_protocol(protocol);
     }
-    // Whoever knows a client's id may ask about it.
-    client::row(cx);
+    // A client that knows the id may ask about it.
+    client::profile(cx);
     let proto = match cx.client.protocol {
         Protocol::Resp2 => 2,
         Protocol::Resp3 => 3,
@@ -137,8 +137,8 @@ fn reset(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     client.set_protocol(Protocol::Resp2);
     client.authenticated = state.config.password.is_none();
     client.answers = Answers::On;
-    if let Some(row) = &client.row {
-        row.facts.lock().name = Bytes::new();
+    if let Some(profile) = &client.profile {
+        profile.activity.lock().name = Bytes::new();
     }
     Ok(Reply::status("RESET"))
 }

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     blocking::{Served, Wait, timeout_arg},
+    commands::pop::{Pop, Poppable, mpop_args},
     context::Ctx,
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop, WRONG_TYPE},
     notify::class,
@@ -425,62 +426,73 @@ fn move_item(
     Ok(Some(bytes))
 }
 
-/// The keys, the end and the count of LMPOP, from the position of `numkeys` on.
-fn lmpop_args(args: &[Bytes]) -> Result<(&[Bytes], End, usize), Stop> {
-    let count = range_arg(
-        &args[0],
-        1,
-        i64::MAX,
-        "ERR numkeys should be greater than 0",
-    )?;
-    let rest = &args[1..];
-    if count as u64 >= rest.len() as u64 {
-        return Err(SYNTAX.into());
-    }
-    let (keys, rest) = rest.split_at(count as usize);
-    let end = end_arg(&rest[0])?;
-    let limit = mpop_count(&rest[1..])?;
-    Ok((keys, end, limit))
-}
+// ---- popping from several keys ----
 
-/// The `COUNT n` at the end of LMPOP and ZMPOP; 1 if it is left out.
-pub(crate) fn mpop_count(args: &[Bytes]) -> Result<usize, Stop> {
-    let mut limit = None;
-    let mut rest = args.iter();
-    while let Some(arg) = rest.next() {
-        match rest.next() {
-            Some(value) if limit.is_none() && arg.eq_ignore_ascii_case(b"count") => {
-                let error = "ERR count should be greater than 0";
-                limit = Some(range_arg(value, 1, i64::MAX, error)? as usize);
+impl Poppable for List {
+    type End = End;
+    type Item = Blob;
+
+    fn take(cx: &mut Ctx<'_>, key: &[u8], end: End, count: usize) -> Result<Vec<Blob>, Stop> {
+        take(cx, key, end, count)
+    }
+
+    fn effect(pop: &Pop<List>, key: &Bytes, items: &[Blob]) -> Vec<Bytes> {
+        let mut effect = vec![pop_effect(pop.end), key.clone()];
+        if pop.count.is_some() {
+            effect.push(int_bytes(items.len() as i64));
+        }
+        effect
+    }
+
+    /// To the end that they came from.
+    fn put_back(cx: &mut Ctx<'_>, key: &Bytes, end: End, items: Vec<Blob>) {
+        let name: &'static [u8] = match end {
+            End::Left => b"LPUSH",
+            End::Right => b"RPUSH",
+        };
+        let mut effect = vec![Bytes::from_static(name), key.clone()];
+        if let Ok(list) = cx.get_or_create::<List>(key) {
+            for item in items.into_iter().rev() {
+                effect.push(item.to_bytes());
+                list.push(end, item);
             }
-            _ => return Err(SYNTAX.into()),
+            cx.changed(key, class::LIST, push_event(end));
+            cx.record(effect);
         }
     }
-    Ok(limit.unwrap_or(1))
+}
+
+/// Several items of a list: LMPOP.
+fn pop_many(end: End, limit: usize) -> Pop<List> {
+    Pop {
+        end,
+        count: Some(limit),
+        reply: |key, items| Reply::Array(vec![Reply::Bulk(key.clone()), bulks(items.to_vec())]),
+    }
+}
+
+/// One item of a list: BLPOP.
+fn pop_one(end: End) -> Pop<List> {
+    Pop {
+        end,
+        count: None,
+        reply: |key, items| {
+            let items = items.iter().map(|item| Reply::Bulk(item.to_bytes()));
+            Reply::Array(
+                [Reply::Bulk(key.clone())]
+                    .into_iter()
+                    .chain(items)
+                    .collect(),
+            )
+        },
+    }
 }
 
 fn lmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let (keys, end, limit) = lmpop_args(&args[1..])?;
-    Ok(mpop(cx, keys, end, limit)?.map_or(Reply::NilArray, |(_, reply)| reply))
-}
-
-/// Pops from the first list that is not empty; its key and the reply.
-fn mpop(
-    cx: &mut Ctx<'_>,
-    keys: &[Bytes],
-    end: End,
-    limit: usize,
-) -> Result<Option<(Bytes, Reply)>, Stop> {
-    for key in keys {
-        if cx.get_mut::<List>(key)?.is_some() {
-            let items = take(cx, key, end, limit)?;
-            let [name, count] = [pop_effect(end), int_bytes(items.len() as i64)];
-            cx.propagate([name, key.clone(), count]);
-            let reply = Reply::Array(vec![Reply::Bulk(key.clone()), bulks(items)]);
-            return Ok(Some((key.clone(), reply)));
-        }
-    }
-    Ok(None)
+    let (keys, end, limit) = mpop_args(&args[1..], end_arg)?;
+    Ok(pop_many(end, limit)
+        .run(cx, keys)?
+        .unwrap_or(Reply::NilArray))
 }
 
 fn pop_effect(end: End) -> Bytes {
@@ -503,62 +515,7 @@ fn brpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn block_pop(cx: &mut Ctx<'_>, args: &[Bytes], end: End) -> CommandResult {
     let (keys, timeout) = (&args[1..args.len() - 1], &args[args.len() - 1]);
     let deadline = timeout_arg(cx, timeout)?;
-    for key in keys {
-        if cx.get_mut::<List>(key)?.is_some() {
-            let item = take(cx, key, end, 1)?.pop().unwrap_or_default();
-            cx.propagate([pop_effect(end), key.clone()]);
-            return Ok(Reply::Array(vec![
-                Reply::Bulk(key.clone()),
-                Reply::Bulk(item.into_bytes()),
-            ]));
-        }
-    }
-    cx.block(Wait {
-        keys: keys.to_vec(),
-        deadline,
-        hears_of_absence: false,
-        on_timeout: Reply::NilArray,
-        serve: Box::new(move |cx, key| {
-            let item = serve_take(cx, key, end, 1)?.pop()?;
-            cx.record(vec![pop_effect(end), key.clone()]);
-            let reply = Reply::Array(vec![Reply::Bulk(key.clone()), Reply::Bulk(item.to_bytes())]);
-            Some(put_back(key, end, vec![item], reply))
-        }),
-    })
-}
-
-/// [`take`] for a client that waits: nothing if there is no list.
-fn serve_take(cx: &mut Ctx<'_>, key: &Bytes, end: End, count: usize) -> Option<Vec<Blob>> {
-    match cx.get_mut::<List>(key) {
-        Ok(Some(_)) => take(cx, key, end, count).ok(),
-        _ => None,
-    }
-}
-
-/// A reply that, if nobody takes it, puts the items back to the end that they came from.
-fn put_back(key: &Bytes, end: End, items: Vec<Blob>, reply: Reply) -> Served {
-    let key = key.clone();
-    let undo = move |cx: &mut Ctx<'_>| {
-        let mut effect = vec![
-            Bytes::from_static(match end {
-                End::Left => b"LPUSH",
-                End::Right => b"RPUSH",
-            }),
-            key.clone(),
-        ];
-        if let Ok(list) = cx.get_or_create::<List>(&key) {
-            for item in items.into_iter().rev() {
-                effect.push(item.to_bytes());
-                list.push(end, item);
-            }
-            cx.changed(&key, class::LIST, push_event(end));
-            cx.record(effect);
-        }
-    };
-    Served {
-        reply,
-        undo: Some(Box::new(undo)),
-    }
+    pop_one(end).run_or_wait(cx, keys, deadline)
 }
 
 fn blmove(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -615,7 +572,7 @@ fn block_move(
     })
 }
 
-/// A reply that, if nobody takes it, moves the item back if it is still where it was put.
+/// A reply that, if it is not delivered, moves the item back if it is still where it was put.
 fn move_back(source: &Bytes, target: &Bytes, from: End, to: End, item: Bytes) -> Served {
     let (source, target, reply) = (source.clone(), target.clone(), Reply::Bulk(item.clone()));
     let undo = move |cx: &mut Ctx<'_>| {
@@ -645,26 +602,8 @@ fn move_back(source: &Bytes, target: &Bytes, from: End, to: End, item: Bytes) ->
 
 fn blmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let deadline = timeout_arg(cx, &args[1])?;
-    let (keys, end, limit) = lmpop_args(&args[2..])?;
-    if let Some((_, reply)) = mpop(cx, keys, end, limit)? {
-        return Ok(reply);
-    }
-    cx.block(Wait {
-        keys: keys.to_vec(),
-        deadline,
-        hears_of_absence: false,
-        on_timeout: Reply::NilArray,
-        serve: Box::new(move |cx, key| {
-            let items = serve_take(cx, key, end, limit)?;
-            cx.record(vec![
-                pop_effect(end),
-                key.clone(),
-                int_bytes(items.len() as i64),
-            ]);
-            let reply = Reply::Array(vec![Reply::Bulk(key.clone()), bulks(items.clone())]);
-            Some(put_back(key, end, items, reply))
-        }),
-    })
+    let (keys, end, limit) = mpop_args(&args[2..], end_arg)?;
+    pop_many(end, limit).run_or_wait(cx, keys, deadline)
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Publish and subscribe.
 //!
-//! A subscription is confirmed once a channel. The last confirmation is the command's reply, those
+//! Each channel of a subscription is confirmed. The last confirmation is the command's reply, those
 //! before it arrive like messages.
 
 use bytes::Bytes;

@@ -157,7 +157,7 @@ fn parse_u64(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// An id; `missing` stands in for the part behind the dash if it is not given.
+/// An id; `missing` is the part behind the dash if it is not given.
 fn parse_id(text: &[u8], missing: u64) -> Option<Id> {
     if text.len() > 127 {
         return None;
@@ -243,10 +243,10 @@ fn bulk(text: &'static str) -> Bytes {
 
 // ---- adding, trimming, deleting ----
 
-/// What stands before the fields of XADD, or all of XTRIM.
+/// The options before the fields of XADD, or all options of XTRIM.
 struct Options {
     trim: Option<Trim>,
-    /// Where the trimming's operator and value stand, to write them anew.
+    /// Where the trimming's operator and value are, to replace them.
     trim_at: usize,
     no_create: bool,
     id: Option<(Id, bool)>,
@@ -357,7 +357,7 @@ fn parse_options(cx: &Ctx<'_>, args: &[Bytes], xadd: bool) -> Result<Options, St
     Ok(options)
 }
 
-/// The arguments of a trimming command with the outcome in the place of an approximation.
+/// The arguments of a trimming command with the outcome instead of an approximation.
 fn exact_trim(args: &[Bytes], options: &Options, stream: &Stream) -> Vec<Bytes> {
     let mut args = args.to_vec();
     if let Some(trim) = options.trim

@@ -209,7 +209,7 @@ impl<'a> Reader<'a> {
         Ok(taken)
     }
 
-    /// A big-endian integer of so many bytes.
+    /// A big-endian integer of this many bytes.
     fn unsigned(&mut self, bytes: usize) -> Result<u64, Bad> {
         let taken = self.take(bytes)?;
         Ok(taken

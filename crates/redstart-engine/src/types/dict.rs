@@ -21,8 +21,27 @@ const NONE: Slot = Slot::MAX;
 
 enum Cell<V> {
     Full(Blob, V),
-    /// Head of the rest of the list of free cells.
+    /// Head of the rest of the chunk's list of free cells.
     Free(Slot),
+}
+
+/// How many cells a chunk of the slab has.
+const CHUNK: usize = 4096;
+/// A table with room for more entries than this grows a little with each change instead of at once.
+const LARGE: usize = 4096;
+/// How many slots a change looks at while the table grows: enough to be done before it is full.
+const MOVED_PER_CHANGE: usize = 8;
+/// Compacting moves all entries at once: what has more keeps its free cells instead.
+const COMPACTED: usize = 16 * CHUNK;
+
+/// A part of the slab. Its memory is given back when its last entry goes.
+struct Chunk<V> {
+    cells: Vec<Cell<V>>,
+    /// Head of the list of free cells.
+    free: Slot,
+    live: usize,
+    /// It is in the list of chunks with room.
+    listed: bool,
 }
 
 /// A map from byte strings to `V`: entries in a slab, and a hash table of 4-byte slots over it.
@@ -31,12 +50,23 @@ enum Cell<V> {
 /// bucket, picks random entries in O(1), and, since entries stay where they are, makes a scan's
 /// cursor a slot number: whatever is there from the first call to the last is returned, and only
 /// once. Only [`Dict::compact`] moves entries; it is counted, and a scan from before starts again.
+///
+/// No change takes long, however many entries there are: the slab grows by a chunk, and a large
+/// table moves to one of another size step by step, entries being looked up in both meanwhile.
 pub(crate) struct Dict<V> {
     table: HashTable<Slot>,
-    cells: Vec<Cell<V>>,
-    free: Slot,
+    /// The table before, while its entries move to `table`.
+    old: Option<HashTable<Slot>>,
+    /// The next slot to be moved.
+    moved: usize,
+    chunks: Vec<Chunk<V>>,
+    /// Chunks with room for another entry.
+    open: Vec<usize>,
     /// How often entries were moved; part of a scan's cursor.
     moves: u16,
+    /// How many entries were hashed again so far.
+    #[cfg(test)]
+    work: std::cell::Cell<usize>,
 }
 
 /// A cursor is a number of moves above a slot.
@@ -44,12 +74,7 @@ const CURSOR_SLOT: u32 = 48;
 
 impl<V> Default for Dict<V> {
     fn default() -> Dict<V> {
-        Dict {
-            table: HashTable::new(),
-            cells: Vec::new(),
-            free: NONE,
-            moves: 0,
-        }
+        Dict::with_capacity(0)
     }
 }
 
@@ -61,35 +86,48 @@ impl<V> Dict<V> {
     pub(crate) fn with_capacity(capacity: usize) -> Dict<V> {
         Dict {
             table: HashTable::with_capacity(capacity),
-            cells: Vec::with_capacity(capacity),
-            free: NONE,
+            old: None,
+            moved: 0,
+            chunks: Vec::new(),
+            open: Vec::new(),
             moves: 0,
+            #[cfg(test)]
+            work: std::cell::Cell::new(0),
         }
     }
 
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.table.len()
+        self.table.len() + self.old.as_ref().map_or(0, HashTable::len)
     }
 
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.table.is_empty()
+        self.len() == 0
     }
 
     #[inline]
     pub(crate) fn find(&self, key: &[u8]) -> Option<Slot> {
-        if self.table.is_empty() {
+        if self.table.is_empty() && self.old.is_none() {
             return None;
         }
-        self.table
-            .find(hash(key), |&slot| self.is_at(slot, key))
-            .copied()
+        let hash = hash(key);
+        let found = self.table.find(hash, |&slot| self.is_at(slot, key));
+        match &self.old {
+            Some(old) if found.is_none() => old.find(hash, |&slot| self.is_at(slot, key)),
+            _ => found,
+        }
+        .copied()
+    }
+
+    #[inline]
+    fn cell(&self, slot: Slot) -> &Cell<V> {
+        &self.chunks[slot as usize / CHUNK].cells[slot as usize % CHUNK]
     }
 
     #[inline]
     fn is_at(&self, slot: Slot, key: &[u8]) -> bool {
-        matches!(&self.cells[slot as usize], Cell::Full(held, _) if held.as_slice() == key)
+        matches!(self.cell(slot), Cell::Full(held, _) if held.as_slice() == key)
     }
 
     pub(crate) fn contains(&self, key: &[u8]) -> bool {
@@ -107,7 +145,7 @@ impl<V> Dict<V> {
     /// The key at an occupied slot.
     #[inline]
     pub(crate) fn key(&self, slot: Slot) -> &Blob {
-        match &self.cells[slot as usize] {
+        match self.cell(slot) {
             Cell::Full(key, _) => key,
             Cell::Free(_) => unreachable!("slots are only handed out for entries"),
         }
@@ -116,7 +154,7 @@ impl<V> Dict<V> {
     /// The value at an occupied slot.
     #[inline]
     pub(crate) fn value(&self, slot: Slot) -> &V {
-        match &self.cells[slot as usize] {
+        match self.cell(slot) {
             Cell::Full(_, value) => value,
             Cell::Free(_) => unreachable!("slots are only handed out for entries"),
         }
@@ -125,7 +163,7 @@ impl<V> Dict<V> {
     /// The value at an occupied slot, to be changed.
     #[inline]
     pub(crate) fn value_mut(&mut self, slot: Slot) -> &mut V {
-        match &mut self.cells[slot as usize] {
+        match &mut self.chunks[slot as usize / CHUNK].cells[slot as usize % CHUNK] {
             Cell::Full(_, value) => value,
             Cell::Free(_) => unreachable!("slots are only handed out for entries"),
         }
@@ -133,44 +171,150 @@ impl<V> Dict<V> {
 
     /// The entry at any slot below [`Dict::slots`], if there is one.
     pub(crate) fn at(&self, slot: Slot) -> Option<(&Blob, &V)> {
-        match self.cells.get(slot as usize) {
+        let chunk = self.chunks.get(slot as usize / CHUNK)?;
+        match chunk.cells.get(slot as usize % CHUNK) {
             Some(Cell::Full(key, value)) => Some((key, value)),
             _ => None,
         }
     }
 
-    /// How many slots there are, taken or free.
+    /// All slots are below this; some are free.
     pub(crate) fn slots(&self) -> usize {
-        self.cells.len()
+        match self.chunks.last() {
+            Some(last) => (self.chunks.len() - 1) * CHUNK + last.cells.len(),
+            None => 0,
+        }
+    }
+
+    /// Puts a cell into the slab.
+    fn allocate(&mut self, cell: Cell<V>) -> Slot {
+        while let Some(&number) = self.open.last() {
+            let chunk = &mut self.chunks[number];
+            let at = if chunk.free != NONE {
+                let at = chunk.free as usize;
+                match std::mem::replace(&mut chunk.cells[at], cell) {
+                    Cell::Free(next) => chunk.free = next,
+                    Cell::Full(..) => unreachable!("the free list holds free cells only"),
+                }
+                at
+            } else if chunk.cells.len() < CHUNK {
+                chunk.cells.push(cell);
+                chunk.cells.len() - 1
+            } else {
+                chunk.listed = false;
+                self.open.pop();
+                continue;
+            };
+            chunk.live += 1;
+            return (number * CHUNK + at) as Slot;
+        }
+        let number = self.chunks.len();
+        let slot = (number * CHUNK) as Slot;
+        assert!(
+            number < NONE as usize / CHUNK,
+            "a dictionary holds fewer than 2^32 entries"
+        );
+        self.chunks.push(Chunk {
+            cells: vec![cell],
+            free: NONE,
+            live: 1,
+            listed: true,
+        });
+        self.open.push(number);
+        slot
+    }
+
+    /// Takes a cell out of the slab.
+    fn release(&mut self, slot: Slot) -> Cell<V> {
+        let (number, at) = (slot as usize / CHUNK, slot as usize % CHUNK);
+        let chunk = &mut self.chunks[number];
+        let cell = std::mem::replace(&mut chunk.cells[at], Cell::Free(chunk.free));
+        chunk.free = at as Slot;
+        chunk.live -= 1;
+        if chunk.live == 0 {
+            chunk.cells = Vec::new();
+            chunk.free = NONE;
+        }
+        if !chunk.listed {
+            chunk.listed = true;
+            self.open.push(number);
+        }
+        cell
     }
 
     /// Adds an entry for a key that is known not to be there.
     pub(crate) fn insert_new(&mut self, key: &[u8], value: V) -> Slot {
         debug_assert!(!self.contains(key));
-        let cell = Cell::Full(Blob::new(key), value);
-        let slot = if self.free == NONE {
-            let slot = self.cells.len() as Slot;
-            assert!(slot != NONE, "a dictionary holds fewer than 2^32 entries");
-            self.cells.push(cell);
-            slot
-        } else {
-            let slot = self.free;
-            match std::mem::replace(&mut self.cells[slot as usize], cell) {
-                Cell::Free(next) => self.free = next,
-                Cell::Full(..) => unreachable!("the free list holds free cells only"),
-            }
-            slot
-        };
-        let cells = &self.cells;
-        self.table
-            .insert_unique(hash(key), slot, |&slot| match &cells[slot as usize] {
-                Cell::Full(key, _) => hash(key),
-                Cell::Free(_) => unreachable!("the table points to entries only"),
-            });
+        let slot = self.allocate(Cell::Full(Blob::new(key), value));
+        let full = self.table.len() == self.table.capacity();
+        if full && self.table.len() >= LARGE && self.old.is_none() {
+            self.resize(self.table.len() * 2);
+        }
+        self.put(hash(key), slot);
+        self.move_some();
         slot
     }
 
-    /// Sets a key's value and hands back the one before.
+    /// Enters a slot into the table.
+    fn put(&mut self, hash: u64, slot: Slot) {
+        let chunks = &self.chunks;
+        #[cfg(test)]
+        let work = &self.work;
+        self.table.insert_unique(hash, slot, |&slot| {
+            #[cfg(test)]
+            work.set(work.get() + 1);
+            match &chunks[slot as usize / CHUNK].cells[slot as usize % CHUNK] {
+                Cell::Full(key, _) => self::hash(key),
+                Cell::Free(_) => unreachable!("the table points to entries only"),
+            }
+        });
+    }
+
+    /// Begins to move to a table with room for this many entries.
+    fn resize(&mut self, capacity: usize) {
+        let table = HashTable::with_capacity(capacity);
+        self.old = Some(std::mem::replace(&mut self.table, table));
+        self.moved = 0;
+    }
+
+    /// Moves a few entries to the new table, if there is one.
+    #[inline]
+    fn move_some(&mut self) {
+        if self.old.is_some() {
+            for _ in 0..MOVED_PER_CHANGE {
+                self.move_one();
+            }
+        }
+    }
+
+    fn move_one(&mut self) {
+        let Some(old) = &mut self.old else {
+            return;
+        };
+        let chunk = self.chunks.get(self.moved / CHUNK);
+        let Some(chunk) = chunk.filter(|_| !old.is_empty()) else {
+            self.old = None;
+            return;
+        };
+        let at = self.moved % CHUNK;
+        if at >= chunk.cells.len() {
+            self.moved = (self.moved / CHUNK + 1) * CHUNK;
+            return;
+        }
+        let slot = self.moved as Slot;
+        self.moved += 1;
+        if let Cell::Full(key, _) = &chunk.cells[at] {
+            let hash = hash(key);
+            #[cfg(test)]
+            self.work.set(self.work.get() + 1);
+            if let Ok(entry) = old.find_entry(hash, |&other| other == slot) {
+                entry.remove();
+                self.put(hash, slot);
+            }
+        }
+    }
+
+    /// Sets a key's value and returns the previous one.
     pub(crate) fn insert(&mut self, key: &[u8], value: V) -> Option<V> {
         match self.find(key) {
             Some(slot) => Some(std::mem::replace(self.value_mut(slot), value)),
@@ -185,27 +329,29 @@ impl<V> Dict<V> {
         self.remove_entry(key).map(|(_, _, value)| value)
     }
 
-    /// Removes a key; hands back its slot, the key and the value.
+    /// Removes a key; returns its slot, the key and the value.
     pub(crate) fn remove_entry(&mut self, key: &[u8]) -> Option<(Slot, Blob, V)> {
-        if self.table.is_empty() {
-            return None;
-        }
-        let cells = &self.cells;
-        let found = self.table.find_entry(
-            hash(key),
-            |&slot| matches!(&cells[slot as usize], Cell::Full(held, _) if held.as_slice() == key),
-        );
-        let (slot, _) = found.ok()?.remove();
-        let cell = std::mem::replace(&mut self.cells[slot as usize], Cell::Free(self.free));
-        self.free = slot;
-        if self.table.is_empty() {
-            self.cells.clear();
-            self.free = NONE;
-            if self.cells.capacity() > 1024 {
-                self.cells = Vec::new();
-                self.table = HashTable::new();
+        let slot = self.find(key)?;
+        let hash = hash(key);
+        let tables = [Some(&mut self.table), self.old.as_mut()];
+        for table in tables.into_iter().flatten() {
+            if let Ok(entry) = table.find_entry(hash, |&other| other == slot) {
+                entry.remove();
+                break;
             }
         }
+        let cell = self.release(slot);
+        if self.is_empty() {
+            let moves = self.moves;
+            if self.table.capacity() > LARGE {
+                *self = Dict::default();
+            }
+            self.old = None;
+            self.chunks.clear();
+            self.open.clear();
+            self.moves = moves;
+        }
+        self.move_some();
         match cell {
             Cell::Full(key, value) => Some((slot, key, value)),
             Cell::Free(_) => unreachable!("the table points to entries only"),
@@ -213,7 +359,8 @@ impl<V> Dict<V> {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Blob, &V)> {
-        self.cells.iter().filter_map(|cell| match cell {
+        let cells = self.chunks.iter().flat_map(|chunk| &chunk.cells);
+        cells.filter_map(|cell| match cell {
             Cell::Full(key, value) => Some((key, value)),
             Cell::Free(_) => None,
         })
@@ -231,7 +378,12 @@ impl<V> Dict<V> {
             bytes += key.heap_size() + value_size(value);
         });
         let contents = (bytes * self.len()).checked_div(seen).unwrap_or(0);
-        self.cells.capacity() * size_of::<Cell<V>>() + self.table.capacity() * 6 + contents
+        let buckets = self.table.capacity() + self.old.as_ref().map_or(0, HashTable::capacity);
+        let cells = match &self.chunks[..] {
+            [one] => one.cells.capacity(),
+            many => many.len() * CHUNK,
+        };
+        cells * size_of::<Cell<V>>() + buckets * 6 + contents
     }
 
     /// A slot picked at random; `None` only if there are no entries.
@@ -239,7 +391,7 @@ impl<V> Dict<V> {
         if self.is_empty() {
             return None;
         }
-        let slots = self.cells.len();
+        let slots = self.slots();
         for _ in 0..64 {
             let slot = random.below(slots) as Slot;
             if self.at(slot).is_some() {
@@ -248,10 +400,23 @@ impl<V> Dict<V> {
         }
         // Almost everything was deleted: take the next entry after a random place.
         let start = random.below(slots);
-        (start..slots)
-            .chain(0..start)
-            .map(|slot| slot as Slot)
-            .find(|&slot| self.at(slot).is_some())
+        self.next_taken(start).or_else(|| self.next_taken(0))
+    }
+
+    /// The first entry at or after a slot.
+    fn next_taken(&self, mut slot: usize) -> Option<Slot> {
+        while let Some(chunk) = self.chunks.get(slot / CHUNK) {
+            if chunk.live > 0 {
+                let rest = chunk.cells.iter().enumerate().skip(slot % CHUNK);
+                for (at, cell) in rest {
+                    if matches!(cell, Cell::Full(..)) {
+                        return Some((slot / CHUNK * CHUNK + at) as Slot);
+                    }
+                }
+            }
+            slot = (slot / CHUNK + 1) * CHUNK;
+        }
+        None
     }
 
     /// Visits about `count` entries from `cursor` on; the cursor to go on with, 0 at the end.
@@ -259,19 +424,25 @@ impl<V> Dict<V> {
         let moves = u64::from(self.moves) << CURSOR_SLOT;
         let slot = cursor & ((1 << CURSOR_SLOT) - 1);
         let slot = if cursor - slot == moves { slot } else { 0 };
-        let mut slot = slot.min(self.cells.len() as u64) as usize;
+        let slots = self.slots();
+        let mut slot = slot.min(slots as u64) as usize;
         let mut seen = 0;
         // Free cells count a tenth, so that a call over a sparse table is bounded, too.
         let mut budget = count.saturating_mul(10);
-        while slot < self.cells.len() && seen < count && budget > 0 {
-            if let Cell::Full(key, value) = &self.cells[slot] {
-                visit(key, value);
-                seen += 1;
-            }
+        while slot < slots && seen < count && budget > 0 {
             budget -= 1;
-            slot += 1;
+            let chunk = &self.chunks[slot / CHUNK];
+            match chunk.cells.get(slot % CHUNK) {
+                Some(Cell::Full(key, value)) => {
+                    visit(key, value);
+                    seen += 1;
+                    slot += 1;
+                }
+                Some(Cell::Free(_)) => slot += 1,
+                None => slot = (slot / CHUNK + 1) * CHUNK,
+            }
         }
-        if slot >= self.cells.len() {
+        if slot >= slots {
             0
         } else {
             moves | slot as u64
@@ -281,18 +452,28 @@ impl<V> Dict<V> {
     /// Whether so much was removed that [`Dict::compact`] is worth its while.
     #[inline]
     pub(crate) fn is_sparse(&self) -> bool {
-        self.cells.len() > 1024 && self.table.len() < self.cells.len() / 8
+        let slots = self.slots();
+        slots > 1024 && self.len() < slots / 8
     }
 
-    /// Gives back the room of what was removed. All slots change.
-    pub(crate) fn compact(&mut self) {
+    /// Gives back the room of what was removed. A large table only begins to move to a smaller one;
+    /// otherwise all slots change. Whether they did.
+    pub(crate) fn compact(&mut self) -> bool {
+        if self.len() > COMPACTED {
+            if self.old.is_none() && self.table.capacity() > 8 * self.len() {
+                self.resize(self.len() * 2);
+            }
+            self.move_some();
+            return false;
+        }
         let old = std::mem::replace(self, Dict::with_capacity(self.len()));
-        for cell in old.cells {
+        for cell in old.chunks.into_iter().flat_map(|chunk| chunk.cells) {
             if let Cell::Full(key, value) = cell {
                 self.insert_new(&key, value);
             }
         }
         self.moves = (old.moves + 1) & 0x7FFF;
+        true
     }
 }
 
@@ -303,5 +484,86 @@ impl<V: Clone> Clone for Dict<V> {
             copy.insert_new(key, value.clone());
         }
         copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(n: usize) -> Vec<u8> {
+        format!("key:{n}").into_bytes()
+    }
+
+    #[test]
+    fn no_single_change_of_a_large_table_takes_long() {
+        let mut dict = Dict::new();
+        let mut most = 0;
+        let mut change = |dict: &mut Dict<usize>, change: &dyn Fn(&mut Dict<usize>)| {
+            let before = dict.work.get();
+            change(dict);
+            most = most.max(dict.work.get().saturating_sub(before));
+        };
+        for n in 0..300_000 {
+            change(&mut dict, &|dict| {
+                dict.insert_new(&key(n), n);
+            });
+        }
+        for n in 0..300_000 {
+            assert_eq!(dict.get(&key(n)), Some(&n));
+        }
+        for n in 0..299_000 {
+            change(&mut dict, &|dict| {
+                assert_eq!(dict.remove(&key(n)), Some(n));
+            });
+        }
+        assert!(most <= LARGE, "{most} entries were hashed again at once");
+        assert_eq!(dict.iter().count(), 1000);
+        // Emptied chunks hold no memory.
+        let held: usize = dict.chunks.iter().map(|chunk| chunk.cells.capacity()).sum();
+        assert!(held <= 3 * CHUNK, "{held} cells for 1000 entries");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(12))]
+
+        #[test]
+        fn it_holds_what_a_map_holds_while_it_grows_and_shrinks(
+            steps in prop::collection::vec((0usize..20_000, 0usize..12_000, any::<bool>()), 1..12),
+        ) {
+            let (mut dict, mut model) = (Dict::new(), HashMap::new());
+            for (from, count, add) in steps {
+                for n in from..from + count {
+                    if add {
+                        prop_assert_eq!(dict.insert(&key(n), n), model.insert(key(n), n));
+                    } else {
+                        prop_assert_eq!(dict.remove(&key(n)), model.remove(&key(n)));
+                    }
+                }
+                if dict.is_sparse() {
+                    dict.compact();
+                }
+                prop_assert_eq!(dict.len(), model.len());
+                for n in (0..32_000).step_by(7) {
+                    prop_assert_eq!(dict.get(&key(n)), model.get(&key(n)));
+                }
+                let mut seen = 0;
+                let mut cursor = 0;
+                loop {
+                    cursor = dict.scan(cursor, 100, |key, value| {
+                        assert_eq!(model.get(key.as_slice()), Some(value));
+                        seen += 1;
+                    });
+                    if cursor == 0 { break; }
+                }
+                prop_assert_eq!(seen, model.len());
+                let random = dict.random(&mut Random::new());
+                prop_assert_eq!(random.is_some(), !model.is_empty());
+            }
+        }
     }
 }

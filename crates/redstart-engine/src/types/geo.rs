@@ -47,7 +47,7 @@ impl Point {
         for at in 1..=10 {
             text.push(ALPHABET[(bits >> (52 - at * 5)) as usize & 31] as char);
         }
-        // There are only 52 bits: the last letter stands for the two that are missing as well.
+        // There are only 52 bits: two bits of the last letter are missing.
         text.push('0');
         text
     }
@@ -120,7 +120,7 @@ impl Cell {
         }
     }
 
-    /// The cell so many to the east and north; the grid wraps around. A point on the last edge is in
+    /// The cell that is this many cells to the east and north; the grid wraps around. A point on the last edge is in
     /// a cell beyond the grid, and only a move brings it back.
     fn moved(self, east: i32, north: i32) -> Cell {
         let mask = ((1u64 << self.step) - 1) as u32;
@@ -275,7 +275,7 @@ impl Search {
     }
 }
 
-/// How finely the grid is to be divided for cells of about this radius.
+/// How finely to divide the grid for cells of about this radius.
 fn steps_for(mut metres: f64, latitude: f64) -> u32 {
     if metres == 0.0 {
         return STEPS;

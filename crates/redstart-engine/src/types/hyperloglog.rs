@@ -28,7 +28,7 @@ const SPARSE: u8 = 1;
 /// The runs do not add up to all registers.
 pub(crate) struct Corrupt;
 
-/// One byte a register.
+/// One byte per register.
 pub(crate) type Registers = [u8; REGISTERS];
 
 pub(crate) const EMPTY: Registers = [0; REGISTERS];

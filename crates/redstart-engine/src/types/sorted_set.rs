@@ -624,7 +624,7 @@ impl Order {
         self.regroup(at);
     }
 
-    /// Counts the groups anew from a block on.
+    /// Recounts the groups from a block on.
     fn regroup(&mut self, from: usize) {
         let group = from / GROUP;
         self.groups.truncate(group);

@@ -157,7 +157,7 @@ fn unzigzag(value: u64) -> i64 {
     (value >> 1) as i64 ^ -((value & 1) as i64)
 }
 
-/// The bytes of an integer in a listpack, with the length that stands behind it.
+/// The bytes of an integer in a listpack, with the length that follows it.
 fn packed_int(value: i64) -> usize {
     let size = match value {
         0..=127 => 1,
@@ -374,7 +374,7 @@ impl Group {
         Some(consumer.pending.len())
     }
 
-    /// Makes an entry pending for a consumer, whoever had it before.
+    /// Makes an entry pending for a consumer, taking it from any other.
     pub(crate) fn assign(&mut self, id: Id, pending: Pending) {
         if let Some(before) = self.pending.insert(id, pending)
             && before.consumer != pending.consumer
@@ -475,7 +475,7 @@ impl Stream {
         size_of::<Stream>() + nodes + groups
     }
 
-    /// The id that `XADD *` gives at this time; `None` if there is none left.
+    /// The id that `XADD *` assigns at this time; `None` if all are used up.
     pub(crate) fn next_id(&self, now_ms: u64) -> Option<Id> {
         if now_ms > self.last_id.ms {
             Some(Id { ms: now_ms, seq: 0 })

@@ -100,7 +100,7 @@ fn wait_on_server(monitor: &mut Wire, count: usize, history: &[String]) {
     }
 }
 
-/// Whoever was served on the engine must have been served alike on the server.
+/// Clients that were served on the engine must have been served alike on the server.
 fn settle(waiting: &mut Vec<Waiting>, history: &[String]) {
     waiting.retain_mut(|client| {
         let Some(ours) = client.blocked.try_take() else {

@@ -78,9 +78,21 @@ impl Source<'_> {
     }
 
     fn each(self, mut visit: impl FnMut(&Blob, f64)) {
+        self.each_while(|member, score| {
+            visit(member, score);
+            true
+        });
+    }
+
+    /// Visits members until told to stop.
+    fn each_while(self, mut visit: impl FnMut(&Blob, f64) -> bool) {
         match self {
-            Source::SortedSet(set) => set.iter().for_each(|(member, score)| visit(member, score)),
-            Source::Set(set) => set.iter().for_each(|member| visit(&member, 1.0)),
+            Source::SortedSet(set) => {
+                set.iter().all(|(member, score)| visit(member, score));
+            }
+            Source::Set(set) => {
+                set.iter().all(|member| visit(&member, 1.0));
+            }
             Source::Absent => {}
         }
     }
@@ -287,10 +299,18 @@ pub(super) fn zdiffstore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 pub(super) fn zintercard(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let operation = Operation::Intersection;
     let algebra = Algebra::parse(cx, &args[1..], operation, Form::Count, "zintercard")?;
-    let limit = if algebra.limit == 0 {
-        usize::MAX
-    } else {
-        algebra.limit
-    };
-    Ok(algebra.run(cx, operation).len().min(limit).into())
+    let mut count = 0usize;
+    let mut visited = 0;
+    let sources = algebra.sources(cx, operation);
+    if let Some(((smallest, _), others)) = sources.split_first() {
+        smallest.each_while(|member, _| {
+            visited += 1;
+            let everywhere = |(other, _): &(Source<'_>, f64)| other.score(member).is_some();
+            count += usize::from(others.iter().all(everywhere));
+            // A limit of 0 is none.
+            count != algebra.limit || count == 0
+        });
+    }
+    cx.state.stats.visited += visited;
+    Ok(count.into())
 }

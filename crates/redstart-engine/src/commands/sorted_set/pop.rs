@@ -1,22 +1,22 @@
-//! Members from either end, for whoever asks or waits.
+//! Members from either end.
 
 use bytes::Bytes;
 
 use super::{Layout, after_removal};
 use crate::{
-    blocking::{Served, Wait, timeout_arg},
-    commands::list::mpop_count,
+    blocking::timeout_arg,
+    commands::pop::{Pop, Poppable, mpop_args},
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
     notify::class,
-    number::{format_double, positive_arg, range_arg},
+    number::{format_double, positive_arg},
     reply::Reply,
     types::{blob::Blob, sorted_set::SortedSet},
 };
 
 /// From which end members are popped.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Extreme {
+pub(crate) enum Extreme {
     Min,
     Max,
 }
@@ -98,105 +98,34 @@ fn members_reply(members: &[(Blob, f64)], layout: Layout) -> Reply {
     Reply::Array(items)
 }
 
-fn removal_effect(key: &Bytes, members: &[(Blob, f64)]) -> Vec<Bytes> {
-    let words = [Bytes::from_static(b"ZREM"), key.clone()];
-    words
-        .into_iter()
-        .chain(members.iter().map(|(member, _)| member.to_bytes()))
-        .collect()
-}
+impl Poppable for SortedSet {
+    type End = Extreme;
+    type Item = (Blob, f64);
 
-/// The keys, the end and the count of ZMPOP, from the position of `numkeys` on.
-fn zmpop_args(args: &[Bytes]) -> Result<(&[Bytes], Extreme, usize), Stop> {
-    let count = range_arg(
-        &args[0],
-        1,
-        i64::MAX,
-        "ERR numkeys should be greater than 0",
-    )?;
-    let rest = &args[1..];
-    if count as u64 >= rest.len() as u64 {
-        return Err(SYNTAX.into());
+    fn take(
+        cx: &mut Ctx<'_>,
+        key: &[u8],
+        end: Extreme,
+        count: usize,
+    ) -> Result<Vec<(Blob, f64)>, Stop> {
+        take(cx, key, end, count)
     }
-    let (keys, rest) = rest.split_at(count as usize);
-    let extreme = Extreme::arg(&rest[0])?;
-    Ok((keys, extreme, mpop_count(&rest[1..])?))
-}
 
-fn mpop_reply(key: &Bytes, members: &[(Blob, f64)]) -> Reply {
-    Reply::Array(vec![
-        Reply::Bulk(key.clone()),
-        members_reply(members, Layout::Pairs),
-    ])
-}
-
-fn mpop(
-    cx: &mut Ctx<'_>,
-    keys: &[Bytes],
-    extreme: Extreme,
-    limit: usize,
-) -> Result<Option<Reply>, Stop> {
-    for key in keys {
-        if cx.get_mut::<SortedSet>(key)?.is_some() {
-            let taken = take(cx, key, extreme, limit)?;
-            cx.propagate(removal_effect(key, &taken));
-            return Ok(Some(mpop_reply(key, &taken)));
-        }
+    fn effect(_: &Pop<SortedSet>, key: &Bytes, members: &[(Blob, f64)]) -> Vec<Bytes> {
+        let words = [Bytes::from_static(b"ZREM"), key.clone()];
+        words
+            .into_iter()
+            .chain(members.iter().map(|(member, _)| member.to_bytes()))
+            .collect()
     }
-    Ok(None)
-}
 
-pub(super) fn zmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let (keys, extreme, limit) = zmpop_args(&args[1..])?;
-    Ok(mpop(cx, keys, extreme, limit)?.unwrap_or(Reply::NilArray))
-}
-
-pub(super) fn bzmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let deadline = timeout_arg(cx, &args[1])?;
-    let (keys, extreme, limit) = zmpop_args(&args[2..])?;
-    if let Some(reply) = mpop(cx, keys, extreme, limit)? {
-        return Ok(reply);
-    }
-    cx.block(Wait {
-        keys: keys.to_vec(),
-        deadline,
-        hears_of_absence: false,
-        on_timeout: Reply::NilArray,
-        serve: Box::new(move |cx, key| {
-            let taken = serve_take(cx, key, extreme, limit)?;
-            let reply = mpop_reply(key, &taken);
-            Some(put_back(key, taken, reply))
-        }),
-    })
-}
-
-/// [`take`] for a client that waits: nothing if there is no sorted set.
-fn serve_take(
-    cx: &mut Ctx<'_>,
-    key: &Bytes,
-    extreme: Extreme,
-    count: usize,
-) -> Option<Vec<(Blob, f64)>> {
-    if !matches!(cx.get_mut::<SortedSet>(key), Ok(Some(_))) {
-        return None;
-    }
-    let taken = take(cx, key, extreme, count).ok()?;
-    cx.record(removal_effect(key, &taken));
-    Some(taken)
-}
-
-/// A reply that, if nobody takes it, puts the members back.
-fn put_back(key: &Bytes, members: Vec<(Blob, f64)>, reply: Reply) -> Served {
-    let key = key.clone();
-    let undo = move |cx: &mut Ctx<'_>| {
-        let mut effect = vec![
-            Bytes::from_static(b"ZADD"),
-            key.clone(),
-            Bytes::from_static(b"NX"),
-        ];
-        let done = cx.edit_or_create(&key, |set: &mut SortedSet, config, _| {
+    fn put_back(cx: &mut Ctx<'_>, key: &Bytes, _: Extreme, members: Vec<(Blob, f64)>) {
+        let words: [&'static [u8]; 2] = [b"ZADD", b"NX"];
+        let [name, nx] = words.map(Bytes::from_static);
+        let mut effect = vec![name, key.clone(), nx];
+        let done = cx.edit_or_create(key, |set: &mut SortedSet, config, _| {
             for (member, score) in members {
-                // Whoever added the member anew in the meantime has decided on its score.
+                // A client that added the member meanwhile has decided on its score.
                 if !set.contains(&member) {
                     set.insert(&member, score, config);
                 }
@@ -204,14 +133,49 @@ fn put_back(key: &Bytes, members: Vec<(Blob, f64)>, reply: Reply) -> Served {
             }
         });
         if done.is_ok() {
-            cx.changed(&key, class::SORTED_SET, "zadd");
+            cx.changed(key, class::SORTED_SET, "zadd");
             cx.record(effect);
         }
-    };
-    Served {
-        reply,
-        undo: Some(Box::new(undo)),
     }
+}
+
+/// Several members of a sorted set: ZMPOP.
+fn pop_many(end: Extreme, limit: usize) -> Pop<SortedSet> {
+    Pop {
+        end,
+        count: Some(limit),
+        reply: |key, members| {
+            let members = members_reply(members, Layout::Pairs);
+            Reply::Array(vec![Reply::Bulk(key.clone()), members])
+        },
+    }
+}
+
+/// One member of a sorted set: BZPOPMIN.
+fn pop_one(end: Extreme) -> Pop<SortedSet> {
+    Pop {
+        end,
+        count: None,
+        reply: |key, members| {
+            let mut items = vec![Reply::Bulk(key.clone())];
+            for (member, score) in members {
+                Layout::Flat.push(&mut items, member, *score);
+            }
+            Reply::Array(items)
+        },
+    }
+}
+
+pub(super) fn zmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (keys, extreme, limit) = mpop_args(&args[1..], Extreme::arg)?;
+    let popped = pop_many(extreme, limit).run(cx, keys)?;
+    Ok(popped.unwrap_or(Reply::NilArray))
+}
+
+pub(super) fn bzmpop(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let deadline = timeout_arg(cx, &args[1])?;
+    let (keys, extreme, limit) = mpop_args(&args[2..], Extreme::arg)?;
+    pop_many(extreme, limit).run_or_wait(cx, keys, deadline)
 }
 
 pub(super) fn bzpopmin(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -223,31 +187,7 @@ pub(super) fn bzpopmax(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn block_pop(cx: &mut Ctx<'_>, args: &[Bytes], extreme: Extreme) -> CommandResult {
-    fn reply(key: &Bytes, taken: &[(Blob, f64)]) -> Reply {
-        let mut items = vec![Reply::Bulk(key.clone())];
-        for (member, score) in taken {
-            Layout::Flat.push(&mut items, member, *score);
-        }
-        Reply::Array(items)
-    }
     let (keys, timeout) = (&args[1..args.len() - 1], &args[args.len() - 1]);
     let deadline = timeout_arg(cx, timeout)?;
-    for key in keys {
-        if cx.get_mut::<SortedSet>(key)?.is_some() {
-            let taken = take(cx, key, extreme, 1)?;
-            cx.propagate(removal_effect(key, &taken));
-            return Ok(reply(key, &taken));
-        }
-    }
-    cx.block(Wait {
-        keys: keys.to_vec(),
-        deadline,
-        hears_of_absence: false,
-        on_timeout: Reply::NilArray,
-        serve: Box::new(move |cx, key| {
-            let taken = serve_take(cx, key, extreme, 1)?;
-            let answer = reply(key, &taken);
-            Some(put_back(key, taken, answer))
-        }),
-    })
+    pop_one(extreme).run_or_wait(cx, keys, deadline)
 }

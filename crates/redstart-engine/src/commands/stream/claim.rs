@@ -19,7 +19,7 @@ use crate::{
     },
 };
 
-/// What is given to a consumer, and what is to be told of it.
+/// What a claim gives to a consumer, and what to record and reply.
 struct Claim<'a> {
     key: &'a Bytes,
     group: &'a Bytes,
@@ -77,7 +77,7 @@ impl<'a> Claim<'a> {
         claimant
     }
 
-    /// Gives up an entry that was deleted from the stream: nobody can work on it any more.
+    /// Gives up an entry that was deleted from the stream: no consumer can work on it any more.
     fn release(&mut self, group: &mut Group, id: Id, pending: Pending) {
         self.record(group, id, pending);
         group.release(id);

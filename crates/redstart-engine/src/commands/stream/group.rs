@@ -124,7 +124,7 @@ pub(super) fn xgroup_destroy(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult 
     }
     cx.notify(class::STREAM, "xgroup-destroy", key);
     cx.dirty(1);
-    // Whoever waits in this group is told.
+    // Clients that wait in this group are told.
     cx.signal_ready(key);
     Ok(Reply::ONE)
 }

@@ -1,4 +1,4 @@
-//! Reading streams: ranges, and entries for whoever waits for them or shares them in a group.
+//! Reading streams: ranges, and entries for clients that wait for them or share them in a group.
 
 use bytes::Bytes;
 
@@ -371,7 +371,7 @@ fn deliver(cx: &mut Ctx<'_>, key: &Bytes, reader: &Reader, count: u64) -> Result
     let (consumer, created) = group.see(&reader.consumer, now);
     let mut replies = Vec::new();
     let mut effects = Vec::new();
-    // What was pending for nobody before.
+    // Entries that were pending for no consumer before.
     let mut fresh = Vec::new();
     if created && logged {
         effects.push(create_consumer_effect(key, &reader.group, &reader.consumer));
