@@ -36,6 +36,7 @@ pub struct Cluster {
 #[must_use]
 pub struct ClusterBuilder {
     kind: Kind,
+    others: Vec<(usize, Kind)>,
     masters: usize,
     replicas: usize,
     node_timeout: Duration,
@@ -43,6 +44,12 @@ pub struct ClusterBuilder {
 }
 
 impl ClusterBuilder {
+    /// Makes one node of another kind, as in a Cluster that is being upgraded.
+    pub fn node_kind(mut self, index: usize, kind: Kind) -> Self {
+        self.others.push((index, kind));
+        self
+    }
+
     /// How many masters, each with an equal share of the slots (default 3).
     pub fn masters(mut self, masters: usize) -> Self {
         self.masters = masters;
@@ -78,7 +85,9 @@ impl ClusterBuilder {
         let count = self.masters * (1 + self.replicas);
         let mut starting = JoinSet::new();
         for index in 0..count {
-            let mut node = Server::builder(self.kind)
+            let other = self.others.iter().find(|(at, _)| *at == index);
+            let kind = other.map_or(self.kind, |(_, kind)| *kind);
+            let mut node = Server::builder(kind)
                 .config("cluster-enabled", "yes")
                 .config("cluster-config-file", "nodes.conf")
                 .config("cluster-announce-ip", "127.0.0.1")
@@ -139,6 +148,7 @@ impl Cluster {
     pub fn builder(kind: Kind) -> ClusterBuilder {
         ClusterBuilder {
             kind,
+            others: Vec::new(),
             masters: 3,
             replicas: 0,
             node_timeout: Duration::from_secs(2),

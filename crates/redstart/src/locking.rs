@@ -48,10 +48,10 @@
 //! # Metrics
 //!
 //! Operations `<pattern>.acquire`, `.extend`, `.release` for the patterns `mutex`, `fair`, `semaphore`, `redlock` and
-//! `legacy`; `rw.read`, `rw.extend_read`, `rw.release_read` and the same with `write`; `leader.campaign`,
+//! `legacy`; `mutex.holder`, `mutex.force_release`; `rw.read`, `rw.extend_read`, `rw.release_read` and the same with `write`; `leader.campaign`,
 //! `leader.extend`, `leader.resign`, `leader.read`; `legacy.state`, `legacy.migrate`; `fenced.write`, `fenced.read`.
-//! Events: `<pattern>.busy` (a lock was not granted), `<pattern>.lost` (a lease ended against its holder's will) and
-//! `fenced.stale`.
+//! Events: `<pattern>.busy` (a lock was not granted), `<pattern>.lost` (a lease ended against its holder's will),
+//! `mutex.forced` and `fenced.stale`.
 //!
 //! # How a lock is held
 //!
@@ -95,7 +95,7 @@ pub use guard::{Guard, LockedRun, Released};
 pub use leader::{Elected, Leader, LeaderBuilder, LeaderObserver, Leadership};
 pub use lease::{Lease, MAX_TTL, MIN_TTL};
 pub use legacy::{LegacyLock, LegacyLockBuilder, LegacyState, LegacyUnit};
-pub use mutex::{Mutex, MutexBuilder};
+pub use mutex::{Mutex, MutexBuilder, MutexHolder};
 pub use redlock::{Redlock, RedlockBuilder};
 pub use rw::{RwLock, RwLockBuilder};
 pub use semaphore::{Semaphore, SemaphoreBuilder};
@@ -116,6 +116,8 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &legacy::STATE,
     &mutex::ACQUIRE,
     &mutex::EXTEND,
+    &mutex::FORCE_RELEASE,
+    &mutex::HOLDER,
     &mutex::RELEASE,
     &redlock::ACQUIRE,
     &redlock::EXTEND,

@@ -100,6 +100,8 @@ use extension::Extensions;
 use location::Settings;
 pub(crate) use request::BoxFuture;
 use request::{Body, Request, array, compose};
+#[cfg(feature = "locking")]
+pub(crate) use retry::Backoff;
 use transport::Dial;
 
 /// A connection to Redis, Valkey or the embedded engine. See the [module](self).

@@ -16,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     observe,
-    store::Clock,
+    store::{Backoff, Clock},
 };
 
 /// An acquisition under way. Dropped before its end, because the caller's future was dropped, it releases whatever the
@@ -82,7 +82,7 @@ pub(crate) struct Waiter<'a> {
     how: Ask,
     /// Releases after which somebody else got the lock.
     missed: u32,
-    backoff: Duration,
+    backoff: Backoff,
     listening: Listening,
 }
 
@@ -113,7 +113,7 @@ impl<'a> Waiter<'a> {
             in_doubt: false,
             how: Ask::First,
             missed: 0,
-            backoff: Duration::from_millis(5),
+            backoff: Backoff::new(),
             listening: Listening::NotYet,
         }
     }
@@ -156,25 +156,30 @@ impl<'a> Waiter<'a> {
         match answer {
             Ok(Answer::Granted(fence)) => {
                 let granted = std::mem::replace(&mut self.acquisition, self.lock.acquisition());
-                let guard = granted.into_guard(fence, self.asked, self.lock.terms)?;
-                Ok(Asked::Granted(guard))
+                self.in_doubt = false;
+                // A reply that came after the lease had ended is a failure like any other: ask again.
+                Ok(
+                    match granted.into_guard(fence, self.asked, self.lock.terms) {
+                        Ok(guard) => Asked::Granted(guard),
+                        Err(error) => Asked::Failed(self.backoff.next(), error),
+                    },
+                )
             }
             Ok(Answer::Busy(pause)) => {
                 // Outside a line, a waiter leaves nothing on the server.
                 self.acquisition.recorded = self.lock.kind.waiting == Waiting::Queued;
                 self.in_doubt = false;
+                self.backoff = Backoff::new();
                 Ok(Asked::Busy(pause.unwrap_or(self.lock.terms.ttl)))
             }
-            Err(error) if error.is_timeout() || error.is_unavailable() => {
+            Err(error) if error.is_store_down() => {
                 self.in_doubt = true;
                 if self.clock.now() >= valid_until(self.asked, self.lock.terms.ttl) {
                     // A lease from that request would be over; start again with another token.
                     self.acquisition = self.lock.acquisition();
                     self.in_doubt = false;
                 }
-                self.backoff = (self.backoff * 2).min(Duration::from_millis(400));
-                let pause = self.backoff.mul_f64(rand::random_range(0.5..=1.0));
-                Ok(Asked::Failed(pause, error))
+                Ok(Asked::Failed(self.backoff.next(), error))
             }
             Err(error) => {
                 self.acquisition.recorded = !error.is_config();

@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
     fence::FenceToken,
-    guard::{Guard, Released},
+    guard::{Guard, LockedRun, Released},
     kind::{Acquire, LockKind, Waiting, operations},
     lease::Lease,
     lock::Lock,
@@ -70,8 +70,8 @@ static LEADER: LockKind = LockKind {
 ///   [fence token](FenceToken) of what the leader writes.
 /// - [`Leader::observe`] reports every change: by message when a leader is elected or resigns, at the end of its lease
 ///   when it died, and in any case within a ttl.
-/// - A leader that cannot renew is told before another one is elected, as every holder is. It must stop then;
-///   [`Leadership::lost`] says when.
+/// - A leader that cannot renew is told before another one is elected, as every holder is. It must stop then:
+///   [`Leader::run`] drops its work, [`Leadership::lost`] returns.
 ///
 /// # Keys
 ///
@@ -118,7 +118,7 @@ impl LeaderBuilder {
     /// [`is_config`](Error::is_config) for an id that is empty or over 1024 bytes, a ttl out of the
     /// [limits](super::MIN_TTL), and for a namespace or name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Leader> {
-        let id = self.id.unwrap_or_else(owner_token);
+        let id = self.id.unwrap_or_else(|| owner_token(None));
         if id.is_empty() || id.len() > 1024 {
             return Err(Error::config("the id of a candidate has 1 to 1024 bytes"));
         }
@@ -182,6 +182,47 @@ impl Leader {
     pub async fn try_campaign(&self) -> Result<Option<Leadership>> {
         let guard = self.lock.try_lock().await?;
         Ok(guard.map(|guard| Leadership { guard }))
+    }
+
+    /// Runs `work` whenever this candidate leads, until the work returns; then resigns and returns its result.
+    ///
+    /// When the leadership is lost, the work is dropped at its current await point, before another candidate is elected,
+    /// and `work` is called again for the next term. While the store is down the candidate keeps asking.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use redstart::{Store, locking::Leader};
+    /// let store = Store::connect("memory://").await?;
+    /// let office = Leader::builder(&store, "shop", "scheduler").id("node-1").build()?;
+    ///
+    /// let report = office
+    ///     .run(|lease| async move { format!("scheduled in term {}", lease.fence()) })
+    ///     .await?;
+    /// println!("{report}");
+    /// assert!(office.leader().await?.is_none());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the [`Store`] that asking again cannot mend.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the work is dropped and the candidate resigns in the background.
+    pub async fn run<T, W>(&self, mut work: impl FnMut(Lease) -> W) -> Result<T>
+    where
+        W: Future<Output = T>,
+    {
+        loop {
+            let Some(leadership) = self.campaign(Duration::MAX).await? else {
+                continue;
+            };
+            match leadership.guard.run(&mut work).await {
+                LockedRun::Done(result) | LockedRun::Lost(Some(result)) => return Ok(result),
+                LockedRun::Lost(None) | LockedRun::Busy => {}
+            }
+        }
     }
 
     /// The current leader, as the server sees it.

@@ -37,6 +37,8 @@ pub(crate) struct Lock {
     /// What comes last in the ARGV of its scripts.
     pub(crate) arguments: Vec<String>,
     pub(crate) terms: Terms,
+    /// What an owner of this handle is called, for people.
+    pub(crate) label: Option<String>,
     pub(crate) wake_ups: WakeUps,
     /// Held by the waiter that asks the server, if the kind lets only one of a handle ask.
     asking: Mutex<()>,
@@ -63,6 +65,7 @@ impl Lock {
             kind,
             arguments,
             terms,
+            label: None,
             wake_ups: WakeUps::default(),
             asking: Mutex::new(()),
             lacks_native_release: AtomicBool::new(false),
@@ -127,7 +130,8 @@ impl Lock {
     }
 
     pub(crate) fn acquisition(self: &Arc<Self>) -> Acquisition<Owner> {
-        Acquisition::new(Owner::new(self, owner_token()))
+        let token = owner_token(self.label.as_deref());
+        Acquisition::new(Owner::new(self, token))
     }
 
     /// Remembers how many subscribers a release woke.

@@ -9,7 +9,17 @@ use super::{
     lock::Lock,
     settings::{LockSettings, lock_settings},
 };
-use crate::{error::Result, script::Script, store::Store};
+use crate::{
+    error::{Error, Result},
+    script::Script,
+    store::Store,
+};
+
+mod holder;
+mod many;
+
+pub use holder::MutexHolder;
+pub(super) use holder::{FORCE_RELEASE, HOLDER};
 
 pub(super) static ACQUIRE: Script = Script::new(
     "mutex.acquire",
@@ -78,7 +88,7 @@ static UNFENCED: LockKind = LockKind {
 ///
 /// | key | type | TTL |
 /// |---|---|---|
-/// | `<namespace>:mutex:{<name>}` | string: the owner's token, followed by `+` if there are waiters | the lease |
+/// | `<namespace>:mutex:{<name>}` | string: the owner's token and [label](MutexBuilder::label), followed by `+` if there are waiters | the lease |
 /// | `<namespace>:mutex:{<name>}:fence` | string: the last fence token | none: a token must never be issued twice |
 /// | `<namespace>:mutex:{<name>}:wake` | sharded channel | |
 ///
@@ -93,6 +103,7 @@ static UNFENCED: LockKind = LockKind {
 /// | `try_lock`, `lock` of a free lock | 1 | a script: SET NX, TIME, SET; [`unfenced`](MutexBuilder::unfenced): one SET |
 /// | `release` | 1; 2 if there are waiters and the server has DELIFEQ or DELEX | DELIFEQ (Valkey 9) or DELEX (Redis 8.4); otherwise, and with waiters, a script: GET, DEL, SPUBLISH |
 /// | renewal, every ttl / 3 | 1 | a script: GET, PTTL, PEXPIRE |
+/// | `holder`, `force_release` | 1 | a script: GET, PTTL, PUBSUB SHARDNUMSUB; GET, DEL, SPUBLISH |
 /// | waiting | 1 per request | asks when woken, when the holder's lease ends, and after a gap in the subscription |
 ///
 /// The waiters of one handle and its clones share one subscription, which is open while one of them waits, and ask one
@@ -164,13 +175,29 @@ impl MutexBuilder<FenceToken> {
 impl<F: Fencing> MutexBuilder<F> {
     lock_settings!();
 
+    /// A name for this handle, which [`holder`](Mutex::holder) shows while it has the lock. Anybody with access to the
+    /// store can read it.
+    pub fn label(mut self, label: &str) -> Self {
+        self.settings.label = Some(label.to_owned());
+        self
+    }
+
     /// Makes the lock. Nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), and for a namespace or
-    /// name that breaks the [rules](crate::key#rules-for-names).
+    /// [`is_config`](Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a label that is empty, over 128
+    /// bytes or has a `+` or control characters, and for a namespace or name that breaks the
+    /// [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Mutex<F>> {
+        if let Some(label) = &self.settings.label {
+            let bad = |c: char| c == '+' || c.is_control();
+            if label.is_empty() || label.len() > 128 || label.contains(bad) {
+                return Err(Error::config(
+                    "a label has 1 to 128 bytes without + and control characters",
+                ));
+            }
+        }
         Ok(Mutex {
             lock: self.settings.lock(self.kind, Vec::new())?,
             fence: PhantomData,

@@ -78,9 +78,26 @@ fn pause(pttl: i64) -> Option<Duration> {
     }
 }
 
-/// A random token, marked as this library's.
-pub(crate) fn owner_token() -> String {
-    format!("rs-{}", token::token())
+/// What the tokens of this library begin with.
+const MARK: &str = "rs-";
+
+/// A random token, marked as this library's, with the label that people see.
+pub(crate) fn owner_token(label: Option<&str>) -> String {
+    let token = token::token();
+    match label {
+        None => format!("{MARK}{token}"),
+        Some(label) => format!("{MARK}{token}:{label}"),
+    }
+}
+
+/// The token and the label in the value of a lock, which has a `+` at its end if there are waiters.
+pub(crate) fn parse_token(value: &str) -> (&str, Option<&str>) {
+    let Some(ours) = value.strip_prefix(MARK) else {
+        return (value, None);
+    };
+    let token = value.strip_suffix('+').unwrap_or(value);
+    let ours = ours.strip_suffix('+').unwrap_or(ours);
+    (token, ours.split_once(':').map(|(_, label)| label))
 }
 
 /// One token that may own one lock.
@@ -238,5 +255,20 @@ impl Ownership for Owner {
 
     fn namespace(&self) -> &Arc<str> {
         self.lock.entity.namespace()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_is_read_back_and_tokens_of_other_clients_are_kept_whole() {
+        for label in [None, Some("worker-7"), Some("a:b")] {
+            let token = owner_token(label);
+            assert_eq!(parse_token(&token), (token.as_str(), label));
+            assert_eq!(parse_token(&format!("{token}+")), (token.as_str(), label));
+        }
+        assert_eq!(parse_token("theirs:x+"), ("theirs:x+", None));
     }
 }

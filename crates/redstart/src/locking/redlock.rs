@@ -167,7 +167,7 @@ impl RedlockBuilder {
         self
     }
 
-    /// The longest random delay before another attempt (default 100 ms).
+    /// The longest random delay before another attempt (default 100 ms, at most an hour).
     pub fn retry_delay(mut self, delay: Duration) -> Self {
         self.retry_delay = delay;
         self
@@ -222,7 +222,9 @@ impl RedlockBuilder {
                 terms,
                 longest_lease: longest,
                 server_timeout,
-                retry_delay: self.retry_delay.max(Duration::from_millis(1)),
+                retry_delay: self
+                    .retry_delay
+                    .clamp(Duration::from_millis(1), Duration::from_secs(3600)),
             }),
         })
     }

@@ -17,6 +17,7 @@ pub(crate) struct LockSettings {
     pub(crate) ttl: Duration,
     pub(crate) renewed: bool,
     pub(crate) layout: Option<Layout>,
+    pub(crate) label: Option<String>,
 }
 
 impl LockSettings {
@@ -28,6 +29,7 @@ impl LockSettings {
             ttl: Duration::from_secs(30),
             renewed: true,
             layout: None,
+            label: None,
         }
     }
 
@@ -51,13 +53,9 @@ impl LockSettings {
     ) -> Result<Arc<Lock>> {
         let terms = self.terms()?;
         let entity = self.entity(kind.pattern)?;
-        Ok(Arc::new(Lock::new(
-            self.store.clone(),
-            entity,
-            kind,
-            arguments,
-            terms,
-        )))
+        let mut lock = Lock::new(self.store.clone(), entity, kind, arguments, terms);
+        lock.label.clone_from(&self.label);
+        Ok(Arc::new(lock))
     }
 }
 

@@ -117,6 +117,8 @@ matrix! {
         ensure!(eventually(PATIENCE, async || exists(&store, &line).await).await);
         let waiter = tokio::spawn({ let fair = fair.clone(); async move { fair.lock(PATIENCE).await } });
         aborted.abort();
+        // A task that ended before the abort keeps its guard in the handle.
+        drop(aborted.await);
         guard.release().await?;
         waiter.await??.context("not granted")?.release().await?;
         store.settle().await;

@@ -7,7 +7,9 @@ use redstart::{
     Store,
     locking::{FencedValues, FencedWrite, Guard, LockedRun, Mutex, Released},
 };
-use redstart_testkit::{Kind, Proxy, Sentinel, Server, eventually, figure, scale};
+use redstart_testkit::{
+    Cluster, Kind, Proxy, Sentinel, Server, eventually, figure, key_slot, scale,
+};
 use tokio::time::{Instant, timeout};
 
 use crate::{FOREVER, PATIENCE, exists};
@@ -190,6 +192,78 @@ async fn while_the_store_is_down_nothing_is_granted_and_waiting_survives_it() ->
     server.restart().await?;
     let guard = waiter.await??.context("not granted")?;
     guard.release().await?;
+    Ok(())
+}
+
+/// A server that cannot write for a while, and a reply that comes after the lease: neither ends a wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_passing_failure_does_not_end_a_wait() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let (far, near) = (store(proxy.url()).await?, store(&server.url()).await?);
+    let fenced = Mutex::builder(&near, "app", "m").build()?;
+    let unfenced = Mutex::builder(&near, "app", "u").unfenced().build()?;
+    fenced
+        .try_lock()
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+
+    server.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
+    let error = fenced.try_lock().await.unwrap_err();
+    assert!(error.is_unavailable(), "{error}");
+    let error = unfenced.lock(Duration::from_millis(20)).await.unwrap_err();
+    assert_eq!(error.server_code(), Some("OOM"), "{error}");
+    let waiters = [
+        tokio::spawn(async move { Ok(fenced.lock(PATIENCE).await?.is_some()) }),
+        tokio::spawn(async move { Ok(unfenced.lock(PATIENCE).await?.is_some()) }),
+    ];
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    server.command(&["CONFIG", "SET", "maxmemory", "0"]).await?;
+    for waiter in waiters {
+        let granted: redstart::Result<bool> = waiter.await?;
+        assert!(granted?);
+    }
+
+    let slow = Mutex::builder(&far, "app", "s")
+        .ttl(Duration::from_millis(300))
+        .build()?;
+    slow.try_lock()
+        .await?
+        .context("not granted")?
+        .release()
+        .await?;
+    proxy.delay_replies(Duration::from_millis(400));
+    let error = slow.try_lock().await.unwrap_err();
+    assert!(error.is_timeout(), "{error}");
+    let waiter = tokio::spawn(async move { slow.lock(PATIENCE).await });
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    proxy.pass().await;
+    waiter.await??.context("not granted")?.release().await?;
+    Ok(())
+}
+
+/// A node of another version does not know the command that releases a lock elsewhere.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_are_released_on_every_node_of_a_mixed_cluster() -> anyhow::Result<()> {
+    let cluster = Cluster::builder(Kind::Valkey)
+        .node_kind(1, Kind::Redis)
+        .node_timeout(Duration::from_secs(30))
+        .start()
+        .await?;
+    let store = store(&cluster.url()).await?;
+    let mut nodes = std::collections::BTreeSet::new();
+    for at in 0..30 {
+        let name = format!("lock {at}");
+        let mutex = Mutex::builder(&store, "app", &name).unfenced().build()?;
+        let guard = mutex.try_lock().await?.context("not granted")?;
+        assert_eq!(guard.release().await?, Released::Released);
+        let key = format!("app:mutex:{{{name}}}");
+        nodes.insert(cluster.owner(key_slot(key.as_bytes())).await?);
+        assert!(!exists(&store, &key).await);
+    }
+    assert_eq!(nodes.len(), 3, "every node had locks");
     Ok(())
 }
 

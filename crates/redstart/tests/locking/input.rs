@@ -110,6 +110,10 @@ async fn numbers_out_of_the_limits_are_refused() {
         Semaphore::new(&store, "app", "x", Semaphore::MAX_PERMITS.saturating_add(1)),
         "permits",
     );
+    for label in ["", "a+", "a\nb", &"x".repeat(129)] {
+        let mutex = Mutex::builder(&store, "app", "x").label(label);
+        refused(mutex.build(), "label");
+    }
     refused(FenceToken::new(0), "token");
     refused(FenceToken::new(u64::MAX), "token");
     let skew = Duration::from_secs(86_401);

@@ -1,8 +1,11 @@
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use anyhow::{Context as _, ensure};
 use redstart::locking::{FencedValues, FencedWrite, Leader, Released};
-use redstart_testkit::{Backend, matrix};
+use redstart_testkit::{Backend, eventually, matrix};
 use tokio::task::JoinSet;
 
 use crate::{PATIENCE, connect};
@@ -76,6 +79,55 @@ matrix! {
         assert!(observer.next().await?.is_some());
         std::mem::forget(dead);
         assert_eq!(observer.next().await?, None);
+        Ok(())
+    }
+
+    async fn work_of_a_leader_is_dropped_when_it_loses_and_started_again_when_it_leads(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let key = format!("{}:leader:{{l}}", backend.namespace());
+        let office = |id: &str| {
+            Leader::builder(&store, backend.namespace(), "l").id(id).ttl(Duration::from_millis(400)).build()
+        };
+        let (one, two) = (office("one")?, office("two")?);
+        let (begun, ended) = (AtomicU32::new(0), AtomicU32::new(0));
+        struct Counted<'a>(&'a AtomicU32);
+        impl Drop for Counted<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        let running = one.run(|lease| {
+            let term = begun.fetch_add(1, Ordering::SeqCst);
+            let counted = Counted(&ended);
+            async move {
+                let _counted = counted;
+                if term < 2 {
+                    std::future::pending::<()>().await;
+                }
+                lease.fence()
+            }
+        });
+        let disturb = async {
+            for lost in 1..=2 {
+                ensure!(eventually(PATIENCE, async || begun.load(Ordering::SeqCst) == lost).await);
+                // The server loses it, and another candidate is elected.
+                store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
+                let other = two.campaign(PATIENCE).await?;
+                ensure!(eventually(PATIENCE, async || ended.load(Ordering::SeqCst) == lost).await);
+                if let Some(other) = other {
+                    other.resign().await?;
+                }
+            }
+            anyhow::Ok(())
+        };
+        let (term, disturbed) = tokio::join!(running, disturb);
+        disturbed?;
+        let term = term?;
+        assert_eq!((begun.load(Ordering::SeqCst), ended.load(Ordering::SeqCst)), (3, 3));
+        assert_eq!(two.leader().await?, None, "it resigned when its work had ended");
+        let next = two.try_campaign().await?.context("not elected")?;
+        assert!(next.term() > term);
+        next.resign().await?;
         Ok(())
     }
 

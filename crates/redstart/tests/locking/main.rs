@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cancel;
+mod clock;
 mod fair;
 mod fault;
 mod fence;
@@ -13,6 +14,7 @@ mod mutation;
 mod mutex;
 mod process;
 mod redlock;
+mod runtime;
 mod rw;
 mod semaphore;
 

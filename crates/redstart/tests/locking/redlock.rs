@@ -273,6 +273,37 @@ async fn servers_that_restarted_empty_do_not_vote_until_the_lease_has_ended() ->
     Ok(())
 }
 
+/// The grace after a restart is that of the longest lease that a server could have lost, not of the one that is asked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_short_lease_does_not_shorten_the_grace_of_restarted_servers() -> anyhow::Result<()> {
+    let five = Five::start().await?;
+    let longest = Duration::from_secs(4);
+    let lock = |stores, ttl| {
+        Redlock::builder(stores, "app", "r")
+            .ttl(ttl)
+            .longest_lease(longest)
+            .without_renewal()
+            .build()
+    };
+    let long = lock(five.stores().await?, longest)?;
+    let short = lock(five.stores().await?, Duration::from_millis(500))?;
+    let guard = long.lock(PATIENCE).await?.context("not granted")?;
+    let until = guard.valid_until();
+    for at in [1, 2, 4] {
+        five.break_server(Fault::Emptied, at).await?;
+    }
+    let next = short.lock(PATIENCE).await?.context("not granted")?;
+    assert!(Instant::now() >= until, "two held it at the same time");
+    let error = next.extend(longest * 2).await.unwrap_err();
+    assert!(error.is_config(), "{error}");
+    assert!(
+        lock(five.stores().await?, longest * 2)
+            .unwrap_err()
+            .is_config()
+    );
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn validities_never_overlap_and_tokens_rise_while_two_of_five_misbehave() -> anyhow::Result<()>
 {

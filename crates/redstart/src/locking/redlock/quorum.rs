@@ -128,7 +128,7 @@ pub(super) struct QuorumOwner {
 
 impl QuorumOwner {
     pub(super) fn new(servers: &Arc<Servers>) -> Self {
-        let token = owner_token();
+        let token = owner_token(None);
         Self {
             owners: servers
                 .locks
