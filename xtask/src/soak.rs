@@ -143,12 +143,13 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "write-behind",
-        about: "writers and workers killed at every step",
+        about: "writers and workers killed at every step, also with a database that refuses rows and fails",
         package: "redstart",
         test: "caching",
-        filter: "write_behind",
+        filter: "write_behind dead_write",
         scale: 1,
         counts: &[
+            ("WRITE_BEHIND_MIXTURES", 500),
             ("WRITE_BEHIND_KILLS", 100),
             ("WRITE_BEHIND_KILLED_KEYS", 1_000),
             ("WRITE_BEHIND_KILLED_WRITES", 100_000),

@@ -299,3 +299,88 @@ async fn a_loop_of_first_level_hits_hears_of_changes() -> anyhow::Result<()> {
     }
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_late_answer_does_not_take_the_cache_away() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_millis(400))
+        .connect()
+        .await?;
+    let cache: Cache<str, u64> = Cache::builder(&store, "late", "rows")
+        .ttl(LONG)
+        .on_store_down(Down::Allow)
+        .build()?;
+    let rows = Rows::at(1);
+    rows.through(&cache, "k", Duration::ZERO).await?;
+    assert!(cache.get("k").await?.is_some());
+    server.pause()?;
+    let during = rows.through(&cache, "k", Duration::ZERO).await?;
+    server.resume()?;
+    assert_eq!(during.source, HitSource::Loaded);
+    let answers = async || store.query::<()>(&redis::cmd("PING")).await.is_ok();
+    assert!(eventually(LONG, answers).await);
+    let after = rows.through(&cache, "k", Duration::ZERO).await?;
+    assert_eq!(
+        after.source,
+        HitSource::Store,
+        "a healthy store was left alone"
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_node_that_hangs_does_not_take_the_entries_of_the_others_away() -> anyhow::Result<()> {
+    let cluster = Cluster::builder(Kind::Redis)
+        .masters(3)
+        .node_timeout(LONG)
+        .start()
+        .await?;
+    let store = Store::builder(&cluster.url())
+        .deadline(Duration::from_millis(1500))
+        .connect()
+        .await?;
+    let cache: Cache<u64, u64> = Cache::builder(&store, "hang", "rows")
+        .ttl(LONG)
+        .on_store_down(Down::Allow)
+        .build()?;
+    let keys: Vec<u64> = (0..60).collect();
+    let load = |_, keys: Vec<u64>| async move {
+        Ok::<_, redstart::Error>(keys.into_iter().map(|key| (key, key)).collect::<Vec<_>>())
+    };
+    cache.get_or_load_many(&keys, load).await?;
+    let names = redstart::key::Keys::named("hang", "cache", "rows")?;
+    let slots: Vec<u16> = keys
+        .iter()
+        .map(|key| Ok(names.entity(&key.to_string())?.slot()))
+        .collect::<redstart::Result<_>>()?;
+    let hung = cluster.owner(slots[0]).await?;
+    let mut lost = Vec::new();
+    for slot in &slots {
+        lost.push(cluster.owner(*slot).await? == hung);
+    }
+    cluster.node(hung).pause()?;
+    let one = |key: u64| {
+        cache.get_or_load(&keys[key as usize], |_| async {
+            Ok::<_, redstart::Error>(Some(0))
+        })
+    };
+    // Enough failures for the node to be left alone.
+    for (key, lost) in keys.iter().zip(&lost).filter(|(_, lost)| **lost).take(4) {
+        assert!(*lost);
+        assert_eq!(one(*key).await?.source, HitSource::Loaded);
+    }
+    for (key, _) in keys.iter().zip(&lost).filter(|(_, lost)| !**lost) {
+        assert_eq!(one(*key).await?.source, HitSource::Store, "key {key}");
+    }
+    let hits = cache.get_or_load_many(&keys, load).await?;
+    cluster.node(hung).resume()?;
+    for ((key, hit), lost) in keys.iter().zip(&hits).zip(&lost) {
+        let expected = match lost {
+            true => HitSource::Loaded,
+            false => HitSource::Store,
+        };
+        assert_eq!((hit.value.as_deref(), hit.source), (Some(key), expected));
+    }
+    Ok(())
+}

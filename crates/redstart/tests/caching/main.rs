@@ -5,10 +5,12 @@
 mod cache;
 mod dead_write;
 mod fault;
+mod load;
 mod process;
 mod race;
 mod sorted_view;
 mod tags;
+mod version;
 #[cfg(all(feature = "sqlite", feature = "postgres"))]
 mod write_behind;
 mod write_through;

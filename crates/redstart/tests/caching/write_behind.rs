@@ -50,6 +50,10 @@ async fn sql(url: &str) -> anyhow::Result<SqlSink<u64>> {
 
 /// Makes the tables, and a book of every change of a row, in which none may stand twice.
 async fn prepare(url: &str, limit: u64) -> anyhow::Result<()> {
+    prepare_with(url, &format!("value < {limit}")).await
+}
+
+async fn prepare_with(url: &str, check: &str) -> anyhow::Result<()> {
     let trigger = match url.starts_with("sqlite") {
         true => vec![
             "CREATE TRIGGER put AFTER INSERT ON items BEGIN INSERT INTO book VALUES (new.key, new.seq); END".to_owned(),
@@ -62,7 +66,7 @@ async fn prepare(url: &str, limit: u64) -> anyhow::Result<()> {
     };
     let mut statements = vec![
         format!(
-            "CREATE TABLE items (key TEXT PRIMARY KEY, value BIGINT CHECK (value < {limit}), seq BIGINT NOT NULL, deleted BOOLEAN NOT NULL DEFAULT FALSE)"
+            "CREATE TABLE items (key TEXT PRIMARY KEY, value BIGINT CHECK ({check}), seq BIGINT NOT NULL, deleted BOOLEAN NOT NULL DEFAULT FALSE)"
         ),
         "CREATE TABLE book (key TEXT NOT NULL, seq BIGINT NOT NULL)".to_owned(),
     ];
@@ -148,6 +152,8 @@ struct Faulty {
     given: Arc<Mutex<Vec<Changes<u64>>>>,
     /// Where to die, and after how many times.
     dies: Option<(String, Arc<AtomicU64>)>,
+    /// Every so many batches one fails.
+    fails: u64,
 }
 
 impl Faulty {
@@ -160,6 +166,7 @@ impl Faulty {
             applied: Arc::default(),
             given: Arc::default(),
             dies: None,
+            fails: 0,
         })
     }
 
@@ -184,6 +191,9 @@ impl Sink<u64> for Faulty {
     async fn apply(&self, changes: &Changes<u64>) -> Result<(), SinkError> {
         if self.down.load(Ordering::SeqCst) {
             return Err(SinkError::Unavailable("switched off".into()));
+        }
+        if self.fails > 0 && rand::random_range(0..self.fails) == 0 {
+            return Err(SinkError::Unavailable("failed at random".into()));
         }
         self.given.lock().unwrap().push(changes.clone());
         tokio::time::sleep(self.slow + self.slow_row * changes.changes.len() as u32).await;
@@ -522,6 +532,10 @@ const STEPS: [&str; 4] = [
 struct Model {
     tried: HashMap<String, Vec<Option<u64>>>,
     done: HashMap<String, Option<u64>>,
+    /// Every write that was accepted, in order.
+    accepted: HashMap<String, Vec<(EntryId, Option<u64>)>>,
+    /// Writes of which nobody knows whether they were accepted.
+    doubtful: HashMap<String, Vec<Option<u64>>>,
     operations: u64,
 }
 
@@ -529,14 +543,21 @@ impl Model {
     fn heard(&mut self, line: &str) {
         let mut words = line.split(' ');
         let (verb, key) = (words.next().unwrap(), words.next().unwrap().to_owned());
-        // A deletion has no number.
-        let value = words.next().map(|n| n.parse().unwrap());
+        let value = match words.next().unwrap() {
+            "deleted" => None,
+            n => Some(n.parse().unwrap()),
+        };
         match verb {
             "try" => {
                 self.operations += 1;
+                self.doubtful.entry(key.clone()).or_default().push(value);
                 self.tried.entry(key).or_default().push(value);
             }
             _ => {
+                let id = words.next().unwrap().parse().unwrap();
+                self.doubtful.entry(key.clone()).or_default().pop();
+                let accepted = self.accepted.entry(key.clone()).or_default();
+                accepted.push((id, value));
                 self.tried.insert(key.clone(), vec![value]);
                 self.done.insert(key, value);
             }
@@ -552,7 +573,7 @@ async fn write_on(rows: &Rows, role: &str) -> anyhow::Result<()> {
     for n in from.. {
         let key = format!("{who}-{}", n % keys);
         let what = match n % 11 {
-            0 => key.clone(),
+            0 => format!("{key} deleted"),
             _ => format!("{key} {n}"),
         };
         child::say(format!("try {what}"));
@@ -562,7 +583,7 @@ async fn write_on(rows: &Rows, role: &str) -> anyhow::Result<()> {
                 _ => rows.put(&key, &n).await,
             };
             match written {
-                Ok(Put::Accepted(_)) => child::say(format!("did {what}")),
+                Ok(Put::Accepted(id)) => child::say(format!("did {what} {id}")),
                 Ok(Put::Backpressure { .. }) => {
                     tokio::time::sleep(Duration::from_millis(5)).await;
                     continue;
@@ -585,15 +606,75 @@ fn hasty(store: &Store, namespace: &str, sink: Faulty) -> redstart::Result<Rows>
         .build()
 }
 
+/// The share of batches that fail in the campaign with a bad database, and of rows that it refuses: one in so many.
+const ONE_IN: u64 = 20;
+
+/// Whether the bad database refuses a value.
+fn is_refused(value: u64) -> bool {
+    value % ONE_IN == 7
+}
+
+/// What must hold after the campaign with a bad database: for each key, everything from its first dead write on is a
+/// dead letter, the first for a reason of the database, and the row is the newest good write before that.
+async fn check_refused(
+    rows: &Rows,
+    model: &Model,
+    now: &HashMap<String, u64>,
+) -> anyhow::Result<()> {
+    let mut dead: HashMap<String, Vec<DeadWrite>> = HashMap::new();
+    for letter in dead_writes(rows).await? {
+        dead.entry(letter.key.clone()).or_default().push(letter);
+    }
+    for (key, accepted) in &model.accepted {
+        let letters = dead.get(key).map(Vec::as_slice).unwrap_or_default();
+        let first = letters.iter().map(|letter| letter.id).min();
+        if let Some(letter) = letters.iter().find(|letter| Some(letter.id) == first) {
+            let reason = letter.reason.to_lowercase();
+            assert!(reason.contains("check"), "{key}: {reason}");
+        }
+        let is_dead = |id| letters.iter().any(|letter| letter.id == id);
+        for (id, _) in accepted {
+            assert_eq!(
+                is_dead(*id),
+                first.is_some_and(|first| first <= *id),
+                "{key} {id}"
+            );
+        }
+        let before = accepted
+            .iter()
+            .filter(|(id, _)| first.is_none_or(|first| *id < first));
+        let good = before.filter(|(_, value)| !value.is_some_and(is_refused));
+        let expected = good.last().and_then(|(_, value)| *value);
+        let got = now.get(key).copied();
+        let doubtful = model
+            .doubtful
+            .get(key)
+            .is_some_and(|tried| tried.contains(&got));
+        assert!(
+            got == expected || doubtful,
+            "{key} is {got:?}, not {expected:?}"
+        );
+    }
+    let letters: usize = dead.values().map(Vec::len).sum();
+    println!(
+        "{} keys are blocked, with {letters} dead letters",
+        dead.len()
+    );
+    assert!(letters > 0, "nothing was refused");
+    Ok(())
+}
+
 /// Writers and workers are killed at every step, over and over; in the end the table is the model.
 async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::Result<()> {
     let url = match std::env::var("WRITE_BEHIND_DB") {
         Ok(url) => url,
         Err(_) => url.map(str::to_owned).unwrap_or_default(),
     };
+    let bad = backend.test().contains("refuses");
     let store = Store::connect(backend.url()).await?;
     if let Some(role) = child::role() {
         let mut sink = Faulty::new(&url).await?;
+        sink.fails = if bad { ONE_IN } else { 0 };
         let Some((step, after)) = role.split_once('@') else {
             return write_on(&hasty(&store, backend.namespace(), sink)?, &role).await;
         };
@@ -676,7 +757,10 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
     worker.stop().await;
     let now = table(&url).await?;
     assert!(!model.done.is_empty());
-    for (key, last) in &model.done {
+    if bad {
+        check_refused(&rows, &model, &now).await?;
+    }
+    for (key, last) in model.done.iter().filter(|_| !bad) {
         // A write under way when its writer died may or may not have been taken.
         let (got, tried) = (now.get(key).copied(), &model.tried[key]);
         assert!(
@@ -685,7 +769,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
         );
     }
     assert!(now.keys().all(|key| model.tried.contains_key(key)));
-    assert!(dead_writes(&rows).await?.is_empty());
+    assert!(bad || dead_writes(&rows).await?.is_empty());
     let (changes, twice) = book(&url).await?;
     assert!(
         changes > 0 && twice == 0,
@@ -701,7 +785,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
     let pinned = store
         .scan(&format!("{}:behind.rows:*:v:*", backend.namespace()))
         .await?;
-    for value in pinned {
+    for value in pinned.into_iter().filter(|_| !bad) {
         let ttl: i64 = store.query(redis::cmd("PTTL").arg(&value)).await?;
         assert!(ttl > 0 || ttl == -2, "{value} stayed pinned");
     }
@@ -717,6 +801,30 @@ matrix! {
         }
         killed_at_every_step(backend, Some(&file.url())).await
     }
+
+    async fn killed_at_every_step_with_a_database_that_refuses_rows_and_fails(backend: &Backend) -> anyhow::Result<()> {
+        let file = File::new()?;
+        if child::role().is_none() {
+            prepare_with(&file.url(), "value % 20 <> 7").await?;
+        }
+        killed_at_every_step(backend, Some(&file.url())).await
+    }
+}
+
+#[test]
+fn killed_at_every_step_on_a_postgres_that_refuses_rows_and_fails() -> anyhow::Result<()> {
+    redstart_testkit::run(
+        redstart_testkit::BackendKind::Redis,
+        "caching::write_behind::killed_at_every_step_on_a_postgres_that_refuses_rows_and_fails",
+        async |backend| {
+            if child::role().is_some() {
+                return killed_at_every_step(backend, None).await;
+            }
+            let postgres = Postgres::start().await?;
+            prepare_with(&postgres.url(), "value % 20 <> 7").await?;
+            killed_at_every_step(backend, Some(&postgres.url())).await
+        },
+    )
 }
 
 #[test]
