@@ -640,7 +640,7 @@ let retained = active.retained("web", last_week, today).await?;"##,
         cost: "one script for a thousand elements",
         not_promised: "a certain yes: the error rate is yours",
         replaces: "SETBIT one by one with a formula of one's own",
-        snippet: r##"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).open().await?;
+        snippet: r##"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).create().await?;
 if seen.add(url).await? { crawl(url).await; }
 let known = seen.contains_many(&urls).await?;"##,
     },

@@ -32,7 +32,7 @@ async fn bloom(stage: &mut Stage) -> anyhow::Result<()> {
         Bloom::builder(&store, &namespace, "urls")
             .capacity(capacity)
             .error_rate(0.01)
-            .open()
+            .create()
     };
     let seen = open(5000).await?;
     let urls: Vec<String> = (0..5000)

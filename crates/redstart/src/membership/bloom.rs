@@ -32,6 +32,7 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
     &generation::GROW,
     &generation::LAYERS,
     &generation::MARK,
+    &generation::NAMED,
     &generation::NATIVE,
     &generation::NATIVE_CREATE,
     &generation::NATIVE_STATS,
@@ -46,7 +47,7 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
 /// use redstart::{Store, membership::Bloom};
 /// let store = Store::connect("memory://").await?;
-/// let seen = Bloom::builder(&store, "crawler", "urls").capacity(10_000).error_rate(0.001).open().await?;
+/// let seen = Bloom::builder(&store, "crawler", "urls").capacity(10_000).error_rate(0.001).create().await?;
 ///
 /// assert!(seen.add("https://example.com/").await?); // new
 /// assert!(!seen.add("https://example.com/").await?); // probably known
@@ -64,8 +65,9 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 /// - An element whose `add` returned is found by every later `contains`: while others add, while the filter grows,
 ///   and through a [rebuild](Self::rebuild).
 /// - Every partition begins with its configuration (version, bits, hashes, seed, capacity, error rate), and each
-///   script compares it before it looks at a bit. A filter that is gone, evicted or of another configuration is an
-///   error, never a wrong "no": configuration and bits are one key and go together.
+///   script compares it before it looks at a bit. Every call also reads which generation is current. A filter whose
+///   root or bits were evicted, or that has another configuration, is an error, never a wrong "no".
+///   [`open`](BloomBuilder::open) never makes an empty filter; [`create`](BloomBuilder::create) does, and is a decision.
 /// - Up to its capacity a filter is wrong about at most the configured share of elements that were never added.
 ///   Bits are within 5 % of the theoretical minimum from a thousand elements on.
 /// - A [growing](BloomScaling::Grow) filter keeps that error beyond its capacity, by layers that double in size and
@@ -92,7 +94,8 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// # Round trips
 ///
-/// One to each node for any number of elements: one script per partition and thousand elements.
+/// One to each node for any number of elements: one script per partition and thousand elements, and one small read of
+/// the root.
 ///
 /// # While the store is down
 ///
@@ -100,7 +103,7 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// # Metrics
 ///
-/// Operations: `bloom.open`, `bloom.add`, `bloom.contains`, `bloom.stats`, `bloom.rebuild`, `bloom.finish`,
+/// Operations: `bloom.open`, `bloom.create`, `bloom.add`, `bloom.contains`, `bloom.stats`, `bloom.rebuild`, `bloom.finish`,
 /// `bloom.abandon`, `bloom.delete`. Events: `bloom.grown`, `bloom.moved`.
 #[derive(Clone, Debug)]
 pub struct Bloom {
@@ -201,8 +204,19 @@ impl Bloom {
             let mut later: Vec<(Arc<Generation>, Vec<usize>)> = Vec::new();
             for (generation, indices) in std::mem::take(&mut queue) {
                 let visit = generation
-                    .visit(&self.store, verb, elements, &indices)
+                    .visit(&self.store, &self.root, verb, elements, &indices)
                     .await?;
+                if !visit.named {
+                    // Fails if there is no root. Otherwise the filter moved on, or was created again.
+                    self.reload().await?;
+                    let current = self.state.read().current.clone();
+                    for index in indices {
+                        if answers[index].is_none() {
+                            push(&mut later, current.clone(), index);
+                        }
+                    }
+                    continue;
+                }
                 for (index, answer) in visit.answers {
                     // The generation that was asked first knows whether the element is new.
                     answers[index].get_or_insert(answer);

@@ -83,6 +83,31 @@ matrix! {
         assert_eq!(counter.get("max").await?, i64::MAX);
         Ok(())
     }
+
+    async fn counters_of_another_name_are_others(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let clicks = Counter::new(&store, backend.namespace(), "clicks", Keep::Forever)?;
+        let views = Counter::new(&store, backend.namespace(), "views", Keep::Forever)?;
+        clicks.add("home", 3).await?;
+        assert_eq!(views.get("home").await?, 0);
+        assert!(Counter::new(&store, backend.namespace(), "a:b", Keep::Forever).unwrap_err().is_config());
+        Ok(())
+    }
+
+    async fn a_shorter_lifetime_does_not_cut_a_longer_one(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let open = |keep| Counter::new(&store, backend.namespace(), "c", keep);
+        let (minute, hour) = (Keep::For(Duration::from_secs(60)), Keep::For(Duration::from_secs(3600)));
+        let entity = Keys::named(backend.namespace(), "counter", "c")?.entity("n")?;
+        let ttl = async || store.query::<i64>(redis::cmd("PTTL").arg(entity.key())).await;
+        open(hour)?.add("n", 1).await?;
+        open(minute)?.add("n", 1).await?;
+        assert!(ttl().await? > 600_000);
+        open(Keep::Forever)?.add("n", 1).await?;
+        open(hour)?.add("n", 1).await?;
+        assert_eq!(ttl().await?, -1);
+        Ok(())
+    }
 }
 
 /// The sum of what arrived and what is left is the sum of what was added, whichever replies are lost.

@@ -4,5 +4,6 @@ mod activity;
 mod check_ins;
 mod counter;
 mod mutation;
+mod today;
 mod uniques;
 mod windowed;

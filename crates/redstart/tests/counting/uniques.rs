@@ -64,6 +64,18 @@ matrix! {
         Ok(())
     }
 
+    async fn a_shorter_lifetime_does_not_cut_a_longer_one(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let open = |days: u64| Uniques::new(&store, backend.namespace(), "v", Keep::For(Duration::from_secs(days * 86400)));
+        open(90)?.add_today("m", ["a"]).await?;
+        open(7)?.add_today("m", ["b"]).await?;
+        for name in store.scan(&format!("{}:*", backend.namespace())).await? {
+            let left: i64 = store.query(redis::cmd("PTTL").arg(name)).await?;
+            assert!(left > 80 * 86_400_000, "{left}");
+        }
+        Ok(())
+    }
+
     async fn the_error_is_what_is_promised(backend: &Backend) -> anyhow::Result<()> {
         // A starved machine takes its time for thousands of ids in one call.
         let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;

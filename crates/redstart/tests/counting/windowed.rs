@@ -25,6 +25,22 @@ matrix! {
         Ok(())
     }
 
+    async fn windows_of_another_length_are_an_error_and_nothing_is_written(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let open = |size, retain| Windowed::new(&store, backend.namespace(), "hits", size, retain);
+        let minutes = open(WindowSize::Minute, 60)?;
+        minutes.add("home", 3).await?;
+        let hours = open(WindowSize::Hour, 24)?;
+        assert!(hours.add("home", 5).await.unwrap_err().is_config());
+        assert!(hours.series("home", 2).await.unwrap_err().is_config());
+        assert_eq!(minutes.series("home", 60).await?.iter().map(|window| window.count).sum::<i64>(), 3);
+        // A smaller number of windows does not remove what a larger one keeps.
+        open(WindowSize::Minute, 1)?.add("home", 1).await?;
+        let entity = Keys::named(backend.namespace(), "windowed", "hits")?.entity("home")?;
+        assert!(store.query::<i64>(redis::cmd("TTL").arg(entity.key())).await? > 600);
+        Ok(())
+    }
+
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for retain in [0, Windowed::MAX_WINDOWS + 1] {

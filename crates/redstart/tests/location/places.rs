@@ -209,6 +209,24 @@ matrix! {
         Ok(())
     }
 
+    async fn the_limit_of_a_private_search_does_not_reveal_the_order(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let people = Places::new(&store, backend.namespace(), "p")?.private(1000.0)?;
+        people.put("me", Position::new(0.0, 0.0)?).await?;
+        // Thirty within the first kilometre, the nearer ones with the later names; ten in the second one.
+        for n in 0..40u32 {
+            let metres = if n < 30 { f64::from(30 - n) * 30.0 } else { 1_000.0 + f64::from(40 - n) * 50.0 };
+            people.put(&format!("m{n:02}"), Position::new(metres / 111_226.0, 0.0)?).await?;
+        }
+        let everybody: Vec<String> = (0..40).map(|n| format!("m{n:02}")).collect();
+        for limit in 1..=41 {
+            let found = people.nearby("me", 5_000.0, limit).await?;
+            let names: Vec<String> = found.into_iter().map(|near| near.member).collect();
+            assert_eq!(names, everybody[..(limit as usize).min(40)], "limit {limit}");
+        }
+        Ok(())
+    }
+
     async fn bad_input_is_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         for (longitude, latitude) in [

@@ -56,7 +56,7 @@ matrix! {
             for (p, scaling) in [(1e-2, BloomScaling::Fixed), (1e-3, BloomScaling::Fixed), (1e-2, BloomScaling::Grow)] {
                 let name = format!("{mode:?}-{p}-{scaling:?}");
                 let filter = Bloom::builder(&store, backend.namespace(), &name)
-                    .capacity(n).error_rate(p).mode(mode).scaling(scaling).open().await?;
+                    .capacity(n).error_rate(p).mode(mode).scaling(scaling).create().await?;
                 let elements = names("in", 0..n);
                 add_all(&filter, &elements).await?;
                 assert_eq!(missing(&filter, &elements).await?, 0);
@@ -84,7 +84,7 @@ matrix! {
         let store = connect(backend.url()).await?;
         for mode in modes(&store).await? {
             let filter = Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
-                .capacity(1000).error_rate(1e-6).mode(mode).open().await?;
+                .capacity(1000).error_rate(1e-6).mode(mode).create().await?;
             assert_eq!(filter.contains_many(&["a", "b"]).await?, [false, false]);
             assert_eq!(filter.add_many(&["a", "b", "a"]).await?, [true, true, false]);
             assert!(!filter.add("a").await? && filter.add(b"\0\xff").await?);
@@ -100,7 +100,7 @@ matrix! {
         let store = connect(backend.url()).await?;
         let n = scale(6_000, "BLOOM_SPREAD");
         let filter = Bloom::builder(&store, backend.namespace(), "f")
-            .capacity(n).error_rate(0.01).mode(BloomMode::Bitmap).key_bytes(1024).open().await?;
+            .capacity(n).error_rate(0.01).mode(BloomMode::Bitmap).key_bytes(1024).create().await?;
         let elements = names("in", 0..n);
         add_all(&filter, &elements).await?;
         assert_eq!(missing(&filter, &elements).await?, 0);
@@ -125,7 +125,7 @@ matrix! {
         let n = scale(1500, "BLOOM_GROWN");
         for mode in modes(&store).await? {
             let open = || Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
-                .capacity(100).error_rate(0.02).mode(mode).scaling(BloomScaling::Grow).open();
+                .capacity(100).error_rate(0.02).mode(mode).scaling(BloomScaling::Grow).create();
             let filter = open().await?;
             let elements = names("in", 0..n);
             add_all(&filter, &elements).await?;
@@ -146,7 +146,7 @@ matrix! {
         for mode in modes(&store).await? {
             let name = format!("{mode:?}");
             let open = || Bloom::builder(&store, backend.namespace(), &name)
-                .capacity(300).error_rate(0.01).mode(mode).scaling(BloomScaling::Grow).key_bytes(4096).open();
+                .capacity(300).error_rate(0.01).mode(mode).scaling(BloomScaling::Grow).key_bytes(4096).create();
             open().await?;
             // The application's database, written first, and what is known to be in the filter.
             let (source, known): (Arc<added::Log>, Arc<added::Log>) = Default::default();
@@ -210,7 +210,7 @@ matrix! {
         let store = connect(backend.url()).await?;
         for mode in modes(&store).await? {
             let filter = Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
-                .capacity(1000).error_rate(1e-6).mode(mode).open().await?;
+                .capacity(1000).error_rate(1e-6).mode(mode).create().await?;
             filter.add_many(&["stays", "leaves"]).await?;
             let first = filter.rebuild(2000, 1e-6).await?;
             filter.add("later").await?;
@@ -234,7 +234,7 @@ matrix! {
             assert_eq!(freed, 1);
             // Whoever opened with the old capacity is refused, with the new one or none it opens.
             let reopen = |capacity| Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
-                .capacity(capacity).error_rate(1e-6).open();
+                .capacity(capacity).error_rate(1e-6).create();
             assert!(reopen(1000).await.unwrap_err().is_config());
             assert!(reopen(3000).await?.contains("later").await?);
         }
@@ -245,24 +245,24 @@ matrix! {
         let store = connect(backend.url()).await?;
         let builder = |capacity| Bloom::builder(&store, backend.namespace(), "f").capacity(capacity);
         for mode in modes(&store).await? {
-            let filter = builder(1000).error_rate(0.01).mode(mode).open().await?;
+            let filter = builder(1000).error_rate(0.01).mode(mode).create().await?;
             filter.add("a").await?;
-            assert!(builder(1000).error_rate(0.01).open().await?.contains("a").await?);
+            assert!(builder(1000).error_rate(0.01).create().await?.contains("a").await?);
             for other in [
                 builder(1001).error_rate(0.01),
                 builder(1000).error_rate(0.02),
                 builder(1000).error_rate(0.01).scaling(BloomScaling::Grow),
             ] {
-                assert!(other.open().await.unwrap_err().is_config());
+                assert!(other.create().await.unwrap_err().is_config());
             }
             let flipped = if mode == BloomMode::Bitmap { BloomMode::Native } else { BloomMode::Bitmap };
-            assert!(builder(1000).error_rate(0.01).mode(flipped).open().await.unwrap_err().is_config());
+            assert!(builder(1000).error_rate(0.01).mode(flipped).create().await.unwrap_err().is_config());
 
-            // Made anew by somebody else: another seed, so the bits of the one mean nothing to the other.
+            // Created again by another process: with another seed, the bits of the one mean nothing to the other.
             let stale = filter.clone();
             filter.delete().await?;
             assert!(stale.contains("a").await.unwrap_err().is_config());
-            let anew = builder(1000).error_rate(0.01).mode(mode).open().await?;
+            let anew = builder(1000).error_rate(0.01).mode(mode).create().await?;
             anew.add("b").await?;
             assert_eq!(stale.contains_many(&["a", "b"]).await?, [false, true]);
 
@@ -280,10 +280,37 @@ matrix! {
         Ok(())
     }
 
+    async fn an_evicted_root_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        for (mode, key_bytes) in modes(&store).await?.into_iter().flat_map(|mode| [(mode, 1 << 20), (mode, 1024)]) {
+            let name = format!("{mode:?}-{key_bytes}");
+            let builder = || Bloom::builder(&store, backend.namespace(), &name)
+                .capacity(3000).mode(mode).key_bytes(key_bytes);
+            let filter = builder().create().await?;
+            let elements = names("in", 0..500);
+            add_all(&filter, &elements).await?;
+            let root = store.scan(&format!("{}:bloom:{{{name}}}:root", backend.namespace())).await?;
+            assert_eq!(root.len(), 1);
+            store.query::<()>(redis::cmd("DEL").arg(&root[0])).await?;
+            // Neither a new process nor the one that has it open takes the filter for an empty one.
+            assert!(builder().open().await.unwrap_err().is_config());
+            assert!(filter.contains("in-1").await.unwrap_err().is_config());
+            assert!(filter.add("in-501").await.unwrap_err().is_config());
+            // Created again by a decision, and filled: the old handle follows, and does not answer from the old bits.
+            let again = builder().create().await?;
+            again.add("new").await?;
+            assert!(filter.contains("new").await?);
+            filter.add("by the old handle").await?;
+            assert!(again.contains("by the old handle").await?);
+            again.delete().await?;
+        }
+        Ok(())
+    }
+
     async fn a_lost_layer_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend.url()).await?;
         let open = || Bloom::builder(&store, backend.namespace(), "f")
-            .capacity(50).mode(BloomMode::Bitmap).scaling(BloomScaling::Grow).open();
+            .capacity(50).mode(BloomMode::Bitmap).scaling(BloomScaling::Grow).create();
         let filter = open().await?;
         add_all(&filter, &names("in", 0..400)).await?;
         let mut layers = store.scan(&format!("{}:bloom:{{f/*", backend.namespace())).await?;
@@ -300,20 +327,21 @@ matrix! {
         let store = connect(backend.url()).await?;
         let builder = || Bloom::builder(&store, backend.namespace(), "f");
         for capacity in [0, Bloom::MAX_CAPACITY + 1] {
-            assert!(builder().capacity(capacity).open().await.unwrap_err().is_config());
+            assert!(builder().capacity(capacity).create().await.unwrap_err().is_config());
         }
         for rate in [0.0, 1.0, 1.5, -0.1, 1e-12, f64::NAN, f64::INFINITY] {
-            assert!(builder().capacity(10).error_rate(rate).open().await.unwrap_err().is_config(), "{rate}");
+            assert!(builder().capacity(10).error_rate(rate).create().await.unwrap_err().is_config(), "{rate}");
         }
-        assert!(builder().capacity(10).key_bytes(10).open().await.unwrap_err().is_config());
-        assert!(builder().capacity(4_000_000_000).key_bytes(1024).open().await.unwrap_err().is_config());
+        assert!(builder().capacity(10).key_bytes(10).create().await.unwrap_err().is_config());
+        assert!(builder().capacity(4_000_000_000).key_bytes(1024).create().await.unwrap_err().is_config());
+        assert!(builder().create().await.unwrap_err().is_config());
         assert!(builder().open().await.unwrap_err().is_config());
-        assert!(Bloom::builder(&store, "a b", "f").capacity(10).open().await.unwrap_err().is_config());
+        assert!(Bloom::builder(&store, "a b", "f").capacity(10).create().await.unwrap_err().is_config());
         if !store.capabilities().await?.has(Optional::Bloom) {
-            assert!(builder().capacity(10).mode(BloomMode::Native).open().await.unwrap_err().is_config());
+            assert!(builder().capacity(10).mode(BloomMode::Native).create().await.unwrap_err().is_config());
         }
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?.len(), 0);
-        let filter = builder().capacity(10).open().await?;
+        let filter = builder().capacity(10).create().await?;
         assert!(filter.add("").await.unwrap_err().is_config());
         assert!(filter.contains(vec![0; Bloom::MAX_ELEMENT + 1]).await.unwrap_err().is_config());
         assert!(filter.add_many(&["a", ""]).await.unwrap_err().is_config());
@@ -358,13 +386,14 @@ mod added {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_thousand_elements_are_one_call_to_each_partition() -> anyhow::Result<()> {
+async fn a_thousand_elements_are_one_call_to_each_partition_and_one_to_the_root()
+-> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let store = connect(&server.url()).await?;
     let filter = Bloom::builder(&store, "app", "f")
         .capacity(1000)
         .mode(BloomMode::Bitmap)
-        .open()
+        .create()
         .await?;
     let elements = names("in", 0..1000);
     filter.add_many(&elements).await?;
@@ -373,6 +402,6 @@ async fn a_thousand_elements_are_one_call_to_each_partition() -> anyhow::Result<
     filter.add_many(&elements).await?;
     filter.contains_many(&elements).await?;
     let calls = tap.round_trips("app:bloom").await?;
-    assert_eq!(calls.len(), 2, "{:?}", calls.len());
+    assert_eq!(calls.len(), 4, "{:?}", calls.len());
     Ok(())
 }

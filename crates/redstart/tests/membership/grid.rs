@@ -93,7 +93,7 @@ matrix! {
                 for number in 0..filters {
                     let name = format!("{n}-{p}-{number}");
                     let filter = Bloom::builder(&store, backend.namespace(), &name)
-                        .capacity(n).error_rate(p).mode(BloomMode::Bitmap).open().await?;
+                        .capacity(n).error_rate(p).mode(BloomMode::Bitmap).create().await?;
                     let members: Vec<[u8; 8]> = (0..n).map(u64::to_le_bytes).collect();
                     for chunk in members.chunks(5000) {
                         filter.add_many(chunk).await?;

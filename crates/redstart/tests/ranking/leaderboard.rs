@@ -4,7 +4,8 @@ use jiff::{Timestamp, civil::date, tz::TimeZone};
 use proptest::prelude::*;
 use redstart::{
     Store,
-    ranking::{BoardEntry, Leaderboard, Order, Period, Policy, Submitted, Ties},
+    key::Layout,
+    ranking::{BoardCursor, BoardEntry, Leaderboard, Order, Period, Policy, Submitted, Ties},
 };
 use redstart_testkit::{Backend, matrix, scale};
 
@@ -259,6 +260,78 @@ matrix! {
         assert!(by_time.submit("a", 3.0, Policy::Sum).await.unwrap_err().is_config());
         assert_eq!(by_time.rank("a").await?.map(|entry| entry.score), Some(8.0));
         assert_eq!(by_time.submit("a", -8.0, Policy::Sum).await?.score, 0.0);
+        Ok(())
+    }
+}
+
+matrix! {
+    async fn a_cursor_stays_right_while_members_come_and_go(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for (n, (order, ties)) in [
+            (Order::HighestFirst, Ties::Competition),
+            (Order::LowestFirst, Ties::Dense),
+            (Order::HighestFirst, Ties::EarliestFirst { max_points: 1000 }),
+        ].into_iter().enumerate() {
+            let board = Leaderboard::builder(&store, backend.namespace(), &format!("b{n}"))
+                .order(order).ties(ties).build()?;
+            // Many equal scores: names decide.
+            for m in 0..60 {
+                board.submit(&format!("m{m:02}"), f64::from(m % 4), Policy::Last).await?;
+            }
+            let whole: Vec<String> = board.top(100).await?.into_iter().map(|entry| entry.member).collect();
+            let (mut seen, mut from) = (Vec::new(), None);
+            loop {
+                let page = board.page(from.as_ref(), 7).await?;
+                seen.extend(page.entries.iter().map(|entry| entry.member.clone()));
+                let Some(next) = page.next else { break };
+                // The entry that the cursor names leaves, and others join at both ends.
+                board.remove(&page.entries.last().expect("a page").member).await?;
+                let end = if order == Order::HighestFirst { 999.0 } else { 0.0 };
+                board.submit(&format!("first-{}", seen.len()), end, Policy::Last).await?;
+                from = Some(BoardCursor::from_text(next.as_str()));
+            }
+            seen.retain(|member| member.starts_with('m'));
+            assert_eq!(seen, whole, "{ties:?}");
+        }
+        let board = Leaderboard::new(&store, backend.namespace(), "bad")?;
+        for text in ["", "x", "1:", "a:b", "inf:b"] {
+            let cursor = BoardCursor::from_text(text);
+            assert!(board.page(Some(&cursor), 1).await.unwrap_err().is_config());
+        }
+        assert!(board.page(None, 0).await.unwrap_err().is_config());
+        assert!(board.slice(u64::MAX, 10).await?.is_empty());
+        Ok(())
+    }
+
+    async fn a_board_with_other_rules_does_not_misread_the_numbers(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let build = |order, ties| Leaderboard::builder(&store, backend.namespace(), "b").order(order).ties(ties).build();
+        let by_time = build(Order::HighestFirst, Ties::EarliestFirst { max_points: 100 })?;
+        by_time.submit("a", 7.0, Policy::Best).await?;
+        for (order, ties) in [
+            (Order::HighestFirst, Ties::Competition),
+            (Order::HighestFirst, Ties::Dense),
+            (Order::HighestFirst, Ties::EarliestFirst { max_points: 1_000_000 }),
+            (Order::LowestFirst, Ties::EarliestFirst { max_points: 100 }),
+        ] {
+            assert_eq!(build(order, ties)?.rank("a").await?, None);
+        }
+        assert_eq!(by_time.rank("a").await?.expect("on the board").score, 7.0);
+        Ok(())
+    }
+
+    async fn a_board_adopts_the_sorted_set_of_an_application(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let key = format!("{}-scores", backend.namespace());
+        store.query::<()>(redis::cmd("ZADD").arg(&key).arg(5).arg("ann").arg(9).arg("bob")).await?;
+        let legacy = key.clone();
+        let board = Leaderboard::builder(&store, backend.namespace(), "scores")
+            .layout(Layout::new(move |_| legacy.clone()))
+            .build()?;
+        assert_eq!(board.rank("ann").await?.expect("on the board").rank, 2);
+        assert_eq!(board.submit("ann", 10.0, Policy::Best).await?.rank, 1);
+        assert_eq!(store.query::<f64>(redis::cmd("ZSCORE").arg(&key).arg("ann")).await?, 10.0);
+        store.query::<()>(redis::cmd("DEL").arg(&key)).await?;
         Ok(())
     }
 }

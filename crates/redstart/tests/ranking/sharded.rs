@@ -3,9 +3,9 @@ use std::{collections::BTreeMap, time::Duration};
 use rand::RngExt as _;
 use redstart::{
     Store,
-    ranking::{BoardEntry, Order, Policy, ShardedLeaderboard},
+    ranking::{BoardCursor, BoardEntry, Order, Policy, ShardedLeaderboard},
 };
-use redstart_testkit::{Backend, Cluster, Kind, matrix, scale};
+use redstart_testkit::{Backend, Cluster, Kind, Server, matrix, scale};
 
 /// `(rank, member, score)`, the best first.
 fn list(members: &BTreeMap<String, f64>, order: Order) -> Vec<(u64, String, f64)> {
@@ -133,6 +133,29 @@ matrix! {
         Ok(())
     }
 
+    async fn a_cursor_stays_right_while_members_come_and_go(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
+        for order in [Order::HighestFirst, Order::LowestFirst] {
+            let board = ShardedLeaderboard::builder(&store, backend.namespace(), "c").shards(8).order(order).build()?;
+            let members: Vec<String> = (0..200).map(|n| format!("m{n:03}")).collect();
+            let scores = members.iter().zip(0..).map(|(member, n)| (member.as_str(), f64::from(n % 5)));
+            board.submit_many(scores, Policy::Last).await?;
+            let whole: Vec<String> = board.top(300).await?.into_iter().map(|entry| entry.member).collect();
+            let (mut seen, mut from) = (Vec::new(), None);
+            loop {
+                let page = board.page(from.as_ref(), 23).await?;
+                seen.extend(page.entries.iter().map(|entry| entry.member.clone()));
+                let Some(next) = page.next else { break };
+                board.remove(&page.entries.last().expect("a page").member).await?;
+                let end = if order == Order::HighestFirst { 999.0 } else { -999.0 };
+                board.submit(&format!("first-{}", seen.len()), end, Policy::Last).await?;
+                from = Some(BoardCursor::from_text(next.as_str()));
+            }
+            assert_eq!(seen, whole);
+        }
+        Ok(())
+    }
+
     async fn policies_hold_in_every_shard(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let board = ShardedLeaderboard::builder(&store, backend.namespace(), "b").shards(4).order(Order::LowestFirst).build()?;
@@ -201,5 +224,35 @@ async fn fault_a_shard_that_does_not_answer_is_an_error_not_a_smaller_sum() -> a
     assert!(board.len().await.is_err());
     assert!(board.slice(100, 3).await.is_err());
     assert!(board.top(3).await.is_err());
+    Ok(())
+}
+
+/// 256 shards: a whole slice of every shard for each of the 21 entries would be 658,000 rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn neighbours_are_read_only_as_far_as_they_matter() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_secs(30))
+        .connect()
+        .await?;
+    let board = ShardedLeaderboard::builder(&store, "app", "b")
+        .shards(256)
+        .build()?;
+    let members: Vec<String> = (0..30_000).map(|n| format!("member-{n:05}")).collect();
+    for chunk in members.chunks(10_000) {
+        let scores = chunk.iter().map(|member| (member.as_str(), 1.0));
+        board.submit_many(scores, Policy::Last).await?;
+    }
+    let sent = async || -> anyhow::Result<u64> {
+        Ok(server.info("total_net_output_bytes").await?.parse()?)
+    };
+    let before = sent().await?;
+    let around = board.around("member-15000", 10).await?;
+    let names: Vec<&str> = around.iter().map(|entry| entry.member.as_str()).collect();
+    let expected: Vec<&String> = members[14_990..=15_010].iter().rev().collect();
+    assert_eq!(names, expected);
+    // A row takes about 30 bytes, and every shard answers a few small questions besides.
+    let bytes = sent().await? - before;
+    assert!(bytes < 150_000, "{bytes} bytes for 21 entries");
     Ok(())
 }

@@ -84,6 +84,27 @@ matrix! {
         Ok(())
     }
 
+    async fn draws_follow_the_weights_up_to_the_largest_sum(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let choice = WeightedChoice::new(&store, backend.namespace(), "c")?;
+        let mut model: BTreeMap<String, u64> = BTreeMap::new();
+        for n in 0..1024 {
+            choice.set(&format!("m{n}"), WeightedChoice::MAX_WEIGHT).await?;
+        }
+        assert_eq!(choice.total().await?.1, 1 << 50);
+        assert!(choice.set("more", 1).await.unwrap_err().is_config());
+        // Most of the weight on two members, so that few draws say something.
+        for n in 2..1024 {
+            choice.remove(&format!("m{n}")).await?;
+        }
+        choice.set("m1", 1 << 39).await?;
+        model.insert("m0".to_owned(), 1 << 40);
+        model.insert("m1".to_owned(), 1 << 39);
+        let (statistic, mean, deviation) = chi_square(&choice, &model, 6_000).await?;
+        assert!(statistic < mean + 15.0 * deviation, "{statistic} for {mean} ± {deviation}");
+        Ok(())
+    }
+
     async fn bad_weights_are_refused_before_the_network(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let choice = WeightedChoice::new(&store, backend.namespace(), "c")?;

@@ -296,6 +296,55 @@ matrix! {
         Ok(())
     }
 
+    async fn suggestions_exclude_follows_and_blocks_however_old_they_are(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::builder(backend.url()).deadline(Duration::from_secs(30)).connect().await?;
+        let graph = Graph::new(&store, backend.namespace(), "g")?;
+        // The oldest follow and the oldest block are beyond what is read of either list.
+        graph.follow("me", "old").await?;
+        graph.block("me", "bad").await?;
+        let more = Graph::MAX_FRIENDS + 5;
+        for n in 0..more {
+            graph.follow("me", &format!("friend-{n}")).await?;
+            graph.block("me", &format!("foe-{n}")).await?;
+        }
+        for account in ["old", "bad", "new"] {
+            graph.follow(&format!("friend-{}", more - 1), account).await?;
+        }
+        let found: Vec<String> = graph.suggestions("me", 10).await?.into_iter().map(|found| found.account).collect();
+        assert_eq!(found, ["new"]);
+        Ok(())
+    }
+
+    async fn a_poisoned_pair_does_not_stop_the_repair_of_the_others(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let graph = Graph::builder(&store, backend.namespace(), "g").shards(16).build()?;
+        let shard = |account: &str| {
+            ((u128::from(xxhash_rust::xxh3::xxh3_64(account.as_bytes())) * 16) >> 64) as u64
+        };
+        let keys = redstart::key::Keys::new(backend.namespace(), "graph")?;
+        let stars: Vec<String> = (0..).map(|n| format!("star-{n}")).filter(|star| shard(star) != shard("fan")).take(3).collect();
+        let mut poison = Vec::new();
+        for star in &stars {
+            let key = keys.entity(&format!("g/16/{}", shard(star)))?.part(&format!("followers:{star}"));
+            store.query::<()>(redis::cmd("SET").arg(&key).arg("poison")).await?;
+            assert!(graph.follow("fan", star).await.is_err());
+            poison.push(key);
+        }
+        assert!(graph.repair(Duration::ZERO).await.is_err());
+        for key in &poison[1..] {
+            store.query::<()>(redis::cmd("DEL").arg(key)).await?;
+        }
+        let done = graph.repair(Duration::ZERO).await?;
+        assert_eq!((done.completed, done.failed), (2, 1));
+        store.query::<()>(redis::cmd("DEL").arg(&poison[0])).await?;
+        assert_eq!(graph.repair(Duration::ZERO).await?.completed, 1);
+        for star in &stars {
+            assert!(graph.is_following("fan", star).await?);
+            assert_eq!(graph.counts(star).await?.followers, 1);
+        }
+        Ok(())
+    }
+
     async fn pages_are_whole_while_others_come_and_go(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let graph = Graph::new(&store, backend.namespace(), "g")?;

@@ -17,7 +17,7 @@ while at <= #open do
   if room <= 0 then
     break
   end
-  -- Each element takes one place at most, so that many cannot overfill the layer.
+  -- Each element takes at most one place, so this many cannot overfill the layer.
   local to = math.min(at + room - 1, #open)
   local known = look(layers, true, open, at, to)
   for i = at, to do

@@ -1,10 +1,10 @@
--- Stands before add.lua and contains.lua: checks the partition and looks at bits.
+-- Fragment in front of add.lua and contains.lua: checks the partition and reads bits.
 -- KEYS[1..l] the layers of the partition, the oldest first
 -- ARGV[1] l  ARGV[2..l+1] their configurations  ARGV[l+2..2l+1] their numbers of hashes
--- ARGV[2l+2] the capacity of the last layer, 0 for no end
+-- ARGV[2l+2] the capacity of the last layer, 0 for unlimited
 -- ARGV[2l+3..] for each element, for each layer, the offsets of its bits
 -- Returns {what, number, flags}: 'ok'; 'building' with the generation that takes adds too; 'moved' with the
--- generation that took over; 'layers' with the number there is; 'missing'; 'other' for another configuration
+-- generation that took over; 'layers' with their actual number; 'missing'; 'other' for another configuration
 local layers = tonumber(ARGV[1])
 local head = redis.call('GETRANGE', KEYS[1], 0, 45)
 if #head < 46 then

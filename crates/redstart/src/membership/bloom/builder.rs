@@ -7,7 +7,7 @@ use parking_lot::RwLock;
 use super::{
     Bloom, BloomMode, BloomScaling,
     config::Config,
-    root::{Root, State, read_root, swap_root},
+    root::{Root, State, missing, read_root, swap_root},
 };
 use crate::{
     error::{Error, Result},
@@ -16,7 +16,7 @@ use crate::{
     store::{Optional, Store},
 };
 
-/// Settings of a filter. See [`Bloom::builder`].
+/// Settings of [`Bloom`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it opens"]
 pub struct BloomBuilder {
@@ -31,69 +31,84 @@ pub struct BloomBuilder {
 }
 
 impl BloomBuilder {
-    /// How many elements the filter is for. Without it, only a filter that exists can be opened.
+    /// How many elements the filter is for. Required to create a filter; an existing one must have the same.
     pub fn capacity(mut self, capacity: u64) -> Self {
         self.capacity = Some(capacity);
         self
     }
 
-    /// The share of wrong "probably" at capacity; 0.01 by default.
+    /// The share of wrong "probably yes" at capacity; 0.01 by default.
     pub fn error_rate(mut self, error_rate: f64) -> Self {
         self.error_rate = error_rate;
         self
     }
 
-    /// Who keeps the bits.
+    /// Who stores the bits.
     pub fn mode(mut self, mode: BloomMode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// What happens past the capacity.
+    /// What happens beyond the capacity.
     pub fn scaling(mut self, scaling: BloomScaling) -> Self {
         self.scaling = scaling;
         self
     }
 
-    /// The largest key, 8 MB by default. Smaller ones spread over more slots of a Cluster.
+    /// The largest key in bytes, 8 MB by default. Smaller keys spread over more slots of a Cluster.
     pub fn key_bytes(mut self, bytes: u64) -> Self {
         self.key_bytes = bytes;
         self
     }
 
-    /// Opens the filter, and makes it if it is not there.
+    /// Opens a filter that exists.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a capacity of 0 or over [`Bloom::MAX_CAPACITY`], an error rate outside
-    /// [`Bloom::MIN_ERROR_RATE`]`..=0.5`, a bad name, a filter that was made with other settings or is not there,
-    /// or `BF.*` asked of a server without it; otherwise those of the [store](Store::query).
+    /// [`is_config`](Error::is_config) if there is no such filter (it was never created, was deleted, or was evicted), if
+    /// it has other settings than these, or for invalid settings; otherwise those of the [store](Store::query).
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, the filter may be there in part; opening it again completes it.
+    /// If the future is dropped, nothing is lost; open it again.
     pub async fn open(self) -> Result<Bloom> {
-        if let Some(capacity) = self.capacity {
-            check_shape(capacity, self.error_rate)?;
-        }
-        if !(1024..=Bloom::MAX_KEY_BYTES).contains(&self.key_bytes) {
-            return Err(Error::config(format!(
-                "a key has 1024 to {} bytes",
-                Bloom::MAX_KEY_BYTES
-            )));
-        }
-        let keys = Keys::new(&self.namespace, "bloom")?;
-        let root = keys.entity(&self.name)?;
+        let keys = self.check_settings()?;
         observe::operation("bloom.open", keys.namespace(), async {
-            let mut row = read_root(&self.store, &root).await?;
-            if row.current.is_empty() {
-                let Some(capacity) = self.capacity else {
-                    return Err(Error::config(
-                        "there is no such filter, and no capacity to make one",
-                    ));
-                };
+            let root = read_root(&self.store, &keys.entity(&self.name)?).await?;
+            if root.current.is_empty() {
+                return Err(missing());
+            }
+            self.finish(&keys, root).await
+        })
+        .await
+    }
+
+    /// Creates the filter, or opens it if it exists.
+    ///
+    /// A new filter knows no element. If the server may evict keys, call this only where the elements are added again
+    /// afterwards, and [`open`](Self::open) everywhere else.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) without a capacity, for a capacity of 0 or over [`Bloom::MAX_CAPACITY`], an error
+    /// rate outside [`Bloom::MIN_ERROR_RATE`]`..=0.5`, a bad name, an existing filter with other settings, or `BF.*` on a
+    /// server without it; otherwise those of the [store](Store::query).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, the filter may exist in part; creating or opening it again completes it.
+    pub async fn create(self) -> Result<Bloom> {
+        let keys = self.check_settings()?;
+        let Some(capacity) = self.capacity else {
+            return Err(Error::config("a new filter needs a capacity"));
+        };
+        observe::operation("bloom.create", keys.namespace(), async {
+            let entity = keys.entity(&self.name)?;
+            let mut root = read_root(&self.store, &entity).await?;
+            if root.current.is_empty() {
+                let mode = choose(&self.store, self.mode).await?;
                 let config = Config::new(
-                    choose(&self.store, self.mode).await?,
+                    mode,
                     self.scaling,
                     capacity,
                     self.error_rate,
@@ -105,31 +120,49 @@ impl BloomBuilder {
                     current: config.text(),
                     next: String::new(),
                 };
-                row = swap_root(&self.store, &root, &row, &new).await?;
+                root = swap_root(&self.store, &entity, &root, &new).await?;
             }
-            self.check(&row)?;
-            let filter = Bloom {
-                state: Arc::new(RwLock::new(State::new(&keys, &self.name, &row, None)?)),
-                store: self.store.clone(),
-                keys: keys.clone(),
-                name: self.name.as_str().into(),
-                root,
-            };
-            if row.phase == "creating" {
-                let current = filter.state.read().current.clone();
-                current.create(&self.store).await?;
-                let ready = Root {
-                    phase: "ready".to_owned(),
-                    ..row.clone()
-                };
-                swap_root(&self.store, &filter.root, &row, &ready).await?;
-            }
-            Ok(filter)
+            self.finish(&keys, root).await
         })
         .await
     }
 
-    /// The stored filter must be the one that was asked for: as it is now, or as a rebuild is making it.
+    fn check_settings(&self) -> Result<Keys> {
+        if let Some(capacity) = self.capacity {
+            check_shape(capacity, self.error_rate)?;
+        }
+        if !(1024..=Bloom::MAX_KEY_BYTES).contains(&self.key_bytes) {
+            return Err(Error::config(format!(
+                "a key must have 1024 to {} bytes",
+                Bloom::MAX_KEY_BYTES
+            )));
+        }
+        Keys::new(&self.namespace, "bloom")
+    }
+
+    /// The filter of a root, with its partitions if nobody has made them yet.
+    async fn finish(&self, keys: &Keys, root: Root) -> Result<Bloom> {
+        self.check(&root)?;
+        let filter = Bloom {
+            state: Arc::new(RwLock::new(State::new(keys, &self.name, &root, None)?)),
+            store: self.store.clone(),
+            keys: keys.clone(),
+            name: self.name.as_str().into(),
+            root: keys.entity(&self.name)?,
+        };
+        if root.phase == "creating" {
+            let current = filter.state.read().current.clone();
+            current.create(&self.store).await?;
+            let ready = Root {
+                phase: "ready".to_owned(),
+                ..root.clone()
+            };
+            swap_root(&self.store, &filter.root, &root, &ready).await?;
+        }
+        Ok(filter)
+    }
+
+    /// The stored filter must have these settings: as it is now, or as a rebuild is making it.
     fn check(&self, row: &Root) -> Result<()> {
         let current = Config::parse(&row.current)?;
         let fits = |config: &Config| {
@@ -143,13 +176,13 @@ impl BloomBuilder {
             return Ok(());
         }
         Err(Error::config(format!(
-            "the filter was made with other settings: {}",
+            "the filter has other settings: {}",
             current.text()
         )))
     }
 }
 
-/// Says what a new filter uses.
+/// What a new filter uses.
 async fn choose(store: &Store, mode: BloomMode) -> Result<BloomMode> {
     let native = match mode {
         BloomMode::Bitmap => return Ok(BloomMode::Bitmap),
@@ -165,13 +198,13 @@ async fn choose(store: &Store, mode: BloomMode) -> Result<BloomMode> {
 pub(super) fn check_shape(capacity: u64, error_rate: f64) -> Result<()> {
     if !(1..=Bloom::MAX_CAPACITY).contains(&capacity) {
         return Err(Error::config(format!(
-            "a capacity is between 1 and {}, not {capacity}",
+            "a capacity must be between 1 and {}, not {capacity}",
             Bloom::MAX_CAPACITY
         )));
     }
     if !(Bloom::MIN_ERROR_RATE..=0.5).contains(&error_rate) {
         return Err(Error::config(format!(
-            "an error rate is between {:e} and 0.5, not {error_rate}",
+            "an error rate must be between {:e} and 0.5, not {error_rate}",
             Bloom::MIN_ERROR_RATE
         )));
     }
@@ -181,7 +214,7 @@ pub(super) fn check_shape(capacity: u64, error_rate: f64) -> Result<()> {
 pub(super) fn check_partitions(config: &Config) -> Result<()> {
     if config.partitions > Bloom::MAX_PARTITIONS {
         return Err(Error::config(format!(
-            "the filter would need {} keys, more than {}: allow larger keys or fewer elements",
+            "the filter would need {} keys, more than {}; use larger keys or a smaller capacity",
             config.partitions,
             Bloom::MAX_PARTITIONS
         )));

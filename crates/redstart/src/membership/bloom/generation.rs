@@ -36,10 +36,12 @@ pub(in crate::membership) static STATS: Script =
     Script::new("bloom.stats", include_str!("stats.lua"));
 pub(in crate::membership) static NATIVE_STATS: Script =
     Script::new("bloom.native_stats", include_str!("native_stats.lua"));
+pub(in crate::membership) static NAMED: Script =
+    Script::new("bloom.named", include_str!("named.lua"));
 pub(in crate::membership) static LAYERS: Script =
     Script::new("bloom.layers", include_str!("layers.lua"));
 
-/// Elements of one script call, and bits of all layers together; more would hold the server up for others.
+/// Elements of one script call, and bits of all layers together; more would block the server for too long.
 const CHUNK: usize = 1000;
 const CHUNK_BITS: usize = 20_000;
 /// Bits of one round trip.
@@ -47,10 +49,12 @@ const ROUND_BITS: usize = 40_000;
 /// How long the header of a retired partition stays.
 const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
-/// A generation, and what this process knows of its layers.
+/// A generation, and what this process knows about its layers.
 #[derive(Debug)]
 pub(super) struct Generation {
     pub(super) config: Config,
+    /// The configuration as the root spells it.
+    text: String,
     partitions: Vec<Partition>,
 }
 
@@ -66,15 +70,17 @@ pub(super) enum Verb {
     Contains,
 }
 
-/// What a visit to a generation's partitions brought, by the index of the element.
+/// What the partitions of a generation answered, by the index of the element.
 #[derive(Debug, Default)]
 pub(super) struct Visit {
+    /// Whether the root named this generation, after its partitions were read.
+    pub(super) named: bool,
     pub(super) answers: Vec<(usize, bool)>,
     /// Elements that the named generation must get too.
     pub(super) building: Vec<(u32, usize)>,
     /// Elements that the named generation answers for now.
     pub(super) moved: Vec<(u32, usize)>,
-    /// Elements whose partition is not there, or is another filter's.
+    /// Elements whose partition does not exist, or is another filter's.
     pub(super) gone: Vec<usize>,
 }
 
@@ -98,7 +104,11 @@ impl Generation {
                 })
             })
             .collect::<Result<_>>()?;
-        Ok(Self { config, partitions })
+        Ok(Self {
+            text: config.text(),
+            config,
+            partitions,
+        })
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -109,7 +119,7 @@ impl Generation {
         call.part("0")
     }
 
-    /// Makes the partitions that are not there.
+    /// Creates the partitions that do not exist.
     pub(super) async fn create(&self, store: &Store) -> Result<()> {
         let shape = self.config.layer(0);
         let mut batch = Batch::new();
@@ -224,6 +234,7 @@ impl Generation {
     pub(super) async fn visit(
         &self,
         store: &Store,
+        root: &Entity,
         verb: Verb,
         elements: &[&[u8]],
         indices: &[usize],
@@ -237,9 +248,12 @@ impl Generation {
             let chunk = (CHUNK_BITS / self.width(partition)).clamp(1, CHUNK);
             open.extend(group.chunks(chunk).map(|chunk| (partition, chunk.to_vec())));
         }
-        // The last first: it is taken from the end.
+        // Chunks are taken from the end.
         open.reverse();
-        let mut visit = Visit::default();
+        let mut visit = Visit {
+            named: true,
+            ..Visit::default()
+        };
         // Each round either ends a chunk or learns of a layer, and layers have a limit.
         while !open.is_empty() {
             let (mut batch, mut sent, mut bits) = (Batch::new(), Vec::new(), 0);
@@ -250,13 +264,19 @@ impl Generation {
                 batch.push(self.call(verb, partition, elements, &chunk));
                 sent.push((partition, chunk));
             }
-            let replies = batch.run::<(String, u32, String)>(store).await?;
+            // Last, because a server runs a pipeline in order.
+            batch.push(NAMED.on(root).part("root").idempotent());
+            let mut replies = batch.run::<(String, u32, String)>(store).await?;
+            let (_, _, names) = replies
+                .pop()
+                .unwrap_or_else(|| Err(Error::codec("the root did not answer")))?;
+            visit.named = names.split('\n').any(|name| name == self.text);
             for ((partition, chunk), reply) in sent.into_iter().zip(replies) {
                 let (what, number, flags) = reply?;
                 match what.as_str() {
                     "ok" | "building" => {
                         if flags.len() != chunk.len() {
-                            return Err(Error::codec("a filter answered for other elements"));
+                            return Err(Error::codec("the filter answered for other elements"));
                         }
                         let mut full = Vec::new();
                         for (index, flag) in chunk.into_iter().zip(flags.bytes()) {
@@ -381,7 +401,7 @@ impl Generation {
         if grown == now + 1 {
             observe::event("bloom.grown");
         }
-        // 0: the partition is gone, which the next call finds out with the right consequence.
+        // 0: the partition is gone, which the next call handles.
         layers.store(grown.max(now), Ordering::Relaxed);
         Ok(())
     }
@@ -445,7 +465,7 @@ impl Generation {
             let Some((added, bytes, capacity)) = row? else {
                 return Ok(None);
             };
-            // The server does not count bits: this is the mean for so many elements.
+            // The server does not count bits: this is the expected fill for this number of elements.
             let load = added as f64 / (capacity as f64).max(1.0);
             let fill = 1.0 - (-std::f64::consts::LN_2 * load).exp();
             let bits = bytes as f64 * 8.0;

@@ -1,8 +1,8 @@
--- Adds a layer to a partition, if it has as many as the caller believes.
+-- Adds a layer to a partition, if it has as many as the caller expects.
 -- KEYS[1] the first layer  KEYS[2] the new one
 -- ARGV[1] the partition's configuration  ARGV[2] the number of layers  ARGV[3] the new one's configuration
 -- ARGV[4] the offset of its last bit
--- Returns the number of layers now, 0 if the partition is not there
+-- Returns the number of layers now, 0 if the partition does not exist
 if redis.call('GETRANGE', KEYS[1], 0, 35) ~= ARGV[1] then
   return 0
 end

@@ -13,7 +13,7 @@ local state, following = string.sub(head, 37, 37), struct.unpack('<I4', head, 43
 if state == 'm' then
   return {'moved', following, ''}
 end
--- To the server a filter that is gone contains nothing, which would be a wrong "no".
+-- For the server a filter that does not exist contains nothing, which would be a wrong "no".
 if redis.call('EXISTS', KEYS[2]) == 0 then
   return {'missing', 0, ''}
 end

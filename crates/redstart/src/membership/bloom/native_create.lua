@@ -1,7 +1,7 @@
--- Makes an empty partition of the server's own filters, unless it is there.
+-- Creates an empty partition of the server's own filters, unless it exists.
 -- KEYS[1] its header  KEYS[2] the filter
 -- ARGV[1] its configuration, 36 bytes  ARGV[2] error rate  ARGV[3] capacity
--- Returns 1 if the partition is there now, 0 if there is one with another configuration
+-- Returns 1 if the partition exists now, 0 if one with another configuration exists
 local there = redis.call('GETRANGE', KEYS[1], 0, 35)
 if there ~= '' then
   return there == ARGV[1] and 1 or 0

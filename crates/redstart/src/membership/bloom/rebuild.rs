@@ -8,7 +8,7 @@
 //!    to the next generation. Nothing is lost between two partitions' marks, because an element belongs to one.
 //! 4. `ready`: the root names the next generation as the current one, and the old partitions are freed.
 //!
-//! A rebuild that died in 1 or 2 is replaced by the next one; in 3 it is completed by the next one.
+//! A rebuild whose process died in step 1 or 2 is replaced by the next one; in step 3 it is completed by the next one.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::{
     observe,
 };
 
-/// A rebuild that has begun: fill it with everything that the filter should know, then [`finish`](Self::finish).
+/// A rebuild in progress: add everything that the filter should contain, then call [`finish`](Self::finish).
 ///
 /// Dropped before that, the filter stays as it was, and adds go to both generations until the next rebuild or
 /// [`abandon`](Self::abandon).
@@ -37,17 +37,18 @@ pub struct BloomRebuild {
 }
 
 impl Bloom {
-    /// Begins to build the filter anew, with another capacity or to forget what was removed.
+    /// Starts to build the filter again, with another capacity or without what was removed.
     ///
-    /// When this returns, every add by any process goes to both generations. Read the source of truth *after* that
-    /// and add all of it to the [`BloomRebuild`]: what was added before is in what you read, what comes later is added
-    /// by its adder. For that, write to the source of truth first and to the filter second, always. A rebuild of another process that has not finished is replaced.
+    /// When this returns, every add by any process goes to both generations. Read the source of truth *after* that and
+    /// add all of it to the [`BloomRebuild`]: what was added before is in what you read, what comes later is added to both.
+    /// For that, always write to the source of truth first and to the filter second. An unfinished rebuild of another
+    /// process is replaced.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
     /// use redstart::{Store, membership::Bloom};
     /// let store = Store::connect("memory://").await?;
-    /// let users = Bloom::builder(&store, "app", "users").capacity(1_000).open().await?;
+    /// let users = Bloom::builder(&store, "app", "users").capacity(1_000).create().await?;
     /// users.add_many(&["ann", "bob"]).await?;
     ///
     /// let rebuild = users.rebuild(50_000, 0.001).await?;
@@ -114,13 +115,13 @@ impl Bloom {
                 });
             }
             Err(Error::unavailable(
-                "others rebuild the filter at the same time",
+                "other callers keep rebuilding the filter",
             ))
         })
         .await
     }
 
-    /// Completes the switch to the next generation. May be done by several at once.
+    /// Completes the switch to the next generation. Several processes may do so at once.
     async fn switch(&self, sealing: &Root) -> Result<()> {
         let state = State::new(&self.keys, &self.name, sealing, None)?;
         let Some(next) = state.next else {
@@ -157,8 +158,11 @@ impl BloomRebuild {
         let all: Vec<usize> = (0..elements.len()).collect();
         observe::operation("bloom.add", self.filter.keys.namespace(), async {
             let store = &self.filter.store;
-            let visit = self.next.visit(store, Verb::Add, &elements, &all).await?;
-            if visit.answers.len() == elements.len() {
+            let visit = self
+                .next
+                .visit(store, &self.filter.root, Verb::Add, &elements, &all)
+                .await?;
+            if visit.named && visit.answers.len() == elements.len() {
                 Ok(())
             } else {
                 Err(taken_over())
@@ -172,8 +176,8 @@ impl BloomRebuild {
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) if another rebuild took over; otherwise those of the
-    /// [store](crate::Store::query). If it failed in the middle, the filter answers rightly all the same and the
-    /// next rebuild completes it.
+    /// [store](crate::Store::query). If it fails half-way, the filter still answers correctly and the next rebuild
+    /// completes it.
     ///
     /// # Cancel safety
     ///
@@ -203,7 +207,7 @@ impl BloomRebuild {
         .await
     }
 
-    /// Gives the rebuild up: the filter stays as it was.
+    /// Abandons the rebuild: the filter stays as it was.
     ///
     /// # Errors
     ///
@@ -219,7 +223,7 @@ impl BloomRebuild {
             if row.phase != "building" || row.next != self.next.config.text() {
                 return Ok(());
             }
-            // Adds first stop to ask for the new generation, then it goes.
+            // First adds stop going to the new generation, then it is deleted.
             let current = State::new(&filter.keys, &filter.name, &row, None)?.current;
             let number = self.next.number();
             current
@@ -240,5 +244,5 @@ impl BloomRebuild {
 }
 
 fn taken_over() -> Error {
-    Error::config("another rebuild of the filter took over")
+    Error::config("another rebuild of the filter has replaced this one")
 }

@@ -1,5 +1,5 @@
--- Frees a partition that has moved. Its header stays for a while: whoever still believes in this generation is
--- told so, and nobody can make the partition anew by mistake.
+-- Frees a partition that has moved. Its header stays for a while: it redirects processes that still use this
+-- generation, and prevents the partition from being created again by mistake.
 -- KEYS[1] the first layer, or the header  KEYS[2..] everything else
 -- ARGV[1] the configuration  ARGV[2] how long the header stays, in ms
 -- Returns 1 if it was freed, 0 if it has not moved

@@ -1,4 +1,4 @@
--- Replaces the filter's root if it is what the caller believes it to be.
+-- Replaces the filter's root if it is what the caller expects.
 -- KEYS[1] the root: phase, current, next
 -- ARGV[1..3] the expected phase, current and next, '' for none  ARGV[4..6] the new ones
 -- Returns phase, current and next as they are afterwards

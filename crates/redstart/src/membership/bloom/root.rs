@@ -54,6 +54,12 @@ pub(super) async fn swap_root(
     })
 }
 
+pub(super) fn missing() -> Error {
+    Error::config(
+        "there is no such filter: it was never created, was deleted or was evicted; create it and add its elements",
+    )
+}
+
 /// What this process knows of the root.
 #[derive(Debug)]
 pub(super) struct State {
@@ -78,7 +84,7 @@ impl State {
             }
         };
         if row.current.is_empty() {
-            return Err(Error::config("the filter was deleted"));
+            return Err(missing());
         }
         Ok(Self {
             current: find(&row.current)?,
