@@ -83,6 +83,7 @@ impl Error {
     }
 
     /// A failure of the application's own code, run on behalf of a pattern.
+    #[cfg(feature = "caching")]
     pub(crate) fn user(
         message: impl Into<Cow<'static, str>>,
         source: impl Into<Box<dyn StdError + Send + Sync + 'static>>,

@@ -180,6 +180,7 @@ impl Keys {
 
     /// The name of the entity whose own key this is; `None` for the key of a part, for a foreign key, and
     /// under a layout of the application's own.
+    #[cfg(any(feature = "caching", test))]
     pub(crate) fn name_of<'a>(&self, key: &'a [u8]) -> Option<std::borrow::Cow<'a, str>> {
         let key = std::str::from_utf8(key).ok()?;
         if self.layout.is_some() {

@@ -120,14 +120,16 @@ async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: St
             pipeline
                 .add_command(echo(&nonce))
                 .add_command(wrong.clone());
-            let error = store.pipeline::<redis::Value>(&pipeline).await.unwrap_err();
+            let error = store.pipeline::<redis::Value>(&pipeline).await;
+            let error = error.expect_err("a string is not a hash");
             assert!(
                 error.is_unavailable()
                     || error.is_timeout()
                     || error.to_string().contains("WRONGTYPE"),
                 "{error}"
             );
-            let error = store.query::<redis::Value>(&wrong).await.unwrap_err();
+            let error = store.query::<redis::Value>(&wrong).await;
+            let error = error.expect_err("a string is not a hash");
             if error.server_code() != Some("WRONGTYPE") {
                 excused(error);
             }
