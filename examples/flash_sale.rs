@@ -1,7 +1,8 @@
 //! Twenty consoles, sixty concurrent buyers, and a worker that confirms the orders from their stream.
 //!
 //! ```text
-//! cargo run --example flash_sale [redis://localhost]
+//! cargo run -p redstart-examples --example flash_sale
+//! cargo run -p redstart-examples --example flash_sale redis://localhost
 //! ```
 
 use std::time::Duration;

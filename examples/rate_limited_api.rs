@@ -1,7 +1,8 @@
 //! An HTTP service with rate limits and idempotency keys, which calls itself.
 //!
 //! ```text
-//! cargo run -p redstart-examples --example rate_limited_api [redis://localhost]
+//! cargo run -p redstart-examples --example rate_limited_api
+//! cargo run -p redstart-examples --example rate_limited_api redis://localhost
 //! ```
 
 use std::sync::{
@@ -53,7 +54,7 @@ async fn main() -> anyhow::Result<()> {
                 .layer(IdempotencyLayer::new(keys, by_key)),
         );
 
-    println!("five requests at once, and the limit is three:");
+    println!("five requests at once; the limit is three:");
     for _ in 0..5 {
         let request = Request::get("/greeting")
             .header("x-api-key", "k1")
@@ -71,7 +72,9 @@ async fn main() -> anyhow::Result<()> {
         );
     }
 
-    println!("a payment, sent three times because its answer was lost:");
+    println!(
+        "a payment, sent three times because its answer was lost; the third time with another amount:"
+    );
     // Unique, so that the example can run again on the same store.
     let key = format!("{:x}", rand::random::<u64>());
     for amount in ["5", "5", "500"] {
@@ -89,6 +92,6 @@ async fn main() -> anyhow::Result<()> {
         println!("  {amount}: {status}, replayed: {replayed}, {body:?}");
     }
     assert_eq!(payments.load(Ordering::Relaxed), 1);
-    println!("carried out once");
+    println!("the payment was carried out once");
     Ok(())
 }

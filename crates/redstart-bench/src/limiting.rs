@@ -1,4 +1,4 @@
-//! The token bucket against the script that people paste: HMGET, HMSET and EXPIRE, on the client's clock.
+//! The token bucket against the classic script: HMGET, HMSET and EXPIRE, on the client's clock.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use crate::measure::Bench;
 const TASKS: usize = 64;
 const PEER: &str = "classic script";
 
-/// The token bucket of countless gists: tokens and time in a hash, refilled by the client's seconds.
+/// The token bucket of many published scripts: tokens and time in a hash, refilled by the client's seconds.
 const CLASSIC: &str = "
 local capacity, rate = tonumber(ARGV[1]), tonumber(ARGV[2])
 local now, wanted = tonumber(ARGV[3]), tonumber(ARGV[4])
@@ -70,7 +70,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     };
     let bucket = |name: &str, quota| Limiter::token_bucket(&store, "bench", name, quota);
 
-    // So large that it never runs out.
+    // Large enough that it never runs out.
     let whole = bucket("whole", Quota::per_second(1000).burst(1 << 30)).build()?;
     let exact = bucket("exact", Quota::per_second(1500).burst(1 << 30)).build()?;
     let plenty = classic(f64::from(1 << 30), 1000.0);
@@ -81,7 +81,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         compare(bench, name, floor, limiter, plenty.clone(), true).await?;
     }
 
-    // One token in 20 days, and that is gone.
+    // One token in 20 days, which is taken.
     let rare = Quota::per(1, Duration::from_secs(20 * 24 * 3600));
     let odd = Quota::per(1, Duration::from_micros(20 * 24 * 3_600_000_000 + 7));
     let empty = classic(1.0, 1.0 / 1_728_000.0);
@@ -111,7 +111,43 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         }
         compare(bench, name, floor, limiter, empty.clone(), false).await?;
     }
-    Ok(())
+    let many = bucket("many", Quota::per_second(1000).burst(1 << 30)).build()?;
+    compare_many(bench, many).await
+}
+
+/// 64 subjects in one call against 64 calls.
+async fn compare_many(bench: &mut Bench, limiter: Limiter) -> anyhow::Result<()> {
+    let subjects: std::sync::Arc<[String]> = (0..TASKS).map(subject).collect();
+    let (all, one_by_one) = (limiter.clone(), limiter);
+    let ours = {
+        let subjects = subjects.clone();
+        move |_| {
+            let (limiter, subjects) = (all.clone(), subjects.clone());
+            async move {
+                let requests: Vec<(&str, u64)> = subjects.iter().map(|s| (s.as_str(), 1)).collect();
+                for decision in limiter.check_many(&requests).await {
+                    anyhow::ensure!(decision?.is_allowed(), "not as planned");
+                }
+                Ok(())
+            }
+        }
+    };
+    let theirs = move |_| {
+        let (limiter, subjects) = (one_by_one.clone(), subjects.clone());
+        async move {
+            for subject in subjects.iter() {
+                anyhow::ensure!(
+                    limiter.check(subject, 1).await?.is_allowed(),
+                    "not as planned"
+                );
+            }
+            Ok(())
+        }
+    };
+    let name = "64 subjects in one call, a call after the other";
+    bench
+        .rate(name, "single checks", 5.0, 1, ours, theirs)
+        .await
 }
 
 fn subject(task: usize) -> String {
@@ -127,7 +163,7 @@ async fn compare(
     allowed: bool,
 ) -> anyhow::Result<()> {
     let subjects: std::sync::Arc<[String]> = (0..TASKS).map(subject).collect();
-    // The peer's state is a key of its own for each contest of the same kind.
+    // The peer has keys of its own for each comparison of the same kind.
     let keys: std::sync::Arc<[String]> = (0..TASKS)
         .map(|task| match allowed {
             true => format!("classic:{}", subject(task)),

@@ -1,6 +1,6 @@
 //! Circuit breaker: the whole fleet stops calling a dependency that fails, for a while.
 //!
-//! Who hands what to whom:
+//! What is passed from one part to the next:
 //!
 //! ```text
 //! Breaker ── try_admit ──> Admission ── succeeded / failed ──> Verdict

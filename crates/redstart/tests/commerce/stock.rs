@@ -268,7 +268,7 @@ matrix! {
         } else {
             looking.abort();
         }
-        // Every hold ends: confirmed, cancelled, or by itself.
+        // Every hold ends: confirmed, cancelled or expired.
         let settled = eventually(Duration::from_secs(60), async || {
             let report = stock.report("tea").await.unwrap().unwrap();
             assert_eq!(report.total(), units);

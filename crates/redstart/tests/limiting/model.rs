@@ -381,7 +381,7 @@ async fn the_published_error_of_the_sliding_counter_is_the_measured_one() {
         "a burst at the end of a window, then pressure",
     ];
     let mut table = String::from(
-        "| traffic, for a limit of 100 a second | admitted, against the log | most in a rolling window |\n|---|---|---|\n",
+        "| traffic, for a limit of 100 per second | admitted, against the log | most in a rolling window |\n|---|---|---|\n",
     );
     let live = |admitted: &[u64], at: u64| {
         let recent = admitted.iter().rev();

@@ -18,7 +18,7 @@ matrix! {
             let four = limiter.check("u", 4).await?.allowed().unwrap();
             let six = limiter.check("u", 6).await?.allowed().unwrap();
             assert!(!limiter.check("u", 1).await?.is_allowed(), "{way:?}");
-            // A bucket has got back a little by itself, so the last unit may be there already.
+            // The bucket was refilled a little meanwhile, so the last unit may be available already.
             let credited = limiter.refund(four).await?;
             assert!((3..=4).contains(&credited), "{way:?} {credited}");
             assert_eq!(limiter.peek("u").await?.remaining, 4, "{way:?}");

@@ -66,7 +66,7 @@ matrix! {
         let two = instance(&store, backend).probes(2).open().await?;
         succeed(&one, 3).await;
         fail(&one, 3).await;
-        // Half of six: the report goes out by itself, and the other hears of it.
+        // Half of six: the report is sent in the background, and the other instance is told.
         assert!(turns(&one, State::Open).await);
         assert!(turns(&two, State::Open).await);
         let refused = two.call(async || Ok::<_, &str>(())).await;
@@ -111,7 +111,7 @@ matrix! {
             succeed(&good, 2).await;
             good.flush().await?;
             assert_eq!((bad.state(), good.state()), (State::Closed, State::Closed));
-            // A second machine sees it, too.
+            // A second machine also sees it.
             fail(&good, 1).await;
             good.flush().await?;
             assert!(turns(&good, State::Open).await, "{window:?}");
@@ -198,7 +198,7 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let lease = Duration::from_millis(600);
         let mut instances = Vec::new();
-        // So long that a busy machine ends no lease by itself; one instance has a short one.
+        // Long enough that no lease ends on a busy machine; one instance has a short one.
         let build = async |lease| instance(&store, backend).lease(lease).open_for(Duration::from_millis(50)).open().await;
         for _ in 0..4 {
             instances.push(build(SOON * 4).await?);
@@ -380,7 +380,7 @@ async fn closed_calls_make_no_round_trip() -> anyhow::Result<()> {
     succeed(&breaker, 2000).await;
     let seconds = began.elapsed().as_secs();
     let seen = tap.round_trips("quiet").await?;
-    // Only the background's reports, at most one a second, and its first look.
+    // Only the background's reports, at most one per second, and its first look.
     assert!(
         seen.len() as u64 <= seconds + 4,
         "{} round trips in {seconds} s: {seen:?}",
