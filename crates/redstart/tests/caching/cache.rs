@@ -169,7 +169,7 @@ matrix! {
             let (reader, rows) = (reader.clone(), rows.clone());
             async move { rows.through(&reader, "k", Duration::ZERO).await }
         });
-        // Whether it joins the old flight or starts its own, it must not come back with the old row.
+        // Whether it joins the old load or starts its own, it must not return the old row.
         tokio::task::yield_now().await;
         go.notify_one();
         assert_eq!(second.await??.value.as_deref(), Some(&2));

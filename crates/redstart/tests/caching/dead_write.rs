@@ -27,7 +27,7 @@ struct State {
     limit: u64,
     /// Reports refused rows one at a time.
     one_by_one: bool,
-    /// One batch in so many fails.
+    /// One batch in this many fails, at random; zero for none.
     fails: u32,
     random: StdRng,
     epochs: HashMap<u32, i64>,
@@ -41,7 +41,7 @@ impl Table {
     fn new(seed: u64) -> Self {
         Self(Arc::new(Mutex::new(State {
             limit: 1000,
-            one_by_one: seed % 2 == 0,
+            one_by_one: seed.is_multiple_of(2),
             fails: 10,
             random: StdRng::seed_from_u64(seed),
             epochs: HashMap::new(),
@@ -76,7 +76,7 @@ impl Sink<u64> for Table {
                 return Err(SinkError::Fenced);
             }
             let fails = state.fails;
-            if fails > 0 && state.random.next_u32() % fails == 0 {
+            if fails > 0 && state.random.next_u32().is_multiple_of(fails) {
                 return Err(SinkError::Unavailable("switched off".into()));
             }
             let refused = changes.changes.iter().enumerate();

@@ -97,7 +97,7 @@ matrix! {
         assert_eq!(hit.value.as_deref(), Some(&2));
         assert_eq!(cache.stats().waits, 1);
 
-        // Stopped in its load for longer than its lease, it comes back with an old row.
+        // Stopped in its load for longer than its lease, it returns with an old row.
         let mut frozen = child("frozen")?;
         assert_eq!(frozen.line().await?, "loading");
         frozen.pause()?;
@@ -311,7 +311,7 @@ async fn a_crowd_in_four_processes_wakes_with_the_fill() -> anyhow::Result<()> {
                 woken = times.iter().copied().min().unwrap_or(0).max(woken);
                 took.extend(times);
             }
-            assert_eq!(loads, round + 1, "one load a key, over all processes");
+            assert_eq!(loads, round + 1, "one load per key, over all processes");
             took.sort_unstable();
             let (p50, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
             println!(

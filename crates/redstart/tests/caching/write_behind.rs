@@ -152,7 +152,7 @@ struct Faulty {
     given: Arc<Mutex<Vec<Changes<u64>>>>,
     /// Where to die, and after how many times.
     dies: Option<(String, Arc<AtomicU64>)>,
-    /// Every so many batches one fails.
+    /// One batch in this many fails, at random; zero for none.
     fails: u64,
 }
 
@@ -606,7 +606,7 @@ fn hasty(store: &Store, namespace: &str, sink: Faulty) -> redstart::Result<Rows>
         .build()
 }
 
-/// The share of batches that fail in the campaign with a bad database, and of rows that it refuses: one in so many.
+/// The bad database fails one batch in this many, and refuses one row in this many.
 const ONE_IN: u64 = 20;
 
 /// Whether the bad database refuses a value.
@@ -643,8 +643,8 @@ async fn check_refused(
         let before = accepted
             .iter()
             .filter(|(id, _)| first.is_none_or(|first| *id < first));
-        let good = before.filter(|(_, value)| !value.is_some_and(is_refused));
-        let expected = good.last().and_then(|(_, value)| *value);
+        let mut good = before.filter(|(_, value)| !value.is_some_and(is_refused));
+        let expected = good.next_back().and_then(|(_, value)| *value);
         let got = now.get(key).copied();
         let doubtful = model
             .doubtful
