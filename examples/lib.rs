@@ -1,11 +1,11 @@
-//! What every example begins with: the store it runs on.
+//! The store that the examples run on.
 //!
-//! Each example is one small program, named in the README. It runs on the embedded engine unless the first
-//! argument or `REDSTART_URL` says otherwise, and ends by itself.
+//! Each example is one small program, listed in the README. It runs on the embedded engine, or on the URL in its first
+//! argument or in `REDSTART_URL`, and ends on its own.
 
 #![forbid(unsafe_code)]
 
-/// The store that the first argument names, else `REDSTART_URL`, else the embedded engine.
+/// The store of the first argument, else of `REDSTART_URL`, else the embedded engine.
 ///
 /// # Errors
 ///

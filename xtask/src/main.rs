@@ -86,7 +86,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all went well; the failures have been printed.
+/// True if all went well; failures have been printed.
 fn run(task: Task) -> Result<bool> {
     match task {
         Task::Servers => servers::ensure().map(|()| true),

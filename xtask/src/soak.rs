@@ -25,7 +25,7 @@ struct Campaign {
     counts: &'static [(&'static str, u64)],
 }
 
-/// To add one, write its tests with `redstart_testkit::scale` and give it a line here.
+/// To add one, write its tests with `redstart_testkit::scale` and add an entry here.
 const CAMPAIGNS: &[Campaign] = &[
     Campaign {
         name: "kit",
@@ -280,7 +280,7 @@ const CAMPAIGNS: &[Campaign] = &[
     },
     Campaign {
         name: "engine-wakes",
-        about: "whom a push wakes, beside the servers",
+        about: "which client a push wakes, compared with the servers",
         package: "redstart-engine",
         test: "differential",
         filter: "waiting_clients",

@@ -1,4 +1,4 @@
-//! Runs commands one after the other, times them, and sums them up.
+//! Runs commands one after another, times them, and prints a summary.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -32,7 +32,7 @@ pub(crate) fn cargo(args: &[&str]) -> Command {
     command
 }
 
-/// What `cargo metadata` says of this workspace.
+/// The parts of `cargo metadata` that are needed here.
 pub(crate) struct Workspace {
     /// Where cargo builds.
     pub(crate) target: PathBuf,
@@ -70,7 +70,7 @@ pub(crate) struct Steps {
 }
 
 impl Steps {
-    /// Runs a step; what it gives as an error is printed and kept for the summary.
+    /// Runs a step; its error is printed and kept for the summary.
     pub(crate) fn run(&mut self, name: &str, step: impl FnOnce() -> Result<()>) -> bool {
         println!("\n==> {name}");
         let start = Instant::now();
@@ -85,7 +85,7 @@ impl Steps {
         fine
     }
 
-    /// Prints all steps with their times and outcomes. Whether all went well.
+    /// Prints all steps with their times and outcomes; true if all passed.
     pub(crate) fn summary(&self) -> bool {
         println!("\nsummary");
         for (name, took, failure) in &self.done {
@@ -107,7 +107,7 @@ impl Steps {
     }
 }
 
-/// Runs a command with its output on ours.
+/// Runs a command that shares our output.
 pub(crate) fn status(command: &mut Command) -> Result<()> {
     let words: Vec<_> = std::iter::once(command.get_program())
         .chain(command.get_args())

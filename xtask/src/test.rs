@@ -24,7 +24,7 @@ pub(crate) struct Options {
     filter: Option<String>,
 }
 
-/// Runs all steps, also after one has failed, so that one run shows everything.
+/// Runs all steps, also after one has failed, so that one run shows every failure.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let quick = options.quick || options.filter.is_some();
     let mut steps = Steps::default();
@@ -102,7 +102,7 @@ fn has_nextest() -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// One of each, for all tests that only need a namespace.
+/// One server of each kind, for all tests that only need a namespace.
 pub(crate) struct Shared {
     redis: Server,
     valkey: Server,

@@ -1,8 +1,8 @@
-//! Every pattern, run for real and held to its promise.
+//! Runs every pattern and checks its promises.
 //!
-//! A step does not only call a pattern: it sets up the situation that the pattern is for — two contenders, a
-//! thousand callers on a cold key, a worker that dies — and claims what must then be true. A claim that does
-//! not hold fails the tour.
+//! A step does more than call a pattern: it sets up the situation that the pattern is made for (two contenders, a
+//! thousand callers on a cold key, a worker that dies) and claims what must then be true. A claim that does not
+//! hold fails the tour.
 
 use std::{
     future::Future,
@@ -39,7 +39,7 @@ pub(crate) struct Args {
     /// Only this pattern; may be given several times
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// One JSON object a line, for programs
+    /// One JSON object per line, for programs
     #[arg(long)]
     json: bool,
 }
@@ -70,10 +70,10 @@ const FAMILIES: &[Family] = &[
     membership::FAMILY,
 ];
 
-/// A step may not take longer than this, whatever hangs.
+/// The longest that a step may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a step works with, and where it says what it saw.
+/// What a step works with, and where it records what it saw.
 pub(crate) struct Stage {
     store: Store,
     namespace: String,
@@ -93,19 +93,19 @@ impl Stage {
         &self.namespace
     }
 
-    /// Something that must be true; what it is, in case it is not.
+    /// Checks a claim; `what` names it if it does not hold.
     pub(crate) fn claim(&mut self, holds: bool, what: &str) -> anyhow::Result<()> {
         self.claims += 1;
         anyhow::ensure!(holds, "does not hold: {what}");
         Ok(())
     }
 
-    /// Operations of the pattern that were carried out, for the rate.
+    /// Counts operations of the pattern, for the rate.
     pub(crate) fn did(&mut self, operations: u64) {
         self.operations += operations;
     }
 
-    /// What a person should take home from this step, in one plain line.
+    /// The one line that a person should remember from this step.
     pub(crate) fn show(&mut self, line: impl Into<String>) {
         self.shown = line.into();
     }
@@ -148,7 +148,7 @@ pub(crate) fn patterns() -> impl Iterator<Item = &'static str> {
         .map(|step| step.pattern)
 }
 
-/// The steps by family, those not asked for left out.
+/// The chosen steps by family.
 fn choose(only: &[String]) -> Result<Vec<(&'static str, Vec<&'static Step>)>, Failure> {
     let all = || FAMILIES.iter().flat_map(|family| family.steps);
     if let Some(unknown) = only
@@ -219,7 +219,7 @@ async fn take(step: &'static Step, store: &Store, namespace: &str) -> Outcome {
     let took = started.elapsed();
     let (stage, failure) = match ended {
         Ok((stage, Ok(Ok(())))) if stage.claims == 0 => {
-            (Some(stage), Some("the step claimed nothing".to_owned()))
+            (Some(stage), Some("the step checked nothing".to_owned()))
         }
         Ok((stage, Ok(Ok(())))) => (Some(stage), None),
         Ok((stage, Ok(Err(error)))) => (Some(stage), Some(error.to_string())),
@@ -241,9 +241,9 @@ async fn take(step: &'static Step, store: &Store, namespace: &str) -> Outcome {
     }
 }
 
-/// Removes every key of the tour, after what dropped guards left to do is done.
+/// Removes every key of the tour, after dropped guards have been released.
 async fn sweep(store: &Store, namespace: &str, interrupted: bool) -> Result<(), Failure> {
-    // What an interrupted step left in flight may still write, so its keys must stay away for a while.
+    // Requests of an interrupted step may still be in flight, so the keys must stay away for a while.
     let mut quiet = if interrupted { 3 } else { 1 };
     for _ in 0..20 {
         store.settle().await;
@@ -274,8 +274,8 @@ fn redis_pipeline(keys: &[String]) -> redstart::redis::Pipeline {
     pipeline
 }
 
-/// What is seen: a growing list under family headings and a bar at a terminal, plain lines in a pipe, JSON
-/// for programs.
+/// The output: a growing list under family headings and a bar at a terminal, plain lines in a pipe, JSON for
+/// programs.
 struct Screen {
     json: bool,
     bar: ProgressBar,
@@ -366,7 +366,7 @@ impl Screen {
         }
     }
 
-    /// Says how it went; true if everything held.
+    /// Prints the summary; true if everything held.
     fn close(self) -> bool {
         self.bar.finish_and_clear();
         let all = self.held + self.failed.len();
@@ -394,7 +394,7 @@ impl Screen {
     }
 }
 
-/// The URL as it may be shown: what stands before an `@` stays private.
+/// The URL without what precedes an `@`.
 fn without_credentials(url: &str) -> String {
     match (url.split_once("://"), url.rsplit_once('@')) {
         (Some((scheme, _)), Some((_, rest))) => format!("{scheme}://…@{rest}"),

@@ -20,11 +20,11 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// One object a line, each of them a pattern.
+/// One object per line, each of them a pattern.
 fn patterns(output: &Output) -> Vec<serde_json::Value> {
     text(&output.stdout)
         .lines()
-        .map(|line| serde_json::from_str(line).expect("one JSON object a line"))
+        .map(|line| serde_json::from_str(line).expect("one JSON object per line"))
         .collect()
 }
 
