@@ -4,19 +4,22 @@
 //!
 //! | you need | module |
 //! |---|---|
-//! | rows of a database close at hand, one load for a thousand callers | [`caching`] |
-//! | so many requests and no more | [`limiting`] |
-//! | only one at a time, or at most *n*, or one leader | [`locking`] |
-//! | to stop calling what fails; to do something once for each key | [`resilience`] |
-//! | to sell what there is and not more | [`commerce`] |
-//! | work in the background, messages, event logs | [`messaging`] |
+//! | database rows in a cache, one load for a thousand callers | [`caching`] |
+//! | a cap on the request rate | [`limiting`] |
+//! | one holder at a time, at most *n*, or one leader | [`locking`] |
+//! | to stop calling a service that fails; to carry out a repeated request once | [`resilience`] |
+//! | to sell limited stock without overselling | [`commerce`] |
+//! | background jobs, messages, event logs | [`messaging`] |
 //! | users who stay logged in | [`sessions`] |
-//! | who is best; draws by weight | [`ranking`] |
-//! | how many, how many different, how many days in a row | [`counting`] |
-//! | seen before? near? who follows whom? a record by its number | [`membership`], [`location`], [`social`], [`storage`] |
+//! | ranks and scores; random choice by weight | [`ranking`] |
+//! | counts, unique visitors, daily streaks | [`counting`] |
+//! | a membership filter | [`membership`] |
+//! | positions and distances | [`location`] |
+//! | followers | [`social`] |
+//! | fixed-size records by index | [`storage`] |
 //!
-//! The command `redstart guide` does the same with words of your own. Each module's page says what a pattern
-//! promises, what it does not, its keys, its round trips, and what happens while the store is down.
+//! The command `redstart guide` answers the same question in your own words. Each page says what a pattern promises
+//! and what it does not, its keys, its round trips, and what happens while the store is down.
 //!
 //! # Connect
 //!
@@ -47,9 +50,30 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Every pattern is made in the same way: `X::builder(&store, namespace, name)`, settings, and then `build()?`, or
+//! `open().await?` where that needs a round trip. `X::new` is the shortcut with defaults. Namespace and name make the
+//! keys, so two instances share state only if both are equal.
+//!
 //! An ordinary "no" is a value. An [`Error`] means that something failed: ask it
 //! [`is_timeout`](Error::is_timeout), [`is_unavailable`](Error::is_unavailable), [`is_config`](Error::is_config), and
-//! [`is_in_doubt`](Error::is_in_doubt) before you repeat a write.
+//! [`is_in_doubt`](Error::is_in_doubt) before you repeat a write. What a pattern answers while its store is down is set by
+//! `on_store_down` ([`Down`]); by default it is the error.
+//!
+//! # Combine patterns
+//!
+//! A request of a shop goes through several of them. The order matters:
+//!
+//! 1. **Session**, then **limits**: know the user before you count for them. Limit by address before the session too, or
+//!    an attacker makes you look up sessions for free.
+//! 2. **Idempotency** around everything that has an effect, so that a repeated request gets the first answer.
+//! 3. **Stock**: hold the unit before you charge. If the payment fails for certain, cancel the hold. If its outcome is
+//!    unknown, leave the hold: it expires, and until then nobody else buys the unit that may have been paid for.
+//! 4. **Breaker** around the call to the payment provider, inside the idempotent work: an open breaker is a certain "not
+//!    done", which frees the key for the next attempt.
+//! 5. **Queue** for what may happen later: the receipt, the score. Enqueue with a unique key, since the work that enqueues
+//!    may run twice.
+//!
+//! The example `shop` is such a service, with tests that move the clock.
 //!
 //! # Test with a clock of your own
 //!
@@ -69,32 +93,57 @@
 //! # Ok(()) }
 //! ```
 //!
-//! With `memory://?cluster_strict=1` it also refuses what a Cluster would refuse.
+//! With `memory://?cluster_strict=1` it also rejects what a Cluster would reject.
 //!
 //! # Go to production
 //!
 //! - **Sentinel**, `redis+sentinel://h1,h2,h3/master-name`: the store asks all sentinels, takes the master that most of
 //!   them name, checks that it is one, and follows a failover. Replication is asynchronous: what was acknowledged
 //!   and not replicated is lost with the master. Locks have [fence tokens](locking::FenceToken) for that.
-//! - **Cluster**, `redis+cluster://h1,h2`: every pattern's keys share one slot for each entity, and patterns that
-//!   spread on purpose have one for each shard. MOVED and ASK are followed; pipelines go to all nodes at once.
+//! - **Cluster**, `redis+cluster://h1,h2`: all keys of an entity share one slot, and patterns that spread on purpose have
+//!   one slot per shard. MOVED and ASK are followed; a pipeline goes to all nodes at once.
 //! - Set the deadline for your service (`?timeout=250ms`), choose each pattern's policy while the store is down, and
 //!   watch the [metrics](observe).
-//! - Call [`Store::settle`] before the program ends, so that dropped guards are released and not left to expire.
+//! - Call [`Store::settle`] before the program ends, so that dropped guards are released instead of left to expire.
 //!
-//! # What promises cost
+//! # Features
 //!
-//! Most operations are one round trip of one script; their pages say where it is more. A subscription is a
-//! connection of its own, and so is a blocking read. The seam itself costs nothing that can be measured beside
-//! bare redis-rs; `cargo xtask bench store` shows it on your machine.
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `engine` | yes | the embedded engine behind `memory://` and `file://` |
+//! | `tls` | yes | `rediss://` and its relatives, by rustls |
+//! | `from-manager` |  | `Store: From<redis::aio::ConnectionManager>`, for applications that have one |
+//! | `from-cluster` |  | `Store: From<redis::cluster_async::ClusterConnection>`, for applications that have one |
+//! | `caching` | yes | the family [`caching`] |
+//! | `limiting` | yes | the family [`limiting`] |
+//! | `locking` | yes | the family [`locking`] |
+//! | `resilience` | yes | the family [`resilience`] |
+//! | `commerce` | yes | the family [`commerce`] |
+//! | `messaging` | yes | the family [`messaging`] |
+//! | `sessions` | yes | the family [`sessions`] |
+//! | `ranking` | yes | the family [`ranking`] |
+//! | `counting` | yes | the family [`counting`] |
+//! | `membership` | yes | the family [`membership`] |
+//! | `location` | yes | the family [`location`] |
+//! | `social` | yes | the family [`social`] |
+//! | `storage` | yes | the family [`storage`] |
+//! | `sqlite` |  | sinks for write-behind on a real database |
+//! | `postgres` |  | the family postgres |
+//!
+//! # Cost
+//!
+//! Most operations are one round trip of one script; their pages say where it is more. A subscription uses a
+//! connection of its own, and so does a blocking read. `cargo xtask bench store` measures the store beside bare redis-rs
+//! on your machine.
 //!
 //! # Further
 //!
 //! - [`adopting`]: beside keys and libraries that exist, without a migration
 //! - [`anti_patterns`]: the races that people write by hand, and the calls that close them
-//! - [`store`], [`key`], [`script`], [`codec`], [`observe`], [`error`]: what the patterns stand on
+//! - [`store`], [`key`], [`script`], [`codec`], [`observe`], [`error`]: what the patterns are built on
 
 #![forbid(unsafe_code)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "counting", feature = "ranking"))]
 mod clock;
@@ -147,3 +196,28 @@ pub use store::Store;
 
 #[doc(no_inline)]
 pub use redis;
+
+/// The programs in the README compile and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct ReadmeDoctests;
+
+#[cfg(test)]
+mod tests {
+    /// The table of features in this page has every feature of Cargo.toml.
+    #[test]
+    fn every_feature_is_documented() {
+        let manifest = include_str!("../Cargo.toml");
+        let page = include_str!("lib.rs");
+        let (_, features) = manifest
+            .split_once("[features]")
+            .expect("a list of features");
+        let (features, _) = features
+            .split_once("[dependencies]")
+            .expect("dependencies follow");
+        let names = features.lines().filter_map(|line| line.split_once(" = ["));
+        for (name, _) in names.filter(|(name, _)| !["default", "mutation"].contains(name)) {
+            assert!(page.contains(&format!("//! | `{name}` |")), "{name}");
+        }
+    }
+}

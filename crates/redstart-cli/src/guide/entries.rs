@@ -693,10 +693,13 @@ let buyer = seats.get(7).await?;"##,
         cost: "two round trips per new request; a repeat: one",
         not_promised: "that an effect whose process died half-way is undone: its outcome is reported as unknown",
         replaces: "SETNX on the request id, which a crash leaves taken and a timeout frees too early",
-        snippet: r##"let payments = Idempotency::builder(&store, "shop", "payments").build()?;
-match payments.run("order-5001", &fingerprint, async { Ok(charge().await?) }).await? {
+        snippet: r##"let payments = Idempotency::new(&store, "shop", "payments")?;
+match payments.run("order-5001", body, async move { Ok(charge(500).await?) }).await? {
     Run::Done(receipt) | Run::Replayed(receipt) => reply(receipt),
-    other => conflict(other),   // NotDone, Busy, Mismatch, Unknown
+    Run::NotDone(refusal) => declined(refusal),
+    Run::Busy { retry_after } => later(retry_after),
+    Run::Mismatch => conflict(),
+    Run::Unknown(_) => ask_the_bank(),
 }"##,
     },
     Entry {
