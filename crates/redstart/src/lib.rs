@@ -111,7 +111,7 @@
 //! | feature | default | what it adds |
 //! |---|---|---|
 //! | `engine` | yes | the embedded engine behind `memory://` and `file://` |
-//! | `tls` | yes | `rediss://` and its relatives, by rustls |
+//! | `tls` | yes | `rediss://` and its variants, by rustls |
 //! | `from-manager` |  | `Store: From<redis::aio::ConnectionManager>`, for applications that have one |
 //! | `from-cluster` |  | `Store: From<redis::cluster_async::ClusterConnection>`, for applications that have one |
 //! | `caching` | yes | the family [`caching`] |
@@ -127,8 +127,8 @@
 //! | `location` | yes | the family [`location`] |
 //! | `social` | yes | the family [`social`] |
 //! | `storage` | yes | the family [`storage`] |
-//! | `sqlite` |  | sinks for write-behind on a real database |
-//! | `postgres` |  | the family postgres |
+//! | `sqlite` |  | a write-behind sink for SQLite |
+//! | `postgres` |  | a write-behind sink for Postgres |
 //!
 //! # Cost
 //!
