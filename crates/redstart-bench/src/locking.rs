@@ -15,7 +15,7 @@ use redstart::{
 };
 use redstart_testkit::{Kind, Server};
 
-use crate::measure::Bench;
+use crate::measure::{Bench, Unit};
 
 const TASKS: usize = 64;
 const TTL: Duration = Duration::from_secs(30);
@@ -219,14 +219,8 @@ async fn hand_over(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
         ));
         medians.push(p50.max(1) as f64);
     }
-    // Shorter is better, so the rates that these times would make are compared.
-    bench.row(
-        "hand-over between processes, p50",
-        "rslock",
-        1e6 / medians[0],
-        1e6 / medians[1],
-        10.0,
-    );
+    let name = "hand-over between processes, p50";
+    bench.cost(name, "rslock", Unit::Micros, medians[0], medians[1], 10.0);
     Ok(())
 }
 
