@@ -9,9 +9,9 @@
 //!                         ▼                                           │
 //!  Worker ═╦═ Fetcher ────┴─ Delivery ──► a task per job ── Ending ─► Acknowledger (finish, in batches)
 //!          ╠═ heartbeat      (a job in this     │ JobHandler::run
-//!          ╚═ Shared          worker's hands)   ▼
-//!             (settings,                     JobContext
-//!              permits)
+//!          ╠═ scheduler       worker's hands)   ▼
+//!          ╚═ Shared                         JobContext
+//!             (settings, permits, signals)
 //! ```
 //!
 //! | term | meaning | file |
@@ -20,8 +20,11 @@
 //! | delivery | one hand-over of a job to a worker; fences late acknowledgements | `worker.rs` |
 //! | registration | the time for which a worker is known under one name; a lost one is never revived | `worker/registration.rs` |
 //! | heartbeat | renews the registration's lease | `worker/heartbeat.rs` |
+//! | scheduler | cron ticks, silent workers, parked jobs and kept records, whether or not a worker is free | `worker/schedule.rs` |
+//! | signals | what messages on the wake channels told this worker | `worker/signal.rs` |
 //! | fetcher | the only task that takes jobs, so it knows when a reply was lost | `worker/fetch.rs` |
-//! | ending | what became of a delivery: done, retry, dead, handed back | `worker/run.rs` |
+//! | parked job | one that the worker which took it does not know or cannot decode; it waits for another worker | `parked.rs` |
+//! | ending | what became of a delivery: done, retry, dead, handed back, parked | `worker/run.rs` |
 //! | acknowledger | writes endings to the store, many per script | `worker/acknowledge.rs` |
 
 use std::{fmt, sync::Arc, time::Duration};
@@ -39,6 +42,7 @@ mod dead_letter;
 mod enqueue;
 mod inspect;
 mod job;
+mod parked;
 mod record;
 pub(super) mod script;
 mod verdict;
@@ -65,12 +69,17 @@ pub use worker::{JobContext, ShutdownReport, Worker, WorkerBuilder};
 ///   handler is told by [`JobContext::lost`].
 /// - **Attempts are runs.** A worker takes no more than it can start at once. A job that was handed back unstarted is
 ///   not charged an attempt. A job that kills its process is dead after exactly the given attempts.
+/// - **Unknown jobs are left to others.** A job of a kind that a worker does not know, or whose payload it cannot decode,
+///   is parked for workers that can run it. It becomes a dead letter after [a limit](QueueBuilder::park_for).
+/// - **Ticks are kept.** Cron entries, delays and the jobs of dead workers are looked after while all workers are busy.
 /// - **Nothing is trimmed.** At its capacity the queue refuses ([`Enqueued::Full`]); it never drops a job.
 /// - **Nothing stays.** A done job leaves nothing behind, unless [done jobs are kept](QueueBuilder::keep_done).
 /// - **Priorities age.** Jobs are ordered by their age plus `priority × boost`, so a job of low priority waits a bounded
 ///   time behind steady higher ones: at most the difference of priorities times the boost.
 ///
 /// # Limits
+///
+/// A wake-up that goes to a worker which does not react is repeated when that worker's lease ends.
 ///
 /// Jobs that were running in a process that died are charged the attempt, even if another job killed the process.
 ///
@@ -85,10 +94,13 @@ pub use worker::{JobContext, ShutdownReport, Worker, WorkerBuilder};
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
 /// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |
 /// | `workers` | sorted set | by the end of their lease |
+/// | `idle` | sorted set | workers that wait for jobs, by since when |
+/// | `parked`, `parked:<kind>` | sorted set | kinds with parked jobs; the parked jobs of a kind, by their limit |
 /// | `unique` | hash | unique keys and the jobs that hold them |
 /// | `dead`, `done` | stream | dead letters; done jobs that are kept |
 /// | `progress`, `cron`, `crontab`, `meta` | | progress of running jobs; next ticks; cron entries; whether paused |
 /// | `once:…` | string | effects that were done once, with a TTL |
+/// | `enqueued:<job>` | string | a unique job was added by this request, with a TTL of seconds |
 ///
 /// A job is one string that moves whole between these, one script per move: it is in exactly one place at any time.
 /// The lease belongs to the worker, not to each job: a heartbeat is one command however many jobs run.
@@ -96,7 +108,9 @@ pub use worker::{JobContext, ShutdownReport, Worker, WorkerBuilder};
 /// # Round trips
 ///
 /// Enqueue: one. Worker: one to take as many jobs as can start, one to acknowledge up to 512 of them; each is
-/// O(log n) per job at most. Idle workers wait for a message on the sharded channel `wake` and do not poll.
+/// O(log n) per job at most. A reservation is at most 1 MiB, or one job. Idle workers do not poll: they wait for a
+/// message on a sharded channel of their own (`wake:<worker>`), and each enqueue wakes only as many as it added jobs.
+/// What concerns all of them is published on `wake`.
 ///
 /// # While the store is down
 ///
@@ -108,7 +122,7 @@ pub use worker::{JobContext, ShutdownReport, Worker, WorkerBuilder};
 ///
 /// Operations `queue.enqueue`, `queue.enqueue_many`, `queue.reserve`, `queue.finish`, `queue.inspect`,
 /// `queue.replay`, `queue.cron`; events `queue.done`, `queue.retried`, `queue.dead`, `queue.reclaimed`,
-/// `queue.refused`, `queue.lost`, `queue.handed_back`, `queue.duplicate`, `queue.full`.
+/// `queue.parked`, `queue.refused`, `queue.lost`, `queue.handed_back`, `queue.duplicate`, `queue.full`.
 ///
 /// # Example
 ///
@@ -153,6 +167,7 @@ struct Inner {
     keep_done: u64,
     keep_done_for: Duration,
     once_ttl: Duration,
+    park_for: Duration,
 }
 
 impl Queue {

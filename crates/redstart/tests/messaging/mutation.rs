@@ -3,6 +3,7 @@
 use anyhow::Result;
 use redstart_testkit::child::{must_notice, without};
 
+const NOW: &str = include_str!("../../src/script/now.lua");
 const RECORD: &str = concat!(
     include_str!("../../src/script/now.lua"),
     include_str!("../../src/messaging/queue/record.lua"),
@@ -55,4 +56,89 @@ async fn a_stream_that_is_trimmed_by_length_is_noticed() -> Result<()> {
         "return redis.call('XTRIM', KEYS[1], 'MAXLEN', 5)",
     )
     .await
+}
+
+#[tokio::test]
+async fn a_reservation_without_its_count_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/priority/reserve.lua");
+    let broken = format!("{NOW}{}", without(reserve, "or 0) + 1)", "or 0) + 0)"));
+    let test =
+        "priority::a_late_reservation_neither_gives_back_nor_finishes_what_another_has::embedded";
+    must_notice(test, "priority.reserve", &broken).await
+}
+
+#[tokio::test]
+async fn an_enqueue_that_forgets_its_request_is_noticed() -> Result<()> {
+    let enqueue = include_str!("../../src/messaging/queue/enqueue.lua");
+    let mark = "if redis.call('EXISTS', mark) == 1 then return { 1 } end";
+    let broken = format!("{RECORD}{}", without(enqueue, mark, ""));
+    let test =
+        "queue_fault::a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_meanwhile";
+    must_notice(test, "queue.enqueue", &broken).await
+}
+
+#[tokio::test]
+async fn an_enqueue_that_wakes_everybody_is_noticed() -> Result<()> {
+    let enqueue = include_str!("../../src/messaging/queue/enqueue.lua");
+    let all = without(
+        enqueue,
+        "wake(idle, ARGV[1], count)",
+        "wake(idle, ARGV[1], 1000)",
+    );
+    let broken = format!("{RECORD}{all}");
+    let test = "queue_wake::an_enqueue_wakes_as_many_workers_as_it_added_jobs";
+    must_notice(test, "queue.enqueue", &broken).await
+}
+
+#[tokio::test]
+async fn an_ending_that_frees_the_key_of_a_lost_delivery_is_noticed() -> Result<()> {
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let held = "redis.call('HEXISTS', running, ARGV[i]) == 1 and redis.call('HGET', unique";
+    let broken = format!(
+        "{RECORD}{}",
+        without(finish, held, "redis.call('HGET', unique")
+    );
+    let test =
+        "queue_fault::a_delivery_that_is_no_longer_held_frees_neither_key_nor_progress::embedded";
+    must_notice(test, "queue.finish", &broken).await
+}
+
+#[tokio::test]
+async fn a_reservation_without_its_bound_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let broken = format!(
+        "{RECORD}{}",
+        without(reserve, "bytes + #record > room", "false")
+    );
+    let test = "queue_wake::a_reservation_of_large_jobs_is_bounded_in_bytes";
+    must_notice(test, "queue.reserve", &broken).await
+}
+
+#[tokio::test]
+async fn a_new_payload_that_skips_a_tick_is_noticed() -> Result<()> {
+    let put = include_str!("../../src/messaging/queue/cron_put.lua");
+    let broken = format!(
+        "{RECORD}{}",
+        without(put, "if before and tick then", "if false then")
+    );
+    let test = "queue_schedule::a_changed_payload_keeps_an_overdue_tick::embedded";
+    must_notice(test, "queue.cron", &broken).await
+}
+
+#[tokio::test]
+async fn a_parked_job_that_is_prolonged_is_noticed() -> Result<()> {
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let broken = format!(
+        "{RECORD}{}",
+        without(finish, "if byte(record, 40) < 4 then", "do")
+    );
+    let test = "queue_parked::a_job_that_no_worker_can_run_becomes_a_dead_letter_after_the_limit::embedded";
+    must_notice(test, "queue.finish", &broken).await
+}
+
+#[tokio::test]
+async fn a_cancelled_take_that_keeps_its_item_is_noticed() -> Result<()> {
+    let test =
+        "reliable_list::a_cancelled_take_gives_its_item_back_while_the_consumer_lives::redis";
+    must_notice(test, "reliable_list.give_back", "return 0").await
 }

@@ -5,7 +5,7 @@ use redstart::{
     Store,
     messaging::{PriorityQueue, Settled},
 };
-use redstart_testkit::{Backend, eventually, matrix};
+use redstart_testkit::{Backend, Kind, Server, eventually, matrix};
 
 use crate::queue::LONG;
 
@@ -65,4 +65,49 @@ matrix! {
         assert!(queue.consumer(Duration::ZERO).await.unwrap_err().is_config());
         Ok(())
     }
+
+    async fn a_late_reservation_neither_gives_back_nor_finishes_what_another_has(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = PriorityQueue::<u32>::new(&store, backend.namespace(), "p")?;
+        let lease = if backend.is_embedded() { Duration::from_secs(60) } else { Duration::from_millis(200) };
+        queue.push(&1, 0).await?;
+        let mut first = queue.consumer(lease).await?;
+        let late = first.reserve(LONG).await?.unwrap();
+        let also_late = {
+            if backend.is_embedded() { store.advance(lease)?; }
+            first.reserve(LONG).await?.unwrap()
+        };
+        if backend.is_embedded() { store.advance(lease)?; }
+        let mut second = queue.consumer(LONG).await?;
+        let held = second.reserve(LONG).await?.unwrap();
+        assert_eq!(late.give_back().await?, Settled::Lost);
+        assert_eq!(also_late.done().await?, Settled::Lost);
+        assert!(second.reserve(Duration::from_millis(1)).await?.is_none(), "one consumer has it");
+        assert_eq!(held.done().await?, Settled::Done);
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pops_share_their_connections() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let queue = PriorityQueue::<u32>::new(&store, "pop", "p")?;
+    queue.push(&0, 0).await?;
+    assert_eq!(queue.pop(LONG).await?, Some(0));
+    let connections = async || -> Result<u64> {
+        let info: String = store.query(redis::cmd("INFO").arg("stats")).await?;
+        let count = info
+            .lines()
+            .find_map(|line| line.strip_prefix("total_connections_received:"));
+        Ok(count.unwrap_or_default().trim().parse()?)
+    };
+    let before = connections().await?;
+    for n in 0..20 {
+        queue.push(&n, 0).await?;
+        assert_eq!(queue.clone().pop(LONG).await?, Some(n));
+        assert_eq!(queue.pop(Duration::from_millis(1)).await?, None);
+    }
+    assert_eq!(connections().await?, before);
+    Ok(())
 }

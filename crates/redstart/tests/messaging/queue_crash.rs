@@ -630,12 +630,12 @@ matrix! {
         }
         let mut idle = Child::of(backend.test()).role("idle").namespace(backend.namespace()).spawn()?;
         assert_eq!(idle.line().await?, "ready");
-        let meta = format!("{}:queue:{{q}}:meta", backend.namespace());
+        let waiting = format!("{}:queue:{{q}}:idle", backend.namespace());
         let mut took = Vec::new();
         for _ in 0..scale(50, "idle starts") {
             // It has looked, found nothing and waits.
             ensure!(eventually(LONG, async || {
-                store.query::<bool>(redis::cmd("HEXISTS").arg(&meta).arg("hungry")).await.unwrap_or(false)
+                store.query::<bool>(redis::cmd("EXISTS").arg(&waiting)).await.unwrap_or(false)
             }).await);
             queue.enqueue(&Step { n: micros() }).await?;
             took.push(idle.line().await?.parse::<u64>()?);

@@ -168,4 +168,24 @@ matrix! {
         assert_eq!(taken, Vec::<String>::new());
         Ok(())
     }
+
+    async fn a_cancelled_take_gives_its_item_back_while_the_consumer_lives(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        // So long that nothing comes back by the end of a lease.
+        let list = ReliableList::builder(&store, backend.namespace(), "l").lease(LONG * 100).build()?;
+        let (mut first, mut second) = (list.consumer().await?, list.consumer().await?);
+        let kept = { list.push("kept").await?; first.take(LONG).await?.unwrap() };
+        for round in 0..scale(60, "cancelled takes") {
+            list.push(round.to_string()).await?;
+            // Dropped at a different point each time; with the item, if it came.
+            let _ = tokio::time::timeout(Duration::from_micros(20 * round), first.take(LONG)).await;
+            let item = second.take(LONG).await?.unwrap();
+            assert_eq!(item.payload(), round.to_string().as_bytes());
+            assert_eq!(item.done().await?, Settled::Done);
+        }
+        assert_eq!(kept.done().await?, Settled::Done, "what the application has is not given back");
+        first.close().await?;
+        second.close().await?;
+        Ok(())
+    }
 }

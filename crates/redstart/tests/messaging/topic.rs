@@ -34,6 +34,27 @@ matrix! {
         Ok(())
     }
 
+    async fn a_listener_that_does_not_read_keeps_a_bounded_number_of_messages(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let topic = Topic::<u32>::builder(&store, backend.namespace(), "t").buffer(10).build()?;
+        let (mut slow, mut other) = (topic.listen().await?, Topic::<u32>::new(&store, backend.namespace(), "t")?.listen().await?);
+        for n in 0..100 { topic.publish(&n).await?; }
+        for n in 0..100 {
+            assert_eq!(hear(&mut other).await?, Heard::Message { topic: "t".into(), message: n });
+        }
+        // What the other listener has heard, this one has too, or dropped.
+        let mut next = 0;
+        loop {
+            match hear(&mut slow).await? {
+                Heard::Message { message, .. } => { assert_eq!(message, next); next += 1; }
+                heard => { assert_eq!(heard, Heard::Gap); break; }
+            }
+        }
+        assert_eq!(next, 10);
+        assert!(Topic::<u32>::builder(&store, backend.namespace(), "t").buffer(0).build().unwrap_err().is_config());
+        Ok(())
+    }
+
     async fn patterns_choose_topics(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let topics = Topics::<u32>::new(&store, backend.namespace(), "news")?;

@@ -26,6 +26,7 @@ pub struct QueueBuilder {
     keep_done: u64,
     keep_done_for: Duration,
     once_ttl: Duration,
+    park_for: Duration,
 }
 
 impl QueueBuilder {
@@ -41,6 +42,7 @@ impl QueueBuilder {
             keep_done: 0,
             keep_done_for: Duration::ZERO,
             once_ttl: Duration::from_secs(86_400),
+            park_for: Duration::from_secs(3600),
         }
     }
 
@@ -76,6 +78,14 @@ impl QueueBuilder {
         self
     }
 
+    /// How long a job that no worker knows, or can decode, waits for one that does before it becomes a dead letter
+    /// (default: an hour; zero: at once). While a new version of a program is rolled out, workers of the old version
+    /// leave the new jobs to the new ones.
+    pub fn park_for(mut self, period: Duration) -> Self {
+        self.park_for = period;
+        self
+    }
+
     /// Uses the application's own keys instead of the [usual ones](crate::key).
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = Some(layout);
@@ -108,6 +118,7 @@ impl QueueBuilder {
             keep_done: self.keep_done,
             keep_done_for: self.keep_done_for,
             once_ttl: self.once_ttl,
+            park_for: self.park_for,
         })))
     }
 }

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     Job, Queue,
     record::{Body, Options},
-    script::{CRON_DUE, CRON_FIRE, CRON_PUT, CRON_REMOVE},
+    script::{CRON_FIRE, CRON_PUT, CRON_REMOVE},
 };
 use crate::{
     codec::{Codec, Json},
@@ -77,8 +77,9 @@ impl Queue {
     /// Enqueues a job by a cron expression of five fields (minute, hour, day, month, weekday), or six with seconds
     /// first. It is read in UTC unless [another time zone](CronPut::time_zone) is set. Await the returned value.
     ///
-    /// An entry with the same id is replaced. An unchanged entry keeps its next tick, so every instance of a program
-    /// may put its entries when it starts.
+    /// An entry with the same id is replaced. An entry whose schedule is unchanged keeps its next tick, so every instance
+    /// of a program may put its entries when it starts. Ticks are enqueued while any worker runs, also if all are busy
+    /// or the queue is paused.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -161,24 +162,9 @@ impl Queue {
         Ok(entries)
     }
 
-    /// Enqueues what is due. Called by workers.
-    pub(super) async fn tick(&self) -> Result<()> {
-        let mut reply = CRON_DUE
-            .on(self.entity())
-            .part("cron")
-            .part("crontab")
-            .run::<Vec<Vec<u8>>>(self.store())
-            .await?
-            .into_iter();
-        let number = |bytes: Option<Vec<u8>>| {
-            bytes
-                .and_then(|bytes| String::from_utf8(bytes).ok()?.parse::<i64>().ok())
-                .ok_or_else(|| Error::codec("unexpected shape of the reply"))
-        };
-        let now = number(reply.next())?;
-        while let Some(id) = reply.next() {
-            let tick = number(reply.next())?;
-            let stored = reply.next().unwrap_or_default();
+    /// Enqueues the runs of due entries: of each its id, its tick and its definition. Called by workers.
+    pub(super) async fn tick(&self, now: i64, due: Vec<(Vec<u8>, i64, Vec<u8>)>) -> Result<()> {
+        for (id, tick, stored) in due {
             let plan = Json::decode::<Stored>(&stored).and_then(|stored| {
                 let schedule = Schedule::parse(&stored.expression, &stored.time_zone)?;
                 let (runs, next) = schedule.runs(tick, now, stored.missed);
@@ -201,7 +187,7 @@ impl Queue {
                 .part("cron")
                 .part("ready")
                 .part("ranked")
-                .part("meta")
+                .part("idle")
                 .arg(&self.0.channel)
                 .arg(self.0.boost)
                 .arg(&id[..])
@@ -275,11 +261,12 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                     .on(queue.entity())
                     .part("cron")
                     .part("crontab")
-                    .part("meta")
                     .arg(&queue.0.channel)
                     .arg(self.id)
                     .arg(Json::encode(&stored)?)
                     .arg(first)
+                    .arg(self.expression)
+                    .arg(self.time_zone)
                     .run(queue.store())
                     .await?;
                 Ok(changed == 1)

@@ -1,7 +1,7 @@
 -- Enqueues the runs of one tick and moves the entry to its next tick. Of several workers that saw the tick one wins:
 -- the entry must still be at it.
 --
--- KEYS  1 cron  2 ready  3 ranked  4 meta
+-- KEYS  1 cron  2 ready  3 ranked  4 idle
 -- ARGV  1 wake channel  2 boost in microseconds  3 entry  4 the tick that was seen  5 the next ('' = never)
 --       6... the records from byte 18 on
 -- Returns  1 fired, 0 another worker did
@@ -16,5 +16,5 @@ local head = 'J' .. digits(now())
 local records = {}
 for i = 6, #ARGV do records[#records + 1] = head .. ARGV[i] end
 make_ready('RPUSH', KEYS[2], KEYS[3], tonumber(ARGV[2]), records)
-if #records > 0 then wake(KEYS[4], ARGV[1]) end
+wake(KEYS[4], ARGV[1], #records)
 return 1

@@ -102,7 +102,7 @@ impl DeadLetters {
                     .part("dead")
                     .part("ready")
                     .part("ranked")
-                    .part("meta")
+                    .part("idle")
                     .part("unique")
                     .arg(&self.queue.0.channel)
                     .arg(self.queue.0.boost);

@@ -14,7 +14,7 @@ use super::{
     script::ENQUEUE,
 };
 use crate::{
-    duration::micros,
+    duration::{micros, millis},
     error::{Error, Result},
     observe,
     script::{Batch, Call},
@@ -25,6 +25,8 @@ const CHUNK_JOBS: usize = 1000;
 const CHUNK_BYTES: usize = 512 * 1024;
 /// How many calls of `enqueue_many` are sent together.
 const CHUNKS_AT_ONCE: usize = 4;
+/// For how long at least a request that is sent again after a lost reply is recognised.
+const RECOGNISED: Duration = Duration::from_secs(10);
 
 /// What became of an enqueue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,27 +116,33 @@ impl Queue {
         }
     }
 
-    fn enqueue_call(&self, options: &Options) -> Call<'_> {
+    /// A request whose first job has this id.
+    fn enqueue_call(&self, options: &Options, id: JobId) -> Call<'_> {
         let inner = &*self.0;
         let unique = options.unique.as_ref().map_or("", |(key, _)| key);
-        ENQUEUE
+        let mut call = ENQUEUE
             .on(&inner.entity)
             .part("ready")
             .part("ranked")
             .part("delayed")
-            .part("meta")
+            .part("idle")
             .part("unique")
-            .arg(&inner.channel)
+            .part("meta");
+        if options.unique.is_some() {
+            call = call.part(&format!("enqueued:{id}"));
+        }
+        call.arg(&inner.channel)
             .arg(inner.capacity)
             .arg(micros(options.delay))
             .arg(options.priority)
             .arg(inner.boost)
             .arg(unique)
+            .arg(millis(RECOGNISED + inner.store.deadline() * 2))
     }
 
     async fn add(&self, body: Body, options: &Options) -> Result<Enqueued> {
-        let mut call = self.enqueue_call(options).arg(&body.bytes[..]);
-        // A repeated request finds its own id under the key.
+        let mut call = self.enqueue_call(options, body.id).arg(&body.bytes[..]);
+        // A repeated request finds its own mark, also after the job is done.
         if options.unique.is_some() {
             call = call.idempotent();
         }
@@ -187,7 +195,7 @@ impl Queue {
             }
             let mut batch = Batch::new();
             for chunk in &chunks {
-                let mut call = self.enqueue_call(&options);
+                let mut call = self.enqueue_call(&options, chunk[0].id);
                 for body in chunk {
                     call = call.arg(&body.bytes[..]);
                 }
@@ -262,7 +270,8 @@ impl<J> Enqueue<'_, J> {
 /// # Errors
 ///
 /// [`is_config`](Error::is_config) for an invalid option or a payload over the limit, with nothing sent; otherwise
-/// those of the [`Store`](crate::Store). If the error is [in doubt](Error::is_in_doubt), the job may have been added.
+/// those of the [`Store`](crate::Store). If the error is [in doubt](Error::is_in_doubt), the job may have been added. A
+/// unique job is sent again automatically after a lost reply, and is added once even if it has run in the meantime.
 ///
 /// # Cancel safety
 ///

@@ -19,6 +19,9 @@ use crate::{
     observe,
 };
 
+/// How far from the place where a ready job was seen it is looked for.
+const REACH: usize = 2000;
+
 /// Where a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -29,6 +32,8 @@ pub enum JobState {
     Delayed,
     /// A worker has it.
     Running,
+    /// No worker that took it could run it; it waits for [one that can](super::QueueBuilder::park_for).
+    Parked,
     /// It is done and was [kept](super::QueueBuilder::keep_done).
     Done,
     /// It failed for good and is a [dead letter](super::DeadLetter).
@@ -45,6 +50,8 @@ pub struct QueueCounts {
     pub delayed: u64,
     /// Jobs that workers hold.
     pub running: u64,
+    /// Jobs that wait for a worker that can run them.
+    pub parked: u64,
     /// Dead letters.
     pub dead: u64,
     /// Done jobs that were kept.
@@ -56,9 +63,9 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// Jobs that are not finished yet: ready, delayed or running.
+    /// Jobs that are not finished yet: ready, delayed, running or parked.
     pub fn unfinished(&self) -> u64 {
-        self.ready + self.delayed + self.running
+        self.ready + self.delayed + self.running + self.parked
     }
 }
 
@@ -85,6 +92,8 @@ pub struct JobInfo {
     /// The progress that its handler recorded.
     pub progress: Option<f64>,
     record: Vec<u8>,
+    /// In the list of ready jobs: its place counted from the end, the last is 1.
+    place: usize,
 }
 
 impl JobInfo {
@@ -101,6 +110,7 @@ impl JobInfo {
             worker: None,
             progress: None,
             record,
+            place: 0,
         })
     }
 
@@ -150,7 +160,7 @@ impl QueueInspector {
     /// Those of the store.
     pub async fn counts(&self) -> Result<QueueCounts> {
         let (entity, store) = (self.queue.entity(), self.queue.store());
-        let workers = self.workers().await?;
+        let (workers, kinds) = self.workers_and_parked_kinds().await?;
         let mut pipeline = redis::pipe();
         for (command, part) in [
             ("LLEN", "ready"),
@@ -161,32 +171,40 @@ impl QueueInspector {
         ] {
             pipeline.cmd(command).arg(entity.part(part));
         }
-        pipeline
-            .cmd("HEXISTS")
-            .arg(entity.part("meta"))
-            .arg("paused");
+        let meta = entity.part("meta");
+        pipeline.cmd("HEXISTS").arg(&meta).arg("paused");
+        pipeline.cmd("HGET").arg(&meta).arg("deleted");
         for worker in &workers {
-            pipeline
-                .cmd("HLEN")
-                .arg(entity.part(&format!("running:{worker}")));
+            let running = entity.part(&format!("running:{worker}"));
+            pipeline.cmd("HLEN").arg(running);
         }
-        let numbers: Vec<u64> = store.pipeline(&pipeline).await?;
+        for kind in &kinds {
+            let parked = entity.part(&format!("parked:{kind}"));
+            pipeline.cmd("ZCARD").arg(parked);
+        }
+        let numbers: Vec<Option<u64>> = store.pipeline(&pipeline).await?;
+        let numbers: Vec<u64> = numbers.into_iter().map(Option::unwrap_or_default).collect();
+        let (running, parked) = numbers[7..].split_at(workers.len());
         Ok(QueueCounts {
-            ready: numbers[0] + numbers[1],
+            ready: (numbers[0] + numbers[1]).saturating_sub(numbers[6]),
             delayed: numbers[2],
             dead: numbers[3],
             done: numbers[4],
             paused: numbers[5] == 1,
             // One field of each hash is the worker's epoch.
-            running: numbers[6..].iter().map(|held| held.saturating_sub(1)).sum(),
+            running: running.iter().map(|held| held.saturating_sub(1)).sum(),
+            parked: parked.iter().sum(),
             workers: workers.len() as u64,
         })
     }
 
-    async fn workers(&self) -> Result<Vec<String>> {
-        let key = self.queue.entity().part("workers");
-        let all = redis::cmd("ZRANGE").arg(key).arg(0).arg(-1).to_owned();
-        self.queue.store().query(&all).await
+    async fn workers_and_parked_kinds(&self) -> Result<(Vec<String>, Vec<String>)> {
+        let mut pipeline = redis::pipe();
+        for part in ["workers", "parked"] {
+            let key = self.queue.entity().part(part);
+            pipeline.cmd("ZRANGE").arg(key).arg(0).arg(-1);
+        }
+        self.queue.store().pipeline(&pipeline).await
     }
 
     /// A page of jobs, in no particular order, and the cursor of the next page.
@@ -252,7 +270,12 @@ impl QueueInspector {
     ///
     /// Those of the store.
     pub async fn find(&self, id: JobId) -> Result<Option<JobInfo>> {
-        for state in [JobState::Running, JobState::Ready, JobState::Delayed] {
+        for state in [
+            JobState::Running,
+            JobState::Ready,
+            JobState::Delayed,
+            JobState::Parked,
+        ] {
             let found = self.matching(state, 1, |job| job.id == id).await?;
             if let Some(job) = found.into_iter().next() {
                 return Ok(Some(job));
@@ -267,24 +290,34 @@ impl QueueInspector {
     ///
     /// Those of the store.
     pub async fn delete(&self, id: JobId) -> Result<bool> {
-        let Some(job) = self.find(id).await? else {
-            return Ok(false);
-        };
-        let (kind, part) = match (job.state, job.priority) {
-            (JobState::Ready, 0) => ("list", "ready"),
-            (JobState::Ready, _) => ("zset", "ranked"),
-            (JobState::Delayed, _) => ("zset", "delayed"),
-            _ => return Ok(false),
-        };
-        let removed: u8 = REMOVE
-            .on(self.queue.entity())
-            .part(part)
-            .part("unique")
-            .arg(kind)
-            .arg(&job.record[..])
-            .run(self.queue.store())
-            .await?;
-        Ok(removed == 1)
+        // A job that has moved far in the list since it was found is looked for again.
+        for _ in 0..5 {
+            let Some(job) = self.find(id).await? else {
+                return Ok(false);
+            };
+            let (kind, part) = match (job.state, job.priority) {
+                (JobState::Ready, 0) => ("list", "ready".to_owned()),
+                (JobState::Ready, _) => ("zset", "ranked".to_owned()),
+                (JobState::Delayed, _) => ("zset", "delayed".to_owned()),
+                (JobState::Parked, _) => ("zset", format!("parked:{}", job.name)),
+                _ => return Ok(false),
+            };
+            let removed: u8 = REMOVE
+                .on(self.queue.entity())
+                .part(&part)
+                .part("unique")
+                .part("meta")
+                .arg(kind)
+                .arg(&job.record[..])
+                .arg(job.place)
+                .arg(REACH)
+                .run(self.queue.store())
+                .await?;
+            if removed < 2 {
+                return Ok(removed == 1);
+            }
+        }
+        Ok(false)
     }
 
     /// Makes a delayed job ready now; `false` if it is not delayed. It may have been enqueued with a delay, or wait
@@ -305,7 +338,7 @@ impl QueueInspector {
             .part("delayed")
             .part("ready")
             .part("ranked")
-            .part("meta")
+            .part("idle")
             .arg(&self.queue.0.channel)
             .arg(self.queue.0.boost)
             .arg(&job.record[..])

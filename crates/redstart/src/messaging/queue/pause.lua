@@ -7,7 +7,7 @@ if ARGV[2] == '1' then
   redis.call('HSET', KEYS[1], 'paused', 1)
 else
   redis.call('HDEL', KEYS[1], 'paused')
-  -- Workers that found the queue paused did not report that they are hungry.
-  redis.call('SPUBLISH', ARGV[1], '')
+  -- Workers that found the queue paused did not report that they are idle.
+  redis.call('SPUBLISH', ARGV[1], 'look')
 end
 return 1

@@ -10,13 +10,15 @@
 --   34-35   attempts that were charged so far, big-endian
 --   36-37   how often it was handed back unstarted, big-endian
 --   38-39   priority + 32768, big-endian
---   40      flags: 1 = its unique key is held until done, 2 = until started
+--   40      flags: 1 = its unique key is held until done, 2 = until started, + 4 = it was parked, since bytes 2-17
 --   41-44   timeout in milliseconds, 0 = the worker's own
 --   45-46   length of the unique key, then the key
 --   then    length of the name (one byte), the name, the payload
 --
 -- Bytes 18-37 name one delivery: they differ when the same job is taken again.
 local CHUNK = 4000
+-- In the place of a record of the ready list that was deleted.
+local DELETED = 'deleted'
 local byte, char, sub, format = string.byte, string.char, string.sub, string.format
 
 local function digits(micros)
@@ -69,11 +71,20 @@ local function each_piece(command, key, list)
   end
 end
 
+-- How long the unique key is held: 0 there is none, 1 until done, 2 until started.
+local function uniqueness(record)
+  return byte(record, 40) % 4
+end
+
+local function unique_key(record)
+  local high, low = byte(record, 45, 46)
+  return sub(record, 47, 46 + high * 256 + low)
+end
+
 -- Frees the unique key of a record if this job holds it.
 local function free_unique(unique, record)
-  if byte(record, 40) == 0 then return end
-  local high, low = byte(record, 45, 46)
-  local key = sub(record, 47, 46 + high * 256 + low)
+  if uniqueness(record) == 0 then return end
+  local key = unique_key(record)
   if redis.call('HGET', unique, key) == sub(record, 18, 33) then
     redis.call('HDEL', unique, key)
   end
@@ -95,10 +106,20 @@ local function make_ready(side, ready, ranked, boost, records)
   each_piece('ZADD', ranked, scored)
 end
 
--- Wakes idle workers, if any reported that it found too few jobs.
-local function wake(meta, channel)
-  if redis.call('HDEL', meta, 'hungry') == 1 then
-    redis.call('SPUBLISH', channel, '')
+-- Wakes as many idle workers as there are jobs. Each listens on a channel of its own. If nobody listens, the worker has
+-- died, and the next one is woken instead.
+local function wake(idle, channel, jobs)
+  while jobs > 0 do
+    local worker = redis.call('ZPOPMIN', idle)[1]
+    if not worker then return end
+    if redis.call('SPUBLISH', channel .. ':' .. worker, '') > 0 then jobs = jobs - 1 end
+  end
+end
+
+-- Tells idle workers that a job is due after this time, so that they look then.
+local function announce(idle, channel, micros)
+  if redis.call('EXISTS', idle) == 1 then
+    redis.call('SPUBLISH', channel, 'due ' .. format('%.0f', micros))
   end
 end
 

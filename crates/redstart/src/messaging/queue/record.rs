@@ -53,7 +53,7 @@ impl Record {
             // The difference fits: the stored number is the priority plus 32768.
             priority: (i32::from(pair(37)?) - 32768) as i16,
             timeout: (millis > 0).then(|| Duration::from_millis(u64::from(millis))),
-            unique: (bytes[39] == UNTIL_DONE).then(|| unique.to_vec()),
+            unique: (bytes[39] % 4 == UNTIL_DONE).then(|| unique.to_vec()),
             name: std::str::from_utf8(name).ok()?.to_owned(),
             payload: at + 1 + name_length,
         })

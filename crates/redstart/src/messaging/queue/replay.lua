@@ -1,7 +1,7 @@
 -- Makes dead letters ready again, with all their attempts. A letter stays if its record is corrupt or another job
 -- holds its unique key.
 --
--- KEYS  1 dead  2 ready  3 ranked  4 meta  5 unique
+-- KEYS  1 dead  2 ready  3 ranked  4 idle  5 unique
 -- ARGV  1 wake channel  2 boost in microseconds  3... letters
 -- Returns  how many were made ready
 local now = now()
@@ -11,10 +11,8 @@ for i = 3, #ARGV do
   local record = found and found[2][2]
   if record and well_formed(record) then
     local free = true
-    if byte(record, 40) ~= 0 then
-      local high, low = byte(record, 45, 46)
-      local key = sub(record, 47, 46 + high * 256 + low)
-      free = redis.call('HSETNX', KEYS[5], key, sub(record, 18, 33)) == 1
+    if uniqueness(record) ~= 0 then
+      free = redis.call('HSETNX', KEYS[5], unique_key(record), sub(record, 18, 33)) == 1
     end
     if free then
       record = handed_back(ready_at(record, now))
@@ -25,5 +23,5 @@ for i = 3, #ARGV do
 end
 make_ready('RPUSH', KEYS[2], KEYS[3], tonumber(ARGV[2]), again)
 each_piece('XDEL', KEYS[1], letters)
-if #again > 0 then wake(KEYS[4], ARGV[1]) end
+wake(KEYS[4], ARGV[1], #again)
 return #again

@@ -1,30 +1,29 @@
--- Promotes due jobs and gives a registered worker up to `want` jobs, in order of due time minus
--- priority x boost. Renews the worker's lease.
+-- Promotes due jobs and gives a registered worker up to `want` jobs, in order of due time minus priority x boost, until
+-- their size reaches a limit. Renews the worker's lease.
 --
 -- The epoch fences late requests: after a lost reply the worker raises it (reconcile.lua), so that the lost request
 -- takes nothing if it arrives after all.
 --
--- KEYS  1 ready  2 ranked  3 delayed  4 running of this worker  5 workers  6 meta  7 dead  8 cron  9 unique
+-- KEYS  1 ready  2 ranked  3 delayed  4 running of this worker  5 workers  6 meta  7 dead  8 idle  9 unique
 -- ARGV  1 worker  2 epoch  3 want  4 lease in microseconds  5 boost in microseconds  6 promote at most
+--       7 how many bytes of records at most, unless the first is larger  8 the worker's name on the wake channel
 -- Returns  {0} not registered (its jobs were reclaimed), {2} another epoch, or
---          {1, microseconds until something is due (-1 = never), expired workers, whether a cron entry is due, records}
+--          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records}
 local ready, ranked, delayed, running, workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local meta, dead, cron, unique = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local want, lease, boost = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
+local meta, dead, idle, unique = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
+local want, lease, boost, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
 
 local epoch = redis.call('HGET', running, '')
 if not epoch then return { 0 } end
 if epoch ~= ARGV[2] then return { 2 } end
 
 local now = now()
-local until_now = format('%.0f', now)
 redis.call('ZADD', workers, format('%.0f', now + lease), ARGV[1])
-local expired = redis.call('ZRANGE', workers, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 16)
 if redis.call('HEXISTS', meta, 'paused') == 1 then
-  return { 1, -1, expired, 0, {} }
+  return { 1, -1, {} }
 end
 
-local promoted = redis.call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[6]))
+local promoted = redis.call('ZRANGE', delayed, '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[6]))
 if #promoted > 0 then
   local good = {}
   for _, record in ipairs(promoted) do
@@ -38,23 +37,48 @@ if #promoted > 0 then
   redis.call('ZREMRANGEBYRANK', delayed, 0, #promoted - 1)
 end
 
-local taken
+-- Takes records while there is room. One is always taken, however large it is.
+local taken, bytes, full = {}, 0, false
+local function fits(record)
+  if #taken > 0 and bytes + #record > room then
+    full = true
+    return false
+  end
+  bytes = bytes + #record
+  taken[#taken + 1] = record
+  return true
+end
+
 if redis.call('ZCARD', ranked) == 0 then
-  taken = redis.call('LPOP', ready, want) or {}
+  -- In growing pieces, so that a few large records are not read only to be put back.
+  local piece = 1
+  while #taken < want and not full do
+    local records = redis.call('LPOP', ready, math.min(piece, want - #taken))
+    if not records then break end
+    for i, record in ipairs(records) do
+      if not fits(record) then
+        for j = #records, i, -1 do redis.call('LPUSH', ready, records[j]) end
+        break
+      end
+    end
+    piece = piece * 4
+  end
 else
-  local plain = redis.call('LRANGE', ready, 0, want - 1)
-  local scored = redis.call('ZRANGE', ranked, 0, want - 1, 'WITHSCORES')
+  local most = math.min(want, 256)
+  full = want > most
+  local plain = redis.call('LRANGE', ready, 0, most - 1)
+  local scored = redis.call('ZRANGE', ranked, 0, most - 1, 'WITHSCORES')
   local p, s = 1, 1
-  taken = {}
-  while #taken < want and (plain[p] or scored[s]) do
+  while #taken < most and (plain[p] or scored[s]) do
     if plain[p] and (not scored[s] or due(plain[p]) <= tonumber(scored[s + 1])) then
-      taken[#taken + 1] = plain[p]
+      if not fits(plain[p]) then break end
       p = p + 1
     else
-      taken[#taken + 1] = scored[s]
+      if not fits(scored[s]) then break end
       s = s + 2
     end
   end
+  if #taken < most and not (plain[p] or scored[s]) then full = false end
   if p > 1 then redis.call('LTRIM', ready, p - 1, -1) end
   if s > 1 then redis.call('ZREMRANGEBYRANK', ranked, 0, (s - 1) / 2 - 1) end
 end
@@ -66,25 +90,20 @@ for _, record in ipairs(taken) do
     given[n] = record
     owned[2 * n - 1] = sub(record, 18, 37)
     owned[2 * n] = record
-    if byte(record, 40) == 2 then free_unique(unique, record) end
+    if uniqueness(record) == 2 then free_unique(unique, record) end
+  elseif record == DELETED then
+    if redis.call('HINCRBY', meta, 'deleted', -1) <= 0 then redis.call('HDEL', meta, 'deleted') end
   else
     bury(dead, record, 'corrupt record', now)
   end
 end
 each_piece('HSET', running, owned)
 
-local tick = redis.call('ZRANGE', cron, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 1)
-local wait = 0
--- Corrupt entries count here: with them in the way there may be more to take.
-if #taken < want then
-  redis.call('HSET', meta, 'hungry', 1)
-  wait = -1
-  for _, key in ipairs({ delayed, workers, cron }) do
-    local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')
-    if first[2] then
-      local left = math.max(0, tonumber(first[2]) - now)
-      if wait < 0 or left < wait then wait = left end
-    end
-  end
+-- Deleted and corrupt records count here: behind them there may be more to take.
+if full or #taken == want then
+  redis.call('ZREM', idle, ARGV[8])
+  return { 1, 0, given }
 end
-return { 1, wait, expired, #tick, given }
+redis.call('ZADD', idle, format('%.0f', now), ARGV[8])
+local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
+return { 1, first and math.max(1, tonumber(first) - now) or -1, given }

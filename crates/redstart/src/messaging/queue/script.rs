@@ -15,12 +15,12 @@ macro_rules! script {
     };
 }
 
-pub(crate) static CRON_DUE: Script = script!("queue.cron_due", "cron_due.lua");
 pub(crate) static CRON_FIRE: Script = script!("queue.cron_fire", "cron_fire.lua");
 pub(crate) static CRON_PUT: Script = script!("queue.cron", "cron_put.lua");
 pub(crate) static CRON_REMOVE: Script = script!("queue.remove_cron", "cron_remove.lua");
 pub(crate) static ENQUEUE: Script = script!("queue.enqueue", "enqueue.lua");
 pub(crate) static FINISH: Script = script!("queue.finish", "finish.lua");
+pub(crate) static EXPIRE_PARKED: Script = script!("queue.expire_parked", "expire_parked.lua");
 pub(crate) static LEAVE: Script = script!("queue.leave", "leave.lua");
 pub(crate) static PAUSE: Script = script!("queue.pause", "pause.lua");
 pub(crate) static PROGRESS: Script = script!("queue.progress", "progress.lua");
@@ -31,4 +31,6 @@ pub(crate) static REMOVE: Script = script!("queue.delete", "remove.lua");
 pub(crate) static RENEW: Script = script!("queue.renew", "renew.lua");
 pub(crate) static REPLAY: Script = script!("queue.replay", "replay.lua");
 pub(crate) static RESERVE: Script = script!("queue.reserve", "reserve.lua");
+pub(crate) static RESERVE_PARKED: Script = script!("queue.reserve_parked", "reserve_parked.lua");
 pub(crate) static RUN_NOW: Script = script!("queue.run_now", "run_now.lua");
+pub(crate) static SCHEDULE: Script = script!("queue.schedule", "schedule.lua");

@@ -7,6 +7,8 @@ mod fetch;
 mod heartbeat;
 mod registration;
 mod run;
+mod schedule;
+mod signal;
 
 use std::{
     collections::HashMap,
@@ -18,6 +20,7 @@ use std::{
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
     task::JoinHandle,
@@ -28,13 +31,19 @@ pub use builder::WorkerBuilder;
 pub use context::JobContext;
 use registration::Registration;
 use run::{Ended, Runner};
+use signal::Signals;
 
 use super::{Backoff, JobId, Queue, record::DeliveryId};
 use crate::{duration::micros, error::Result, observe};
 
 /// What all tasks of one worker share.
 struct Shared {
+    /// The worker's name on the wake channels, over its whole life.
+    id: String,
     queue: Queue,
+    /// The registration of now; `None` only at the start.
+    current: Mutex<Option<Arc<Registration>>>,
+    signals: Arc<Signals>,
     handlers: HashMap<&'static str, Arc<dyn Runner>>,
     concurrency: usize,
     lease: Duration,
@@ -104,6 +113,7 @@ pub struct Worker {
 struct Tasks {
     fetcher: JoinHandle<Arc<Registration>>,
     acknowledger: JoinHandle<()>,
+    scheduler: JoinHandle<()>,
 }
 
 impl Worker {
@@ -150,6 +160,7 @@ impl Totals {
 /// Ends all tasks and unregisters the worker.
 async fn stop(shared: Arc<Shared>, tasks: Tasks) -> Result<ShutdownReport> {
     let registration = tasks.fetcher.await.ok();
+    let _ = tasks.scheduler.await;
     shared.abort.cancel();
     shared.jobs.close();
     // Dropped futures end where they wait; one that blocks its thread is not waited for.

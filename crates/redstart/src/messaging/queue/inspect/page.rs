@@ -20,6 +20,10 @@ enum Position {
         worker: String,
         cursor: u64,
     },
+    Parked {
+        kind: String,
+        cursor: u64,
+    },
     Stream(String),
 }
 
@@ -34,16 +38,23 @@ impl QueueInspector {
             None => match state {
                 JobState::Ready => Position::List(0),
                 JobState::Delayed => Position::Delayed(0),
-                JobState::Running => match self.workers().await?.into_iter().min() {
+                JobState::Running => match self.next_worker(None).await? {
                     Some(worker) => Position::Running { worker, cursor: 0 },
+                    None => return Ok((Vec::new(), None)),
+                },
+                JobState::Parked => match self.next_parked_kind(None).await? {
+                    Some(kind) => Position::Parked { kind, cursor: 0 },
                     None => return Ok((Vec::new(), None)),
                 },
                 JobState::Done => Position::Stream("-".to_owned()),
                 JobState::Dead => return Ok((Vec::new(), None)),
             },
         };
+        // Of the list's last record.
+        let mut last_place = 0;
         let (records, next) = match position {
             Position::List(skip) => {
+                last_place = skip + 1;
                 let (first, last) = (-((skip + PAGE) as i64), -(skip as i64) - 1);
                 let mut range = redis::cmd("LRANGE");
                 range
@@ -67,6 +78,18 @@ impl QueueInspector {
                 (records, (next > 0).then_some(Position::Delayed(next)))
             }
             Position::Running { worker, cursor } => return self.running(worker, cursor).await,
+            Position::Parked { kind, cursor } => {
+                let part = format!("parked:{kind}");
+                let (next, records) = self.scan_scored(&part, cursor).await?;
+                let next = if next > 0 {
+                    Some(Position::Parked { kind, cursor: next })
+                } else {
+                    self.next_parked_kind(Some(&kind))
+                        .await?
+                        .map(|kind| Position::Parked { kind, cursor: 0 })
+                };
+                (records, next)
+            }
             Position::Stream(from) => {
                 let mut range = redis::cmd("XRANGE");
                 range
@@ -87,9 +110,15 @@ impl QueueInspector {
                 (records, next)
             }
         };
+        let first_place = last_place + records.len();
         let jobs = records
             .into_iter()
-            .filter_map(|record| JobInfo::read(record, state))
+            .enumerate()
+            .filter_map(|(at, record)| {
+                let mut job = JobInfo::read(record, state)?;
+                job.place = first_place.saturating_sub(at + 1);
+                Some(job)
+            })
             .collect();
         Ok((jobs, next.map(JobCursor)))
     }
@@ -136,14 +165,28 @@ impl QueueInspector {
         let next = if cursor > 0 {
             Some(Position::Running { worker, cursor })
         } else {
-            // The next worker by name, so that workers that come and go do not change the order.
-            let mut workers = self.workers().await?;
-            workers.sort();
-            workers
-                .into_iter()
-                .find(|other| *other > worker)
+            self.next_worker(Some(&worker))
+                .await?
                 .map(|worker| Position::Running { worker, cursor: 0 })
         };
         Ok((jobs, next.map(JobCursor)))
     }
+
+    /// The next worker by name, so that workers that come and go do not change the order.
+    async fn next_worker(&self, after: Option<&String>) -> Result<Option<String>> {
+        let (workers, _) = self.workers_and_parked_kinds().await?;
+        Ok(next_name(workers, after))
+    }
+
+    async fn next_parked_kind(&self, after: Option<&String>) -> Result<Option<String>> {
+        let (_, kinds) = self.workers_and_parked_kinds().await?;
+        Ok(next_name(kinds, after))
+    }
+}
+
+fn next_name(names: Vec<String>, after: Option<&String>) -> Option<String> {
+    names
+        .into_iter()
+        .filter(|name| after.is_none_or(|after| name > after))
+        .min()
 }

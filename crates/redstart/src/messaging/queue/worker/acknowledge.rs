@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     duration::{micros, millis},
-    messaging::queue::{JobId, record::DeliveryId, script::FINISH},
+    messaging::queue::{parked, record::DeliveryId, script::FINISH},
     observe,
     script::Call,
 };
@@ -67,8 +67,10 @@ struct Batch<'a> {
     retry: Vec<(&'a DeliveryId, u64)>,
     dead: Vec<(&'a DeliveryId, &'a str)>,
     hand_back: Vec<&'a DeliveryId>,
-    unique: Vec<(&'a [u8], JobId)>,
-    progress: Vec<JobId>,
+    /// With the kind and the reason.
+    park: Vec<(&'a DeliveryId, &'a str, &'a str)>,
+    unique: Vec<(&'a DeliveryId, &'a [u8])>,
+    progress: Vec<&'a DeliveryId>,
 }
 
 impl<'a> Batch<'a> {
@@ -84,12 +86,13 @@ impl<'a> Batch<'a> {
                 Ending::Retry(wait) => batch.retry.push((key, micros(*wait))),
                 Ending::Dead(reason) => batch.dead.push((key, reason)),
                 Ending::HandBack => batch.hand_back.push(key),
+                Ending::Park { kind, reason } => batch.park.push((key, kind, reason)),
             }
             if let (Ending::Done | Ending::Dead(_), Some(unique)) = (ending, &delivery.unique) {
-                batch.unique.push((unique, delivery.id));
+                batch.unique.push((key, unique));
             }
             if delivery.progressed.load(Ordering::Relaxed) {
-                batch.progress.push(delivery.id);
+                batch.progress.push(key);
             }
         }
         batch
@@ -104,14 +107,31 @@ impl<'a> Batch<'a> {
             .part("ranked")
             .part("delayed")
             .part("dead")
-            .part("meta")
+            .part("idle")
             .part("unique")
             .part("progress")
             .part("done")
+            .part("parked");
+        let mut kinds: Vec<&str> = self.park.iter().map(|(_, kind, _)| *kind).collect();
+        kinds.sort_unstable();
+        kinds.dedup();
+        for kind in &kinds {
+            call = call.part(&parked::part(kind));
+        }
+        call = call
             .arg(&queue.0.channel)
             .arg(queue.0.boost)
             .arg(queue.0.keep_done)
-            .arg(millis(queue.0.keep_done_for));
+            .arg(millis(queue.0.keep_done_for))
+            .arg(micros(queue.0.park_for));
+        call = call.arg(self.unique.len());
+        for (key, unique) in &self.unique {
+            call = call.arg(&key[..]).arg(*unique);
+        }
+        call = call.arg(self.progress.len());
+        for key in &self.progress {
+            call = call.arg(&key[..]);
+        }
         call = call.arg(self.done.len());
         for key in &self.done {
             call = call.arg(&key[..]);
@@ -128,13 +148,11 @@ impl<'a> Batch<'a> {
         for key in &self.hand_back {
             call = call.arg(&key[..]);
         }
-        call = call.arg(self.unique.len());
-        for (unique, id) in &self.unique {
-            call = call.arg(*unique).arg(&id.0[..]);
-        }
-        call = call.arg(self.progress.len());
-        for id in &self.progress {
-            call = call.arg(&id.0[..]);
+        call = call.arg(self.park.len());
+        for (key, kind, reason) in &self.park {
+            // The keys of kinds come after ten others.
+            let number = 11 + kinds.iter().position(|known| known == kind).unwrap_or(0);
+            call = call.arg(&key[..]).arg(number).arg(*kind).arg(*reason);
         }
         // A delivery that was written before is skipped, so a lost reply does no harm.
         call.idempotent()
@@ -179,6 +197,7 @@ impl<'a> Batch<'a> {
             ("queue.retried", self.retry.len()),
             ("queue.dead", self.dead.len()),
             ("queue.handed_back", self.hand_back.len()),
+            ("queue.parked", self.park.len()),
         ] {
             if count > 0 {
                 observe::events(event, count as u64);

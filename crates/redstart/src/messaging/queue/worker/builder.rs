@@ -10,11 +10,16 @@ use super::{
     acknowledge::acknowledge,
     fetch::Fetcher,
     run::{Runner, Typed},
+    schedule::schedule,
+    signal::Signals,
 };
 use crate::{
     error::{Error, Result},
-    messaging::queue::{Backoff, Job, JobHandler, Queue},
-    store::Listen,
+    messaging::{
+        queue::{Backoff, Job, JobHandler, Queue},
+        wake::Wake,
+    },
+    token::token,
 };
 
 const MAX_CONCURRENCY: usize = 10_000;
@@ -47,7 +52,8 @@ impl WorkerBuilder {
         }
     }
 
-    /// Handles another kind of job too. A job of a kind without a handler becomes a dead letter.
+    /// Handles another kind of job too. A job of a kind without a handler is left to workers that have one; see
+    /// [`park_for`](crate::messaging::QueueBuilder::park_for).
     pub fn handler<J: Job, H: JobHandler<J>>(mut self, handler: H) -> Self {
         let runner = Arc::new(Typed(handler, std::marker::PhantomData::<fn(J)>));
         if self.handlers.insert(J::NAME, runner).is_some() {
@@ -113,7 +119,12 @@ impl WorkerBuilder {
     pub async fn start(self) -> Result<Worker> {
         self.check()?;
         let (ended, endings) = mpsc::channel(self.concurrency);
+        let clock = self.queue.store().clock();
+        let kinds = self.handlers.keys().copied().collect();
         let shared = Arc::new(Shared {
+            id: token(),
+            current: parking_lot::Mutex::default(),
+            signals: Arc::new(Signals::new(clock, kinds)),
             permits: Arc::new(Semaphore::new(self.concurrency)),
             queue: self.queue,
             handlers: self.handlers,
@@ -131,24 +142,26 @@ impl WorkerBuilder {
             totals: Totals::default(),
         });
         // Subscribe first: a job enqueued after the first look must wake this worker.
-        let channel = Listen::Sharded(shared.queue.0.channel.clone());
-        let mut subscription = shared.queue.store().subscribe([channel]).await?;
-        let patience = shared.queue.store().deadline() * 5;
-        match tokio::time::timeout(patience, subscription.next()).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(Error::config("this store cannot subscribe")),
-            Err(_) => return Err(Error::timeout("the wake-up channel did not open in time")),
-        }
+        let queue = &shared.queue;
+        let own = queue.entity().channel(&format!("wake:{}", shared.id));
+        let signals = shared.signals.clone();
+        let wake = Wake::open(
+            queue.store(),
+            [queue.0.channel.clone(), own],
+            move |event| signals.hear(event),
+        )
+        .await?;
         let registration = shared.register().await?;
         let fetcher = Fetcher {
             shared: shared.clone(),
             registration,
-            subscription,
+            wake,
         };
         Ok(Worker {
             tasks: Some(Tasks {
                 fetcher: tokio::spawn(fetcher.run()),
                 acknowledger: tokio::spawn(acknowledge(shared.clone(), endings)),
+                scheduler: tokio::spawn(schedule(shared.clone())),
             }),
             shared,
         })

@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt as _;
 use redis::Value;
 use tokio::sync::OwnedSemaphorePermit;
 
@@ -19,24 +18,24 @@ use super::{
 use crate::{
     error::{Error, Result},
     messaging::queue::{
-        JobId,
+        JobId, parked,
         record::{DeliveryId, Record},
-        script::{RECONCILE, RESERVE},
+        script::{RECONCILE, RESERVE, RESERVE_PARKED},
     },
+    messaging::wake::Wake,
     observe,
-    store::{Event, Subscription},
 };
 
 /// Delayed jobs made ready by one script.
 const PROMOTE: usize = 500;
-/// The embedded engine's clock can be moved under a sleeping worker.
-const EMBEDDED_REST: Duration = Duration::from_millis(50);
+/// What one reservation may carry: it must arrive within the deadline, and others share the connection.
+const MAX_BYTES: usize = 1024 * 1024;
 
 /// Takes jobs and starts them. It is the only task that takes, so it knows when a reply was lost.
 pub(super) struct Fetcher {
     pub(super) shared: Arc<Shared>,
     pub(super) registration: Arc<Registration>,
-    pub(super) subscription: Subscription,
+    pub(super) wake: Wake,
 }
 
 enum Reserved {
@@ -45,14 +44,17 @@ enum Reserved {
     /// The request carried an old epoch.
     Stale,
     Jobs {
-        /// Until something is due; `None` if nothing is scheduled.
-        wait: Option<Duration>,
-        /// Workers whose lease has ended.
-        expired: Vec<String>,
-        /// Whether a cron entry is due.
-        cron: bool,
+        next: Next,
         records: Vec<Vec<u8>>,
     },
+}
+
+/// What to do after jobs were taken.
+enum Next {
+    /// There may be more.
+    Look,
+    /// Nothing is ready until something happens, or until a delayed job is due.
+    Rest(Option<Duration>),
 }
 
 impl Fetcher {
@@ -67,24 +69,16 @@ impl Fetcher {
             if self.registration.lost.is_cancelled() && !self.register_again().await {
                 break;
             }
-            // This look answers every message that came before it.
-            while let Some(Some(_)) = self.subscription.next().now_or_never() {}
-            let want = permits.num_permits();
-            match self.reserve(want).await {
-                Ok(Reserved::Jobs {
-                    wait,
-                    expired,
-                    cron,
-                    records,
-                }) => {
+            shared.signals.reset();
+            match self.reserve(permits.num_permits()).await {
+                Ok(Reserved::Jobs { next, records }) => {
                     pause = Duration::from_millis(10);
-                    let short = records.len() < want;
                     // Asked to stop meanwhile: the jobs are handed back by `reconcile` below.
                     if shared.stop.is_cancelled() {
                         break;
                     }
                     self.start(records, permits).await;
-                    if !self.look_after(expired, cron).await && short {
+                    if let Next::Rest(wait) = next {
                         self.rest(wait).await;
                     }
                 }
@@ -121,6 +115,7 @@ impl Fetcher {
         permits
     }
 
+    /// Takes parked jobs that this worker may be able to run, or else jobs that are ready.
     async fn reserve(&self, want: usize) -> Result<Reserved> {
         let Registration {
             name,
@@ -129,6 +124,27 @@ impl Fetcher {
             ..
         } = &*self.registration;
         let queue = &self.shared.queue;
+        let epoch = epoch.load(Ordering::Relaxed);
+        if let Some(kind) = self.shared.signals.parked_kind() {
+            let call = RESERVE_PARKED
+                .on(queue.entity())
+                .part(&parked::part(kind))
+                .part("parked")
+                .part(running)
+                .part("meta")
+                .arg(epoch)
+                .arg(want)
+                .arg(kind)
+                .arg(MAX_BYTES)
+                .run::<Vec<Value>>(queue.store());
+            let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
+            return Reserved::read(reply, |more| {
+                if more == 0 {
+                    self.shared.signals.none_parked(kind);
+                }
+                Next::Look
+            });
+        }
         let call = RESERVE
             .on(queue.entity())
             .part("ready")
@@ -138,46 +154,23 @@ impl Fetcher {
             .part("workers")
             .part("meta")
             .part("dead")
-            .part("cron")
+            .part("idle")
             .part("unique")
             .arg(name)
-            .arg(epoch.load(Ordering::Relaxed))
+            .arg(epoch)
             .arg(want)
             .arg(self.shared.lease_micros())
             .arg(queue.0.boost)
             .arg(PROMOTE)
+            .arg(MAX_BYTES)
+            .arg(&self.shared.id)
             .run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve", queue.namespace(), call).await?;
-        let mut reply = reply.into_iter();
-        match (
-            reply.next(),
-            reply.next(),
-            reply.next(),
-            reply.next(),
-            reply.next(),
-        ) {
-            (Some(Value::Int(0)), ..) => Ok(Reserved::Lost),
-            (Some(Value::Int(2)), ..) => Ok(Reserved::Stale),
-            (
-                Some(Value::Int(1)),
-                Some(Value::Int(wait)),
-                Some(expired),
-                Some(Value::Int(cron)),
-                Some(Value::Array(records)),
-            ) => Ok(Reserved::Jobs {
-                wait: u64::try_from(wait).ok().map(Duration::from_micros),
-                expired: redis::from_redis_value(expired)?,
-                cron: cron > 0,
-                records: records
-                    .into_iter()
-                    .filter_map(|record| match record {
-                        Value::BulkString(bytes) => Some(bytes),
-                        _ => None,
-                    })
-                    .collect(),
-            }),
-            _ => Err(Error::codec("unexpected shape of the reply")),
-        }
+        Reserved::read(reply, |wait| match u64::try_from(wait) {
+            Ok(0) => Next::Look,
+            Ok(wait) => Next::Rest(Some(Duration::from_micros(wait))),
+            Err(_) => Next::Rest(None),
+        })
     }
 
     /// Starts a task for each job.
@@ -208,83 +201,50 @@ impl Fetcher {
                 unique: record.as_ref().and_then(|record| record.unique.clone()),
                 progressed: AtomicBool::new(false),
             });
-            let reason = match &record {
-                None => "corrupt record".to_owned(),
+            let ending = match &record {
+                None => Ending::Dead("corrupt record".to_owned()),
                 Some(record) => match shared.handlers.get(&*record.name) {
                     Some(runner) => {
                         let timeout = record.timeout.or(shared.timeout);
                         let payload = bytes.len() - record.payload(&bytes).len();
-                        shared.jobs.spawn(run(
-                            runner.clone(),
-                            bytes,
-                            payload,
-                            delivery,
-                            timeout,
-                            permit,
-                        ));
+                        let (runner, kind) = (runner.clone(), record.name.clone());
+                        shared
+                            .jobs
+                            .spawn(run(runner, kind, bytes, payload, delivery, timeout, permit));
                         continue;
                     }
-                    None => format!("no handler for the job {:?}", record.name),
+                    None => {
+                        let reason = format!("no handler for the job {:?}", record.name);
+                        shared.cannot_run(record.name.clone(), reason)
+                    }
                 },
             };
             let _ = shared
                 .ended
                 .send(Ended {
                     delivery,
-                    ending: Ending::Dead(reason),
+                    ending,
                     _permit: permit,
                 })
                 .await;
         }
     }
 
-    /// Takes over the jobs of silent workers and runs due cron entries; whether there may be jobs now.
-    async fn look_after(&self, expired: Vec<String>, cron: bool) -> bool {
-        let mut more = false;
-        for worker in expired {
-            match self.shared.reclaim(&worker).await {
-                Ok(ready) => more |= ready > 0,
-                Err(error) => {
-                    tracing::debug!(%error, "a silent worker's jobs could not be taken over")
-                }
-            }
-        }
-        if cron {
-            match self.shared.queue.tick().await {
-                Ok(()) => more = true,
-                Err(error) => tracing::warn!(%error, "a cron entry could not be run"),
-            }
-        }
-        more
-    }
-
-    /// Waits for a message, a due time, or a reason to reconcile.
-    async fn rest(&mut self, wait: Option<Duration>) {
+    /// Waits for a signal, a due time, or a reason to reconcile.
+    async fn rest(&self, wait: Option<Duration>) {
+        let shared = &self.shared;
+        let clock = shared.queue.store().clock();
         // If a message is lost unnoticed, the delay is at most one lease.
-        let mut most = wait.unwrap_or(self.shared.lease).min(self.shared.lease);
-        if self.shared.queue.store().is_embedded() {
-            most = most.min(EMBEDDED_REST);
-        }
-        let reconcile = tokio::select! {
-            () = self.shared.stop.cancelled() => false,
-            () = self.registration.lost.cancelled() => false,
-            () = self.shared.suspect.notified() => true,
-            event = self.subscription.next() => {
-                match event {
-                    // No message can arrive now; look again when the subscription is back.
-                    Some(Event::Lost) => {
-                        let _ = tokio::time::timeout(most, self.subscription.next()).await;
-                    }
-                    Some(_) => {}
-                    // It does not end while the store lives; if it does, the clock remains.
-                    None => self.nap(most).await,
-                }
-                false
+        let end = clock.now() + wait.unwrap_or(shared.lease).min(shared.lease);
+        while !shared.signals.must_look() {
+            let until = shared.signals.due().map_or(end, |due| due.min(end));
+            tokio::select! {
+                () = shared.stop.cancelled() => return,
+                () = self.registration.lost.cancelled() => return,
+                () = shared.suspect.notified() => return self.reconcile().await,
+                () = self.wake.called() => {}
+                () = clock.sleep_until(until) => return,
             }
-            () = tokio::time::sleep(most) => false,
-        };
-        if reconcile {
-            self.reconcile().await;
         }
     }
 
@@ -308,7 +268,7 @@ impl Fetcher {
                 .part(&registration.running)
                 .part("ready")
                 .part("ranked")
-                .part("meta")
+                .part("idle")
                 .arg(&shared.queue.0.channel)
                 .arg(shared.queue.0.boost)
                 .arg(epoch);
@@ -354,5 +314,29 @@ impl Fetcher {
             pause = (pause * 2).min(Duration::from_secs(1));
         }
         false
+    }
+}
+
+impl Reserved {
+    /// Reads a reply whose second number says what comes next.
+    fn read(reply: Vec<Value>, next: impl FnOnce(i64) -> Next) -> Result<Self> {
+        let mut reply = reply.into_iter();
+        match (reply.next(), reply.next(), reply.next()) {
+            (Some(Value::Int(0)), ..) => Ok(Self::Lost),
+            (Some(Value::Int(2)), ..) => Ok(Self::Stale),
+            (Some(Value::Int(1)), Some(Value::Int(number)), Some(Value::Array(records))) => {
+                Ok(Self::Jobs {
+                    next: next(number),
+                    records: records
+                        .into_iter()
+                        .filter_map(|record| match record {
+                            Value::BulkString(bytes) => Some(bytes),
+                            _ => None,
+                        })
+                        .collect(),
+                })
+            }
+            _ => Err(Error::codec("unexpected shape of the reply")),
+        }
     }
 }

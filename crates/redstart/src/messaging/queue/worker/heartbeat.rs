@@ -26,14 +26,17 @@ async fn lease_was_lost(
     registration: &Registration,
     mut renewed: Instant,
 ) -> bool {
+    // Renewals follow the store's clock, so that they are in time if that is advanced. Whether the lease may have
+    // ended meanwhile is measured by our own.
+    let clock = shared.queue.store().clock();
     let every = shared.lease / 3;
     let mut unknown_jobs = 0;
-    let mut next = renewed + every;
+    let mut next = clock.now() + every;
     loop {
         tokio::select! {
             () = registration.over.cancelled() => return false,
             () = registration.lost.cancelled() => return true,
-            () = tokio::time::sleep_until(next) => {}
+            () = clock.sleep_until(next) => {}
         }
         // Taken before the request is sent: the server's lease ends later than ours, never earlier.
         let asked = Instant::now();
@@ -49,7 +52,7 @@ async fn lease_was_lost(
             Ok(held) if held < 0 => return !registration.over.is_cancelled(),
             Ok(held) => {
                 renewed = asked;
-                next = asked + every;
+                next = clock.now() + every;
                 // Once may be a reply that is on its way; twice is a job that no task runs.
                 let known = registration.known.lock().len() as i64;
                 unknown_jobs = if held > known { unknown_jobs + 1 } else { 0 };
@@ -60,7 +63,7 @@ async fn lease_was_lost(
             }
             Err(error) => {
                 tracing::debug!(%error, "a worker's lease could not be renewed");
-                next = (asked + every / 4).max(Instant::now() + Duration::from_millis(1));
+                next = clock.now() + (every / 4).max(Duration::from_millis(1));
             }
         }
     }

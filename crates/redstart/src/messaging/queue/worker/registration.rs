@@ -38,7 +38,8 @@ pub(super) struct Registration {
 impl Shared {
     /// Registers under a new name and starts its heartbeat.
     pub(super) async fn register(self: &Arc<Self>) -> Result<Arc<Registration>> {
-        let name = token();
+        // The worker's own name comes first: `reclaim` reads it from there.
+        let name = format!("{}{}", self.id, token());
         let registration = Arc::new(Registration {
             running: format!("running:{name}"),
             name,
@@ -58,12 +59,13 @@ impl Shared {
             .idempotent()
             .run(self.queue.store())
             .await?;
+        *self.current.lock() = Some(registration.clone());
         tokio::spawn(heartbeat(self.clone(), registration.clone(), started));
         Ok(registration)
     }
 
-    /// Takes over the jobs of a worker whose lease ended; how many became ready.
-    pub(super) async fn reclaim(&self, worker: &str) -> Result<i64> {
+    /// Takes over the jobs of a worker whose lease ended.
+    pub(super) async fn reclaim(&self, worker: &str) -> Result<()> {
         let (ready, dead): (i64, u64) = RECLAIM
             .on(self.queue.entity())
             .part(&format!("running:{worker}"))
@@ -71,12 +73,13 @@ impl Shared {
             .part("ready")
             .part("ranked")
             .part("dead")
-            .part("meta")
+            .part("idle")
             .part("unique")
             .part("progress")
             .arg(&self.queue.0.channel)
             .arg(self.queue.0.boost)
             .arg(worker)
+            .arg(worker.get(..self.id.len()).unwrap_or(worker))
             .arg(self.max_attempts)
             .idempotent()
             .run(self.queue.store())
@@ -86,7 +89,7 @@ impl Shared {
             observe::events("queue.dead", dead);
             tracing::debug!(worker, ready, dead, "took over the jobs of a silent worker");
         }
-        Ok(ready)
+        Ok(())
     }
 
     /// Unregisters and hands back what the worker still holds; how many.
@@ -97,11 +100,12 @@ impl Shared {
             .part("workers")
             .part("ready")
             .part("ranked")
-            .part("meta")
+            .part("idle")
             .part("progress")
             .arg(&self.queue.0.channel)
             .arg(self.queue.0.boost)
             .arg(&registration.name)
+            .arg(&self.id)
             .idempotent()
             .run(self.queue.store())
             .await

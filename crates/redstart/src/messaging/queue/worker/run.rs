@@ -9,18 +9,19 @@ use super::{Delivery, JobContext, Shared};
 use crate::{
     codec::{Codec, Json},
     duration::LONGEST,
+    error::Result,
     messaging::queue::{Job, JobHandler, Verdict},
 };
 
 /// A handler whose job type is erased.
 pub(super) trait Runner: Send + Sync {
-    /// Runs the job whose payload begins at this byte of the record.
+    /// Runs the job whose payload begins at this byte of the record; an error if the payload cannot be decoded.
     fn run(
         &self,
         record: Vec<u8>,
         payload: usize,
         context: JobContext,
-    ) -> Pin<Box<dyn Future<Output = Verdict> + Send + '_>>;
+    ) -> Result<Pin<Box<dyn Future<Output = Verdict> + Send + '_>>>;
 }
 
 pub(super) struct Typed<J, H>(pub(super) H, pub(super) std::marker::PhantomData<fn(J)>);
@@ -31,15 +32,10 @@ impl<J: Job, H: JobHandler<J>> Runner for Typed<J, H> {
         record: Vec<u8>,
         payload: usize,
         context: JobContext,
-    ) -> Pin<Box<dyn Future<Output = Verdict> + Send + '_>> {
-        match Json::decode::<J>(&record[payload..]) {
-            Ok(job) => {
-                drop(record);
-                Box::pin(self.0.run(job, context))
-            }
-            // It will not decode next time either.
-            Err(error) => Box::pin(std::future::ready(Verdict::dead(error))),
-        }
+    ) -> Result<Pin<Box<dyn Future<Output = Verdict> + Send + '_>>> {
+        let job = Json::decode::<J>(&record[payload..])?;
+        drop(record);
+        Ok(Box::pin(self.0.run(job, context)))
     }
 }
 
@@ -56,11 +52,17 @@ pub(super) enum Ending {
     Retry(Duration),
     Dead(String),
     HandBack,
+    /// Left to a worker that can run it.
+    Park {
+        kind: String,
+        reason: String,
+    },
 }
 
 /// Runs a job to its ending and passes that to the acknowledger.
 pub(super) async fn run(
     runner: Arc<dyn Runner>,
+    kind: String,
     record: Vec<u8>,
     payload: usize,
     delivery: Arc<Delivery>,
@@ -70,8 +72,13 @@ pub(super) async fn run(
     let shared = delivery.shared.clone();
     let context = JobContext(delivery.clone());
     let attempt = delivery.attempt;
-    let work =
-        AssertUnwindSafe(async { runner.run(record, payload, context).await }).catch_unwind();
+    let work = AssertUnwindSafe(async {
+        match runner.run(record, payload, context) {
+            Ok(work) => Ok(work.await),
+            Err(error) => Err(error),
+        }
+    })
+    .catch_unwind();
     let limited = async {
         match timeout {
             None => Some(work.await),
@@ -87,11 +94,15 @@ pub(super) async fn run(
         None => Ending::HandBack,
         Some(None) => shared.after_failure(attempt, None, "timed out".to_owned()),
         Some(Some(Err(_))) => shared.after_failure(attempt, None, "panicked".to_owned()),
-        Some(Some(Ok(Verdict::Done))) => Ending::Done,
-        Some(Some(Ok(Verdict::Retry { after, reason }))) => {
+        Some(Some(Ok(Err(error)))) => {
+            shared.signals.could_not_decode(&kind);
+            shared.cannot_run(kind, error.to_string())
+        }
+        Some(Some(Ok(Ok(Verdict::Done)))) => Ending::Done,
+        Some(Some(Ok(Ok(Verdict::Retry { after, reason })))) => {
             shared.after_failure(attempt, after, reason)
         }
-        Some(Some(Ok(Verdict::Dead { reason }))) => Ending::Dead(reason),
+        Some(Some(Ok(Ok(Verdict::Dead { reason })))) => Ending::Dead(reason),
     };
     // The acknowledger outlives the jobs.
     let _ = shared
@@ -105,6 +116,14 @@ pub(super) async fn run(
 }
 
 impl Shared {
+    /// For a job that another worker may be able to run.
+    pub(super) fn cannot_run(&self, kind: String, reason: String) -> Ending {
+        if self.queue.0.park_for.is_zero() {
+            return Ending::Dead(reason);
+        }
+        Ending::Park { kind, reason }
+    }
+
     /// The next attempt, or a dead letter after the last.
     fn after_failure(&self, attempt: u32, after: Option<Duration>, reason: String) -> Ending {
         if attempt >= u32::from(self.max_attempts) {

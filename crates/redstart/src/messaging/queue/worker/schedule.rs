@@ -1,0 +1,123 @@
+//! Looks after what is due in the queue whether or not a worker is free: cron ticks, jobs of workers that died, parked
+//! jobs that no worker could run, done records that were kept long enough.
+
+use std::{sync::Arc, time::Duration};
+
+use redis::Value;
+
+use super::Shared;
+use crate::{
+    duration::millis,
+    error::{Error, Result},
+    messaging::queue::script::SCHEDULE,
+};
+
+/// What is due now, and when to look again.
+struct Due {
+    wait: Option<Duration>,
+    silent: Vec<String>,
+    parked: Vec<String>,
+    now: i64,
+    ticks: Vec<(Vec<u8>, i64, Vec<u8>)>,
+}
+
+/// Runs until the worker stops.
+pub(super) async fn schedule(shared: Arc<Shared>) {
+    let clock = shared.queue.store().clock();
+    let mut next = clock.now();
+    let mut pause = Duration::from_millis(10);
+    loop {
+        tokio::select! {
+            () = shared.stop.cancelled() => return,
+            () = shared.signals.schedule.notified() => {}
+            () = clock.sleep_until(next) => {}
+        }
+        let wait = match shared.look_after().await {
+            Ok(wait) => {
+                pause = Duration::from_millis(10);
+                wait.unwrap_or(shared.lease)
+            }
+            Err(error) => {
+                tracing::debug!(%error, "what is due in a queue could not be looked after");
+                pause = (pause * 2).min(Duration::from_secs(1));
+                pause
+            }
+        };
+        // If a message is lost unnoticed, the delay is at most one lease.
+        next = clock.now() + wait.min(shared.lease);
+    }
+}
+
+impl Shared {
+    /// Does what is due; how long until there is more.
+    async fn look_after(&self) -> Result<Option<Duration>> {
+        let Due {
+            wait,
+            silent,
+            parked,
+            now,
+            ticks,
+        } = self.due().await?;
+        for worker in silent {
+            self.reclaim(&worker).await?;
+        }
+        for kind in parked {
+            self.queue.expire_parked(&kind).await?;
+        }
+        self.queue.tick(now, ticks).await?;
+        Ok(wait)
+    }
+
+    async fn due(&self) -> Result<Due> {
+        let queue = &self.queue;
+        let (name, running) = {
+            let current = self.current.lock();
+            current
+                .as_ref()
+                .map(|registration| (registration.name.clone(), registration.running.clone()))
+                .unwrap_or_default()
+        };
+        // An empty part would be no key; without a registration there is nothing to renew.
+        let running = if running.is_empty() {
+            "running:"
+        } else {
+            &running
+        };
+        let reply: Vec<Value> = SCHEDULE
+            .on(queue.entity())
+            .part("workers")
+            .part("cron")
+            .part("crontab")
+            .part("parked")
+            .part("done")
+            .part(running)
+            .arg(millis(queue.0.keep_done_for))
+            .arg(name)
+            .arg(self.lease_micros())
+            .idempotent()
+            .run(queue.store())
+            .await?;
+        let mut reply = reply.into_iter();
+        let (Some(Value::Int(wait)), Some(silent), Some(parked), Some(now)) =
+            (reply.next(), reply.next(), reply.next(), reply.next())
+        else {
+            return Err(Error::codec("unexpected shape of the reply"));
+        };
+        let mut ticks = Vec::new();
+        while let (Some(id), Some(tick), Some(stored)) = (reply.next(), reply.next(), reply.next())
+        {
+            ticks.push((
+                redis::from_redis_value(id)?,
+                redis::from_redis_value(tick)?,
+                redis::from_redis_value(stored)?,
+            ));
+        }
+        Ok(Due {
+            wait: u64::try_from(wait).ok().map(Duration::from_micros),
+            silent: redis::from_redis_value(silent)?,
+            parked: redis::from_redis_value(parked)?,
+            now: redis::from_redis_value(now)?,
+            ticks,
+        })
+    }
+}

@@ -1,0 +1,163 @@
+//! The job queue when replies are lost, calls are cancelled and the store does not answer.
+
+use std::{
+    future::Future as _,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Waker},
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, ensure};
+use redstart::{
+    Store,
+    messaging::{JobContext, Queue, UniqueUntil},
+};
+use redstart_testkit::{Backend, Kind, Proxy, Server, eventually, matrix};
+use tokio::sync::Semaphore;
+
+use crate::queue::{LONG, Log, Task, empty, logging, open, task};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_meanwhile() -> Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let log = Log::default();
+    let worker = logging(&Queue::new(&direct, "lost", "q")?, &log, 1).await?;
+    let store = Store::builder(proxy.url()).deadline(LONG).connect().await?;
+    let queue = Queue::new(&store, "lost", "q")?;
+    queue.enqueue(&task(0)).await?;
+    log.reaches(1).await?;
+    // The job is added and its reply lost. The request is sent again only after the job has run.
+    proxy.drop_reply_to("only-once");
+    proxy.refuse().await;
+    let enqueue = tokio::spawn({
+        let queue = queue.clone();
+        async move {
+            queue
+                .enqueue(&task(1))
+                .unique("only-once", UniqueUntil::Done)
+                .await
+        }
+    });
+    log.reaches(2).await?;
+    proxy.pass().await;
+    assert!(enqueue.await??.is_new());
+    assert_eq!(proxy.stats().sprung, 1, "the reply was lost");
+    let queue = Queue::new(&direct, "lost", "q")?;
+    empty(&queue).await?;
+    assert_eq!(log.all(), [0, 1]);
+    assert!(
+        queue
+            .enqueue(&task(2))
+            .unique("only-once", UniqueUntil::Done)
+            .await?
+            .is_new()
+    );
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_handler_hears_of_the_end_of_its_lease_before_the_store_gives_up() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let deadline = Duration::from_secs(25);
+    let store = Store::builder(proxy.url())
+        .deadline(deadline)
+        .connect()
+        .await?;
+    let queue = Queue::new(&store, "late", "q")?;
+    let (started, lost) = (Arc::new(Semaphore::new(0)), Arc::new(Semaphore::new(0)));
+    let worker = {
+        let (started, lost) = (started.clone(), lost.clone());
+        queue
+            .worker(move |_: Task, cx: JobContext| {
+                let (started, lost) = (started.clone(), lost.clone());
+                async move {
+                    started.add_permits(1);
+                    cx.lost().await;
+                    lost.add_permits(1);
+                }
+            })
+            .lease(Duration::from_millis(400))
+            .start()
+            .await?
+    };
+    queue.enqueue(&task(1)).await?;
+    let _ = tokio::time::timeout(LONG, started.acquire()).await??;
+    let began = Instant::now();
+    proxy.stall();
+    let _ = tokio::time::timeout(LONG, lost.acquire()).await??;
+    ensure!(began.elapsed() < deadline / 2, "{:?}", began.elapsed());
+    proxy.pass().await;
+    drop(worker);
+    Ok(())
+}
+
+matrix! {
+    async fn a_shutdown_that_is_dropped_anywhere_leaves_no_worker_behind(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let log = Log::default();
+        for polls in 0..40 {
+            let worker = logging(&queue, &log, 2).await?;
+            {
+                let mut shutdown = pin!(worker.shutdown(Duration::ZERO));
+                for _ in 0..polls {
+                    if shutdown.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() { break; }
+                    // Servers need a moment for each step.
+                    tokio::time::sleep(Duration::from_micros(if backend.is_embedded() { 1 } else { 300 })).await;
+                }
+            }
+        }
+        store.settle().await;
+        let gone = eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.workers == 0)).await;
+        ensure!(gone, "{:?}", queue.inspect().counts().await?);
+        Ok(())
+    }
+
+    async fn a_delivery_that_is_no_longer_held_frees_neither_key_nor_progress(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let (gate, runs) = (Arc::new(Semaphore::new(0)), Arc::new(AtomicU64::new(0)));
+        let worker = {
+            let (gate, runs) = (gate.clone(), runs.clone());
+            queue
+                .worker(move |_: Task, cx: JobContext| {
+                    let (gate, runs) = (gate.clone(), runs.clone());
+                    async move {
+                        cx.progress(0.5).await?;
+                        runs.fetch_add(1, Ordering::SeqCst);
+                        let _ = gate.acquire().await.map(|permit| permit.forget());
+                        Ok::<_, redstart::Error>(())
+                    }
+                })
+                .lease(Duration::from_secs(3600))
+                .start()
+                .await?
+        };
+        let id = queue.enqueue(&task(1)).unique("u", UniqueUntil::Done).await?.id().unwrap();
+        ensure!(eventually(LONG, async || runs.load(Ordering::SeqCst) == 1).await);
+        // The job goes to somebody else, as after a lost reply; the worker is not told.
+        let part = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
+        let names: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("workers")).arg(0).arg(-1)).await?;
+        let running = part(&format!("running:{}", names[0]));
+        let held: Vec<Vec<u8>> = store.query(redis::cmd("HKEYS").arg(&running)).await?;
+        let delivery = held.iter().find(|key| !key.is_empty()).unwrap();
+        let record: Vec<u8> = store.query(redis::cmd("HGET").arg(&running).arg(delivery)).await?;
+        store.query::<()>(redis::cmd("HDEL").arg(&running).arg(delivery)).await?;
+        let other = part("running:other");
+        store.query::<()>(redis::cmd("HSET").arg(&other).arg("").arg(1).arg(delivery).arg(&record)).await?;
+        gate.add_permits(1);
+        let report = worker.shutdown(LONG).await?;
+        assert_eq!(report.handed_back, 0);
+        let key: bool = store.query(redis::cmd("HEXISTS").arg(part("unique")).arg("u")).await?;
+        let progress: u64 = store.query(redis::cmd("HLEN").arg(part("progress"))).await?;
+        assert_eq!((key, progress), (true, 1), "{id} is still running");
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! What is due in a queue whether or not a worker is free.
+
+use std::{sync::Arc, time::Duration};
+
+use anyhow::{Result, ensure};
+use redstart::messaging::{JobContext, MissedTicks, Queue};
+use redstart_testkit::{Backend, eventually, matrix};
+use tokio::sync::Semaphore;
+
+use crate::queue::{LONG, Log, Task, empty, logging, open, task};
+
+matrix! {
+    async fn ticks_are_enqueued_while_every_worker_is_busy(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let (gate, log) = (Arc::new(Semaphore::new(0)), Log::default());
+        let worker = {
+            let (gate, log) = (gate.clone(), log.clone());
+            queue
+                .worker(move |job: Task, _: JobContext| {
+                    let (gate, log) = (gate.clone(), log.clone());
+                    async move {
+                        log.push(job.n);
+                        if job.n == 0 { let _ = gate.acquire().await; }
+                    }
+                })
+                .concurrency(1)
+                .lease(Duration::from_secs(3600))
+                .start()
+                .await?
+        };
+        queue.enqueue(&task(0)).await?;
+        log.reaches(1).await?;
+        // The only worker is busy until the gate opens. Ticks come meanwhile, and none is missed: the policy that
+        // drops missed ticks drops nothing.
+        queue.cron("skip", "* * * * * *", &task(1), MissedTicks::Skip).await?;
+        for ticks in 1..=3 {
+            if backend.is_embedded() { store.advance(Duration::from_secs(1))?; }
+            let came = eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.ready >= ticks)).await;
+            ensure!(came, "{:?}", queue.inspect().counts().await?);
+        }
+        assert!(queue.remove_cron("skip").await?);
+        gate.add_permits(1);
+        empty(&queue).await?;
+        assert!(log.len() >= 4);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_changed_payload_keeps_an_overdue_tick(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        // So far from now that no tick comes while this runs.
+        let minutes = (store.time().await?.as_secs() + 43_200) / 60;
+        let daily = format!("{} {} * * *", minutes % 60, minutes / 60 % 24);
+        assert!(queue.cron("daily", &daily, &task(1), MissedTicks::RunOnce).await?);
+        let cron = format!("{}:queue:{{q}}:cron", backend.namespace());
+        store.query::<()>(redis::cmd("ZINCRBY").arg(&cron).arg(-86_400_000_000i64).arg("daily")).await?;
+        // A new version of the program changes the payload before any worker saw the tick.
+        assert!(queue.cron("daily", &daily, &task(2), MissedTicks::RunOnce).await?);
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        assert_eq!(log.all(), [2]);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn done_jobs_are_kept_no_longer_on_an_idle_queue(backend: &Backend) -> Result<()> {
+        let (store, _) = open(backend).await?;
+        let period = Duration::from_millis(if backend.is_embedded() { 60_000 } else { 500 });
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(1000, period).build()?;
+        let log = Log::default();
+        let worker = {
+            let log = log.clone();
+            queue
+                .worker(move |job: Task, _: JobContext| { let log = log.clone(); async move { log.push(job.n) } })
+                .lease(Duration::from_millis(500))
+                .start()
+                .await?
+        };
+        queue.enqueue_many((0..10).map(task)).await?;
+        log.reaches(10).await?;
+        empty(&queue).await?;
+        // Without its TTL only the workers can remove the records.
+        let done = format!("{}:queue:{{q}}:done", backend.namespace());
+        let ttl: i64 = store.query(redis::cmd("PTTL").arg(&done)).await?;
+        assert!(ttl == -2 || (ttl > 0 && ttl <= period.as_millis() as i64), "{ttl}");
+        store.query::<()>(redis::cmd("PERSIST").arg(&done)).await?;
+        if backend.is_embedded() {
+            assert_eq!(queue.inspect().counts().await?.done, 10);
+            store.advance(period)?;
+        }
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.done == 0)).await);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! How many workers are woken, and how much each takes.
+
+use std::{collections::HashSet, time::Duration};
+
+use anyhow::{Result, ensure};
+use redstart::{
+    Store,
+    messaging::{Job, JobContext, Queue},
+};
+use redstart_testkit::{Kind, MonitorTap, Server, eventually};
+use serde::{Deserialize, Serialize};
+
+use crate::queue::{LONG, Log, Task, empty, task};
+
+#[derive(Serialize, Deserialize)]
+struct Large {
+    text: String,
+}
+
+impl Job for Large {
+    const NAME: &'static str = "large";
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_enqueue_wakes_as_many_workers_as_it_added_jobs() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let queue = Queue::new(&store, "wake", "q")?;
+    let (log, mut workers) = (Log::default(), Vec::new());
+    for _ in 0..5 {
+        let log = log.clone();
+        let worker = queue
+            .worker(move |job: Task, _: JobContext| {
+                let log = log.clone();
+                async move { log.push(job.n) }
+            })
+            // So long that no heartbeat comes while this runs.
+            .lease(Duration::from_secs(3600))
+            .start()
+            .await?;
+        workers.push(worker);
+    }
+    let idle = async |count: u64| {
+        eventually(LONG, async || {
+            let idle = redis::cmd("ZCARD").arg("wake:queue:{q}:idle").to_owned();
+            store.query::<u64>(&idle).await.is_ok_and(|n| n == count)
+        })
+        .await
+    };
+    let mut ran = 0;
+    for jobs in [1, 2, 1, 3] {
+        ensure!(idle(5).await, "the workers are not idle");
+        let tap = MonitorTap::start(&server).await?;
+        queue.enqueue_many((0..jobs).map(task)).await?;
+        ran += jobs as usize;
+        log.reaches(ran).await?;
+        empty(&queue).await?;
+        let asked: HashSet<String> = tap
+            .round_trips("wake:queue:{q}:running:")
+            .await?
+            .into_iter()
+            .filter(|seen| seen.mentions("wake:queue:{q}:idle"))
+            .flat_map(|seen| seen.words)
+            .filter(|word| word.contains(":running:"))
+            .collect();
+        assert!(
+            asked.len() <= jobs as usize,
+            "{jobs} jobs woke {} workers",
+            asked.len()
+        );
+    }
+    // A worker that is gone without a word is passed over.
+    store
+        .query::<()>(
+            redis::cmd("ZADD")
+                .arg("wake:queue:{q}:idle")
+                .arg(1)
+                .arg("gone"),
+        )
+        .await?;
+    queue.enqueue(&task(0)).await?;
+    log.reaches(ran + 1).await?;
+    for worker in workers {
+        worker.shutdown(LONG).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reservation_of_large_jobs_is_bounded_in_bytes() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_secs(20))
+        .connect()
+        .await?;
+    let queue = Queue::new(&store, "large", "q")?;
+    let text = "x".repeat(300_000);
+    for at in 0..24 {
+        let job = Large { text: text.clone() };
+        // Both ways that jobs are taken: in order, and merged by priority.
+        queue
+            .enqueue(&job)
+            .priority(if at < 12 { 0 } else { 1 })
+            .await?;
+    }
+    queue.enqueue_many((0..200).map(task)).await?;
+    let tap = MonitorTap::start(&server).await?;
+    let log = Log::default();
+    let (large, small) = (log.clone(), log.clone());
+    let worker = queue
+        .worker(move |job: Large, _: JobContext| {
+            let log = large.clone();
+            async move { log.push(job.text.len() as u64) }
+        })
+        .handler(move |job: Task, _: JobContext| {
+            let log = small.clone();
+            async move { log.push(job.n) }
+        })
+        .concurrency(500)
+        .start()
+        .await?;
+    log.reaches(224).await?;
+    empty(&queue).await?;
+    let reservations = tap
+        .round_trips("large:queue:{q}:workers")
+        .await?
+        .into_iter()
+        .filter(|seen| seen.mentions("large:queue:{q}:ready"))
+        .count();
+    // 24 times 300 KB, at most three of them at once.
+    assert!(reservations >= 8, "{reservations} reservations");
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
