@@ -107,7 +107,8 @@ for i = first, last, 4 do
       local kind = ARGV[i + 2]
       limit = format('%.0f', limit)
       redis.call('ZADD', KEYS[tonumber(ARGV[i + 1])], limit, handed_back(record))
-      redis.call('ZADD', parked, 'LT', limit, kind)
+      -- Of a new kind the schedulers do not know yet when it is due.
+      if redis.call('ZADD', parked, 'LT', limit, kind) == 1 then redis.call('SPUBLISH', channel, 'schedule') end
       if not kinds[kind] then
         kinds[kind] = true
         redis.call('SPUBLISH', channel, 'parked ' .. kind)
