@@ -9,13 +9,13 @@ use serde::de::DeserializeOwned;
 pub use page::JobCursor;
 
 use super::{
-    DeadLetters, JobId, Queue,
+    DeadLetters, JobId, Queue, parked,
     record::Record,
     script::{REMOVE, RUN_NOW},
 };
 use crate::{
     codec::{Codec, Json},
-    error::Result,
+    error::{Error, Result},
     observe,
 };
 
@@ -159,9 +159,30 @@ impl QueueInspector {
     ///
     /// Those of the store.
     pub async fn counts(&self) -> Result<QueueCounts> {
-        let (entity, store) = (self.queue.entity(), self.queue.store());
-        let (workers, kinds) = self.workers_and_parked_kinds().await?;
+        let (mut workers, mut kinds) = self.workers_and_parked_kinds().await?;
+        // What is counted depends on who is there; a change in between is seen in the reply.
+        loop {
+            let (counts, now_workers, now_kinds) = self.count(&workers, &kinds).await?;
+            if now_workers == workers && now_kinds == kinds {
+                return Ok(counts);
+            }
+            (workers, kinds) = (now_workers, now_kinds);
+        }
+    }
+
+    /// Counts at one moment, and who was there at that moment.
+    async fn count(
+        &self,
+        workers: &[String],
+        kinds: &[String],
+    ) -> Result<(QueueCounts, Vec<String>, Vec<String>)> {
+        let entity = self.queue.entity();
         let mut pipeline = redis::pipe();
+        pipeline.atomic();
+        for part in ["workers", "parked"] {
+            let key = entity.part(part);
+            pipeline.cmd("ZRANGE").arg(key).arg(0).arg(-1);
+        }
         for (command, part) in [
             ("LLEN", "ready"),
             ("ZCARD", "ranked"),
@@ -174,18 +195,34 @@ impl QueueInspector {
         let meta = entity.part("meta");
         pipeline.cmd("HEXISTS").arg(&meta).arg("paused");
         pipeline.cmd("HGET").arg(&meta).arg("deleted");
-        for worker in &workers {
+        for worker in workers {
             let running = entity.part(&format!("running:{worker}"));
             pipeline.cmd("HLEN").arg(running);
         }
-        for kind in &kinds {
-            let parked = entity.part(&format!("parked:{kind}"));
+        for kind in kinds {
+            let parked = entity.part(&parked::part(kind));
             pipeline.cmd("ZCARD").arg(parked);
         }
-        let numbers: Vec<Option<u64>> = store.pipeline(&pipeline).await?;
-        let numbers: Vec<u64> = numbers.into_iter().map(Option::unwrap_or_default).collect();
+        let replies: Vec<redis::Value> = self.queue.store().pipeline(&pipeline).await?;
+        let mut replies = replies.into_iter();
+        let mut names = || -> Result<Vec<String>> {
+            let reply = replies.next().unwrap_or(redis::Value::Nil);
+            // Their order changes with every renewal.
+            let mut names: Vec<String> = redis::from_redis_value(reply)?;
+            names.sort_unstable();
+            Ok(names)
+        };
+        let (now_workers, now_kinds) = (names()?, names()?);
+        let mut numbers = Vec::with_capacity(replies.len());
+        for reply in replies {
+            let number: Option<u64> = redis::from_redis_value(reply)?;
+            numbers.push(number.unwrap_or(0));
+        }
+        if numbers.len() != 7 + workers.len() + kinds.len() {
+            return Err(Error::codec("unexpected shape of the reply"));
+        }
         let (running, parked) = numbers[7..].split_at(workers.len());
-        Ok(QueueCounts {
+        let counts = QueueCounts {
             ready: (numbers[0] + numbers[1]).saturating_sub(numbers[6]),
             delayed: numbers[2],
             dead: numbers[3],
@@ -195,7 +232,8 @@ impl QueueInspector {
             running: running.iter().map(|held| held.saturating_sub(1)).sum(),
             parked: parked.iter().sum(),
             workers: workers.len() as u64,
-        })
+        };
+        Ok((counts, now_workers, now_kinds))
     }
 
     async fn workers_and_parked_kinds(&self) -> Result<(Vec<String>, Vec<String>)> {
@@ -204,7 +242,11 @@ impl QueueInspector {
             let key = self.queue.entity().part(part);
             pipeline.cmd("ZRANGE").arg(key).arg(0).arg(-1);
         }
-        self.queue.store().pipeline(&pipeline).await
+        let (mut workers, mut kinds): (Vec<String>, Vec<String>) =
+            self.queue.store().pipeline(&pipeline).await?;
+        workers.sort_unstable();
+        kinds.sort_unstable();
+        Ok((workers, kinds))
     }
 
     /// A page of jobs, in no particular order, and the cursor of the next page.
@@ -299,7 +341,7 @@ impl QueueInspector {
                 (JobState::Ready, 0) => ("list", "ready".to_owned()),
                 (JobState::Ready, _) => ("zset", "ranked".to_owned()),
                 (JobState::Delayed, _) => ("zset", "delayed".to_owned()),
-                (JobState::Parked, _) => ("zset", format!("parked:{}", job.name)),
+                (JobState::Parked, _) => ("zset", parked::part(&job.name)),
                 _ => return Ok(false),
             };
             let removed: u8 = REMOVE
