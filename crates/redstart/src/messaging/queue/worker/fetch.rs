@@ -125,25 +125,12 @@ impl Fetcher {
         } = &*self.registration;
         let queue = &self.shared.queue;
         let epoch = epoch.load(Ordering::Relaxed);
-        if let Some(kind) = self.shared.signals.parked_kind() {
-            let call = RESERVE_PARKED
-                .on(queue.entity())
-                .part(&parked::part(kind))
-                .part("parked")
-                .part(running)
-                .part("meta")
-                .arg(epoch)
-                .arg(want)
-                .arg(kind)
-                .arg(MAX_BYTES)
-                .run::<Vec<Value>>(queue.store());
-            let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
-            return Reserved::read(reply, |more| {
-                if more == 0 {
-                    self.shared.signals.none_parked(kind);
-                }
-                Next::Look
-            });
+        if let Some(kind) = self.shared.signals.take_parked_kind() {
+            let reserved = self.reserve_parked(kind, want, epoch).await;
+            if !matches!(reserved, Ok((_, false))) {
+                self.shared.signals.more_parked(kind);
+            }
+            return reserved.map(|(reserved, _)| reserved);
         }
         let call = RESERVE
             .on(queue.entity())
@@ -171,6 +158,34 @@ impl Fetcher {
             Ok(wait) => Next::Rest(Some(Duration::from_micros(wait))),
             Err(_) => Next::Rest(None),
         })
+    }
+
+    /// Takes parked jobs of a kind; whether there are more, as far as is known.
+    async fn reserve_parked(
+        &self,
+        kind: &'static str,
+        want: usize,
+        epoch: u64,
+    ) -> Result<(Reserved, bool)> {
+        let queue = &self.shared.queue;
+        let call = RESERVE_PARKED
+            .on(queue.entity())
+            .part(&parked::part(kind))
+            .part("parked")
+            .part(&self.registration.running)
+            .part("meta")
+            .arg(epoch)
+            .arg(want)
+            .arg(kind)
+            .arg(MAX_BYTES)
+            .run::<Vec<Value>>(queue.store());
+        let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
+        let mut more = true;
+        let reserved = Reserved::read(reply, |number| {
+            more = number > 0;
+            Next::Look
+        })?;
+        Ok((reserved, more))
     }
 
     /// Starts a task for each job.

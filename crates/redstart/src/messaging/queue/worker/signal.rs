@@ -90,11 +90,12 @@ impl Signals {
         let Some(kind) = self.kinds.iter().find(|known| **known == kind) else {
             return false;
         };
+        !self.leaves_to_others(kind) && self.parked.lock().insert(*kind)
+    }
+
+    fn leaves_to_others(&self, kind: &'static str) -> bool {
         let failed = self.undecodable.lock().get(kind).copied();
-        if failed.is_some_and(|at| self.clock.now() < at + LEAVE_TO_OTHERS) {
-            return false;
-        }
-        self.parked.lock().insert(*kind)
+        failed.is_some_and(|at| self.clock.now() < at + LEAVE_TO_OTHERS)
     }
 
     /// Before the store is asked: what was heard so far is answered by that.
@@ -112,14 +113,21 @@ impl Signals {
         *self.due.lock()
     }
 
-    /// A kind that may have parked jobs for this worker.
-    pub(super) fn parked_kind(&self) -> Option<&'static str> {
-        self.parked.lock().iter().next().copied()
+    /// Takes a kind that may have parked jobs for this worker. It is taken before the store is asked: a message that
+    /// comes meanwhile counts.
+    pub(super) fn take_parked_kind(&self) -> Option<&'static str> {
+        let mut parked = self.parked.lock();
+        let kind = parked.iter().next().copied()?;
+        parked.remove(kind);
+        Some(kind)
     }
 
-    /// There are no more parked jobs of this kind.
-    pub(super) fn none_parked(&self, kind: &'static str) {
-        self.parked.lock().remove(kind);
+    /// There are more parked jobs of this kind, or the store could not be asked.
+    pub(super) fn more_parked(&self, kind: &'static str) {
+        // Otherwise it would take and park the same jobs again and again.
+        if !self.leaves_to_others(kind) {
+            self.parked.lock().insert(kind);
+        }
     }
 
     /// This worker could not decode a job of this kind.
