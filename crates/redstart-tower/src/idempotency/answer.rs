@@ -96,7 +96,7 @@ mod tests {
             kept.headers,
             [("content-type".to_owned(), b"text/plain".to_vec())]
         );
-        // Nor replayed, whoever kept them.
+        // Nor replayed, if another version kept them.
         let old = Kept {
             status: 201,
             headers: vec![("set-cookie".to_owned(), b"secret".to_vec())],
