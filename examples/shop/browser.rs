@@ -9,14 +9,14 @@ use axum::{
 use http_body_util::BodyExt as _;
 use tower::ServiceExt as _;
 
-pub struct Browser {
+pub(crate) struct Browser {
     shop: Router,
     cookie: String,
 }
 
 impl Browser {
     /// Logs a user in.
-    pub async fn login(shop: &Router, user: &str) -> Result<Self> {
+    pub(crate) async fn login(shop: &Router, user: &str) -> Result<Self> {
         let request = Request::post("/login").body(Body::from(user.to_owned()))?;
         let response = shop.clone().oneshot(request).await?;
         let cookie = response.headers().get(header::SET_COOKIE);
@@ -28,7 +28,7 @@ impl Browser {
     }
 
     /// Buys one, under an order number of its own; the status and the answer.
-    pub async fn buy(&self, sku: &str, order: &str) -> Result<(u16, String)> {
+    pub(crate) async fn buy(&self, sku: &str, order: &str) -> Result<(u16, String)> {
         let request = Request::post(format!("/buy/{sku}"))
             .header(header::COOKIE, &self.cookie)
             .header("idempotency-key", order)

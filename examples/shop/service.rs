@@ -33,19 +33,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 /// How long units are held for a payment.
-pub const HOLD: Duration = Duration::from_secs(600);
+pub(crate) const HOLD: Duration = Duration::from_secs(600);
 /// How long the circuit to the bank stays open.
-pub const BANK_PAUSE: Duration = Duration::from_secs(30);
+pub(crate) const BANK_PAUSE: Duration = Duration::from_secs(30);
 
 /// The bank: a service of somebody else. It is idempotent by the order's number, as payment providers are.
 #[derive(Default)]
-pub struct Bank {
+pub(crate) struct Bank {
     mood: AtomicU8,
     charged: Mutex<Vec<String>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mood {
+pub(crate) enum Mood {
     Pays = 0,
     Declines = 1,
     /// It charges, and the answer is lost.
@@ -60,12 +60,12 @@ enum Payment {
 }
 
 impl Bank {
-    pub fn set(&self, mood: Mood) {
+    pub(crate) fn set(&self, mood: Mood) {
         self.mood.store(mood as u8, Ordering::SeqCst);
     }
 
     /// The orders that were charged.
-    pub fn charged(&self) -> Vec<String> {
+    pub(crate) fn charged(&self) -> Vec<String> {
         self.charged.lock().expect("no charge panics").clone()
     }
 
@@ -97,17 +97,17 @@ impl Job for Bought {
     const NAME: &'static str = "bought";
 }
 
-pub struct Shop {
-    pub bank: Bank,
-    pub stock: Stock,
-    pub board: Leaderboard,
-    pub orders: sqlx::SqlitePool,
+pub(crate) struct Shop {
+    pub(crate) bank: Bank,
+    pub(crate) stock: Stock,
+    pub(crate) board: Leaderboard,
+    pub(crate) orders: sqlx::SqlitePool,
     queue: Queue,
     breaker: Breaker,
 }
 
 impl Shop {
-    pub async fn open(store: &Store, namespace: &str) -> Result<Arc<Self>> {
+    pub(crate) async fn open(store: &Store, namespace: &str) -> Result<Arc<Self>> {
         // In memory each connection would be a database of its own.
         let options = sqlx::sqlite::SqlitePoolOptions::new().max_connections(1);
         let orders = options.connect("sqlite::memory:").await?;
@@ -131,7 +131,7 @@ impl Shop {
     }
 
     /// The routes. A layer that is added later sees the request earlier: session, login, limit, idempotency key.
-    pub fn routes(self: &Arc<Self>, store: &Store, namespace: &str) -> Result<Router> {
+    pub(crate) fn routes(self: &Arc<Self>, store: &Store, namespace: &str) -> Result<Router> {
         let sessions = Sessions::new(store, namespace, "web")?;
         let limiter = Limiter::token_bucket(store, namespace, "buy", Quota::per_minute(5))
             .on_store_down(Down::Refuse)
@@ -155,7 +155,7 @@ impl Shop {
     }
 
     /// Starts the worker that mails receipts and counts purchases. A job may run twice; each of its effects happens once.
-    pub async fn worker(self: &Arc<Self>) -> Result<Worker> {
+    pub(crate) async fn worker(self: &Arc<Self>) -> Result<Worker> {
         let shop = self.clone();
         let handle = move |job: Bought, cx: JobContext| {
             let shop = shop.clone();
@@ -177,7 +177,7 @@ impl Shop {
     }
 
     /// How many purchases wait for the worker.
-    pub async fn unfinished(&self) -> Result<u64> {
+    pub(crate) async fn unfinished(&self) -> Result<u64> {
         Ok(self.queue.inspect().counts().await?.unfinished())
     }
 }
