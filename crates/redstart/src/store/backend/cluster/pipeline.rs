@@ -68,6 +68,8 @@ impl Cluster {
             let part = request.with(Body::One(commands[at]), None);
             replies[at] = match self.send(part).await {
                 Ok(value) => value,
+                // An answer of one node, and another one did its part.
+                Err(error) if error.is_in_doubt() => return Err(error),
                 // The others were carried out.
                 Err(error) => match error.answer() {
                     Some(answer) => answer,
