@@ -21,8 +21,6 @@ use crate::{
 const DOWN_RETRY: Duration = Duration::from_secs(1);
 /// How long the record of an ending is attempted in the background.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// How long a claim that may have been made is called off in the background.
-const CALL_OFF: Duration = Duration::from_secs(300);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -138,8 +136,7 @@ impl Claim {
         match self.begin().await {
             // The caller left before anything happened.
             Ok(Begun::Started) if answer.is_closed() => {
-                drop(work);
-                return self.record(&Ending::NotDone, CALL_OFF, || ()).await;
+                return self.record(&Ending::NotDone, || ()).await;
             }
             Ok(Begun::Started) => {}
             Ok(Begun::Taken(taken)) => return tell(answer, repeat(taken)),
@@ -152,9 +149,6 @@ impl Claim {
                     false => Down::Fail,
                 };
                 if down != Down::Allow || answer.is_closed() {
-                    // What it holds, such as a request's body, must not wait for the store.
-                    drop(work);
-                    let unsent = error.is_unsent();
                     let refusal = Run::Busy {
                         retry_after: DOWN_RETRY,
                     };
@@ -166,11 +160,8 @@ impl Claim {
                             _ => Err(error.doubt(false)),
                         },
                     );
-                    // Otherwise the claim may have been made, or may still be on its way.
-                    if !unsent {
-                        self.record(&Ending::NotDone, CALL_OFF, || ()).await;
-                    }
-                    return;
+                    // The claim may have been made, or may still be on its way.
+                    return self.record(&Ending::NotDone, || ()).await;
                 }
                 tracing::debug!(%error, "work is carried out without its idempotency key");
             }
@@ -193,13 +184,12 @@ impl Claim {
             // The panic's own hook has reported it.
             Err(_) => (Ending::Unknown, Run::Unknown(None)),
         };
-        self.record(&ending, PATIENCE, || tell(answer, Ok(run)))
-            .await;
+        self.record(&ending, || tell(answer, Ok(run))).await;
     }
 
     /// Records how the run ended. `told` is called after the first attempt: the caller does not wait for a store that
-    /// is down. Further attempts are made in the background, for as long as `patience`.
-    async fn record(&self, ending: &Ending, patience: Duration, told: impl FnOnce()) {
+    /// is down. Further attempts are made in the background.
+    async fn record(&self, ending: &Ending, told: impl FnOnce()) {
         let mut attempt = self.end(ending).await;
         told();
         let started = Instant::now();
@@ -209,7 +199,7 @@ impl Claim {
                 observe::event("idempotency.late");
                 tracing::warn!(%error, "the end of a run was not recorded yet; it is attempted again");
             }
-            if started.elapsed() > patience.min(self.inner.ttl) {
+            if started.elapsed() > PATIENCE.min(self.inner.ttl) {
                 tracing::error!(%error, "the end of a run could not be recorded");
                 return;
             }

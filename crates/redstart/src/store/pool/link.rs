@@ -265,7 +265,7 @@ impl Alone for Arc<Link> {
 }
 
 /// A request that is dropped at its deadline leaves a connection that may be dead. One that the caller dropped earlier
-/// says nothing about the connection.
+/// says nothing about the connection yet; the wire looks at its deadline.
 struct Unanswered<'a> {
     link: &'a Arc<Link>,
     generation: u64,
