@@ -309,7 +309,7 @@ where
     let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
-            tracing::warn!(%error, "the answer to a request with an idempotency key broke off");
+            tracing::warn!(%error, "the answer to a request with an idempotency key was cut off");
             let broken = Problem::plain(StatusCode::BAD_GATEWAY).respond(settings.render.as_ref());
             return Err(WorkError::Unknown(Undone::Answer(broken)));
         }
@@ -375,7 +375,7 @@ fn malformed() -> Problem {
         "urn:redstart:idempotency-key-malformed",
         "Idempotency-Key is malformed",
     )
-    .with_detail("a key has 1 to 255 visible ASCII characters")
+    .with_detail("a key must have 1 to 255 visible ASCII characters")
 }
 
 fn nobody() -> Problem {
@@ -384,7 +384,7 @@ fn nobody() -> Problem {
         "urn:redstart:login-required",
         "Login is required",
     )
-    .with_detail("an Idempotency-Key belongs to the caller, who is not known")
+    .with_detail("an Idempotency-Key belongs to a caller, and this caller is not known")
 }
 
 fn mismatch() -> Problem {

@@ -188,7 +188,7 @@ impl Store {
                 server.node().link().ensure(Instant::now() + within).await?;
                 if self.capabilities().await?.cluster {
                     return Err(Error::config(format!(
-                        "{} is a node of a cluster: use redis+cluster:// for it",
+                        "{} is a cluster node: use redis+cluster:// for it",
                         dial.place()
                     )));
                 }
@@ -283,7 +283,7 @@ impl Store {
     pub async fn subscribe(&self, to: impl IntoIterator<Item = Listen>) -> Result<Subscription> {
         let runtime = self
             .runtime()
-            .ok_or_else(|| Error::config("a subscription is made within a tokio runtime"))?;
+            .ok_or_else(|| Error::config("a subscription needs a tokio runtime"))?;
         Subscription::open(
             self.0.backend.clone(),
             self.0.deadline,

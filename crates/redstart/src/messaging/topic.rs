@@ -115,7 +115,7 @@ pub struct TopicsBuilder<T> {
 fn check_buffer(messages: usize) -> Result<()> {
     match messages {
         0 => Err(Error::config(
-            "a listener's buffer must have room for 1 message",
+            "a listener's buffer must have room for at least 1 message",
         )),
         _ => Ok(()),
     }

@@ -54,14 +54,16 @@ impl BoardCursor {
             {
                 Ok((stored, member))
             }
-            _ => Err(Error::config("invalid cursor of a board")),
+            _ => Err(Error::config("invalid leaderboard cursor")),
         }
     }
 }
 
 pub(super) fn check_page(n: u32, most: u32) -> Result<()> {
     if n > most {
-        return Err(Error::config(format!("a page has at most {most} entries")));
+        return Err(Error::config(format!(
+            "a page must have at most {most} entries"
+        )));
     }
     Ok(())
 }

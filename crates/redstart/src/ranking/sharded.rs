@@ -407,13 +407,13 @@ impl ShardedLeaderboard {
     pub async fn page(&self, from: Option<&BoardCursor>, n: u32) -> Result<BoardPage> {
         check_page(n, Self::MAX_PAGE)?;
         if n == 0 {
-            return Err(Error::config("a page has at least one entry"));
+            return Err(Error::config("a page must have at least one entry"));
         }
         let from = match from.map(BoardCursor::split).transpose()? {
             Some((score, member)) => Some(Point {
                 score: score
                     .parse()
-                    .map_err(|_| Error::config("invalid cursor of a board"))?,
+                    .map_err(|_| Error::config("invalid leaderboard cursor"))?,
                 member: member.to_owned(),
             }),
             None => None,

@@ -106,7 +106,7 @@ pub(super) fn fields<T: Serialize + ?Sized>(data: &T) -> Result<Map<String, Json
     };
     if !fits(&fields) {
         return Err(Error::config(format!(
-            "session data has at most {MAX_FIELDS} fields and {MAX_BYTES} bytes"
+            "session data must have at most {MAX_FIELDS} fields and {MAX_BYTES} bytes"
         )));
     }
     Ok(fields)

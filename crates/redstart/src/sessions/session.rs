@@ -248,7 +248,7 @@ impl Sessions {
     /// The key under which the account of a user is stored.
     fn user(&self, user: &str) -> Result<Entity> {
         if user.is_empty() || user.len() > 1024 {
-            return Err(Error::config("a user name has 1 to 1024 bytes"));
+            return Err(Error::config("a user name must have 1 to 1024 bytes"));
         }
         let digest = hex(&Sha256::digest(user.as_bytes()));
         self.0.keys.entity(&format!("user.{digest}"))
@@ -709,5 +709,5 @@ impl fmt::Debug for Sessions {
 fn unhex(text: &str) -> Result<[u8; 16]> {
     u128::from_str_radix(text, 16)
         .map(u128::to_be_bytes)
-        .map_err(|_| Error::codec("malformed account of a user"))
+        .map_err(|_| Error::codec("malformed user account"))
 }

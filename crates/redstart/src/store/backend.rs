@@ -112,8 +112,8 @@ impl Backend {
                 .map(|node| node.dial().clone())
                 .ok_or_else(|| Error::unavailable("no node of the cluster is known")),
             _ => Err(Error::config(
-                "this store was made from a connection, which cannot make others: make it from a URL or a \
-                 redis::Client for blocking commands and subscriptions",
+                "this store was made from a connection and cannot open others: make it from a URL or a \
+                 redis::Client to use blocking commands and subscriptions",
             )),
         }
     }

@@ -232,7 +232,7 @@ pub(crate) fn is_refusal(reply: &Value) -> bool {
 pub(crate) fn array(reply: Value) -> Result<Vec<Value>> {
     match reply {
         Value::Array(replies) => Ok(replies),
-        _ => Err(Error::codec("a pipeline was not answered by an array")),
+        _ => Err(Error::codec("the reply to a pipeline is not an array")),
     }
 }
 

@@ -204,7 +204,7 @@ impl Config {
             // Bits and hashes follow from the rest; if they do not, another program chose them.
             Some(config) if config.text() == text => Ok(config),
             _ => Err(Error::config(
-                "the stored filter was made by another version of this pattern",
+                "the stored filter was created by a different version of this pattern",
             )),
         }
     }

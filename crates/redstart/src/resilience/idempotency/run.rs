@@ -89,7 +89,7 @@ impl Idempotency {
     ///
     /// The store's errors by [`on_store_down`](super::IdempotencyBuilder::on_store_down);
     /// [`is_config`](Error::is_config) for an empty or overlong key, or outside a tokio runtime;
-    /// [`is_codec`](Error::is_codec) if the recorded result is of another type. After an error the work has not started,
+    /// [`is_codec`](Error::is_codec) if the recorded result has a different type. After an error the work has not started,
     /// unless it is [in doubt](Error::is_in_doubt).
     ///
     /// # Cancel safety
@@ -118,9 +118,11 @@ impl Idempotency {
         });
         match answered.await {
             Ok(answer) => answer,
-            Err(_) => Err(Error::unavailable("the runtime ended while the work ran")
-                .doubt(true)
-                .during("idempotency.begin", namespace)),
+            Err(_) => Err(
+                Error::unavailable("the runtime shut down while the work was running")
+                    .doubt(true)
+                    .during("idempotency.begin", namespace),
+            ),
         }
     }
 }
@@ -221,7 +223,7 @@ fn repeat<T: DeserializeOwned, E>(taken: Taken) -> Result<Run<T, E>> {
         Taken::Replay(bytes) => match Envelope::open::<Postcard, T>(schema::<T>(), &bytes)? {
             Opened::Value(value) => Run::Replayed(value),
             Opened::Foreign => {
-                return Err(Error::codec("the recorded result is of another type"));
+                return Err(Error::codec("the recorded result has a different type"));
             }
         },
         Taken::Mismatch => Run::Mismatch,

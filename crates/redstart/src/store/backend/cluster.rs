@@ -209,7 +209,7 @@ impl Cluster {
         while let Some((node, answer)) = asking.next().await {
             let error = match answer.and_then(|table| Table::parse(table, node.dial().address())) {
                 Ok(table) if table.is_empty() => Error::unavailable(format!(
-                    "{} is in a cluster that serves no slots",
+                    "{} belongs to a cluster that serves no slots",
                     node.dial().place()
                 )),
                 Ok(table) => {

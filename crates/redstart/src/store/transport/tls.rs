@@ -32,7 +32,7 @@ impl TlsStream {
     /// Shakes hands. The server has to prove that it is `host`.
     pub(super) async fn connect(tcp: TcpStream, host: &str, settings: &Settings) -> Result<Self> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Error::config("the host is not a name that a certificate can have"))?;
+            .map_err(|_| Error::config("the host is not a valid name for a certificate"))?;
         let connector = TlsConnector::from(Arc::new(config(settings)?));
         let stream = connector
             .connect(name, tcp)
@@ -136,11 +136,11 @@ fn config(settings: &Settings) -> Result<ClientConfig> {
         (Some(cert), Some(key)) => {
             let chain = certificates(cert, "the certificate")?;
             let key = PrivateKeyDer::from_pem_slice(&read(key, "the key file")?)
-                .map_err(|_| Error::config("the key file holds no private key"))?;
+                .map_err(|_| Error::config("the key file contains no private key"))?;
             builder.with_client_auth_cert(chain, key).map_err(unusable)
         }
         (None, None) => Ok(builder.with_no_client_auth()),
-        _ => Err(Error::config("cert and key go together")),
+        _ => Err(Error::config("cert and key must be given together")),
     }
 }
 

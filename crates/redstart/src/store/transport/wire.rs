@@ -239,7 +239,7 @@ impl Wire {
                 }
                 if timeout_at(request.deadline, room).await.is_err() {
                     return Err(Failure::NotSent(Error::timeout(
-                        "the connection took no more requests in time",
+                        "the connection accepted no more requests in time",
                     )));
                 }
             }

@@ -54,7 +54,7 @@ impl Cluster {
         let mut replies = vec![Value::Nil; commands.len()];
         for (share, answer) in shares.iter().zip(whole(&request, answers)?) {
             let Value::Array(values) = answer else {
-                return Err(Error::codec("a pipeline was not answered by an array"));
+                return Err(Error::codec("the reply to a pipeline is not an array"));
             };
             for (at, value) in share.positions.iter().zip(values) {
                 replies[*at] = value;

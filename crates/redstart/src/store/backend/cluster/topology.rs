@@ -90,7 +90,7 @@ impl Table {
 
     /// Reads `CLUSTER SLOTS`: `[from, to, [host, port, id, …], replicas…]`. An empty host means the node asked.
     pub(super) fn parse(reply: Value, asked: Option<&Address>) -> Result<Self> {
-        let bad = || Error::codec("CLUSTER SLOTS has an unexpected shape");
+        let bad = || Error::codec("unexpected shape of the reply to CLUSTER SLOTS");
         let mut table = Self {
             ranges: Vec::new(),
             replicas: Vec::new(),
