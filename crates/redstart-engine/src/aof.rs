@@ -463,7 +463,7 @@ impl Log {
                 Fsync::EverySec => self.syncing.lock().elapsed() >= Duration::from_secs(1),
                 Fsync::No => false,
             };
-            // A failure is told to those who wait and to the next command that writes.
+            // A failure is reported to the waiters and to the next command that writes.
             let _ = if work.sync || due {
                 self.sync()
             } else {

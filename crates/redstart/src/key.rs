@@ -1,4 +1,4 @@
-//! Where every key is made.
+//! Keys: every key is built here.
 //!
 //! A key is `<namespace>:<pattern>:{<entity>}[:<part>]`. A pattern that keeps many entities under one name, such
 //! as a cache, has that name in its keys: `<namespace>:<pattern>.<name>:{<entity>}[:<part>]`. Everything that one

@@ -110,7 +110,7 @@ pub struct Placed {
 /// - Ties are ranked as the board was built: see [`Ties`].
 /// - Order and tie rule are part of the keys. A board that is opened with other rules is another, empty board; it never
 ///   misreads the stored numbers.
-/// - [`page`](Self::page) takes a cursor that stays right while members come and go.
+/// - [`page`](Self::page) takes a cursor that stays valid while members join and leave.
 ///
 /// # Limits
 ///

@@ -26,8 +26,8 @@ pub struct BoardPage {
 
 /// Where a page ended: the score and the name of its last entry. It is text, so that a web service can hand it out.
 ///
-/// The next page starts behind that point, whoever joined, left or moved meanwhile: a member whose own score does not
-/// change is never skipped and never returned twice.
+/// The next page starts behind that point, even if members joined, left or moved meanwhile: a member whose own score
+/// does not change is never skipped and never returned twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoardCursor(String);
 

@@ -60,7 +60,7 @@ pub(super) enum LoadResult<V> {
         hit: Hit<V>,
         step: u64,
     },
-    /// Another process refreshes it, or a load failed lately.
+    /// Another process refreshes it, or a load failed recently.
     NotNeeded,
     Failed(Arc<Error>),
 }

@@ -80,7 +80,7 @@ impl<E> From<E> for WorkError<E> {
 }
 
 impl Idempotency {
-    /// Carries `work` out, unless a run with the same `key` did or is at it. `fingerprint` is whatever tells one
+    /// Carries `work` out, unless a run with the same `key` has done so or is in progress. `fingerprint` is whatever tells one
     /// request from another, such as the request's body; a digest of it is stored.
     ///
     /// The work runs in a task of its own on the current runtime. It starts only after the key is claimed.

@@ -239,7 +239,7 @@ impl Cluster {
 
     fn install(&self, table: Table) {
         let topology = Topology::new(table, |address| self.node(address));
-        // Links of nodes that own slots are found there; the others are few, and those that left are let go.
+        // Links of nodes that own slots are found there; the others are few, and those that left are dropped.
         self.others.lock().retain(|node| {
             node.dial()
                 .address()

@@ -103,7 +103,7 @@ impl Task {
         }
     }
 
-    /// Gives the replies that are complete to those who wait for them.
+    /// Passes complete replies to their waiters.
     fn hand_out(&mut self) -> RedisResult<usize> {
         if self.end - self.begin < self.wanted {
             return Ok(0);
