@@ -166,7 +166,7 @@ impl Sink for LogSink {
     }
 }
 
-/// Opens the folder, loads what is in it, and goes on writing there.
+/// Opens the folder, loads what is in it, and continues writing there.
 pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>, EngineError> {
     fs::create_dir_all(dir)?;
     let lock = OpenOptions::new()

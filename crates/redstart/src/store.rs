@@ -47,7 +47,7 @@
 //!
 //! All tasks share one connection to a server (`pool=` gives more). Each writes its request and sends it
 //! itself; concurrent requests are sent in one write, and one task distributes the replies. Large requests
-//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave alike; only over a client
+//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave the same; only over a client
 //! that the application made do requests travel by the connection of the `redis` crate.
 //!
 //! Since the connection is shared, commands that change it are refused: `WATCH` and `MULTI` are for
@@ -480,7 +480,7 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// The work goes on when the future is dropped.
+    /// The work continues if the future is dropped.
     pub async fn settle(&self) {
         // The tracker counts only while it is closed, and new work may come in meanwhile.
         self.0.deferred.close();

@@ -301,7 +301,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the resignation goes on in the background.
+    /// If the future is dropped, the resignation continues in the background.
     pub async fn resign(self) -> Result<Released> {
         self.guard.release().await
     }

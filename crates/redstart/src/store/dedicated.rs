@@ -239,7 +239,7 @@ impl Destination for Dedicated {
                 };
                 match &outcome {
                     Ok(_) => self.transaction.note(&request.body),
-                    // The server is the right one and goes on serving.
+                    // The server is the right one and keeps serving.
                     Err(Failure::Answer(error))
                         if !refused_whole(error) && !is_elsewhere(error) => {}
                     Err(_) => return outcome,

@@ -156,7 +156,7 @@ async fn a_server_that_cannot_take_writes_is_down_for_policies() -> anyhow::Resu
     Ok(())
 }
 
-/// Each redirection teaches the map, and only a real change of the masters disturbs those who listen to all of them.
+/// Each redirection teaches the map, and only a real change of the masters disturbs clients that listen to all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_moved_slot_makes_no_gap_in_what_is_tracked() -> anyhow::Result<()> {
     use redstart::store::{Event, Listen};

@@ -72,7 +72,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What one generation of a filter is made of. All partitions are alike.
+/// What one generation of a filter is made of. All partitions have the same settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
     pub(super) mode: BloomMode,

@@ -80,8 +80,8 @@ impl<E> From<E> for WorkError<E> {
 }
 
 impl Idempotency {
-    /// Carries `work` out, unless a run with the same `key` has done so or is in progress. `fingerprint` is whatever tells one
-    /// request from another, such as the request's body; a digest of it is stored.
+    /// Carries `work` out, unless a run with the same `key` has done so or is in progress. `fingerprint` is whatever
+    /// tells one request from another, such as the request's body; a digest of it is stored.
     ///
     /// The work runs in a task of its own on the current runtime. It starts only after the key is claimed.
     ///
@@ -94,7 +94,7 @@ impl Idempotency {
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the key is claimed, the work does not start and the key is free. Dropped later, the work goes on,
+    /// Dropped before the key is claimed, the work does not start and the key is free. Dropped later, the work continues,
     /// its result is recorded, and repeats get it. [`Store::settle`](crate::Store::settle) waits for it.
     pub async fn run<T, E, W>(&self, key: &str, fingerprint: &[u8], work: W) -> Result<Run<T, E>>
     where

@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// How long the background task goes on connecting without requests.
+/// How long the background task keeps trying to connect without requests.
 const IDLE: Duration = Duration::from_secs(30);
 /// After a request was not answered, the next ones wait this long for a new connection before the server counts as
 /// down.
