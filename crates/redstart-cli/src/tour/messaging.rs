@@ -507,6 +507,6 @@ async fn trail(stage: &mut Stage) -> anyhow::Result<()> {
         )?;
     }
     stage.did(5);
-    stage.show("the last three pages of a visit; the trail expired a minute after the last one");
+    stage.show("the last three pages of a visit; the trail expires a minute after the last one");
     Ok(())
 }
