@@ -316,6 +316,37 @@ matrix! {
         Ok(())
     }
 
+    async fn the_later_of_two_writes_is_kept_while_the_clock_is_behind_the_log(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let sink = Faulty::new(&file.url()).await?;
+        let rows = rows(&store, backend.namespace(), sink.clone())?;
+        let first = put(&rows, "k", 1).await?;
+        // As after many writes by a clock that was set back: the server counts up within the last millisecond.
+        let log = store.scan(&format!("{}:behind.rows:*:log", backend.namespace())).await?;
+        let late = format!("{}-2000000", first.ms + 3_600_000);
+        store.query::<String>(redis::cmd("XADD").arg(&log[0]).arg(late).arg("other").arg("shape")).await?;
+        let worker = rows.work()?;
+        rows.flush(LONG).await?;
+        let mut last = first;
+        for n in 2..5 {
+            let id = put(&rows, "k", n).await?;
+            assert!(id > last && id.n > 2_000_000, "{id}");
+            last = id;
+            rows.flush(LONG).await?;
+            assert_eq!(table(&file.url()).await?, HashMap::from([("k".to_owned(), n)]));
+        }
+        // A batch that is sent again, because the reply to its commit was lost, changes no row.
+        let before = book(&file.url()).await?;
+        let batch = sink.given.lock().unwrap().last().unwrap().clone();
+        assert_eq!(batch.changes.len(), 1);
+        sink.sql.apply(&batch).await?;
+        assert_eq!(book(&file.url()).await?, before);
+        worker.stop().await;
+        Ok(())
+    }
+
     async fn a_row_that_cannot_be_applied_blocks_only_its_key(backend: &Backend) -> anyhow::Result<()> {
         let (store, _) = two(backend).await?;
         let file = File::new()?;

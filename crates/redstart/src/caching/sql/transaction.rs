@@ -14,7 +14,9 @@ pub(super) const CLAIM: &str = "INSERT INTO redstart_checkpoint (sink, log, shar
      VALUES ($1, $2, $3, 1, 0, 0) \
      ON CONFLICT (sink, log, shard) DO UPDATE SET epoch = redstart_checkpoint.epoch + 1 RETURNING epoch, ms, n";
 const CHECKPOINT: &str = "UPDATE redstart_checkpoint SET ms = $1, n = $2 \
-     WHERE sink = $3 AND log = $4 AND shard = $5 AND epoch = $6";
+     WHERE sink = $3 AND log = $4 AND shard = $5 AND epoch = $6 AND (ms, n) < ($1, $2)";
+const EPOCH: &str =
+    "SELECT epoch FROM redstart_checkpoint WHERE sink = $1 AND log = $2 AND shard = $3";
 
 /// What a transaction is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,7 +43,18 @@ macro_rules! transact {
             .await
             .map_err(unavailable)?;
         if moved.rows_affected() == 0 {
-            return Err(SinkError::Fenced);
+            let epoch: Option<i64> = sqlx::query_scalar(EPOCH)
+                .bind(&$sink.table)
+                .bind(&*$changes.log)
+                .bind(i64::from($changes.shard))
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(unavailable)?;
+            return match epoch == Some($changes.epoch) {
+                // Committed before, and the reply was lost.
+                true => Ok(()),
+                false => Err(SinkError::Fenced),
+            };
         }
         let (put, delete) = ($sink.upsert(false), $sink.upsert(true));
         let mut refused = Vec::new();
@@ -107,7 +120,10 @@ impl<V: Send + Sync + 'static> SqlSink<V> {
         }
     }
 
-    /// `INSERT … ON CONFLICT … WHERE excluded.seq > seq`, for a value or a tombstone.
+    /// `INSERT … ON CONFLICT … WHERE excluded.seq >= seq`, for a value or a tombstone.
+    ///
+    /// Writes beyond the range of [`EntryId::seq`](crate::caching::EntryId::seq) have equal numbers. Epoch and
+    /// checkpoint ensure that the later one is applied later, and only once.
     fn upsert(&self, deleted: bool) -> String {
         let table = &self.table;
         let mut columns = String::from("key, seq, deleted");
@@ -122,7 +138,7 @@ impl<V: Send + Sync + 'static> SqlSink<V> {
         }
         format!(
             "INSERT INTO {table} ({columns}) VALUES ({values}) \
-             ON CONFLICT (key) DO UPDATE SET {set} WHERE excluded.seq > {table}.seq"
+             ON CONFLICT (key) DO UPDATE SET {set} WHERE excluded.seq >= {table}.seq"
         )
     }
 }
