@@ -550,6 +550,47 @@ async fn a_killed_postgres_loses_nothing_and_drains_when_it_is_back() -> anyhow:
     Ok(())
 }
 
+#[tokio::test]
+async fn a_column_of_postgres_takes_a_value_after_a_null() -> anyhow::Result<()> {
+    type Row = (Option<f64>, Option<String>, Option<bool>);
+    let postgres = Postgres::start().await?;
+    let table = "CREATE TABLE items (key TEXT PRIMARY KEY, price FLOAT8, note TEXT, sold BOOLEAN, \
+         seq BIGINT NOT NULL, deleted BOOLEAN NOT NULL DEFAULT FALSE)";
+    execute(&postgres.url(), table).await?;
+    // One connection, so that all rows meet the same prepared statements.
+    let options = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+    let pool = options.connect(&postgres.url()).await?;
+    let sink = SqlSink::postgres(pool.clone(), "items")?
+        .column("price", |row: &Row| row.0.into())
+        .column("note", |row: &Row| row.1.clone().into())
+        .column("sold", |row: &Row| row.2.into());
+    sink.create_tables().await?;
+    let store = Store::connect("memory://").await?;
+    let rows: WriteBehind<str, Row, _> =
+        WriteBehind::builder(&store, &unique_namespace("null"), "rows", sink)
+            .shards(1)
+            .build()?;
+    let worker = rows.work()?;
+    let values: [Row; 5] = [
+        (None, None, None),
+        (Some(1.5), Some("twelve".to_owned()), Some(true)),
+        (None, Some("a text of some length".to_owned()), None),
+        (Some(-0.25), None, Some(false)),
+        (None, None, None),
+    ];
+    for key in ["a", "b"] {
+        for value in &values {
+            assert!(matches!(rows.put(key, value).await?, Put::Accepted(_)));
+            rows.flush(LONG).await?;
+            let select = "SELECT price, note, sold FROM items WHERE key = $1";
+            let stored: Row = sqlx::query_as(select).bind(key).fetch_one(&pool).await?;
+            assert_eq!(&stored, value);
+        }
+    }
+    worker.stop().await;
+    Ok(())
+}
+
 /// Where a worker dies; between them lie the store's own scripts, each of which is one step.
 const STEPS: [&str; 4] = [
     "before claim",
