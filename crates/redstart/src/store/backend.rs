@@ -128,10 +128,16 @@ impl Backend {
         }
     }
 
-    /// The server named another one: how to connect there. The topology is read again.
-    pub(crate) fn redirected(&self, error: &redis::RedisError) -> Option<Arc<Dial>> {
+    /// The server that was asked named another one: how to connect there. The topology is read again.
+    pub(crate) fn redirected(
+        &self,
+        error: &redis::RedisError,
+        asked: Option<&Dial>,
+    ) -> Option<Arc<Dial>> {
         match self {
-            Self::Cluster(cluster) => cluster.redirected(error).map(|node| node.dial().clone()),
+            Self::Cluster(cluster) => cluster
+                .redirected(error, asked.and_then(Dial::address))
+                .map(|node| node.dial().clone()),
             _ => None,
         }
     }

@@ -356,7 +356,7 @@ fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>> {
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
-pub(crate) fn address(text: &str, default_port: u16) -> Result<Address> {
+fn address(text: &str, default_port: u16) -> Result<Address> {
     let bad = || Error::config(format!("{text:?} in the URL is not host or host:port"));
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
