@@ -223,9 +223,13 @@ impl Db {
         self.bytes = keys.bytes;
     }
 
-    /// Gives back the room of removed keys if there is much of it. All slots change.
+    /// Gives back the room of removed keys, and of entries of the wheel that no key needs, if there
+    /// is much of it. All slots may change.
     pub(crate) fn compact_if_sparse(&mut self) {
-        if self.dict.is_sparse() && self.dict.compact() {
+        /// This number of outdated entries of the wheel is always allowed.
+        const OUTDATED: usize = 65_536;
+        let crowded = self.wheel.len > 2 * self.dict.slots() + OUTDATED;
+        if (self.dict.is_sparse() && self.dict.compact()) || crowded {
             self.wheel.clear();
             for slot in 0..self.dict.slots() as Slot {
                 if let Some((_, entry)) = self.dict.at(slot)
@@ -265,11 +269,14 @@ impl Db {
 /// A slot is entered when its key gets a deadline or an earlier one, in a list whose time is not
 /// after the deadline; the farther off it is, the coarser the time. When the time comes, the key is
 /// expired if it is due, and otherwise entered again, more exactly. Nothing is removed when a key
-/// goes or gets a later deadline.
+/// goes or gets a later deadline; when such entries are too many, [`Db::compact_if_sparse`] enters
+/// all keys again.
 #[derive(Default)]
 struct Wheel {
     /// By unix milliseconds.
     lists: BTreeMap<i64, Vec<Slot>>,
+    /// How many entries there are in all lists.
+    len: usize,
     /// The time of the last sweep.
     now: i64,
 }
@@ -287,6 +294,7 @@ impl Wheel {
             deadline & !(width - 1)
         };
         self.lists.entry(time).or_default().push(slot);
+        self.len += 1;
     }
 
     /// The next slot to be looked at; `None` if that is not yet to be done.
@@ -297,7 +305,10 @@ impl Wheel {
                 return None;
             }
             match first.get_mut().pop() {
-                Some(slot) => return Some(slot),
+                Some(slot) => {
+                    self.len -= 1;
+                    return Some(slot);
+                }
                 None => drop(first.remove()),
             }
         }
@@ -305,6 +316,7 @@ impl Wheel {
 
     fn clear(&mut self) {
         self.lists.clear();
+        self.len = 0;
     }
 }
 
@@ -319,5 +331,32 @@ pub(crate) struct Keys {
 impl Keys {
     pub(crate) fn len(&self) -> usize {
         self.dict.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::types::string::Str;
+
+    #[test]
+    fn entries_of_the_wheel_that_no_key_needs_are_dropped() {
+        let mut db = Db::default();
+        let value = || Value::Str(Str::from(b"v".to_vec()));
+        let slot = db.insert_new(b"k", value(), NEVER, 0);
+        for round in 0..200_000 {
+            db.set_deadline(slot, NEVER);
+            db.set_deadline(slot, 86_400_000);
+            if round % 1000 == 0 {
+                db.compact_if_sparse();
+            }
+        }
+        assert!(db.wheel.len < 100_000, "{} entries", db.wheel.len);
+        let listed: usize = db.wheel.lists.values().map(Vec::len).sum();
+        assert_eq!(db.wheel.len, listed);
+        // The key is still found when its time comes.
+        let (found, _) = db.sweep(86_400_001, usize::MAX);
+        assert!(found.iter().any(|key| **key == b"k"[..]));
+        assert_eq!(db.wheel.len, 0);
     }
 }
