@@ -415,6 +415,16 @@ impl Client {
             || self.tracking.is_some()
     }
 
+    /// A command begins, be it run or refused: CLIENT REPLY SKIP concerns one of them.
+    #[inline]
+    pub(crate) fn begin_command(&mut self) {
+        self.answers = match self.answers {
+            Answers::SkipNext => Answers::Skip,
+            Answers::Skip => Answers::On,
+            other => other,
+        };
+    }
+
     /// Removes all that refers to this client.
     pub(crate) fn disconnect(&mut self, state: &mut State) {
         crate::commands::transaction::unwatch_all(state, self);

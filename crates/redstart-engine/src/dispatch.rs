@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     blocking::{self, Wait},
-    client::{Answers, Client},
+    client::Client,
     commands::transaction,
     context::{Ctx, Origin},
     engine::State,
@@ -31,11 +31,6 @@ pub(crate) enum Done {
 /// Runs one command of a client and all that follows from it.
 pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_micros: i64) -> Done {
     tick(state, now_micros);
-    client.answers = match client.answers {
-        Answers::SkipNext => Answers::Skip,
-        Answers::Skip => Answers::On,
-        other => other,
-    };
     let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
     let result = process(&mut cx, args);
     finish(state, now_micros);

@@ -27,7 +27,9 @@ mod msgpack;
 mod pack;
 
 use std::{
+    cell::Cell,
     collections::VecDeque,
+    panic::{self, AssertUnwindSafe},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -69,6 +71,16 @@ pub(crate) struct Limits {
     pub(crate) end_after: Duration,
     /// Of the whole Lua state, in bytes.
     pub(crate) memory: usize,
+}
+
+impl Limits {
+    /// How many bytes may be made of a script's values beside the Lua state.
+    fn bytes(&self) -> usize {
+        match self.memory {
+            0 => usize::MAX,
+            bytes => bytes,
+        }
+    }
 }
 
 impl Default for Limits {
@@ -391,6 +403,27 @@ pub(super) fn position(lua: &Lua, level: usize) -> String {
     .unwrap_or_default()
 }
 
+thread_local! {
+    /// Where the stack of this thread was when its last script began.
+    static STACK_BASE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// How much of the stack a script may have taken when a Rust function goes deeper. Lua limits how
+/// deeply C functions call one another, but not what they take: nested `string.gsub` come close to
+/// the 2 MiB that a thread usually has.
+const STACK: usize = 1536 << 10;
+
+#[inline(never)]
+fn stack_pointer() -> usize {
+    let here = 0u8;
+    std::ptr::from_ref(std::hint::black_box(&here)).addr()
+}
+
+/// Whether the running script has taken so much of the stack that it must not go deeper.
+pub(super) fn is_stack_used_up() -> bool {
+    STACK_BASE.get().abs_diff(stack_pointer()) > STACK
+}
+
 /// A string error with the caller's position, as `luaL_error` raises it.
 pub(super) fn text_error(lua: &Lua, text: impl AsRef<[u8]>) -> mlua::Error {
     let mut full = position(lua, 1).into_bytes();
@@ -528,7 +561,18 @@ pub(crate) fn run(cx: &mut Ctx<'_>, digest: &Digest, call: &Call<'_>) -> Command
         0 => Duration::MAX,
         millis => Duration::from_millis(millis),
     };
-    let result = runtime.run(cx, digest, call, limits);
+    // mlua panics where it has no room for one more value. The engine has its state back by then.
+    let run = AssertUnwindSafe(|| runtime.run(cx, digest, call, limits));
+    let result = panic::catch_unwind(run).unwrap_or_else(|_| {
+        tracing::error!(
+            script = hex(digest),
+            "a function that a script called panicked"
+        );
+        Err(plain_failure(
+            digest,
+            b"a function that it called has failed",
+        ))
+    });
     cx.state.scripts.runtime = Some(runtime);
     result
 }
@@ -599,7 +643,7 @@ impl Runtime {
         });
         let host = host::functions(&lua, &shared, &names)?;
         host.set("cjson", json::library(&lua, &shared.json)?)?;
-        host.set("cmsgpack", msgpack::library(&lua)?)?;
+        host.set("cmsgpack", msgpack::library(&lua, &shared)?)?;
         host.set("struct", pack::library(&lua)?)?;
         host.set("bit", bit::library(&lua)?)?;
         let (globals, run, functions): (Table, Function, Table) = lua
@@ -718,12 +762,14 @@ impl Runtime {
             stage.read_only = call.read_only || flags.no_writes;
             stage.declared = strict.then(|| call.keys.to_vec());
             stage.digest = *digest;
+            stage.failure = None;
             if flags.allow_oom {
                 cx.state.out_of_memory = false;
             }
             std::mem::swap(cx.state, &mut stage.state);
         }
         *self.shared.limits.lock() = limits;
+        STACK_BASE.set(stack_pointer());
         *self.shared.json.lock() = json::Settings::default();
         let on_worker = cx.client.networked;
         self.shared.on_worker.store(on_worker, Ordering::Relaxed);
@@ -742,13 +788,15 @@ impl Runtime {
         // or false and what no handler has seen.
         let ok = matches!(values.pop_front(), Some(Value::Boolean(true)));
         let shape = values.pop_front().unwrap_or(Value::Nil);
+        let mut converter = convert::Converter {
+            names: &self.names,
+            protocol,
+            left: limits.bytes(),
+        };
         let reply = match shape {
-            Value::Nil if ok => {
-                let value = values.pop_front().unwrap_or(Value::Nil);
-                convert::from_lua(&self.names, value, protocol)?
-            }
-            _ if ok => convert::array(&self.names, values, protocol)?,
-            Value::String(_) => convert::from_lua(&self.names, shape, protocol)?,
+            Value::Nil if ok => converter.value(values.pop_front().unwrap_or(Value::Nil))?,
+            _ if ok => converter.array(values)?,
+            Value::String(_) => converter.value(shape)?,
             _ => Reply::Nil,
         };
         Ok((ok, reply))
@@ -766,7 +814,7 @@ fn plain_failure(digest: &Digest, text: &[u8]) -> Stop {
     format!("ERR Error running script {}, {text}", hex(digest)).into()
 }
 
-/// Hands the other tasks of this runtime worker to another thread, and continues without them.
+/// Hands the other tasks of this runtime worker to another thread, and goes on without them.
 ///
 /// `block_in_place` does that for the time of its closure; if the closure takes long enough for the
 /// other thread to take over, the worker stays there. So the closure waits for a task to be run.

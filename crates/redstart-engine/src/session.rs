@@ -19,7 +19,8 @@ use tokio::time::Sleep;
 
 use crate::{
     blocking,
-    client::{Answers, Client, Inbox, Profile, Pushed},
+    client::{Answers, Client, Inbox, Profile, Pushed, Watch},
+    commands::transaction,
     config::Config,
     dispatch::{self, Done},
     engine::{Inner, State},
@@ -63,6 +64,8 @@ const PATIENCE: Duration = Duration::from_millis(5);
 pub(crate) enum Ended {
     /// A wait, by its number.
     Wait(u64),
+    /// The watching of a client, by its number.
+    Watch(u64, Box<Watch>),
     Client(Box<Client>),
 }
 
@@ -70,6 +73,7 @@ impl Ended {
     fn settle(self, state: &mut State, now_micros: i64) {
         match self {
             Ended::Wait(number) => blocking::cancel(state, number, now_micros),
+            Ended::Watch(client, watch) => transaction::end_watch(state, client, *watch),
             Ended::Client(mut client) => client.disconnect(state),
         }
     }
@@ -151,22 +155,53 @@ impl Inner {
                 Ok(reply) => reply,
                 Err(stop) => refusal(client, stop),
             },
-            // These look at nothing but the client and the password.
-            "auth" | "hello" | "quit" | "multi" => {
-                let mut state = State::hollow();
-                state.config.password = self.password.lock().clone();
-                let profile = client.profile.clone();
-                let now = self.clock.now_micros();
-                let done = dispatch::run(&mut state, client, args, now);
-                if profile.is_none() {
-                    client.profile = None;
-                }
-                match done {
-                    Done::Reply(reply) => reply,
-                    Done::Wait(wait) => wait.on_timeout,
-                }
+            "exec" => {
+                client.multi = None;
+                self.unwatch_later(client);
+                let busy = script::BUSY;
+                Reply::Error(format!(
+                    "EXECABORT Transaction discarded because of: {busy}"
+                ))
+            }
+            "auth" | "hello" | "quit" | "multi" => self.run_without_state(client, args),
+            "discard" if client.multi.is_some() => {
+                client.multi = None;
+                self.unwatch_later(client);
+                Reply::OK
+            }
+            "discard" => self.run_without_state(client, args),
+            "unwatch" if client.multi.is_none() => {
+                self.unwatch_later(client);
+                Reply::OK
+            }
+            "reset" if !client.is_subscribed() && client.tracking.is_none() => {
+                self.unwatch_later(client);
+                self.run_without_state(client, args)
             }
             _ => refusal(client, script::BUSY.into()),
+        }
+    }
+
+    /// Runs a command that looks at nothing but the client and the password.
+    fn run_without_state(&self, client: &mut Client, args: &[Bytes]) -> Reply {
+        let mut state = State::hollow();
+        state.config.password = self.password.lock().clone();
+        let profile = client.profile.clone();
+        let now = self.clock.now_micros();
+        let done = dispatch::run(&mut state, client, args, now);
+        if profile.is_none() {
+            client.profile = None;
+        }
+        match done {
+            Done::Reply(reply) => reply,
+            Done::Wait(wait) => wait.on_timeout,
+        }
+    }
+
+    /// Ends all watching of a client while the state is held.
+    fn unwatch_later(&self, client: &mut Client) {
+        if let Some(watch) = client.watch.take() {
+            self.end(Ended::Watch(client.id, watch));
         }
     }
 }
@@ -391,6 +426,7 @@ impl Session {
                     break;
                 }
                 ran.count += 1;
+                client.begin_command();
                 let reply = inner.while_busy(client, args);
                 replies.take(client, reply);
                 if client.closing && replies.ends_with_client() {
@@ -421,6 +457,7 @@ impl Session {
                 break;
             }
             ran.count += 1;
+            client.begin_command();
             match dispatch::run(&mut state, client, args, now) {
                 Done::Reply(reply) => replies.take(client, reply),
                 Done::Wait(wait) if mode == Mode::TimeOut => {

@@ -122,6 +122,151 @@ fn script_that_eats_memory_fails_and_the_engine_goes_on() {
 }
 
 #[test]
+fn what_is_made_of_a_table_takes_no_more_memory_than_scripts_may_use() {
+    let engine = Engine::builder().script_memory(4 << 20).build().unwrap();
+    let mut session = engine.session();
+    for script in [
+        "local t = {} t[1] = t t[2] = t return t",
+        "local t = {} t[1] = t t[2] = t return {map = {a = t}}",
+        "local s = string.rep('x', 1e6) local t = {} for i = 1, 100 do t[i] = s end return t",
+        "local s = string.rep('x', 1e6) local t = {} for i = 1, 10 do t[i] = {err = s} end return t",
+        "local t = {} for i = 1, 100 do t[i] = t end return cmsgpack.pack(t)",
+        "local t = {} t.a = t t.b = t t.c = t t.d = t return cmsgpack.pack(t)",
+    ] {
+        let reply = call(&mut session, &["EVAL", script, "0"]);
+        assert!(reply.is_error(), "{script}");
+        assert_eq!(
+            call(&mut session, &["EVAL", "return 7", "0"]),
+            Reply::Int(7),
+            "{script}"
+        );
+    }
+    // The length that Lua tells is 2^29.
+    let sparse = "local t = {} for k = 29, 0, -1 do t[2^k] = 1 end return t";
+    let items = vec![Reply::Int(1), Reply::Int(1)];
+    assert_eq!(
+        call(&mut session, &["EVAL", sparse, "0"]),
+        Reply::Array(items)
+    );
+}
+
+#[test]
+fn a_transaction_ends_while_a_script_is_slow() {
+    let engine = impatient();
+    let [mut executing, mut discarding, mut unwatching, mut resetting] =
+        [(); 4].map(|()| engine.session());
+    for session in [
+        &mut executing,
+        &mut discarding,
+        &mut unwatching,
+        &mut resetting,
+    ] {
+        assert_eq!(call(session, &["WATCH", "k"]), Reply::OK);
+    }
+    for session in [&mut executing, &mut discarding, &mut resetting] {
+        assert_eq!(call(session, &["MULTI"]), Reply::OK);
+        assert_eq!(
+            call(session, &["SET", "k", "1"]),
+            Reply::Status("QUEUED".into())
+        );
+    }
+    let (thread, mut other) = run_until_busy(&engine, "while true do end");
+    let reply = call(&mut executing, &["EXEC"]);
+    assert!(
+        error(&reply).starts_with("EXECABORT Transaction discarded because of: BUSY "),
+        "{reply:?}"
+    );
+    assert_eq!(call(&mut discarding, &["DISCARD"]), Reply::OK);
+    assert_eq!(
+        error(&call(&mut discarding, &["DISCARD"])),
+        "ERR DISCARD without MULTI"
+    );
+    assert_eq!(call(&mut unwatching, &["UNWATCH"]), Reply::OK);
+    assert_eq!(
+        call(&mut resetting, &["RESET"]),
+        Reply::Status("RESET".into())
+    );
+    assert_eq!(call(&mut other, &["SCRIPT", "KILL"]), Reply::OK);
+    thread.join().unwrap();
+    // Nobody is in a transaction or watches by now.
+    assert_eq!(call(&mut other, &["SET", "k", "2"]), Reply::OK);
+    for mut session in [executing, discarding, unwatching, resetting] {
+        assert_eq!(call(&mut session, &["GET", "k"]), Reply::bulk("2"));
+        assert_eq!(call(&mut session, &["MULTI"]), Reply::OK);
+        call(&mut session, &["GET", "k"]);
+        let values = Reply::Array(vec![Reply::bulk("2")]);
+        assert_eq!(call(&mut session, &["EXEC"]), values);
+    }
+}
+
+#[test]
+fn a_script_that_passes_more_values_than_there_is_room_for_harms_nobody() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let Reply::Bulk(kept) = call(&mut session, &["SCRIPT", "LOAD", "return 'kept'"]) else {
+        panic!("no digest")
+    };
+    let kept = std::str::from_utf8(&kept).unwrap();
+    let many = "local t = {} for i = 1, tonumber(ARGV[1]) do t[i] = {} end \
+                redis.call('INCR', 'ran')";
+    for (number, count) in ["7000", "7900", "7950", "7980", "7990"].iter().enumerate() {
+        for call_of in [
+            "setmetatable({}, {}, unpack(t))",
+            "rawset({}, 1, 2, unpack(t))",
+            "redis.pcall('ECHO', unpack(t))",
+            "pcall(cjson.encode, unpack(t))",
+            "redis.sha1hex(unpack(t))",
+        ] {
+            // Whatever the answer is.
+            let script = format!("{many} {call_of} return 1");
+            let reply = call(&mut session, &["EVAL", &script, "0", count]);
+            if number < 2 && call_of.contains("set") {
+                assert_eq!(reply, Reply::Int(1), "{call_of} with {count}");
+            }
+            assert_eq!(
+                call(&mut session, &["EVALSHA", kept, "0"]),
+                Reply::bulk("kept"),
+                "{call_of} with {count}"
+            );
+        }
+    }
+    assert_eq!(call(&mut session, &["GET", "ran"]), Reply::bulk("25"));
+}
+
+#[test]
+fn deep_calls_do_not_use_up_the_stack_of_a_thread() {
+    let script = "cjson.decode_max_depth(2000) cjson.encode_max_depth(2000) \
+        local text = string.rep('[', 1990) .. string.rep(']', 1990) \
+        local packed = string.rep('\\145', 990) .. '\\1' \
+        local t = {} for i = 1, 1990 do t = {t} end \
+        local function nest(n, f) \
+            if n == 0 then return f() end \
+            string.gsub('x', '.', function() nest(n - 1, f) end) \
+        end \
+        local failed = 0 \
+        for n = 0, 200, 4 do \
+            for _, f in ipairs({ \
+                function() return cjson.decode(text) end, \
+                function() return cjson.encode(t) end, \
+                function() return cmsgpack.unpack(packed) end, \
+                function() return redis.call('SORT', 'none', 'BY', '*', 'LIMIT', 0, 1) end, \
+            }) do \
+                if not pcall(nest, n, f) then failed = failed + 1 end \
+            end \
+        end \
+        return failed";
+    let thread = thread::Builder::new().stack_size(2 << 20);
+    let reply = thread.spawn(move || {
+        let engine = Engine::new();
+        call(&mut engine.session(), &["EVAL", script, "0"])
+    });
+    match reply.unwrap().join().unwrap() {
+        Reply::Int(failed) => assert!((10..150).contains(&failed), "{failed}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn strict_scripts_touch_only_the_keys_they_declared() {
     let engine = Engine::builder().cluster_strict(true).build().unwrap();
     let mut session = engine.session();

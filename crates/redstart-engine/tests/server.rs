@@ -87,7 +87,7 @@ impl Running {
     }
 }
 
-/// Sends a request and reads exactly the given number of bytes.
+/// Sends and reads exactly so many bytes.
 fn exchange(stream: &mut TcpStream, request: &[u8], len: usize) -> Vec<u8> {
     stream.write_all(request).unwrap();
     let mut reply = vec![0; len];
@@ -708,7 +708,7 @@ fn a_slow_script_is_reported_and_killed(server: &mut Running) {
         assert_eq!(ask(&old, &["EXISTS", "k"]), ":1");
         assert!(ask(&old, &["SCRIPT", "KILL"]).starts_with("-NOTBUSY"));
     }
-    // Clients that waited are served; clients that left take nothing.
+    // Those who waited are served, those who left take nothing.
     assert_eq!(read_line(&timed), "*-1");
     assert_eq!(ask(&old, &["RPUSH", "list", "x"]), ":1");
     assert_eq!(read_line(&blocked), "*2");
@@ -767,6 +767,23 @@ fn slow_scripts_are_reported_and_killed_on_a_current_thread_runtime() {
     assert_eq!(ask(&other, &["PING"]), "+PONG");
     stop.send(()).unwrap();
     thread.join().unwrap();
+}
+
+#[test]
+fn a_refused_command_uses_up_a_skipped_reply_while_a_script_is_slow() {
+    let server = Running::start(impatient());
+    let (runner, other, mut quiet) = (server.connect(), server.connect(), server.connect());
+    // Both are run as one batch.
+    let mut skip = command(&["SET", "k", "v"]);
+    skip.extend(command(&["CLIENT", "REPLY", "SKIP"]));
+    assert_eq!(exchange(&mut quiet, &skip, 5), b"+OK\r\n");
+    (&runner)
+        .write_all(&command(&["EVAL", "while true do end", "0"]))
+        .unwrap();
+    ask_until_busy(&other);
+    (&quiet).write_all(&command(&["GET", "k"])).unwrap();
+    assert!(ask(&quiet, &["NOSUCH"]).starts_with("-ERR unknown command"));
+    assert_eq!(ask(&other, &["SCRIPT", "KILL"]), "+OK");
 }
 
 #[test]

@@ -147,13 +147,17 @@ fn unwatch(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
 
 /// Ends all watching of a client.
 pub(crate) fn unwatch_all(state: &mut State, client: &mut Client) {
-    let Some(watch) = client.watch.take() else {
-        return;
-    };
+    if let Some(watch) = client.watch.take() {
+        end_watch(state, client.id, *watch);
+    }
+}
+
+/// Removes a client from the watchers of the keys that it watched.
+pub(crate) fn end_watch(state: &mut State, client: u64, watch: Watch) {
     for (db, key) in watch.keys {
         let watched = &mut state.dbs[db].watched;
         if let Some(watchers) = watched.get_mut(&key) {
-            watchers.retain(|watcher| watcher.client != client.id);
+            watchers.retain(|watcher| watcher.client != client);
             if watchers.is_empty() {
                 watched.remove(&key);
             }

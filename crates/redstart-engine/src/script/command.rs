@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use mlua::{MultiValue, Value};
 
-use super::{Shared, Stage, library::reply_error};
+use super::{Shared, Stage, is_stack_used_up, library::reply_error};
 use crate::{
     context::{Ctx, Origin},
     dispatch,
@@ -52,6 +52,9 @@ pub(super) fn command(
     shared: &Shared,
     args: &MultiValue,
 ) -> mlua::Result<Result<(Reply, Protocol), Refused>> {
+    if is_stack_used_up() {
+        return Ok(Err(Refused::new("stack overflow")));
+    }
     let args = match arguments(args) {
         Ok(args) => args,
         Err(text) => {

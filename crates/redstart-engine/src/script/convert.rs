@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
+use super::Raise;
 use crate::{
     number,
     reply::{Protocol, Reply},
@@ -10,6 +11,7 @@ use crate::{
 
 /// How deeply a script's reply may be nested.
 const MAX_DEPTH: usize = 1000;
+const TOO_LARGE: &str = "the reply would take more memory than a script may use";
 
 /// The field names of reply tables, made once.
 #[derive(Clone)]
@@ -150,94 +152,123 @@ fn sequence(
     Ok(table)
 }
 
-/// What a script returned, as a reply; `protocol` is what the script chose by `redis.setresp`.
-pub(super) fn from_lua(names: &Names, value: Value, protocol: Protocol) -> mlua::Result<Reply> {
-    convert(names, value, protocol, 0)
+/// Makes a reply of what a script returned.
+pub(super) struct Converter<'a> {
+    pub(super) names: &'a Names,
+    /// What the script chose by `redis.setresp`.
+    pub(super) protocol: Protocol,
+    /// How many bytes the reply may still take: a table can hold itself more than once.
+    pub(super) left: usize,
 }
 
-/// The items of an array that a script returned, up to the first nil.
-pub(super) fn array(names: &Names, items: MultiValue, protocol: Protocol) -> mlua::Result<Reply> {
-    let mut replies = Vec::with_capacity(items.len());
-    for item in items {
-        if item.is_nil() {
-            break;
-        }
-        replies.push(convert(names, item, protocol, 1)?);
+impl Converter<'_> {
+    pub(super) fn value(&mut self, value: Value) -> mlua::Result<Reply> {
+        self.convert(value, 0)
     }
-    Ok(Reply::Array(replies))
-}
 
-fn convert(names: &Names, value: Value, protocol: Protocol, depth: usize) -> mlua::Result<Reply> {
-    if depth > MAX_DEPTH {
-        return Ok(Reply::Error("ERR reached lua stack limit".into()));
+    /// The items of an array, up to the first nil.
+    pub(super) fn array(&mut self, items: MultiValue) -> mlua::Result<Reply> {
+        let mut replies = Vec::with_capacity(items.len());
+        for item in items {
+            if item.is_nil() {
+                break;
+            }
+            replies.push(self.convert(item, 1)?);
+        }
+        Ok(Reply::Array(replies))
     }
-    Ok(match value {
-        Value::String(text) => Reply::Bulk(Bytes::copy_from_slice(&text.as_bytes())),
-        Value::Integer(value) => Reply::Int(value),
-        Value::Number(value) => Reply::Int(number::truncate(value)),
-        Value::Boolean(value) if protocol == Protocol::Resp3 => Reply::Bool(value),
-        Value::Boolean(true) => Reply::Int(1),
-        Value::Boolean(false) => Reply::Nil,
-        Value::Table(table) => return convert_table(names, &table, protocol, depth),
-        _ => Reply::Nil,
-    })
-}
 
-fn convert_table(
-    names: &Names,
-    table: &Table,
-    protocol: Protocol,
-    depth: usize,
-) -> mlua::Result<Reply> {
-    if let Value::String(text) = table.raw_get(&names.err)? {
-        return Ok(Reply::Error(line(&text)));
-    }
-    if let Value::String(text) = table.raw_get(&names.ok)? {
-        return Ok(Reply::Status(line(&text).into()));
-    }
-    if let Some(value) = number_of(&table.raw_get(&names.double)?) {
-        return Ok(Reply::Double(value));
-    }
-    if let Value::Table(map) = table.raw_get(&names.map)? {
-        let mut pairs = Vec::new();
-        for pair in map.pairs::<Value, Value>() {
-            let (key, value) = pair?;
-            pairs.push((
-                convert(names, key, protocol, depth + 1)?,
-                convert(names, value, protocol, depth + 1)?,
-            ));
+    fn take(&mut self, bytes: usize) -> mlua::Result<()> {
+        match self.left.checked_sub(bytes) {
+            Some(left) => self.left = left,
+            None => return Err(Raise::Text(TOO_LARGE.into()).into()),
         }
-        return Ok(Reply::Map(pairs));
+        Ok(())
     }
-    if let Value::Table(set) = table.raw_get(&names.set)? {
-        let mut items = Vec::new();
-        for pair in set.pairs::<Value, Value>() {
-            items.push(convert(names, pair?.0, protocol, depth + 1)?);
+
+    fn bytes(&mut self, text: &LuaString) -> mlua::Result<Bytes> {
+        let text = text.as_bytes();
+        self.take(text.len())?;
+        Ok(Bytes::copy_from_slice(&text))
+    }
+
+    /// Text for one line of the protocol: up to a NUL, as C ends strings, without line breaks.
+    fn line(&mut self, text: &LuaString) -> mlua::Result<String> {
+        let text = text.as_bytes();
+        self.take(text.len())?;
+        Ok(String::from_utf8_lossy(c_string(&text)).replace(['\r', '\n'], " "))
+    }
+
+    fn convert(&mut self, value: Value, depth: usize) -> mlua::Result<Reply> {
+        self.take(size_of::<Reply>())?;
+        if depth > MAX_DEPTH {
+            return Ok(Reply::Error("ERR reached lua stack limit".into()));
         }
-        return Ok(Reply::Set(items));
+        Ok(match value {
+            Value::String(text) => Reply::Bulk(self.bytes(&text)?),
+            Value::Integer(value) => Reply::Int(value),
+            Value::Number(value) => Reply::Int(number::truncate(value)),
+            Value::Boolean(value) if self.protocol == Protocol::Resp3 => Reply::Bool(value),
+            Value::Boolean(true) => Reply::Int(1),
+            Value::Boolean(false) => Reply::Nil,
+            Value::Table(table) => return self.table(&table, depth),
+            _ => Reply::Nil,
+        })
     }
-    if let Value::String(digits) = table.raw_get(&names.big_number)? {
-        return Ok(Reply::BigNumber(line(&digits)));
-    }
-    if let Value::Table(inner) = table.raw_get(&names.verbatim_string)?
-        && let Value::String(text) = inner.raw_get(&names.string)?
-        && let Value::String(name) = inner.raw_get(&names.format)?
-    {
-        let mut format = *b"   ";
-        for (to, from) in format.iter_mut().zip(name.as_bytes().iter()) {
-            *to = *from;
+
+    fn table(&mut self, table: &Table, depth: usize) -> mlua::Result<Reply> {
+        let names = self.names;
+        if let Value::String(text) = table.raw_get(&names.err)? {
+            return Ok(Reply::Error(self.line(&text)?));
         }
-        let text = Bytes::copy_from_slice(&text.as_bytes());
-        return Ok(Reply::Verbatim { format, text });
-    }
-    let mut items = Vec::with_capacity(table.raw_len());
-    for at in 1usize.. {
-        match table.raw_get::<Value>(at)? {
-            Value::Nil => break,
-            value => items.push(convert(names, value, protocol, depth + 1)?),
+        if let Value::String(text) = table.raw_get(&names.ok)? {
+            return Ok(Reply::Status(self.line(&text)?.into()));
         }
+        if let Some(value) = number_of(&table.raw_get(&names.double)?) {
+            return Ok(Reply::Double(value));
+        }
+        if let Value::Table(map) = table.raw_get(&names.map)? {
+            let mut pairs = Vec::new();
+            for pair in map.pairs::<Value, Value>() {
+                let (key, value) = pair?;
+                pairs.push((
+                    self.convert(key, depth + 1)?,
+                    self.convert(value, depth + 1)?,
+                ));
+            }
+            return Ok(Reply::Map(pairs));
+        }
+        if let Value::Table(set) = table.raw_get(&names.set)? {
+            let mut items = Vec::new();
+            for pair in set.pairs::<Value, Value>() {
+                items.push(self.convert(pair?.0, depth + 1)?);
+            }
+            return Ok(Reply::Set(items));
+        }
+        if let Value::String(digits) = table.raw_get(&names.big_number)? {
+            return Ok(Reply::BigNumber(self.line(&digits)?));
+        }
+        if let Value::Table(inner) = table.raw_get(&names.verbatim_string)?
+            && let Value::String(text) = inner.raw_get(&names.string)?
+            && let Value::String(name) = inner.raw_get(&names.format)?
+        {
+            let mut format = *b"   ";
+            for (to, from) in format.iter_mut().zip(name.as_bytes().iter()) {
+                *to = *from;
+            }
+            let text = self.bytes(&text)?;
+            return Ok(Reply::Verbatim { format, text });
+        }
+        // The length that Lua tells may be any, and far more than there are items.
+        let mut items = Vec::with_capacity(table.raw_len().min(1024));
+        for at in 1usize.. {
+            match table.raw_get::<Value>(at)? {
+                Value::Nil => break,
+                value => items.push(self.convert(value, depth + 1)?),
+            }
+        }
+        Ok(Reply::Array(items))
     }
-    Ok(Reply::Array(items))
 }
 
 pub(super) fn number_of(value: &Value) -> Option<f64> {
@@ -246,9 +277,4 @@ pub(super) fn number_of(value: &Value) -> Option<f64> {
         Value::Number(value) => Some(*value),
         _ => None,
     }
-}
-
-/// Text for one line of the protocol: up to a NUL, as C ends strings, without line breaks.
-fn line(text: &LuaString) -> String {
-    String::from_utf8_lossy(c_string(&text.as_bytes())).replace(['\r', '\n'], " ")
 }

@@ -43,7 +43,10 @@ pub(super) fn functions(
     host.set(
         "setmetatable",
         lua.create_function(move |lua, args: MultiValue| {
-            let args = args.into_vec();
+            // Each value takes up a little of the room that mlua has for values: what is not
+            // needed goes first.
+            let mut args = args.into_vec();
+            args.truncate(2);
             let Some(Value::Table(table)) = args.first() else {
                 return Err(expected(lua, 1, "table", args.first()));
             };
@@ -66,7 +69,8 @@ pub(super) fn functions(
     host.set(
         "rawset",
         lua.create_function(move |lua, args: MultiValue| {
-            let args = args.into_vec();
+            let mut args = args.into_vec();
+            args.truncate(3);
             let Some(Value::Table(table)) = args.first() else {
                 return Err(expected(lua, 1, "table", args.first()));
             };

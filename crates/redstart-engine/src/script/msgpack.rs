@@ -1,17 +1,30 @@
 //! `cmsgpack`: MessagePack.
 
+use std::sync::Arc;
+
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{argument_error, number_argument, string_argument, text_error};
+use super::{
+    Shared, argument_error, is_stack_used_up, number_argument, string_argument, text_error,
+};
 
 /// Tables nested more deeply than this are written as nil.
 const MAX_NESTING: usize = 16;
 /// How deeply nested data is read.
 const MAX_DEPTH: usize = 1000;
+/// More than this is not written: no string of Redis is longer.
+const LONGEST: usize = 512 << 20;
 
-pub(super) fn library(lua: &Lua) -> mlua::Result<Table> {
+pub(super) fn library(lua: &Lua, shared: &Arc<Shared>) -> mlua::Result<Table> {
     let table = lua.create_table()?;
-    table.set("pack", lua.create_function(pack)?)?;
+    let shared = shared.clone();
+    table.set(
+        "pack",
+        lua.create_function(move |lua, args: MultiValue| {
+            let longest = LONGEST.min(shared.limits.lock().bytes());
+            pack(lua, &args, longest)
+        })?,
+    )?;
     table.set(
         "unpack",
         lua.create_function(|lua, args: MultiValue| unpack(lua, &args.into_vec(), 0, 0))?,
@@ -47,42 +60,108 @@ fn optional_integer(lua: &Lua, args: &[Value], number: usize) -> mlua::Result<i3
     }
 }
 
-fn pack(lua: &Lua, args: MultiValue) -> mlua::Result<mlua::LuaString> {
+fn pack(lua: &Lua, args: &MultiValue, longest: usize) -> mlua::Result<mlua::LuaString> {
     if args.is_empty() {
         return Err(argument_error(lua, 0, "MessagePack pack needs input."));
     }
-    let mut out = Vec::new();
-    for value in &args {
-        write(&mut out, value, 0)?;
+    let mut writer = Writer {
+        lua,
+        longest,
+        out: Vec::new(),
+    };
+    for value in args {
+        writer.value(value, 0)?;
     }
-    lua.create_string(out)
+    lua.create_string(&writer.out)
 }
 
-fn write(out: &mut Vec<u8>, value: &Value, level: usize) -> mlua::Result<()> {
-    match value {
-        Value::String(text) => {
-            let text = text.as_bytes();
-            match text.len() {
-                len @ 0..=31 => out.push(0xA0 | len as u8),
-                len @ 32..=0xFF => out.extend([0xD9, len as u8]),
-                len @ 0x100..=0xFFFF => {
-                    out.push(0xDA);
-                    out.extend((len as u16).to_be_bytes());
+struct Writer<'a> {
+    lua: &'a Lua,
+    /// How many bytes may be written: a table can hold itself more than once.
+    longest: usize,
+    out: Vec<u8>,
+}
+
+impl Writer<'_> {
+    fn value(&mut self, value: &Value, level: usize) -> mlua::Result<()> {
+        if self.out.len() > self.longest {
+            return Err(text_error(self.lua, "the packed data would be too long"));
+        }
+        let out = &mut self.out;
+        match value {
+            Value::String(text) => {
+                let text = text.as_bytes();
+                match text.len() {
+                    len @ 0..=31 => out.push(0xA0 | len as u8),
+                    len @ 32..=0xFF => out.extend([0xD9, len as u8]),
+                    len @ 0x100..=0xFFFF => {
+                        out.push(0xDA);
+                        out.extend((len as u16).to_be_bytes());
+                    }
+                    len => {
+                        out.push(0xDB);
+                        out.extend((len as u32).to_be_bytes());
+                    }
                 }
-                len => {
-                    out.push(0xDB);
-                    out.extend((len as u32).to_be_bytes());
+                out.extend_from_slice(&text);
+            }
+            Value::Boolean(value) => out.push(if *value { 0xC3 } else { 0xC2 }),
+            Value::Integer(value) => write_integer(out, *value),
+            Value::Number(value) => write_number(out, *value),
+            Value::Table(table) if level < MAX_NESTING => self.table(table, level)?,
+            _ => out.push(0xC0),
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, table: &Table, level: usize) -> mlua::Result<()> {
+        let mut is_array = true;
+        let mut count = 0usize;
+        let mut max = 0.0f64;
+        for pair in table.pairs::<Value, Value>() {
+            let (key, _) = pair?;
+            count += 1;
+            match super::convert::number_of(&key) {
+                Some(at) if at > 0.0 && at == f64::from(at as i32) => max = max.max(at),
+                _ => is_array = false,
+            }
+        }
+        let out = &mut self.out;
+        if is_array && max == count as f64 {
+            match count {
+                0..=15 => out.push(0x90 | count as u8),
+                16..=0xFFFF => {
+                    out.push(0xDC);
+                    out.extend((count as u16).to_be_bytes());
+                }
+                _ => {
+                    out.push(0xDD);
+                    out.extend((count as u32).to_be_bytes());
                 }
             }
-            out.extend_from_slice(&text);
+            for at in 1..=count {
+                self.value(&table.raw_get(at)?, level + 1)?;
+            }
+        } else {
+            match count {
+                0..=15 => out.push(0x80 | count as u8),
+                16..=0xFFFF => {
+                    out.push(0xDE);
+                    out.extend((count as u16).to_be_bytes());
+                }
+                _ => {
+                    out.push(0xDF);
+                    out.extend((count as u32).to_be_bytes());
+                }
+            }
+            for pair in table.pairs::<Value, Value>() {
+                let (key, value) = pair?;
+                self.value(&key, level + 1)?;
+                self.value(&value, level + 1)?;
+            }
         }
-        Value::Boolean(value) => out.push(if *value { 0xC3 } else { 0xC2 }),
-        Value::Integer(value) => write_integer(out, *value),
-        Value::Number(value) => write_number(out, *value),
-        Value::Table(table) if level < MAX_NESTING => write_table(out, table, level)?,
-        _ => out.push(0xC0),
+        Ok(())
     }
-    Ok(())
 }
 
 fn write_number(out: &mut Vec<u8>, value: f64) {
@@ -132,54 +211,6 @@ fn write_integer(out: &mut Vec<u8>, value: i64) {
             out.extend(value.to_be_bytes());
         }
     }
-}
-
-fn write_table(out: &mut Vec<u8>, table: &Table, level: usize) -> mlua::Result<()> {
-    let mut is_array = true;
-    let mut count = 0usize;
-    let mut max = 0.0f64;
-    for pair in table.pairs::<Value, Value>() {
-        let (key, _) = pair?;
-        count += 1;
-        match super::convert::number_of(&key) {
-            Some(at) if at > 0.0 && at == f64::from(at as i32) => max = max.max(at),
-            _ => is_array = false,
-        }
-    }
-    if is_array && max == count as f64 {
-        match count {
-            0..=15 => out.push(0x90 | count as u8),
-            16..=0xFFFF => {
-                out.push(0xDC);
-                out.extend((count as u16).to_be_bytes());
-            }
-            _ => {
-                out.push(0xDD);
-                out.extend((count as u32).to_be_bytes());
-            }
-        }
-        for at in 1..=count {
-            write(out, &table.raw_get(at)?, level + 1)?;
-        }
-    } else {
-        match count {
-            0..=15 => out.push(0x80 | count as u8),
-            16..=0xFFFF => {
-                out.push(0xDE);
-                out.extend((count as u16).to_be_bytes());
-            }
-            _ => {
-                out.push(0xDF);
-                out.extend((count as u32).to_be_bytes());
-            }
-        }
-        for pair in table.pairs::<Value, Value>() {
-            let (key, value) = pair?;
-            write(out, &key, level + 1)?;
-            write(out, &value, level + 1)?;
-        }
-    }
-    Ok(())
 }
 
 enum Bad {
@@ -254,7 +285,7 @@ impl<'a> Reader<'a> {
     }
 
     fn value(&mut self, depth: usize) -> Result<Value, Bad> {
-        if depth > MAX_DEPTH {
+        if depth > MAX_DEPTH || is_stack_used_up() {
             return Err(plain("stack overflow (in function mp_decode_to_lua_type)"));
         }
         let tag = self.take(1)?[0];

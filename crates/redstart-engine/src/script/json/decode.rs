@@ -3,7 +3,10 @@
 use mlua::{Lua, Table, Value};
 
 use super::{HARD_DEPTH, Settings, null};
-use crate::{number, script::text_error};
+use crate::{
+    number,
+    script::{is_stack_used_up, text_error},
+};
 
 enum TokenKind {
     ObjectBegin,
@@ -101,7 +104,7 @@ impl Reader<'_> {
 
     fn descend(&mut self) -> mlua::Result<()> {
         self.depth += 1;
-        if self.depth <= self.settings.decode_depth.min(HARD_DEPTH) {
+        if self.depth <= self.settings.decode_depth.min(HARD_DEPTH) && !is_stack_used_up() {
             return Ok(());
         }
         let text = format!(

@@ -5,7 +5,7 @@ use mlua::{Lua, LuaString, Table, Value};
 use super::{HARD_DEPTH, Invalid, Settings};
 use crate::{
     number,
-    script::{convert, text_error, type_name},
+    script::{convert, is_stack_used_up, text_error, type_name},
 };
 
 /// More than this is not written, whatever the settings let through: no string of Redis is longer.
@@ -118,7 +118,7 @@ impl Writer<'_> {
     }
 
     fn table(&mut self, table: &Table, value: &Value, depth: usize) -> mlua::Result<()> {
-        if depth > self.settings.encode_depth.min(HARD_DEPTH) {
+        if depth > self.settings.encode_depth.min(HARD_DEPTH) || is_stack_used_up() {
             let text = format!("Cannot serialise, excessive nesting ({depth})");
             return Err(text_error(self.lua, text));
         }
