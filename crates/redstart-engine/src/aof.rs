@@ -166,7 +166,7 @@ impl Sink for LogSink {
     }
 }
 
-/// Opens the folder, loads what is in it, and continues writing there.
+/// Opens the folder, loads what is in it, and goes on writing there.
 pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>, EngineError> {
     fs::create_dir_all(dir)?;
     let lock = OpenOptions::new()
@@ -463,7 +463,7 @@ impl Log {
                 Fsync::EverySec => self.syncing.lock().elapsed() >= Duration::from_secs(1),
                 Fsync::No => false,
             };
-            // A failure is reported to the waiters and to the next command that writes.
+            // A failure is told to those who wait and to the next command that writes.
             let _ = if work.sync || due {
                 self.sync()
             } else {
@@ -557,8 +557,10 @@ impl Log {
         }
         // The new file knows of no selected database, so the buffer must be empty when it is used.
         let mut buffer = self.buffer.lock();
+        // Others may have written while the sync above ran: that is in the kernel only.
+        let unsynced = self.synced.load(Ordering::Acquire) < self.written.load(Ordering::Acquire);
         let ended = match self.write_bytes(&mut disk, &buffer.bytes) {
-            Ok(()) if buffer.bytes.is_empty() => Ok(()),
+            Ok(()) if buffer.bytes.is_empty() && !unsynced => Ok(()),
             Ok(()) => self.sync_file(&disk.file),
             Err(error) => Err(error),
         };

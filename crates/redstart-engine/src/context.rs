@@ -366,10 +366,11 @@ impl<'a> Ctx<'a> {
         let db = self.client.db;
         if self.state.effects.enabled() {
             let args = vec![Bytes::from_static(b"DEL"), Bytes::copy_from_slice(key)];
-            self.state.effects.record(db, args);
+            self.state.effects.record_aside(db, args);
         }
         self.notify(notify::class::EXPIRED, "expired", key);
-        self.modified(key);
+        // No reply depends on this being on the disk: the key would be found expired again.
+        self.tell_of_change(key);
     }
 
     // ---- telling others ----
@@ -377,10 +378,15 @@ impl<'a> Ctx<'a> {
     /// Tells watchers (and caching clients) that a key has changed. Every change must pass here.
     #[inline]
     pub(crate) fn modified(&mut self, key: &[u8]) {
+        self.state.effects.touch(self.client.db, key);
+        self.tell_of_change(key);
+    }
+
+    #[inline]
+    fn tell_of_change(&mut self, key: &[u8]) {
         if !self.state.dbs[self.client.db].watched.is_empty() {
             self.touch_watchers(key);
         }
-        self.state.effects.touch(self.client.db, key);
         if self.state.config.maxmemory > 0 {
             self.db().measure(key);
         }

@@ -73,6 +73,8 @@ pub(crate) struct Health {
 pub(crate) struct Effects {
     sink: Option<Box<dyn Sink>>,
     pending: Vec<Effect>,
+    /// A reply depends on some of them.
+    owed: bool,
     /// Where reads are held.
     holds: bool,
     /// Keys that the running unit changed.
@@ -192,6 +194,14 @@ impl Effects {
     pub(crate) fn record(&mut self, db: usize, args: Vec<Bytes>) {
         if self.enabled() {
             self.pending.push(Effect { db, args });
+            self.owed = true;
+        }
+    }
+
+    /// As [`Effects::record`] for what the engine does of its own accord: no reply depends on it.
+    pub(crate) fn record_aside(&mut self, db: usize, args: Vec<Bytes>) {
+        if self.enabled() {
+            self.pending.push(Effect { db, args });
         }
     }
 
@@ -201,7 +211,9 @@ impl Effects {
         if !self.pending.is_empty() {
             if let Some(sink) = &mut self.sink {
                 self.last = sink.append(&self.pending);
-                self.needed = self.last;
+                if std::mem::take(&mut self.owed) {
+                    self.needed = self.last;
+                }
             }
             self.pending.clear();
         }

@@ -71,7 +71,8 @@ fn evict(state: &mut State, db: usize, key: &Blob, now_micros: i64) {
     cx.signal_ready(key);
     cx.notify(class::EVICTED, "evicted", key);
     cx.modified(key);
-    cx.record(vec![Bytes::from_static(b"DEL"), key.to_bytes()]);
+    let args = vec![Bytes::from_static(b"DEL"), key.to_bytes()];
+    cx.state.effects.record_aside(db, args);
     cx.state.effects.flush();
 }
 

@@ -431,7 +431,7 @@ struct Connection<S> {
     out: Vec<u8>,
 }
 
-/// Whether a connection continues, and why.
+/// Why a connection goes on or not.
 enum Flow {
     Continue,
     Close,

@@ -139,10 +139,11 @@ fn repeat(
         Err(Stop::Block(_)) => return Err(format!("cannot repeat {name}")),
     };
     let mut cx = Ctx::new(state, client, now_micros, Origin::Engine);
-    if let Err(Stop::Error(text)) = cx.call(spec, args)
-        && spec.name == "select"
-    {
-        return Err(format!("{text}: the log was written with more databases"));
+    if let Err(Stop::Error(text)) = cx.call(spec, args) {
+        if spec.name == "select" {
+            return Err(format!("{text}: the log was written with more databases"));
+        }
+        tracing::error!(command = %name, error = %text, "a command of the log fails and is left out");
     }
     state.ready.clear();
     Ok(())

@@ -128,6 +128,57 @@ fn a_full_disk_refuses_writes_in_scripts_and_transactions_until_there_is_room() 
 }
 
 #[test]
+fn with_a_full_disk_a_key_can_expire_and_be_read() {
+    let _alone = ALONE.lock();
+    for fsync in [Fsync::Always, Fsync::EverySec, Fsync::No] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = open(dir.path(), fsync);
+        let mut session = engine.session();
+        ask(&mut session, "SET kept 1");
+        for key in ["gone", "also"] {
+            ask(&mut session, &format!("SET {key} 1 PX 1"));
+        }
+        fault::FULL.store(true, Ordering::SeqCst);
+        assert!(is_misconf(&ask(&mut session, "SET lost 1")), "{fsync:?}");
+        std::thread::sleep(Duration::from_millis(5));
+        // The first expires them, or a search for what is due does.
+        for line in ["GET gone", "GET gone", "EXISTS also"] {
+            let reply = ask(&mut session, line);
+            assert!(!reply.is_error(), "{fsync:?}, {line}: {reply:?}");
+        }
+        engine.inner.state.lock().last_sweep = 0;
+        assert_eq!(ask(&mut session, "GET kept"), Reply::bulk("1"), "{fsync:?}");
+        fault::FULL.store(false, Ordering::SeqCst);
+        ask_until_it_recovers(&mut session, "SET later 1");
+    }
+}
+
+#[test]
+fn what_is_in_the_log_is_loaded_whatever_the_limits_are_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    let mut session = engine.session();
+    ask(&mut session, "SETRANGE range 5000 x");
+    ask(&mut session, "SETBIT bit 40000 1");
+    ask(&mut session, "BITFIELD field SET u8 #5000 1");
+    ask(&mut session, "APPEND range tail");
+    drop((session, engine));
+    let folder = dir.path().join(FOLDER);
+    let files = Manifest::load(&folder).unwrap().files();
+    let scratch = Engine::new();
+    let now = scratch.now_micros();
+    let mut state = scratch.inner.state.lock();
+    state.config.proto_max_bulk_len = 1024;
+    load::load(&folder, &files, &mut state, now, load::Tail::Whole).unwrap();
+    drop(state);
+    let mut session = scratch.session();
+    for (key, len) in [("range", 5005), ("bit", 5001), ("field", 5001)] {
+        let reply = ask(&mut session, &format!("STRLEN {key}"));
+        assert_eq!(reply, Reply::Int(len), "{key}");
+    }
+}
+
+#[test]
 fn a_failed_sync_is_final_until_a_fresh_log_is_written() {
     let _alone = ALONE.lock();
     let dir = tempfile::tempdir().unwrap();
@@ -266,6 +317,29 @@ fn a_task_that_waits_for_the_disk_does_not_hold_up_its_worker() {
         fault::SLOW_SYNC.store(false, Ordering::SeqCst);
         assert_eq!(write.await, Reply::OK);
     });
+}
+
+#[test]
+fn what_is_written_while_a_rewrite_syncs_is_synced_before_the_file_is_left() {
+    let _alone = ALONE.lock();
+    let dir = tempfile::tempdir().unwrap();
+    let engine = open(dir.path(), Fsync::No);
+    let mut session = engine.session();
+    ask(&mut session, "SET first 1");
+    let before = log(&engine).syncs.load(Ordering::SeqCst);
+    let syncs = || log(&engine).syncs.load(Ordering::SeqCst) - before;
+    fault::SLOW_SYNC.store(true, Ordering::SeqCst);
+    let switch = {
+        let log = log(&engine).clone();
+        std::thread::spawn(move || log.switch_increment().map(|_| ()))
+    };
+    while syncs() == 0 {
+        std::thread::yield_now();
+    }
+    assert_eq!(ask(&mut session, "SET tail 1"), Reply::OK);
+    fault::SLOW_SYNC.store(false, Ordering::SeqCst);
+    switch.join().unwrap().unwrap();
+    assert_eq!(syncs(), 2, "the tail of the old file was not synced");
 }
 
 #[test]

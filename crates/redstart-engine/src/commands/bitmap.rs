@@ -33,7 +33,11 @@ fn offset_arg(cx: &Ctx<'_>, text: &[u8], bits: Option<u32>) -> Result<u64, Stop>
         (Some(digits), Some(bits)) => (digits, i64::from(bits)),
         _ => (text, 1),
     };
-    let limit = cx.state.config.proto_max_bulk_len as i64;
+    // What is in the log was allowed when it was written.
+    let limit = match cx.state.loading {
+        true => i64::MAX,
+        false => cx.state.config.proto_max_bulk_len as i64,
+    };
     parse_int(digits)
         .and_then(|offset| offset.checked_mul(unit))
         .filter(|offset| *offset >= 0 && (offset >> 3) < limit)

@@ -254,7 +254,7 @@ impl Bloom {
                         }
                     } else {
                         return Err(Error::config(
-                            "a partition of the filter is missing or has different settings; rebuild the filter",
+                            "a partition of the filter is gone or has another configuration; rebuild the filter",
                         ));
                     }
                 }
@@ -263,7 +263,9 @@ impl Bloom {
                 return answers
                     .into_iter()
                     .map(|answer| {
-                        answer.ok_or_else(|| Error::codec("the reply does not cover every element"))
+                        answer.ok_or_else(|| {
+                            Error::codec("the filter did not answer for every element")
+                        })
                     })
                     .collect();
             }
@@ -307,7 +309,7 @@ impl Bloom {
                     mode: current.config.mode,
                 });
             }
-            Err(Error::config("a partition of the filter is missing"))
+            Err(Error::config("a partition of the filter is gone"))
         })
         .await
     }

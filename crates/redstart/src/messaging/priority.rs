@@ -242,7 +242,7 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
 fn decode<T: DeserializeOwned>(record: &[u8]) -> Result<T> {
     let payload = record
         .get(HEAD..)
-        .ok_or_else(|| Error::codec("an item of the queue is too short"))?;
+        .ok_or_else(|| Error::codec("an item without its head"))?;
     Json::decode(payload)
 }
 

@@ -5,7 +5,6 @@ mod doubt;
 mod down;
 mod fault;
 mod nonce;
-mod redirection;
 mod refusal;
 mod runtime;
 mod same_program;

@@ -94,7 +94,9 @@ impl Stock {
                 // Each call ends a bounded number of holds that are over.
                 "again" if began.elapsed() < inner.store.deadline() => continue,
                 "again" => {
-                    return Err(Error::timeout("too many expired holds to release in time"));
+                    return Err(Error::timeout(
+                        "too many holds are over to be ended in time",
+                    ));
                 }
                 _ => Reserve::NotWarmed,
             });

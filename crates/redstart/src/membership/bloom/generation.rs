@@ -269,16 +269,14 @@ impl Generation {
             let mut replies = batch.run::<(String, u32, String)>(store).await?;
             let (_, _, names) = replies
                 .pop()
-                .unwrap_or_else(|| Err(Error::codec("no reply for the root of the filter")))?;
+                .unwrap_or_else(|| Err(Error::codec("the root did not answer")))?;
             visit.named = names.split('\n').any(|name| name == self.text);
             for ((partition, chunk), reply) in sent.into_iter().zip(replies) {
                 let (what, number, flags) = reply?;
                 match what.as_str() {
                     "ok" | "building" => {
                         if flags.len() != chunk.len() {
-                            return Err(Error::codec(
-                                "the reply does not match the requested elements",
-                            ));
+                            return Err(Error::codec("the filter answered for other elements"));
                         }
                         let mut full = Vec::new();
                         for (index, flag) in chunk.into_iter().zip(flags.bytes()) {

@@ -57,7 +57,7 @@ impl Inner {
         }
     }
 
-    /// Notifies the listeners, if there is a change.
+    /// Tells those who listen to changes, if there is one.
     pub(super) fn announce(&self) {
         let state = self.state();
         self.changes.send_if_modified(|known| {

@@ -10,7 +10,7 @@ use crate::{
     codec::{Codec, Json},
     duration::LONGEST,
     error::Result,
-    messaging::queue::{Job, JobHandler, Verdict, record::Record},
+    messaging::queue::{Job, JobHandler, Verdict},
 };
 
 /// A handler whose job type is erased.
@@ -72,7 +72,6 @@ pub(super) async fn run(
     let shared = delivery.shared.clone();
     let context = JobContext(delivery.clone());
     let attempt = delivery.attempt;
-    let was_parked = Record::was_parked(&record);
     let work = AssertUnwindSafe(async {
         match runner.run(record, payload, context) {
             Ok(work) => Ok(work.await),
@@ -96,7 +95,7 @@ pub(super) async fn run(
         Some(None) => shared.after_failure(attempt, None, "timed out".to_owned()),
         Some(Some(Err(_))) => shared.after_failure(attempt, None, "panicked".to_owned()),
         Some(Some(Ok(Err(error)))) => {
-            shared.signals.could_not_decode(&kind, was_parked);
+            shared.signals.could_not_decode(&kind);
             shared.cannot_run(kind, error.to_string())
         }
         Some(Some(Ok(Ok(Verdict::Done)))) => Ending::Done,
