@@ -887,3 +887,106 @@ async fn an_idle_worker_does_not_poll() -> Result<()> {
     worker.shutdown(LONG).await?;
     Ok(())
 }
+
+/// How many records scripts asked for with `LRANGE`.
+async fn read_from_lists(tap: &MonitorTap<'_>) -> Result<i64> {
+    let seen = tap.commands().await?;
+    let reads = seen
+        .iter()
+        .filter(|seen| seen.name() == "LRANGE" && seen.is_from_script());
+    Ok(reads
+        .map(|seen| {
+            let number = |at: usize| seen.words[at].parse::<i64>().unwrap_or(i64::MAX / 2);
+            number(3) - number(2) + 1
+        })
+        .sum())
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Large(String);
+
+impl Job for Large {
+    const NAME: &'static str = "large";
+}
+
+#[tokio::test]
+async fn large_records_are_not_read_only_to_be_left_where_they_are() -> Result<()> {
+    const JOBS: i64 = 60;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let queue = Queue::new(&store, "large", "q")?;
+    let mut last = None;
+    for _ in 0..JOBS {
+        last = queue.enqueue(&Large("x".repeat(100_000))).await?.id();
+    }
+    // It is taken last; until then every reservation looks at both kinds.
+    queue.enqueue(&Large(String::new())).priority(-1000).await?;
+    let tap = MonitorTap::start(&server).await?;
+    ensure!(queue.inspect().delete(last.context("an id")?).await?);
+    let read = read_from_lists(&tap).await?;
+    ensure!(
+        read <= 16,
+        "{read} records were read to delete one near the end"
+    );
+
+    tap.clear().await?;
+    let (ran, hold) = (Arc::new(AtomicUsize::new(0)), Arc::new(Semaphore::new(0)));
+    let (count, held) = (ran.clone(), hold.clone());
+    let worker = queue
+        .worker(move |_: Large, _: JobContext| {
+            let (count, held) = (count.clone(), held.clone());
+            async move {
+                count.fetch_add(1, Ordering::SeqCst);
+                let _ = held.acquire().await;
+            }
+        })
+        .concurrency(256)
+        .start()
+        .await?;
+    ensure!(eventually(LONG, async || ran.load(Ordering::SeqCst) as i64 == JOBS).await);
+    let read = read_from_lists(&tap).await?;
+    ensure!(read <= 4 * JOBS, "{read} records were read to take {JOBS}");
+    hold.close();
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn mixtures_of_priorities_are_taken_in_order_of_due_time_and_boost() -> Result<()> {
+    use rand::{RngExt as _, SeedableRng as _};
+    let seed = rand::random::<u64>();
+    let mut random = rand::rngs::StdRng::seed_from_u64(seed);
+    for round in 0..12 {
+        let store = Store::connect("memory://").await?;
+        let queue = Queue::builder(&store, "mix", "q")
+            .boost(Duration::from_secs(130))
+            .build()?;
+        let (mut model, mut deleted) = (Vec::new(), Vec::new());
+        let share = random.random_range(0.0..1.0);
+        for n in 0..random.random_range(1..300) {
+            let level: i16 = match random.random_bool(share) {
+                true => random.random_range(-3..=3),
+                false => 0,
+            };
+            // Ranks differ by ten seconds at least.
+            store.advance(Duration::from_secs(100))?;
+            let id = queue.enqueue(&task(n)).priority(level).await?.id();
+            match random.random_bool(0.1) {
+                true => deleted.extend(id),
+                false => model.push((100 * n as i64 - 130 * i64::from(level), n)),
+            }
+        }
+        for id in deleted {
+            ensure!(queue.inspect().delete(id).await?);
+        }
+        model.sort_unstable();
+        let model: Vec<u64> = model.into_iter().map(|(_, n)| n).collect();
+        let log = Log::default();
+        let worker = logging(&queue, &log, random.random_range(1..300)).await?;
+        log.reaches(model.len()).await?;
+        assert_eq!(log.all(), model, "round {round} of seed {seed}");
+        empty(&queue).await?;
+        worker.shutdown(LONG).await?;
+    }
+    Ok(())
+}

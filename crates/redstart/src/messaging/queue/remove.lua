@@ -12,14 +12,20 @@ else
   local length, place, reach = redis.call('LLEN', KEYS[1]), tonumber(ARGV[3]), tonumber(ARGV[4])
   local last = math.max(0, length - place + 10)
   local first = math.max(0, last - reach)
-  local near = redis.call('LRANGE', KEYS[1], first, last)
-  for i = #near, 1, -1 do
-    if near[i] == ARGV[2] then
-      redis.call('LSET', KEYS[1], first + i - 1, DELETED)
-      redis.call('HINCRBY', KEYS[3], 'deleted', 1)
-      gone = 1
-      break
+  -- In growing pieces, so that large records are not all read to find one.
+  local piece = 16
+  while gone == 0 and last >= first do
+    local from = math.max(first, last - piece + 1)
+    local near = redis.call('LRANGE', KEYS[1], from, last)
+    for i = #near, 1, -1 do
+      if near[i] == ARGV[2] then
+        redis.call('LSET', KEYS[1], from + i - 1, DELETED)
+        redis.call('HINCRBY', KEYS[3], 'deleted', 1)
+        gone = 1
+        break
+      end
     end
+    last, piece = from - 1, math.min(piece * 4, 256)
   end
   if gone == 0 and first > 0 then return 2 end
 end

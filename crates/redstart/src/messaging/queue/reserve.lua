@@ -66,21 +66,39 @@ if redis.call('ZCARD', ranked) == 0 then
 else
   local most = math.min(want, 256)
   full = want > most
-  local plain = redis.call('LRANGE', ready, 0, most - 1)
-  local scored = redis.call('ZRANGE', ranked, 0, most - 1, 'WITHSCORES')
-  local p, s = 1, 1
-  while #taken < most and (plain[p] or scored[s]) do
-    if plain[p] and (not scored[s] or due(plain[p]) <= tonumber(scored[s + 1])) then
-      if not fits(plain[p]) then break end
-      p = p + 1
-    else
-      if not fits(scored[s]) then break end
-      s = s + 2
+  -- The first records of a container, in growing pieces too. `width` is 2 where scores are read with them.
+  local function source(width, command, key, options)
+    local self = { taken = 0 }
+    local records, at, read, piece = {}, 1, 0, 1
+    function self.first()
+      if at > #records and piece > 0 then
+        local count = math.min(piece, most - #taken)
+        records = redis.call(command, key, read, read + count - 1, unpack(options))
+        at, read = 1, read + count
+        piece = #records == width * count and piece * 4 or 0
+      end
+      return records[at], records[at + 1]
     end
+    function self.take()
+      at, self.taken = at + width, self.taken + 1
+    end
+    return self
   end
-  if #taken < most and not (plain[p] or scored[s]) then full = false end
-  if p > 1 then redis.call('LTRIM', ready, p - 1, -1) end
-  if s > 1 then redis.call('ZREMRANGEBYRANK', ranked, 0, (s - 1) / 2 - 1) end
+  local plain, scored = source(1, 'LRANGE', ready, {}), source(2, 'ZRANGE', ranked, { 'WITHSCORES' })
+  while #taken < most do
+    local record, from, by_rank, rank = plain.first(), plain, scored.first()
+    if by_rank and not (record and due(record) <= tonumber(rank)) then
+      record, from = by_rank, scored
+    end
+    if not record then
+      full = false
+      break
+    end
+    if not fits(record) then break end
+    from.take()
+  end
+  if plain.taken > 0 then redis.call('LTRIM', ready, plain.taken, -1) end
+  if scored.taken > 0 then redis.call('ZREMRANGEBYRANK', ranked, 0, scored.taken - 1) end
 end
 
 local owned, given, n = {}, {}, 0
