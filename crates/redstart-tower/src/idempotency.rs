@@ -10,7 +10,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, request::Parts};
 use http_body::Body;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use redstart::resilience::{Idempotency, Run, WorkError};
@@ -33,7 +33,7 @@ const MAX_KEY: usize = 255;
 /// | was used for the same request, which is done | the kept one, with `Idempotency-Replayed: true` |
 /// | was used for the same request, which is being carried out | 409 with `Retry-After` |
 /// | was used for the same request, whose outcome is unknown | 409 |
-/// | was used for another request (method, path or body) | 422 |
+/// | was used for another request (method, path, query or body) | 422 |
 /// | is empty or over 255 bytes | 400 |
 /// | is missing | the service's; 400 if keys are [required](IdempotencyLayerBuilder::required) |
 /// | any, and the [`Subject`] is nobody | 401 |
@@ -273,11 +273,23 @@ impl Settings {
             Err(_) => return Err(Problem::plain(StatusCode::BAD_REQUEST)),
         };
         let name = digest(&[subject.as_bytes(), key.0.as_bytes()]);
-        let uri = parts.uri.to_string();
-        let print = digest(&[parts.method.as_str().as_bytes(), uri.as_bytes(), &body]);
+        let method = parts.method.as_str();
+        let print = digest(&[method.as_bytes(), target(&parts).as_bytes(), &body]);
         parts.extensions.insert(key);
         Ok((Request::from_parts(parts, B::from(body)), name, print))
     }
+}
+
+/// The path and the query that the client asked for. The URI itself differs: in a nested router it lacks the beginning of
+/// the path, and over HTTP/2 it has a scheme and a host.
+fn target(parts: &Parts) -> &str {
+    let uri = &parts.uri;
+    #[cfg(feature = "axum")]
+    let uri = match parts.extensions.get::<axum::extract::OriginalUri>() {
+        Some(axum::extract::OriginalUri(original)) => original,
+        None => uri,
+    };
+    uri.path_and_query().map_or("", |target| target.as_str())
 }
 
 /// Why an answer is not kept.
@@ -309,7 +321,7 @@ where
     let body = match body.collect().await {
         Ok(body) => body.to_bytes(),
         Err(error) => {
-            tracing::warn!(%error, "the answer to a request with an idempotency key broke off");
+            tracing::warn!(%error, "the answer to a request with an idempotency key was cut off");
             let broken = Problem::plain(StatusCode::BAD_GATEWAY).respond(settings.render.as_ref());
             return Err(WorkError::Unknown(Undone::Answer(broken)));
         }
@@ -352,10 +364,7 @@ impl IdempotencyKey {
 impl<S: Sync> axum::extract::FromRequestParts<S> for IdempotencyKey {
     type Rejection = Problem;
 
-    async fn from_request_parts(
-        parts: &mut http::request::Parts,
-        _: &S,
-    ) -> Result<Self, Self::Rejection> {
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         parts.extensions.get().cloned().ok_or_else(missing)
     }
 }
@@ -375,7 +384,7 @@ fn malformed() -> Problem {
         "urn:redstart:idempotency-key-malformed",
         "Idempotency-Key is malformed",
     )
-    .with_detail("a key has 1 to 255 visible ASCII characters")
+    .with_detail("a key must have 1 to 255 visible ASCII characters")
 }
 
 fn nobody() -> Problem {
@@ -384,7 +393,7 @@ fn nobody() -> Problem {
         "urn:redstart:login-required",
         "Login is required",
     )
-    .with_detail("an Idempotency-Key belongs to the caller, who is not known")
+    .with_detail("an Idempotency-Key belongs to a caller, and this caller is not known")
 }
 
 fn mismatch() -> Problem {

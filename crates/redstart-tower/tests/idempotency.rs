@@ -158,6 +158,26 @@ matrix! {
         Ok(())
     }
 
+    async fn a_key_of_one_nested_router_is_refused_in_another(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let keys = Idempotency::new(&store, backend.namespace(), "pay")?;
+        let counter = Counter::default();
+        let inner = counter.app(IdempotencyLayer::builder(keys, by_tenant()));
+        let app = Router::new().nest("/payments", inner.clone()).nest("/refunds", inner);
+        let to = |uri: &str| {
+            let mut request = request(Method::POST, Some("a"), "tea");
+            *request.uri_mut() = uri.parse().unwrap();
+            request
+        };
+        assert_eq!(text(send(&app, to("/payments/pay?n=1")).await).await, "tea 1");
+        problem(send(&app, to("/refunds/pay?n=1")).await, 422, "idempotency-key-reused").await;
+        problem(send(&app, to("/payments/pay?n=2")).await, 422, "idempotency-key-reused").await;
+        // Over HTTP/2 a request has a scheme and a host; it is the same request.
+        assert_eq!(text(send(&app, to("https://shop.example/payments/pay?n=1")).await).await, "tea 1");
+        assert_eq!(counter.done(), 1);
+        Ok(())
+    }
+
     async fn a_repeat_while_the_first_is_carried_out_gets_409(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let keys = Idempotency::new(&store, backend.namespace(), "pay")?;

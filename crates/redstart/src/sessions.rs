@@ -26,6 +26,7 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &session::CREATE,
     &session::LIST,
     &session::LOAD,
+    &session::LOGIN,
     &session::PATCH,
     &session::REVOKE,
     &session::ROTATE,

@@ -106,10 +106,24 @@ pub(super) fn fields<T: Serialize + ?Sized>(data: &T) -> Result<Map<String, Json
     };
     if !fits(&fields) {
         return Err(Error::config(format!(
-            "session data has at most {MAX_FIELDS} fields and {MAX_BYTES} bytes"
+            "session data must have at most {MAX_FIELDS} fields and {MAX_BYTES} bytes"
         )));
     }
     Ok(fields)
+}
+
+/// The patch that makes `after` of `before`: fields that are gone are `null`.
+pub(super) fn difference(
+    before: &Map<String, Json>,
+    after: &Map<String, Json>,
+) -> Map<String, Json> {
+    let gone = before.keys().filter(|field| !after.contains_key(*field));
+    let changed = after
+        .iter()
+        .filter(|(field, value)| before.get(*field) != Some(*value));
+    gone.map(|field| (field.clone(), Json::Null))
+        .chain(changed.map(|(field, value)| (field.clone(), value.clone())))
+        .collect()
 }
 
 /// Whether a session has room for these fields.

@@ -37,6 +37,12 @@ pub(super) static LOAD: Script = session_script!(
     "session/open.lua",
     "session/load.lua"
 );
+pub(super) static LOGIN: Script = session_script!(
+    "session.login",
+    "session/index.lua",
+    "session/open.lua",
+    "session/login.lua"
+);
 pub(super) static PATCH: Script = session_script!(
     "session.patch",
     "session/index.lua",
@@ -100,7 +106,7 @@ const MARGIN: Duration = Duration::from_secs(60);
 ///
 /// One for each operation, O(fields). `load` takes a second one to renew the idle timeout, at most once per second and
 /// session. `create`, `list`, `revoke_one` and `revoke_all` also look up the user's account; `login` also reads and ends
-/// the session that it replaces.
+/// the session that it replaces, and writes what was patched in it meanwhile.
 ///
 /// # While the store is down
 ///
@@ -248,7 +254,7 @@ impl Sessions {
     /// The key under which the account of a user is stored.
     fn user(&self, user: &str) -> Result<Entity> {
         if user.is_empty() || user.len() > 1024 {
-            return Err(Error::config("a user name has 1 to 1024 bytes"));
+            return Err(Error::config("a user name must have 1 to 1024 bytes"));
         }
         let digest = hex(&Sha256::digest(user.as_bytes()));
         self.0.keys.entity(&format!("user.{digest}"))
@@ -318,7 +324,9 @@ impl Sessions {
     /// Logs a user in: makes a session under a new token, and ends the one that it [replaces](Login::replacing).
     ///
     /// The fields of the replaced session move to the new one if it was anonymous or the same user's; `data` is set over
-    /// them. Old fields that do not fit beside `data` are dropped: they must not keep a user from logging in.
+    /// them. Old fields that do not fit beside `data` are dropped: they must not keep a user from logging in. A
+    /// [`patch`](Self::patch) of the old session during the login is in the new one too, or finds the old one gone; it is
+    /// lost only if the connection breaks when the old session ends.
     ///
     /// # Errors
     ///
@@ -340,25 +348,65 @@ impl Sessions {
                 false => self.0.absolute,
             };
             let account = self.account(&login.user, lifetime).await?;
+            let mut moved = None;
             if let Some(old) = &login.replaces
                 && let Some((before, Fit::Current)) = self.read(old).await?
                 // What another user left on this machine does not belong to this one.
                 && before.user.as_ref().is_none_or(|user| *user == login.user)
             {
-                let mut all = before.fields;
+                let mut all = before.fields.clone();
                 all.extend(fields.clone());
                 match record::fits(&all) {
-                    true => fields = all,
+                    true => {
+                        moved = Some((before.fields, fields));
+                        fields = all;
+                    }
                     false => observe::event("session.fields_dropped"),
                 }
             }
             let token = self.make(account, &login, fields).await?;
-            if let Some(old) = &login.replaces {
-                self.end_by_token(old).await?;
+            match (&login.replaces, moved) {
+                (Some(old), Some((before, data))) => {
+                    self.end_and_carry_over(old, &before, &data, &token).await?;
+                }
+                (Some(old), None) => drop(self.end_by_token(old).await?),
+                (None, _) => {}
             }
             Ok(token)
         })
         .await
+    }
+
+    /// Ends the session that a login replaces. What was patched in it after its fields were read (`before`) is written
+    /// into the new session too, except for the fields that the login sets.
+    async fn end_and_carry_over(
+        &self,
+        old: &Token,
+        before: &Map<String, Json>,
+        data: &Map<String, Json>,
+        new: &Token,
+    ) -> Result<()> {
+        let (entity, id) = (self.entity(&old.account)?, old.handle());
+        let call = LOGIN
+            .on(&entity)
+            .part(&id)
+            .key()
+            .arg(&id)
+            .arg(old.digest())
+            .idempotent();
+        // Gone: it ended otherwise, or the reply of a first try was lost.
+        let Some(flat) = call.run::<Option<Vec<String>>>(&self.0.store).await? else {
+            return Ok(());
+        };
+        let mut flat = flat.into_iter();
+        let pairs = std::iter::from_fn(|| Some((flat.next()?, flat.next()?)));
+        let after = Record::read(pairs, Duration::ZERO)?.fields;
+        let mut late = record::difference(before, &after);
+        late.retain(|field, _| !data.contains_key(field));
+        if !late.is_empty() && self.write(new, late).await? == Patched::Full {
+            observe::event("session.fields_dropped");
+        }
+        Ok(())
     }
 
     async fn make(
@@ -493,31 +541,36 @@ impl Sessions {
     /// If dropped before completion, all of the fields or none of them are written.
     pub async fn patch<T: Serialize + ?Sized>(&self, token: &Token, data: &T) -> Result<Patched> {
         observe::operation("session.patch", self.namespace(), async {
-            let fields = record::fields(data)?;
-            let (entity, id) = (self.entity(&token.account)?, token.handle());
-            let (remove, set): (Vec<_>, Vec<_>) =
-                fields.into_iter().partition(|(_, value)| value.is_null());
-            let mut call = self
-                .opening(&PATCH, &entity, &id, token)
-                .arg(record::MAX_FIELDS)
-                .arg(record::MAX_BYTES)
-                .arg(set.len());
-            for (field, value) in set {
-                call = call.arg(format!("{PREFIX}{field}")).arg(value.to_string());
+            let patched = self.write(token, record::fields(data)?).await?;
+            if patched == Patched::Gone {
+                observe::event("session.gone");
             }
-            for (field, _) in remove {
-                call = call.arg(format!("{PREFIX}{field}"));
-            }
-            Ok(match call.run::<u8>(&self.0.store).await? {
-                1 => Patched::Done,
-                2 => Patched::Full,
-                _ => {
-                    observe::event("session.gone");
-                    Patched::Gone
-                }
-            })
+            Ok(patched)
         })
         .await
+    }
+
+    /// Sets fields, and removes those that are `null`.
+    async fn write(&self, token: &Token, fields: Map<String, Json>) -> Result<Patched> {
+        let (entity, id) = (self.entity(&token.account)?, token.handle());
+        let (remove, set): (Vec<_>, Vec<_>) =
+            fields.into_iter().partition(|(_, value)| value.is_null());
+        let mut call = self
+            .opening(&PATCH, &entity, &id, token)
+            .arg(record::MAX_FIELDS)
+            .arg(record::MAX_BYTES)
+            .arg(set.len());
+        for (field, value) in set {
+            call = call.arg(format!("{PREFIX}{field}")).arg(value.to_string());
+        }
+        for (field, _) in remove {
+            call = call.arg(format!("{PREFIX}{field}"));
+        }
+        Ok(match call.run::<u8>(&self.0.store).await? {
+            1 => Patched::Done,
+            2 => Patched::Full,
+            _ => Patched::Gone,
+        })
     }
 
     /// Gives the session a new token. The old one opens it for a short [grace](SessionsBuilder::rotation_grace), so that
@@ -709,5 +762,5 @@ impl fmt::Debug for Sessions {
 fn unhex(text: &str) -> Result<[u8; 16]> {
     u128::from_str_radix(text, 16)
         .map(u128::to_be_bytes)
-        .map_err(|_| Error::codec("malformed account of a user"))
+        .map_err(|_| Error::codec("malformed user account"))
 }

@@ -316,6 +316,37 @@ matrix! {
         Ok(())
     }
 
+    async fn the_later_of_two_writes_is_kept_while_the_clock_is_behind_the_log(backend: &Backend) -> anyhow::Result<()> {
+        let (store, _) = two(backend).await?;
+        let file = File::new()?;
+        prepare(&file.url(), u64::MAX / 4).await?;
+        let sink = Faulty::new(&file.url()).await?;
+        let rows = rows(&store, backend.namespace(), sink.clone())?;
+        let first = put(&rows, "k", 1).await?;
+        // As after many writes by a clock that was set back: the server counts up within the last millisecond.
+        let log = store.scan(&format!("{}:behind.rows:*:log", backend.namespace())).await?;
+        let late = format!("{}-2000000", first.ms + 3_600_000);
+        store.query::<String>(redis::cmd("XADD").arg(&log[0]).arg(late).arg("other").arg("shape")).await?;
+        let worker = rows.work()?;
+        rows.flush(LONG).await?;
+        let mut last = first;
+        for n in 2..5 {
+            let id = put(&rows, "k", n).await?;
+            assert!(id > last && id.n > 2_000_000, "{id}");
+            last = id;
+            rows.flush(LONG).await?;
+            assert_eq!(table(&file.url()).await?, HashMap::from([("k".to_owned(), n)]));
+        }
+        // A batch that is sent again, because the reply to its commit was lost, changes no row.
+        let before = book(&file.url()).await?;
+        let batch = sink.given.lock().unwrap().last().unwrap().clone();
+        assert_eq!(batch.changes.len(), 1);
+        sink.sql.apply(&batch).await?;
+        assert_eq!(book(&file.url()).await?, before);
+        worker.stop().await;
+        Ok(())
+    }
+
     async fn a_row_that_cannot_be_applied_blocks_only_its_key(backend: &Backend) -> anyhow::Result<()> {
         let (store, _) = two(backend).await?;
         let file = File::new()?;
@@ -515,6 +546,47 @@ async fn a_killed_postgres_loses_nothing_and_drains_when_it_is_back() -> anyhow:
     assert_eq!(dead_writes(&rows).await?.len(), 1);
     // A value that only the database has is read from it.
     assert_eq!(rows.get("k1").await?, model.get("k1").copied());
+    worker.stop().await;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_column_of_postgres_takes_a_value_after_a_null() -> anyhow::Result<()> {
+    type Row = (Option<f64>, Option<String>, Option<bool>);
+    let postgres = Postgres::start().await?;
+    let table = "CREATE TABLE items (key TEXT PRIMARY KEY, price FLOAT8, note TEXT, sold BOOLEAN, \
+         seq BIGINT NOT NULL, deleted BOOLEAN NOT NULL DEFAULT FALSE)";
+    execute(&postgres.url(), table).await?;
+    // One connection, so that all rows meet the same prepared statements.
+    let options = sqlx::postgres::PgPoolOptions::new().max_connections(1);
+    let pool = options.connect(&postgres.url()).await?;
+    let sink = SqlSink::postgres(pool.clone(), "items")?
+        .column("price", |row: &Row| row.0.into())
+        .column("note", |row: &Row| row.1.clone().into())
+        .column("sold", |row: &Row| row.2.into());
+    sink.create_tables().await?;
+    let store = Store::connect("memory://").await?;
+    let rows: WriteBehind<str, Row, _> =
+        WriteBehind::builder(&store, &unique_namespace("null"), "rows", sink)
+            .shards(1)
+            .build()?;
+    let worker = rows.work()?;
+    let values: [Row; 5] = [
+        (None, None, None),
+        (Some(1.5), Some("twelve".to_owned()), Some(true)),
+        (None, Some("a text of some length".to_owned()), None),
+        (Some(-0.25), None, Some(false)),
+        (None, None, None),
+    ];
+    for key in ["a", "b"] {
+        for value in &values {
+            assert!(matches!(rows.put(key, value).await?, Put::Accepted(_)));
+            rows.flush(LONG).await?;
+            let select = "SELECT price, note, sold FROM items WHERE key = $1";
+            let stored: Row = sqlx::query_as(select).bind(key).fetch_one(&pool).await?;
+            assert_eq!(&stored, value);
+        }
+    }
     worker.stop().await;
     Ok(())
 }

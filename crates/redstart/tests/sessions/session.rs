@@ -365,6 +365,51 @@ matrix! {
         Ok(())
     }
 
+    async fn a_patch_during_a_login_is_in_the_new_session(backend: &Backend) -> Result<()> {
+        let (_store, sessions) = open(backend).await?;
+        let mut late = 0;
+        for round in 0..scale(10, "login races") {
+            let fields: HashMap<String, u64> = (0..200).map(|n| (format!("old{n}"), n)).collect();
+            let token = sessions.create_anonymous(&fields).await?;
+            // Patches set one field and remove another, until the session is gone.
+            let mut tasks = tokio::task::JoinSet::new();
+            for part in 0..4 {
+                let (sessions, token) = (sessions.clone(), token.clone());
+                tasks.spawn(async move {
+                    let mut done = Vec::new();
+                    for n in (part..200).step_by(4) {
+                        let patch = json!({ format!("new{n}"): n, format!("old{n}"): null, "role": "visitor" });
+                        match sessions.patch(&token, &patch).await? {
+                            Patched::Done => done.push(n),
+                            _ => break,
+                        }
+                    }
+                    anyhow::Ok(done)
+                });
+            }
+            for _ in 0..round % 5 {
+                tokio::task::yield_now().await;
+            }
+            let before = sessions.load::<HashMap<String, Value>>(&token).await?.unwrap().data;
+            let ann = sessions.login(Login::new("ann").replacing(&token), &json!({ "role": "user" })).await?;
+            assert!(sessions.load::<Value>(&token).await?.is_none());
+            let mut done = Vec::new();
+            for task in tasks.join_all().await {
+                done.extend(task?);
+            }
+            let after = sessions.load::<HashMap<String, Value>>(&ann).await?.unwrap().data;
+            assert_eq!(after["role"], "user", "the login's own fields win");
+            for n in &done {
+                assert_eq!(after.get(&format!("new{n}")), Some(&json!(n)), "a patch is lost in round {round}");
+                assert!(!after.contains_key(&format!("old{n}")), "a removal is lost in round {round}");
+            }
+            assert_eq!(after.len(), 201, "one field comes for each that goes");
+            late += done.iter().filter(|n| !before.contains_key(&format!("new{n}"))).count();
+        }
+        ensure!(late > 0, "no patch met a login");
+        Ok(())
+    }
+
     async fn the_list_has_labels_and_the_last_use(backend: &Backend) -> Result<()> {
         let (store, sessions) = open(backend).await?;
         let phone = sessions.login(Login::new("ann").label("phone").remember(), &()).await?;

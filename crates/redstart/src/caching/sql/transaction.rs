@@ -14,7 +14,9 @@ pub(super) const CLAIM: &str = "INSERT INTO redstart_checkpoint (sink, log, shar
      VALUES ($1, $2, $3, 1, 0, 0) \
      ON CONFLICT (sink, log, shard) DO UPDATE SET epoch = redstart_checkpoint.epoch + 1 RETURNING epoch, ms, n";
 const CHECKPOINT: &str = "UPDATE redstart_checkpoint SET ms = $1, n = $2 \
-     WHERE sink = $3 AND log = $4 AND shard = $5 AND epoch = $6";
+     WHERE sink = $3 AND log = $4 AND shard = $5 AND epoch = $6 AND (ms, n) < ($1, $2)";
+const EPOCH: &str =
+    "SELECT epoch FROM redstart_checkpoint WHERE sink = $1 AND log = $2 AND shard = $3";
 
 /// What a transaction is for.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -41,9 +43,19 @@ macro_rules! transact {
             .await
             .map_err(unavailable)?;
         if moved.rows_affected() == 0 {
-            return Err(SinkError::Fenced);
+            let epoch: Option<i64> = sqlx::query_scalar(EPOCH)
+                .bind(&$sink.table)
+                .bind(&*$changes.log)
+                .bind(i64::from($changes.shard))
+                .fetch_optional(&mut *transaction)
+                .await
+                .map_err(unavailable)?;
+            return match epoch == Some($changes.epoch) {
+                // Committed before, and the reply was lost.
+                true => Ok(()),
+                false => Err(SinkError::Fenced),
+            };
         }
-        let (put, delete) = ($sink.upsert(false), $sink.upsert(true));
         let mut refused = Vec::new();
         for (index, Change { key, value, id, .. }) in $changes.changes.iter().enumerate() {
             if $mode == Mode::Probe {
@@ -51,21 +63,21 @@ macro_rules! transact {
                 let set = savepoint.execute(&mut *transaction).await;
                 set.map_err(unavailable)?;
             }
-            let sql = if value.is_some() { &put } else { &delete };
-            let mut query = sqlx::query(AssertSqlSafe(sql.clone()))
+            let row: Option<Vec<SqlValue>> = value
+                .as_ref()
+                .map(|value| $sink.columns.iter().map(|(_, get)| get(value)).collect());
+            let mut query = sqlx::query(AssertSqlSafe($sink.upsert(row.as_deref())))
                 .bind(key)
                 .bind(id.seq());
-            if let Some(value) = value {
-                for (_, get) in &$sink.columns {
-                    query = match get(value) {
-                        SqlValue::Null => query.bind(None::<i64>),
-                        SqlValue::Integer(n) => query.bind(n),
-                        SqlValue::Real(n) => query.bind(n),
-                        SqlValue::Text(text) => query.bind(text),
-                        SqlValue::Blob(bytes) => query.bind(bytes),
-                        SqlValue::Bool(b) => query.bind(b),
-                    };
-                }
+            for value in row.into_iter().flatten() {
+                query = match value {
+                    SqlValue::Null => query,
+                    SqlValue::Integer(n) => query.bind(n),
+                    SqlValue::Real(n) => query.bind(n),
+                    SqlValue::Text(text) => query.bind(text),
+                    SqlValue::Blob(bytes) => query.bind(bytes),
+                    SqlValue::Bool(b) => query.bind(b),
+                };
             }
             let end = match query.execute(&mut *transaction).await {
                 Ok(_) => "RELEASE SAVEPOINT redstart_row",
@@ -107,23 +119,49 @@ impl<V: Send + Sync + 'static> SqlSink<V> {
         }
     }
 
-    /// `INSERT … ON CONFLICT … WHERE excluded.seq > seq`, for a value or a tombstone.
-    fn upsert(&self, deleted: bool) -> String {
+    /// `INSERT … ON CONFLICT … WHERE excluded.seq >= seq`, for the columns of a value, or for a tombstone.
+    ///
+    /// Writes beyond the range of [`EntryId::seq`](crate::caching::EntryId::seq) have equal numbers. Epoch and
+    /// checkpoint ensure that the later one is applied later, and only once.
+    ///
+    /// A statement that Postgres has prepared keeps the types of its first parameters, and is found by its text. So the
+    /// text names the types, and NULL is no parameter: it has no type.
+    fn upsert(&self, row: Option<&[SqlValue]>) -> String {
         let table = &self.table;
         let mut columns = String::from("key, seq, deleted");
-        let mut values = format!("$1, $2, {}", if deleted { "TRUE" } else { "FALSE" });
+        let mut values = format!("$1, $2, {}", if row.is_some() { "FALSE" } else { "TRUE" });
         let mut set = String::from("seq = excluded.seq, deleted = excluded.deleted");
-        if !deleted {
-            for (at, (name, _)) in self.columns.iter().enumerate() {
-                columns.push_str(&format!(", {name}"));
-                values.push_str(&format!(", ${}", at + 3));
-                set.push_str(&format!(", {name} = excluded.{name}"));
+        let mut parameter = 2;
+        for ((name, _), value) in self.columns.iter().zip(row.unwrap_or_default()) {
+            columns.push_str(&format!(", {name}"));
+            set.push_str(&format!(", {name} = excluded.{name}"));
+            if *value == SqlValue::Null {
+                values.push_str(", NULL");
+                continue;
             }
+            parameter += 1;
+            values.push_str(&format!(", ${parameter}{}", self.cast(value)));
         }
         format!(
             "INSERT INTO {table} ({columns}) VALUES ({values}) \
-             ON CONFLICT (key) DO UPDATE SET {set} WHERE excluded.seq > {table}.seq"
+             ON CONFLICT (key) DO UPDATE SET {set} WHERE excluded.seq >= {table}.seq"
         )
+    }
+
+    /// What follows a parameter to name its type. SQLite asks for none.
+    fn cast(&self, value: &SqlValue) -> &'static str {
+        #[cfg(feature = "sqlite")]
+        if matches!(self.pool, Pool::Sqlite(_)) {
+            return "";
+        }
+        match value {
+            SqlValue::Null => "",
+            SqlValue::Integer(_) => "::int8",
+            SqlValue::Real(_) => "::float8",
+            SqlValue::Text(_) => "::text",
+            SqlValue::Blob(_) => "::bytea",
+            SqlValue::Bool(_) => "::bool",
+        }
     }
 }
 

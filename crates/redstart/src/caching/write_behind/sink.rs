@@ -12,9 +12,10 @@ pub struct EntryId {
 }
 
 impl EntryId {
-    /// One number with the same order, for a database column: the milliseconds and 20 bits of the number.
+    /// One number for a database column: the milliseconds and 20 bits of the number. Later writes never have a smaller one.
     ///
-    /// A server would have to accept a million writes in a millisecond to fill those bits.
+    /// When a server's clock is set back, it counts the number up within one millisecond until the clock has caught up.
+    /// From 2^20 writes on, they all have the same number here.
     pub fn seq(self) -> i64 {
         let n = self.n.min((1 << 20) - 1);
         i64::try_from((self.ms << 20) | n).unwrap_or(i64::MAX)
