@@ -49,6 +49,7 @@ use crate::{
 pub(crate) static SCRIPTS: &[&Script] = &[
     &notify::ADD,
     &notify::TAKE,
+    &priority::POP,
     &priority::PUSH,
     &priority::RESERVE,
     &priority::SETTLE,

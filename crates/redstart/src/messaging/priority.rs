@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{Settled, block_seconds, deadline, wake::Wake};
 use crate::{
     codec::{Codec, Json},
-    duration::{LONGEST, micros},
+    duration::micros,
     error::{Error, Result},
     key::{Entity, Layout},
     observe,
@@ -25,10 +25,19 @@ pub(super) static PUSH: Script = Script::new(
         include_str!("priority/push.lua")
     ),
 );
+pub(super) static POP: Script = Script::new(
+    "priority.pop",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("priority/put_back.lua"),
+        include_str!("priority/pop.lua")
+    ),
+);
 pub(super) static RESERVE: Script = Script::new(
     "priority.reserve",
     concat!(
         include_str!("../script/now.lua"),
+        include_str!("priority/put_back.lua"),
         include_str!("priority/reserve.lua")
     ),
 );
@@ -47,7 +56,7 @@ const KEPT_CONNECTIONS: usize = 16;
 ///
 /// Items are taken in one of two ways. [`pop`](Self::pop) removes the item at once, so it is lost if the process that
 /// popped it dies. [`PriorityConsumer::reserve`] lends it: an item that is not finished within the lease goes back to
-/// its place.
+/// its place, for consumers and for `pop`.
 ///
 /// # Promises
 ///
@@ -65,7 +74,8 @@ const KEPT_CONNECTIONS: usize = 16;
 ///
 /// # Round trips
 ///
-/// One each, O(log n). Waiting is by message (`…:wake`) or by `BZPOPMIN`, not by polling.
+/// One each, O(log n). Waiting is by message (`…:wake`) or by `BZPOPMIN`; who waits looks again when a reservation ends,
+/// and every five seconds.
 ///
 /// # While the store is down
 ///
@@ -202,21 +212,49 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
     /// Not cancel safe: an item may be lost with the future. [`PriorityConsumer::reserve`] is.
     pub async fn pop(&self, wait: Duration) -> Result<Option<T>> {
         observe::operation("priority.pop", self.entity.namespace(), async {
-            let mut pop = redis::cmd("BZPOPMIN");
-            pop.arg(self.entity.key()).arg(block_seconds(wait));
-            let kept = self.connections.lock().pop();
-            let mut connection = kept.unwrap_or_else(|| self.store.dedicated(self.entity.key()));
-            let popped: Result<Option<(String, Vec<u8>, f64)>> =
-                connection.query(&pop, wait.min(LONGEST)).await;
-            {
-                let mut kept = self.connections.lock();
-                if kept.len() < KEPT_CONNECTIONS {
-                    kept.push(connection);
+            let until = deadline(wait);
+            loop {
+                let call = POP.on(&self.entity).key().part("reserved");
+                let left = match First::read(call.run(&self.store).await?)? {
+                    First::Item(record) => return decode(&record).map(Some),
+                    First::None { ends } => ends,
+                };
+                let now = Instant::now();
+                if now >= until {
+                    return Ok(None);
+                }
+                let pause = self.pause(left).min(until - now);
+                if let Some(record) = self.block(pause).await? {
+                    return decode(&record).map(Some);
                 }
             }
-            popped?.map(|(_, record, _)| decode(&record)).transpose()
         })
         .await
+    }
+
+    /// Removes the first item when there is one, on a connection of its own.
+    async fn block(&self, wait: Duration) -> Result<Option<Vec<u8>>> {
+        let mut pop = redis::cmd("BZPOPMIN");
+        pop.arg(self.entity.key()).arg(block_seconds(wait));
+        let kept = self.connections.lock().pop();
+        let mut connection = kept.unwrap_or_else(|| self.store.dedicated(self.entity.key()));
+        let popped: Result<Option<(String, Vec<u8>, f64)>> = connection.query(&pop, wait).await;
+        {
+            let mut kept = self.connections.lock();
+            if kept.len() < KEPT_CONNECTIONS {
+                kept.push(connection);
+            }
+        }
+        Ok(popped?.map(|(_, record, _)| record))
+    }
+
+    /// How long to wait for an item before the next look, if a reservation ends after `ends`.
+    fn pause(&self, ends: Option<Duration>) -> Duration {
+        let rest = match self.store.is_embedded() {
+            true => EMBEDDED_REST,
+            false => REST,
+        };
+        ends.unwrap_or(rest).min(rest).max(Duration::from_millis(1))
     }
 
     /// Makes a consumer whose reservations last for `lease`.
@@ -236,6 +274,30 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
             lease,
             wake,
         })
+    }
+}
+
+/// What a look at the queue finds.
+enum First {
+    Item(Vec<u8>),
+    /// There is none, but maybe when a reservation ends.
+    None {
+        ends: Option<Duration>,
+    },
+}
+
+impl First {
+    fn read(reply: Vec<Value>) -> Result<Self> {
+        match <[Value; 1]>::try_from(reply) {
+            Ok([Value::BulkString(record)]) => Ok(Self::Item(record)),
+            Err(reply) => match reply.as_slice() {
+                [_, Value::Int(left)] => Ok(Self::None {
+                    ends: u64::try_from(*left).ok().map(Duration::from_micros),
+                }),
+                _ => Err(Error::codec("unexpected shape of the reply")),
+            },
+            Ok(_) => Err(Error::codec("unexpected shape of the reply")),
+        }
     }
 }
 
@@ -266,11 +328,6 @@ impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
     /// If the future is dropped early, an item may stay reserved until its lease ends.
     pub async fn reserve(&mut self, wait: Duration) -> Result<Option<Reservation<T>>> {
         let until = deadline(wait);
-        let rest = if self.queue.store.is_embedded() {
-            EMBEDDED_REST
-        } else {
-            REST
-        };
         loop {
             let entity = &self.queue.entity;
             let call = RESERVE
@@ -280,28 +337,27 @@ impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
                 .arg(micros(self.lease))
                 .run::<Vec<Value>>(&self.queue.store);
             let reply = observe::operation("priority.reserve", entity.namespace(), call).await?;
-            let left = match reply.as_slice() {
-                [Value::BulkString(record)] => {
-                    return match decode(record) {
+            let left = match First::read(reply)? {
+                First::Item(record) => {
+                    return match decode(&record) {
                         Ok(item) => Ok(Some(Reservation {
                             queue: self.queue.clone(),
-                            record: record.clone(),
+                            record,
                             item,
                         })),
                         Err(error) => {
-                            let _ = self.queue.settle(record, false).await?;
+                            let _ = self.queue.settle(&record, false).await?;
                             Err(error)
                         }
                     };
                 }
-                [_, Value::Int(left)] => u64::try_from(*left).ok().map(Duration::from_micros),
-                _ => return Err(Error::codec("unexpected shape of the reply")),
+                First::None { ends } => ends,
             };
             let now = Instant::now();
             if now >= until {
                 return Ok(None);
             }
-            let pause = left.unwrap_or(rest).min(rest).max(Duration::from_millis(1));
+            let pause = self.queue.pause(left);
             let _ = tokio::time::timeout_at(until.min(now + pause), self.wake.called()).await;
         }
     }

@@ -61,7 +61,9 @@ async fn a_stream_that_is_trimmed_by_length_is_noticed() -> Result<()> {
 #[tokio::test]
 async fn a_reservation_without_its_count_is_noticed() -> Result<()> {
     let reserve = include_str!("../../src/messaging/priority/reserve.lua");
-    let broken = format!("{NOW}{}", without(reserve, "or 0) + 1)", "or 0) + 0)"));
+    let put_back = include_str!("../../src/messaging/priority/put_back.lua");
+    let without_count = without(reserve, "or 0) + 1)", "or 0) + 0)");
+    let broken = format!("{NOW}{put_back}{without_count}");
     let test =
         "priority::a_late_reservation_neither_gives_back_nor_finishes_what_another_has::embedded";
     must_notice(test, "priority.reserve", &broken).await

@@ -66,6 +66,32 @@ matrix! {
         Ok(())
     }
 
+    async fn an_item_whose_consumer_died_is_popped_by_another_process(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = PriorityQueue::<u32>::new(&store, backend.namespace(), "p")?;
+        let lease = if backend.is_embedded() { Duration::from_secs(60) } else { Duration::from_millis(300) };
+        queue.push(&1, 5).await?;
+        queue.push(&2, 0).await?;
+        let mut consumer = queue.consumer(lease).await?;
+        for _ in 0..2 {
+            drop(consumer.reserve(LONG).await?.unwrap());
+        }
+        drop(consumer);
+        let other = PriorityQueue::<u32>::new(&Store::connect(backend.url()).await?, backend.namespace(), "p")?;
+        // The embedded store's data belong to its connection.
+        let other = if backend.is_embedded() { queue.clone() } else { other };
+        let waiting = tokio::spawn(async move { (other.pop(LONG).await, other.pop(LONG).await) });
+        if backend.is_embedded() {
+            // It waits already, more often than not.
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            store.advance(lease)?;
+        }
+        let (first, second) = waiting.await?;
+        assert_eq!((first?, second?), (Some(2), Some(1)), "in order of their priorities");
+        assert_eq!(queue.pop(Duration::from_millis(1)).await?, None);
+        Ok(())
+    }
+
     async fn a_late_reservation_neither_gives_back_nor_finishes_what_another_has(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = PriorityQueue::<u32>::new(&store, backend.namespace(), "p")?;
@@ -95,6 +121,8 @@ async fn pops_share_their_connections() -> Result<()> {
     let queue = PriorityQueue::<u32>::new(&store, "pop", "p")?;
     queue.push(&0, 0).await?;
     assert_eq!(queue.pop(LONG).await?, Some(0));
+    // The first that waits opens a connection.
+    assert_eq!(queue.pop(Duration::from_millis(300)).await?, None);
     let connections = async || -> Result<u64> {
         let info: String = store.query(redis::cmd("INFO").arg("stats")).await?;
         let count = info

@@ -8,11 +8,7 @@
 -- ARGV  1 lease in microseconds
 -- Returns  {record} or {false, microseconds until a reservation ends (-1 = there is none)}
 local now = now()
-local ended = redis.call('ZRANGE', KEYS[2], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, 500)
-for _, record in ipairs(ended) do
-  redis.call('ZADD', KEYS[1], tonumber(string.sub(record, 33, 43)) or 0, record)
-  redis.call('ZREM', KEYS[2], record)
-end
+put_back(KEYS[1], KEYS[2], now)
 local record = redis.call('ZPOPMIN', KEYS[1])[1]
 if record then
   local count = ((tonumber(string.sub(record, 44, 51)) or 0) + 1) % 100000000
@@ -20,5 +16,4 @@ if record then
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + ARGV[1]), record)
   return { record }
 end
-local first = redis.call('ZRANGE', KEYS[2], 0, 0, 'WITHSCORES')[2]
-return { false, first and math.max(0, tonumber(first) - now) or -1 }
+return { false, until_ended(KEYS[2], now) }
