@@ -1,4 +1,4 @@
-//! The one thing a pattern talks to.
+//! The store: the connection that every pattern uses.
 //!
 //! A [`Store`] is made from a URL and is cheap to clone. The same program runs on each of these:
 //!
@@ -40,14 +40,14 @@
 //! # While the store is down
 //!
 //! The first calls wait for it within their deadlines. After one deadline without success the server counts as down:
-//! all further calls fail at once, and a background task goes on connecting. Its first success ends that. On a
-//! Cluster this holds for each node.
+//! all further calls fail at once, and a background task keeps trying to connect. Its first success ends this state.
+//! On a Cluster this applies to each node separately.
 //!
 //! # How requests travel
 //!
 //! All tasks share one connection to a server (`pool=` gives more). Each writes its request and sends it
-//! itself; requests that come together leave in one write, and one task hands all replies out. Large requests
-//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave alike; only over a client
+//! itself; concurrent requests are sent in one write, and one task distributes the replies. Large requests
+//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave the same; only over a client
 //! that the application made do requests travel by the connection of the `redis` crate.
 //!
 //! Since the connection is shared, commands that change it are refused: `WATCH` and `MULTI` are for
@@ -57,7 +57,7 @@
 //! # Through a failover
 //!
 //! With Sentinel the store listens to each sentinel from the first connection on. When they name a new master,
-//! requests, subscriptions and dedicated connections leave the old one at once, also if it is alive and does
+//! requests, subscriptions and dedicated connections leave the old one at once, even if it is alive and does
 //! not know yet that it was replaced. On a Cluster, a node that does not answer makes the store read the slot table
 //! again in the background until the node answers or has been replaced. A write that it took before is gone with it: a failover can lose
 //! what was not replicated.
@@ -188,7 +188,7 @@ impl Store {
                 server.node().link().ensure(Instant::now() + within).await?;
                 if self.capabilities().await?.cluster {
                     return Err(Error::config(format!(
-                        "{} is a node of a cluster: use redis+cluster:// for it",
+                        "{} is a cluster node: use redis+cluster:// for it",
                         dial.place()
                     )));
                 }
@@ -283,7 +283,7 @@ impl Store {
     pub async fn subscribe(&self, to: impl IntoIterator<Item = Listen>) -> Result<Subscription> {
         let runtime = self
             .runtime()
-            .ok_or_else(|| Error::config("a subscription is made within a tokio runtime"))?;
+            .ok_or_else(|| Error::config("a subscription needs a tokio runtime"))?;
         Subscription::open(
             self.0.backend.clone(),
             self.0.deadline,
@@ -480,7 +480,7 @@ impl Store {
     ///
     /// # Cancel safety
     ///
-    /// The work goes on when the future is dropped.
+    /// The work continues if the future is dropped.
     pub async fn settle(&self) {
         // The tracker counts only while it is closed, and new work may come in meanwhile.
         self.0.deferred.close();

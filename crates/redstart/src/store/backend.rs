@@ -112,8 +112,8 @@ impl Backend {
                 .map(|node| node.dial().clone())
                 .ok_or_else(|| Error::unavailable("no node of the cluster is known")),
             _ => Err(Error::config(
-                "this store was made from a connection, which cannot make others: make it from a URL or a \
-                 redis::Client for blocking commands and subscriptions",
+                "this store was made from a connection and cannot open others: make it from a URL or a \
+                 redis::Client to use blocking commands and subscriptions",
             )),
         }
     }
@@ -128,10 +128,16 @@ impl Backend {
         }
     }
 
-    /// The server named another one: how to connect there. The topology is read again.
-    pub(crate) fn redirected(&self, error: &redis::RedisError) -> Option<Arc<Dial>> {
+    /// The server that was asked named another one: how to connect there. The topology is read again.
+    pub(crate) fn redirected(
+        &self,
+        error: &redis::RedisError,
+        asked: Option<&Dial>,
+    ) -> Option<Arc<Dial>> {
         match self {
-            Self::Cluster(cluster) => cluster.redirected(error).map(|node| node.dial().clone()),
+            Self::Cluster(cluster) => cluster
+                .redirected(error, asked.and_then(Dial::address))
+                .map(|node| node.dial().clone()),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use super::backend;
 use super::{
     backend::Backend,
     command::{self, Connection},
-    request::{Body, Failure, Request, array, compose, refused_whole},
+    request::{Body, Failure, Request, array, compose, is_refusal, refused_whole},
     retry::{Destination, persist},
     transport::{Dial, Line},
 };
@@ -66,7 +66,8 @@ pub struct Dedicated {
     deadline: Duration,
     slot: u16,
     connection: State,
-    /// Where a redirection leads.
+    /// Who refused last, and where its redirection leads.
+    asked: Option<Arc<Dial>>,
     next: Option<Arc<Dial>>,
     transaction: Transaction,
 }
@@ -131,6 +132,7 @@ impl Dedicated {
             deadline,
             slot: key.slot(),
             connection: State::Closed,
+            asked: None,
             next: None,
             transaction: Transaction::default(),
         }
@@ -238,11 +240,27 @@ impl Destination for Dedicated {
                     outcome => outcome,
                 };
                 match &outcome {
-                    Ok(_) => self.transaction.note(&request.body),
-                    // The server is the right one and goes on serving.
+                    Ok(reply) => match refusal(&request.body, reply) {
+                        None => self.transaction.note(&request.body),
+                        // Nothing happened, so all of it is sent again.
+                        Some((error, true)) => {
+                            self.asked = Some(open.dial);
+                            return Err(Failure::Answer(error));
+                        }
+                        // The caller gets the replies; the next call goes where they lead.
+                        Some((error, false)) => {
+                            self.transaction.note(&request.body);
+                            self.next = self.backend.redirected(&error, Some(&open.dial));
+                            return outcome;
+                        }
+                    },
+                    // The server is the right one and keeps serving.
                     Err(Failure::Answer(error))
                         if !refused_whole(error) && !is_elsewhere(error) => {}
-                    Err(_) => return outcome,
+                    Err(_) => {
+                        self.asked = Some(open.dial);
+                        return outcome;
+                    }
                 }
                 self.connection = State::Open(open);
                 outcome
@@ -276,7 +294,7 @@ impl Destination for Dedicated {
         if !is_elsewhere(error) {
             return false;
         }
-        self.next = self.backend.redirected(error);
+        self.next = self.backend.redirected(error, self.asked.as_deref());
         true
     }
 
@@ -295,6 +313,21 @@ impl Destination for Dedicated {
 /// The slot moved away, or a blocked command was ended because it did.
 fn is_elsewhere(error: &RedisError) -> bool {
     matches!(error.code(), Some("MOVED" | "ASK" | "UNBLOCKED"))
+}
+
+/// The first reply of a pipeline that is no transaction by which a command was refused for now or here, and whether
+/// all of its commands were.
+fn refusal(body: &Body<'_>, reply: &Value) -> Option<(RedisError, bool)> {
+    let (Body::Many { pipeline, .. }, Value::Array(replies)) = (body, reply) else {
+        return None;
+    };
+    if pipeline.is_transaction() {
+        return None;
+    }
+    let first = replies.iter().find(|reply| is_refusal(reply))?.clone();
+    let error = first.extract_error().err()?;
+    let whole = replies.len() == pipeline.len() && replies.iter().all(is_refusal);
+    Some((error, whole))
 }
 
 /// Commands and pipelines run one at a time with the store's deadline and no time to block.

@@ -174,14 +174,14 @@ impl Settings {
 }
 
 fn bad_pool() -> Error {
-    Error::config(format!("pool is a number from 1 to {MAX_POOL}"))
+    Error::config(format!("pool must be a number from 1 to {MAX_POOL}"))
 }
 
 impl Location {
     pub(crate) fn parse(url: &str) -> Result<Self> {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| {
             Error::config(
-                "a store's URL begins with memory://, file://, redis://, rediss://, redis+unix://, \
+                "a store's URL must begin with memory://, file://, redis://, rediss://, redis+unix://, \
                  redis+sentinel:// or redis+cluster:// (or valkey in place of redis)",
             )
         })?;
@@ -224,7 +224,7 @@ impl Target {
             None | Some("everysec") => FsyncPolicy::EverySec,
             Some("always") => FsyncPolicy::Always,
             Some("no") => FsyncPolicy::No,
-            Some(_) => return Err(Error::config("fsync is always, everysec or no")),
+            Some(_) => return Err(Error::config("fsync must be always, everysec or no")),
         };
         Ok(Self::File {
             dir: dir.into(),
@@ -265,7 +265,7 @@ impl Target {
                 let master = decode(master, "the master's name")?;
                 if master.is_empty() {
                     return Err(Error::config(
-                        "a sentinel URL names its master: redis+sentinel://h1,h2,h3/master-name/0",
+                        "a sentinel URL must name its master: redis+sentinel://h1,h2,h3/master-name/0",
                     ));
                 }
                 settings.db = database(db)?;
@@ -328,7 +328,7 @@ impl Scheme {
 }
 
 fn unknown_scheme(scheme: &str) -> Error {
-    Error::config(format!("{scheme:?} is not a scheme of a store"))
+    Error::config(format!("{scheme:?} is not a scheme of a store URL"))
 }
 
 fn decode(text: &str, what: &str) -> Result<String> {
@@ -344,7 +344,7 @@ fn database(path: &str) -> Result<i64> {
     }
     path.parse::<u32>()
         .map(i64::from)
-        .map_err(|_| Error::config("the database in the URL is a number"))
+        .map_err(|_| Error::config("the database in the URL must be a number"))
 }
 
 fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>> {
@@ -356,7 +356,7 @@ fn addresses(hosts: &str, default_port: u16) -> Result<Vec<Address>> {
 }
 
 /// `host`, `host:port`, `[v6]` or `[v6]:port`.
-pub(crate) fn address(text: &str, default_port: u16) -> Result<Address> {
+fn address(text: &str, default_port: u16) -> Result<Address> {
     let bad = || Error::config(format!("{text:?} in the URL is not host or host:port"));
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
         let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
@@ -405,7 +405,7 @@ impl Params {
         match self.take(name).as_deref() {
             None | Some("0" | "false") => Ok(false),
             Some("1" | "true") => Ok(true),
-            Some(_) => Err(Error::config(format!("{name} is 0 or 1"))),
+            Some(_) => Err(Error::config(format!("{name} must be 0 or 1"))),
         }
     }
 
@@ -427,7 +427,7 @@ impl Params {
             .map(Some)
             .ok_or_else(|| {
                 Error::config(format!(
-                    "{name} is a time such as 500ms or 2s, at most an hour"
+                    "{name} must be a time such as 500ms or 2s, at most an hour"
                 ))
             })
     }
@@ -436,7 +436,7 @@ impl Params {
         match self.0.first() {
             None => Ok(()),
             Some((name, _)) => Err(Error::config(format!(
-                "the URL has a parameter {name:?} that this store does not know"
+                "unknown parameter {name:?} in the URL of this store"
             ))),
         }
     }

@@ -232,11 +232,15 @@ pub(crate) fn is_refusal(reply: &Value) -> bool {
 pub(crate) fn array(reply: Value) -> Result<Vec<Value>> {
     match reply {
         Value::Array(replies) => Ok(replies),
-        _ => Err(Error::codec("a pipeline was not answered by an array")),
+        _ => Err(Error::codec("the reply to a pipeline is not an array")),
     }
 }
 
 /// Takes the replies of a pipeline apart as the client does, which alone knows what the pipeline ignores.
+///
+/// # Errors
+///
+/// A command of it failed. If another one wrote, the error is in doubt: who repeats the pipeline writes that again.
 pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value) -> Result<T> {
     /// A connection that has the replies already.
     struct Answered(Vec<Value>);
@@ -260,6 +264,23 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
         }
     }
 
-    let mut answered = Answered(array(reply)?);
-    Ok(pipeline.query_async(&mut answered).await?)
+    let replies = array(reply)?;
+    let half_done = is_half_done(pipeline, &replies);
+    let mut answered = Answered(replies);
+    let composed = pipeline.query_async(&mut answered).await;
+    composed.map_err(|error| Error::from(error).doubt(half_done))
+}
+
+/// One command failed, and another one that writes did not.
+fn is_half_done(pipeline: &Pipeline, replies: &[Value]) -> bool {
+    let replies = match replies {
+        [Value::Array(inside)] if pipeline.is_transaction() => inside,
+        replies => replies,
+    };
+    let failed = |reply: &Value| matches!(reply, Value::ServerError(_));
+    replies.iter().any(failed)
+        && pipeline
+            .cmd_iter()
+            .zip(replies)
+            .any(|(cmd, reply)| !failed(reply) && !command::only_reads(cmd))
 }

@@ -112,7 +112,9 @@ impl Subscription {
         topics: Vec<Listen>,
     ) -> Result<Self> {
         if topics.is_empty() {
-            return Err(Error::config("a subscription needs something to listen to"));
+            return Err(Error::config(
+                "a subscription needs at least one channel, pattern or prefix",
+            ));
         }
         backend.can_dial()?;
         let (to_reader, events) = unbounded_channel();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redstart::{Store, key::Keys};
-use redstart_testkit::{Backend, Kind, Server, matrix};
+use redstart_testkit::{Backend, Cluster, Kind, Server, matrix};
 
 fn word(name: &str, key: &redstart::key::Key) -> redis::Cmd {
     let mut cmd = redis::cmd(name);
@@ -51,6 +51,29 @@ matrix! {
         assert_eq!(store.query::<Option<i64>>(&word("GET", key.key())).await?, None);
         Ok(())
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_plain_pipeline_follows_its_slot() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Valkey, 3, 0).await?;
+    let store = Store::builder(&cluster.url())
+        .deadline(Duration::from_secs(10))
+        .connect()
+        .await?;
+    let account = Keys::new("bank", "account")?.entity("ann")?;
+    let mut own = store.dedicated(account.key());
+    let mut twice = redis::pipe();
+    twice.cmd("INCR").arg(account.key());
+    twice.cmd("INCR").arg(account.key());
+    for round in 0..3 {
+        let sums: (i64, i64) = own.pipeline(&twice).await?;
+        assert_eq!(sums, (2 * round + 1, 2 * round + 2));
+        let owner = cluster.owner(account.slot()).await?;
+        cluster
+            .migrate_slot(account.slot(), (owner + 1) % 3)
+            .await?;
+    }
+    Ok(())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redstart::{Store, key::Keys};
-use redstart_testkit::{Cluster, Kind, Proxy, Server, eventually};
+use redstart_testkit::{Backend, Cluster, Kind, Proxy, Server, eventually, matrix};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -92,6 +92,58 @@ async fn fault_a_cluster_pipeline_of_which_one_node_did_its_part_is_in_doubt() -
         .await
         .unwrap_err();
     assert!(!error.is_in_doubt(), "{error:?}");
+    Ok(())
+}
+
+matrix! {
+    async fn a_pipeline_that_wrote_before_a_command_failed_is_in_doubt(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let entity = Keys::new(backend.namespace(), "doubt")?.entity("half")?;
+        let (number, text) = (entity.part("number"), entity.part("text"));
+        store.query::<()>(redis::cmd("SET").arg(&text).arg("text")).await?;
+        for atomic in [false, true] {
+            let pipeline = |first: (&str, &redstart::key::Key)| {
+                let mut pipeline = redis::pipe();
+                if atomic {
+                    pipeline.atomic();
+                }
+                pipeline.cmd(first.0).arg(first.1).cmd("INCR").arg(&text);
+                pipeline
+            };
+            let mut own = store.dedicated(entity.key());
+            let half = pipeline(("INCR", &number));
+            for outcome in [store.pipeline::<(i64, i64)>(&half).await, own.pipeline(&half).await] {
+                let error = outcome.unwrap_err();
+                assert!(error.is_in_doubt(), "atomic {atomic}: {error:?}");
+            }
+            // Nothing was written.
+            for nothing in [pipeline(("GET", &number)), pipeline(("INCR", &text))] {
+                let error = store.pipeline::<(i64, i64)>(&nothing).await.unwrap_err();
+                assert!(!error.is_in_doubt(), "atomic {atomic}: {error:?}");
+            }
+        }
+        assert_eq!(store.query::<i64>(redis::cmd("GET").arg(&number)).await?, 4);
+        Ok(())
+    }
+}
+
+/// An MSET goes to several nodes, and one of them refuses its part with a plain answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cluster_pipeline_with_a_command_that_was_split_and_half_done_is_in_doubt()
+-> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let full = cluster.node(cluster.owner(redstart_testkit::key_slot(b"0")).await?);
+    full.command(&["CONFIG", "SET", "maxmemory", "1"]).await?;
+    let mut set = redis::cmd("MSET");
+    for n in 0..16 {
+        set.arg(n).arg("value");
+    }
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("GET").arg("0").add_command(set);
+    let error = store.pipeline::<()>(&pipeline).await.unwrap_err();
+    assert_eq!(error.server_code(), Some("OOM"));
+    assert!(error.is_in_doubt(), "{error:?}");
     Ok(())
 }
 

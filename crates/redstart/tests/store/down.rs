@@ -156,7 +156,7 @@ async fn a_server_that_cannot_take_writes_is_down_for_policies() -> anyhow::Resu
     Ok(())
 }
 
-/// Each redirection teaches the map, and only a real change of the masters disturbs those who listen to all of them.
+/// Each redirection teaches the map, and only a real change of the masters disturbs clients that listen to all of them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_moved_slot_makes_no_gap_in_what_is_tracked() -> anyhow::Result<()> {
     use redstart::store::{Event, Listen};
@@ -180,5 +180,30 @@ async fn fault_a_moved_slot_makes_no_gap_in_what_is_tracked() -> anyhow::Result<
             other => anyhow::bail!("{other:?}"),
         }
     }
+    Ok(())
+}
+
+/// Callers that give up before the deadline are not there to see that there was no reply.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_hung_server_is_noticed_although_all_callers_give_up_early() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_millis(400))
+        .connect()
+        .await?;
+    store.query::<i64>(&increment("n")).await?;
+    let before = proxy.stats().connections;
+    proxy.black_hole();
+    let reconnects = eventually(PATIENCE, async || {
+        let cmd = increment("n");
+        let call = store.query::<i64>(&cmd);
+        let _ = tokio::time::timeout(Duration::from_millis(50), call).await;
+        proxy.stats().connections > before
+    });
+    assert!(
+        reconnects.await,
+        "the store stays with the connection that hangs"
+    );
     Ok(())
 }

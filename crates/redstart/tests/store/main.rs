@@ -5,6 +5,7 @@ mod doubt;
 mod down;
 mod fault;
 mod nonce;
+mod redirection;
 mod refusal;
 mod runtime;
 mod same_program;

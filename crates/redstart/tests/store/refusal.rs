@@ -46,7 +46,7 @@ async fn what_cannot_work_is_refused_with_its_cause() -> anyhow::Result<()> {
         .port();
     let error = refused(&format!("redis://:hunter2@127.0.0.1:{unused}")).await;
     assert!(
-        error.is_unavailable() && error.to_string().contains("nothing listens"),
+        error.is_unavailable() && error.to_string().contains("nothing is listening"),
         "{error}"
     );
 

@@ -22,9 +22,8 @@ use tokio::{sync::watch, time::Instant};
 
 use crate::{
     error::{Error, Result},
-    key::SLOTS,
     store::{
-        location::{Address, Settings, address},
+        location::{Address, Settings},
         pool::Node,
         request::{Body, BoxFuture, Failure, Request, aborted_by},
         retry::{Backoff, Destination, persist},
@@ -37,7 +36,7 @@ mod route;
 mod topology;
 
 use route::{Gather, Route, route};
-use topology::{Table, Topology};
+use topology::{Table, Topology, redirection};
 
 pub(crate) struct Cluster {
     seeds: Vec<Address>,
@@ -209,7 +208,7 @@ impl Cluster {
         while let Some((node, answer)) = asking.next().await {
             let error = match answer.and_then(|table| Table::parse(table, node.dial().address())) {
                 Ok(table) if table.is_empty() => Error::unavailable(format!(
-                    "{} is in a cluster that serves no slots",
+                    "{} belongs to a cluster that serves no slots",
                     node.dial().place()
                 )),
                 Ok(table) => {
@@ -239,7 +238,7 @@ impl Cluster {
 
     fn install(&self, table: Table) {
         let topology = Topology::new(table, |address| self.node(address));
-        // Links of nodes that own slots are found there; the others are few, and those that left are let go.
+        // Links of nodes that own slots are found there; the others are few, and those that left are dropped.
         self.others.lock().retain(|node| {
             node.dial()
                 .address()
@@ -303,18 +302,17 @@ impl Cluster {
     }
 
     /// Where MOVED leads, after having the table read again. Who is asked for by ASK alone is not the owner yet.
-    pub(crate) fn redirected(self: &Arc<Self>, error: &RedisError) -> Option<Arc<Node>> {
-        match redirect(error) {
-            Some(Redirect::Moved(to)) => {
-                let node = self.node(&to);
-                self.refresh_in_background(Some(node.clone()));
-                Some(node)
-            }
-            _ => {
-                self.refresh_in_background(None);
-                None
-            }
-        }
+    pub(crate) fn redirected(
+        self: &Arc<Self>,
+        error: &RedisError,
+        asked: Option<&Address>,
+    ) -> Option<Arc<Node>> {
+        let node = match redirect(error, asked) {
+            Some(Redirect::Moved(to)) => to.map(|to| self.node(&to)),
+            _ => None,
+        };
+        self.refresh_in_background(node.clone());
+        node
     }
 
     pub(crate) async fn ensure(&self, deadline: Instant) -> Result<()> {
@@ -422,17 +420,18 @@ impl Destination for Owner<'_> {
     }
 
     fn redirected(&mut self, request: &Request<'_>, error: &RedisError) -> bool {
-        match redirect(error) {
-            Some(Redirect::Moved(to)) => {
-                let node = self.cluster.node(&to);
-                self.cluster.refresh_in_background(Some(node.clone()));
-                self.next = Some((node, false));
+        let asked = self.last.as_ref().and_then(|node| node.dial().address());
+        match redirect(error, asked) {
+            Some(Redirect::Moved(_)) => {
+                // Without a place that can be read, the next attempt goes by the table.
+                let node = self.cluster.redirected(error, asked);
+                self.next = node.map(|node| (node, false));
                 true
             }
             // A pipeline cannot be asked for as a whole; it waits until the slot has moved.
             Some(Redirect::Ask(_)) if matches!(request.body, Body::Many { .. }) => true,
             Some(Redirect::Ask(to)) => {
-                self.next = Some((self.cluster.node(&to), true));
+                self.next = to.map(|to| (self.cluster.node(&to), true));
                 true
             }
             None => false,
@@ -474,19 +473,20 @@ async fn ask(node: &Node, request: Request<'_>, cmd: &Cmd) -> Result<Value, Fail
     }
 }
 
+/// Where to ask instead; `None` if that cannot be read.
 enum Redirect {
-    Moved(Address),
-    Ask(Address),
+    Moved(Option<Address>),
+    Ask(Option<Address>),
 }
 
-fn redirect(error: &RedisError) -> Option<Redirect> {
+/// Whether the node `asked` names another one.
+fn redirect(error: &RedisError, asked: Option<&Address>) -> Option<Redirect> {
     let aborted = aborted_by(error);
     let error = aborted.as_ref().unwrap_or(error);
-    let (to, slot) = error.redirect_node()?;
-    let to = address(to, 6379).ok()?;
+    let to = || redirection(error.redirect_node()?.0, asked);
     match error.kind() {
-        ErrorKind::Server(ServerErrorKind::Moved) if slot < SLOTS => Some(Redirect::Moved(to)),
-        ErrorKind::Server(ServerErrorKind::Ask) => Some(Redirect::Ask(to)),
+        ErrorKind::Server(ServerErrorKind::Moved) => Some(Redirect::Moved(to())),
+        ErrorKind::Server(ServerErrorKind::Ask) => Some(Redirect::Ask(to())),
         _ => None,
     }
 }

@@ -50,7 +50,7 @@ impl Embedded {
                 cluster_strict,
             } => {
                 std::fs::create_dir_all(dir).map_err(|error| {
-                    Error::config(format!("the folder {} cannot be made", dir.display()))
+                    Error::config(format!("the folder {} cannot be created", dir.display()))
                         .with_source(error)
                 })?;
                 let dir = dir.canonicalize().unwrap_or_else(|_| dir.clone());
@@ -111,7 +111,7 @@ impl Embedded {
                     let mut session = self.session()?;
                     match tokio::time::timeout_at(request.deadline, session.call(args(cmd))).await {
                         Ok(reply) => top(reply),
-                        Err(_) => Err(Error::timeout("the embedded engine is still waiting")),
+                        Err(_) => Err(Error::timeout("the embedded engine did not answer in time")),
                     }
                 });
                 waits.await

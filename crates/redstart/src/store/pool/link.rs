@@ -31,7 +31,7 @@ use crate::{
     },
 };
 
-/// How long the background task goes on connecting without requests.
+/// How long the background task keeps trying to connect without requests.
 const IDLE: Duration = Duration::from_secs(30);
 /// After a request was not answered, the next ones wait this long for a new connection before the server counts as
 /// down.
@@ -167,7 +167,7 @@ impl Link {
         self.dial.patience() + Duration::from_secs(1)
     }
 
-    /// Lets go of the connection, if it is still the one of that generation. Requests under way keep it.
+    /// Drops the connection if it still has that generation. Requests under way keep it.
     fn forget(&self, generation: u64) {
         let current = self.live.load();
         if current
@@ -265,7 +265,7 @@ impl Alone for Arc<Link> {
 }
 
 /// A request that is dropped at its deadline leaves a connection that may be dead. One that the caller dropped earlier
-/// says nothing about the connection.
+/// says nothing about the connection yet; the wire looks at its deadline.
 struct Unanswered<'a> {
     link: &'a Arc<Link>,
     generation: u64,
@@ -347,14 +347,14 @@ impl Connector {
         link.connecting.lock().task == Some(self.number)
     }
 
-    /// Whether a request asked for the connection lately, and no other task took over.
+    /// Whether a request recently asked for the connection, and no other task took over.
     fn is_wanted(&self, link: &Link) -> bool {
         let connecting = link.connecting.lock();
         connecting.task == Some(self.number)
             && connecting.asked.is_some_and(|asked| asked.elapsed() < IDLE)
     }
 
-    /// Tells those who wait, after the state is such that a new request starts another task if this one ends.
+    /// Wakes the waiters, after the state is such that a new request starts another task if this one ends.
     fn report(&self, link: &Link, error: Option<Arc<Error>>, again: bool) -> bool {
         {
             let mut connecting = link.connecting.lock();

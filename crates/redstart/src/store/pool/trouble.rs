@@ -2,7 +2,7 @@
 //!
 //! The first requests that meet a server that does not answer wait for it, within their deadlines and for one grace
 //! period in all. When that is over, the server is known to be down: every other request fails at once, so that a
-//! page with five patterns pays one deadline and not five. A background task goes on connecting, and its first
+//! page with five patterns pays one deadline and not five. A background task keeps trying to connect, and its first
 //! success ends the trouble.
 
 use std::{

@@ -80,7 +80,7 @@ fn tls_client(info: ConnectionInfo, settings: &Settings) -> Result<Client> {
             client_key: read(key, "the key file")?,
         }),
         (None, None) => None,
-        _ => return Err(Error::config("cert and key go together")),
+        _ => return Err(Error::config("cert and key must be given together")),
     };
     Client::build_with_tls(
         info,

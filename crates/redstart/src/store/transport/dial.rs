@@ -231,20 +231,19 @@ impl Dial {
         {
             self.refused_credentials(cause.clone())
         } else if text.contains("certificate") || text.contains("UnknownIssuer") {
-            Error::config(format!(
-                "{place} shows a certificate that is not trusted here"
-            ))
-            .with_source(cause.clone())
+            Error::config(format!("the certificate of {place} is not trusted"))
+                .with_source(cause.clone())
         } else if text.contains("lookup")
             || text.contains("resolve")
             || text.contains("No address found")
         {
-            Error::unavailable(format!("the host of {place} is not known"))
+            Error::unavailable(format!("the host of {place} cannot be resolved"))
                 .with_source(cause.clone())
         } else if text.contains("received corrupt message") || text.contains("InvalidContentType") {
             Error::config(format!("{place} does not speak TLS")).with_source(cause.clone())
         } else if cause.is_connection_refusal() {
-            Error::unavailable(format!("nothing listens at {place}")).with_source(cause.clone())
+            Error::unavailable(format!("nothing is listening at {place}"))
+                .with_source(cause.clone())
         } else {
             error
         }

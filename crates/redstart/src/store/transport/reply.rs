@@ -173,7 +173,7 @@ fn number(input: &[u8]) -> RedisResult<Option<(i64, usize)>> {
 fn broken(what: &'static str) -> RedisError {
     RedisError::from((
         ErrorKind::Parse,
-        "invalid reply of the server",
+        "invalid reply from the server",
         what.to_owned(),
     ))
 }

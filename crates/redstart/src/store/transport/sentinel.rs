@@ -1,6 +1,6 @@
 //! Who is the master: asked of the sentinels, and told by them.
 //!
-//! A master that was replaced although it is alive goes on answering until a sentinel reaches it, for up to
+//! A master that was replaced although it is alive keeps answering until a sentinel reaches it, for up to
 //! ten seconds. A client that still talks to it reads old values and writes what will be thrown away. So the store
 //! listens to each sentinel, and closes a line to another server than the one they name at once.
 

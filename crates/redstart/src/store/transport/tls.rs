@@ -32,7 +32,7 @@ impl TlsStream {
     /// Shakes hands. The server has to prove that it is `host`.
     pub(super) async fn connect(tcp: TcpStream, host: &str, settings: &Settings) -> Result<Self> {
         let name = ServerName::try_from(host.to_owned())
-            .map_err(|_| Error::config("the host is not a name that a certificate can have"))?;
+            .map_err(|_| Error::config("the host is not a valid name for a certificate"))?;
         let connector = TlsConnector::from(Arc::new(config(settings)?));
         let stream = connector
             .connect(name, tcp)
@@ -50,14 +50,15 @@ impl TlsStream {
     }
 
     /// Takes bytes and hands them on as far as the system takes them; the rest is kept for [`Self::try_flush`].
+    ///
+    /// What was taken counts as sent, also if handing it on fails: it may be several records, and the first of them
+    /// may have left. The failure comes again with the next call.
     pub(super) fn try_write(&self, bytes: &[u8]) -> io::Result<usize> {
         let mut session = self.session.lock();
         self.flush(&mut session)?;
         let taken = session.writer().write(&bytes[..bytes.len().min(CHUNK)])?;
-        match self.flush(&mut session) {
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
-            _ => Ok(taken),
-        }
+        let _ = self.flush(&mut session);
+        Ok(taken)
     }
 
     pub(super) fn try_flush(&self) -> io::Result<()> {
@@ -135,11 +136,11 @@ fn config(settings: &Settings) -> Result<ClientConfig> {
         (Some(cert), Some(key)) => {
             let chain = certificates(cert, "the certificate")?;
             let key = PrivateKeyDer::from_pem_slice(&read(key, "the key file")?)
-                .map_err(|_| Error::config("the key file holds no private key"))?;
+                .map_err(|_| Error::config("the key file contains no private key"))?;
             builder.with_client_auth_cert(chain, key).map_err(unusable)
         }
         (None, None) => Ok(builder.with_no_client_auth()),
-        _ => Err(Error::config("cert and key go together")),
+        _ => Err(Error::config("cert and key must be given together")),
     }
 }
 
@@ -153,4 +154,32 @@ fn read(path: &Path, what: &str) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|error| {
         Error::config(format!("{what} {} cannot be read", path.display())).with_source(error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use redstart_testkit::{Kind, Server};
+    use tokio::io::AsyncWriteExt as _;
+
+    use super::*;
+    use crate::store::location::Location;
+
+    #[tokio::test]
+    async fn what_was_taken_counts_as_sent_and_the_failure_comes_with_the_next_call()
+    -> anyhow::Result<()> {
+        let server = Server::builder(Kind::Redis).tls().start().await?;
+        let ca = server.authority().expect("it has TLS").ca_file();
+        let location = Location::parse(&format!("{}?ca={}", server.url(), ca.display()))?;
+        let tcp = TcpStream::connect(server.addr()).await?;
+        let mut stream = TlsStream::connect(tcp, "127.0.0.1", &location.settings).await?;
+        let ping = b"*1\r\n$4\r\nPING\r\n";
+        assert_eq!(stream.try_write(ping)?, ping.len());
+        // The system refuses all that is sent from here on.
+        stream.tcp.shutdown().await?;
+        assert_eq!(stream.try_write(ping)?, ping.len());
+        for failure in [stream.try_write(ping).map(drop), stream.try_flush()] {
+            assert_eq!(failure.unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+        }
+        Ok(())
+    }
 }

@@ -78,7 +78,7 @@ struct Queue {
 
 enum State {
     Open,
-    /// The handle is gone.
+    /// The handle is gone, or a request was not answered in time: what is under way is the last.
     Left,
     /// Sending failed.
     Broken(RedisError),
@@ -127,6 +127,12 @@ struct Many {
 impl Wire {
     /// Takes the stream over. The task that receives is spawned in the current runtime.
     pub(crate) fn new(stream: Stream) -> Self {
+        let (wire, task) = Self::with_task(stream);
+        tokio::spawn(task);
+        wire
+    }
+
+    fn with_task(stream: Stream) -> (Self, Task) {
         let shared = Arc::new(Shared {
             stream,
             queue: Mutex::new(Queue {
@@ -145,11 +151,12 @@ impl Wire {
             }),
             room: Notify::new(),
         });
-        tokio::spawn(Task::new(shared.clone()));
-        Self {
+        let task = Task::new(shared.clone());
+        let wire = Self {
             shared,
             runtime: Handle::current().id(),
-        }
+        };
+        (wire, task)
     }
 
     /// Sends and waits for the reply, until the deadline. A reply that is an error is a value here.
@@ -232,7 +239,7 @@ impl Wire {
                 }
                 if timeout_at(request.deadline, room).await.is_err() {
                     return Err(Failure::NotSent(Error::timeout(
-                        "the connection took no more requests in time",
+                        "the connection accepted no more requests in time",
                     )));
                 }
             }

@@ -54,7 +54,7 @@ impl Cluster {
         let mut replies = vec![Value::Nil; commands.len()];
         for (share, answer) in shares.iter().zip(whole(&request, answers)?) {
             let Value::Array(values) = answer else {
-                return Err(Error::codec("a pipeline was not answered by an array"));
+                return Err(Error::codec("the reply to a pipeline is not an array"));
             };
             for (at, value) in share.positions.iter().zip(values) {
                 replies[*at] = value;
@@ -68,6 +68,8 @@ impl Cluster {
             let part = request.with(Body::One(commands[at]), None);
             replies[at] = match self.send(part).await {
                 Ok(value) => value,
+                // An answer of one node, and another one did its part.
+                Err(error) if error.is_in_doubt() => return Err(error),
                 // The others were carried out.
                 Err(error) => match error.answer() {
                     Some(answer) => answer,

@@ -174,7 +174,7 @@ impl Gather {
         let mut whole = Vec::new();
         for (positions, reply) in positions.zip(replies) {
             let values = reply.into_sequence().map_err(|_| {
-                Error::codec("a command over several slots was not answered by an array")
+                Error::codec("the reply to a command over several slots is not an array")
             })?;
             for (at, value) in positions.iter().zip(values) {
                 if whole.len() <= *at {

@@ -90,7 +90,7 @@ impl Table {
 
     /// Reads `CLUSTER SLOTS`: `[from, to, [host, port, id, …], replicas…]`. An empty host means the node asked.
     pub(super) fn parse(reply: Value, asked: Option<&Address>) -> Result<Self> {
-        let bad = || Error::codec("CLUSTER SLOTS has an unexpected shape");
+        let bad = || Error::codec("unexpected shape of the reply to CLUSTER SLOTS");
         let mut table = Self {
             ranges: Vec::new(),
             replicas: Vec::new(),
@@ -126,11 +126,51 @@ fn address_of(node: &Value, asked: Option<&Address>) -> Option<Address> {
     };
     let host = match host {
         Value::BulkString(host) if !host.is_empty() => String::from_utf8(host.clone()).ok()?,
-        _ => match asked? {
-            Address::Tcp { host, .. } => host.clone(),
-            Address::Unix(_) => return None,
-        },
+        _ => host_of(asked)?,
     };
     let port = u16::try_from(*port).ok()?;
     Some(Address::Tcp { host, port })
+}
+
+/// Reads the address of a redirection: `host:port`, where an IPv6 host has no brackets, and an empty host means the
+/// node asked.
+pub(super) fn redirection(text: &str, asked: Option<&Address>) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    let port = port.parse().ok().filter(|port| *port > 0)?;
+    let host = match host.trim_start_matches('[').trim_end_matches(']') {
+        "" => host_of(asked)?,
+        host => host.to_owned(),
+    };
+    Some(Address::Tcp { host, port })
+}
+
+fn host_of(asked: Option<&Address>) -> Option<String> {
+    match asked? {
+        Address::Tcp { host, .. } => Some(host.clone()),
+        Address::Unix(_) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_redirection_may_have_an_ipv6_host_or_none() {
+        let tcp = |host: &str, port| Address::Tcp {
+            host: host.to_owned(),
+            port,
+        };
+        let asked = tcp("10.0.0.7", 6379);
+        let read = |text| redirection(text, Some(&asked));
+        assert_eq!(read("10.0.0.8:6381"), Some(tcp("10.0.0.8", 6381)));
+        assert_eq!(read("node-3.local:6381"), Some(tcp("node-3.local", 6381)));
+        assert_eq!(read("2001:db8::1:6381"), Some(tcp("2001:db8::1", 6381)));
+        assert_eq!(read("[2001:db8::1]:6381"), Some(tcp("2001:db8::1", 6381)));
+        assert_eq!(read(":6381"), Some(tcp("10.0.0.7", 6381)));
+        assert_eq!(redirection(":6381", None), None);
+        for bad in ["", "host", "host:", "host:0", "host:65536"] {
+            assert_eq!(read(bad), None, "{bad}");
+        }
+    }
 }

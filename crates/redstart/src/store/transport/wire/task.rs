@@ -103,7 +103,7 @@ impl Task {
         }
     }
 
-    /// Gives the replies that are complete to those who wait for them.
+    /// Passes complete replies to their waiters.
     fn hand_out(&mut self) -> RedisResult<usize> {
         if self.end - self.begin < self.wanted {
             return Ok(0);
@@ -168,13 +168,16 @@ impl Task {
         if woken > 1 {
             // They run before this task does again.
             cx.waker().wake_by_ref();
-        } else {
-            self.watch(cx);
         }
+        // Also while replies flow: there may be no poll without any for long.
+        self.watch(cx);
         Ok(())
     }
 
     /// Answers those whose deadline has passed.
+    ///
+    /// A connection on which one has passed may be dead, and its caller may have gone before and tell nobody. So it
+    /// takes no more requests; the replies that still come are handed out.
     fn watch(&mut self, cx: &mut Context<'_>) {
         loop {
             let alarm = self.shared.queue.lock().alarm;
@@ -185,22 +188,30 @@ impl Task {
                 self.alarm.as_mut().reset(at);
                 self.alarm_at = alarm;
             }
-            if self.alarm.as_mut().poll(cx).is_pending() {
+            // By the clock too: a task that has used up its budget is told that the alarm is pending.
+            if Instant::now() < at && self.alarm.as_mut().poll(cx).is_pending() {
                 return;
             }
             let now = Instant::now();
             let mut queue = self.shared.queue.lock();
             let mut next: Option<Instant> = None;
+            let mut late = false;
             for waiter in &mut queue.waiters {
                 if waiter.reply.is_some() {
                     if waiter.deadline <= now {
                         waiter.answer(Err(Failure::TimedOut));
+                        late = true;
                     } else {
                         next = Some(next.map_or(waiter.deadline, |next| next.min(waiter.deadline)));
                     }
                 }
             }
             queue.alarm = next;
+            if late && matches!(queue.state, State::Open) {
+                queue.state = State::Left;
+                // If nobody waits any more, it ends.
+                cx.waker().wake_by_ref();
+            }
         }
     }
 

@@ -1,6 +1,6 @@
 //! The wire against servers that are made for it.
 
-use std::time::Duration;
+use std::{future::Future as _, pin::Pin, task::Poll, time::Duration};
 
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
@@ -107,25 +107,69 @@ async fn each_request_ends_at_its_own_deadline_and_late_replies_go_nowhere() {
     let (wire, mut theirs) = pair().await;
     let begun = Instant::now();
     let seconds = Duration::from_secs;
-    let (late, soon, later) = tokio::join!(
+    let (late, soon, later, fourth, ()) = tokio::join!(
         ask_within(&wire, "a", seconds(5)),
         ask_within(&wire, "b", seconds(2)),
         async {
             let outcome = ask_within(&wire, "c", seconds(3)).await;
             (outcome, begun.elapsed())
         },
+        ask(&wire, "d"),
+        async {
+            tokio::time::sleep(seconds(5) + seconds(1) / 2).await;
+            // The replies of all three, and then that of the fourth, which is still waited for.
+            theirs.read_exact(&mut [0; 4 * 21]).await.unwrap();
+            theirs.write_all(b"+a\r\n+b\r\n+c\r\n+d\r\n").await.unwrap();
+        },
     );
     for outcome in [late, soon, later.0] {
         assert!(matches!(outcome, Err(Failure::TimedOut)), "{outcome:?}");
     }
     assert!(later.1 >= seconds(3) && later.1 < seconds(4));
-    assert!(begun.elapsed() >= seconds(5) && begun.elapsed() < seconds(6));
-    // The replies of all three, and then that of a fourth.
-    let (fourth, ()) = tokio::join!(ask(&wire, "d"), async {
-        theirs.read_exact(&mut [0; 4 * 21]).await.unwrap();
-        theirs.write_all(b"+a\r\n+b\r\n+c\r\n+d\r\n").await.unwrap();
-    });
     assert_eq!(fourth.unwrap(), Value::SimpleString("d".into()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_reply_at_its_deadline_is_the_last_also_if_its_caller_has_gone() {
+    let (wire, _theirs) = pair().await;
+    let seconds = Duration::from_secs;
+    let gone = tokio::time::timeout(seconds(1), ask_within(&wire, "a", seconds(2)));
+    assert!(gone.await.is_err());
+    let early = tokio::time::timeout(seconds(1) / 2, ask_within(&wire, "b", seconds(60)));
+    assert!(
+        early.await.is_err(),
+        "the deadline of the first is not over"
+    );
+    tokio::time::sleep(seconds(1)).await;
+    let next = ask_within(&wire, "c", seconds(2)).await;
+    assert!(matches!(next, Err(Failure::NotSent(_))), "{next:?}");
+}
+
+#[tokio::test]
+async fn deadlines_are_kept_while_replies_flow() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (ours, theirs) = tokio::join!(
+        TcpStream::connect(listener.local_addr().unwrap()),
+        listener.accept()
+    );
+    let mut theirs = theirs.unwrap().0;
+    let (wire, mut task) = Wire::with_task(Stream::Tcp(ours.unwrap()));
+    let ping = redis::cmd("PING");
+    let now = Instant::now();
+    let ask = |deadline| wire.ask(Request::one(&ping, deadline)).unwrap();
+    let answered = [ask(now + LONG), ask(now + LONG)];
+    let mut late = ask(now);
+    theirs.write_all(b"+a\r\n+b\r\n").await.unwrap();
+    std::future::poll_fn(|cx| wire.shared.stream.poll_read_ready(cx))
+        .await
+        .unwrap();
+    // One turn of the task, which hands out two replies.
+    let turn = std::future::poll_fn(|cx| Poll::Ready(Pin::new(&mut task).poll(cx)));
+    assert!(turn.await.is_pending());
+    for reply in answered {
+        assert!(reply.await.unwrap().is_ok());
+    }
+    assert!(matches!(late.try_recv(), Ok(Err(Failure::TimedOut))));
 }
 
 #[tokio::test]

@@ -1,0 +1,120 @@
+//! Redirections as nodes word them that do not know their own address, or cannot say it.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU16, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{Store, key::Keys};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
+
+/// Two nodes: the first gave all slots away, the second has them.
+struct Nodes {
+    ports: [u16; 2],
+    /// The port that the slot table names.
+    owner: AtomicU16,
+    /// What the first node answers to a command with a key.
+    moved: String,
+}
+
+impl Nodes {
+    async fn start(moved: impl FnOnce(u16) -> String) -> anyhow::Result<Arc<Self>> {
+        let (first, second) = (
+            TcpListener::bind("127.0.0.1:0").await?,
+            TcpListener::bind("127.0.0.1:0").await?,
+        );
+        let ports = [first.local_addr()?.port(), second.local_addr()?.port()];
+        let nodes = Arc::new(Self {
+            ports,
+            owner: AtomicU16::new(ports[0]),
+            moved: moved(ports[1]),
+        });
+        for (listener, is_first) in [(first, true), (second, false)] {
+            let nodes = nodes.clone();
+            tokio::spawn(async move {
+                while let Ok((stream, _)) = listener.accept().await {
+                    tokio::spawn(nodes.clone().serve(stream, is_first));
+                }
+            });
+        }
+        Ok(nodes)
+    }
+
+    async fn store(&self) -> redstart::Result<Store> {
+        Store::builder(&format!("redis+cluster://127.0.0.1:{}", self.ports[0]))
+            .deadline(Duration::from_secs(20))
+            .connect()
+            .await
+    }
+
+    async fn serve(self: Arc<Self>, mut stream: TcpStream, is_first: bool) {
+        let mut buffer = vec![0; 4096];
+        while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+            let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+            // A request begins with the number of its words; the words are short and come in one piece.
+            let requests = text.split('*').skip(1);
+            let answers: String = requests.map(|words| self.answer(words, is_first)).collect();
+            if stream.write_all(answers.as_bytes()).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, words: &str, is_first: bool) -> String {
+        if words.contains("SLOTS") {
+            let owner = self.owner.load(Ordering::SeqCst);
+            return format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{owner}\r\n");
+        }
+        match (words.contains("INCR"), is_first) {
+            (true, true) if words.contains("still-here") => ":1\r\n".to_owned(),
+            (true, true) => {
+                self.owner.store(self.ports[1], Ordering::SeqCst);
+                format!("-{}\r\n", self.moved)
+            }
+            (true, false) => ":7\r\n".to_owned(),
+            _ => "+OK\r\n".to_owned(),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_redirection_without_a_host_leads_to_the_host_that_was_asked() -> anyhow::Result<()> {
+    let nodes = Nodes::start(|port| format!("MOVED 1 :{port}")).await?;
+    let store = nodes.store().await?;
+    let mut increment = redis::cmd("INCR");
+    increment.arg("n");
+    assert_eq!(store.query::<i64>(&increment).await?, 7);
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_a_redirection_that_cannot_be_read_the_table_is() -> anyhow::Result<()> {
+    let nodes = Nodes::start(|_| "MOVED 1 nowhere:at-all".to_owned()).await?;
+    let store = nodes.store().await?;
+    let mut increment = redis::cmd("INCR");
+    increment.arg("n");
+    assert_eq!(store.query::<i64>(&increment).await?, 7);
+    Ok(())
+}
+
+#[tokio::test]
+async fn after_a_plain_pipeline_that_was_refused_in_part_a_dedicated_connection_follows_its_slot()
+-> anyhow::Result<()> {
+    let nodes = Nodes::start(|port| format!("MOVED 1 :{port}")).await?;
+    let store = nodes.store().await?;
+    let entity = Keys::new("app", "x")?.entity("x")?;
+    let mut own = store.dedicated(entity.key());
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("INCR").arg(entity.part("still-here"));
+    pipeline.cmd("INCR").arg(entity.part("gone"));
+    let error = own.pipeline::<(i64, i64)>(&pipeline).await.unwrap_err();
+    assert!(error.is_in_doubt(), "{error:?}");
+    assert_eq!(own.pipeline::<(i64, i64)>(&pipeline).await?, (7, 7));
+    Ok(())
+}
