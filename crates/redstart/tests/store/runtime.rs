@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redstart::Store;
-use redstart_testkit::{Kind, Server};
+use redstart_testkit::{Kind, Sentinel, Server, eventually};
 
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
@@ -48,6 +48,35 @@ fn a_store_outlives_the_runtime_that_connected_it() -> anyhow::Result<()> {
         runtime().block_on(works(&store));
     }
     Ok(())
+}
+
+/// The tasks that listen to the sentinels ended with the first runtime; the next connection starts them again.
+#[test]
+fn fault_a_replaced_master_is_left_at_once_in_a_second_runtime_too() -> anyhow::Result<()> {
+    let first = runtime();
+    let group = first.block_on(Sentinel::start(Kind::Redis))?;
+    let store = first.block_on(Store::connect(&group.url()))?;
+    drop(first);
+    runtime().block_on(async {
+        works(&store).await;
+        let port = async || {
+            let mut get = redis::cmd("CONFIG");
+            get.arg("GET").arg("port");
+            let (_, port) = store.query::<(String, u16)>(&get).await.ok()?;
+            Some(port)
+        };
+        let old = group.master().await?;
+        assert_eq!(port().await, Some(group.server(old).port()));
+        let new = Some(group.server(group.failover().await?).port());
+        let follows = eventually(Duration::from_secs(30), async || port().await == new);
+        assert!(follows.await, "the store stays with the old master");
+        assert_eq!(
+            group.server(old).role().await?,
+            "master",
+            "the store was faster than the sentinels"
+        );
+        Ok(())
+    })
 }
 
 /// Without the budget, a task that awaits only the embedded engine would never let another run.

@@ -4,15 +4,12 @@
 //! ten seconds. A client that still talks to it reads old values and writes what will be thrown away. So the store
 //! listens to each sentinel, and closes a line to another server than the one they name at once.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, OnceLock},
-    time::Duration,
-};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redis::{ProtocolVersion, PushInfo, PushKind};
 use tokio::{
+    runtime::{self, Handle},
     sync::{mpsc::unbounded_channel, watch},
     task::JoinSet,
     time::timeout,
@@ -36,8 +33,8 @@ pub(crate) struct Sentinels {
     master: Arc<str>,
     settings: Settings,
     word: Arc<Word>,
-    /// One task per sentinel, from the first question on.
-    listeners: OnceLock<Mutex<JoinSet<()>>>,
+    /// One task per sentinel, from the first question on, and the runtime they live in.
+    listeners: Mutex<Option<(runtime::Id, JoinSet<()>)>>,
 }
 
 /// What the sentinels said last.
@@ -75,7 +72,7 @@ impl Sentinels {
                 named: Mutex::new(None),
                 switches: watch::Sender::new(0),
             }),
-            listeners: OnceLock::new(),
+            listeners: Mutex::new(None),
         }
     }
 
@@ -148,26 +145,32 @@ impl Sentinels {
         Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
     }
 
-    /// Begins to listen. The tasks end with this.
+    /// Begins to listen, unless it does already. The tasks end with this, or with their runtime.
     fn listen(&self) {
-        self.listeners.get_or_init(|| {
-            let mut listeners = JoinSet::new();
-            for sentinel in &self.addresses {
-                let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
-                let (master, word, patience) =
-                    (self.master.clone(), self.word.clone(), self.patience());
-                listeners.spawn(async move {
-                    loop {
-                        let ended = follow(&sentinel, &settings, &master, &word, patience).await;
-                        if let Err(error) = ended {
-                            tracing::debug!(%sentinel, %error, "a sentinel cannot be reached");
-                        }
-                        tokio::time::sleep(PAUSE.mul_f64(rand::random_range(0.5..=1.0))).await;
-                    }
-                });
+        let here = Handle::current().id();
+        let mut listeners = self.listeners.lock();
+        if let Some((runtime, tasks)) = &mut *listeners {
+            while tasks.try_join_next().is_some() {}
+            if *runtime == here && !tasks.is_empty() {
+                return;
             }
-            Mutex::new(listeners)
-        });
+        }
+        let mut tasks = JoinSet::new();
+        for sentinel in &self.addresses {
+            let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
+            let (master, word, patience) =
+                (self.master.clone(), self.word.clone(), self.patience());
+            tasks.spawn(async move {
+                loop {
+                    let ended = follow(&sentinel, &settings, &master, &word, patience).await;
+                    if let Err(error) = ended {
+                        tracing::debug!(%sentinel, %error, "a sentinel cannot be reached");
+                    }
+                    tokio::time::sleep(PAUSE.mul_f64(rand::random_range(0.5..=1.0))).await;
+                }
+            });
+        }
+        *listeners = Some((here, tasks));
     }
 }
 
