@@ -94,7 +94,7 @@ pub(crate) use clock::Clock;
 pub use dedicated::Dedicated;
 pub use subscription::{Event, Listen, Message, Subscription};
 
-use backend::{Backend, Cluster, Server};
+use backend::{Backend, Server};
 use command::Connection;
 use extension::Extensions;
 use location::Settings;
@@ -336,7 +336,7 @@ impl Store {
             // A cluster is healthy when each part of it is.
             Backend::Cluster(cluster) => {
                 for node in cluster.masters() {
-                    Cluster::ask(&node, Request::one(&ping, self.ends())).await?;
+                    cluster.ask(&node, Request::one(&ping, self.ends())).await?;
                 }
             }
             _ => {
@@ -372,7 +372,11 @@ impl Store {
         };
         // `None` is the one server.
         let nodes = match &*self.0.backend {
-            Backend::Cluster(cluster) => cluster.masters().into_iter().map(Some).collect(),
+            Backend::Cluster(cluster) => {
+                let masters = cluster.current_masters(self.ends()).await;
+                let of = |node| Some((cluster, node));
+                masters.into_iter().map(of).collect()
+            }
             _ => vec![None],
         };
         for node in nodes {
@@ -381,7 +385,7 @@ impl Store {
                 let page = page(cursor);
                 let request = Request::one(&page, self.ends());
                 let reply = match &node {
-                    Some(node) => Cluster::ask(node, request).await?,
+                    Some((cluster, node)) => cluster.ask(node, request).await?,
                     None => self.request(request).await?,
                 };
                 let (next, keys): (u64, Vec<String>) = redis::from_redis_value(reply)?;

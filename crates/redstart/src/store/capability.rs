@@ -5,7 +5,7 @@ use redis::Value;
 use tokio::time::Instant;
 
 use super::{
-    backend::{Backend, Cluster},
+    backend::Backend,
     request::{Body, Request},
 };
 use crate::error::{Error, Result};
@@ -76,7 +76,7 @@ impl Capabilities {
             return Self::parse(backend.request(request).await?, backend.is_embedded());
         };
         let masters = cluster.masters();
-        let asked = masters.iter().map(|node| Cluster::ask(node, request));
+        let asked = masters.iter().map(|node| cluster.ask(node, request));
         let mut all: Option<Self> = None;
         for answer in futures_util::future::join_all(asked).await {
             // A master that is down now is asked again when it is connected.

@@ -207,3 +207,20 @@ async fn fault_a_hung_server_is_noticed_although_all_callers_give_up_early() -> 
     );
     Ok(())
 }
+
+/// A process may do nothing else than ask for the health.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_cluster_is_healthy_again_after_a_promotion_without_other_requests()
+-> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    store.health().await?;
+    cluster.node(0).kill9();
+    cluster.wait_promotion(0).await?;
+    let healthy = eventually(PATIENCE, async || store.health().await.is_ok());
+    assert!(
+        healthy.await,
+        "the store still asks the master that was replaced"
+    );
+    Ok(())
+}

@@ -1,4 +1,5 @@
-//! Redirections as nodes word them that do not know their own address, or cannot say it.
+//! A slot table that is out of date: redirections, also those of nodes that do not know their own address, and requests
+//! that no node redirects.
 
 use std::{
     sync::{
@@ -57,7 +58,7 @@ impl Nodes {
         let mut buffer = vec![0; 4096];
         while let Ok(read @ 1..) = stream.read(&mut buffer).await {
             let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
-            // A request begins with the number of its words; the words are short and come in one piece.
+            // A request begins with the number of its words; the words are short, come in one piece and have no asterisk.
             let requests = text.split('*').skip(1);
             let answers: String = requests.map(|words| self.answer(words, is_first)).collect();
             if stream.write_all(answers.as_bytes()).await.is_err() {
@@ -70,6 +71,13 @@ impl Nodes {
         if words.contains("SLOTS") {
             let owner = self.owner.load(Ordering::SeqCst);
             return format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{owner}\r\n");
+        }
+        if words.contains("DBSIZE") {
+            return format!(":{}\r\n", if is_first { 1 } else { 7 });
+        }
+        if words.contains("SCAN") {
+            let key = if is_first { "old" } else { "new" };
+            return format!("*2\r\n$1\r\n0\r\n*1\r\n$3\r\n{key}\r\n");
         }
         match (words.contains("INCR"), is_first) {
             (true, true) if words.contains("still-here") => ":1\r\n".to_owned(),
@@ -116,5 +124,19 @@ async fn after_a_plain_pipeline_that_was_refused_in_part_a_dedicated_connection_
     let error = own.pipeline::<(i64, i64)>(&pipeline).await.unwrap_err();
     assert!(error.is_in_doubt(), "{error:?}");
     assert_eq!(own.pipeline::<(i64, i64)>(&pipeline).await?, (7, 7));
+    Ok(())
+}
+
+#[tokio::test]
+async fn what_goes_to_every_master_goes_to_those_of_now() -> anyhow::Result<()> {
+    let nodes = Nodes::start(|_| String::new()).await?;
+    let store = nodes.store().await?;
+    assert_eq!(store.query::<i64>(&redis::cmd("DBSIZE")).await?, 1);
+    nodes.owner.store(nodes.ports[1], Ordering::SeqCst);
+    assert_eq!(store.scan("n?w").await?, ["new"]);
+    nodes.owner.store(nodes.ports[0], Ordering::SeqCst);
+    assert_eq!(store.query::<i64>(&redis::cmd("DBSIZE")).await?, 1);
+    nodes.owner.store(nodes.ports[1], Ordering::SeqCst);
+    assert_eq!(store.query::<i64>(&redis::cmd("DBSIZE")).await?, 7);
     Ok(())
 }

@@ -18,7 +18,10 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
-use tokio::{sync::watch, time::Instant};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     error::{Error, Result},
@@ -331,15 +334,36 @@ impl Cluster {
             .fold(*self.version.borrow(), u64::wrapping_add)
     }
 
-    /// Sends to one node, by all the rules.
-    pub(crate) async fn ask(node: &Node, request: Request<'_>) -> Result<Value> {
-        node.link().persist(request, None).await
+    /// Sends to one node, by all the rules. If it is down, another one may have taken its place, so the table is read
+    /// again for the next call.
+    pub(crate) async fn ask(self: &Arc<Self>, node: &Node, request: Request<'_>) -> Result<Value> {
+        let reply = node.link().persist(request, None).await;
+        if reply.as_ref().is_err_and(Error::is_store_down) {
+            self.refresh_in_background(None);
+        }
+        reply
     }
 
-    async fn everywhere(&self, request: Request<'_>, cmd: &Cmd, gather: Gather) -> Result<Value> {
-        let masters = self.masters();
+    /// The masters by a table that is read now, for requests that no redirection corrects. If it cannot be read, those
+    /// that are known.
+    pub(crate) async fn current_masters(&self, deadline: Instant) -> Vec<Arc<Node>> {
+        let within = deadline.saturating_duration_since(Instant::now());
+        let read = timeout_at(deadline, self.refresh(None, within)).await;
+        if let Ok(Err(error)) = read {
+            tracing::debug!(%error, "the slot table cannot be read");
+        }
+        self.masters()
+    }
+
+    async fn everywhere(
+        self: &Arc<Self>,
+        request: Request<'_>,
+        cmd: &Cmd,
+        gather: Gather,
+    ) -> Result<Value> {
+        let masters = self.current_masters(request.deadline).await;
         let part = request.with(Body::One(cmd), None);
-        let replies = join_all(masters.iter().map(|node| Self::ask(node, part))).await;
+        let replies = join_all(masters.iter().map(|node| self.ask(node, part))).await;
         gather.all(whole(&request, replies)?)
     }
 
