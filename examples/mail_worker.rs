@@ -62,7 +62,7 @@ async fn main() -> Result<()> {
     let namespace = format!("example-mail-{:08x}", rand::random::<u32>());
     let queue = Queue::new(&store, &namespace, "mail")?;
 
-    println!("three mails, one of them asked for twice");
+    println!("three mails, one of them enqueued twice");
     for (to, subject) in [
         ("ann@example.com", "welcome"),
         ("not an address", "welcome"),

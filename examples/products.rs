@@ -166,7 +166,7 @@ async fn main() -> anyhow::Result<()> {
     };
 
     println!(
-        "A cold read loads; the next ones do not. That product 9 does not exist is remembered too."
+        "A cold read loads; the next ones do not. The cache also remembers that product 9 does not exist."
     );
     for id in [1, 1, 1, 9, 9] {
         shop.show(id).await?;
@@ -226,7 +226,7 @@ async fn main() -> anyhow::Result<()> {
     println!("\nWrite-behind: views are counted in the store, and reach the database in batches.");
     views(&store, &namespace, &url).await?;
 
-    println!("\nA sorted view: the products by price, sorted once and kept for a while.");
+    println!("\nA sorted view: the products by price, sorted once and kept until its TTL ends.");
     by_price(&store, &namespace, &hits).await?;
 
     println!("\n{:#?}", cache.stats());

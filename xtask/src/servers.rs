@@ -325,7 +325,7 @@ fn install_valkey() -> Result<()> {
 
     let dir = find::cache_dir().join("valkey");
     std::fs::create_dir_all(&dir).with_context(|| format!("could not make {}", dir.display()))?;
-    // Under another name first: nobody shall find half a program.
+    // Under another name first: nobody must find a partial program.
     let fresh = dir.join(format!("valkey-server.{}", std::process::id()));
     std::fs::copy(&program, &fresh)?;
     std::fs::set_permissions(&fresh, std::fs::Permissions::from_mode(0o755))?;

@@ -138,7 +138,7 @@ async fn redstart(store: &Store, round: usize, count: u64) -> Result<(f64, f64)>
     Ok((enqueue, drain))
 }
 
-/// Says when it was called so many times.
+/// Signals when it has been called a given number of times.
 fn counter(
     count: u64,
 ) -> (

@@ -166,7 +166,7 @@ impl Sink for LogSink {
     }
 }
 
-/// Opens the folder, loads what is in it, and goes on writing there.
+/// Opens the folder, loads what is in it, and continues writing there.
 pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>, EngineError> {
     fs::create_dir_all(dir)?;
     let lock = OpenOptions::new()
@@ -463,7 +463,7 @@ impl Log {
                 Fsync::EverySec => self.syncing.lock().elapsed() >= Duration::from_secs(1),
                 Fsync::No => false,
             };
-            // A failure is told to those who wait and to the next command that writes.
+            // A failure is reported to the waiters and to the next command that writes.
             let _ = if work.sync || due {
                 self.sync()
             } else {

@@ -814,7 +814,7 @@ fn plain_failure(digest: &Digest, text: &[u8]) -> Stop {
     format!("ERR Error running script {}, {text}", hex(digest)).into()
 }
 
-/// Hands the other tasks of this runtime worker to another thread, and goes on without them.
+/// Hands the other tasks of this runtime worker to another thread, and continues without them.
 ///
 /// `block_in_place` does that for the time of its closure; if the closure takes long enough for the
 /// other thread to take over, the worker stays there. So the closure waits for a task to be run.

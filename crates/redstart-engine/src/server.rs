@@ -431,7 +431,7 @@ struct Connection<S> {
     out: Vec<u8>,
 }
 
-/// Why a connection goes on or not.
+/// Whether a connection continues, and why.
 enum Flow {
     Continue,
     Close,

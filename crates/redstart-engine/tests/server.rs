@@ -87,7 +87,7 @@ impl Running {
     }
 }
 
-/// Sends and reads exactly so many bytes.
+/// Sends a request and reads exactly the given number of bytes.
 fn exchange(stream: &mut TcpStream, request: &[u8], len: usize) -> Vec<u8> {
     stream.write_all(request).unwrap();
     let mut reply = vec![0; len];
@@ -708,7 +708,7 @@ fn a_slow_script_is_reported_and_killed(server: &mut Running) {
         assert_eq!(ask(&old, &["EXISTS", "k"]), ":1");
         assert!(ask(&old, &["SCRIPT", "KILL"]).starts_with("-NOTBUSY"));
     }
-    // Those who waited are served, those who left take nothing.
+    // Clients that waited are served; clients that left take nothing.
     assert_eq!(read_line(&timed), "*-1");
     assert_eq!(ask(&old, &["RPUSH", "list", "x"]), ":1");
     assert_eq!(read_line(&blocked), "*2");

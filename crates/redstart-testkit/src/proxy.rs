@@ -574,7 +574,7 @@ async fn write_pieces(
             }
         };
         if deliver {
-            // Counted first: whoever has received it finds it counted.
+            // Counted first, so that a receiver always finds it counted.
             delivered.fetch_add(bytes.len() as u64, Ordering::SeqCst);
             if writer.write_all(&bytes).await.is_err() {
                 return;

@@ -199,7 +199,7 @@ impl Sentinel {
                 return Some(());
             }
             // They refuse shortly after another failover, and give up if no replica has reported
-            // lately; then the failover has to be requested again.
+            // recently; then the failover has to be requested again.
             if asked.is_none_or(|at| at.elapsed() > Duration::from_secs(6)) {
                 let _ = sentinel.command(&["SENTINEL", "FAILOVER", NAME]).await;
                 asked = Some(Instant::now());

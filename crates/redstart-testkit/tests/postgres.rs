@@ -1,4 +1,4 @@
-//! Postgres runs in its own folder, whoever runs the tests.
+//! Postgres runs in its own folder, regardless of which user runs the tests.
 
 use anyhow::Result;
 use redstart_testkit::Postgres;

@@ -196,16 +196,18 @@ impl CookieLayerBuilder {
     pub fn build(self) -> Result<CookieLayer, InvalidCookie> {
         let token = |c: char| c.is_ascii_alphanumeric() || "!#$%&'*+-.^_`|~".contains(c);
         if self.name.is_empty() || !self.name.chars().all(token) {
-            return Err(InvalidCookie("a name has letters, digits, - and _"));
+            return Err(InvalidCookie(
+                "a name must consist of letters, digits and characters such as - and _",
+            ));
         }
         let text = |c: char| c.is_ascii_graphic() && c != ';' && c != ',';
         if !self.path.starts_with('/') || !self.path.chars().all(text) {
-            return Err(InvalidCookie("a path starts with / and is plain ASCII"));
+            return Err(InvalidCookie("a path must start with / and be plain ASCII"));
         }
         if let Some(domain) = &self.domain
             && (domain.is_empty() || !domain.chars().all(text))
         {
-            return Err(InvalidCookie("a domain is plain ASCII"));
+            return Err(InvalidCookie("a domain must be plain ASCII"));
         }
         if self.same_site == SameSite::None && !self.secure {
             return Err(InvalidCookie("SameSite=None needs a secure cookie"));

@@ -146,7 +146,7 @@ matrix! {
             drop(socket);
             let noticed = eventually(LONG, async || charging.hung_up.load(Ordering::SeqCst) == point + 1);
             ensure!(noticed.await, "the server did not notice that the client hung up");
-            // The client tries again while the handler is still at it, and after it.
+            // The client tries again while the handler is still running, and afterwards.
             let busy = Answer::read(send(server, "/pay", &headers).await?).await?;
             assert_eq!(busy.status, 409, "the key was freed at await point {point}: {}", busy.body);
             charging.gone_on.notify_one();

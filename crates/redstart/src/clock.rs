@@ -33,7 +33,7 @@ impl ServerClock {
         }
     }
 
-    /// The server's time to within [`MARGIN`](Self::MARGIN), if it was asked for lately. `None` on the embedded
+    /// The server's time to within [`MARGIN`](Self::MARGIN), if it was read recently. `None` on the embedded
     /// engine, whose clock can be moved.
     pub(crate) fn estimate(&self) -> Option<Timestamp> {
         let (server, at) = (*self.known.lock())?;

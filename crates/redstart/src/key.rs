@@ -1,4 +1,4 @@
-//! Where every key is made.
+//! Keys: every key is built here.
 //!
 //! A key is `<namespace>:<pattern>:{<entity>}[:<part>]`. A pattern that keeps many entities under one name, such
 //! as a cache, has that name in its keys: `<namespace>:<pattern>.<name>:{<entity>}[:<part>]`. Everything that one
@@ -232,7 +232,7 @@ impl Keys {
                     }
                     _ => {
                         return Err(Error::config(
-                            "a layout's key may have braces only as one whole, non-empty hash tag",
+                            "a layout's key may contain braces only as one complete, non-empty hash tag",
                         ));
                     }
                 };
@@ -334,7 +334,7 @@ fn check_label(what: &str, label: &str, punctuation: &str) -> Result<()> {
     }
     if label.len() > MAX_NAMESPACE {
         return Err(Error::config(format!(
-            "{what} has at most {MAX_NAMESPACE} bytes, not {}",
+            "{what} must have at most {MAX_NAMESPACE} bytes, not {}",
             label.len()
         )));
     }
@@ -353,7 +353,7 @@ fn check_name(what: &str, name: &str) -> Result<()> {
     }
     if name.len() > MAX_NAME {
         return Err(Error::config(format!(
-            "{what} has at most {MAX_NAME} bytes, not {}",
+            "{what} must have at most {MAX_NAME} bytes, not {}",
             name.len()
         )));
     }

@@ -10,7 +10,7 @@
 //! | `redstart_operation_seconds` | histogram | `operation` | how long they took |
 //! | `redstart_events_total` | counter | `event` | what the patterns saw: the events below |
 //! | `redstart_store_reconnects_total` | counter | | connections re-established |
-//! | `redstart_store_gaps_total` | counter | | subscriptions that lost their line |
+//! | `redstart_store_gaps_total` | counter | | subscriptions that lost their connection |
 //!
 //! An operation is named `<pattern>.<verb>`, as in `mutex.acquire`; an event is `<pattern>.<what>`, as in
 //! `limiter.limited`. Each pattern's page lists its own.

@@ -1,6 +1,6 @@
 //! Lua scripts: each is a file beside the pattern that uses it and runs on an entity's keys.
 //!
-//! A script is sent by its digest (`EVALSHA`); only when the server does not know it, the source is sent
+//! A script is sent by its digest (`EVALSHA`); only when the server does not know it is the source sent,
 //! once. Its keys are named as parts of one [`Entity`], so they are in one slot by construction. The same
 //! source runs on the embedded engine.
 

@@ -28,7 +28,7 @@ pub(crate) const ANTI_PATTERNS: &[AntiPattern] = &[
     },
     AntiPattern {
         written: "SETNX lock, later DEL lock",
-        breaks: "a slow holder deletes the lock of the next one; two are inside",
+        breaks: "a slow holder deletes the next holder's lock; two clients hold it at once",
         pattern: "mutex",
     },
     AntiPattern {
@@ -38,7 +38,7 @@ pub(crate) const ANTI_PATTERNS: &[AntiPattern] = &[
     },
     AntiPattern {
         written: "INCR fence after the lock was taken",
-        breaks: "a holder that slept gets the higher token and overwrites newer work",
+        breaks: "a holder that was paused gets the higher token and overwrites newer work",
         pattern: "fencing",
     },
     AntiPattern {
@@ -58,12 +58,12 @@ pub(crate) const ANTI_PATTERNS: &[AntiPattern] = &[
     },
     AntiPattern {
         written: "KEYS product:* and DEL",
-        breaks: "the server stands still while it scans; keys written meanwhile survive",
+        breaks: "the server is blocked while it scans; keys written meanwhile survive",
         pattern: "cache_tags",
     },
     AntiPattern {
         written: "LPUSH and BRPOP as a queue",
-        breaks: "a worker that is killed takes its job with it",
+        breaks: "if the worker is killed, its job is lost",
         pattern: "job_queue",
     },
     AntiPattern {
@@ -78,7 +78,7 @@ pub(crate) const ANTI_PATTERNS: &[AntiPattern] = &[
     },
     AntiPattern {
         written: "PUBLISH for work that must happen",
-        breaks: "a subscriber that reconnects never hears of it",
+        breaks: "a subscriber that was reconnecting never receives it",
         pattern: "notification",
     },
     AntiPattern {

@@ -1,6 +1,6 @@
 //! The table behind the guide: one entry per pattern of the tour, and a few for what surrounds the patterns.
 
-/// What a pattern is for, what it stands on, and what it does not promise.
+/// What a pattern is for, what it is built on, and what it does not promise.
 pub(crate) struct Entry {
     pub(crate) pattern: &'static str,
     /// The need, as a person would say it.
@@ -94,13 +94,13 @@ cache.invalidate_tag("brand:acme").await?;"##,
     },
     Entry {
         pattern: "cache_invalidation",
-        need: "keep values in the process and hear of changes",
+        need: "keep values in the process and learn of changes",
         words: "local memory l1 near cache process instances invalidate tracking",
         foreign: "本地缓存 多级缓存 二级缓存 缓存失效",
         feature: "memory of the process, client tracking or pub/sub",
         cost: "a hit: no round trip",
         not_promised: "the new value before the message arrives",
-        replaces: "an in-process map with a TTL that everybody hopes is short enough",
+        replaces: "an in-process map with a TTL that may be too long",
         snippet: r##"let cache = Cache::<u64, Product>::builder(&store, "shop", "product")
     .ttl(Duration::from_secs(3600))
     .l1(L1::tracking(10_000))      // or L1::pubsub(10_000)
@@ -158,7 +158,7 @@ let page = cheapest.page(0..20).await?;"##,
         need: "a simple limit per minute or day",
         words: "limit rate quota per minute hour day simple count request",
         foreign: "固定窗口 计数器限流",
-        feature: "one counter a window",
+        feature: "one counter per window",
         cost: "one script",
         not_promised: "the limit across a boundary: up to twice as much",
         replaces: "INCR, then EXPIRE: a crash between them blocks the user for ever",
@@ -218,9 +218,9 @@ match limiter.check("user:42", 1).await? {
         words: "lock mutex only one worker exclusive process at time critical section twice",
         foreign: "分布式锁 互斥锁 锁 排他制御 分散ロック 분산락 분산 락 распределённая блокировка блокировка sperre verteilte sperre cerrojo verrou exclusão mútua",
         feature: "SET NX PX, Lua, sharded pub/sub",
-        cost: "take and give back: one round trip each",
+        cost: "acquire and release: one round trip each",
         not_promised: "exclusion after a failover that lost the key: use the fence token",
-        replaces: "SETNX without an owner, released by whoever comes by",
+        replaces: "SETNX without an owner, which any process can release",
         snippet: r##"let lock = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
 let run = lock.with(Duration::from_secs(5), |lease| async move {
     charge(lease.fence()).await        // dropped if the lease is lost
@@ -233,13 +233,13 @@ match run {
     },
     Entry {
         pattern: "fencing",
-        need: "refuse writes of a holder that lost its lock",
+        need: "refuse writes from a holder that lost its lock",
         words: "fence fencing token stale holder zombie pause gc late write",
         foreign: "栅栏令牌 fencing 隔离令牌",
         feature: "a token from the locking script, checked by the writing one",
-        cost: "one round trip a write",
+        cost: "one round trip per write",
         not_promised: "anything for writes that do not carry the token",
-        replaces: "trusting that nobody sleeps longer than the TTL",
+        replaces: "trusting that no holder pauses for longer than the TTL",
         snippet: r##"let orders = FencedValues::new(&store, "shop", "orders")?;
 match orders.set("5001", "paid", guard.fence()).await? {
     FencedWrite::Done => {}
@@ -322,7 +322,7 @@ if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
         foreign: "旧锁 setnx锁",
         feature: "the old form: a time stamp as the value",
         cost: "one round trip",
-        not_promised: "safety against clocks that are off: its docs say so",
+        not_promised: "safety when clients' clocks are wrong, as its docs explain",
         replaces: "rewriting all clients on one day",
         snippet: r##"let lock = LegacyLock::builder(&store, "shop", "foo")
     .layout(Layout::new(|name| format!("lock.{name}")))
@@ -336,8 +336,8 @@ let guard = lock.try_lock().await?;      // honours old clients, and they honour
         foreign: "熔断 熔断器 断路器 サーキットブレーカー 서킷브레이커 предохранитель cortacircuitos disjoncteur sicherung",
         feature: "shared state, generations, leased probes",
         cost: "closed: no round trip per call",
-        not_promised: "that the first failures are spared",
-        replaces: "a breaker in each process that learns alone",
+        not_promised: "that the first calls to a failing service are avoided",
+        replaces: "a separate breaker in each process",
         snippet: r##"let payments = Breaker::builder(&store, "shop", "payments")
     .failure_rate(0.5).min_calls(20).distinct_instances(2)
     .open_for(Duration::from_secs(30)).probes(3)
@@ -355,7 +355,7 @@ match payments.call(async || pay().await).await {
         feature: "one script: hold, cap, order stream",
         cost: "a reservation: one round trip",
         not_promised: "that held units are sold: holds expire",
-        replaces: "DECR and hope, or GET then SET",
+        replaces: "DECR without a check, or GET then SET",
         snippet: r##"let stock = Stock::builder(&store, "shop", "spring").per_user(2).build()?;
 stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
 let request = Request::new("console", "ann", "req-1");
@@ -371,7 +371,7 @@ if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300
         feature: "a stream-like log in one slot, leases, fenced acks",
         cost: "enqueue: one round trip; acks in batches",
         not_promised: "exactly once: make the effect idempotent with cx.once",
-        replaces: "LPUSH and BRPOP, which lose a job with its worker",
+        replaces: "LPUSH and BRPOP, which lose the job if the worker dies",
         snippet: r##"impl Job for SendMail { const NAME: &'static str = "send_mail"; }
 let queue = Queue::new(&store, "shop", "mail")?;
 queue.enqueue(&SendMail { to }).unique("welcome:42", Until::Done).await?;
@@ -385,7 +385,7 @@ worker.shutdown(Duration::from_secs(30)).await?;"##,
         need: "keep jobs that failed too often, and replay them",
         words: "dead letter failed job replay poison inspect error reason",
         foreign: "死信 死信队列 デッドレター",
-        feature: "a stream of letters",
+        feature: "a stream of dead letters",
         cost: "nothing until a job dies",
         not_promised: "that a replayed job succeeds",
         replaces: "a log line and a lost job",
@@ -401,7 +401,7 @@ letters.replay(|letter| letter.reason.contains("timeout")).await?;"##,
         feature: "a sorted set by server time",
         cost: "one script when something is due",
         not_promised: "the exact millisecond",
-        replaces: "a sleep in a process that is deployed meanwhile",
+        replaces: "a sleep in a process that may restart before it ends",
         snippet: r##"queue.enqueue(&Reminder { user }).delay(Duration::from_secs(3600)).await?;
 queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;"##,
     },
@@ -412,7 +412,7 @@ queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/B
         foreign: "优先级队列 優先度 우선순위 очередь с приоритетом",
         feature: "a sorted set, BZPOPMIN, reservations",
         cost: "one round trip each",
-        not_promised: "that low priorities are ever served (the job queue's ageing does)",
+        not_promised: "that low priorities are ever served (the job queue ages them)",
         replaces: "several lists polled in turn",
         snippet: r##"let calls = PriorityQueue::<Call>::new(&store, "shop", "calls")?;
 calls.push(&call, 0).await?;                       // 0 is most urgent
@@ -425,9 +425,9 @@ if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done(
         words: "list queue lpush brpop reliable old producer simple work",
         foreign: "可靠队列 列表队列",
         feature: "BLMOVE to a list for each consumer, leases",
-        cost: "one blocking command an item",
+        cost: "one blocking command per item",
         not_promised: "attempts or dead letters: use the job queue",
-        replaces: "BRPOP: the item dies with its consumer",
+        replaces: "BRPOP: the item is lost if its consumer dies",
         snippet: r##"let list = ReliableList::builder(&store, "shop", "orders").build()?;
 let mut consumer = list.consumer().await?;
 while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
@@ -441,7 +441,7 @@ while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
         words: "ring round robin cycle poll feed crawl rotate again",
         foreign: "环形 轮询 ラウンドロビン",
         feature: "LMOVE from a list to itself",
-        cost: "one script a visit",
+        cost: "one script per visit",
         not_promised: "equal time between visits",
         replaces: "a cursor in a key that two workers read at once",
         snippet: r##"let feeds = Ring::new(&store, "crawler", "feeds")?;
@@ -456,20 +456,20 @@ while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).awai
         feature: "a set and an event list",
         cost: "one script to add; a blocking take",
         not_promised: "how often something changed",
-        replaces: "pub/sub that nobody heard while it restarted",
+        replaces: "pub/sub, whose messages are lost while a consumer restarts",
         snippet: r##"let changed = NotifySet::new(&store, "shop", "changed")?;
 changed.add(&["user 7"]).await?;
 let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"##,
     },
     Entry {
         pattern: "topic",
-        need: "tell everybody who listens right now",
+        need: "tell everybody who is listening right now",
         words: "pub sub publish subscribe broadcast message live push topic event",
         foreign: "发布订阅 广播 パブサブ 발행 구독 подписка",
         feature: "sharded pub/sub, typed",
         cost: "one SPUBLISH",
-        not_promised: "delivery to those who do not listen: gaps are reported",
-        replaces: "PUBLISH and the belief that it arrives",
+        not_promised: "delivery to clients that are not connected: gaps are reported",
+        replaces: "PUBLISH, without a way to notice lost messages",
         snippet: r##"let goals = Topic::<Goal>::new(&store, "news", "goals")?;
 let mut listener = goals.listen().await?;
 goals.publish(&goal).await?;
@@ -495,7 +495,7 @@ billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"##,
         need: "keep users logged in, and log them out everywhere",
         words: "session login logout log out everywhere user cookie token auth web",
         foreign: "会话 登录 单点登录 セッション 세션 сессия sitzung sesión sessão",
-        feature: "a hash for each, an index for each user",
+        feature: "a hash per session, an index per user",
         cost: "load and touch: one script",
         not_promised: "secrecy of what you put into it",
         replaces: "a token in the key, and a patch that revives a deleted session",
@@ -524,8 +524,8 @@ let pages = trail.pages("ann").await?;"##,
         foreign: "排行榜 排名 ランキング リーダーボード 리더보드 랭킹 таблица лидеров bestenliste rangliste clasificación classement",
         feature: "a sorted set; submit and rank in one script",
         cost: "one round trip, O(log n)",
-        not_promised: "nothing lost with Best and Last; Sum whose reply was lost is in doubt",
-        replaces: "ZADD, then ZREVRANK, and another player between them",
+        not_promised: "certainty after a lost reply: repeat Best and Last, but a Sum is in doubt",
+        replaces: "ZADD, then ZREVRANK, with another submission in between",
         snippet: r##"let board = Leaderboard::builder(&store, "game", "all-time")
     .ties(Ties::EarliestFirst { max_points: 1_000_000 })
     .build()?;
@@ -534,7 +534,7 @@ let near = board.around("ann", 5).await?;"##,
     },
     Entry {
         pattern: "period_leaderboard",
-        need: "a board that starts anew every week",
+        need: "a board that starts over every week",
         words: "leaderboard weekly daily monthly period season reset board",
         foreign: "周榜 日榜 月榜 週間ランキング",
         feature: "a key for each period, expiry in the script",
@@ -554,7 +554,7 @@ let top = weekly.top(10).await?;"##,
         foreign: "全服排名 分片排行榜",
         feature: "a sorted set for each shard",
         cost: "rank: two round trips",
-        not_promised: "one moment for all shards",
+        not_promised: "a consistent snapshot over all shards",
         replaces: "one sorted set on one node, or approximate ranks",
         snippet: r##"let world = ShardedLeaderboard::builder(&store, "game", "world").shards(256).build()?;
 world.submit("ann", 300.0, Policy::Best).await?;
@@ -576,7 +576,7 @@ let item = loot.pick().await?;"##,
     },
     Entry {
         pattern: "counter",
-        need: "count exactly and hand the count over",
+        need: "count exactly and hand off the count",
         words: "counter count clicks increment total drain exact",
         foreign: "计数器 点赞 阅读量 カウンター 카운터 счётчик zähler contador compteur",
         feature: "INCRBY with its lifetime, a batch with an id",
@@ -596,7 +596,7 @@ if let Some(drained) = clicks.drain("banner").await? {
         words: "unique visitors count distinct people dau hyperloglog estimate different",
         foreign: "独立访客 基数统计 去重计数 ユニークユーザー 순방문자 уникальные посетители",
         feature: "HyperLogLog for each day, roll-ups",
-        cost: "12 KB a day; one round trip",
+        cost: "12 KB per day; one round trip",
         not_promised: "exactness: 0.81 % standard error; no intersections",
         replaces: "a set of all ids for every day",
         snippet: r##"let visitors = Uniques::new(&store, "site", "visitors", Keep::For(Duration::from_secs(90 * 86400)))?;
@@ -609,8 +609,8 @@ let week = visitors.count("home", &DaySpan::Week(visitors.today().await?)).await
         words: "check in daily streak calendar habit sign days row",
         foreign: "签到 连续签到 打卡 チェックイン 출석",
         feature: "a bitmap for each year",
-        cost: "46 bytes a user and year; one round trip",
-        not_promised: "which day it is where the user is: you say",
+        cost: "46 bytes per user and year; one round trip",
+        not_promised: "the user's local date: the application passes it",
         replaces: "a counter that a missed reset keeps alive",
         snippet: r##"let check_ins = CheckIns::new(&store, "app", "visits", Keep::Forever)?;
 check_ins.mark("ann", date(2026, 11, 15)).await?;
@@ -623,8 +623,8 @@ println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
         words: "active user dau wau mau retention cohort bitmap came back",
         foreign: "日活 月活 活跃用户 留存 アクティブユーザー",
         feature: "a bitmap for each day, BITOP",
-        cost: "one bit a user and day",
-        not_promised: "cheapness for sparse ids: use unique_visitors",
+        cost: "one bit per user and day",
+        not_promised: "low memory use for sparse ids: use unique_visitors",
         replaces: "SETBIT with a user id of four billion",
         snippet: r##"let active = Activity::new(&store, "app", "active", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
 active.mark("web", today, &[1, 2, 3]).await?;
@@ -638,8 +638,8 @@ let retained = active.retained("web", last_week, today).await?;"##,
         foreign: "布隆过滤器 布隆 去重 ブルームフィルター 블룸필터 фильтр блума",
         feature: "BF.* or bitmaps, config checked in the script",
         cost: "one script for a thousand elements",
-        not_promised: "a certain yes: the error rate is yours",
-        replaces: "SETBIT one by one with a formula of one's own",
+        not_promised: "a certain yes: false positives occur at the error rate you choose",
+        replaces: "single SETBIT calls with a home-made formula",
         snippet: r##"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).create().await?;
 if seen.add(url).await? { crawl(url).await; }
 let known = seen.contains_many(&urls).await?;"##,
@@ -651,7 +651,7 @@ let known = seen.contains_many(&urls).await?;"##,
         foreign: "附近的人 地理位置 位置检索 近く 위치 рядом in der nähe cerca",
         feature: "GEO commands, an expiry index",
         cost: "one script",
-        not_promised: "roads: it is the distance as the crow flies",
+        not_promised: "distance by road: it is the straight-line distance",
         replaces: "a box of degrees that breaks at the antimeridian",
         snippet: r##"let couriers = Places::builder(&store, "shop", "couriers").stale_after(Duration::from_secs(60)).build()?;
 couriers.put("ann", Position::new(13.36, 38.11)?).await?;
@@ -664,7 +664,7 @@ let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self(
         foreign: "关注 粉丝 好友 社交 共同关注 フォロー 팔로우 подписчики",
         feature: "sorted sets on both sides, one script or an intent",
         cost: "follow: one script",
-        not_promised: "one moment over two slots: a crash converges by repair",
+        not_promised: "atomicity over two slots: after a crash, repair completes the change",
         replaces: "two SADDs, and a crash between them",
         snippet: r##"let graph = Graph::new(&store, "app", "people")?;
 graph.follow("ann", "bob").await?;
@@ -725,7 +725,7 @@ match payments.run("order-5001", body, async move { Ok(charge(500).await?) }).aw
         feature: "the clock of the embedded engine",
         cost: "no time at all",
         not_promised: "a manual clock on a real server",
-        replaces: "sleep in tests, or a mock of the client that knows no expiry",
+        replaces: "sleep in tests, or a mock client without expiry",
         snippet: r##"let store = Store::connect("memory://").await?;
 let daily = Limiter::fixed_window(&store, "shop", "export", Quota::per_day(1)).build()?;
 assert!(daily.check("ann", 1).await?.is_allowed());

@@ -303,7 +303,7 @@ async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.claim(
         read(&two, &row).await?.source == HitSource::L1,
-        "hot values are read from the process itself",
+        "hot values are read from the process",
     )?;
     row.store(2, Ordering::SeqCst);
     one.invalidate(&1).await?;
@@ -315,7 +315,7 @@ async fn cache_invalidation(stage: &mut Stage) -> anyhow::Result<()> {
     while !fresh && Instant::now() < deadline {
         fresh = read(&two, &row).await?.value.as_deref() == Some(&2);
     }
-    stage.claim(fresh, "the other instance learns of it by a message")?;
+    stage.claim(fresh, "the other instance is told by a message")?;
     stage.did(10);
     stage.show("two instances, each with a first level: what one invalidated, the other dropped");
     Ok(())

@@ -65,7 +65,7 @@ async fn circuit_breaker(stage: &mut Stage) -> anyhow::Result<()> {
     }
     stage.claim(
         probes.len() == 2,
-        "half-open, two probes go through over the whole fleet",
+        "while half-open, two probes go through across the whole fleet",
     )?;
     for probe in probes {
         probe.succeeded().await;

@@ -150,12 +150,12 @@ async fn sliding_counter(stage: &mut Stage) -> anyhow::Result<()> {
     let refused = limiter.check("user:42", 1).await?;
     stage.claim(
         refused.retry_after().is_some(),
-        "a refusal says when to come back",
+        "a refusal says when to retry",
     )?;
     let huge = limiter.check("user:42", 51).await?;
     stage.claim(
         matches!(huge, Decision::Never { max: 50 }),
-        "a cost above the limit is refused for good",
+        "a cost above the limit is never admitted",
     )?;
     stage.did(202);
     stage.show("two numbers per subject: 50 of 200 concurrent calls admitted");
@@ -176,7 +176,7 @@ async fn token_bucket(stage: &mut Stage) -> anyhow::Result<()> {
     let refilled = (started.elapsed().as_secs_f64() * 20.0).ceil() as u64;
     stage.claim(
         (40..=40 + refilled).contains(&allowed),
-        "a burst gets the capacity and what is refilled meanwhile",
+        "a burst gets the capacity plus what is refilled meanwhile",
     )?;
     let Decision::Limited { retry_after, .. } = limiter.check("user:42", 40).await? else {
         anyhow::bail!("an empty bucket admitted forty");

@@ -145,7 +145,7 @@ async fn fencing(stage: &mut Stage) -> anyhow::Result<()> {
     let Some(second) = lock.try_lock().await? else {
         anyhow::bail!("the lock is held")
     };
-    stage.claim(second.fence() > stale, "tokens rise")?;
+    stage.claim(second.fence() > stale, "tokens increase")?;
     let paid = orders.set("order", "paid", second.fence()).await?;
     stage.claim(paid == FencedWrite::Done, "the holder writes")?;
     // The first holder was stopped and believes that it still holds the lock.
@@ -156,12 +156,11 @@ async fn fencing(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.claim(
         orders.get("order").await?.as_deref() == Some(b"paid"),
-        "the newer write stands",
+        "the newer write is kept",
     )?;
     second.release().await?;
     stage.did(6);
-    stage
-        .show("a holder that was stopped beyond its lease wrote with an old token and was refused");
+    stage.show("a holder that was paused beyond its lease wrote with an old token and was refused");
     Ok(())
 }
 
@@ -210,7 +209,9 @@ async fn redlock(stage: &mut Stage) -> anyhow::Result<()> {
     let even = Redlock::builder(stores[..2].to_vec(), stage.namespace(), "order").build();
     stage.claim(even.is_err(), "a quorum of two stores is refused")?;
     stage.did(14);
-    stage.show("five independent stores in this process: two lost the lock and nobody else got it");
+    stage.show(
+        "five independent stores in this process: two lost the lock and no other client got it",
+    );
     Ok(())
 }
 

@@ -113,7 +113,7 @@ async fn places(stage: &mut Stage) -> anyhow::Result<()> {
     )?;
     stage.claim(
         found.iter().all(|nearby| nearby.member != "home"),
-        "the asking member is excluded",
+        "the searching member is excluded",
     )?;
     stage.claim(
         Position::new(0.0, 89.0).is_err(),

@@ -256,7 +256,7 @@ async fn priority_queue(stage: &mut Stage) -> anyhow::Result<()> {
     let again = consumer.reserve(WAIT).await?;
     stage.claim(
         again.as_ref().is_some_and(|call| call.item() == "invoice"),
-        "what was given back comes again",
+        "an item that was given back is delivered again",
     )?;
     if let Some(again) = again {
         stage.claim(again.done().await? == Settled::Done, "and is done once")?;
@@ -338,7 +338,10 @@ async fn ring(stage: &mut Stage) -> anyhow::Result<()> {
             .await?
             .is_some_and(|visit| visit.item == "feed-new");
     }
-    stage.claim(found, "an item that was added meanwhile is visited too")?;
+    stage.claim(
+        found,
+        "an item that was added during the laps is visited too",
+    )?;
     stage.did(27);
     stage.show("four workers visited five feeds in four laps; no feed was skipped or visited twice in a lap");
     Ok(())
@@ -408,11 +411,11 @@ async fn event_stream(stage: &mut Stage) -> anyhow::Result<()> {
     let seen = audit.read("audit-1", 10, WAIT).await?;
     stage.claim(
         seen.iter().map(|entry| entry.event).eq(0..10),
-        "the slower group finds all of it, in order",
+        "the slower group reads all events in order",
     )?;
     stage.did(72);
     stage.show(
-        "one group had finished, the other had not begun: trimming removed nothing that it needs",
+        "one group had finished, the other had not begun: trimming removed nothing that it still needs",
     );
     Ok(())
 }
@@ -443,21 +446,24 @@ async fn session(stage: &mut Stage) -> anyhow::Result<()> {
     while let Some(ended) = tasks.join_next().await {
         gone += u32::from(ended?? == Patched::Gone);
     }
-    stage.claim(gone > 0, "patches after the logout are told so")?;
+    stage.claim(
+        gone > 0,
+        "patches after the logout report that the session is gone",
+    )?;
     stage.claim(
         sessions.load::<Data>(&token).await?.is_none(),
         "no patch revived the session",
     )?;
     stage.claim(
         sessions.list("ann").await?.len() == 1,
-        "the user's index has the one that is left",
+        "the user's index lists the remaining session",
     )?;
     let Rotated::To(rotated) = sessions.rotate(&other).await? else {
         anyhow::bail!("the session is gone")
     };
     stage.claim(
         sessions.rotate(&other).await? != Rotated::Gone,
-        "requests under way still find the session by the old token, for a short grace",
+        "requests in flight can still use the old token for a short grace period",
     )?;
     stage.claim(
         sessions.load::<Data>(&rotated).await?.is_some(),
@@ -501,6 +507,6 @@ async fn trail(stage: &mut Stage) -> anyhow::Result<()> {
         )?;
     }
     stage.did(5);
-    stage.show("the last three pages of a visit, gone a minute after the last");
+    stage.show("the last three pages of a visit; the trail expires a minute after the last one");
     Ok(())
 }

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// So many elements go into one command, as in Redis.
+/// The maximum number of elements per command, as in Redis.
 const AT_ONCE: usize = 64;
 /// How many bytes of a Bloom filter go into one command.
 const CHUNK: usize = 1 << 20;

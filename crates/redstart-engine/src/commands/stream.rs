@@ -527,7 +527,7 @@ fn xsetid(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if max_deleted != Id::ZERO {
         stream.max_deleted_id = max_deleted;
     }
-    // No change to those who watch the key: its entries are the same.
+    // Not a change for clients that watch the key: its entries are the same.
     cx.notify(class::STREAM, "xsetid", &args[1]);
     cx.dirty(1);
     Ok(Reply::OK)

@@ -65,7 +65,7 @@ const PUSHES: &[&[&str]] = &[
     &["SET a string", "DEL a"],
 ];
 
-/// Valkey carries out the command of a woken client anew, with all of its keys, where Redis 7.0 serves
+/// Valkey carries out the command of a woken client again, with all of its keys, where Redis 7.0 serves
 /// it from the key that woke it. With one key ready at a time that is the same.
 fn also_on_valkey(line: &str) -> bool {
     !line.starts_with("BRPOPLPUSH") && !line.starts_with("BLMOVE")

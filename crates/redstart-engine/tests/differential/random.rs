@@ -122,7 +122,7 @@ impl<'a> Run<'a> {
             waiting: [None, None, None],
             queued: [Vec::new(), Vec::new(), Vec::new()],
             ids,
-            // A busy machine is no difference; while a failure is made shorter, many replays wait in vain.
+            // A busy machine is no difference; while a failure is made shorter, many replays wait for nothing.
             patience: Duration::from_secs(if thorough { 20 } else { 120 }),
             thorough,
             steps: 0,

@@ -419,7 +419,9 @@ where
     pub async fn tagged(&self, tag: &str) -> Result<Vec<String>> {
         tags::check(tag)?;
         if self.inner.tags.mode() != Tags::Index {
-            return Err(Error::config("only Tags::Index knows the keys of a tag"));
+            return Err(Error::config(
+                "the keys of a tag are known only with Tags::Index",
+            ));
         }
         self.inner.tags.members(&self.inner.store, tag).await
     }
@@ -527,7 +529,7 @@ where
                     answers
                         .get(&*key.name())
                         .cloned()
-                        .ok_or_else(|| Error::unavailable("a key was left without an answer"))
+                        .ok_or_else(|| Error::unavailable("no answer was returned for a key"))
                 })
                 .collect()
         })

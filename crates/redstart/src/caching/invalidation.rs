@@ -26,7 +26,7 @@ use crate::{
 /// # let _ = (by_count, by_size);
 /// ```
 ///
-/// Two feeds carry the news. Both are re-established after reconnects and failovers. When the line is lost the
+/// Two feeds report changes. Both are re-established after reconnects and failovers. When the connection is lost, the
 /// first level is emptied and takes nothing until it listens again, so no reader sees a value that was
 /// invalidated while the line was down.
 ///

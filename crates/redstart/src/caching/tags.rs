@@ -94,12 +94,12 @@ pub(crate) fn check(tag: &str) -> Result<()> {
     }
     if tag.len() > MAX_TAG {
         return Err(Error::config(format!(
-            "a tag must not exceed {MAX_TAG} bytes, not {}",
+            "a tag must have at most {MAX_TAG} bytes, not {}",
             tag.len()
         )));
     }
     if tag.chars().any(char::is_control) {
-        return Err(Error::config("a tag must not have control characters"));
+        return Err(Error::config("a tag must not contain control characters"));
     }
     Ok(())
 }

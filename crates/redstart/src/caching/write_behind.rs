@@ -306,7 +306,7 @@ where
                     let left: i64 = store.query(redis::cmd("PTTL").arg(&value_key)).await?;
                     if left == -1 {
                         return Err(Error::codec(
-                            "the newest write is of another type or schema and is not applied yet",
+                            "the newest write has a different type or schema and is not applied yet",
                         ));
                     }
                     return self.load(&name).await;

@@ -322,13 +322,17 @@ fn on_sale<'a>(script: &'static Script, shard: &'a Entity) -> Call<'a> {
 fn check_units(what: &str, units: u64) -> Result<()> {
     match (1..=MAX_UNITS).contains(&units) {
         true => Ok(()),
-        false => Err(Error::config(format!("{what} has 1 to {MAX_UNITS} units"))),
+        false => Err(Error::config(format!(
+            "{what} must have 1 to {MAX_UNITS} units"
+        ))),
     }
 }
 
 fn check_time(what: &str, time: Duration) -> Result<()> {
     match time >= Duration::from_millis(1) && time <= MAX_TIME {
         true => Ok(()),
-        false => Err(Error::config(format!("{what} lasts from 1 ms to a year"))),
+        false => Err(Error::config(format!(
+            "{what} must last from 1 ms to a year"
+        ))),
     }
 }

@@ -61,7 +61,7 @@ pub(super) static MARK: Script = Script::new(
 /// # Round trips
 ///
 /// One per call; `mark_today` asks the server for its time once a minute. Streaks read all years of the user at
-/// once. A calendar is read by month, so a page never changes its limits while days are marked.
+/// once. A calendar is read by month, so the bounds of a page do not change while days are marked.
 ///
 /// # While the store is down
 ///

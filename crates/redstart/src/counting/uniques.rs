@@ -44,7 +44,9 @@ impl DaySpan {
     const MAX_DAYS: usize = 1100;
 
     fn days(&self) -> Result<Vec<Date>> {
-        let bad = |error| Error::config("the span leaves the calendar").with_source(error);
+        let bad = |error| {
+            Error::config("the span is outside the supported date range").with_source(error)
+        };
         let (first, last) = match self {
             DaySpan::Day(day) => (*day, *day),
             DaySpan::Week(day) => {

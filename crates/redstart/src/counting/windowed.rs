@@ -219,7 +219,7 @@ impl Windowed {
     pub async fn series(&self, counter: &str, windows: u32) -> Result<Vec<WindowCount>> {
         if !(1..=self.retain).contains(&windows) {
             return Err(Error::config(format!(
-                "{windows} windows were asked for, {} are kept",
+                "{windows} windows were requested, but only {} are kept",
                 self.retain
             )));
         }

@@ -107,7 +107,7 @@ impl LimiterBuilder {
     pub fn build(self) -> Result<Limiter> {
         if self.more.len() >= MAX_LIMITS {
             return Err(Error::config(format!(
-                "a limiter has at most {MAX_LIMITS} limits"
+                "a limiter must have at most {MAX_LIMITS} limits"
             )));
         }
         if self.deny == Some(0) {
@@ -126,12 +126,12 @@ impl LimiterBuilder {
             let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
             if name.is_empty() || name.len() > 64 || !name.chars().all(allowed) {
                 return Err(Error::config(
-                    "the name of a limit has 1 to 64 letters, digits and - _ .",
+                    "the name of a limit must have 1 to 64 letters, digits and - _ .",
                 ));
             }
             if limits.iter().any(|limit| *limit.name == *name) {
                 return Err(Error::config(format!(
-                    "two limits of one limiter have the name {name:?}"
+                    "two limits of one limiter have the same name {name:?}"
                 )));
             }
             let name = name.into();

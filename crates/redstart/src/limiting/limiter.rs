@@ -492,7 +492,7 @@ async fn until(clock: &Clock, deadline: Option<Instant>) {
 pub(super) fn check_input(limits: &Limits, costs: &[u64]) -> Result<()> {
     if costs.len() != limits.list.len() {
         return Err(Error::config(format!(
-            "a limiter of {} limits takes {} costs, not {}",
+            "a limiter with {} limits takes {} costs, not {}",
             limits.list.len(),
             limits.list.len(),
             costs.len()
@@ -543,7 +543,9 @@ pub(super) fn read(limits: &Limits, costs: &[u64], value: Value) -> Result<Vec<A
 fn read_all(limits: &Limits, costs: &[u64], value: Value) -> Result<Vec<Answer>> {
     let values: Vec<Value> = redis::from_redis_value(value)?;
     if values.len() != limits.list.len() {
-        return Err(Error::codec("a limiter's script left out a limit"));
+        return Err(Error::codec(
+            "the reply of a limiter's script is missing a limit",
+        ));
     }
     let limits = limits.list.iter().zip(costs);
     limits

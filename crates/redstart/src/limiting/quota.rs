@@ -94,7 +94,7 @@ impl Quota {
         }
         if self.period < Duration::from_millis(1) || self.period > MAX_PERIOD {
             return Err(Error::config(
-                "the period of a quota is from 1 ms to 366 days",
+                "the period of a quota must be from 1 ms to 366 days",
             ));
         }
         Ok(())
@@ -104,11 +104,13 @@ impl Quota {
     pub(super) fn window_ms(&self) -> Result<u64> {
         if self.has_burst() {
             return Err(Error::config(
-                "a window has no burst; the units of the quota are its limit",
+                "a window does not take a burst; its limit is the units of the quota",
             ));
         }
         if !self.period.subsec_nanos().is_multiple_of(1_000_000) {
-            return Err(Error::config("a window is a whole number of milliseconds"));
+            return Err(Error::config(
+                "a window must be a whole number of milliseconds",
+            ));
         }
         u64::try_from(self.period.as_millis()).map_err(|_| Error::config("the window is too long"))
     }

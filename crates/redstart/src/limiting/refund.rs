@@ -18,7 +18,7 @@ impl Limiter {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) if the grant is of another limiter, or of a token bucket that is not
+    /// [`is_config`](Error::is_config) if the grant belongs to another limiter, or of a token bucket that is not
     /// [refundable](super::LimiterBuilder::refundable); otherwise the store's errors. An error that is
     /// [in doubt](Error::is_in_doubt) means that it may have been credited; it is not tried twice.
     ///
@@ -29,7 +29,7 @@ impl Limiter {
         let inner = &*self.0;
         observe::operation("limiter.refund", inner.keys.namespace(), async {
             if !Arc::ptr_eq(&self.0, &grant.limiter.0) {
-                return Err(Error::config("the grant is of another limiter"));
+                return Err(Error::config("the grant belongs to another limiter"));
             }
             let limits = &grant.limits.list;
             if limits

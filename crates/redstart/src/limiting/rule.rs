@@ -68,7 +68,7 @@ pub(super) struct Answer {
 impl Answer {
     /// Reads `n` (state, or minus the wait) or `{wait, state[, reset[, receipt]]}`.
     pub(super) fn read(value: Value, rule: &dyn Rule, cost: u64) -> Result<Self> {
-        let wrong = || Error::codec("unexpected reply of a limiter's script");
+        let wrong = || Error::codec("unexpected reply from a limiter's script");
         let number = |value: &Value| match value {
             Value::Int(n) => u64::try_from(*n).map_err(|_| wrong()),
             _ => Err(wrong()),

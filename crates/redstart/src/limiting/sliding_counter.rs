@@ -1,7 +1,7 @@
 //! Sliding window counter: close to the log, in constant memory.
 //!
 //! Two counters: this window's, and the previous one's weighted by how much of it is still in view. It assumes that the
-//! previous window's requests were spread evenly, and is off by as much as they were not.
+//! previous window's requests were spread evenly, and its error is as large as the deviation from that.
 //!
 //! # Promises
 //!

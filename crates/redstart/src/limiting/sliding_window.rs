@@ -64,7 +64,7 @@ pub(super) static REFUND: Script = Script::new(
 pub(super) fn rule(quota: Quota) -> Result<Box<dyn Rule>> {
     if quota.units() > MAX_LIMIT {
         return Err(Error::config(format!(
-            "a sliding window has a limit of at most {MAX_LIMIT} units; use a sliding counter"
+            "a sliding window must have a limit of at most {MAX_LIMIT} units; use a sliding counter"
         )));
     }
     Ok(Box::new(Windowed {

@@ -127,7 +127,7 @@ impl PlacesBuilder {
     /// [`is_config`](Error::is_config) for a bad namespace or name, or if members become stale after zero time.
     pub fn build(self) -> Result<Places> {
         if self.stale_after == Some(Duration::ZERO) {
-            return Err(Error::config("members cannot become stale after zero time"));
+            return Err(Error::config("stale_after must be longer than zero"));
         }
         let mut keys = Keys::new(&self.namespace, "places")?;
         if let Some(layout) = self.layout {

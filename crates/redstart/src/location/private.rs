@@ -1,4 +1,4 @@
-//! Places of which only rounded distances are told.
+//! Places that reveal rounded distances only.
 
 use super::{Area, Places, Position};
 use crate::error::{Error, Result};
@@ -37,7 +37,7 @@ pub struct PrivateNearby {
 ///
 /// # Limits
 ///
-/// Rounded distances do not protect a member against a caller who asks from many positions of their own and intersects
+/// Rounded distances do not protect a member against a caller that asks from many positions of its own and intersects
 /// the circles; limit how often a caller may ask and move. If more than [`Places::MAX_FOUND`] members are within the
 /// same step, where the limit cuts, that step is left out: choose a smaller step.
 #[derive(Clone, Debug)]

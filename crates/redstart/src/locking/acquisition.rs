@@ -54,7 +54,7 @@ impl<O: Ownership> Acquisition<O> {
         }
         match self.owner.take() {
             Some(owner) => Ok(Guard::new(owner, F::issued(fence), asked, terms)),
-            None => Err(Error::config("an acquisition becomes a guard only once")),
+            None => Err(Error::config("an acquisition can become a guard only once")),
         }
     }
 }

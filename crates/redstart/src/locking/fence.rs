@@ -36,7 +36,9 @@ impl FenceToken {
     pub fn new(token: u64) -> Result<Self> {
         match NonZero::new(token) {
             Some(token) if token.get() <= MAX_TOKEN => Ok(Self(token)),
-            _ => Err(Error::config("a fence token is between 1 and 2^53 - 1")),
+            _ => Err(Error::config(
+                "a fence token must be between 1 and 2^53 - 1",
+            )),
         }
     }
 

@@ -154,7 +154,7 @@ impl<F: Fencing> Guard<F> {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the release goes on in the background.
+    /// If the future is dropped, the release continues in the background.
     pub async fn release(mut self) -> Result<Released> {
         let was_valid = self.stop();
         let owner = self.owner.clone();

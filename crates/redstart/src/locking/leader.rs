@@ -120,7 +120,9 @@ impl LeaderBuilder {
     pub fn build(self) -> Result<Leader> {
         let id = self.id.unwrap_or_else(|| owner_token(None));
         if id.is_empty() || id.len() > 1024 {
-            return Err(Error::config("the id of a candidate has 1 to 1024 bytes"));
+            return Err(Error::config(
+                "the id of a candidate must have 1 to 1024 bytes",
+            ));
         }
         Ok(Leader {
             lock: self.settings.lock(&LEADER, vec![id])?,
@@ -299,7 +301,7 @@ impl Leadership {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, the resignation goes on in the background.
+    /// If the future is dropped, the resignation continues in the background.
     pub async fn resign(self) -> Result<Released> {
         self.guard.release().await
     }

@@ -43,12 +43,12 @@ impl Terms {
 pub(crate) fn checked_ttl(ttl: Duration) -> Result<Duration> {
     if ttl < MIN_TTL {
         return Err(Error::config(format!(
-            "a lease runs for at least {MIN_TTL:?}, not {ttl:?}"
+            "a lease must last at least {MIN_TTL:?}, not {ttl:?}"
         )));
     }
     if ttl > MAX_TTL {
         return Err(Error::config(format!(
-            "a lease runs for at most {} days",
+            "a lease must last at most {} days",
             MAX_TTL.as_secs() / 86_400
         )));
     }

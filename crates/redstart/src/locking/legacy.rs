@@ -216,7 +216,7 @@ impl LegacyLockBuilder {
     /// namespace or name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<LegacyLock> {
         if self.skew > Duration::from_secs(86_400) {
-            return Err(Error::config("a clock skew is at most one day"));
+            return Err(Error::config("a clock skew must be at most one day"));
         }
         let arguments = vec![
             self.unit.micros().to_string(),

@@ -194,7 +194,7 @@ impl<F: Fencing> MutexBuilder<F> {
             let bad = |c: char| c == '+' || c.is_control();
             if label.is_empty() || label.len() > 128 || label.contains(bad) {
                 return Err(Error::config(
-                    "a label has 1 to 128 bytes without + and control characters",
+                    "a label must have 1 to 128 bytes without + and control characters",
                 ));
             }
         }

@@ -186,7 +186,7 @@ impl RedlockBuilder {
         let longest = Terms::new(self.longest_lease, self.renewed)?.ttl;
         if terms.ttl > longest {
             return Err(Error::config(format!(
-                "a lease of {:?} is above the longest lease of this quorum lock, {longest:?}",
+                "a lease of {:?} exceeds the longest lease of this quorum lock, {longest:?}",
                 terms.ttl
             )));
         }
@@ -197,7 +197,7 @@ impl RedlockBuilder {
         });
         if server_timeout.is_zero() || server_timeout > terms.ttl / 4 {
             return Err(Error::config(format!(
-                "the timeout per server is above zero and at most a quarter of the ttl, not {server_timeout:?}"
+                "the timeout per server must be above zero and at most a quarter of the ttl, not {server_timeout:?}"
             )));
         }
         let locks = self
@@ -239,13 +239,13 @@ fn check_servers(stores: &[Store]) -> Result<()> {
     }
     if n.is_multiple_of(2) || n > MAX_SERVERS {
         return Err(Error::config(format!(
-            "a quorum lock has an odd number of servers up to {MAX_SERVERS}, not {n}"
+            "a quorum lock must have an odd number of servers up to {MAX_SERVERS}, not {n}"
         )));
     }
     let twice = (1..n).any(|at| stores[..at].iter().any(|other| other.is_same(&stores[at])));
     if twice {
         return Err(Error::config(
-            "the servers of a quorum lock are independent: one was given twice",
+            "the servers of a quorum lock must be independent: one was given twice",
         ));
     }
     Ok(())

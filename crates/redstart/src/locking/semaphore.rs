@@ -122,7 +122,7 @@ impl SemaphoreBuilder {
     pub fn build(self) -> Result<Semaphore> {
         if self.permits > Semaphore::MAX_PERMITS {
             return Err(Error::config(format!(
-                "a semaphore has at most {} permits, not {}",
+                "a semaphore must have at most {} permits, not {}",
                 Semaphore::MAX_PERMITS,
                 self.permits
             )));

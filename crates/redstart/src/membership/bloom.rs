@@ -254,7 +254,7 @@ impl Bloom {
                         }
                     } else {
                         return Err(Error::config(
-                            "a partition of the filter is gone or has another configuration; rebuild the filter",
+                            "a partition of the filter is missing or has different settings; rebuild the filter",
                         ));
                     }
                 }
@@ -263,9 +263,7 @@ impl Bloom {
                 return answers
                     .into_iter()
                     .map(|answer| {
-                        answer.ok_or_else(|| {
-                            Error::codec("the filter did not answer for every element")
-                        })
+                        answer.ok_or_else(|| Error::codec("the reply does not cover every element"))
                     })
                     .collect();
             }
@@ -309,7 +307,7 @@ impl Bloom {
                     mode: current.config.mode,
                 });
             }
-            Err(Error::config("a partition of the filter is gone"))
+            Err(Error::config("a partition of the filter is missing"))
         })
         .await
     }

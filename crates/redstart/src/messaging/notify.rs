@@ -123,7 +123,7 @@ impl NotifySet {
         }
     }
 
-    /// Adds members and wakes those who wait; how many were new.
+    /// Adds members and wakes waiting consumers; returns how many were new.
     ///
     /// # Errors
     ///

@@ -304,7 +304,7 @@ impl First {
 fn decode<T: DeserializeOwned>(record: &[u8]) -> Result<T> {
     let payload = record
         .get(HEAD..)
-        .ok_or_else(|| Error::codec("an item without its head"))?;
+        .ok_or_else(|| Error::codec("an item of the queue is too short"))?;
     Json::decode(payload)
 }
 

@@ -20,13 +20,13 @@ const BUFFER: usize = 1024;
 ///
 /// # Promises
 ///
-/// A message reaches those who listen when it is published, at most once, in order for each publisher.
+/// A message reaches the listeners connected when it is published, at most once, in order for each publisher.
 ///
 /// # Limits
 ///
 /// Messages are not kept: a listener that was not there, or whose connection was down, has missed them. So has one that
 /// reads so slowly that its [buffer](TopicBuilder::buffer) is full. A [`TopicListener`] reports when that may have
-/// happened ([`Heard::Gap`]), so that it can fetch the current state. What must arrive belongs into a
+/// happened ([`Heard::Gap`]), so that it can fetch the current state. What must arrive belongs in a
 /// [`Queue`](super::Queue) or an [`EventStream`](super::EventStream).
 ///
 /// # Keys
@@ -115,7 +115,7 @@ pub struct TopicsBuilder<T> {
 fn check_buffer(messages: usize) -> Result<()> {
     match messages {
         0 => Err(Error::config(
-            "a listener's buffer must have room for 1 message",
+            "a listener's buffer must have room for at least 1 message",
         )),
         _ => Ok(()),
     }

@@ -110,7 +110,7 @@ pub struct Placed {
 /// - Ties are ranked as the board was built: see [`Ties`].
 /// - Order and tie rule are part of the keys. A board that is opened with other rules is another, empty board; it never
 ///   misreads the stored numbers.
-/// - [`page`](Self::page) takes a cursor that stays right while members come and go.
+/// - [`page`](Self::page) takes a cursor that stays valid while members join and leave.
 ///
 /// # Limits
 ///
@@ -226,7 +226,9 @@ impl Leaderboard {
                 let call = SUBMIT.on(&self.entity).keys(only);
                 return match self.place(call, &[], member, score, policy).await? {
                     Submitted::Placed(placed) => Ok(placed),
-                    Submitted::Closed => Err(Error::codec("a board without periods is closed")),
+                    Submitted::Closed => Err(Error::codec(
+                        "unexpected reply: a board without periods is never closed",
+                    )),
                 };
             }
             let mut now = self.clock.estimate().unwrap_or_else(Timestamp::now);
@@ -381,7 +383,7 @@ impl Leaderboard {
                 Ok(Submitted::Closed)
             }
             "range" => Err(Error::config(
-                "the sum would leave the range of the board's scores",
+                "the sum would be outside the board's score range",
             )),
             placed => match parse_placed(placed) {
                 Some(placed) => Ok(Submitted::Placed(placed)),
@@ -414,7 +416,7 @@ impl Leaderboard {
             let whole = score.fract() == 0.0 && score.abs() <= max_points as f64;
             if !whole || (score < 0.0 && policy != Policy::Sum) {
                 return Err(Error::config(format!(
-                    "with ties by time a score must be a whole number from 0 to {max_points}"
+                    "when ties are ordered by time, a score must be a whole number from 0 to {max_points}"
                 )));
             }
         }

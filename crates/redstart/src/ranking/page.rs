@@ -26,8 +26,8 @@ pub struct BoardPage {
 
 /// Where a page ended: the score and the name of its last entry. It is text, so that a web service can hand it out.
 ///
-/// The next page starts behind that point, whoever joined, left or moved meanwhile: a member whose own score does not
-/// change is never skipped and never returned twice.
+/// The next page starts behind that point, even if members joined, left or moved meanwhile: a member whose own score
+/// does not change is never skipped and never returned twice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoardCursor(String);
 
@@ -54,14 +54,16 @@ impl BoardCursor {
             {
                 Ok((stored, member))
             }
-            _ => Err(Error::config("invalid cursor of a board")),
+            _ => Err(Error::config("invalid leaderboard cursor")),
         }
     }
 }
 
 pub(super) fn check_page(n: u32, most: u32) -> Result<()> {
     if n > most {
-        return Err(Error::config(format!("a page has at most {most} entries")));
+        return Err(Error::config(format!(
+            "a page must have at most {most} entries"
+        )));
     }
     Ok(())
 }

@@ -66,8 +66,9 @@ impl Period {
     ///
     /// [`is_config`](Error::is_config) at the end of the calendar.
     pub fn of(self, day: Date, zone: &TimeZone) -> Result<PeriodId> {
-        let bad =
-            |error: jiff::Error| Error::config("the period leaves the calendar").with_source(error);
+        let bad = |error: jiff::Error| {
+            Error::config("the period is outside the supported date range").with_source(error)
+        };
         let (label, first, next) = match self {
             Period::All => {
                 let start = Timestamp::UNIX_EPOCH;

@@ -55,7 +55,7 @@ pub(super) static SLICE: Script = Script::new("sharded.slice", include_str!("sha
 ///   highest score is first.
 /// - [`top`](Self::top), [`page`](Self::page), [`slice`](Self::slice) and [`around`](Self::around) return what one
 ///   board with all members would return.
-/// - [`page`](Self::page) takes a cursor that stays right while members come and go.
+/// - [`page`](Self::page) takes a cursor that stays valid while members join and leave.
 /// - A shard that does not answer makes the call fail; it is never left out of a sum.
 /// - The number of shards and the order are part of the keys: a board that is opened with others is another, empty
 ///   board. To change them, copy the board.
@@ -407,13 +407,13 @@ impl ShardedLeaderboard {
     pub async fn page(&self, from: Option<&BoardCursor>, n: u32) -> Result<BoardPage> {
         check_page(n, Self::MAX_PAGE)?;
         if n == 0 {
-            return Err(Error::config("a page has at least one entry"));
+            return Err(Error::config("a page must have at least one entry"));
         }
         let from = match from.map(BoardCursor::split).transpose()? {
             Some((score, member)) => Some(Point {
                 score: score
                     .parse()
-                    .map_err(|_| Error::config("invalid cursor of a board"))?,
+                    .map_err(|_| Error::config("invalid leaderboard cursor"))?,
                 member: member.to_owned(),
             }),
             None => None,

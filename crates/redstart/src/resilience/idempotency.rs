@@ -61,7 +61,7 @@ pub(super) static DOUBT: Script =
 ///
 /// # Promises
 ///
-/// - Of all runs with one key, one at a time is at work. A repeat meanwhile is [`Run::Busy`].
+/// - Of all runs with one key, only one executes at a time. A repeat meanwhile is [`Run::Busy`].
 /// - The work runs in a task of its own. A caller that goes away (an HTTP server drops a handler when its client hangs
 ///   up) neither stops it nor frees the key.
 /// - The result of a finished run is given to every repeat until its TTL ends. If it cannot be written at once, writing

@@ -75,7 +75,7 @@ impl SessionsBuilder {
         }
         if self.remember < shortest || self.remember > YEAR || self.rotation_grace > YEAR {
             return Err(Error::config(
-                "remembered sessions last from 1 ms to a year, and the rotation grace at most a year",
+                "remembered sessions must last from 1 ms to a year, and the rotation grace at most a year",
             ));
         }
         Ok(Sessions(Arc::new(Inner {

@@ -54,12 +54,12 @@ impl TrailBuilder {
     pub fn build(self) -> Result<Trail> {
         if !(1..=MAX_PAGES).contains(&self.pages) {
             return Err(Error::config(format!(
-                "a trail has 1 to {MAX_PAGES} pages, not {}",
+                "a trail must have 1 to {MAX_PAGES} pages, not {}",
                 self.pages
             )));
         }
         if self.gap < Duration::from_millis(1) {
-            return Err(Error::config("the gap of a trail is at least 1 ms"));
+            return Err(Error::config("the gap of a trail must be at least 1 ms"));
         }
         let mut keys = Keys::named(&self.namespace, "trail", &self.name)?;
         if let Some(layout) = self.layout {
@@ -157,7 +157,7 @@ impl Trail {
             let entity = self.keys.entity(visitor)?;
             if page.len() > MAX_PAGE {
                 return Err(Error::config(format!(
-                    "a page has at most {MAX_PAGE} bytes"
+                    "a page must have at most {MAX_PAGE} bytes"
                 )));
             }
             VISIT

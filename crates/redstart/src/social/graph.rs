@@ -78,8 +78,8 @@ impl Side {
 ///   the same two accounts, and both sides agree again.
 /// - [`block`](Self::block) removes the follows in both directions and refuses new ones, from its first step on.
 /// - Counts are the sizes of the sets. There is no counter that could drift.
-/// - No call blocks the server for long: pages have a limit, and lists are read page by page, by cursors that stay right
-///   while accounts come and go.
+/// - No call blocks the server for long: pages have a limit, and lists are read page by page, by cursors that stay
+///   valid while accounts come and go.
 /// - The number of shards is part of the keys: a graph that is opened with another number is another, empty graph.
 ///
 /// # Limits
@@ -91,7 +91,7 @@ impl Side {
 /// # Keys
 ///
 /// `<ns>:graph:{<name>/<shards>/<shard>}:following:<account>`, `…:followers:<account>` and `…:blocks:<account>` are sorted
-/// sets by the time in microseconds; `…:seen:<account>` is what was applied lately. `…:intents`, `…:pending` and
+/// sets by the time in microseconds; `…:seen:<account>` is what was applied recently. `…:intents`, `…:pending` and
 /// `…:number` belong to the shard.
 ///
 /// # Round trips

@@ -210,7 +210,7 @@ matrix! {
         let (one, other) = two(backend).await?;
         let (a, b) = (build(&one, backend, "l2", L1::off())?, build(&other, backend, "l2", L1::off())?);
         Race::new(false).run(&a, &[&a, &b], &[], rounds()).await?;
-        // Without exclusive leases a fill needs its token all the same.
+        // Without exclusive leases a fill still needs its token.
         for stampede in [Stampede::Local, Stampede::Off] {
             let namespace = format!("{}-{stampede:?}", backend.namespace());
             let build = |store| Cache::builder(store, &namespace, "rows").ttl(LONG).stampede(stampede).build();

@@ -232,7 +232,7 @@ matrix! {
                 }
             }
             assert_eq!(freed, 1);
-            // Whoever opened with the old capacity is refused, with the new one or none it opens.
+            // A caller that opens with the old capacity is refused, with the new one or none it opens.
             let reopen = |capacity| Bloom::builder(&store, backend.namespace(), &format!("{mode:?}"))
                 .capacity(capacity).error_rate(1e-6).create();
             assert!(reopen(1000).await.unwrap_err().is_config());

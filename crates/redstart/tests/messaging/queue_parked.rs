@@ -97,3 +97,70 @@ matrix! {
         Ok(())
     }
 }
+
+/// A version of [`Task`](crate::queue::Task) that can decode neither the old nor the new one.
+#[derive(Serialize, Deserialize)]
+struct ForeignTask {
+    foreign: u64,
+}
+
+impl Job for ForeignTask {
+    const NAME: &'static str = "task";
+}
+
+#[tokio::test]
+async fn a_parked_job_behind_one_that_nobody_can_decode_still_runs() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let lease = Duration::from_secs(3600);
+    let queue = Queue::builder(&store, "behind", "q")
+        .park_for(1000 * lease)
+        .build()?;
+    let look = queue.inspect();
+    // Both are parked, first the one that no worker of this test can decode.
+    let foreign = queue
+        .worker(|_: ForeignTask, _: JobContext| async {})
+        .concurrency(1)
+        .start()
+        .await?;
+    queue.enqueue(&NewTask { number: 1 }).await?;
+    ensure!(
+        eventually(LONG, async || look
+            .counts()
+            .await
+            .is_ok_and(|c| c.parked == 1))
+        .await
+    );
+    store.advance(Duration::from_secs(1))?;
+    queue.enqueue(&task(7)).await?;
+    ensure!(
+        eventually(LONG, async || look
+            .counts()
+            .await
+            .is_ok_and(|c| c.parked == 2))
+        .await
+    );
+    foreign.shutdown(LONG).await?;
+
+    let log = Log::default();
+    let ran = log.clone();
+    let worker = queue
+        .worker(move |job: crate::queue::Task, _: JobContext| {
+            let log = ran.clone();
+            async move { log.push(job.n) }
+        })
+        .concurrency(1)
+        .lease(lease)
+        .start()
+        .await?;
+    // It takes one job at a time, and leaves the kind to others for a minute when it cannot decode one.
+    let runs = eventually(LONG, async || {
+        store.advance(Duration::from_secs(61)).is_ok() && log.len() == 1
+    });
+    ensure!(runs.await, "the parked job was never looked at");
+    assert_eq!(log.all(), [7]);
+    let counts = look.counts().await?;
+    assert_eq!((counts.dead, counts.ready), (0, 0));
+    worker.shutdown(LONG).await?;
+    assert_eq!(look.counts().await?.parked, 1);
+    Ok(())
+}

@@ -399,7 +399,7 @@ matrix! {
     }
 }
 
-/// Polls a future so many times and then drops it, as a process that dies does.
+/// Polls a future a given number of times and then drops it, like a process that dies.
 async fn crash_after(polls: u32, call: impl Future<Output = ()>) {
     let mut call = std::pin::pin!(call);
     let mut left = polls;

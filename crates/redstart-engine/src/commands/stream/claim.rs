@@ -238,7 +238,7 @@ pub(super) fn xautoclaim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     };
     let mut claim = Claim::new(key, name, &args[3], now, logged);
     let (mut replies, mut deleted) = (Vec::new(), Vec::new());
-    // So many entries are looked at for each one that is asked for.
+    // Ten entries are examined for each one requested.
     let mut attempts = count.saturating_mul(10);
     let mut next = Some(start);
     let mut cursor = None;

@@ -2,8 +2,8 @@
 //!
 //! XFetch draws, at every read, a moment ahead of now and refreshes if the value would have expired by then:
 //! `now − δ·β·ln(U) ≥ expiry` with U uniform in (0, 1] and δ the time that the last load took. The chance of
-//! an early refresh with a gap g left is e^(−g/(β·δ)): almost none while there is time, almost sure at the
-//! end, and the slower the load the earlier it begins.
+//! an early refresh with a gap g left is e^(−g/(β·δ)): close to zero long before the expiry, close to one at the
+//! end; the slower the load, the earlier refreshes begin.
 
 use std::time::Duration;
 

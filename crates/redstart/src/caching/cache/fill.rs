@@ -292,7 +292,7 @@ where
 
 /// The error for callers without any other answer.
 pub(super) fn store_is_down() -> Error {
-    Error::unavailable("the store is down, and no place for another load came free in time")
+    Error::unavailable("the store is down and no load slot became free in time")
 }
 
 /// Whether another answer may be given after this error of the store.

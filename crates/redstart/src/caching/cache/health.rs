@@ -2,7 +2,7 @@
 //!
 //! While a server is down, every read would wait for the store's whole deadline. After a few failures in a row the
 //! cache leaves that server alone for a moment, and answers as its builder says. Other servers of a Cluster are not
-//! affected, and neither is anything by a single late answer.
+//! affected, and a single late answer has no effect.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ struct Node {
 /// The failures of each server.
 #[derive(Debug, Default)]
 pub(crate) struct Health {
-    /// Whether any server failed lately, so that a healthy read takes no lock.
+    /// Whether any server failed recently, so that a healthy read takes no lock.
     trouble: AtomicBool,
     nodes: Mutex<HashMap<u64, Node>>,
 }

@@ -13,7 +13,7 @@
 -- Returns {'value', bytes, ms left}  another entry is there by now
 --         {'lease', token}           load, and fill under this token
 --         {'wait', ms}               another process loads, for at most this long
---         {'rest', ms}               a load failed lately, and a stale value can be served
+--         {'rest', ms}               a load failed recently, and a stale value can be served
 --         {'fenced', ms}             a write is under way: load, but do not fill
 local head = redis.call('GETRANGE', KEYS[1], 0, 35)
 if string.sub(head, 1, 3) == 'RC\1' then

@@ -285,7 +285,7 @@ where
         let runtime = self
             .store
             .runtime()
-            .ok_or_else(|| Error::config("a cache loads within a tokio runtime"))?;
+            .ok_or_else(|| Error::config("a load into a cache needs a tokio runtime"))?;
         // In a task of its own, so that a caller that goes away leaves no leases behind.
         let inner = self.clone();
         let task = runtime.spawn(async move {

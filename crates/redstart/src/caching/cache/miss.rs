@@ -60,7 +60,7 @@ pub(super) enum LoadResult<V> {
         hit: Hit<V>,
         step: u64,
     },
-    /// Another process refreshes it, or a load failed lately.
+    /// Another process refreshes it, or a load failed recently.
     NotNeeded,
     Failed(Arc<Error>),
 }
@@ -182,7 +182,7 @@ where
         let runtime = self
             .store
             .runtime()
-            .ok_or_else(|| Error::config("a cache loads within a tokio runtime"))?;
+            .ok_or_else(|| Error::config("a load into a cache needs a tokio runtime"))?;
         let start = |runner: super::single_flight::Runner<LoadResult<V>>| {
             if let Some(loader) = loader.take() {
                 let (inner, name, entity) = (self.clone(), name.clone(), entity.clone());
@@ -279,7 +279,7 @@ where
                 Grant::Wait(left) | Grant::Rest(left) => {
                     if Instant::now() >= patience {
                         return LoadResult::failed(Error::timeout(
-                            "the load of another process did not end in time",
+                            "another process did not finish its load in time",
                         ));
                     }
                     // A moment longer than the lease, so that it is over when we ask again.

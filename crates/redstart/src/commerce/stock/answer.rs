@@ -32,7 +32,7 @@ impl ReservationState {
             "c" => Ok(Self::Cancelled),
             "x" => Ok(Self::Expired),
             "r" => Ok(Self::Returned),
-            _ => Err(Error::codec("unknown state of a reservation")),
+            _ => Err(Error::codec("unknown reservation state in reply")),
         }
     }
 }

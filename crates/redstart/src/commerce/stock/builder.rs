@@ -75,11 +75,13 @@ impl StockBuilder {
         }
         if !(1..=MAX_SHARDS).contains(&self.shards) {
             return Err(Error::config(format!(
-                "the number of shards is from 1 to {MAX_SHARDS}"
+                "the number of shards must be from 1 to {MAX_SHARDS}"
             )));
         }
         if self.sold_out_memory > MAX_MEMORY {
-            return Err(Error::config("the sold-out memory is at most a minute"));
+            return Err(Error::config(
+                "the sold-out memory must be at most a minute",
+            ));
         }
         // Two patterns, so that no SKU of an unsharded stock has the name of a shard.
         let pattern = match self.shards {

@@ -180,7 +180,7 @@ impl Stock {
                 return Ok(loans);
             }
             if until.is_some_and(|until| Instant::now() >= until) {
-                return Err(Error::timeout("too many loans to be read in time"));
+                return Err(Error::timeout("too many loans to read in time"));
             }
         }
     }

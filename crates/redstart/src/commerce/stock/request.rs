@@ -37,7 +37,7 @@ pub(super) fn check_id(what: &str, id: &str) -> Result<()> {
     match (1..=MAX_LENGTH).contains(&id.len()) {
         true => Ok(()),
         false => Err(Error::config(format!(
-            "a {what} has 1 to {MAX_LENGTH} bytes"
+            "a {what} must have 1 to {MAX_LENGTH} bytes"
         ))),
     }
 }

@@ -94,9 +94,7 @@ impl Stock {
                 // Each call ends a bounded number of holds that are over.
                 "again" if began.elapsed() < inner.store.deadline() => continue,
                 "again" => {
-                    return Err(Error::timeout(
-                        "too many holds are over to be ended in time",
-                    ));
+                    return Err(Error::timeout("too many expired holds to release in time"));
                 }
                 _ => Reserve::NotWarmed,
             });

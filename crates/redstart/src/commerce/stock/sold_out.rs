@@ -46,7 +46,7 @@ impl Memory {
         &self.places[hash % PLACES]
     }
 
-    /// Whether all shards together lately had fewer units than these.
+    /// Whether all shards together recently had fewer units than this.
     pub(super) fn is_short_of(&self, sku: &str, units: u64) -> bool {
         match &*self.place(sku).lock() {
             Some(seen) => *seen.sku == *sku && seen.free < units && self.clock.now() < seen.until,

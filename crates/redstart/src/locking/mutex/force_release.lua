@@ -1,4 +1,4 @@
--- Releases the lock of the given holder, whoever asks, and wakes the waiters.
+-- Releases the lock of the given holder, regardless of the caller, and wakes the waiters.
 --
 -- KEYS     1  the lock (string: the owner's token, followed by '+' if there are waiters)
 -- ARGV     1  the holder's token

@@ -41,7 +41,7 @@ impl Tally {
         self.yes > self.servers / 2
     }
 
-    /// Whether so many refused that a quorum cannot be reached.
+    /// Whether too many servers refused for a quorum to be reached.
     fn is_refused(&self) -> bool {
         self.no > self.servers - (self.servers / 2 + 1)
     }

@@ -176,7 +176,7 @@ impl BloomBuilder {
             return Ok(());
         }
         Err(Error::config(format!(
-            "the filter has other settings: {}",
+            "the filter exists with different settings: {}",
             current.text()
         )))
     }

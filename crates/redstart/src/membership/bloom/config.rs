@@ -72,7 +72,7 @@ fn mix(mut x: u64) -> u64 {
     x ^ (x >> 31)
 }
 
-/// What one generation of a filter is made of. All partitions are alike.
+/// What one generation of a filter is made of. All partitions have the same settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Config {
     pub(super) mode: BloomMode,
@@ -204,7 +204,7 @@ impl Config {
             // Bits and hashes follow from the rest; if they do not, another program chose them.
             Some(config) if config.text() == text => Ok(config),
             _ => Err(Error::config(
-                "the stored filter was made by another version of this pattern",
+                "the stored filter was created by a different version of this pattern",
             )),
         }
     }

@@ -269,14 +269,16 @@ impl Generation {
             let mut replies = batch.run::<(String, u32, String)>(store).await?;
             let (_, _, names) = replies
                 .pop()
-                .unwrap_or_else(|| Err(Error::codec("the root did not answer")))?;
+                .unwrap_or_else(|| Err(Error::codec("no reply for the root of the filter")))?;
             visit.named = names.split('\n').any(|name| name == self.text);
             for ((partition, chunk), reply) in sent.into_iter().zip(replies) {
                 let (what, number, flags) = reply?;
                 match what.as_str() {
                     "ok" | "building" => {
                         if flags.len() != chunk.len() {
-                            return Err(Error::codec("the filter answered for other elements"));
+                            return Err(Error::codec(
+                                "the reply does not match the requested elements",
+                            ));
                         }
                         let mut full = Vec::new();
                         for (index, flag) in chunk.into_iter().zip(flags.bytes()) {

@@ -1,5 +1,5 @@
 -- Enqueues the runs of one tick and moves the entry to its next tick. Of several workers that saw the tick one wins:
--- the entry must still be at it.
+-- the entry must still be at that tick.
 --
 -- KEYS  1 cron  2 ready  3 ranked  4 idle
 -- ARGV  1 wake channel  2 boost in microseconds  3 entry  4 the tick that was seen  5 the next ('' = never)

@@ -183,6 +183,6 @@ fn check(letter: &str) -> Result<&str> {
     let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
     match letter.split_once('-') {
         Some((time, sequence)) if number(time) && number(sequence) => Ok(letter),
-        _ => Err(Error::config("invalid id of a dead letter")),
+        _ => Err(Error::config("invalid dead letter id")),
     }
 }

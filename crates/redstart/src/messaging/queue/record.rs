@@ -28,10 +28,15 @@ pub(crate) struct Record {
 const HEAD: usize = 46;
 const UNTIL_DONE: u8 = 1;
 const UNTIL_STARTED: u8 = 2;
+const WAS_PARKED: u8 = 4;
 
 impl Record {
     pub(crate) fn delivery(bytes: &[u8]) -> Option<DeliveryId> {
         bytes.get(17..37)?.try_into().ok()
+    }
+
+    pub(crate) fn was_parked(bytes: &[u8]) -> bool {
+        bytes.get(39).is_some_and(|flags| flags & WAS_PARKED != 0)
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {

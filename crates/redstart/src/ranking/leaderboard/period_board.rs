@@ -73,7 +73,7 @@ impl PeriodBoard<'_> {
     pub async fn page(&self, from: Option<&BoardCursor>, n: u32) -> Result<BoardPage> {
         check_page(n, Leaderboard::MAX_PAGE)?;
         if n == 0 {
-            return Err(Error::config("a page has at least one entry"));
+            return Err(Error::config("a page must have at least one entry"));
         }
         let (stored, last) = from
             .map(BoardCursor::split)

@@ -137,23 +137,27 @@ impl BreakerBuilder {
             if rate > 0.0 && rate <= 1.0 {
                 Ok((rate * 1e6).round().max(1.0) as u64)
             } else {
-                Err(Error::config(format!("{what} is above 0 and at most 1")))
+                Err(Error::config(format!(
+                    "{what} must be above 0 and at most 1"
+                )))
             }
         };
         let time = |what: &str, time: Duration| {
             if time < Duration::from_millis(1) || time > MAX_TIME {
-                return Err(Error::config(format!("{what} is from 1 ms to a day")));
+                return Err(Error::config(format!("{what} must be from 1 ms to a day")));
             }
             Ok(())
         };
         match self.window {
             CallWindow::Count(calls) if !(1..=MAX_CALLS).contains(&calls) => {
                 return Err(Error::config(format!(
-                    "a window counts 1 to {MAX_CALLS} calls"
+                    "a window must count 1 to {MAX_CALLS} calls"
                 )));
             }
             CallWindow::Count(calls) if calls < self.min_calls => {
-                return Err(Error::config("the window has fewer calls than min_calls"));
+                return Err(Error::config(
+                    "the window must count at least min_calls calls",
+                ));
             }
             CallWindow::Time(span) => time("a window of time", span)?,
             CallWindow::Count(_) => {}
@@ -168,7 +172,9 @@ impl BreakerBuilder {
         ];
         for (what, count) in counts {
             if !(1..=MAX_CALLS).contains(&count) {
-                return Err(Error::config(format!("{what} is from 1 to {MAX_CALLS}")));
+                return Err(Error::config(format!(
+                    "{what} must be from 1 to {MAX_CALLS}"
+                )));
             }
         }
         let slow = match self.slow {
@@ -207,7 +213,7 @@ impl BreakerBuilder {
         let entity = keys.entity(&self.name)?;
         let instance = match self.instance {
             Some(name) if name.is_empty() || name.len() > 128 => {
-                return Err(Error::config("an instance's name has 1 to 128 bytes"));
+                return Err(Error::config("an instance's name must have 1 to 128 bytes"));
             }
             Some(name) => name,
             None => token(),

@@ -57,7 +57,7 @@ impl Inner {
         }
     }
 
-    /// Tells those who listen to changes, if there is one.
+    /// Notifies the listeners, if there is a change.
     pub(super) fn announce(&self) {
         let state = self.state();
         self.changes.send_if_modified(|known| {

@@ -80,7 +80,9 @@ impl IdempotencyBuilder {
     pub fn build(self) -> Result<Idempotency> {
         for (what, time) in [("ttl", self.ttl), ("lease", self.lease)] {
             if time < Duration::from_millis(10) || time > MAX_TIME {
-                return Err(Error::config(format!("the {what} is from 10 ms to a year")));
+                return Err(Error::config(format!(
+                    "the {what} must be from 10 ms to a year"
+                )));
             }
         }
         let mut keys = Keys::named(&self.namespace, "idempotency", &self.name)?;

@@ -7,7 +7,7 @@
 --          4  ms to keep it
 -- Returns  1, or 0 if another run has the request
 local token = redis.call('HGET', KEYS[1], 't')
--- A record that is gone (evicted, or its time was over) belongs to nobody: the result is written all the same.
+-- A record that is gone (evicted, or its time was over) belongs to nobody: the result is written anyway.
 if token and token ~= ARGV[1] then return 0 end
 redis.call('HDEL', KEYS[1], 'e', 'u', 'v')
 redis.call('HSET', KEYS[1], 'f', ARGV[2], 't', ARGV[1], 'r', ARGV[3])

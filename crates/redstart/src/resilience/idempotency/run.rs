@@ -80,8 +80,8 @@ impl<E> From<E> for WorkError<E> {
 }
 
 impl Idempotency {
-    /// Carries `work` out, unless a run with the same `key` did or is at it. `fingerprint` is whatever tells one
-    /// request from another, such as the request's body; a digest of it is stored.
+    /// Carries `work` out, unless a run with the same `key` has done so or is in progress. `fingerprint` is whatever
+    /// tells one request from another, such as the request's body; a digest of it is stored.
     ///
     /// The work runs in a task of its own on the current runtime. It starts only after the key is claimed.
     ///
@@ -89,12 +89,12 @@ impl Idempotency {
     ///
     /// The store's errors by [`on_store_down`](super::IdempotencyBuilder::on_store_down);
     /// [`is_config`](Error::is_config) for an empty or overlong key, or outside a tokio runtime;
-    /// [`is_codec`](Error::is_codec) if the recorded result is of another type. After an error the work has not started,
+    /// [`is_codec`](Error::is_codec) if the recorded result has a different type. After an error the work has not started,
     /// unless it is [in doubt](Error::is_in_doubt).
     ///
     /// # Cancel safety
     ///
-    /// Dropped before the key is claimed, the work does not start and the key is free. Dropped later, the work goes on,
+    /// Dropped before the key is claimed, the work does not start and the key is free. Dropped later, the work continues,
     /// its result is recorded, and repeats get it. [`Store::settle`](crate::Store::settle) waits for it.
     pub async fn run<T, E, W>(&self, key: &str, fingerprint: &[u8], work: W) -> Result<Run<T, E>>
     where
@@ -118,9 +118,11 @@ impl Idempotency {
         });
         match answered.await {
             Ok(answer) => answer,
-            Err(_) => Err(Error::unavailable("the runtime ended while the work ran")
-                .doubt(true)
-                .during("idempotency.begin", namespace)),
+            Err(_) => Err(
+                Error::unavailable("the runtime shut down while the work was running")
+                    .doubt(true)
+                    .during("idempotency.begin", namespace),
+            ),
         }
     }
 }
@@ -221,7 +223,7 @@ fn repeat<T: DeserializeOwned, E>(taken: Taken) -> Result<Run<T, E>> {
         Taken::Replay(bytes) => match Envelope::open::<Postcard, T>(schema::<T>(), &bytes)? {
             Opened::Value(value) => Run::Replayed(value),
             Opened::Foreign => {
-                return Err(Error::codec("the recorded result is of another type"));
+                return Err(Error::codec("the recorded result has a different type"));
             }
         },
         Taken::Mismatch => Run::Mismatch,

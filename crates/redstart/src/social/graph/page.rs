@@ -56,7 +56,7 @@ impl EdgeCursor {
             Some((since, account)) if since.parse::<u64>().is_ok() && !account.is_empty() => {
                 Ok((since, account))
             }
-            _ => Err(Error::config("invalid cursor of a page")),
+            _ => Err(Error::config("invalid page cursor")),
         }
     }
 }

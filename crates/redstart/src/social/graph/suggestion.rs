@@ -57,7 +57,7 @@ impl Graph {
         .await
     }
 
-    /// Whom these accounts follow, with who does. One round trip to each node.
+    /// The accounts that these accounts follow, each with its followers among them. One round trip to each node.
     async fn follows_of(&self, friends: &[String]) -> Result<BTreeMap<String, Vec<String>>> {
         let mut batch = Batch::new();
         for friend in friends {

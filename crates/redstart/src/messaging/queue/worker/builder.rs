@@ -90,7 +90,7 @@ impl WorkerBuilder {
 
     fn check(&self) -> Result<()> {
         if let Some(name) = self.twice {
-            return Err(Error::config(format!("two handlers for the job {name:?}")));
+            return Err(Error::config(format!("the job {name:?} has two handlers")));
         }
         if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
             return Err(Error::config(format!(

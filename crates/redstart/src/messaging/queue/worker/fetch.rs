@@ -125,10 +125,17 @@ impl Fetcher {
         } = &*self.registration;
         let queue = &self.shared.queue;
         let epoch = epoch.load(Ordering::Relaxed);
-        if let Some(kind) = self.shared.signals.take_parked_kind() {
-            let reserved = self.reserve_parked(kind, want, epoch).await;
-            if !matches!(reserved, Ok((_, false))) {
-                self.shared.signals.more_parked(kind);
+        let signals = &self.shared.signals;
+        if let Some((kind, skip)) = signals.take_parked_kind() {
+            let reserved = self.reserve_parked(kind, skip, want, epoch).await;
+            match &reserved {
+                Ok((Reserved::Jobs { records, .. }, _)) if records.is_empty() => {
+                    if skip > 0 {
+                        signals.look_from_the_start(kind);
+                    }
+                }
+                Ok((Reserved::Jobs { .. }, false)) if skip == 0 => {}
+                _ => signals.more_parked(kind),
             }
             return reserved.map(|(reserved, _)| reserved);
         }
@@ -164,6 +171,7 @@ impl Fetcher {
     async fn reserve_parked(
         &self,
         kind: &'static str,
+        skip: usize,
         want: usize,
         epoch: u64,
     ) -> Result<(Reserved, bool)> {
@@ -178,6 +186,7 @@ impl Fetcher {
             .arg(want)
             .arg(kind)
             .arg(MAX_BYTES)
+            .arg(skip)
             .run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
         let mut more = true;

@@ -10,7 +10,7 @@ use crate::{
     codec::{Codec, Json},
     duration::LONGEST,
     error::Result,
-    messaging::queue::{Job, JobHandler, Verdict},
+    messaging::queue::{Job, JobHandler, Verdict, record::Record},
 };
 
 /// A handler whose job type is erased.
@@ -72,6 +72,7 @@ pub(super) async fn run(
     let shared = delivery.shared.clone();
     let context = JobContext(delivery.clone());
     let attempt = delivery.attempt;
+    let was_parked = Record::was_parked(&record);
     let work = AssertUnwindSafe(async {
         match runner.run(record, payload, context) {
             Ok(work) => Ok(work.await),
@@ -95,7 +96,7 @@ pub(super) async fn run(
         Some(None) => shared.after_failure(attempt, None, "timed out".to_owned()),
         Some(Some(Err(_))) => shared.after_failure(attempt, None, "panicked".to_owned()),
         Some(Some(Ok(Err(error)))) => {
-            shared.signals.could_not_decode(&kind);
+            shared.signals.could_not_decode(&kind, was_parked);
             shared.cannot_run(kind, error.to_string())
         }
         Some(Some(Ok(Ok(Verdict::Done)))) => Ending::Done,

@@ -24,10 +24,21 @@ pub(super) struct Signals {
     due: Mutex<Option<Instant>>,
     /// Kinds that may have parked jobs for this worker.
     parked: Mutex<HashSet<&'static str>>,
-    /// Kinds of which this worker could not decode a job, and when.
-    undecodable: Mutex<HashMap<&'static str, Instant>>,
+    /// The same, but they are left to others for now.
+    later: Mutex<HashSet<&'static str>>,
+    /// Kinds of which this worker could not decode a job.
+    undecodable: Mutex<HashMap<&'static str, Undecodable>>,
     /// The schedule has changed.
     pub(super) schedule: Notify,
+}
+
+#[derive(Clone, Copy)]
+struct Undecodable {
+    /// Until then the kind is left to others.
+    until: Instant,
+    /// How many of its parked jobs were found to be undecodable, since this worker last looked from the start. They lie
+    /// in front of the others.
+    skip: usize,
 }
 
 impl Signals {
@@ -37,6 +48,7 @@ impl Signals {
             look: AtomicBool::new(false),
             due: Mutex::default(),
             parked: Mutex::new(kinds.iter().copied().collect()),
+            later: Mutex::default(),
             undecodable: Mutex::default(),
             schedule: Notify::new(),
             kinds,
@@ -90,12 +102,18 @@ impl Signals {
         let Some(kind) = self.kinds.iter().find(|known| **known == kind) else {
             return false;
         };
-        !self.leaves_to_others(kind) && self.parked.lock().insert(*kind)
+        if self.left_until(kind).is_none() {
+            return self.parked.lock().insert(*kind);
+        }
+        self.later.lock().insert(*kind);
+        // It must know when to look.
+        true
     }
 
-    fn leaves_to_others(&self, kind: &'static str) -> bool {
-        let failed = self.undecodable.lock().get(kind).copied();
-        failed.is_some_and(|at| self.clock.now() < at + LEAVE_TO_OTHERS)
+    /// Until when this worker leaves a kind to others, if it does.
+    fn left_until(&self, kind: &'static str) -> Option<Instant> {
+        let until = self.undecodable.lock().get(kind)?.until;
+        (self.clock.now() < until).then_some(until)
     }
 
     /// Before the store is asked: what was heard so far is answered by that.
@@ -109,32 +127,66 @@ impl Signals {
         self.look.load(Ordering::Acquire) || !self.parked.lock().is_empty()
     }
 
+    /// When a delayed job will be due, or a kind is no longer left to others.
     pub(super) fn due(&self) -> Option<Instant> {
-        *self.due.lock()
+        let due = *self.due.lock();
+        let later = self.later.lock();
+        let ends = later
+            .iter()
+            .map(|kind| self.left_until(kind).unwrap_or_else(|| self.clock.now()));
+        ends.chain(due).min()
     }
 
-    /// Takes a kind that may have parked jobs for this worker. It is taken before the store is asked: a message that
-    /// comes meanwhile counts.
-    pub(super) fn take_parked_kind(&self) -> Option<&'static str> {
+    /// Takes a kind that may have parked jobs for this worker, and how many of them to skip. It is taken before the
+    /// store is asked: a message that comes meanwhile counts.
+    pub(super) fn take_parked_kind(&self) -> Option<(&'static str, usize)> {
         let mut parked = self.parked.lock();
+        self.later.lock().retain(|kind| {
+            let left = self.left_until(kind).is_some();
+            if !left {
+                parked.insert(*kind);
+            }
+            left
+        });
         let kind = parked.iter().next().copied()?;
         parked.remove(kind);
-        Some(kind)
+        let skip = self.undecodable.lock().get(kind).map_or(0, |u| u.skip);
+        Some((kind, skip))
     }
 
     /// There are more parked jobs of this kind, or the store could not be asked.
     pub(super) fn more_parked(&self, kind: &'static str) {
         // Otherwise it would take and park the same jobs again and again.
-        if !self.leaves_to_others(kind) {
-            self.parked.lock().insert(kind);
-        }
+        match self.left_until(kind) {
+            Some(_) => self.later.lock().insert(kind),
+            None => self.parked.lock().insert(kind),
+        };
     }
 
-    /// This worker could not decode a job of this kind.
-    pub(super) fn could_not_decode(&self, kind: &str) {
-        if let Some(kind) = self.kinds.iter().find(|known| **known == kind) {
-            self.undecodable.lock().insert(*kind, self.clock.now());
-            self.parked.lock().remove(*kind);
+    /// There are no parked jobs of this kind behind those that were skipped. Those in front may be others by now.
+    pub(super) fn look_from_the_start(&self, kind: &'static str) {
+        self.undecodable.lock().remove(kind);
+        self.parked.lock().insert(kind);
+    }
+
+    /// This worker could not decode a job of this kind. If it `was_parked`, it goes back to its place.
+    pub(super) fn could_not_decode(&self, kind: &str, was_parked: bool) {
+        let Some(kind) = self.kinds.iter().find(|known| **known == kind) else {
+            return;
+        };
+        let now = self.clock.now();
+        {
+            let mut undecodable = self.undecodable.lock();
+            let entry = undecodable.entry(*kind).or_insert(Undecodable {
+                until: now,
+                skip: 0,
+            });
+            entry.until = now.checked_add(LEAVE_TO_OTHERS).unwrap_or(now);
+            entry.skip += usize::from(was_parked);
+        }
+        let heard = self.parked.lock().remove(*kind);
+        if heard || was_parked {
+            self.later.lock().insert(*kind);
         }
     }
 }
