@@ -33,6 +33,8 @@ struct Inner {
     namespace: Option<Arc<str>>,
     message: Cow<'static, str>,
     in_doubt: bool,
+    /// No attempt of the request left this process.
+    unsent: bool,
     source: Option<Box<dyn StdError + Send + Sync + 'static>>,
 }
 
@@ -61,6 +63,7 @@ impl Error {
             namespace: None,
             message: message.into(),
             in_doubt: false,
+            unsent: false,
             source: None,
         }))
     }
@@ -108,6 +111,7 @@ impl Error {
             namespace: this.0.namespace.clone(),
             message: this.0.message.clone(),
             in_doubt: this.0.in_doubt,
+            unsent: this.0.unsent,
             source: this
                 .0
                 .source
@@ -119,6 +123,12 @@ impl Error {
     /// Marks that the request may have been carried out although no answer came.
     pub(crate) fn doubt(mut self, in_doubt: bool) -> Self {
         self.0.in_doubt = in_doubt;
+        self
+    }
+
+    /// Marks that no attempt of the request left this process.
+    pub(crate) fn unsent(mut self, unsent: bool) -> Self {
+        self.0.unsent = unsent;
         self
     }
 
@@ -181,6 +191,13 @@ impl Error {
     /// token.
     pub fn is_in_doubt(&self) -> bool {
         self.0.in_doubt
+    }
+
+    /// It is certain that nothing of the request left this process, so the store knows nothing of it. Unlike
+    /// [`is_in_doubt`](Self::is_in_doubt), this is known of idempotent requests too.
+    #[cfg(feature = "resilience")]
+    pub(crate) fn is_unsent(&self) -> bool {
+        self.0.unsent
     }
 
     /// The store is down, in the sense of [`Down`](crate::Down): it did not answer in time, cannot be reached, or

@@ -69,7 +69,8 @@ pub(super) static DOUBT: Script =
 /// - A key that arrives with another request (another fingerprint) is [`Run::Mismatch`].
 /// - Work that started is never taken for work that did not happen: after a panic, a
 ///   [`WorkError::Unknown`], or the death of the process, repeats get [`Run::Unknown`] and not a second execution.
-/// - A `run` that fails or is dropped before the work started leaves the key free.
+/// - A `run` that fails or is dropped before the work started leaves the key free. If the claim may have reached the
+///   store, it is called off in the background, for up to five minutes while the store is down.
 ///
 /// # Limits
 ///
@@ -89,7 +90,8 @@ pub(super) static DOUBT: Script =
 /// # While the store is down
 ///
 /// By [`on_store_down`](IdempotencyBuilder::on_store_down): [`Down::Fail`] returns the error, [`Down::Refuse`] answers
-/// [`Run::Busy`], and [`Down::Allow`] carries the work out unprotected.
+/// [`Run::Busy`], and [`Down::Allow`] carries the work out unprotected. Work that is not carried out is dropped before
+/// the answer, with all it holds.
 ///
 /// # Metrics
 ///

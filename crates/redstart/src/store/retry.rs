@@ -71,6 +71,8 @@ pub(crate) async fn persist<D: Destination>(
     let harmless = request.is_harmless();
     let mut backoff = Backoff::new();
     let mut redirects = 0;
+    // Some attempt may have reached a server.
+    let mut sent = false;
     loop {
         let failure = match first.take() {
             Some(failure) => failure,
@@ -79,6 +81,7 @@ pub(crate) async fn persist<D: Destination>(
                 Err(failure) => failure,
             },
         };
+        sent |= !matches!(failure, Failure::NotSent(_) | Failure::Down(_));
         let (again, pause) = match &failure {
             Failure::Answer(error) if to.redirected(&request, error) => {
                 redirects += 1;
@@ -111,7 +114,7 @@ pub(crate) async fn persist<D: Destination>(
             }
         };
         if !again || Instant::now() + pause >= request.deadline {
-            return Err(failure.into_error(|| to.place(), harmless));
+            return Err(failure.into_error(|| to.place(), harmless).unsent(!sent));
         }
         if !pause.is_zero() {
             to.pause(pause).await;

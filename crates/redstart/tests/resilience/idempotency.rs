@@ -376,6 +376,70 @@ async fn while_the_store_is_down_the_policy_decides() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A part of the work, such as a request's body, that counts when it is dropped.
+struct Body(Arc<AtomicU64>);
+
+impl Drop for Body {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+/// Runs work that must not be carried out, and counts how many bodies are gone once all callers have an answer.
+async fn refused_runs(keys: &Idempotency, count: u64) -> u64 {
+    let dropped = Arc::new(AtomicU64::new(0));
+    let runs = (0..count).map(|n| {
+        let body = Body(dropped.clone());
+        async move {
+            let work = async move {
+                let _body = body;
+                Err(WorkError::NotDone("it was carried out".to_owned()))
+            };
+            let answer: redstart::Result<Answer> = keys.run(&n.to_string(), b"5", work).await;
+            assert!(!matches!(answer, Ok(Run::NotDone(_))), "{answer:?}");
+        }
+    });
+    futures_util::future::join_all(runs).await;
+    dropped.load(Ordering::SeqCst)
+}
+
+#[tokio::test]
+async fn while_the_store_is_down_work_that_does_not_start_is_dropped_and_nothing_is_left_to_do()
+-> anyhow::Result<()> {
+    const RUNS: u64 = 50;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (proxy, store, _direct) = behind_a_proxy(&server).await?;
+    let keys = |down| {
+        Idempotency::builder(&store, "drop", "pay")
+            .on_store_down(down)
+            .build()
+    };
+    // Claims that were sent may have been made: they are called off later, without the work.
+    proxy.drop_replies();
+    assert_eq!(refused_runs(&keys(Down::Fail)?, RUNS).await, RUNS);
+    proxy.pass().await;
+    assert!(tokio::time::timeout(SOON, store.settle()).await.is_ok());
+
+    proxy.refuse().await;
+    proxy.cut().await?;
+    let ping = redis::cmd("PING");
+    let down = eventually(SOON, async || {
+        let answer = store.query::<String>(&ping).await;
+        answer.is_err()
+    });
+    assert!(down.await);
+    for down in [Down::Fail, Down::Refuse] {
+        assert_eq!(refused_runs(&keys(down)?, RUNS).await, RUNS);
+    }
+    // Nothing was sent, so there is nothing to call off.
+    let settled = tokio::time::timeout(SOON, store.settle()).await;
+    assert!(
+        settled.is_ok(),
+        "claims that were never sent are called off"
+    );
+    Ok(())
+}
+
 #[tokio::test]
 async fn bad_settings_are_refused() -> anyhow::Result<()> {
     let store = Store::connect("memory://").await?;

@@ -21,6 +21,8 @@ use crate::{
 const DOWN_RETRY: Duration = Duration::from_secs(1);
 /// How long the record of an ending is attempted in the background.
 const PATIENCE: Duration = Duration::from_secs(3600);
+/// How long a claim that may have been made is called off in the background.
+const CALL_OFF: Duration = Duration::from_secs(300);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
@@ -138,7 +140,8 @@ impl Claim {
         match self.begin().await {
             // The caller left before anything happened.
             Ok(Begun::Started) if answer.is_closed() => {
-                return self.record(&Ending::NotDone, || ()).await;
+                drop(work);
+                return self.record(&Ending::NotDone, CALL_OFF, || ()).await;
             }
             Ok(Begun::Started) => {}
             Ok(Begun::Taken(taken)) => return tell(answer, repeat(taken)),
@@ -151,6 +154,9 @@ impl Claim {
                     false => Down::Fail,
                 };
                 if down != Down::Allow || answer.is_closed() {
+                    // What it holds, such as a request's body, must not wait for the store.
+                    drop(work);
+                    let unsent = error.is_unsent();
                     let refusal = Run::Busy {
                         retry_after: DOWN_RETRY,
                     };
@@ -162,8 +168,11 @@ impl Claim {
                             _ => Err(error.doubt(false)),
                         },
                     );
-                    // The claim may have been made, or may still be on its way.
-                    return self.record(&Ending::NotDone, || ()).await;
+                    // Otherwise the claim may have been made, or may still be on its way.
+                    if !unsent {
+                        self.record(&Ending::NotDone, CALL_OFF, || ()).await;
+                    }
+                    return;
                 }
                 tracing::debug!(%error, "work is carried out without its idempotency key");
             }
@@ -186,12 +195,13 @@ impl Claim {
             // The panic's own hook has reported it.
             Err(_) => (Ending::Unknown, Run::Unknown(None)),
         };
-        self.record(&ending, || tell(answer, Ok(run))).await;
+        self.record(&ending, PATIENCE, || tell(answer, Ok(run)))
+            .await;
     }
 
     /// Records how the run ended. `told` is called after the first attempt: the caller does not wait for a store that
-    /// is down. Further attempts are made in the background.
-    async fn record(&self, ending: &Ending, told: impl FnOnce()) {
+    /// is down. Further attempts are made in the background, for as long as `patience`.
+    async fn record(&self, ending: &Ending, patience: Duration, told: impl FnOnce()) {
         let mut attempt = self.end(ending).await;
         told();
         let started = Instant::now();
@@ -201,7 +211,7 @@ impl Claim {
                 observe::event("idempotency.late");
                 tracing::warn!(%error, "the end of a run was not recorded yet; it is attempted again");
             }
-            if started.elapsed() > PATIENCE.min(self.inner.ttl) {
+            if started.elapsed() > patience.min(self.inner.ttl) {
                 tracing::error!(%error, "the end of a run could not be recorded");
                 return;
             }
