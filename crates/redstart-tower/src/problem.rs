@@ -143,9 +143,12 @@ impl Problem {
     }
 }
 
+/// A content type and a body for a problem.
+type RenderBody = dyn Fn(&Problem) -> (HeaderValue, Bytes) + Send + Sync;
+
 /// Writes the body of a refusal.
 #[derive(Clone)]
-pub(crate) struct Render(Arc<dyn Fn(&Problem) -> (HeaderValue, Bytes) + Send + Sync>);
+pub(crate) struct Render(Arc<RenderBody>);
 
 impl Render {
     pub(crate) fn new(
