@@ -143,6 +143,26 @@
 //! - [`store`], [`key`], [`script`], [`codec`], [`observe`], [`error`]: what the patterns are built on
 
 #![forbid(unsafe_code)]
+// What several families share is unused in a build without them. The build with all features has no such allowance.
+#![cfg_attr(
+    not(all(
+        feature = "engine",
+        feature = "caching",
+        feature = "commerce",
+        feature = "counting",
+        feature = "limiting",
+        feature = "location",
+        feature = "locking",
+        feature = "membership",
+        feature = "messaging",
+        feature = "ranking",
+        feature = "resilience",
+        feature = "sessions",
+        feature = "social",
+        feature = "storage"
+    )),
+    allow(dead_code, unreachable_patterns, unused_imports, unused_macros)
+)]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(any(feature = "counting", feature = "ranking"))]
