@@ -143,9 +143,9 @@ impl Limiter {
     /// let users = Limiter::fixed_window(&store, "shop", "user", Quota::per_minute(10)).build()?;
     /// let tenants = Limiter::fixed_window(&store, "shop", "tenant", Quota::per_minute(1)).build()?;
     ///
-    /// let ask = || Limiter::check_together(&[(&users, "ann", 1), (&tenants, "acme", 1)]);
-    /// assert!(ask().await?.is_allowed());
-    /// assert!(!ask().await?.is_allowed());
+    /// let costs = [(&users, "ann", 1), (&tenants, "acme", 1)];
+    /// assert!(Limiter::check_together(&costs).await?.is_allowed());
+    /// assert!(!Limiter::check_together(&costs).await?.is_allowed());
     /// // The tenant's limit refused, and the user was not charged.
     /// assert_eq!(users.peek("ann").await?.remaining, 9);
     /// # Ok(()) }
