@@ -38,6 +38,10 @@ pub(crate) fn ensure() -> Result<()> {
     if find::ioredis().is_err() && find::on_path("npm").is_none() {
         packages.push("npm");
     }
+    if !quiet(Command::new("pkg-config").args(["--exists", "openssl"])) {
+        // Peers of the benchmarks link OpenSSL. Nothing else here does.
+        packages.extend(["pkg-config", "libssl-dev"]);
+    }
     let mut problems = Vec::new();
     if !packages.is_empty()
         && let Err(error) = apt_install(&packages)
