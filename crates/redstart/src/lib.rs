@@ -140,7 +140,7 @@
 //!
 //! - [`adopting`]: beside keys and libraries that exist, without a migration
 //! - [`anti_patterns`]: the races that people write by hand, and the calls that close them
-//! - [`store`], [`key`], [`script`], [`codec`], [`observe`], [`error`]: what the patterns are built on
+//! - [`store`], [`key`], [`script`], [`codec`], [`observe`]: what the patterns are built on
 
 #![forbid(unsafe_code)]
 // What several families share is unused in a build without them. The build with all features has no such allowance.
@@ -170,7 +170,7 @@ mod clock;
 pub mod codec;
 mod down;
 mod duration;
-pub mod error;
+mod error;
 pub mod key;
 pub mod observe;
 pub mod script;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use redstart::caching::{
-    Cache, HitSource, L1, Loaded, Put, Settled, SortedView, SqlSink, WriteBehind, WriteThrough,
+    Cache, HitSource, L1, Loaded, Put, CacheUpdate, SortedView, SqlSink, WriteBehind, WriteThrough,
     Written, XFetch,
 };
 use tokio::time::{Instant, sleep};
@@ -331,7 +331,7 @@ async fn write_through(stage: &mut Stage) -> anyhow::Result<()> {
     two.settle(Written::row(20, 2)).await?;
     let late = one.settle(Written::row(10, 1)).await?;
     stage.claim(
-        late != Settled::Stored,
+        late != CacheUpdate::Stored,
         "an older row does not replace a newer one",
     )?;
     let seen = cache.get_or_load("anvil", |_| async { found(20) }).await?;
@@ -344,7 +344,7 @@ async fn write_through(stage: &mut Stage) -> anyhow::Result<()> {
             Ok::<_, redstart::Error>(Written::row(30, 3))
         })
         .await?;
-    stage.claim(settled == Settled::Stored, "a write is stored")?;
+    stage.claim(settled == CacheUpdate::Stored, "a write is stored")?;
     stage.claim(
         cache
             .get("anvil")

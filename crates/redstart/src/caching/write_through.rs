@@ -81,7 +81,7 @@ impl<V> Written<V> {
 /// The state of the cache after a commit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Settled {
+pub enum CacheUpdate {
     /// The new value is cached.
     Stored,
     /// Another writer has shown a newer row.
@@ -96,7 +96,7 @@ pub enum Settled {
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// use redstart::{Store, caching::{Cache, Settled, WriteThrough, Written}};
+/// use redstart::{Store, caching::{Cache, CacheUpdate, WriteThrough, Written}};
 ///
 /// let store = Store::connect("memory://").await?;
 /// let prices = Cache::<str, u64>::builder(&store, "shop", "price").build()?;
@@ -106,7 +106,7 @@ pub enum Settled {
 ///     // UPDATE products SET price = 20, version = version + 1 … RETURNING version
 ///     Ok::<_, redstart::Error>(Written::row(20, 7))
 /// }).await?;
-/// assert_eq!(settled, Settled::Stored);
+/// assert_eq!(settled, CacheUpdate::Stored);
 /// assert_eq!(prices.get("anvil").await?.unwrap().value.as_deref(), Some(&20));
 /// # Ok(()) }
 /// ```
@@ -139,7 +139,7 @@ pub enum Settled {
 /// # While the store is down
 ///
 /// The write is refused before the commit, because it could leave an old value behind. If the store fails after
-/// the commit, the write has succeeded, and the fence does the rest ([`Settled::LeftToFence`]).
+/// the commit, the write has succeeded, and the fence does the rest ([`CacheUpdate::LeftToFence`]).
 ///
 /// # Metrics
 ///
@@ -189,7 +189,7 @@ where
     ///
     /// Dropped during the commit, nobody knows whether the row was changed: the cached value is removed and
     /// the fence is left to expire.
-    pub async fn put<F, E>(&self, key: &K, commit: F) -> Result<Settled>
+    pub async fn put<F, E>(&self, key: &K, commit: F) -> Result<CacheUpdate>
     where
         F: Future<Output = Result<Written<V>, E>>,
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -300,7 +300,7 @@ where
     /// # Cancel safety
     ///
     /// Dropped before it is done, the cached value is removed or is the new one.
-    pub async fn settle(mut self, written: Written<V>) -> Result<Settled> {
+    pub async fn settle(mut self, written: Written<V>) -> Result<CacheUpdate> {
         let Some((value, version)) = written.row else {
             return Ok(self.end(End::Remove).await);
         };
@@ -347,7 +347,7 @@ where
         self.end(End::Remove).await;
     }
 
-    async fn end(&mut self, end: End<'_>) -> Settled {
+    async fn end(&mut self, end: End<'_>) -> CacheUpdate {
         let settled = settle(&self.inner, &self.name, &self.entity, &self.token, end).await;
         self.settled = true;
         settled
@@ -360,7 +360,7 @@ async fn settle<V, C>(
     entity: &Entity,
     token: &str,
     end: End<'_>,
-) -> Settled
+) -> CacheUpdate
 where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
@@ -394,12 +394,12 @@ where
         .await;
     inner.forget(name);
     match outcome.as_deref() {
-        Ok("set") => Settled::Stored,
-        Ok("older") => Settled::Older,
-        Ok(_) => Settled::Removed,
+        Ok("set") => CacheUpdate::Stored,
+        Ok("older") => CacheUpdate::Older,
+        Ok(_) => CacheUpdate::Removed,
         Err(error) => {
             tracing::debug!(%error, "a write could not be settled; its fence will expire");
-            Settled::LeftToFence
+            CacheUpdate::LeftToFence
         }
     }
 }

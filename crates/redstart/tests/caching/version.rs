@@ -2,7 +2,7 @@
 
 use redstart::{
     Store,
-    caching::{Cache, HitSource, L1, Loaded, Settled, WriteThrough, Written},
+    caching::{Cache, HitSource, L1, Loaded, CacheUpdate, WriteThrough, Written},
 };
 use redstart_testkit::{Backend, eventually, matrix};
 use tokio::sync::oneshot;
@@ -78,7 +78,7 @@ matrix! {
                 }
                 _ => {
                     let row = async { Ok::<_, redstart::Error>(Written::row(70, 7)) };
-                    assert_eq!(write.put("k", row).await?, Settled::Stored);
+                    assert_eq!(write.put("k", row).await?, CacheUpdate::Stored);
                     assert_eq!(read_old(&old, 0).await?, (70, HitSource::Store));
                     assert!(new.get("k").await?.is_none(), "a write left the other version's row");
                     continue;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    caching::{Cache, Fence, Settled, WriteThrough, Written},
+    caching::{Cache, Fence, CacheUpdate, WriteThrough, Written},
     codec::Postcard,
 };
 use redstart_testkit::{Backend, eventually, matrix};
@@ -137,9 +137,9 @@ matrix! {
         let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
         let write = WriteThrough::new(&cache);
         let (older, newer) = (write.fence("k").await?, write.fence("k").await?);
-        assert_eq!(newer.settle(Written::row(2, 2)).await?, Settled::Stored);
+        assert_eq!(newer.settle(Written::row(2, 2)).await?, CacheUpdate::Stored);
         store.query::<()>(redis::cmd("DEL").arg(redstart::key::Keys::named(backend.namespace(), "cache", "rows")?.entity("k")?.key())).await?;
-        assert_eq!(older.settle(Written::row(1, 1)).await?, Settled::Older);
+        assert_eq!(older.settle(Written::row(1, 1)).await?, CacheUpdate::Older);
         assert!(cache.get("k").await?.is_none());
         Ok(())
     }
@@ -152,14 +152,14 @@ matrix! {
         assert_eq!(rows.through(&cache, "k", Duration::ZERO).await?.value.as_deref(), Some(&1));
         assert!(cache.get("k").await?.is_none(), "filled inside the fence");
         rows.set(2);
-        assert_eq!(fence.settle(Written::changed()).await?, Settled::Removed);
+        assert_eq!(fence.settle(Written::changed()).await?, CacheUpdate::Removed);
         assert_eq!(rows.through(&cache, "k", Duration::ZERO).await?.value.as_deref(), Some(&2));
         assert!(cache.get("k").await?.is_some());
 
         // What is there may be served on, and a deleted row is remembered as absent.
         let fence = write.fence("k").await?;
         assert_eq!(cache.get("k").await?.unwrap().value.as_deref(), Some(&2));
-        assert_eq!(fence.settle(Written::deleted(5)).await?, Settled::Stored);
+        assert_eq!(fence.settle(Written::deleted(5)).await?, CacheUpdate::Stored);
         assert!(cache.get("k").await?.unwrap().value.is_none());
         Ok(())
     }
@@ -187,9 +187,9 @@ matrix! {
         let short = WriteThrough::new(&cache).fence_for(Duration::from_millis(200))?;
         let long = WriteThrough::new(&cache).fence_for(LONG)?;
         std::mem::forget(short.fence("k").await?);
-        assert_eq!(long.put("k", async { Ok::<_, redstart::Error>(Written::row(1, 1)) }).await?, Settled::Stored);
+        assert_eq!(long.put("k", async { Ok::<_, redstart::Error>(Written::row(1, 1)) }).await?, CacheUpdate::Stored);
         pass(&store, Duration::from_millis(250)).await;
-        assert_eq!(long.put("k", async { Ok::<_, redstart::Error>(Written::row(2, 2)) }).await?, Settled::Stored);
+        assert_eq!(long.put("k", async { Ok::<_, redstart::Error>(Written::row(2, 2)) }).await?, CacheUpdate::Stored);
         let entity = redstart::key::Keys::named(backend.namespace(), "cache", "rows")?.entity("k")?;
         let fence: u8 = store.query(redis::cmd("EXISTS").arg(entity.part("fence"))).await?;
         let ttl: i64 = store.query(redis::cmd("PTTL").arg(entity.key())).await?;
