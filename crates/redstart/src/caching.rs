@@ -33,7 +33,7 @@ pub use write_behind::{
     Change, Changes, DeadWrite, EntryId, Lag, Put, RefusedChange, Sink, SinkClaim, SinkError,
     WriteBehind, WriteBehindBuilder, WriteBehindWorker,
 };
-pub use write_through::{Fence, CacheUpdate, WriteThrough, Written};
+pub use write_through::{CacheUpdate, Fence, WriteThrough, Written};
 
 /// Every script of this family, for [`script::all`](crate::script::all).
 pub(crate) static SCRIPTS: &[&crate::script::Script] = &[

@@ -9,7 +9,7 @@ use std::{
 };
 
 use redstart::caching::{
-    Cache, HitSource, L1, Loaded, Put, CacheUpdate, SortedView, SqlSink, WriteBehind, WriteThrough,
+    Cache, CacheUpdate, HitSource, L1, Loaded, Put, SortedView, SqlSink, WriteBehind, WriteThrough,
     Written, XFetch,
 };
 use tokio::time::{Instant, sleep};

@@ -1,13 +1,6 @@
 //! A list as a queue whose items survive their consumer.
 
-use std::{
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU8, Ordering},
-    },
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
@@ -211,7 +204,7 @@ impl ReliableList {
             taken: format!("taken:{name}"),
             list: self.clone(),
             held: Mutex::default(),
-            unsure: AtomicU8::new(0),
+            doubt: Mutex::default(),
         });
         let heartbeat = tokio::spawn(heartbeat(taking.clone(), name.clone()));
         Ok(ListConsumer {
@@ -294,15 +287,26 @@ struct Taking {
     connection: tokio::sync::Mutex<Dedicated>,
     /// The items that the application has.
     held: Mutex<Vec<Arc<[u8]>>>,
-    /// How many more times to look for items that were taken without the application getting them.
-    unsure: AtomicU8,
+    doubt: Mutex<Doubt>,
+}
+
+/// Whether items may have been taken without the application getting them.
+#[derive(Clone, Copy, Default)]
+struct Doubt {
+    /// How many more times to look for them.
+    looks: u8,
+    /// How often a look was asked for. A look that began before the last of these may have missed its item, so it
+    /// does not count.
+    asked: u64,
 }
 
 impl Taking {
     /// Puts back what was taken by a call that was cancelled or failed, and items that were dropped. Only while no take
     /// is under way.
     async fn give_back_unknown(&self) -> Result<()> {
-        if self.unsure.load(Ordering::Acquire) == 0 {
+        // Read before the items that the application has: an item that is dropped after this asks again.
+        let doubt = *self.doubt.lock();
+        if doubt.looks == 0 {
             return Ok(());
         }
         let Inner { store, entity, .. } = &*self.list.0;
@@ -312,17 +316,20 @@ impl Taking {
             call = call.arg(&item[..]);
         }
         let _: u64 = call.idempotent().run(store).await?;
-        let _ = self
-            .unsure
-            .fetch_update(Ordering::AcqRel, Ordering::Acquire, |times| {
-                Some(times.saturating_sub(1))
-            });
+        let mut now = self.doubt.lock();
+        if now.asked == doubt.asked {
+            now.looks = doubt.looks - 1;
+        }
         Ok(())
     }
 
     /// Asks for a look at once, in the background, and for `times - 1` later ones.
     fn doubt(self: &Arc<Self>, times: u8) {
-        self.unsure.fetch_max(times, Ordering::AcqRel);
+        {
+            let mut doubt = self.doubt.lock();
+            doubt.looks = doubt.looks.max(times);
+            doubt.asked += 1;
+        }
         let taking = self.clone();
         self.list.0.store.defer(async move {
             let _connection = taking.connection.lock().await;

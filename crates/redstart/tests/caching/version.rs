@@ -2,7 +2,7 @@
 
 use redstart::{
     Store,
-    caching::{Cache, HitSource, L1, Loaded, CacheUpdate, WriteThrough, Written},
+    caching::{Cache, CacheUpdate, HitSource, L1, Loaded, WriteThrough, Written},
 };
 use redstart_testkit::{Backend, eventually, matrix};
 use tokio::sync::oneshot;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::{
     Store,
-    caching::{Cache, Fence, CacheUpdate, WriteThrough, Written},
+    caching::{Cache, CacheUpdate, Fence, WriteThrough, Written},
     codec::Postcard,
 };
 use redstart_testkit::{Backend, eventually, matrix};

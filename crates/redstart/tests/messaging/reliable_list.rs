@@ -6,7 +6,9 @@ use redstart::{
     key::Layout,
     messaging::{ReliableList, Settled},
 };
-use redstart_testkit::{Backend, Child, child, eventually, figure, matrix, scale};
+use redstart_testkit::{
+    Backend, Child, Kind, Proxy, Server, child, eventually, figure, matrix, scale,
+};
 
 use crate::queue::LONG;
 
@@ -188,4 +190,36 @@ matrix! {
         second.close().await?;
         Ok(())
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_item_dropped_while_another_is_put_back_comes_back_too() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let slow = Store::builder(proxy.url()).deadline(LONG).connect().await?;
+    let lease = LONG * 100;
+    let list = ReliableList::builder(&slow, "dropped", "l")
+        .lease(lease)
+        .build()?;
+    let other = ReliableList::builder(&direct, "dropped", "l")
+        .lease(lease)
+        .build()?;
+    let mut first = list.consumer().await?;
+    for item in ["a", "b"] {
+        other.push(item).await?;
+    }
+    let (Some(a), Some(b)) = (first.take(LONG).await?, first.take(LONG).await?) else {
+        anyhow::bail!("two items were pushed");
+    };
+    // The look for `b` still counts `a` as held, and `a` is dropped before its reply arrives.
+    proxy.delay_replies(Duration::from_secs(1));
+    drop(b);
+    ensure!(eventually(LONG, async || other.waiting().await.is_ok_and(|n| n == 1)).await);
+    drop(a);
+    ensure!(
+        eventually(LONG, async || other.waiting().await.is_ok_and(|n| n == 2)).await,
+        "the second item did not come back"
+    );
+    Ok(())
 }
