@@ -86,6 +86,7 @@ mod rw;
 mod schedule;
 mod semaphore;
 mod settings;
+mod ticket;
 mod wake_up;
 
 pub use fair::{FairMutex, FairMutexBuilder};
@@ -99,6 +100,7 @@ pub use mutex::{Mutex, MutexBuilder, MutexHolder};
 pub use redlock::{Redlock, RedlockBuilder};
 pub use rw::{RwLock, RwLockBuilder};
 pub use semaphore::{Semaphore, SemaphoreBuilder};
+pub use ticket::Ticket;
 
 /// Every script of this family, for [`script::all`](crate::script::all).
 pub(crate) static SCRIPTS: &[&crate::script::Script] = &[

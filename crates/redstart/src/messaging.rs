@@ -25,10 +25,11 @@ mod wake;
 pub use notify::{NotifyConsumer, NotifySet, NotifySetBuilder};
 pub use priority::{PriorityConsumer, PriorityQueue, PriorityQueueBuilder, Reservation};
 pub use queue::{
-    Backoff, CronEntry, CronPut, DeadLetter, DeadLetters, Enqueue, EnqueueMany, Enqueued,
-    EnqueuedMany, IntoVerdict, Job, JobContext, JobCursor, JobHandler, JobId, JobInfo, JobState,
-    MissedTicks, Queue, QueueBuilder, QueueCounts, QueueInspector, ShutdownReport, UniqueUntil,
-    Verdict, Worker, WorkerBuilder,
+    Backoff, CronEntry, CronPut, DeadLetter, DeadLetters, DispatchedJob, Dispatcher,
+    DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw, Enqueued, EnqueuedMany, IntoVerdict, Job,
+    JobContext, JobCursor, JobFence, JobHandler, JobId, JobInfo, JobState, MissedTicks, Queue,
+    QueueBuilder, QueueCounts, QueueInspector, ShutdownReport, UniqueUntil, Verdict, Worker,
+    WorkerBuilder,
 };
 pub use reliable_list::{ListConsumer, ListItem, ReliableList, ReliableListBuilder};
 pub use ring::{Ring, RingBuilder, Visit};

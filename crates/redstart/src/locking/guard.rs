@@ -199,6 +199,15 @@ impl<F: Fencing> Guard<F> {
         }
     }
 
+    pub(super) fn token(&self) -> Option<&str> {
+        self.owner.token()
+    }
+
+    /// Ends the renewals and leaves the lock to its lease.
+    pub(super) fn forget(mut self) {
+        self.armed = false;
+    }
+
     /// Ends the renewals and returns whether the lease was valid until now.
     fn stop(&mut self) -> bool {
         let valid = self.lease.is_valid();

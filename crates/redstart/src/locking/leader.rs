@@ -10,6 +10,7 @@ use super::{
     lock::Lock,
     owner::owner_token,
     settings::{LockSettings, lock_settings},
+    ticket::held_by_ticket,
 };
 use crate::{
     error::{Error, Result},
@@ -239,6 +240,8 @@ impl Leader {
         .await
     }
 
+    held_by_ticket!();
+
     /// Watches who leads. The first answer is the current leader.
     pub fn observe(&self) -> LeaderObserver {
         LeaderObserver::new(self.lock.clone())
@@ -291,6 +294,10 @@ impl Leadership {
     /// Waiting changes nothing.
     pub async fn lost(&self) {
         self.guard.lost().await;
+    }
+
+    pub(super) fn into_guard(self) -> Guard {
+        self.guard
     }
 
     /// Resigns; the next candidate is elected at once.

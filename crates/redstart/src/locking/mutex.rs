@@ -8,6 +8,7 @@ use super::{
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
     settings::{LockSettings, lock_settings},
+    ticket::held_by_ticket,
 };
 use crate::{
     error::{Error, Result},
@@ -233,6 +234,8 @@ impl<F: Fencing> Mutex<F> {
     }
 
     with_lock!(with, lock, F);
+
+    held_by_ticket!();
 }
 
 impl<F: Fencing> Clone for Mutex<F> {

@@ -31,6 +31,10 @@ pub(crate) trait Ownership: Send + Sync + 'static {
     fn store(&self) -> &Store;
     fn operations(&self) -> &'static Operations;
     fn namespace(&self) -> &Arc<str>;
+    /// The token that owns the lock, if one token does.
+    fn token(&self) -> Option<&str> {
+        None
+    }
     /// The longest lease that `extend` may be asked for.
     fn longest_lease(&self) -> Duration {
         MAX_TTL
@@ -243,6 +247,10 @@ impl Ownership for Owner {
 
     fn release(&self) -> StillOwned<'_> {
         Box::pin(self.release_once())
+    }
+
+    fn token(&self) -> Option<&str> {
+        Some(&self.token)
     }
 
     fn store(&self) -> &Store {

@@ -7,6 +7,7 @@ use super::{
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
     settings::{LockSettings, lock_settings},
+    ticket::held_by_ticket,
 };
 use crate::{
     error::{Error, Result},
@@ -187,6 +188,8 @@ impl Semaphore {
     }
 
     with_lock!(with, acquire, ());
+
+    held_by_ticket!();
 }
 
 impl fmt::Debug for Semaphore {

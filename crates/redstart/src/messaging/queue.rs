@@ -43,6 +43,7 @@ mod enqueue;
 mod inspect;
 mod job;
 mod parked;
+mod raw;
 mod record;
 pub(super) mod script;
 mod verdict;
@@ -55,8 +56,12 @@ pub use dead_letter::{DeadLetter, DeadLetters};
 pub use enqueue::{Enqueue, EnqueueMany, Enqueued, EnqueuedMany};
 pub use inspect::{JobCursor, JobInfo, JobState, QueueCounts, QueueInspector};
 pub use job::{Job, JobHandler, JobId, UniqueUntil};
+pub use raw::EnqueueRaw;
 pub use verdict::{IntoVerdict, Verdict};
-pub use worker::{JobContext, ShutdownReport, Worker, WorkerBuilder};
+pub use worker::{
+    DispatchedJob, Dispatcher, DispatcherBuilder, JobContext, JobFence, ShutdownReport, Worker,
+    WorkerBuilder,
+};
 
 /// A job queue: typed jobs, retries, dead letters, delays, priorities, unique jobs, cron. Cheap to clone.
 ///

@@ -17,6 +17,7 @@ mod redlock;
 mod runtime;
 mod rw;
 mod semaphore;
+mod ticket;
 
 #[path = "../served/engine.rs"]
 mod served;

@@ -140,7 +140,7 @@ impl Queue {
             .arg(millis(RECOGNISED + inner.store.deadline() * 2))
     }
 
-    async fn add(&self, body: Body, options: &Options) -> Result<Enqueued> {
+    pub(super) async fn add(&self, body: Body, options: &Options) -> Result<Enqueued> {
         let mut call = self.enqueue_call(options, body.id).arg(&body.bytes[..]);
         // A repeated request finds its own mark, also after the job is done.
         if options.unique.is_some() {

@@ -3,6 +3,7 @@
 mod acknowledge;
 mod builder;
 mod context;
+mod dispatcher;
 mod fetch;
 mod heartbeat;
 mod registration;
@@ -29,6 +30,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use builder::WorkerBuilder;
 pub use context::JobContext;
+pub use dispatcher::{DispatchedJob, Dispatcher, DispatcherBuilder, JobFence};
 use registration::Registration;
 use run::{Ended, Runner};
 use signal::Signals;

@@ -62,7 +62,7 @@ async fn finish(shared: &Shared, registration: &Registration, ended: &[Ended]) {
 
 /// Endings, sorted by what becomes of the job.
 #[derive(Default)]
-struct Batch<'a> {
+pub(super) struct Batch<'a> {
     done: Vec<&'a DeliveryId>,
     retry: Vec<(&'a DeliveryId, u64)>,
     dead: Vec<(&'a DeliveryId, &'a str)>,
@@ -74,7 +74,7 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(ended: &'a [Ended]) -> Self {
+    pub(super) fn new(ended: &'a [Ended]) -> Self {
         let mut batch = Self::default();
         for Ended {
             delivery, ending, ..
@@ -98,7 +98,7 @@ impl<'a> Batch<'a> {
         batch
     }
 
-    fn call<'b>(&self, shared: &'b Shared, registration: &Registration) -> Call<'b> {
+    pub(super) fn call<'b>(&self, shared: &'b Shared, registration: &Registration) -> Call<'b> {
         let queue = &shared.queue;
         let mut call = FINISH
             .on(queue.entity())
@@ -183,7 +183,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn count(&self, shared: &Shared) {
+    pub(super) fn count(&self, shared: &Shared) {
         let totals = &shared.totals;
         for (total, count) in [
             (&totals.done, self.done.len()),

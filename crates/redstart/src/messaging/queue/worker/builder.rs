@@ -155,7 +155,7 @@ impl WorkerBuilder {
         let fetcher = Fetcher {
             shared: shared.clone(),
             registration,
-            wake,
+            wake: Arc::new(wake),
         };
         Ok(Worker {
             tasks: Some(Tasks {

@@ -35,10 +35,10 @@ const MAX_BYTES: usize = 1024 * 1024;
 pub(super) struct Fetcher {
     pub(super) shared: Arc<Shared>,
     pub(super) registration: Arc<Registration>,
-    pub(super) wake: Wake,
+    pub(super) wake: Arc<Wake>,
 }
 
-enum Reserved {
+pub(super) enum Reserved {
     /// The registration is gone; its jobs were reclaimed.
     Lost,
     /// The request carried an old epoch.
@@ -50,7 +50,7 @@ enum Reserved {
 }
 
 /// What to do after jobs were taken.
-enum Next {
+pub(super) enum Next {
     /// There may be more.
     Look,
     /// Nothing is ready until something happens, or until a delayed job is due.
@@ -116,7 +116,7 @@ impl Fetcher {
     }
 
     /// Takes parked jobs that this worker may be able to run, or else jobs that are ready.
-    async fn reserve(&self, want: usize) -> Result<Reserved> {
+    pub(super) async fn reserve(&self, want: usize) -> Result<Reserved> {
         let Registration {
             name,
             running,
@@ -255,7 +255,7 @@ impl Fetcher {
     }
 
     /// Waits for a signal, a due time, or a reason to reconcile.
-    async fn rest(&self, wait: Option<Duration>) {
+    pub(super) async fn rest(&self, wait: Option<Duration>) {
         let shared = &self.shared;
         let clock = shared.queue.store().clock();
         // If a message is lost unnoticed, the delay is at most one lease.

@@ -70,7 +70,7 @@ async fn lease_was_lost(
 }
 
 /// How many jobs the worker holds; negative if it is not registered.
-async fn renew(shared: &Shared, registration: &Registration) -> Result<i64> {
+pub(super) async fn renew(shared: &Shared, registration: &Registration) -> Result<i64> {
     RENEW
         .on(shared.queue.entity())
         .part(&registration.running)

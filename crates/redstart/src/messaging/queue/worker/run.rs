@@ -126,7 +126,12 @@ impl Shared {
     }
 
     /// The next attempt, or a dead letter after the last.
-    fn after_failure(&self, attempt: u32, after: Option<Duration>, reason: String) -> Ending {
+    pub(super) fn after_failure(
+        &self,
+        attempt: u32,
+        after: Option<Duration>,
+        reason: String,
+    ) -> Ending {
         if attempt >= u32::from(self.max_attempts) {
             return Ending::Dead(reason);
         }

@@ -1,0 +1,117 @@
+//! Jobs whose kind and payload are known only at run time.
+
+use std::{
+    future::{Future, IntoFuture},
+    pin::Pin,
+    time::Duration,
+};
+
+use super::{
+    Enqueued, Queue, UniqueUntil,
+    record::{Body, Options},
+};
+use crate::{
+    error::{Error, Result},
+    observe,
+};
+
+impl Queue {
+    /// Adds a job whose kind is known only at run time. The payload must be JSON: workers of this library decode it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::Queue};
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// queue.enqueue_raw("send_mail", br#"{"to":"ann@example.com"}"#).priority(3).await?;
+    /// assert_eq!(queue.inspect().counts().await?.ready, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn enqueue_raw<'a>(&'a self, kind: &'a str, payload: &'a [u8]) -> EnqueueRaw<'a> {
+        EnqueueRaw {
+            queue: self,
+            kind,
+            payload,
+            options: Options::default(),
+        }
+    }
+}
+
+/// A job to be added; made by [`Queue::enqueue_raw`], sent when it is awaited.
+#[must_use = "a job is added when this is awaited"]
+pub struct EnqueueRaw<'a> {
+    queue: &'a Queue,
+    kind: &'a str,
+    payload: &'a [u8],
+    options: Options,
+}
+
+impl EnqueueRaw<'_> {
+    /// Runs the job no earlier than this from now, by the server's clock.
+    pub fn delay(mut self, delay: Duration) -> Self {
+        self.options.delay = delay;
+        self
+    }
+
+    /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
+    pub fn priority(mut self, priority: i16) -> Self {
+        self.options.priority = priority;
+        self
+    }
+
+    /// Adds the job only if no other job holds this key.
+    pub fn unique(mut self, key: &str, until: UniqueUntil) -> Self {
+        self.options.unique = Some((key.to_owned(), until));
+        self
+    }
+
+    /// How long one run may take; after that it is dropped and retried.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.options.timeout = Some(timeout);
+        self
+    }
+}
+
+/// # Errors
+///
+/// As for [`Queue::enqueue`], and [`is_config`](Error::is_config) for a kind that is empty or over 255 bytes, or a payload
+/// that is not JSON.
+///
+/// # Cancel safety
+///
+/// If the future is dropped early, the job may or may not have been added.
+impl<'a> IntoFuture for EnqueueRaw<'a> {
+    type Output = Result<Enqueued>;
+    type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
+
+    fn into_future(self) -> Self::IntoFuture {
+        let Self {
+            queue,
+            kind,
+            payload,
+            options,
+        } = self;
+        Box::pin(observe::operation(
+            "queue.enqueue",
+            queue.namespace(),
+            async move {
+                options.check()?;
+                if kind.is_empty() || kind.len() > 255 {
+                    return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
+                }
+                let limit = queue.0.max_payload;
+                if payload.len() > limit {
+                    return Err(Error::config(format!(
+                        "the payload has {} bytes; the queue accepts at most {limit}",
+                        payload.len()
+                    )));
+                }
+                if serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_err() {
+                    return Err(Error::config("the payload of a job must be JSON"));
+                }
+                queue
+                    .add(Body::raw(kind, payload, &options), &options)
+                    .await
+            },
+        ))
+    }
+}

@@ -1,0 +1,85 @@
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use redstart::{
+    Store,
+    messaging::{Backoff, JobFence, JobState, Queue, Settled, UniqueUntil, Verdict},
+};
+use redstart_testkit::{Backend, eventually, matrix};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+matrix! {
+    async fn a_worker_elsewhere_takes_and_settles_jobs(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let first = queue.enqueue_raw("mail", br#"{"n":12345678901234567890}"#)
+            .unique("u", UniqueUntil::Done).await?.id().context("full")?;
+        let dispatcher = queue.dispatcher(["mail"]).retry(Backoff::fixed(Duration::from_millis(1)), 2).start().await?;
+        let jobs = dispatcher.take(10, PATIENCE).await?;
+        ensure!(jobs.len() == 1 && jobs[0].id == first && jobs[0].attempt == 1);
+        assert_eq!(jobs[0].payload, br#"{"n":12345678901234567890}"#, "the payload is kept byte by byte");
+        assert!(dispatcher.progress(&jobs[0].fence, 0.5).await?);
+        assert_eq!(queue.inspect().list(JobState::Running, None).await?.0[0].progress, Some(0.5));
+
+        // Through another dispatcher, as in another process, and from text.
+        let other = queue.dispatcher(["mail"]).retry(Backoff::fixed(Duration::from_millis(1)), 2).start().await?;
+        let fence: JobFence = jobs[0].fence.to_string().parse()?;
+        assert_eq!(other.settle(&fence, Verdict::retry("no route")).await?, Settled::Done);
+        assert_eq!(other.settle(&fence, Verdict::Done).await?, Settled::Lost, "a delivery ends once");
+
+        let again = dispatcher.take(10, PATIENCE).await?;
+        ensure!(again.len() == 1 && again[0].attempt == 2, "{again:?}");
+        assert_eq!(other.settle(&fence, Verdict::Done).await?, Settled::Lost, "an old fence is refused");
+        assert_eq!(dispatcher.settle(&again[0].fence, Verdict::retry("again")).await?, Settled::Done);
+        assert_eq!(queue.inspect().counts().await?.dead, 1, "dead after its attempts");
+        assert!(queue.enqueue_raw("mail", b"{}").unique("u", UniqueUntil::Done).await?.is_new(), "its unique key is free");
+        let last = dispatcher.take(10, PATIENCE).await?;
+        assert_eq!(dispatcher.settle(&last[0].fence, Verdict::Done).await?, Settled::Done);
+        store.settle().await;
+        let counts = queue.inspect().counts().await?;
+        assert_eq!((counts.unfinished(), counts.workers), (0, 0), "nothing and nobody is left");
+        Ok(())
+    }
+
+    async fn the_jobs_of_a_silent_worker_elsewhere_go_to_another(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        queue.enqueue_raw("mail", b"1").await?;
+        let dispatcher = queue.dispatcher(["mail"]).lease(Duration::from_millis(300)).start().await?;
+        let lost = dispatcher.take(1, PATIENCE).await?;
+        ensure!(lost.len() == 1);
+        let next = dispatcher.take(1, PATIENCE).await?;
+        ensure!(next.len() == 1 && next[0].attempt == 2, "{next:?}");
+        assert!(!dispatcher.extend(&lost[0].fence).await?);
+        assert_eq!(dispatcher.settle(&lost[0].fence, Verdict::Done).await?, Settled::Lost);
+        assert_eq!(dispatcher.settle(&next[0].fence, Verdict::Done).await?, Settled::Done);
+        Ok(())
+    }
+
+    async fn kinds_of_others_are_left_to_them_and_waiting_is_woken(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let mail = queue.dispatcher(["mail"]).start().await?;
+        let sms = queue.dispatcher(["sms"]).start().await?;
+        assert!(mail.take(1, Duration::ZERO).await?.is_empty());
+        let waiting = tokio::spawn({
+            let sms = sms.clone();
+            async move { sms.take(5, PATIENCE).await }
+        });
+        let other = tokio::spawn({
+            let mail = mail.clone();
+            async move { mail.take(5, PATIENCE).await }
+        });
+        assert!(eventually(PATIENCE, async || {
+            matches!(queue.inspect().counts().await, Ok(counts) if counts.workers == 2)
+        }).await);
+        queue.enqueue_raw("sms", b"1").await?;
+        let got = waiting.await??;
+        ensure!(got.len() == 1 && got[0].kind == "sms", "{got:?}");
+        queue.enqueue_raw("mail", b"2").await?;
+        let got = other.await??;
+        ensure!(got.len() == 1 && got[0].kind == "mail", "{got:?}");
+        Ok(())
+    }
+}
