@@ -1,12 +1,17 @@
-//! Caching beside bare moka, a bare GET, single calls and a bare XADD.
+//! Caching beside bare moka, GET, MGET and XADD by hand, and a single flight over pub/sub by hand.
+//!
+//! A hit of ours also checks the envelope (version, codec, expiry, tags) and may refresh early; a write-behind put also keeps
+//! order per key, applies back-pressure and makes the value readable at once.
 
 use std::{
     hint::black_box,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant},
 };
 
-use redis::aio::MultiplexedConnection;
 use redstart::{
     Store,
     caching::{
@@ -17,7 +22,10 @@ use redstart::{
 use redstart_testkit::{Kind, Server, eventually};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::Bench;
+use crate::{
+    measure::{Bench, Unit},
+    peer::Line,
+};
 
 const LONG: Duration = Duration::from_secs(3600);
 
@@ -45,7 +53,8 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let store = Store::connect(&server.url()).await?;
     first_level(bench, &store).await?;
     second_level(bench, &store, &server).await?;
-    many(bench, &store).await?;
+    miss(bench, &store, &server).await?;
+    many(bench, &store, &server).await?;
     write_behind(bench, &store, &server).await?;
     wake(bench, &server).await
 }
@@ -100,16 +109,11 @@ async fn first_level(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
 
 async fn second_level(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Result<()> {
     let cache: Cache<u64, Product> = Cache::builder(store, "bench", "l2").ttl(LONG).build()?;
-    let bare: MultiplexedConnection = redis::Client::open(server.url())?
-        .get_multiplexed_async_connection()
-        .await?;
     for id in 0..64 {
-        let bytes = Postcard::encode(&product(id))?;
-        redis::cmd("SET")
-            .arg(format!("bare:{id}"))
-            .arg(bytes)
-            .exec_async(&mut bare.clone())
-            .await?;
+        let mut set = redis::cmd("SET");
+        set.arg(format!("bare:{id}"))
+            .arg(Postcard::encode(&product(id))?);
+        store.query::<()>(&set).await?;
         cache
             .get_or_load(&id, move |_| async move {
                 Ok::<_, redstart::Error>(Some(product(id)))
@@ -124,35 +128,73 @@ async fn second_level(bench: &mut Bench, store: &Store, server: &Server) -> anyh
                     Ok::<_, redstart::Error>(Some(product(0)))
                 })
                 .await?;
-            anyhow::ensure!(hit.source == HitSource::Store);
+            anyhow::ensure!(hit.source == HitSource::Store && hit.value.is_some());
             Ok(())
         }
     };
-    let theirs = move |task: usize| {
-        let mut bare = bare.clone();
-        async move {
-            let bytes: Vec<u8> = redis::cmd("GET")
-                .arg(format!("bare:{task}"))
-                .query_async(&mut bare)
-                .await?;
-            black_box(Postcard::decode::<Product>(&bytes)?);
-            Ok(())
-        }
-    };
-    bench
-        .rate(
-            "hit in the store, 64 tasks",
-            "GET and decode",
-            0.9,
-            64,
-            ours,
-            theirs,
-        )
-        .await?;
+    for line in Line::all(server, store).await? {
+        let peer = line.name("GET and decode");
+        let theirs = move |task: usize| {
+            let mut line = line.clone();
+            async move {
+                let mut get = redis::cmd("GET");
+                get.arg(format!("bare:{task}"));
+                let bytes: Vec<u8> = line.query(&get).await?;
+                black_box(Postcard::decode::<Product>(&bytes)?);
+                Ok(())
+            }
+        };
+        let name = "hit in the store, 64 tasks";
+        bench
+            .rate(name, &peer, 0.8, 64, ours.clone(), theirs)
+            .await?;
+    }
     Ok(())
 }
 
-async fn many(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
+/// A row that is not cached: looked for, loaded and stored.
+async fn miss(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Result<()> {
+    let cache: Cache<u64, Product> = Cache::builder(store, "bench", "miss").ttl(LONG).build()?;
+    let turn = Arc::new(AtomicU64::new(0));
+    let next = turn.clone();
+    let ours = move |_| {
+        let (cache, id) = (cache.clone(), next.fetch_add(1, Ordering::Relaxed));
+        async move {
+            let hit = cache
+                .get_or_load(&id, move |_| async move {
+                    Ok::<_, redstart::Error>(Some(product(id)))
+                })
+                .await?;
+            anyhow::ensure!(hit.source == HitSource::Loaded);
+            Ok(())
+        }
+    };
+    for line in Line::all(server, store).await? {
+        let peer = line.name("GET, load, SET");
+        let turn = turn.clone();
+        let theirs = move |_| {
+            let (mut line, id) = (line.clone(), turn.fetch_add(1, Ordering::Relaxed));
+            async move {
+                let key = format!("bare:miss:{id}");
+                let found: Option<Vec<u8>> = line.query(redis::cmd("GET").arg(&key)).await?;
+                anyhow::ensure!(found.is_none());
+                let mut set = redis::cmd("SET");
+                set.arg(&key)
+                    .arg(Postcard::encode(&product(id))?)
+                    .arg("EX")
+                    .arg(3600);
+                line.query::<()>(&set).await
+            }
+        };
+        let name = "miss and fill, under a lease, 64 tasks";
+        bench
+            .rate(name, &peer, 0.4, 64, ours.clone(), theirs)
+            .await?;
+    }
+    Ok(())
+}
+
+async fn many(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Result<()> {
     let cache: Cache<u64, u64> = Cache::builder(store, "bench", "many").ttl(LONG).build()?;
     let keys: Vec<u64> = (0..100).collect();
     let load = |_, keys: Vec<u64>| async move {
@@ -167,31 +209,47 @@ async fn many(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
             Ok(())
         }
     };
-    let theirs = move |_| {
+    let name = "get_or_load_many(100)";
+    let mut fill = redis::cmd("MSET");
+    let bare: Vec<String> = (0..100).map(|n| format!("bare:many:{n}")).collect();
+    for (n, key) in bare.iter().enumerate() {
+        fill.arg(key).arg(Postcard::encode(&(n as u64))?);
+    }
+    store.query::<()>(&fill).await?;
+    let bare = Arc::new(bare);
+    for line in Line::all(server, store).await? {
+        let (peer, bare) = (line.name("MGET and decode"), bare.clone());
+        let theirs = move |_| {
+            let (mut line, bare) = (line.clone(), bare.clone());
+            async move {
+                let values: Vec<Vec<u8>> = line.query(redis::cmd("MGET").arg(&*bare)).await?;
+                for value in &values {
+                    black_box(Postcard::decode::<u64>(value)?);
+                }
+                anyhow::ensure!(values.len() == 100);
+                Ok(())
+            }
+        };
+        bench
+            .rate(name, &peer, 0.8, 1, ours.clone(), theirs)
+            .await?;
+    }
+    let together = move |_| {
         let (cache, keys) = (single.clone(), singly.clone());
         async move {
-            for key in keys {
-                cache
-                    .get_or_load(
-                        &key,
-                        move |_| async move { Ok::<_, redstart::Error>(Some(key)) },
-                    )
-                    .await?;
+            let hits = keys.iter().map(|key| {
+                let row = *key;
+                let load = move |_| async move { Ok::<_, redstart::Error>(Some(row)) };
+                cache.get_or_load(key, load)
+            });
+            for hit in futures_util::future::join_all(hits).await {
+                hit?;
             }
             Ok(())
         }
     };
-    bench
-        .rate(
-            "get_or_load_many(100)",
-            "100 single calls",
-            20.0,
-            1,
-            ours,
-            theirs,
-        )
-        .await?;
-    Ok(())
+    let peer = "100 single calls in flight together";
+    bench.rate(name, peer, 2.0, 1, ours, together).await
 }
 
 /// Applies nothing: the puts are measured, not the database.
@@ -215,9 +273,6 @@ async fn write_behind(bench: &mut Bench, store: &Store, server: &Server) -> anyh
     let rows = WriteBehind::<u64, u64>::builder(store, "bench", "behind", Nowhere)
         .max_lag(u64::MAX / 4)
         .build()?;
-    let bare: MultiplexedConnection = redis::Client::open(server.url())?
-        .get_multiplexed_async_connection()
-        .await?;
     let ours = move |task: usize| {
         let rows = rows.clone();
         async move {
@@ -228,26 +283,34 @@ async fn write_behind(bench: &mut Bench, store: &Store, server: &Server) -> anyh
             Ok(())
         }
     };
-    let theirs = move |task: usize| {
-        let mut bare = bare.clone();
-        async move {
-            let mut cmd = redis::cmd("XADD");
-            cmd.arg(format!("bare:log:{}", task % 8))
-                .arg("*")
-                .arg("k")
-                .arg(task)
-                .arg("v")
-                .arg(7);
-            Ok(cmd.exec_async(&mut bare).await?)
-        }
-    };
-    bench
-        .rate("write-behind put, 64 tasks", "XADD", 0.5, 64, ours, theirs)
-        .await?;
+    for line in Line::all(server, store).await? {
+        let peer = line.name("XADD");
+        let theirs = move |task: usize| {
+            let mut line = line.clone();
+            async move {
+                let mut cmd = redis::cmd("XADD");
+                cmd.arg(format!("bare:log:{}", task % 8))
+                    .arg("*")
+                    .arg("k")
+                    .arg(task)
+                    .arg("v")
+                    .arg(7);
+                line.query::<()>(&cmd).await
+            }
+        };
+        let name = "write-behind put, 64 tasks";
+        bench
+            .rate(name, &peer, 0.4, 64, ours.clone(), theirs)
+            .await?;
+    }
     Ok(())
 }
 
-/// How long after the fill the callers that waited for another process have their answer.
+const WAITERS: usize = 500;
+
+/// How long after the fill 500 callers that waited for another process have their answer.
+///
+/// By hand: one subscription for the process, and on its message one GET whose value goes to all waiters by a channel.
 async fn wake(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
     let (one, other) = (
         Store::connect(&server.url()).await?,
@@ -259,56 +322,117 @@ async fn wake(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
             .build()
     };
     let (loads, waits) = (build(&one)?, build(&other)?);
-    let mut late = Vec::new();
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for round in 0..20u64 {
-        let go = Arc::new(tokio::sync::Notify::new());
-        let begun = Arc::new(tokio::sync::Notify::new());
-        let loading = tokio::spawn({
-            let (loads, go, begun) = (loads.clone(), go.clone(), begun.clone());
-            async move {
-                loads
-                    .get_or_load(&round, |_| async move {
-                        begun.notify_one();
-                        go.notified().await;
-                        Ok::<_, redstart::Error>(Some(1))
-                    })
-                    .await
-                    .map(|_| Instant::now())
-            }
-        });
-        begun.notified().await;
-        let waiting: Vec<_> = (0..500)
-            .map(|_| {
-                let waits = waits.clone();
-                tokio::spawn(async move {
-                    waits
-                        .get_or_load(&round, |_| async { Ok::<_, redstart::Error>(Some(2)) })
-                        .await
-                        .map(|_| Instant::now())
-                })
-            })
-            .collect();
-        anyhow::ensure!(
-            eventually(Duration::from_secs(10), async || waits.stats().waits
-                > round)
-            .await
-        );
-        // Enough for the subscription.
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        go.notify_one();
-        let filled = loading.await??;
-        for call in waiting {
-            late.push(call.await??.saturating_duration_since(filled).as_secs_f64());
-        }
+        ours.push(wake_ours(&loads, &waits, round).await?);
+        theirs.push(wake_by_hand(server, round).await?);
     }
-    late.sort_by(f64::total_cmp);
-    let p99 = late[late.len() * 99 / 100].max(1e-6);
-    bench.row(
-        "500 waiters answered after the fill, p99",
-        "5 ms",
-        1.0 / p99,
-        1.0 / 0.005,
-        1.0,
+    let name = "500 waiters answered after the fill, p99";
+    bench.costs_of(
+        name,
+        "pub/sub and a channel, redis-rs",
+        Unit::Micros,
+        0.4,
+        ours,
+        theirs,
     );
     Ok(())
+}
+
+/// The 99th percentile of 500, in microseconds.
+fn p99(mut late: Vec<f64>) -> f64 {
+    late.sort_by(f64::total_cmp);
+    late[late.len() * 99 / 100].max(1e-6) * 1e6
+}
+
+async fn wake_ours(
+    loads: &Cache<u64, u64>,
+    waits: &Cache<u64, u64>,
+    round: u64,
+) -> anyhow::Result<f64> {
+    let go = Arc::new(tokio::sync::Notify::new());
+    let begun = Arc::new(tokio::sync::Notify::new());
+    let loading = tokio::spawn({
+        let (loads, go, begun) = (loads.clone(), go.clone(), begun.clone());
+        async move {
+            loads
+                .get_or_load(&round, |_| async move {
+                    begun.notify_one();
+                    go.notified().await;
+                    Ok::<_, redstart::Error>(Some(1))
+                })
+                .await
+                .map(|_| Instant::now())
+        }
+    });
+    begun.notified().await;
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let waits = waits.clone();
+            tokio::spawn(async move {
+                waits
+                    .get_or_load(&round, |_| async { Ok::<_, redstart::Error>(Some(2)) })
+                    .await
+                    .map(|_| Instant::now())
+            })
+        })
+        .collect();
+    let waits_now = async || waits.stats().waits > round;
+    anyhow::ensure!(eventually(Duration::from_secs(10), waits_now).await);
+    // Enough for the subscription.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    go.notify_one();
+    let filled = loading.await??;
+    let mut late = Vec::new();
+    for call in waiting {
+        late.push(call.await??.saturating_duration_since(filled).as_secs_f64());
+    }
+    Ok(p99(late))
+}
+
+async fn wake_by_hand(server: &Server, round: u64) -> anyhow::Result<f64> {
+    use futures_util::StreamExt as _;
+    let client = redis::Client::open(server.url())?;
+    let mut loader = client.get_multiplexed_async_connection().await?;
+    let mut reader = client.get_multiplexed_async_connection().await?;
+    let mut messages = client.get_async_pubsub().await?;
+    let (channel, key) = (format!("filled:{round}"), format!("bare:wake:{round}"));
+    messages.subscribe(&channel).await?;
+    let (tell, told) = tokio::sync::watch::channel(None::<u64>);
+    let waiting: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let mut told = told.clone();
+            tokio::spawn(async move {
+                told.wait_for(Option::is_some).await?;
+                anyhow::Ok(Instant::now())
+            })
+        })
+        .collect();
+    let hears = tokio::spawn({
+        let key = key.clone();
+        async move {
+            let mut stream = messages.on_message();
+            if stream.next().await.is_some() {
+                let value: u64 = redis::cmd("GET").arg(&key).query_async(&mut reader).await?;
+                tell.send_replace(Some(value));
+            }
+            anyhow::Ok(())
+        }
+    });
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let mut fill = redis::pipe();
+    fill.cmd("SET")
+        .arg(&key)
+        .arg(1)
+        .cmd("PUBLISH")
+        .arg(&channel)
+        .arg(1);
+    fill.exec_async(&mut loader).await?;
+    let filled = Instant::now();
+    hears.await??;
+    let mut late = Vec::new();
+    for call in waiting {
+        late.push(call.await??.saturating_duration_since(filled).as_secs_f64());
+    }
+    Ok(p99(late))
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! measure.rs   rounds in which the contestants alternate, and the rows they make
+//! peer.rs      the connection under a peer that is written by hand
 //! report.rs    the rows as a table, and as a page with a chart
 //! store.rs     the cost of the seam
 //! engine.rs    the embedded engine against a server on loopback
@@ -28,6 +29,7 @@ mod limiting;
 mod locking;
 mod measure;
 mod messaging;
+mod peer;
 mod report;
 mod store;
 

@@ -195,6 +195,79 @@ impl Bench {
         self.rounds(name, peer, floor, ours, theirs, None);
     }
 
+    /// Records rounds of a cost that were measured elsewhere, each with one figure of both: less is better.
+    pub(crate) fn costs_of(
+        &mut self,
+        name: &str,
+        peer: &str,
+        unit: Unit,
+        floor: f64,
+        ours: Vec<f64>,
+        theirs: Vec<f64>,
+    ) {
+        let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| b / a).collect();
+        let interval = Some(interval(&ratios));
+        self.record(Row {
+            family: self.family.clone(),
+            name: name.to_owned(),
+            peer: peer.to_owned(),
+            unit,
+            ours: median(ours),
+            theirs: median(theirs),
+            ratio: median(ratios),
+            interval,
+            cpu: None,
+            floor,
+        });
+    }
+
+    /// Compares two ways of doing one thing by their latency while calls start at a fixed rate, half of what the slower
+    /// one can do: an answer's time counts from the moment at which its call was due. One row for each of p50, p99 and
+    /// p99.9; `floors` are theirs.
+    pub(crate) async fn open_loop<A, FA, B, FB>(
+        &mut self,
+        name: &str,
+        peer: &str,
+        floors: [f64; 3],
+        ours: A,
+        theirs: B,
+    ) -> anyhow::Result<()>
+    where
+        A: Fn(usize) -> FA + Clone + Send + Sync + 'static,
+        FA: Future<Output = anyhow::Result<()>> + Send + 'static,
+        B: Fn(usize) -> FB + Clone + Send + Sync + 'static,
+        FB: Future<Output = anyhow::Result<()>> + Send + 'static,
+    {
+        if !self.only.is_empty() && !self.only.iter().any(|part| name.contains(part.as_str())) {
+            return Ok(());
+        }
+        let (a, b) = (
+            drive(self.length, 64, &ours).await?.rate,
+            drive(self.length, 64, &theirs).await?.rate,
+        );
+        let rate = a.min(b) / 2.0;
+        let mut quantiles: [[Vec<f64>; 2]; 3] = Default::default();
+        for round in 0..self.rounds {
+            let (a, b) = if round % 2 == 0 {
+                let a = due(self.length, rate, &ours).await?;
+                (a, due(self.length, rate, &theirs).await?)
+            } else {
+                let b = due(self.length, rate, &theirs).await?;
+                (due(self.length, rate, &ours).await?, b)
+            };
+            for (n, [ours, theirs]) in quantiles.iter_mut().enumerate() {
+                ours.push(a[n]);
+                theirs.push(b[n]);
+            }
+        }
+        let titles = ["p50", "p99", "p99.9"];
+        for ((title, floor), [ours, theirs]) in titles.iter().zip(floors).zip(quantiles) {
+            let name = format!("{name}, {title} at {rate:.0}/s");
+            self.costs_of(&name, peer, Unit::Micros, floor, ours, theirs);
+        }
+        Ok(())
+    }
+
     fn rounds(
         &mut self,
         name: &str,
@@ -330,6 +403,37 @@ where
         rate: done / started.elapsed().as_secs_f64(),
         cpu: (cpu_micros()? - cpu) / done.max(1.0),
     })
+}
+
+/// Starts calls at a fixed rate, whether or not earlier ones have been answered: p50, p99 and p99.9 in microseconds, each
+/// from the moment at which the call was due.
+async fn due<F, Fut>(length: Duration, rate: f64, work: &F) -> anyhow::Result<[f64; 3]>
+where
+    F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
+    Fut: Future<Output = anyhow::Result<()>> + Send + 'static,
+{
+    let started = Instant::now();
+    let count = (length.as_secs_f64() * rate).ceil() as usize;
+    let mut set = tokio::task::JoinSet::new();
+    for n in 0..count.max(1) {
+        let due = started + Duration::from_secs_f64(n as f64 / rate);
+        // The timer is no finer than a millisecond: calls that are due start together.
+        if due > Instant::now() {
+            tokio::time::sleep_until(due.into()).await;
+        }
+        let call = work(n % 64);
+        set.spawn(async move {
+            call.await?;
+            anyhow::Ok(due.elapsed().as_secs_f64() * 1e6)
+        });
+    }
+    let mut times = Vec::with_capacity(count);
+    while let Some(time) = set.join_next().await {
+        times.push(time??);
+    }
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times[((times.len() as f64 * share) as usize).min(times.len() - 1)];
+    Ok([at(0.5), at(0.99), at(0.999)])
 }
 
 /// CPU time that this process has used, in microseconds.

@@ -1,8 +1,9 @@
-//! The job queue beside a bare stream loop and two well-known queues; sessions beside one bare script.
+//! The job queue beside a bare stream loop and two well-known queues; sessions beside plain commands.
 //!
-//! No-op jobs, one server, concurrency 100. The bare loop reads 100 entries by XREADGROUP and sends XACK and XDEL
-//! for all of them in one pipeline: no retries, no leases, no fence. Each contestant drains a backlog; the
-//! clock stops when the last job is finished and acknowledged.
+//! No-op jobs, one server, concurrency 100. The bare loop has three consumers, each reads 100 entries by XREADGROUP and sends
+//! XACK and XDEL for all of them in one pipeline: no retries, no leases, no fence, no attempts, no dead letters. Each
+//! contestant drains a backlog; the clock stops when the last job is finished and acknowledged. bullmq runs with the same
+//! concurrency; apalis fetches 100 at once, as its guide advises for throughput, and keeps no results.
 
 use std::{
     sync::{
@@ -20,7 +21,7 @@ use apalis_core::{
         builder::WorkerBuilder, context::WorkerContext, ext::parallelize::ParallelizeExt as _,
     },
 };
-use redis::{Script as BareScript, aio::MultiplexedConnection};
+use redis::aio::MultiplexedConnection;
 use redstart::{
     Store,
     messaging::{Job, JobContext, Queue},
@@ -29,13 +30,16 @@ use redstart::{
 use redstart_testkit::{Kind, Server};
 use serde::{Deserialize, Serialize};
 
-use crate::measure::{Bench, median};
+use crate::{
+    measure::{Bench, Unit},
+    peer::Line,
+};
 
 const CONCURRENCY: usize = 100;
 /// What the fast contestants drain, and the slow ones, in a round.
 const MANY: u64 = 100_000;
 const FEW: u64 = 4_000;
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 
 #[derive(Serialize, Deserialize)]
 struct Noop {
@@ -49,7 +53,7 @@ impl Job for Noop {
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     bench.note(&format!(
-        "redis-server {}, redis-rs 1.8, bullmq-official 1.4, apalis-redis 1.0 (default settings)",
+        "redis-server {}, redis-rs 1.8, bullmq-official 1.4, apalis-redis 1.0",
         server.info("redis_version").await?
     ));
     let url = server.url();
@@ -61,7 +65,7 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let (mut add_ours, mut add_bare, mut ours, mut loops) = (vec![], vec![], vec![], vec![]);
     for round in 0..=ROUNDS {
         let (enqueue, drain) = redstart(&store, round, MANY).await?;
-        let (xadd, read) = stream_loop(bare.clone(), round, MANY).await?;
+        let (xadd, read) = stream_loop(&bare, round, MANY).await?;
         // The first round warms up.
         if round > 0 {
             add_ours.push(enqueue);
@@ -70,43 +74,50 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
             loops.push(read);
         }
     }
+    let peer = "pipelined XADD, four in flight";
+    bench.rounds_of("enqueue_many", peer, 0.8, add_ours, add_bare);
+    let peer = "XREADGROUP + XACK/XDEL, three consumers";
+    bench.rounds_of("drain 100k jobs", peer, 0.7, ours, loops);
     let (mut bull, mut apalis, mut few) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
         few.push(redstart(&store, 100 + round, FEW).await?.1);
         bull.push(bullmq(&url, round, FEW).await?);
         apalis.push(apalis_redis(&url, round, FEW).await?);
     }
-    bench.row(
-        "enqueue_many",
-        "pipelined XADD",
-        median(add_ours),
-        median(add_bare),
-        0.8,
-    );
-    bench.row(
-        "drain 100k jobs",
-        "XREADGROUP + XACK/XDEL loop",
-        median(ours),
-        median(loops),
-        0.6,
-    );
-    bench.row(
-        "drain 4k jobs",
-        "bullmq-official",
-        median(few.clone()),
-        median(bull),
-        3.0,
-    );
-    bench.row(
-        "drain 4k jobs",
-        "apalis-redis",
-        median(few),
-        median(apalis),
-        5.0,
-    );
-
+    bench.rounds_of("drain 4k jobs", "bullmq-official", 3.0, few.clone(), bull);
+    bench.rounds_of("drain 4k jobs", "apalis-redis", 3.0, few, apalis);
+    single(bench, &store, &server).await?;
     wake_up(bench, &url).await?;
-    session(bench, &store, &bare).await
+    session(bench, &store, &server).await
+}
+
+/// One job per call, as a request handler enqueues it.
+async fn single(bench: &mut Bench, store: &Store, server: &Server) -> Result<()> {
+    let queue = Queue::new(store, "bench", "single")?;
+    let ours = move |task: usize| {
+        let queue = queue.clone();
+        async move {
+            queue.enqueue(&Noop { n: task as u64 }).await?;
+            Ok(())
+        }
+    };
+    for line in Line::all(server, store).await? {
+        let peer = line.name("XADD");
+        let theirs = move |task: usize| {
+            let mut line = line.clone();
+            async move {
+                let payload = serde_json::to_vec(&Noop { n: task as u64 })?;
+                let mut add = redis::cmd("XADD");
+                add.arg("bench-single").arg("*").arg("noop").arg(payload);
+                line.query::<()>(&add).await
+            }
+        };
+        let name = "enqueue, 64 tasks";
+        bench
+            .rate(name, &peer, 0.4, 64, ours.clone(), theirs)
+            .await?;
+    }
+    Ok(())
 }
 
 fn rate(count: u64, started: Instant) -> f64 {
@@ -155,73 +166,91 @@ fn counter(
     (call, heard)
 }
 
-async fn stream_loop(
-    mut bare: MultiplexedConnection,
-    round: usize,
-    count: u64,
-) -> Result<(f64, f64)> {
+async fn stream_loop(bare: &MultiplexedConnection, round: usize, count: u64) -> Result<(f64, f64)> {
+    use futures_util::{StreamExt as _, TryStreamExt as _};
     let key = format!("bench-stream-{round}");
+    let mut chunks = Vec::new();
     let started = Instant::now();
     for first in (0..count).step_by(1000) {
-        let mut pipeline = redis::pipe();
-        for n in first..(first + 1000).min(count) {
-            let payload = serde_json::to_vec(&Noop { n })?;
-            pipeline
-                .cmd("XADD")
-                .arg(&key)
-                .arg("*")
-                .arg("noop")
-                .arg(payload);
-        }
-        let ids: Vec<String> = pipeline.query_async(&mut bare).await?;
-        ensure!(!ids.is_empty());
+        let (mut bare, key) = (bare.clone(), key.clone());
+        chunks.push(async move {
+            let mut pipeline = redis::pipe();
+            for n in first..(first + 1000).min(count) {
+                let payload = serde_json::to_vec(&Noop { n })?;
+                pipeline
+                    .cmd("XADD")
+                    .arg(&key)
+                    .arg("*")
+                    .arg("noop")
+                    .arg(payload);
+            }
+            let ids: Vec<String> = pipeline.query_async(&mut bare).await?;
+            anyhow::Ok(ids.len() as u64)
+        });
     }
-    let xadd = rate(count, started);
-    redis::cmd("XGROUP")
-        .arg("CREATE")
-        .arg(&key)
-        .arg("g")
-        .arg("0")
-        .exec_async(&mut bare)
+    let added: Vec<u64> = futures_util::stream::iter(chunks)
+        .buffer_unordered(4)
+        .try_collect()
         .await?;
-    let mut done = 0;
+    ensure!(added.iter().sum::<u64>() == count);
+    let xadd = rate(count, started);
+    let mut create = redis::cmd("XGROUP");
+    create.arg("CREATE").arg(&key).arg("g").arg("0");
+    create.exec_async(&mut bare.clone()).await?;
+    let done = Arc::new(AtomicU64::new(0));
     let started = Instant::now();
-    type Entries = Vec<(String, Vec<(String, Vec<Vec<u8>>)>)>;
-    while done < count {
-        let entries: Entries = redis::cmd("XREADGROUP")
-            .arg("GROUP")
-            .arg("g")
-            .arg("c")
-            .arg("COUNT")
-            .arg(CONCURRENCY)
-            .arg("STREAMS")
-            .arg(&key)
-            .arg(">")
-            .query_async(&mut bare)
-            .await?;
-        let ids: Vec<&String> = entries
-            .iter()
-            .flat_map(|(_, entries)| entries)
-            .map(|(id, _)| id)
-            .collect();
-        for (_, fields) in entries.iter().flat_map(|(_, entries)| entries) {
-            let _: Noop = serde_json::from_slice(&fields[1])?;
-        }
-        done += ids.len() as u64;
-        let mut pipeline = redis::pipe();
-        pipeline
-            .cmd("XACK")
-            .arg(&key)
-            .arg("g")
-            .arg(&ids)
-            .cmd("XDEL")
-            .arg(&key)
-            .arg(&ids);
-        pipeline.exec_async(&mut bare).await?;
+    let mut consumers = tokio::task::JoinSet::new();
+    for consumer in 0..3 {
+        consumers.spawn(consume(
+            bare.clone(),
+            key.clone(),
+            consumer,
+            done.clone(),
+            count,
+        ));
+    }
+    while let Some(ended) = consumers.join_next().await {
+        ended??;
     }
     let read = rate(count, started);
+    let mut bare = bare.clone();
     redis::cmd("DEL").arg(&key).exec_async(&mut bare).await?;
     Ok((xadd, read))
+}
+
+/// One consumer of a bare loop, until all are done.
+async fn consume(
+    mut bare: MultiplexedConnection,
+    key: String,
+    consumer: u32,
+    done: Arc<AtomicU64>,
+    count: u64,
+) -> Result<()> {
+    type Entries = Option<Vec<(String, Vec<(String, Vec<Vec<u8>>)>)>>;
+    while done.load(Ordering::Relaxed) < count {
+        let mut read = redis::cmd("XREADGROUP");
+        read.arg("GROUP").arg("g").arg(consumer);
+        read.arg("COUNT").arg(CONCURRENCY);
+        read.arg("STREAMS").arg(&key).arg(">");
+        let entries: Entries = read.query_async(&mut bare).await?;
+        let Some(entries) = entries else {
+            return Ok(());
+        };
+        let entries: Vec<_> = entries
+            .into_iter()
+            .flat_map(|(_, entries)| entries)
+            .collect();
+        for (_, fields) in &entries {
+            let _: Noop = serde_json::from_slice(&fields[1])?;
+        }
+        let ids: Vec<&String> = entries.iter().map(|(id, _)| id).collect();
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("XACK").arg(&key).arg("g").arg(&ids);
+        pipeline.cmd("XDEL").arg(&key).arg(&ids);
+        pipeline.exec_async(&mut bare).await?;
+        done.fetch_add(ids.len() as u64, Ordering::Relaxed);
+    }
+    Ok(())
 }
 
 async fn bullmq(url: &str, round: usize, count: u64) -> Result<f64> {
@@ -261,7 +290,11 @@ async fn bullmq(url: &str, round: usize, count: u64) -> Result<f64> {
 
 async fn apalis_redis(url: &str, round: usize, count: u64) -> Result<f64> {
     let connection = apalis_redis::connect(url).await?;
-    let config = apalis_redis::Config::default().queue(format!("bench-apalis-{round}"));
+    let config = apalis_redis::Config::default()
+        .queue(format!("bench-apalis-{round}"))
+        .batch_size(100)
+        .persist_results(false)
+        .emit_events(false);
     let mut storage = apalis_redis::RedisStorage::new(connection).with_config(config);
     for n in 0..count {
         storage
@@ -290,8 +323,10 @@ async fn apalis_redis(url: &str, round: usize, count: u64) -> Result<f64> {
     Ok(rate(count, started))
 }
 
-/// From enqueue to start on an idle worker with its own connections.
+/// From enqueue to start on an idle worker with its own connections, beside a bare LPUSH to a consumer in BLMOVE: the wait
+/// without leases, attempts or fences.
 async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
+    const WAKES: u64 = 200;
     let (producer, consumer) = (Store::connect(url).await?, Store::connect(url).await?);
     let (started, mut starts) = tokio::sync::mpsc::unbounded_channel();
     let worker = Queue::new(&consumer, "bench", "wake")?
@@ -302,93 +337,170 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
         .start()
         .await?;
     let queue = Queue::new(&producer, "bench", "wake")?;
-    let mut took = Vec::new();
-    for n in 0..500 {
-        // Long enough for the worker to be idle again.
-        tokio::time::sleep(Duration::from_millis(2)).await;
-        let asked = Instant::now();
-        queue.enqueue(&Noop { n }).await?;
-        let began = starts.recv().await.context("a start")?;
-        took.push(began.saturating_duration_since(asked).as_secs_f64());
+    let client = redis::Client::open(url)?;
+    let mut pusher = client.get_multiplexed_async_connection().await?;
+    // A blocking read needs a connection of its own without a time-out.
+    let patient = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let mut taker = client
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await?;
+    let (came, mut comes) = tokio::sync::mpsc::unbounded_channel();
+    let taking = tokio::spawn(async move {
+        loop {
+            let mut take = redis::cmd("BLMOVE");
+            take.arg("bare:wake")
+                .arg("bare:taken")
+                .arg("RIGHT")
+                .arg("LEFT")
+                .arg(0);
+            let item: Vec<u8> = take.query_async(&mut taker).await?;
+            let _: Noop = serde_json::from_slice(&item)?;
+            if came.send(Instant::now()).is_err() {
+                return anyhow::Ok(());
+            }
+        }
+    });
+    let (mut ours, mut theirs) = ([vec![], vec![]], [vec![], vec![]]);
+    for _ in 0..10 {
+        let (mut a, mut b) = (Vec::new(), Vec::new());
+        for n in 0..WAKES {
+            // Long enough for both to be idle again.
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let asked = Instant::now();
+            queue.enqueue(&Noop { n }).await?;
+            let began = starts.recv().await.context("a start")?;
+            a.push(began.saturating_duration_since(asked).as_secs_f64() * 1e6);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            let payload = serde_json::to_vec(&Noop { n })?;
+            let asked = Instant::now();
+            let mut push = redis::cmd("LPUSH");
+            push.arg("bare:wake")
+                .arg(payload)
+                .exec_async(&mut pusher)
+                .await?;
+            let began = comes.recv().await.context("an item")?;
+            b.push(began.saturating_duration_since(asked).as_secs_f64() * 1e6);
+        }
+        for (all, mut times) in [(&mut ours, a), (&mut theirs, b)] {
+            times.sort_by(f64::total_cmp);
+            all[0].push(times[times.len() / 2]);
+            all[1].push(times[times.len() * 99 / 100]);
+        }
     }
     worker.shutdown(Duration::from_secs(5)).await?;
-    took.sort_by(f64::total_cmp);
-    let (half, p99) = (took[took.len() / 2], took[took.len() * 99 / 100]);
-    bench.note(&format!(
-        "enqueue to start: median {:.2} ms, p99 {:.2} ms",
-        half * 1e3,
-        p99 * 1e3
-    ));
-    bench.row("wake-ups at p99", "one every 5 ms", 1.0 / p99, 200.0, 1.0);
+    taking.abort();
+    let titles = [
+        ("enqueue to start, p50", 0.4),
+        ("enqueue to start, p99", 0.4),
+    ];
+    for (((name, floor), ours), theirs) in titles.into_iter().zip(ours).zip(theirs) {
+        bench.costs_of(
+            name,
+            "LPUSH to BLMOVE, redis-rs",
+            Unit::Micros,
+            floor,
+            ours,
+            theirs,
+        );
+    }
     Ok(())
 }
 
-async fn session(bench: &mut Bench, store: &Store, bare: &MultiplexedConnection) -> Result<()> {
-    let sessions = Sessions::new(store, "bench", "web")?;
-    let data =
-        serde_json::json!({ "theme": "dark", "cart": [1, 2, 3], "csrf": "0123456789abcdef" });
-    let mut tokens = Vec::new();
-    for n in 0..64 {
-        tokens.push(sessions.create(&format!("user-{n}"), &data).await?);
-        redis::cmd("HSET")
-            .arg(format!("bench-hash-{n}"))
-            .arg(&[
-                "user",
-                "u",
-                "created",
-                "1794731047665000",
-                "until",
-                "1794731047665000",
-                "ends",
-                "1794731047665000",
-            ])
-            .arg(&[
-                "d:theme",
-                "\"dark\"",
-                "d:cart",
-                "[1,2,3]",
-                "d:csrf",
-                "\"0123456789abcdef\"",
-            ])
-            .exec_async(&mut bare.clone())
-            .await?;
+/// A session is loaded: when its idle time-out was renewed a moment ago, and when a renewal is due. Ours also checks the
+/// token's digest, the absolute end and the rotation's grace.
+async fn session(bench: &mut Bench, store: &Store, server: &Server) -> Result<()> {
+    // Visited in turn, so many are not visited again within the second that needs no renewal.
+    for (name, count, touch, floor) in [
+        ("session load, 64 tasks", 64, "PTTL", 0.8),
+        (
+            "session load, renewal due, 64 tasks",
+            60_000,
+            "PEXPIRE",
+            0.5,
+        ),
+    ] {
+        let sessions = Sessions::new(store, "bench", &format!("web{count}"))?;
+        let data =
+            serde_json::json!({ "theme": "dark", "cart": [1, 2, 3], "csrf": "0123456789abcdef" });
+        let mut tokens = Vec::with_capacity(count);
+        for first in (0..count).step_by(64) {
+            let made = (first..count.min(first + 64)).map(|n| {
+                let (sessions, data) = (sessions.clone(), &data);
+                async move { sessions.create(&format!("user-{n}"), data).await }
+            });
+            tokens.extend(futures_util::future::try_join_all(made).await?);
+            let mut pipeline = redis::pipe();
+            for n in first..count.min(first + 64) {
+                pipeline
+                    .cmd("HSET")
+                    .arg(format!("bench-hash-{n}"))
+                    .arg(FIELDS);
+                pipeline
+                    .cmd("PEXPIRE")
+                    .arg(format!("bench-hash-{n}"))
+                    .arg(1_800_000);
+            }
+            let _: Vec<i64> = store.pipeline(&pipeline).await?;
+        }
+        let (tokens, turn) = (Arc::new(tokens), Arc::new(AtomicU64::new(0)));
+        let next = turn.clone();
+        let ours = move |_| {
+            let (sessions, tokens) = (sessions.clone(), tokens.clone());
+            let n = next.fetch_add(1, Ordering::Relaxed) as usize % tokens.len();
+            async move {
+                let session = sessions.load::<serde_json::Value>(&tokens[n]).await?;
+                ensure!(session.is_some());
+                Ok(())
+            }
+        };
+        for line in Line::all(server, store).await? {
+            let peer = line.name(&format!("HGETALL + {touch}"));
+            let turn = turn.clone();
+            let theirs = move |_| {
+                let mut line = line.clone();
+                let n = turn.fetch_add(1, Ordering::Relaxed) as usize % count;
+                async move {
+                    let key = format!("bench-hash-{n}");
+                    let mut pipeline = redis::pipe();
+                    pipeline.cmd("HGETALL").arg(&key).cmd(touch).arg(&key);
+                    if touch == "PEXPIRE" {
+                        pipeline.arg(1_800_000);
+                    }
+                    let (fields, _): (Vec<(String, String)>, i64) =
+                        line.pipeline(&pipeline).await?;
+                    let data: serde_json::Map<String, serde_json::Value> = fields
+                        .into_iter()
+                        .filter_map(|(name, value)| {
+                            let name = name.strip_prefix("d:")?.to_owned();
+                            Some(serde_json::from_str(&value).map(|value| (name, value)))
+                        })
+                        .collect::<Result<_, _>>()?;
+                    ensure!(data.len() == 3);
+                    Ok(())
+                }
+            };
+            bench
+                .rate(name, &peer, floor, 64, ours.clone(), theirs)
+                .await?;
+        }
     }
-    let tokens = Arc::new(tokens);
-    let script = Arc::new(BareScript::new(
-        "redis.call('PEXPIRE', KEYS[1], ARGV[1]) return redis.call('HGETALL', KEYS[1])",
-    ));
-    let ours = move |task: usize| {
-        let (sessions, tokens) = (sessions.clone(), tokens.clone());
-        async move {
-            let session = sessions
-                .load::<serde_json::Value>(&tokens[task % 64])
-                .await?;
-            ensure!(session.is_some());
-            Ok(())
-        }
-    };
-    let bare = bare.clone();
-    let theirs = move |task: usize| {
-        let (mut bare, script) = (bare.clone(), script.clone());
-        async move {
-            let fields: Vec<String> = script
-                .key(format!("bench-hash-{}", task % 64))
-                .arg(1_800_000)
-                .invoke_async(&mut bare)
-                .await?;
-            ensure!(!fields.is_empty());
-            Ok(())
-        }
-    };
-    bench
-        .rate(
-            "session load + touch, 64 tasks",
-            "bare EVALSHA",
-            0.85,
-            64,
-            ours,
-            theirs,
-        )
-        .await?;
     Ok(())
 }
+
+/// What a session's hash has by hand: who, three times, and three fields of the application.
+const FIELDS: &[&str] = &[
+    "user",
+    "u",
+    "created",
+    "1794731047665000",
+    "until",
+    "1794731047665000",
+    "ends",
+    "1794731047665000",
+    "d:theme",
+    "\"dark\"",
+    "d:cart",
+    "[1,2,3]",
+    "d:csrf",
+    "\"0123456789abcdef\"",
+];

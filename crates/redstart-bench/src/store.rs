@@ -119,33 +119,111 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
             )
             .await?;
     }
+    large(bench, &store, &bare).await?;
+    loaded(bench, &store, &bare).await?;
     recovery(bench).await
 }
 
-const FAULTS: usize = 10;
+/// Values of some kilobytes, where copies count.
+async fn large(
+    bench: &mut Bench,
+    store: &Store,
+    bare: &MultiplexedConnection,
+) -> anyhow::Result<()> {
+    for size in [1, 16, 64] {
+        let key = format!("bench:large:{size}");
+        let mut set = redis::cmd("SET");
+        set.arg(&key).arg(vec![b'x'; size * 1024]);
+        store.query::<()>(&set).await?;
+        let (s, b, k) = (store.clone(), bare.clone(), key.clone());
+        let ours = move |_| {
+            let (store, key) = (s.clone(), k.clone());
+            async move {
+                let value: Vec<u8> = store.query(redis::cmd("GET").arg(&key)).await?;
+                anyhow::ensure!(value.len() == size * 1024);
+                Ok(())
+            }
+        };
+        let theirs = move |_| {
+            let (mut bare, key) = (b.clone(), key.clone());
+            async move {
+                let value: Vec<u8> = redis::cmd("GET").arg(&key).query_async(&mut bare).await?;
+                anyhow::ensure!(value.len() == size * 1024);
+                Ok(())
+            }
+        };
+        let name = format!("GET of {size} KiB, 64 tasks");
+        bench.rate(&name, "redis-rs", 0.9, 64, ours, theirs).await?;
+    }
+    Ok(())
+}
 
-/// How long after the server is back the store works again, at worst, against the 2 s that it promises. Calls go on
-/// all the time, as an application's would.
+/// Latency while calls come at half of the rate that is possible.
+async fn loaded(
+    bench: &mut Bench,
+    store: &Store,
+    bare: &MultiplexedConnection,
+) -> anyhow::Result<()> {
+    let (s, b) = (store.clone(), bare.clone());
+    let ours = move |_| {
+        let store = s.clone();
+        async move {
+            store
+                .query::<Option<Vec<u8>>>(redis::cmd("GET").arg("bench:due"))
+                .await?;
+            Ok(())
+        }
+    };
+    let theirs = move |_| {
+        let mut bare = b.clone();
+        async move {
+            let mut get = redis::cmd("GET");
+            get.arg("bench:due")
+                .query_async::<Option<Vec<u8>>>(&mut bare)
+                .await?;
+            Ok(())
+        }
+    };
+    bench
+        .open_loop("GET", "redis-rs", [0.8, 0.7, 0.6], ours, theirs)
+        .await
+}
+
+const FAULTS: usize = 10;
+const FAULTY: [&str; 4] = [
+    "killed and restarted",
+    "connections cut and refused",
+    "stopped and continued",
+    "black-holed",
+];
+
+/// How long after the server is back a client works again. Calls go on all the time, as an application's would.
+///
+/// The peer is redis-rs's ConnectionManager, which its users take for this, with the same time-out and a delay between
+/// attempts that is capped at half a second; its default has no cap.
 async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let proxy = Proxy::start(&server).await?;
-    for fault in [
-        "killed and restarted",
-        "connections cut and refused",
-        "stopped and continued",
-        "black-holed",
-    ] {
+    let patience = Duration::from_millis(500);
+    for fault in FAULTY {
         let url = match fault {
             "connections cut and refused" | "black-holed" => proxy.url().to_owned(),
             _ => server.url(),
         };
-        let store = Store::builder(&url)
-            .deadline(Duration::from_millis(500))
-            .connect()
-            .await?;
-        let mut worst = Duration::ZERO;
+        let store = Store::builder(&url).deadline(patience).connect().await?;
+        let config = redis::aio::ConnectionManagerConfig::new()
+            .set_response_timeout(Some(patience))
+            .set_connection_timeout(Some(patience))
+            .set_max_delay(patience);
+        let manager = redis::aio::ConnectionManager::new_with_config(
+            redis::Client::open(url.as_str())?,
+            config,
+        )
+        .await?;
+        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..FAULTS {
             store.query::<redis::Value>(&redis::cmd("PING")).await?;
+            redis::cmd("PING").exec_async(&mut manager.clone()).await?;
             match fault {
                 "killed and restarted" => server.kill9(),
                 "stopped and continued" => server.pause()?,
@@ -157,15 +235,26 @@ async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
             }
             // From a moment up to some seconds, so that every pause between attempts has come.
             let away = Duration::from_millis(50 + 2_950 * round as u64 / FAULTS as u64);
-            let calls = tokio::spawn({
+            let our_calls = tokio::spawn({
                 let store = store.clone();
                 async move {
-                    loop {
-                        let answer = store.query::<redis::Value>(&redis::cmd("PING")).await;
-                        if answer.is_ok() {
-                            return Instant::now();
-                        }
+                    while store
+                        .query::<redis::Value>(&redis::cmd("PING"))
+                        .await
+                        .is_err()
+                    {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
                     }
+                    Instant::now()
+                }
+            });
+            let their_calls = tokio::spawn({
+                let mut manager = manager.clone();
+                async move {
+                    while redis::cmd("PING").exec_async(&mut manager).await.is_err() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                    Instant::now()
                 }
             });
             tokio::time::sleep(away).await;
@@ -175,12 +264,20 @@ async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
                 _ => proxy.pass().await,
             }
             let back = Instant::now();
-            worst = worst.max(calls.await?.saturating_duration_since(back));
+            let since =
+                |then: Instant| then.saturating_duration_since(back).as_secs_f64().max(1e-6) * 1e6;
+            ours.push(since(our_calls.await?));
+            theirs.push(since(their_calls.await?));
         }
-        bench.note(&format!("{fault}: at worst {worst:?} of {FAULTS} rounds"));
-        let worst = worst.as_secs_f64().max(1e-6) * 1e6;
+        let worst = |times: &[f64]| times.iter().fold(0.0, |a: f64, b| a.max(*b)) / 1e3;
+        bench.note(&format!(
+            "{fault}: at worst {:.1} ms of {FAULTS} rounds, ConnectionManager {:.1} ms",
+            worst(&ours),
+            worst(&theirs)
+        ));
+        anyhow::ensure!(worst(&ours) < 2_000.0, "the promise is 2 s");
         let name = format!("works again, server {fault}");
-        bench.cost(&name, "the promised 2 s", Unit::Micros, worst, 2e6, 1.0);
+        bench.costs_of(&name, "ConnectionManager", Unit::Micros, 0.9, ours, theirs);
     }
     Ok(())
 }
