@@ -14,7 +14,6 @@ pub(crate) struct Entry {
     pub(crate) not_promised: &'static str,
     /// What people write by hand, and what is wrong with it.
     pub(crate) replaces: &'static str,
-    pub(crate) snippet: &'static str,
 }
 
 pub(crate) const ENTRIES: &[Entry] = &[
@@ -27,11 +26,6 @@ pub(crate) const ENTRIES: &[Entry] = &[
         cost: "a hit: one GET",
         not_promised: "that a value is newer than its TTL",
         replaces: "GET, miss, load, SET: the fill after an invalidation that stays stale for a whole TTL",
-        snippet: r##"let products = Cache::<u64, Product>::builder(&store, "shop", "product")
-    .ttl(Duration::from_secs(3600))
-    .build()?;
-let hit = products.get_or_load(&id, |_| async move { db.find(id).await.map(Loaded::from) }).await?;
-products.invalidate(&id).await?;   // after the row changed"##,
     },
     Entry {
         pattern: "stampede_lease",
@@ -42,11 +36,6 @@ products.invalidate(&id).await?;   // after the row changed"##,
         cost: "a miss: two round trips; waiters: one message",
         not_promised: "one load when the loader dies: the lease ends first",
         replaces: "SET NX as a lock with a sleep loop, or nothing at all",
-        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "shop", "page")
-    .ttl(Duration::from_secs(60))
-    .stampede(Stampede::Lease)     // one loader over all processes; the default
-    .load_timeout(Duration::from_secs(2), Duration::from_secs(10))
-    .build()?;"##,
     },
     Entry {
         pattern: "early_refresh",
@@ -57,10 +46,6 @@ products.invalidate(&id).await?;   // after the row changed"##,
         cost: "nothing but the refresh itself",
         not_promised: "freshness beyond the TTL",
         replaces: "a cron job that warms the cache, or a random early expiry that ignores the load time",
-        snippet: r##"let cache = Cache::<u64, Page>::builder(&store, "shop", "page")
-    .ttl(Duration::from_secs(60))
-    .early(XFetch { beta: 1.0 })
-    .build()?;"##,
     },
     Entry {
         pattern: "negative_cache",
@@ -71,11 +56,6 @@ products.invalidate(&id).await?;   // after the row changed"##,
         cost: "one GET",
         not_promised: "anything about errors: they are not cached",
         replaces: "caching an empty string or the word null",
-        snippet: r##"let users = Cache::<u64, User>::builder(&store, "shop", "user")
-    .ttl(Duration::from_secs(600))
-    .negative_ttl(Duration::from_secs(30))
-    .build()?;
-let hit = users.get_or_load(&id, |_| async { Ok::<_, Error>(Loaded::Absent) }).await?;"##,
     },
     Entry {
         pattern: "cache_tags",
@@ -86,11 +66,6 @@ let hit = users.get_or_load(&id, |_| async { Ok::<_, Error>(Loaded::Absent) }).a
         cost: "reads: the tags' versions with the value",
         not_promised: "which keys had the tag (Tags::Index does)",
         replaces: "KEYS product:* and DEL",
-        snippet: r##"cache.get_or_load(&id, |load| async move {
-    load.tag("brand:acme")?;
-    Ok::<_, Error>(Loaded::Found(row))
-}).await?;
-cache.invalidate_tag("brand:acme").await?;"##,
     },
     Entry {
         pattern: "cache_invalidation",
@@ -101,11 +76,6 @@ cache.invalidate_tag("brand:acme").await?;"##,
         cost: "a hit: no round trip",
         not_promised: "the new value before the message arrives",
         replaces: "an in-process map with a TTL that may be too long",
-        snippet: r##"let cache = Cache::<u64, Product>::builder(&store, "shop", "product")
-    .ttl(Duration::from_secs(3600))
-    .l1(L1::tracking(10_000))      // or L1::pubsub(10_000)
-    .build()?;
-let fresh = cache.get_remote(&id).await?;   // past the first level"##,
     },
     Entry {
         pattern: "write_through",
@@ -116,11 +86,6 @@ let fresh = cache.get_remote(&id).await?;   // past the first level"##,
         cost: "a write: two round trips and the commit",
         not_promised: "that readers see the row before the commit",
         replaces: "write, then DEL, and a crash between the two",
-        snippet: r##"let write = WriteThrough::new(&cache);
-write.put(&id, async {
-    let row = db.update(id, price).await?;       // … RETURNING version
-    Ok::<_, DbError>(Written::row(row.value, row.version))
-}).await?;"##,
     },
     Entry {
         pattern: "write_behind",
@@ -131,11 +96,6 @@ write.put(&id, async {
         cost: "a write: one round trip",
         not_promised: "that a row is in the database when put returns",
         replaces: "a list of dirty keys and a cron job that forgets them when it crashes",
-        snippet: r##"let sink = SqlSink::connect("postgres://…", "views").await?.column("count", |n: &u64| (*n).into());
-let views = WriteBehind::<str, u64>::builder(&store, "shop", "views", sink).build()?;
-let worker = views.work()?;
-views.put("home", &42).await?;                    // read back at once
-views.flush(Duration::from_secs(10)).await?;      // now it is in the table"##,
     },
     Entry {
         pattern: "sorted_view",
@@ -146,12 +106,6 @@ views.flush(Duration::from_secs(10)).await?;      // now it is in the table"##,
         cost: "a page: one LRANGE",
         not_promised: "that the view is newer than its TTL",
         replaces: "SORT on every request",
-        snippet: r##"let cheapest = SortedView::builder(&store, "shop", "by-price", "products")
-    .ttl(Duration::from_secs(30))
-    .by("price_*")
-    .get("#")
-    .build()?;
-let page = cheapest.page(0..20).await?;"##,
     },
     Entry {
         pattern: "fixed_window",
@@ -162,10 +116,6 @@ let page = cheapest.page(0..20).await?;"##,
         cost: "one script",
         not_promised: "the limit across a boundary: up to twice as much",
         replaces: "INCR, then EXPIRE: a crash between them blocks the user for ever",
-        snippet: r##"let daily = Limiter::fixed_window(&store, "shop", "export", Quota::per_day(20))
-    .on_store_down(Down::Refuse)
-    .build()?;
-if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
     },
     Entry {
         pattern: "sliding_window",
@@ -176,9 +126,6 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
         cost: "one script; memory grows with the limit",
         not_promised: "constant memory",
         replaces: "ZADD first and count later, which counts refused requests too",
-        snippet: r##"let logins = Limiter::sliding_window(&store, "shop", "login", Quota::per(5, Duration::from_secs(60)))
-    .on_store_down(Down::Refuse)
-    .build()?;"##,
     },
     Entry {
         pattern: "sliding_counter",
@@ -189,9 +136,6 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
         cost: "one script",
         not_promised: "exactness: its error is measured and in its docs",
         replaces: "two counters read and written in two steps",
-        snippet: r##"let api = Limiter::sliding_counter(&store, "shop", "api", Quota::per_minute(600))
-    .on_store_down(Down::Allow)
-    .build()?;"##,
     },
     Entry {
         pattern: "token_bucket",
@@ -202,15 +146,6 @@ if !daily.check("user:42", 1).await?.is_allowed() { /* 429 */ }"##,
         cost: "one script, 5 µs; refusals none with the deny cache",
         not_promised: "an exact count in a calendar window",
         replaces: "a hash with the client's clock in it",
-        snippet: r##"let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(10).burst(100))
-    .deny_cache(10_000)
-    .on_store_down(Down::Refuse)
-    .build()?;
-match limiter.check("user:42", 1).await? {
-    Decision::Allowed(_) => serve(),
-    Decision::Limited { retry_after, .. } => too_many(retry_after),
-    Decision::Never { max } => too_large(max),
-}"##,
     },
     Entry {
         pattern: "mutex",
@@ -221,15 +156,6 @@ match limiter.check("user:42", 1).await? {
         cost: "acquire and release: one round trip each",
         not_promised: "exclusion after a failover that lost the key: use the fence token",
         replaces: "SETNX without an owner, which any process can release",
-        snippet: r##"let lock = Mutex::builder(&store, "shop", "order:5001").ttl(Duration::from_secs(30)).build()?;
-let run = lock.with(Duration::from_secs(5), |lease| async move {
-    charge(lease.fence()).await        // dropped if the lease is lost
-}).await?;
-match run {
-    LockedRun::Done(charged) => charged?,
-    LockedRun::Busy => {}              // somebody else holds it; nothing was done
-    LockedRun::Lost(_) => {}           // the token protects what was written
-}"##,
     },
     Entry {
         pattern: "fencing",
@@ -240,11 +166,6 @@ match run {
         cost: "one round trip per write",
         not_promised: "anything for writes that do not carry the token",
         replaces: "trusting that no holder pauses for longer than the TTL",
-        snippet: r##"let orders = FencedValues::new(&store, "shop", "orders")?;
-match orders.set("5001", "paid", guard.fence()).await? {
-    FencedWrite::Done => {}
-    FencedWrite::Stale { .. } => { /* somebody else has the lock by now */ }
-}"##,
     },
     Entry {
         pattern: "redlock",
@@ -255,10 +176,6 @@ match orders.set("5001", "paid", guard.fence()).await? {
         cost: "one round trip to all at once",
         not_promised: "safety beyond its validity: use the fence token",
         replaces: "asking the servers one after the other without a time-out",
-        snippet: r##"let lock = Redlock::builder(stores, "shop", "order:5001").ttl(Duration::from_secs(10)).build()?;
-if let Some(guard) = lock.lock(Duration::from_secs(5)).await? {
-    guard.release().await?;
-}"##,
     },
     Entry {
         pattern: "fair_lock",
@@ -269,8 +186,6 @@ if let Some(guard) = lock.lock(Duration::from_secs(5)).await? {
         cost: "one round trip and one message",
         not_promised: "speed: a stalled waiter at the head blocks the others until its lease expires",
         replaces: "a lock that the fastest poller always wins",
-        snippet: r##"let till = FairMutex::builder(&store, "shop", "till").build()?;
-let guard = till.lock(Duration::from_secs(30)).await?;"##,
     },
     Entry {
         pattern: "rw_lock",
@@ -281,9 +196,6 @@ let guard = till.lock(Duration::from_secs(30)).await?;"##,
         cost: "one round trip each",
         not_promised: "that readers never wait: a waiting writer goes first",
         replaces: "a counter of readers that a crash leaves above zero",
-        snippet: r##"let catalogue = RwLock::builder(&store, "shop", "catalogue").build()?;
-let reading = catalogue.read(Duration::from_secs(5)).await?;
-let writing = catalogue.write(Duration::from_secs(5)).await?;"##,
     },
     Entry {
         pattern: "semaphore",
@@ -294,12 +206,6 @@ let writing = catalogue.write(Duration::from_secs(5)).await?;"##,
         cost: "one round trip each",
         not_promised: "order of arrival",
         replaces: "INCR and DECR: a crash loses a permit for ever",
-        snippet: r##"const PRINTERS: NonZeroU32 = NonZeroU32::new(3).unwrap();
-let printers = Semaphore::new(&store, "office", "printers", PRINTERS)?;
-if let Some(permit) = printers.acquire(Duration::from_secs(10)).await? {
-    print().await;
-    permit.release().await?;
-}"##,
     },
     Entry {
         pattern: "leader",
@@ -310,10 +216,6 @@ if let Some(permit) = printers.acquire(Duration::from_secs(10)).await? {
         cost: "one renewal every third of the TTL",
         not_promised: "no gap between two leaders",
         replaces: "a lock that is renewed by a thread nobody watches",
-        snippet: r##"let office = Leader::builder(&store, "shop", "scheduler").id("node-1").build()?;
-if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
-    tokio::select! { () = leadership.lost() => {}, () = schedule() => {} }
-}"##,
     },
     Entry {
         pattern: "legacy_lock",
@@ -324,10 +226,6 @@ if let Some(leadership) = office.campaign(Duration::from_secs(60)).await? {
         cost: "one round trip",
         not_promised: "safety when clients' clocks are wrong, as its docs explain",
         replaces: "rewriting all clients on one day",
-        snippet: r##"let lock = LegacyLock::builder(&store, "shop", "foo")
-    .layout(Layout::new(|name| format!("lock.{name}")))
-    .build()?;
-let guard = lock.try_lock().await?;      // honours old clients, and they honour it"##,
     },
     Entry {
         pattern: "circuit_breaker",
@@ -338,14 +236,6 @@ let guard = lock.try_lock().await?;      // honours old clients, and they honour
         cost: "closed: no round trip per call",
         not_promised: "that the first calls to a failing service are avoided",
         replaces: "a separate breaker in each process",
-        snippet: r##"let payments = Breaker::builder(&store, "shop", "payments")
-    .failure_rate(0.5).min_calls(20).distinct_instances(2)
-    .open_for(Duration::from_secs(30)).probes(3)
-    .open().await?;
-match payments.call(async || pay().await).await {
-    Err(CallError::Open { retry_after }) => later(retry_after),
-    result => handle(result),
-}"##,
     },
     Entry {
         pattern: "stock",
@@ -356,12 +246,6 @@ match payments.call(async || pay().await).await {
         cost: "a reservation: one round trip",
         not_promised: "that held units are sold: holds expire",
         replaces: "DECR without a check, or GET then SET",
-        snippet: r##"let stock = Stock::builder(&store, "shop", "spring").per_user(2).build()?;
-stock.prewarm("console", 1000, Duration::from_secs(3600)).await?;
-let request = Request::new("console", "ann", "req-1");
-if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300)).await? {
-    stock.confirm(&request).await?;
-}"##,
     },
     Entry {
         pattern: "job_queue",
@@ -372,13 +256,6 @@ if let Reserve::Held { .. } = stock.reserve(&request, 1, Duration::from_secs(300
         cost: "enqueue: one round trip; acks in batches",
         not_promised: "exactly once: make the effect idempotent with cx.once",
         replaces: "LPUSH and BRPOP, which lose the job if the worker dies",
-        snippet: r##"impl Job for SendMail { const NAME: &'static str = "send_mail"; }
-let queue = Queue::new(&store, "shop", "mail")?;
-queue.enqueue(&SendMail { to }).unique("welcome:42", Until::Done).await?;
-let worker = queue.worker(|mail: SendMail, cx: Context| async move { send(mail).await })
-    .concurrency(64).retry(Backoff::default(), 5)
-    .run().await?;
-worker.shutdown(Duration::from_secs(30)).await?;"##,
     },
     Entry {
         pattern: "dead_letter",
@@ -389,9 +266,6 @@ worker.shutdown(Duration::from_secs(30)).await?;"##,
         cost: "nothing until a job dies",
         not_promised: "that a replayed job succeeds",
         replaces: "a log line and a lost job",
-        snippet: r##"let letters = queue.inspect().dead_letters();
-for letter in letters.list(None).await? { println!("{}", letter.reason); }
-letters.replay(|letter| letter.reason.contains("timeout")).await?;"##,
     },
     Entry {
         pattern: "delayed_jobs",
@@ -402,8 +276,6 @@ letters.replay(|letter| letter.reason.contains("timeout")).await?;"##,
         cost: "one script when something is due",
         not_promised: "the exact millisecond",
         replaces: "a sleep in a process that may restart before it ends",
-        snippet: r##"queue.enqueue(&Reminder { user }).delay(Duration::from_secs(3600)).await?;
-queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/Berlin").await?;"##,
     },
     Entry {
         pattern: "priority_queue",
@@ -414,10 +286,6 @@ queue.cron("nightly", "0 3 * * *", &Report, Missed::RunOnce).time_zone("Europe/B
         cost: "one round trip each",
         not_promised: "that low priorities are ever served (the job queue ages them)",
         replaces: "several lists polled in turn",
-        snippet: r##"let calls = PriorityQueue::<Call>::new(&store, "shop", "calls")?;
-calls.push(&call, 0).await?;                       // 0 is most urgent
-let mut consumer = calls.consumer(Duration::from_secs(30)).await?;
-if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done().await?; }"##,
     },
     Entry {
         pattern: "reliable_list",
@@ -428,12 +296,6 @@ if let Some(call) = consumer.reserve(Duration::from_secs(5)).await? { call.done(
         cost: "one blocking command per item",
         not_promised: "attempts or dead letters: use the job queue",
         replaces: "BRPOP: the item is lost if its consumer dies",
-        snippet: r##"let list = ReliableList::builder(&store, "shop", "orders").build()?;
-let mut consumer = list.consumer().await?;
-while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
-    handle(item.payload());
-    item.done().await?;
-}"##,
     },
     Entry {
         pattern: "ring",
@@ -444,9 +306,6 @@ while let Some(item) = consumer.take(Duration::from_secs(5)).await? {
         cost: "one script per visit",
         not_promised: "equal time between visits",
         replaces: "a cursor in a key that two workers read at once",
-        snippet: r##"let feeds = Ring::new(&store, "crawler", "feeds")?;
-feeds.add("https://example.com/feed").await?;
-while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).await; }"##,
     },
     Entry {
         pattern: "notification",
@@ -457,9 +316,6 @@ while let Some(visit) = feeds.next().await? { fetch(&visit.item, visit.lap).awai
         cost: "one script to add; a blocking take",
         not_promised: "how often something changed",
         replaces: "pub/sub, whose messages are lost while a consumer restarts",
-        snippet: r##"let changed = NotifySet::new(&store, "shop", "changed")?;
-changed.add(&["user 7"]).await?;
-let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"##,
     },
     Entry {
         pattern: "topic",
@@ -470,10 +326,6 @@ let taken = changed.consumer().take(100, Duration::from_secs(5)).await?;"##,
         cost: "one SPUBLISH",
         not_promised: "delivery to clients that are not connected: gaps are reported",
         replaces: "PUBLISH, without a way to notice lost messages",
-        snippet: r##"let goals = Topic::<Goal>::new(&store, "news", "goals")?;
-let mut listener = goals.listen().await?;
-goals.publish(&goal).await?;
-match listener.next().await { Some(Heard::Gap) => reload(), other => show(other) }"##,
     },
     Entry {
         pattern: "event_stream",
@@ -484,11 +336,6 @@ match listener.next().await { Some(Heard::Gap) => reload(), other => show(other)
         cost: "append: one XADD",
         not_promised: "exactly once",
         replaces: "XADD MAXLEN, which trims what a group has not read",
-        snippet: r##"let orders = EventStream::<Order>::new(&store, "shop", "orders")?;
-let mut billing = orders.group("billing", Start::Beginning).await?;
-orders.append(&order).await?;
-let events = billing.read("billing-1", 100, Duration::from_secs(5)).await?;
-billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"##,
     },
     Entry {
         pattern: "session",
@@ -499,10 +346,6 @@ billing.ack(&events.iter().map(|e| &e.id).collect::<Vec<_>>()).await?;"##,
         cost: "load and touch: one script",
         not_promised: "secrecy of what you put into it",
         replaces: "a token in the key, and a patch that revives a deleted session",
-        snippet: r##"let sessions = Sessions::builder(&store, "shop", "web").idle(Duration::from_secs(1800)).build()?;
-let token = sessions.create("ann", &data).await?;
-sessions.patch(&token, &serde_json::json!({ "cart": [7] })).await?;
-sessions.revoke_all("ann").await?;                 // logout everywhere"##,
     },
     Entry {
         pattern: "trail",
@@ -513,9 +356,6 @@ sessions.revoke_all("ann").await?;                 // logout everywhere"##,
         cost: "one script",
         not_promised: "anything after a minute without a page",
         replaces: "RPUSH without LTRIM",
-        snippet: r##"let trail = Trail::new(&store, "shop", "pages")?;
-trail.visit("ann", "/tea").await?;
-let pages = trail.pages("ann").await?;"##,
     },
     Entry {
         pattern: "leaderboard",
@@ -526,11 +366,6 @@ let pages = trail.pages("ann").await?;"##,
         cost: "one round trip, O(log n)",
         not_promised: "certainty after a lost reply: repeat Best and Last, but a Sum is in doubt",
         replaces: "ZADD, then ZREVRANK, with another submission in between",
-        snippet: r##"let board = Leaderboard::builder(&store, "game", "all-time")
-    .ties(Ties::EarliestFirst { max_points: 1_000_000 })
-    .build()?;
-let placed = board.submit("ann", 300.0, Policy::Best).await?;
-let near = board.around("ann", 5).await?;"##,
     },
     Entry {
         pattern: "period_leaderboard",
@@ -541,11 +376,6 @@ let near = board.around("ann", 5).await?;"##,
         cost: "one round trip",
         not_promised: "scores for a week that is over",
         replaces: "a cron job that renames keys at midnight",
-        snippet: r##"let weekly = Leaderboard::builder(&store, "game", "weekly")
-    .period(Period::Week, TimeZone::get("Europe/Berlin")?, Duration::from_secs(8 * 86400))
-    .build()?;
-weekly.submit("ann", 10.0, Policy::Sum).await?;
-let top = weekly.top(10).await?;"##,
     },
     Entry {
         pattern: "sharded_leaderboard",
@@ -556,9 +386,6 @@ let top = weekly.top(10).await?;"##,
         cost: "rank: two round trips",
         not_promised: "a consistent snapshot over all shards",
         replaces: "one sorted set on one node, or approximate ranks",
-        snippet: r##"let world = ShardedLeaderboard::builder(&store, "game", "world").shards(256).build()?;
-world.submit("ann", 300.0, Policy::Best).await?;
-let entry = world.rank("ann").await?;              // exact"##,
     },
     Entry {
         pattern: "weighted_choice",
@@ -569,10 +396,6 @@ let entry = world.rank("ann").await?;              // exact"##,
         cost: "a draw: one script, O(log n)",
         not_promised: "anything cryptographic",
         replaces: "copying the whole set to draw from it",
-        snippet: r##"let loot = WeightedChoice::new(&store, "game", "loot")?;
-loot.set("common", 90).await?;
-loot.set("rare", 10).await?;
-let item = loot.pick().await?;"##,
     },
     Entry {
         pattern: "counter",
@@ -583,12 +406,6 @@ let item = loot.pick().await?;"##,
         cost: "one round trip",
         not_promised: "that a batch arrives once: check its id",
         replaces: "GETSET 0, and a crash before the sum is stored",
-        snippet: r##"let clicks = Counter::new(&store, "shop", "clicks", Keep::For(Duration::from_secs(86400)))?;
-clicks.add("banner", 1).await?;
-if let Some(drained) = clicks.drain("banner").await? {
-    db.insert(&drained.id, drained.count).await?;  // unique by id
-    clicks.ack("banner", &drained.id).await?;
-}"##,
     },
     Entry {
         pattern: "unique_visitors",
@@ -599,9 +416,6 @@ if let Some(drained) = clicks.drain("banner").await? {
         cost: "12 KB per day; one round trip",
         not_promised: "exactness: 0.81 % standard error; no intersections",
         replaces: "a set of all ids for every day",
-        snippet: r##"let visitors = Uniques::new(&store, "site", "visitors", Keep::For(Duration::from_secs(90 * 86400)))?;
-visitors.add_today("home", ["ann", "bob"]).await?;
-let week = visitors.count("home", &DaySpan::Week(visitors.today().await?)).await?;"##,
     },
     Entry {
         pattern: "check_ins",
@@ -612,10 +426,6 @@ let week = visitors.count("home", &DaySpan::Week(visitors.today().await?)).await
         cost: "46 bytes per user and year; one round trip",
         not_promised: "the user's local date: the application passes it",
         replaces: "a counter that a missed reset keeps alive",
-        snippet: r##"let check_ins = CheckIns::new(&store, "app", "visits", Keep::Forever)?;
-check_ins.mark("ann", date(2026, 11, 15)).await?;
-let streaks = check_ins.streaks("ann", date(2026, 11, 15)).await?;
-println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
     },
     Entry {
         pattern: "activity",
@@ -626,10 +436,6 @@ println!("{}", check_ins.month("ann", date(2026, 11, 1)).await?);"##,
         cost: "one bit per user and day",
         not_promised: "low memory use for sparse ids: use unique_visitors",
         replaces: "SETBIT with a user id of four billion",
-        snippet: r##"let active = Activity::new(&store, "app", "active", 10_000_000, Keep::For(Duration::from_secs(60 * 86400)))?;
-active.mark("web", today, &[1, 2, 3]).await?;
-let monthly = active.monthly("web", today).await?;
-let retained = active.retained("web", last_week, today).await?;"##,
     },
     Entry {
         pattern: "bloom",
@@ -640,9 +446,6 @@ let retained = active.retained("web", last_week, today).await?;"##,
         cost: "one script for a thousand elements",
         not_promised: "a certain yes: false positives occur at the error rate you choose",
         replaces: "single SETBIT calls with a home-made formula",
-        snippet: r##"let seen = Bloom::builder(&store, "crawler", "urls").capacity(1_000_000).error_rate(0.001).create().await?;
-if seen.add(url).await? { crawl(url).await; }
-let known = seen.contains_many(&urls).await?;"##,
     },
     Entry {
         pattern: "places",
@@ -653,9 +456,6 @@ let known = seen.contains_many(&urls).await?;"##,
         cost: "one script",
         not_promised: "distance by road: it is the straight-line distance",
         replaces: "a box of degrees that breaks at the antimeridian",
-        snippet: r##"let couriers = Places::builder(&store, "shop", "couriers").stale_after(Duration::from_secs(60)).build()?;
-couriers.put("ann", Position::new(13.36, 38.11)?).await?;
-let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self().find().await?;"##,
     },
     Entry {
         pattern: "graph",
@@ -666,10 +466,6 @@ let near = couriers.nearby("ann", Area::Radius(5_000.0)).limit(10).exclude_self(
         cost: "follow: one script",
         not_promised: "atomicity over two slots: after a crash, repair completes the change",
         replaces: "two SADDs, and a crash between them",
-        snippet: r##"let graph = Graph::new(&store, "app", "people")?;
-graph.follow("ann", "bob").await?;
-let page = graph.followers("bob", None, 50).await?;
-let ideas = graph.suggestions("ann", 10).await?;"##,
     },
     Entry {
         pattern: "array",
@@ -680,9 +476,6 @@ let ideas = graph.suggestions("ann", 10).await?;"##,
         cost: "one round trip",
         not_promised: "growth beyond its capacity",
         replaces: "a hash with a million fields",
-        snippet: r##"let seats = FixedArray::<u32>::new(&store, "theatre", "stalls", 500)?;
-seats.set(7, &4711).await?;
-let buyer = seats.get(7).await?;"##,
     },
     Entry {
         pattern: "idempotency",
@@ -693,14 +486,6 @@ let buyer = seats.get(7).await?;"##,
         cost: "two round trips per new request; a repeat: one",
         not_promised: "that an effect whose process died half-way is undone: its outcome is reported as unknown",
         replaces: "SETNX on the request id, which a crash leaves taken and a timeout frees too early",
-        snippet: r##"let payments = Idempotency::new(&store, "shop", "payments")?;
-match payments.run("order-5001", body, async move { Ok(charge(500).await?) }).await? {
-    Run::Done(receipt) | Run::Replayed(receipt) => reply(receipt),
-    Run::NotDone(refusal) => declined(refusal),
-    Run::Busy { retry_after } => later(retry_after),
-    Run::Mismatch => conflict(),
-    Run::Unknown(_) => ask_the_bank(),
-}"##,
     },
     Entry {
         pattern: "http_layers",
@@ -711,11 +496,6 @@ match payments.run("order-5001", body, async move { Ok(charge(500).await?) }).aw
         cost: "that of the pattern behind each layer",
         not_promised: "protection of routes outside the layer",
         replaces: "a check in every handler, forgotten in one",
-        snippet: r##"let app = Router::new()
-    .route("/pay", post(pay))
-    .layer(IdempotencyLayer::new(payments, Subject::user()))
-    .layer(LimitLayer::new(limiter, Subject::user()))
-    .layer(CookieLayer::new(sessions));"##,
     },
     Entry {
         pattern: "manual_clock",
@@ -726,11 +506,5 @@ match payments.run("order-5001", body, async move { Ok(charge(500).await?) }).aw
         cost: "no time at all",
         not_promised: "a manual clock on a real server",
         replaces: "sleep in tests, or a mock client without expiry",
-        snippet: r##"let store = Store::connect("memory://").await?;
-let daily = Limiter::fixed_window(&store, "shop", "export", Quota::per_day(1)).build()?;
-assert!(daily.check("ann", 1).await?.is_allowed());
-assert!(!daily.check("ann", 1).await?.is_allowed());
-store.advance(Duration::from_secs(86_400))?;      // a day passes at once
-assert!(daily.check("ann", 1).await?.is_allowed());"##,
     },
 ];
