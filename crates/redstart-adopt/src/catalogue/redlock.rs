@@ -1,0 +1,47 @@
+//! redlock (npm): a string of 32 random hexadecimal digits with a TTL. That is little; the script that the library sends is the
+//! better witness.
+
+use crate::{
+    found::{Found, KeySet},
+    library::Library,
+    look::Look,
+};
+
+use super::{by_pattern, has_script, redis_py_lock::made_at};
+
+/// Lock, unlock, extend of version 4.
+pub(super) const SCRIPTS: &[&str] = &[
+    "e5a322e2634ef59a516e8ea150cb085afafee684",
+    "0f0f23b9048b36752b5be114f357ba083449f908",
+    "ce46f80993d5dac20dd066eb301a4e37994bdbed",
+];
+
+pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
+    let script = has_script(look, SCRIPTS);
+    let locks = by_pattern(look, found, |glimpse| {
+        let hex = |text: &[u8]| {
+            text.len() == 32 && text.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        };
+        glimpse.ttl.is_some()
+            && glimpse
+                .text()
+                .is_some_and(|text| hex(text) && made_at(text).is_none())
+    });
+    for pattern in locks.into_keys() {
+        let lower = pattern.to_ascii_lowercase();
+        let named = lower.contains("lock") || lower.contains("mutex");
+        let confidence = match (script, named) {
+            (true, true) => 0.9,
+            (true, false) => 0.6,
+            (false, true) => 0.55,
+            (false, false) => continue,
+        };
+        let mut one = Found::new(Library::Redlock, &pattern, confidence)
+            .because("the value is 32 random hexadecimal digits with a TTL")
+            .keys(KeySet::default().pattern(&pattern));
+        if script {
+            one = one.because("the server has the library's script");
+        }
+        found.push(one);
+    }
+}

@@ -1,0 +1,128 @@
+//! Redstart's own patterns: `<namespace>:<pattern>[.<name>]:{<entity>}[:<part>]`.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    found::{Found, KeySet},
+    glimpse::{Glimpse, Shape},
+    library::Library,
+    look::Look,
+};
+
+use super::has_script;
+
+/// The pattern of a key and the types that its keys have.
+const PATTERNS: &[(&str, &str)] = &[
+    ("activity", "string"),
+    ("array", "string"),
+    ("behind", "hash zset string stream"),
+    ("bloom", "string"),
+    ("breaker", "hash string"),
+    ("cache", "string hash"),
+    ("cache-index", "set string hash"),
+    ("cache-tag", "string hash"),
+    ("check_ins", "string"),
+    ("counter", "string hash"),
+    ("fair", "string zset hash list"),
+    ("fenced", "hash string"),
+    ("graph", "zset set"),
+    ("idempotency", "string hash"),
+    ("leaderboard", "zset string hash"),
+    ("leader", "string hash"),
+    ("limiter", "string hash zset"),
+    ("lock", "string hash"),
+    ("mutex", "string hash"),
+    ("places", "zset hash"),
+    ("queue", "stream zset hash list string"),
+    ("rw", "string zset hash"),
+    ("semaphore", "zset hash string"),
+    ("session", "hash string set"),
+    ("sharded", "zset"),
+    ("stock", "hash string zset"),
+    ("topics", "stream string"),
+    ("trail", "list hash string"),
+    ("uniques", "string"),
+    ("view", "zset hash string list"),
+    ("weighted", "zset"),
+    ("windowed", "string hash"),
+];
+
+/// The scripts of the families that this program was built with.
+pub(super) fn scripts() -> Vec<&'static str> {
+    let all = redstart::script::all().into_iter();
+    all.map(|script| script.digest()).collect()
+}
+
+pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
+    // By namespace: how many keys, and how many of them have the header of our codec.
+    let mut namespaces: BTreeMap<String, (usize, usize, Vec<String>)> = BTreeMap::new();
+    for glimpse in look.seen() {
+        let Some((namespace, pattern)) = split(glimpse.name()) else {
+            continue;
+        };
+        if !fits(glimpse, pattern) {
+            continue;
+        }
+        let (keys, sealed, patterns) = namespaces.entry(namespace.to_owned()).or_default();
+        *keys += 1;
+        let is_sealed = |head: &[u8]| head.starts_with(b"RS\x01") || head.starts_with(b"RC\x01");
+        *sealed += usize::from(glimpse.head().is_some_and(is_sealed));
+        let pattern = pattern.split('.').next().unwrap_or(pattern).to_owned();
+        if !patterns.contains(&pattern) {
+            patterns.push(pattern);
+        }
+    }
+    let script = has_script(look, &scripts());
+    for (namespace, (keys, sealed, patterns)) in namespaces {
+        let confidence = match (sealed, script, patterns.len()) {
+            (1.., _, _) => 0.95,
+            (0, true, _) => 0.9,
+            (0, false, 3..) => 0.75,
+            (0, false, _) => 0.6,
+        };
+        let mut set = KeySet::default();
+        for pattern in &patterns {
+            set = set
+                .prefix(format!("{namespace}:{pattern}:{{"))
+                .prefix(format!("{namespace}:{pattern}."));
+        }
+        let mut one = Found::new(Library::Redstart, format!("{namespace}:*"), confidence)
+            .because(format!(
+                "{keys} keys have the form and the types of {}",
+                patterns.join(", ")
+            ))
+            .keys(set);
+        if sealed > 0 {
+            one = one.because("values have the header of Redstart's codec");
+        }
+        if script {
+            one = one.because("the server has a script of Redstart");
+        }
+        found.push(one);
+    }
+}
+
+/// The namespace and the pattern of a key.
+fn split(name: &str) -> Option<(&str, &str)> {
+    let (before, _) = name.split_once(":{")?;
+    let (namespace, pattern) = before.rsplit_once(':')?;
+    let base = pattern.split('.').next()?;
+    let known = PATTERNS.iter().any(|(known, _)| *known == base);
+    (known && !namespace.is_empty()).then_some((namespace, pattern))
+}
+
+fn fits(glimpse: &Glimpse, pattern: &str) -> bool {
+    let kind = match &glimpse.shape {
+        Shape::Text { .. } => "string",
+        Shape::Hash { .. } => "hash",
+        Shape::List { .. } => "list",
+        Shape::Set { .. } => "set",
+        Shape::Sorted { .. } => "zset",
+        Shape::Stream { .. } => "stream",
+        Shape::Absent | Shape::Other => return false,
+    };
+    let base = pattern.split('.').next().unwrap_or(pattern);
+    PATTERNS
+        .iter()
+        .any(|(known, kinds)| *known == base && kinds.split(' ').any(|one| one == kind))
+}

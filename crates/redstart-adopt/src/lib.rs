@@ -1,0 +1,48 @@
+//! Works within what a project already keeps in Redis or Valkey.
+//!
+//! Most projects come with keys, clients and libraries. This crate respects them: it says which library keeps what,
+//! reads queues through one interface, and shares keys with the library that owns them, so that old and new processes run side
+//! by side.
+//!
+//! ```text
+//! recognise.rs    which library keeps what; catalogue/<library>.rs has what each one leaves behind
+//! library.rs      the libraries and their names
+//! found.rs        what was found: confidence, evidence, the keys that belong to it
+//! pattern.rs      keys into patterns: user:17:session becomes user:*:session
+//! budget.rs       how much a look may cost
+//! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows
+//! error.rs        the one error
+//! ```
+//!
+//! # Recognise
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
+//! use redstart::Store;
+//! use redstart_adopt::{Budget, recognise};
+//!
+//! let store = Store::connect("memory://").await?;
+//! let recognition = recognise(&store, &Budget::default()).await?;
+//! for found in &recognition.found {
+//!     println!("{} keeps {} ({:.2})", found.library, found.subject, found.confidence);
+//! }
+//! # Ok(()) }
+//! ```
+
+#![forbid(unsafe_code)]
+
+mod budget;
+mod catalogue;
+mod error;
+mod found;
+mod glimpse;
+mod library;
+mod look;
+pub mod pattern;
+mod recognise;
+
+pub use budget::Budget;
+pub use error::{Error, Result};
+pub use found::{Found, KeySet, Recognition};
+pub use library::{Library, Purpose, UnknownLibrary};
+pub use recognise::recognise;

@@ -1,0 +1,83 @@
+//! The libraries that redstart-adopt works beside, in the versions that its tests pin.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Error, Result, ensure};
+use redstart_testkit::find;
+
+use super::{has_venv, logged};
+
+const PACKAGE: &str = include_str!("../../../crates/redstart-adopt/tests/libraries/package.json");
+const LOCK: &str = include_str!("../../../crates/redstart-adopt/tests/libraries/package-lock.json");
+const REQUIREMENTS: &str =
+    include_str!("../../../crates/redstart-adopt/tests/libraries/requirements.txt");
+
+/// Installs what is missing or of another version; both at the same time, since each waits for the network.
+pub(super) fn install() -> Vec<Error> {
+    std::thread::scope(|scope| {
+        let both = [scope.spawn(install_node), scope.spawn(install_python)];
+        both.into_iter()
+            .filter_map(|thread| match thread.join() {
+                Ok(result) => result.err(),
+                Err(_) => Some(Error::msg("the installation of a library panicked")),
+            })
+            .collect()
+    })
+}
+
+pub(super) fn has_python() -> bool {
+    is_complete(&find::cache_dir().join("libraries/python"), REQUIREMENTS)
+}
+
+/// The file that is written last says what was installed.
+fn is_complete(folder: &Path, what: &str) -> bool {
+    std::fs::read_to_string(folder.join("complete")).is_ok_and(|installed| installed == what)
+}
+
+fn install_node() -> Result<()> {
+    let folder = find::cache_dir().join("libraries/node");
+    if is_complete(&folder, LOCK) {
+        return Ok(());
+    }
+    let npm = find::on_path("npm").context("npm is needed to install BullMQ: install npm")?;
+    println!("installing BullMQ and other libraries of npm");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::write(folder.join("package.json"), PACKAGE)?;
+    std::fs::write(folder.join("package-lock.json"), LOCK)?;
+    // Not `npm ci`: it insists on optional programs for other systems, which a mirror may not have. The lock decides the
+    // versions either way.
+    logged(
+        Command::new(npm)
+            .args(["install", "--silent", "--no-fund", "--no-audit"])
+            .args(["--ignore-scripts", "--omit=optional", "--prefix"])
+            .arg(&folder),
+    )?;
+    Ok(std::fs::write(folder.join("complete"), LOCK)?)
+}
+
+fn install_python() -> Result<()> {
+    let folder = find::cache_dir().join("libraries/python");
+    if is_complete(&folder, REQUIREMENTS) {
+        return Ok(());
+    }
+    ensure!(
+        has_venv(),
+        "python3 with venv is needed to install Celery: install python3-venv"
+    );
+    println!("installing Celery and other libraries of PyPI");
+    logged(
+        Command::new("python3")
+            .args(["-m", "venv", "--clear"])
+            .arg(&folder),
+    )?;
+    let list = folder.join("requirements.txt");
+    std::fs::write(&list, REQUIREMENTS)?;
+    logged(
+        Command::new(folder.join("bin/python"))
+            .args(["-m", "pip", "install", "--quiet"])
+            .args(["--disable-pip-version-check", "--no-deps", "--requirement"])
+            .arg(&list),
+    )?;
+    Ok(std::fs::write(folder.join("complete"), REQUIREMENTS)?)
+}
