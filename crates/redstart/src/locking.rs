@@ -65,7 +65,7 @@
 //!             └─ Guard           the lock is held
 //!                  ├─ Lease      until when; clones go to the work
 //!                  └─ Scheduled  the entry of its Renewal in the store's Schedule
-//! Waiter              the loop of `lock`: asks, listens to WakeUps, sleeps, asks again
+//! Waiter              the loop of `lock`: asks, has a Listener, sleeps, asks again
 //! ```
 
 mod acquisition;

@@ -47,8 +47,10 @@
 //!
 //! All tasks share one connection to a server (`pool=` gives more). Each writes its request and sends it
 //! itself; concurrent requests are sent in one write, and one task distributes the replies. Large requests
-//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave the same; only over a client
-//! that the application made do requests travel by the connection of the `redis` crate.
+//! wait for each other once 4 MiB wait to be sent. Plain TCP, TLS and unix sockets behave the same.
+//!
+//! All subscriptions share one more connection to each node: waits for locks, invalidations of caches, topics.
+//! It is opened by the first of them and closed ten seconds after the last.
 //!
 //! Since the connection is shared, commands that change it are refused: `WATCH` and `MULTI` are for
 //! [`dedicated`](Store::dedicated), `SUBSCRIBE` and `CLIENT TRACKING` for [`subscribe`](Store::subscribe), and
@@ -98,6 +100,7 @@ use backend::{Backend, Server};
 use command::Connection;
 use extension::Extensions;
 use location::Settings;
+use subscription::Hubs;
 pub(crate) use request::BoxFuture;
 use request::{Body, Request, array, compose};
 #[cfg(feature = "locking")]
@@ -119,6 +122,7 @@ pub struct Store(Arc<Shared>);
 
 struct Shared {
     backend: Arc<Backend>,
+    hubs: Arc<Hubs>,
     deadline: Duration,
     /// Where the store was made.
     runtime: Option<Handle>,
@@ -168,8 +172,10 @@ impl Store {
             Backend::Embedded(embedded) => embedded.clock(),
             _ => Clock::default(),
         };
+        let backend = Arc::new(backend);
         Self(Arc::new(Shared {
-            backend: Arc::new(backend),
+            hubs: Arc::new(Hubs::new(backend.clone(), deadline)),
+            backend,
             deadline,
             runtime: Handle::try_current().ok(),
             deferred: TaskTracker::new(),
@@ -284,12 +290,7 @@ impl Store {
         let runtime = self
             .runtime()
             .ok_or_else(|| Error::config("a subscription needs a tokio runtime"))?;
-        Subscription::open(
-            self.0.backend.clone(),
-            self.0.deadline,
-            &runtime,
-            to.into_iter().collect(),
-        )
+        Subscription::open(&self.0.hubs, &runtime, to.into_iter().collect())
     }
 
     /// What the server is and can do. Asked once, and again after the store reconnected. Of a
@@ -483,6 +484,12 @@ impl Store {
         self.0.extensions.get(usable, make)
     }
 
+    /// How many subscriptions of this store listen to a sharded channel.
+    #[cfg(feature = "locking")]
+    pub(crate) fn listeners(&self, channel: &crate::key::Channel) -> usize {
+        self.0.hubs.listeners(channel.as_str().as_bytes())
+    }
+
     /// Whether both are clones of one store.
     #[cfg(feature = "locking")]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
@@ -580,13 +587,18 @@ impl ConnectionLike for Store {
     }
 }
 
-/// A store on a client that the application already has: all of a store's abilities, its own connections.
+/// A store on the server of a client that the application already has, with the client's credentials and database:
+/// all of a store's abilities, its own connections. A client with TLS parameters of its own keeps them to itself; calls of
+/// such a store are a [configuration error](Error::is_config), and a URL with `ca=`, `cert=` and `key=` is the way.
 impl From<redis::Client> for Store {
     fn from(client: redis::Client) -> Self {
         let settings = Settings::default();
         let deadline = settings.deadline;
         Self::new(
-            Backend::Server(Server::new(Dial::client(client, settings))),
+            Backend::Server(Server::new(Dial::client(
+                client.get_connection_info(),
+                settings,
+            ))),
             deadline,
         )
     }

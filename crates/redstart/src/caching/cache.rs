@@ -205,7 +205,6 @@ pub(crate) struct Inner<V, C> {
     pub(crate) stats: Counters,
     health: Health,
     bypass_loads: Semaphore,
-    listeners: Arc<Semaphore>,
     pub(crate) feed: Mutex<Option<AbortHandle>>,
     codec: PhantomData<C>,
 }

@@ -348,7 +348,7 @@ impl SortedView {
                     let until = (Instant::now() + left).min(patience);
                     match &mut listener {
                         None => {
-                            let opened = WakeListener::open(store, self.wake(), None, until);
+                            let opened = WakeListener::open(store, self.wake(), until);
                             listener = Some(opened.await);
                         }
                         Some(listener) => listener.wait(until).await,

@@ -194,7 +194,7 @@ impl<'a> Waiter<'a> {
             return false;
         }
         let lock = self.lock;
-        match lock.wake_ups.listen(&lock.store, &lock.channel).await {
+        match Listener::open(&lock.store, &lock.channel).await {
             Ok(listener) => {
                 let stands = listener.stands();
                 self.listening = Listening::To(listener);

@@ -17,7 +17,6 @@ use super::{
     kind::{LockKind, Waiting},
     lease::{Terms, deadline},
     owner::{Answer, Ask, Owner, owner_token},
-    wake_up::WakeUps,
 };
 use crate::{
     error::Result,
@@ -39,12 +38,11 @@ pub(crate) struct Lock {
     pub(crate) terms: Terms,
     /// What an owner of this handle is called, for people.
     pub(crate) label: Option<String>,
-    pub(crate) wake_ups: WakeUps,
     /// Held by the waiter that asks the server, if the kind lets only one of a handle ask.
     asking: Mutex<()>,
     /// Whether the server that has this lock refused the native command for a release.
     lacks_native_release: AtomicBool,
-    /// How many subscribers the last release woke, and when that was.
+    /// How many waiters the last release woke, and when that was.
     woken: parking_lot::Mutex<Option<(u32, Instant)>>,
 }
 
@@ -66,7 +64,6 @@ impl Lock {
             arguments,
             terms,
             label: None,
-            wake_ups: WakeUps::default(),
             asking: Mutex::new(()),
             lacks_native_release: AtomicBool::new(false),
             woken: parking_lot::Mutex::new(None),
@@ -134,8 +131,14 @@ impl Lock {
         Acquisition::new(Owner::new(self, token))
     }
 
-    /// Remembers how many subscribers a release woke.
+    /// Remembers how many waiters a release woke, by the number of connections that the server told.
     pub(crate) fn released(&self, woken: u32) {
+        // All waiters of this process share one of them.
+        let here = self.store.listeners(&self.channel).saturating_sub(1);
+        let woken = match woken {
+            0 => 0,
+            woken => woken.saturating_add(u32::try_from(here).unwrap_or(u32::MAX)),
+        };
         *self.woken.lock() = (woken > 0).then(|| (woken, Instant::now()));
     }
 

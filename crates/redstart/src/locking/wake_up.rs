@@ -1,93 +1,36 @@
-//! How waiters learn that a lock was released: one subscription for all waiters of a handle.
+//! How waiters learn that a lock was released.
+//!
+//! Each waiter has a subscription of its own. All of them share the store's connection to the node of the lock.
 
-use std::sync::{
-    Arc, OnceLock, Weak,
-    atomic::{AtomicBool, Ordering},
-};
-
-use tokio::sync::{Mutex, broadcast};
-use tokio_util::task::AbortOnDropHandle;
+use futures_util::FutureExt as _;
 
 use crate::{
-    error::{Error, Result},
+    error::Result,
     key::Channel,
-    store::{Event, Listen, Store},
+    store::{Event, Listen, Store, Subscription},
 };
 
-/// The subscription of a handle, which is open while somebody waits.
-#[derive(Default)]
-pub(crate) struct WakeUps {
-    subscription: Mutex<Weak<Shared>>,
-}
-
-/// The open subscription, kept by its listeners.
-struct Shared {
-    signals: broadcast::Sender<Signal>,
-    stands: AtomicBool,
-    forwarder: OnceLock<AbortOnDropHandle<()>>,
-}
-
-#[derive(Clone)]
-enum Signal {
-    /// A message may have been missed.
-    Gap,
-    /// A message: empty for all waiters, or the token of one waiter.
-    Message(Arc<[u8]>),
-}
-
-/// One waiter's end of the subscription. When the last one is dropped, the subscription ends.
+/// One waiter's subscription to the releases of a lock.
 pub(crate) struct Listener {
-    shared: Arc<Shared>,
-    signals: broadcast::Receiver<Signal>,
-}
-
-impl WakeUps {
-    /// Starts to listen.
-    pub(crate) async fn listen(&self, store: &Store, channel: &Channel) -> Result<Listener> {
-        let mut known = self.subscription.lock().await;
-        if let Some(shared) = known.upgrade() {
-            let signals = shared.signals.subscribe();
-            return Ok(Listener { shared, signals });
-        }
-        let runtime = store
-            .runtime()
-            .ok_or_else(|| Error::config("waiting for a lock needs a tokio runtime"))?;
-        let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
-        let (sender, signals) = broadcast::channel(64);
-        let shared = Arc::new(Shared {
-            signals: sender,
-            stands: AtomicBool::new(false),
-            forwarder: OnceLock::new(),
-        });
-        let weak = Arc::downgrade(&shared);
-        let forwarder = runtime.spawn(async move {
-            while let Some(event) = subscription.next().await {
-                let Some(shared) = weak.upgrade() else { return };
-                let signal = match event {
-                    Event::Message(message) => Signal::Message(message.payload.into()),
-                    Event::Lost => {
-                        shared.stands.store(false, Ordering::Release);
-                        continue;
-                    }
-                    _ => {
-                        shared.stands.store(true, Ordering::Release);
-                        Signal::Gap
-                    }
-                };
-                // Fails only if nobody listens.
-                let _ = shared.signals.send(signal);
-            }
-        });
-        let _ = shared.forwarder.set(AbortOnDropHandle::new(forwarder));
-        *known = Arc::downgrade(&shared);
-        Ok(Listener { shared, signals })
-    }
+    subscription: Subscription,
+    stands: bool,
 }
 
 impl Listener {
-    /// Whether messages arrive already. If not, the first signal says that they do.
+    /// Starts to listen.
+    pub(crate) async fn open(store: &Store, channel: &Channel) -> Result<Self> {
+        let mut subscription = store.subscribe([Listen::Sharded(channel.clone())]).await?;
+        // If others listen already, the subscription is active at once.
+        let stands = subscription.next().now_or_never().is_some();
+        Ok(Self {
+            subscription,
+            stands,
+        })
+    }
+
+    /// Whether messages arrived from the start. If not, the first signal says that they do.
     pub(crate) fn stands(&self) -> bool {
-        self.shared.stands.load(Ordering::Acquire)
+        self.stands
     }
 
     /// Waits for a message to all waiters or to the one with this token, or for a gap in which one may have been missed.
@@ -95,11 +38,15 @@ impl Listener {
     /// Cancel safe.
     pub(crate) async fn woken(&mut self, token: &str) {
         loop {
-            match self.signals.recv().await {
-                Ok(Signal::Message(to)) if !to.is_empty() && *to != *token.as_bytes() => {}
-                Ok(_) | Err(broadcast::error::RecvError::Lagged(_)) => return,
+            match self.subscription.next().await {
+                // Empty for all waiters, or the token of one waiter.
+                Some(Event::Message(message))
+                    if !message.payload.is_empty() && message.payload != token.as_bytes() => {}
+                // What is missed from now on is looked for once messages arrive again.
+                Some(Event::Lost) => {}
+                Some(_) => return,
                 // The subscription ended: only timeouts are left.
-                Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
+                None => std::future::pending().await,
             }
         }
     }
@@ -108,8 +55,12 @@ impl Listener {
     ///
     /// Cancel safe.
     pub(crate) async fn any(&mut self) {
-        if let Err(broadcast::error::RecvError::Closed) = self.signals.recv().await {
-            std::future::pending().await
+        loop {
+            match self.subscription.next().await {
+                Some(Event::Lost) => {}
+                Some(_) => return,
+                None => std::future::pending().await,
+            }
         }
     }
 }

@@ -12,7 +12,7 @@ use super::{
     command::{self, Connection},
     request::{Body, Failure, Request, array, compose, is_refusal, refused_whole},
     retry::{Destination, persist},
-    transport::{Dial, Line},
+    transport::{Dial, Wire},
 };
 use crate::{
     error::{Error, Result},
@@ -80,7 +80,7 @@ enum State {
 }
 
 struct Open {
-    line: Line,
+    wire: Wire,
     dial: Arc<Dial>,
     /// The dial's count when the connection was made.
     switches: u64,
@@ -197,8 +197,8 @@ impl Dedicated {
             None => self.backend.dial_for(self.slot).map_err(Failure::NotSent)?,
         };
         let switches = dial.switches();
-        let line = match timeout_at(deadline, dial.line()).await {
-            Ok(line) => line.map_err(Failure::NotSent)?,
+        let wire = match timeout_at(deadline, dial.wire()).await {
+            Ok(wire) => wire.map_err(Failure::NotSent)?,
             Err(_) => {
                 return Err(Failure::NotSent(Error::timeout(format!(
                     "{} did not answer while connecting",
@@ -207,7 +207,7 @@ impl Dedicated {
             }
         };
         Ok(State::Open(Open {
-            line,
+            wire,
             dial,
             switches,
         }))
@@ -235,7 +235,7 @@ impl Destination for Dedicated {
         match state {
             State::Closed => Err(Failure::NotSent(Error::unavailable("not connected"))),
             State::Open(open) => {
-                let outcome = match open.line.send(request).await {
+                let outcome = match open.wire.send(request).await {
                     Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
                     outcome => outcome,
                 };

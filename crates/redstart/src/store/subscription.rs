@@ -3,28 +3,46 @@
 //! Pub/sub delivers at most once: what is published while the line is down is gone. A program that keeps state that
 //! messages feed must hear of the gap, so a [`Subscription`] yields not only messages but also what happened
 //! to itself: [`Event::Lost`] as soon as the loss is noticed, [`Event::Resubscribed`] when it listens again.
+//!
+//! All subscriptions of a store share one connection to each node:
+//!
+//! ```text
+//! Subscription ── Mailbox          what one subscriber has not read yet; bounded
+//!                    ▲
+//!                   Hub            who listens to what, and on which line; one for each runtime
+//!                    ▲
+//!                   Line           one connection: subscribes for all, hears, is re-established
+//! ```
+//!
+//! A line lives in the runtime of its subscribers, so that it runs whenever they do.
 
 use std::{
+    fmt,
+    future::poll_fn,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
 use futures_util::Stream;
-use redis::{ProtocolVersion, PushInfo, PushKind, Value, aio::MultiplexedConnection};
-use tokio::{
-    runtime::Handle,
-    sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-    task::JoinSet,
-    time::timeout,
-};
+use tokio::runtime::Handle;
 
-use super::{backend::Backend, retry::Backoff, transport::Dial};
 use crate::{
     error::{Error, Result},
     key::Channel,
 };
+
+mod hub;
+mod line;
+mod mailbox;
+mod topic;
+mod tracking;
+
+pub(super) use hub::Hubs;
+
+use hub::Hub;
+use mailbox::{Mailbox, Mail};
+use topic::Wanted;
 
 /// What to listen to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,7 +70,8 @@ pub enum Event {
     Changed(Vec<Vec<u8>>),
     /// All keys may have changed: the database was flushed.
     Flushed,
-    /// The line was lost; messages may be missed from before now until `Resubscribed`.
+    /// Messages may be missed from before now until `Resubscribed`: the connection was lost, the slot moved, or the
+    /// reader was so slow that its buffer was full.
     Lost,
     /// The subscription is active again.
     Resubscribed,
@@ -72,7 +91,11 @@ pub struct Message {
 
 /// A stream of [`Event`]s. Dropping it ends the subscription.
 ///
-/// It ends only when the store cannot subscribe at all; then [`Subscription::next`] gives `None`.
+/// All subscriptions of a store share one connection to each node. Up to 8192 events and 4 MiB wait for a slow reader;
+/// what comes after that is dropped and reported as a gap: [`Event::Lost`], then [`Event::Resubscribed`].
+///
+/// It ends, so that [`Subscription::next`] gives `None`, only if it is read without a runtime after its own has
+/// ended.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -88,11 +111,12 @@ pub struct Message {
 /// assert_eq!(message.payload, b"goal");
 /// # Ok(()) }
 /// ```
-#[derive(Debug)]
 pub struct Subscription {
-    events: UnboundedReceiver<Event>,
-    /// Aborts what feeds the stream when the subscription is dropped.
-    _workers: JoinSet<()>,
+    hubs: Arc<Hubs>,
+    hub: Arc<Hub>,
+    mailbox: Arc<Mailbox>,
+    wanted: Arc<Wanted>,
+    id: u64,
 }
 
 impl Subscription {
@@ -102,378 +126,66 @@ impl Subscription {
     ///
     /// No event is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Event> {
-        self.events.recv().await
+        poll_fn(|cx| self.poll_event(cx)).await
     }
 
-    pub(super) fn open(
-        backend: Arc<Backend>,
-        deadline: Duration,
-        runtime: &Handle,
-        topics: Vec<Listen>,
-    ) -> Result<Self> {
+    pub(super) fn open(hubs: &Arc<Hubs>, runtime: &Handle, topics: Vec<Listen>) -> Result<Self> {
         if topics.is_empty() {
             return Err(Error::config(
                 "a subscription needs at least one channel, pattern or prefix",
             ));
         }
-        backend.can_dial()?;
-        let (to_reader, events) = unbounded_channel();
-        let mut workers = JoinSet::new();
-        let source = Source { backend, deadline };
-        workers.spawn_on(supervise(source, topics, to_reader), runtime);
+        hubs.can_subscribe()?;
+        let wanted = Arc::new(Wanted::new(topics));
+        let mailbox = Arc::new(Mailbox::default());
+        let hub = hubs.hub(runtime);
+        let id = hub.attach(runtime, &wanted, &mailbox);
         Ok(Self {
-            events,
-            _workers: workers,
+            hubs: hubs.clone(),
+            hub,
+            mailbox,
+            wanted,
+            id,
         })
     }
-}
 
-/// Where subscriptions come from.
-#[derive(Clone)]
-struct Source {
-    backend: Arc<Backend>,
-    deadline: Duration,
+    fn poll_event(&mut self, cx: &mut Context<'_>) -> Poll<Option<Event>> {
+        // Again once, in the runtime of the reader.
+        for _ in 0..2 {
+            match self.mailbox.poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Mail::Event(event)) => return Poll::Ready(Some(event)),
+                Poll::Ready(Mail::Orphaned) => {
+                    let Ok(runtime) = Handle::try_current() else {
+                        return Poll::Ready(None);
+                    };
+                    self.hub = self.hubs.hub(&runtime);
+                    self.id = self.hub.attach(&runtime, &self.wanted, &self.mailbox);
+                }
+            }
+        }
+        Poll::Ready(None)
+    }
 }
 
 impl Stream for Subscription {
     type Item = Event;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Event>> {
-        self.events.poll_recv(cx)
+        self.poll_event(cx)
     }
 }
 
-/// Where one line of a subscription leads.
-#[derive(Clone)]
-enum Place {
-    /// The one server, or any node.
-    Any,
-    /// The owner of a slot.
-    Slot(u16),
-    /// One node of a Cluster, by its own dial.
-    Node(Arc<Dial>),
-}
-
-enum Report {
-    Up,
-    Down,
-    Heard(Event),
-}
-
-/// Keeps one line for each place and merges what they report: the subscription is active when all lines are.
-async fn supervise(source: Source, topics: Vec<Listen>, events: UnboundedSender<Event>) {
-    let mut changes = match &*source.backend {
-        Backend::Cluster(cluster) => Some(cluster.watch()),
-        _ => None,
-    };
-    let everywhere = topics
-        .iter()
-        .any(|topic| matches!(topic, Listen::Changes(_)));
-    let mut stood_before = false;
-    let masters = || match &*source.backend {
-        Backend::Cluster(cluster) => cluster.masters(),
-        _ => Vec::new(),
-    };
-    // Each turn is one set of lines; a Cluster whose nodes changed gets a new set.
-    loop {
-        if let Some(changes) = &mut changes {
-            changes.borrow_and_update();
-        }
-        let listened = masters();
-        let plan = plan(&source, &topics);
-        let (report, mut reports) = unbounded_channel();
-        let mut lines = JoinSet::new();
-        let count = plan.len();
-        for (at, (place, topics)) in plan.into_iter().enumerate() {
-            let (source, report) = (source.clone(), report.clone());
-            lines.spawn(async move { keep_line(source, place, topics, at, report).await });
-        }
-        let mut up = vec![false; count];
-        let mut stands = false;
-        loop {
-            let report = match &mut changes {
-                Some(changes) if everywhere => tokio::select! {
-                    report = reports.recv() => report,
-                    _ = changes.changed() => {
-                        // A slot that moves between masters that are all listened to makes no gap.
-                        let now = masters();
-                        let same = now.len() == listened.len()
-                            && now.iter().all(|node| listened.iter().any(|old| Arc::ptr_eq(old, node)));
-                        if same {
-                            continue;
-                        }
-                        break;
-                    }
-                },
-                _ => reports.recv().await,
-            };
-            let Some((at, report)) = report else { return };
-            let event = match report {
-                Report::Heard(event) => event,
-                Report::Up => {
-                    up[at] = true;
-                    if stands || !up.iter().all(|up| *up) {
-                        continue;
-                    }
-                    stands = true;
-                    if std::mem::replace(&mut stood_before, true) {
-                        Event::Resubscribed
-                    } else {
-                        Event::Subscribed
-                    }
-                }
-                Report::Down => {
-                    up[at] = false;
-                    if !std::mem::replace(&mut stands, false) {
-                        continue;
-                    }
-                    metrics::counter!("redstart_store_gaps_total").increment(1);
-                    Event::Lost
-                }
-            };
-            if events.send(event).is_err() {
-                return;
-            }
-        }
-        if stands && events.send(Event::Lost).is_err() {
-            return;
-        }
-        lines.shutdown().await;
+impl Drop for Subscription {
+    fn drop(&mut self) {
+        self.hub.detach(self.id);
     }
 }
 
-fn plan(source: &Source, topics: &[Listen]) -> Vec<(Place, Vec<Listen>)> {
-    let Backend::Cluster(cluster) = &*source.backend else {
-        return vec![(Place::Any, topics.to_vec())];
-    };
-    let mut plan: Vec<(Place, Vec<Listen>)> = Vec::new();
-    for topic in topics {
-        match topic {
-            Listen::Sharded(channel) => {
-                let slot = channel.slot();
-                let line = plan
-                    .iter_mut()
-                    .find(|(place, _)| matches!(place, Place::Slot(s) if *s == slot));
-                match line {
-                    Some((_, topics)) => topics.push(topic.clone()),
-                    None => plan.push((Place::Slot(slot), vec![topic.clone()])),
-                }
-            }
-            Listen::Channel(_) | Listen::Pattern(_) => {
-                match plan
-                    .iter_mut()
-                    .find(|(place, _)| matches!(place, Place::Any))
-                {
-                    Some((_, topics)) => topics.push(topic.clone()),
-                    None => plan.push((Place::Any, vec![topic.clone()])),
-                }
-            }
-            Listen::Changes(_) => {
-                for node in cluster.masters() {
-                    plan.push((Place::Node(node.dial().clone()), vec![topic.clone()]));
-                }
-            }
-        }
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription")
+            .field("wanted", &self.wanted)
+            .finish_non_exhaustive()
     }
-    plan
-}
-
-/// Holds one line up: subscribes, forwards, notices the end, and begins again.
-async fn keep_line(
-    source: Source,
-    place: Place,
-    topics: Vec<Listen>,
-    at: usize,
-    reports: UnboundedSender<(usize, Report)>,
-) {
-    let report = |report| reports.send((at, report)).is_ok();
-    let mut backoff = Backoff::new();
-    loop {
-        let ended = match &*source.backend {
-            #[cfg(feature = "engine")]
-            Backend::Embedded(embedded) => listen_embedded(embedded, &topics, &report).await,
-            _ => listen(&source, &place, &topics, &report).await,
-        };
-        match ended {
-            // It stood for a while, so the next try may come at once.
-            Ok(()) => backoff = Backoff::new(),
-            Err(error) => tracing::debug!(%error, "a subscription waits for its server"),
-        }
-        if !report(Report::Down) {
-            return;
-        }
-        source.backend.troubled();
-        tokio::time::sleep(backoff.next()).await;
-    }
-}
-
-async fn listen(
-    source: &Source,
-    place: &Place,
-    topics: &[Listen],
-    report: &impl Fn(Report) -> bool,
-) -> Result<()> {
-    let dial = match place {
-        Place::Any => source.backend.dial_any()?,
-        Place::Slot(slot) => source.backend.dial_for(*slot)?,
-        Place::Node(dial) => dial.clone(),
-    };
-    let patience = source.deadline;
-    let (sender, mut pushes) = unbounded_channel();
-    let switches = dial.switches();
-    let mut connection = dial.connect(ProtocolVersion::RESP3, Some(sender)).await?;
-    timeout(patience, subscribe(&mut connection, topics))
-        .await
-        .map_err(|_| Error::timeout("the server did not answer a subscription in time"))??;
-    if !report(Report::Up) {
-        return Ok(());
-    }
-    // A line that only listens does not notice a peer that is gone, so it asks now and then.
-    let every = patience.clamp(Duration::from_millis(100), Duration::from_secs(5));
-    let ping = redis::cmd("PING");
-    let mut switched = std::pin::pin!(dial.switched(switches));
-    loop {
-        let push = tokio::select! {
-            push = timeout(every, pushes.recv()) => push,
-            () = &mut switched => return Ok(()),
-        };
-        let push = match push {
-            Ok(Some(push)) => push,
-            Ok(None) => return Ok(()),
-            Err(_) => match timeout(patience, connection.send_packed_command(&ping)).await {
-                Ok(Ok(_)) => continue,
-                _ => return Ok(()),
-            },
-        };
-        let event = match push.kind {
-            PushKind::Disconnection => return Ok(()),
-            // The slot moved away and the server put us out.
-            PushKind::SUnsubscribe | PushKind::Unsubscribe | PushKind::PUnsubscribe => {
-                return Ok(());
-            }
-            _ => heard(push),
-        };
-        if let Some(event) = event
-            && !report(Report::Heard(event))
-        {
-            return Ok(());
-        }
-    }
-}
-
-async fn subscribe(connection: &mut MultiplexedConnection, topics: &[Listen]) -> Result<()> {
-    for cmd in commands(topics) {
-        match connection.send_packed_command(&cmd).await? {
-            Value::ServerError(error) => return Err(redis::RedisError::from(error).into()),
-            _ => continue,
-        }
-    }
-    Ok(())
-}
-
-fn commands(topics: &[Listen]) -> Vec<redis::Cmd> {
-    topics
-        .iter()
-        .map(|topic| {
-            let mut cmd;
-            match topic {
-                Listen::Sharded(channel) => {
-                    cmd = redis::cmd("SSUBSCRIBE");
-                    cmd.arg(channel);
-                }
-                Listen::Channel(channel) => {
-                    cmd = redis::cmd("SUBSCRIBE");
-                    cmd.arg(channel);
-                }
-                Listen::Pattern(pattern) => {
-                    cmd = redis::cmd("PSUBSCRIBE");
-                    cmd.arg(pattern);
-                }
-                Listen::Changes(prefixes) => {
-                    cmd = redis::cmd("CLIENT");
-                    cmd.arg("TRACKING").arg("ON").arg("BCAST");
-                    for prefix in prefixes {
-                        cmd.arg("PREFIX").arg(prefix);
-                    }
-                }
-            }
-            cmd
-        })
-        .collect()
-}
-
-fn heard(push: PushInfo) -> Option<Event> {
-    let mut data = push.data.into_iter();
-    let mut text = || redis::from_redis_value::<String>(data.next()?).ok();
-    match push.kind {
-        PushKind::Message | PushKind::SMessage => {
-            let channel = text()?;
-            let payload = redis::from_redis_value(data.next()?).ok()?;
-            Some(Event::Message(Message {
-                channel,
-                pattern: None,
-                payload,
-            }))
-        }
-        PushKind::PMessage => {
-            let pattern = text()?;
-            let channel = text()?;
-            let payload = redis::from_redis_value(data.next()?).ok()?;
-            Some(Event::Message(Message {
-                channel,
-                pattern: Some(pattern),
-                payload,
-            }))
-        }
-        PushKind::Invalidate => match data.next()? {
-            Value::Nil => Some(Event::Flushed),
-            keys => redis::from_redis_value(keys).ok().map(Event::Changed),
-        },
-        _ => None,
-    }
-}
-
-#[cfg(feature = "engine")]
-async fn listen_embedded(
-    embedded: &super::backend::embedded::Embedded,
-    topics: &[Listen],
-    report: &impl Fn(Report) -> bool,
-) -> Result<()> {
-    use super::backend::embedded::{args, top, value};
-    let mut session = embedded.session()?;
-    let hello = ["HELLO", "3"].map(|word| bytes::Bytes::from_static(word.as_bytes()));
-    top(session.call(hello.to_vec()).await)?;
-    let mut pushes = session.pushes();
-    for cmd in commands(topics) {
-        top(session.call(args(&cmd)).await)?;
-    }
-    if !report(Report::Up) {
-        return Ok(());
-    }
-    while let Some(push) = pushes.recv().await {
-        let redstart_engine::Reply::Push(mut items) = push else {
-            continue;
-        };
-        if items.is_empty() {
-            continue;
-        }
-        let kind: String = redis::from_redis_value(value(items.remove(0)))?;
-        let kind = match kind.as_str() {
-            "message" => PushKind::Message,
-            "smessage" => PushKind::SMessage,
-            "pmessage" => PushKind::PMessage,
-            "invalidate" => PushKind::Invalidate,
-            _ => continue,
-        };
-        let push = PushInfo {
-            kind,
-            data: items.into_iter().map(value).collect(),
-        };
-        if let Some(event) = heard(push)
-            && !report(Report::Heard(event))
-        {
-            return Ok(());
-        }
-    }
-    Ok(())
 }

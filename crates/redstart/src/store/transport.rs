@@ -1,8 +1,9 @@
-//! From an address to replies: streams, the shared wire, connecting, and the sentinels' word on the master.
+//! From an address to replies: streams, the shared wire, connections on which the server speaks first, connecting, and
+//! the sentinels' word on the master.
 
-mod client;
 mod dial;
-mod line;
+mod duplex;
+mod input;
 mod reply;
 mod sentinel;
 mod stream;
@@ -11,4 +12,6 @@ mod tls;
 mod wire;
 
 pub(crate) use dial::Dial;
-pub(crate) use line::Line;
+pub(crate) use duplex::Duplex;
+pub(crate) use reply::push;
+pub(crate) use wire::Wire;

@@ -15,7 +15,6 @@ use super::{
     health::Health,
     key::CacheKey,
     l1::{Level1, bounded},
-    lease::MAX_LISTENERS,
     single_flight::SingleFlight,
     stats::Counters,
 };
@@ -322,7 +321,6 @@ where
             stats: Counters::new(),
             health: Health::default(),
             bypass_loads: Semaphore::new(self.max_loads.min(Semaphore::MAX_PERMITS)),
-            listeners: Arc::new(Semaphore::new(MAX_LISTENERS)),
             feed: parking_lot::Mutex::new(None),
             codec: PhantomData,
         });

@@ -3,10 +3,7 @@
 use std::time::Duration;
 
 use redis::{FromRedisValue, ParsingError, Value};
-use tokio::{
-    sync::OwnedSemaphorePermit,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{Inner, entry::Stamp};
 use crate::{
@@ -23,8 +20,6 @@ pub(crate) static RELEASE: Script = Script::new("cache.release", include_str!("r
 pub(crate) static INVALIDATE: Script =
     Script::new("cache.invalidate", include_str!("invalidate.lua"));
 
-/// Subscriptions of waiting loads at one time; each is a connection.
-pub(crate) const MAX_LISTENERS: usize = 64;
 /// How long a source whose load failed is left alone where a stale value can be served.
 pub(crate) const REST: Duration = Duration::from_secs(1);
 
@@ -135,28 +130,23 @@ impl<V, C> Inner<V, C> {
 
     /// Opens a listener, and returns when it listens (or at `until`).
     pub(crate) async fn listen(&self, entity: &Entity, until: Instant) -> WakeListener {
-        let permit = timeout_at(until, self.listeners.clone().acquire_owned()).await;
-        let permit = permit.ok().and_then(Result::ok);
-        WakeListener::open(&self.store, entity.channel("wake"), permit, until).await
+        WakeListener::open(&self.store, entity.channel("wake"), until).await
     }
 }
 
 /// Listens for the end of another process's load.
 pub(crate) struct WakeListener {
     subscription: Option<Subscription>,
-    _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl WakeListener {
     pub(crate) async fn open(
         store: &Store,
         channel: Channel,
-        permit: Option<OwnedSemaphorePermit>,
         until: Instant,
     ) -> Self {
         let mut listener = Self {
             subscription: store.subscribe([Listen::Sharded(channel)]).await.ok(),
-            _permit: permit,
         };
         listener.wait(until).await;
         listener

@@ -56,7 +56,7 @@ impl LeaderObserver {
         let clock = lock.store.clock();
         if self.listener.is_none() {
             // Listening begins before the first look, so that no change falls between the two.
-            self.listener = match lock.wake_ups.listen(&lock.store, &lock.channel).await {
+            self.listener = match Listener::open(&lock.store, &lock.channel).await {
                 Ok(listener) => Some(listener),
                 // A store that cannot subscribe polls.
                 Err(error) if error.is_config() => None,

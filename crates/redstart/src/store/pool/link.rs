@@ -27,7 +27,7 @@ use crate::{
     store::{
         request::{BoxFuture, Failure, Request, wrong_server},
         retry::{Alone, Backoff, Destination, persist},
-        transport::{Dial, Line},
+        transport::{Dial, Wire},
     },
 };
 
@@ -38,7 +38,7 @@ const IDLE: Duration = Duration::from_secs(30);
 const SUSPICION: Duration = Duration::from_millis(200);
 
 struct Live {
-    line: Line,
+    wire: Wire,
     generation: u64,
     /// The dial's count when the line was made.
     switches: u64,
@@ -210,7 +210,7 @@ impl Link {
             deadline: request.deadline,
             armed: true,
         };
-        let outcome = live.line.send(request).await;
+        let outcome = live.wire.send(request).await;
         unanswered.armed = false;
         match outcome {
             Ok(Value::ServerError(error)) => Err(self.refused(error.into(), generation)),
@@ -303,17 +303,17 @@ impl Connector {
         // Counted before the line is made: a switch meanwhile means another try.
         let switches = dial.switches();
         let made = tokio::select! {
-            made = dial.line() => made,
+            made = dial.wire() => made,
             () = dial.switched(switches) => return self.link.strong_count() > 0,
         };
         let Some(link) = self.link.upgrade() else {
             return false;
         };
         match made {
-            Ok(line) => {
+            Ok(wire) => {
                 let generation = link.generation.fetch_add(1, Ordering::AcqRel) + 1;
                 link.live.store(Some(Arc::new(Live {
-                    line,
+                    wire,
                     generation,
                     switches,
                 })));

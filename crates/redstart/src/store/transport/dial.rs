@@ -2,19 +2,10 @@
 
 use std::{future::Future, time::Duration};
 
-use redis::{Client, Pipeline, ProtocolVersion, PushInfo, aio::MultiplexedConnection};
-use tokio::{
-    sync::mpsc::UnboundedSender,
-    time::{Instant, timeout_at},
-};
+use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
+use tokio::time::{Instant, timeout_at};
 
-use super::{
-    client::{client, open},
-    line::Line,
-    sentinel::Sentinels,
-    stream::Stream,
-    wire::Wire,
-};
+use super::{duplex::Duplex, sentinel::Sentinels, stream::Stream, wire::Wire};
 use crate::{
     error::{Error, Result},
     store::{
@@ -33,8 +24,8 @@ pub(crate) struct Dial {
 enum Target {
     /// One known server.
     Server(Address),
-    /// A client that the application made; its settings are its own.
-    Client(Client),
+    /// What a client of the application does and we cannot.
+    Unreachable(&'static str),
     /// The master that the sentinels name.
     Sentinels(Sentinels),
 }
@@ -47,11 +38,36 @@ impl Dial {
         }
     }
 
-    pub(crate) fn client(client: Client, settings: Settings) -> Self {
-        Self {
-            target: Target::Client(client),
-            settings,
-        }
+    /// The server of a client that the application made, with its credentials and its database.
+    pub(crate) fn client(info: &ConnectionInfo, mut settings: Settings) -> Self {
+        let redis = info.redis_settings();
+        settings.db = redis.db();
+        settings.username = redis.username().map(str::to_owned);
+        settings.password = redis.password().map(str::to_owned);
+        let target = match info.addr() {
+            ConnectionAddr::Unix(path) => Target::Server(Address::Unix(path.clone())),
+            ConnectionAddr::Tcp(host, port) => Target::Server(Address::Tcp {
+                host: host.clone(),
+                port: *port,
+            }),
+            ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            } => {
+                settings.tls = true;
+                Target::Server(Address::Tcp {
+                    host: host.clone(),
+                    port: *port,
+                })
+            }
+            _ => Target::Unreachable(
+                "the TLS parameters of a redis::Client cannot be read: make the store from a URL with ca=, \
+                 cert= and key=",
+            ),
+        };
+        Self { target, settings }
     }
 
     pub(crate) fn sentinel(sentinels: Vec<Address>, master: String, settings: Settings) -> Self {
@@ -66,17 +82,14 @@ impl Dial {
     }
 
     pub(crate) fn db(&self) -> i64 {
-        match &self.target {
-            Target::Client(client) => client.get_connection_info().redis_settings().db(),
-            _ => self.settings.db,
-        }
+        self.settings.db
     }
 
     /// Where this leads, for messages. Never holds a credential.
     pub(crate) fn place(&self) -> String {
         match &self.target {
             Target::Server(address) => address.to_string(),
-            Target::Client(client) => client.get_connection_info().addr().to_string(),
+            Target::Unreachable(_) => "a client of the application".to_owned(),
             Target::Sentinels(sentinels) => format!("master {:?} by sentinel", sentinels.master()),
         }
     }
@@ -110,98 +123,71 @@ impl Dial {
         self.settings.patience()
     }
 
-    /// One attempt to make a line for requests, bounded by the connect time-out.
-    pub(crate) async fn line(&self) -> Result<Line> {
+    /// One attempt to make a wire for requests, bounded by the connect time-out.
+    pub(crate) async fn wire(&self) -> Result<Wire> {
         let until = Instant::now() + self.patience();
-        let (address, master) = match &self.target {
-            Target::Server(address) => (address.clone(), None),
-            Target::Sentinels(sentinels) => {
-                let address = self.in_time(until, sentinels.ask()).await?;
-                (address, Some(sentinels.master()))
-            }
-            Target::Client(_) => {
-                let connection = self.connect(ProtocolVersion::RESP2, None).await?;
-                return Ok(Line::Client(connection));
-            }
-        };
         let attempt = async {
-            let stream = Stream::connect(&address, &self.settings).await?;
-            let wire = self.greet(Wire::new(stream), until).await?;
+            let (address, master) = self.whom().await?;
+            let wire = Wire::new(Stream::connect(&address, &self.settings).await?);
+            let (hello, told) = greeting(&self.settings, Protocol::Resp2);
+            let request = Request::new(Body::all(&hello), until);
+            // A server that accepts connections and does not answer is not taken for one that serves.
+            let replies = wire.send(request).await.map_err(failed)?;
+            let replies = replies.into_sequence().unwrap_or_default();
+            self.check_greeting(&hello, replies, told)?;
             if let Some(master) = master {
                 let asked = wire.send(Request::one(&redis::cmd("ROLE"), until)).await;
                 check_role(&asked.map_err(failed)?, &address, master)?;
             }
-            Ok(Line::Wire(wire))
+            Ok(wire)
         };
         self.in_time(until, attempt).await
     }
 
-    /// Says who we are on a new connection, and waits for the answer, so that a server that accepts connections and
-    /// does not answer is not taken for one that serves.
-    async fn greet(&self, wire: Wire, until: Instant) -> Result<Wire> {
-        let settings = &self.settings;
-        let mut hello = Pipeline::new();
-        if let Some(password) = &settings.password {
-            hello.cmd("AUTH").arg(&settings.username).arg(password);
-        }
-        if settings.db != 0 {
-            hello.cmd("SELECT").arg(settings.db);
-        }
-        // Servers that do not know these refuse them, which does no harm.
-        let told = hello.len();
-        hello
-            .cmd("CLIENT")
-            .arg(&["SETINFO", "LIB-NAME", "redstart"]);
-        let version = ["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")];
-        hello.cmd("CLIENT").arg(&version);
-        let request = Request::new(Body::all(&hello), until);
-        let replies = wire.send(request).await.map_err(failed)?;
-        let replies = replies.into_sequence().unwrap_or_default();
-        for (cmd, reply) in hello.cmd_iter().zip(replies).take(told) {
-            if let redis::Value::ServerError(error) = reply {
-                let error = redis::RedisError::from(error);
-                if command::name(cmd) == Some(b"AUTH") && !refused_for_now(&error) {
-                    return Err(self.refused_credentials(error));
-                }
-                return Err(error.into());
-            }
-        }
-        Ok(wire)
-    }
-
-    fn refused_credentials(&self, cause: redis::RedisError) -> Error {
-        Error::config(format!("{} refused the credentials", self.place())).with_source(cause)
-    }
-
-    /// One attempt to connect by the client, bounded by the connect time-out.
-    pub(crate) async fn connect(
-        &self,
-        protocol: ProtocolVersion,
-        pushes: Option<UnboundedSender<PushInfo>>,
-    ) -> Result<MultiplexedConnection> {
+    /// One attempt to make a connection on which the server may speak first, bounded by the connect time-out.
+    pub(crate) async fn duplex(&self) -> Result<Duplex> {
         let until = Instant::now() + self.patience();
         let attempt = async {
-            match &self.target {
-                Target::Server(address) => {
-                    open(&client(address, &self.settings, protocol)?, pushes).await
-                }
-                Target::Client(client) => {
-                    let info = client.get_connection_info().clone();
-                    let redis = info.redis_settings().clone().set_protocol(protocol);
-                    open(&Client::open(info.set_redis_settings(redis))?, pushes).await
-                }
-                Target::Sentinels(sentinels) => {
-                    let address = sentinels.ask().await?;
-                    let mut connection =
-                        open(&client(&address, &self.settings, protocol)?, pushes).await?;
-                    let role: redis::Value =
-                        redis::cmd("ROLE").query_async(&mut connection).await?;
-                    check_role(&role, &address, sentinels.master())?;
-                    Ok(connection)
-                }
+            let (address, master) = self.whom().await?;
+            let mut duplex = Duplex::new(Stream::connect(&address, &self.settings).await?);
+            let (mut hello, told) = greeting(&self.settings, Protocol::Resp3);
+            if master.is_some() {
+                hello.cmd("ROLE");
             }
+            let mut replies = duplex.ask(&hello).await?;
+            let role = master.and_then(|_| replies.pop());
+            self.check_greeting(&hello, replies, told)?;
+            if let Some(master) = master {
+                check_role(&role.unwrap_or(Value::Nil), &address, master)?;
+            }
+            Ok(duplex)
         };
         self.in_time(until, attempt).await
+    }
+
+    /// The server to connect to, and the name of the master that it has to be.
+    async fn whom(&self) -> Result<(Address, Option<&str>)> {
+        match &self.target {
+            Target::Server(address) => Ok((address.clone(), None)),
+            Target::Sentinels(sentinels) => {
+                Ok((sentinels.ask().await?, Some(sentinels.master())))
+            }
+            Target::Unreachable(why) => Err(Error::config(*why)),
+        }
+    }
+
+    fn check_greeting(&self, hello: &Pipeline, replies: Vec<Value>, told: usize) -> Result<()> {
+        match refused(hello, replies, told) {
+            None => Ok(()),
+            Some((b"AUTH", error)) if !refused_for_now(&error) => {
+                Err(self.refused_credentials(error))
+            }
+            Some((_, error)) => Err(error.into()),
+        }
+    }
+
+    fn refused_credentials(&self, cause: RedisError) -> Error {
+        Error::config(format!("{} refused the credentials", self.place())).with_source(cause)
     }
 
     async fn in_time<T>(
@@ -250,8 +236,55 @@ impl Dial {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Protocol {
+    Resp2,
+    /// The server may speak first.
+    Resp3,
+}
+
+/// Says who we are on a new connection; of these commands, so many must not be refused.
+pub(super) fn greeting(settings: &Settings, protocol: Protocol) -> (Pipeline, usize) {
+    let mut hello = Pipeline::new();
+    if let Some(password) = &settings.password {
+        hello.cmd("AUTH").arg(&settings.username).arg(password);
+    }
+    if protocol == Protocol::Resp3 {
+        hello.cmd("HELLO").arg(3);
+    }
+    if settings.db != 0 {
+        hello.cmd("SELECT").arg(settings.db);
+    }
+    // Servers that do not know these refuse them, which does no harm.
+    let told = hello.len();
+    hello
+        .cmd("CLIENT")
+        .arg(&["SETINFO", "LIB-NAME", "redstart"]);
+    let version = ["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")];
+    hello.cmd("CLIENT").arg(&version);
+    (hello, told)
+}
+
+/// The first of the first `told` commands that was refused.
+pub(super) fn refused(
+    hello: &Pipeline,
+    replies: Vec<Value>,
+    told: usize,
+) -> Option<(&[u8], RedisError)> {
+    let pairs = hello.cmd_iter().zip(replies).take(told);
+    pairs
+        .filter_map(|(cmd, reply)| match reply {
+            Value::ServerError(error) => Some((
+                command::name(cmd).unwrap_or_default(),
+                RedisError::from(error),
+            )),
+            _ => None,
+        })
+        .next()
+}
+
 /// A sentinel that was cut off may still name the old master.
-fn check_role(role: &redis::Value, address: &Address, master: &str) -> Result<()> {
+fn check_role(role: &Value, address: &Address, master: &str) -> Result<()> {
     match first_text(role) {
         Some("master") => Ok(()),
         _ => Err(Error::unavailable(format!(
@@ -265,10 +298,10 @@ fn failed(failure: Failure) -> Error {
     failure.into_error(|| "the server".to_owned(), true)
 }
 
-fn first_text(value: &redis::Value) -> Option<&str> {
+fn first_text(value: &Value) -> Option<&str> {
     match value.as_sequence()?.first()? {
-        redis::Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        redis::Value::SimpleString(text) => Some(text),
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
         _ => None,
     }
 }

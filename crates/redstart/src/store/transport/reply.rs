@@ -1,8 +1,8 @@
-//! Reading what a server answers (RESP2), from pieces of any size.
+//! Reading what a server sends (RESP2 and RESP3), from pieces of any size.
 //!
 //! A reply that is not there as a whole is not read again from its start: what is complete of it is kept.
 
-use redis::{ErrorKind, RedisError, RedisResult, Value};
+use redis::{ErrorKind, PushKind, RedisError, RedisResult, Value};
 
 /// The deepest nesting that is accepted.
 const MAX_DEPTH: usize = 128;
@@ -13,8 +13,63 @@ const MAX_NUMBER: usize = 32;
 /// The longest line of all.
 const MAX_LINE: usize = 1024 * 1024;
 
-/// An array whose elements are still coming.
+/// What holds other values.
+#[derive(Clone, Copy)]
+enum Shape {
+    Array,
+    Map,
+    Set,
+    Push,
+}
+
+impl Shape {
+    fn close(self, values: Vec<Value>) -> Value {
+        match self {
+            Self::Array => Value::Array(values),
+            Self::Set => Value::Set(values),
+            Self::Map => {
+                let mut pairs = Vec::with_capacity(values.len() / 2);
+                let mut values = values.into_iter();
+                while let (Some(key), Some(value)) = (values.next(), values.next()) {
+                    pairs.push((key, value));
+                }
+                Value::Map(pairs)
+            }
+            Self::Push => push(values),
+        }
+    }
+}
+
+/// A message that the server sends by itself. The first element says what it is.
+pub(crate) fn push(values: Vec<Value>) -> Value {
+    let mut data = values.into_iter();
+    let word = match data.next() {
+        Some(Value::BulkString(word)) => String::from_utf8_lossy(&word).into_owned(),
+        Some(Value::SimpleString(word)) => word,
+        _ => String::new(),
+    };
+    let kind = match word.as_str() {
+        "message" => PushKind::Message,
+        "smessage" => PushKind::SMessage,
+        "pmessage" => PushKind::PMessage,
+        "invalidate" => PushKind::Invalidate,
+        "subscribe" => PushKind::Subscribe,
+        "ssubscribe" => PushKind::SSubscribe,
+        "psubscribe" => PushKind::PSubscribe,
+        "unsubscribe" => PushKind::Unsubscribe,
+        "sunsubscribe" => PushKind::SUnsubscribe,
+        "punsubscribe" => PushKind::PUnsubscribe,
+        _ => PushKind::Other(word),
+    };
+    Value::Push {
+        kind,
+        data: data.collect(),
+    }
+}
+
+/// An array, or the like, whose elements are still coming.
 struct Open {
+    shape: Shape,
     left: usize,
     values: Vec<Value>,
 }
@@ -28,7 +83,7 @@ pub(crate) struct Reader {
 /// One element, or that there is none yet.
 enum Element {
     Value(Value),
-    Array(usize),
+    Several(Shape, usize),
     /// At least this many bytes are needed, counted from the element's start.
     Missing(usize),
 }
@@ -45,18 +100,19 @@ impl Reader {
             let (element, length) = element(&input[*at..])?;
             let mut value = match element {
                 Element::Missing(bytes) => return Ok(Err(bytes)),
-                Element::Array(left) if left > 0 => {
+                Element::Several(shape, left) if left > 0 => {
                     if self.open.len() == MAX_DEPTH {
                         return Err(broken("arrays are nested too deep"));
                     }
                     *at += length;
                     self.open.push(Open {
+                        shape,
                         left,
                         values: Vec::with_capacity(left.min(MAX_RESERVED)),
                     });
                     continue;
                 }
-                Element::Array(_) => Value::Array(Vec::new()),
+                Element::Several(shape, _) => shape.close(Vec::new()),
                 Element::Value(value) => value,
             };
             *at += length;
@@ -69,7 +125,7 @@ impl Reader {
                 if open.left > 0 {
                     break;
                 }
-                value = Value::Array(std::mem::take(&mut open.values));
+                value = open.shape.close(std::mem::take(&mut open.values));
                 self.open.pop();
             }
         }
@@ -82,33 +138,27 @@ fn element(input: &[u8]) -> RedisResult<(Element, usize)> {
         return Ok((Element::Missing(1), 0));
     };
     match kind {
-        b'$' | b'*' | b':' => {
+        b'$' | b'*' | b':' | b'>' | b'%' | b'~' | b'=' | b'!' => {
             let Some((number, digits)) = number(rest)? else {
                 return Ok((Element::Missing(input.len() + 1), 0));
             };
             let length = 1 + digits + 2;
+            let several = |shape, count| Ok((Element::Several(shape, count), length));
             match (kind, usize::try_from(number)) {
                 (b':', _) => Ok((Element::Value(Value::Int(number)), length)),
-                (b'*', Ok(count)) => Ok((Element::Array(count), length)),
-                (b'$', Ok(bytes)) => {
-                    let end = length
-                        .checked_add(bytes)
-                        .filter(|end| *end < usize::MAX - 2)
-                        .ok_or_else(|| broken("a length is too large"))?;
-                    match input.get(length..end + 2) {
-                        None => Ok((Element::Missing(end + 2), 0)),
-                        Some([content @ .., b'\r', b'\n']) => {
-                            let value = Value::BulkString(content.to_vec());
-                            Ok((Element::Value(value), end + 2))
-                        }
-                        Some(_) => Err(broken("a string does not end where it should")),
-                    }
-                }
+                (b'*', Ok(count)) => several(Shape::Array, count),
+                (b'>', Ok(count)) => several(Shape::Push, count),
+                (b'~', Ok(count)) => several(Shape::Set, count),
+                (b'%', Ok(count)) => match count.checked_mul(2) {
+                    Some(count) => several(Shape::Map, count),
+                    None => Err(broken("a length is too large")),
+                },
+                (b'$' | b'=' | b'!', Ok(bytes)) => text(kind, input, length, bytes),
                 _ if number == -1 => Ok((Element::Value(Value::Nil), length)),
                 _ => Err(broken("a length is negative")),
             }
         }
-        b'+' | b'-' => {
+        b'+' | b'-' | b'_' | b'#' | b',' | b'(' => {
             let Some(end) = rest.iter().position(|byte| *byte == b'\n') else {
                 if rest.len() > MAX_LINE {
                     return Err(broken("a line has no end"));
@@ -119,14 +169,45 @@ fn element(input: &[u8]) -> RedisResult<(Element, usize)> {
             let line = rest[..end].strip_suffix(b"\r").unwrap_or(&rest[..end]);
             let value = match (kind, line) {
                 (b'+', b"OK") => Value::Okay,
-                (b'+', text) => Value::SimpleString(String::from_utf8_lossy(text).into_owned()),
+                (b'+' | b'(', text) => {
+                    Value::SimpleString(String::from_utf8_lossy(text).into_owned())
+                }
+                (b'_', b"") => Value::Nil,
+                (b'#', b"t") => Value::Boolean(true),
+                (b'#', b"f") => Value::Boolean(false),
+                (b',', number) => std::str::from_utf8(number)
+                    .ok()
+                    .and_then(|number| number.parse().ok())
+                    .map(Value::Double)
+                    .ok_or_else(|| broken("invalid number in reply"))?,
                 // Parsed by the client, so that an error is the same on every kind of connection.
-                _ => redis::parse_redis_value(&input[..length])?,
+                (b'-', _) => redis::parse_redis_value(&input[..length])?,
+                _ => return Err(broken("invalid value in reply")),
             };
             Ok((Element::Value(value), length))
         }
         _ => Err(broken("unknown type of reply")),
     }
+}
+
+/// A string of `bytes` bytes that begins at `start`.
+fn text(kind: u8, input: &[u8], start: usize, bytes: usize) -> RedisResult<(Element, usize)> {
+    let end = start
+        .checked_add(bytes)
+        .filter(|end| *end < usize::MAX - 2)
+        .ok_or_else(|| broken("a length is too large"))?;
+    let content = match input.get(start..end + 2) {
+        None => return Ok((Element::Missing(end + 2), 0)),
+        Some([content @ .., b'\r', b'\n']) => content,
+        Some(_) => return Err(broken("a string does not end where it should")),
+    };
+    let value = match kind {
+        // Three letters and a colon say how the text is formatted.
+        b'=' => Value::BulkString(content.get(4..).unwrap_or_default().to_vec()),
+        b'!' => redis::parse_redis_value(&input[..end + 2])?,
+        _ => Value::BulkString(content.to_vec()),
+    };
+    Ok((Element::Value(value), end + 2))
 }
 
 /// The number before the end of the line, and how many bytes it takes; `None` if the line is not whole.
@@ -213,6 +294,25 @@ mod tests {
                 out.extend(format!("*{}\r\n", values.len()).bytes());
                 values.iter().for_each(|value| encode(value, out));
             }
+            Value::Boolean(flag) => out.extend(if *flag { b"#t\r\n" } else { b"#f\r\n" }),
+            Value::Double(number) => out.extend(format!(",{number}\r\n").bytes()),
+            Value::Set(values) => {
+                out.extend(format!("~{}\r\n", values.len()).bytes());
+                values.iter().for_each(|value| encode(value, out));
+            }
+            Value::Map(pairs) => {
+                out.extend(format!("%{}\r\n", pairs.len()).bytes());
+                for (key, value) in pairs {
+                    encode(key, out);
+                    encode(value, out);
+                }
+            }
+            Value::Push { kind, data } => {
+                out.extend(format!(">{}\r\n", data.len() + 1).bytes());
+                let word = kind.to_string();
+                encode(&Value::BulkString(word.into_bytes()), out);
+                data.iter().for_each(|value| encode(value, out));
+            }
             _ => unreachable!("no such value is made"),
         }
     }
@@ -222,13 +322,27 @@ mod tests {
             Just(Value::Nil),
             Just(Value::Okay),
             any::<i64>().prop_map(Value::Int),
+            any::<bool>().prop_map(Value::Boolean),
+            (-1e9..1e9).prop_map(Value::Double),
             "[a-zA-Z ]{0,20}"
                 .prop_filter("is read as Okay", |text| text != "OK")
                 .prop_map(Value::SimpleString),
             proptest::collection::vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
         ];
         leaf.prop_recursive(5, 40, 6, |inner| {
-            proptest::collection::vec(inner, 0..6).prop_map(Value::Array)
+            let several = || proptest::collection::vec(inner.clone(), 0..6);
+            let kind = prop_oneof![
+                Just(PushKind::SMessage),
+                Just(PushKind::Invalidate),
+                Just(PushKind::SSubscribe),
+            ];
+            prop_oneof![
+                several().prop_map(Value::Array),
+                several().prop_map(Value::Set),
+                proptest::collection::vec((inner.clone(), inner.clone()), 0..4)
+                    .prop_map(Value::Map),
+                (kind, several()).prop_map(|(kind, data)| Value::Push { kind, data }),
+            ]
         })
     }
 
@@ -246,7 +360,7 @@ mod tests {
         #[test]
         fn garbage_is_an_error_or_a_wait_and_never_a_panic(
             bytes in proptest::collection::vec(
-                prop_oneof![Just(b'*'), Just(b'$'), Just(b'-'), Just(b':'), Just(b'\r'), Just(b'\n'), Just(b'1'), any::<u8>()],
+                prop_oneof![Just(b'*'), Just(b'$'), Just(b'>'), Just(b'%'), Just(b'-'), Just(b':'), Just(b'\r'), Just(b'\n'), Just(b'1'), any::<u8>()],
                 0..60,
             ),
         ) {

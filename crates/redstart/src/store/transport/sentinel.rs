@@ -7,15 +7,19 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use redis::{ProtocolVersion, PushInfo, PushKind};
+use redis::{Pipeline, PushKind, Value};
 use tokio::{
     runtime::{self, Handle},
-    sync::{mpsc::unbounded_channel, watch},
+    sync::watch,
     task::JoinSet,
     time::timeout,
 };
 
-use super::client::{client, open};
+use super::{
+    dial::{Protocol, greeting, refused},
+    duplex::Duplex,
+    stream::Stream,
+};
 use crate::{
     error::{Error, Result},
     store::location::{Address, Settings},
@@ -106,8 +110,8 @@ impl Sentinels {
             let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
             let master = self.master.clone();
             asking.spawn(async move {
-                let client = client(&sentinel, &settings, ProtocolVersion::RESP2)?;
-                named_by(&mut open(&client, None).await?, &master).await
+                let mut duplex = open(&sentinel, &settings, Protocol::Resp2).await?;
+                named_by(&mut duplex, &master).await
             });
         }
         let majority = self.addresses.len() / 2 + 1;
@@ -183,53 +187,69 @@ async fn follow(
     patience: Duration,
 ) -> Result<()> {
     let late = |_| Error::timeout("a sentinel did not answer in time");
-    let (sender, mut pushes) = unbounded_channel();
-    let client = client(sentinel, settings, ProtocolVersion::RESP3)?;
-    let opening = open(&client, Some(sender));
-    let mut connection = timeout(patience, opening).await.map_err(late)??;
-    let subscribing = connection.subscribe(SWITCH);
-    timeout(patience, subscribing).await.map_err(late)??;
+    let opening = open(sentinel, settings, Protocol::Resp3);
+    let mut duplex = timeout(patience, opening).await.map_err(late)??;
+    let mut subscribe = redis::cmd("SUBSCRIBE");
+    subscribe.arg(SWITCH);
+    duplex.queue(&subscribe);
     // What happened before we listened.
-    let asking = named_by(&mut connection, master);
+    let asking = named_by(&mut duplex, master);
     if let Some(address) = timeout(patience, asking).await.map_err(late)?? {
         word.heard(&address);
     }
     let ping = redis::cmd("PING");
+    let mut asked = false;
     loop {
-        match timeout(PING, pushes.recv()).await {
-            Ok(Some(push)) if push.kind == PushKind::Disconnection => return Ok(()),
-            Ok(Some(push)) => {
-                if let Some(address) = switched_to(push, master) {
+        let within = if asked { patience } else { PING };
+        match timeout(within, duplex.next()).await {
+            Ok(Ok(value)) => {
+                asked = false;
+                if let Some(address) = switched_to(value, master) {
                     word.heard(&address);
                 }
             }
-            Ok(None) => return Ok(()),
+            Ok(Err(_)) => return Ok(()),
+            Err(late_reply) if asked => return Err(late(late_reply)),
             Err(_) => {
-                let asking = connection.send_packed_command(&ping);
-                timeout(patience, asking).await.map_err(late)??;
+                duplex.queue(&ping);
+                asked = true;
             }
         }
     }
 }
 
-async fn named_by(
-    connection: &mut redis::aio::MultiplexedConnection,
-    master: &str,
-) -> Result<Option<Address>> {
-    let answer: Option<(String, u16)> = redis::cmd("SENTINEL")
+/// A new connection to a sentinel.
+async fn open(sentinel: &Address, settings: &Settings, protocol: Protocol) -> Result<Duplex> {
+    let mut duplex = Duplex::new(Stream::connect(sentinel, settings).await?);
+    let (hello, told) = greeting(settings, protocol);
+    let replies = duplex.ask(&hello).await?;
+    match refused(&hello, replies, told) {
+        Some((_, error)) => Err(error.into()),
+        None => Ok(duplex),
+    }
+}
+
+async fn named_by(duplex: &mut Duplex, master: &str) -> Result<Option<Address>> {
+    let mut question = Pipeline::new();
+    question
+        .cmd("SENTINEL")
         .arg("get-master-addr-by-name")
-        .arg(master)
-        .query_async(connection)
-        .await?;
+        .arg(master);
+    let reply = duplex.ask(&question).await?.pop().unwrap_or(Value::Nil);
+    let answer: Option<(String, u16)> = redis::from_redis_value(reply.extract_error()?)?;
     Ok(answer.map(|(host, port)| Address::Tcp { host, port }))
 }
 
 /// `<master> <old host> <old port> <new host> <new port>`, if it is of this master.
-fn switched_to(push: PushInfo, master: &str) -> Option<Address> {
-    if push.kind != PushKind::Message {
+fn switched_to(value: Value, master: &str) -> Option<Address> {
+    let Value::Push {
+        kind: PushKind::Message,
+        data,
+    } = value
+    else {
         return None;
-    }
-    let text: String = redis::from_redis_value(push.data.into_iter().nth(1)?).ok()?;
+    };
+    let text: String = redis::from_redis_value(data.into_iter().nth(1)?).ok()?;
     let words: Vec<&str> = text.split(' ').collect();
     let [name, _, _, host, port] = words[..] else {
         return None;

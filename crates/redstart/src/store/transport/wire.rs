@@ -18,7 +18,10 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 
-use super::stream::Stream;
+use super::{
+    input::{self, ROOM},
+    stream::Stream,
+};
 use crate::{
     error::Error,
     store::request::{Body, BoxFuture, Failure, Request, elsewhere_or_later},
@@ -28,8 +31,6 @@ mod task;
 
 use task::Task;
 
-/// Room for what is received. It grows for a longer reply and shrinks again after it.
-const ROOM: usize = 64 * 1024;
 /// This many requests, or a quarter of all that are under way, are sent even if more are about to come: the
 /// server can begin with them.
 const ENOUGH: usize = 16;
@@ -435,7 +436,7 @@ fn not_sent(error: RedisError) -> Failure {
 }
 
 fn closed() -> RedisError {
-    io::Error::new(io::ErrorKind::BrokenPipe, "the connection is closed").into()
+    input::closed().into()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::{
     future::Future,
-    io,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -11,19 +10,13 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 use tokio::time::{Instant, Sleep};
 
-use super::{ROOM, Shared, State, Waiter, Written, closed, not_sent};
-use crate::store::{request::Failure, transport::reply::Reader};
+use super::{Shared, State, Waiter, Written, closed, not_sent};
+use crate::store::{request::Failure, transport::input::Input};
 
 /// Receives and hands out.
 pub(super) struct Task {
     shared: Arc<Shared>,
-    reader: Reader,
-    /// What was received and not yet read is `input[begin..end]`.
-    input: Vec<u8>,
-    begin: usize,
-    end: usize,
-    /// With fewer bytes there is nothing to read.
-    wanted: usize,
+    input: Input,
     /// Empty between polls.
     replies: Vec<(Waiter, Value)>,
     alarm: Pin<Box<Sleep>>,
@@ -34,11 +27,7 @@ impl Task {
     pub(super) fn new(shared: Arc<Shared>) -> Self {
         Self {
             shared,
-            reader: Reader::default(),
-            input: vec![0; ROOM],
-            begin: 0,
-            end: 0,
-            wanted: 1,
+            input: Input::new(),
             replies: Vec::new(),
             alarm: Box::pin(tokio::time::sleep_until(Instant::now())),
             alarm_at: None,
@@ -74,52 +63,20 @@ impl Task {
                 Poll::Pending => return Ok(woken),
                 Poll::Ready(ready) => ready?,
             }
-            self.make_room();
-            match self.shared.stream.try_read(&mut self.input[self.end..]) {
-                Ok(0) => return Err(closed()),
-                Ok(received) => self.end += received,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
-                Err(error) => return Err(error.into()),
-            }
-            woken += self.hand_out()?;
-        }
-    }
-
-    /// Sees to it that there is room behind what was received.
-    fn make_room(&mut self) {
-        if self.begin == self.end {
-            (self.begin, self.end) = (0, 0);
-            if self.input.len() > ROOM {
-                self.input.truncate(ROOM);
-                self.input.shrink_to_fit();
-            }
-        } else if self.end == self.input.len() {
-            self.input.copy_within(self.begin..self.end, 0);
-            (self.begin, self.end) = (0, self.end - self.begin);
-            if self.end > self.input.len() / 2 {
-                // By what has come, not by what was announced.
-                self.input.resize(2 * self.input.len(), 0);
+            if self.input.receive(&self.shared.stream)? {
+                woken += self.hand_out()?;
             }
         }
     }
 
     /// Passes complete replies to their waiters.
     fn hand_out(&mut self) -> RedisResult<usize> {
-        if self.end - self.begin < self.wanted {
+        if !self.input.is_worth_reading() {
             return Ok(0);
         }
         {
             let mut queue = self.shared.queue.lock();
-            let input = &self.input[..self.end];
-            while input.len() - self.begin >= self.wanted {
-                let value = match self.reader.next(input, &mut self.begin)? {
-                    Ok(value) => value,
-                    Err(missing) => {
-                        self.wanted = missing;
-                        break;
-                    }
-                };
-                self.wanted = 1;
+            while let Some(value) = self.input.next()? {
                 self.replies.extend(queue.answered(value)?);
             }
         }

@@ -1,0 +1,990 @@
+//! Who listens to what, and on which line.
+//!
+//! Invariants, all under one lock: a channel is on one line; a part of a subscription that is not active is counted in
+//! its mailbox; what a line has to send is marked in its `dirty` list. Readers are woken and tasks are spawned after the
+//! lock is released, because both may run code that takes it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Weak},
+    task::Waker,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redis::{Cmd, PushKind, RedisError, Value};
+use tokio::{
+    runtime::{self, Handle},
+    sync::{Notify, watch},
+    time::Instant,
+};
+
+use super::{
+    Event, Message,
+    line::{Sent, Task},
+    mailbox::Mailbox,
+    topic::{Kind, Name, Wanted},
+    tracking::{Step, Tracking},
+};
+use crate::{
+    error::{Error, Result},
+    store::{backend::Backend, request::elsewhere_or_later, transport::Dial},
+};
+
+/// When a channel that was refused because its slot moved is asked for again.
+const MOVED_PAUSE: Duration = Duration::from_millis(25);
+/// When a channel that was refused for another reason is asked for again.
+const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+
+/// The subscriptions of a store.
+pub(crate) struct Hubs {
+    backend: Arc<Backend>,
+    patience: Duration,
+    hubs: Mutex<HashMap<runtime::Id, Arc<Hub>>>,
+}
+
+impl Hubs {
+    pub(crate) fn new(backend: Arc<Backend>, patience: Duration) -> Self {
+        Self {
+            backend,
+            patience,
+            hubs: Mutex::default(),
+        }
+    }
+
+    pub(super) fn can_subscribe(&self) -> Result<()> {
+        self.backend.can_dial()
+    }
+
+    /// How many subscriptions listen to a sharded channel.
+    #[cfg(feature = "locking")]
+    pub(crate) fn listeners(&self, channel: &[u8]) -> usize {
+        let hubs = self.hubs.lock();
+        hubs.values()
+            .map(|hub| {
+                let state = hub.state.lock();
+                let mut topics = state
+                    .lines
+                    .iter()
+                    .filter_map(|line| line.channels[Kind::Sharded as usize].get(channel));
+                topics.next().map_or(0, |topic| topic.listeners.len())
+            })
+            .sum()
+    }
+
+    /// The hub of a runtime.
+    pub(super) fn hub(&self, runtime: &Handle) -> Arc<Hub> {
+        let mut hubs = self.hubs.lock();
+        hubs.retain(|_, hub| !hub.state.lock().ended);
+        let made = || {
+            Arc::new(Hub {
+                backend: self.backend.clone(),
+                patience: self.patience,
+                state: Mutex::default(),
+            })
+        };
+        hubs.entry(runtime.id()).or_insert_with(made).clone()
+    }
+}
+
+/// The subscriptions in one runtime.
+pub(super) struct Hub {
+    backend: Arc<Backend>,
+    patience: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    lines: Vec<Line>,
+    subscribers: HashMap<u64, Subscriber>,
+    /// Those of the subscribers that listen to changes of keys.
+    trackers: HashMap<u64, Subscriber>,
+    count: u64,
+    /// The runtime has ended.
+    ended: bool,
+}
+
+#[derive(Clone)]
+struct Subscriber {
+    wanted: Arc<Wanted>,
+    mailbox: Arc<Mailbox>,
+}
+
+/// One connection as its subscribers see it; [`Task`] is the other side.
+struct Line {
+    id: u64,
+    /// `None` for the embedded engine.
+    dial: Option<Arc<Dial>>,
+    /// Tells the task that there is something to do.
+    wake: Arc<Notify>,
+    connected: bool,
+    channels: [HashMap<Name, Topic>; 3],
+    /// Channels whose subscription may have to begin or end.
+    dirty: Vec<(Kind, Name)>,
+    /// Channels that now belong to another line.
+    moved_away: Vec<(Kind, Name, Option<u16>)>,
+    /// Channels that were refused, and when they are asked for again.
+    refused: Vec<(Kind, Name)>,
+    retry_at: Option<Instant>,
+    tracking: Tracking,
+    /// Whether this line is a part of the subscriptions to changes of keys.
+    tracked: bool,
+    tracking_dirty: bool,
+}
+
+struct Topic {
+    listeners: HashMap<u64, Arc<Mailbox>>,
+    slot: Option<u16>,
+    state: TopicState,
+    /// Refused together with others, so the next command has no others.
+    alone: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum TopicState {
+    Idle,
+    /// The subscription was sent and is not confirmed.
+    Asked,
+    Active,
+    /// The end of the subscription was sent and is not confirmed.
+    Ending,
+    Refused,
+}
+
+/// What is done after the lock is released.
+#[derive(Default)]
+struct After {
+    readers: Vec<Waker>,
+    tasks: Vec<Task>,
+    /// The topology may have changed; the redirection says more, if there is one.
+    trouble: Option<(Option<RedisError>, Option<Arc<Dial>>)>,
+}
+
+impl After {
+    fn wake(&mut self, reader: Option<Waker>) {
+        self.readers.extend(reader);
+    }
+}
+
+/// What a line has to do next.
+pub(super) struct Plan {
+    pub(super) sends: Vec<(Sent, Cmd)>,
+    pub(super) retry_at: Option<Instant>,
+    /// Nobody uses the line.
+    pub(super) unused: bool,
+}
+
+/// How many channels one command may name.
+#[derive(Clone, Copy)]
+pub(super) struct Batch {
+    pub(super) most: usize,
+    /// They have to be of one slot.
+    pub(super) by_slot: bool,
+}
+
+impl Line {
+    fn channels(&mut self, kind: Kind) -> &mut HashMap<Name, Topic> {
+        &mut self.channels[kind as usize]
+    }
+
+    fn is_unused(&self) -> bool {
+        self.channels.iter().all(HashMap::is_empty)
+            && self.moved_away.is_empty()
+            && !self.tracked
+            && !self.tracking.is_on()
+    }
+
+    fn leads_to(&self, dial: Option<&Arc<Dial>>) -> bool {
+        match (&self.dial, dial) {
+            (Some(mine), Some(other)) => Arc::ptr_eq(mine, other),
+            (None, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Its channel is refused, and asked for again after a pause.
+    fn refuse(&mut self, kind: Kind, name: &Name, alone: bool, pause: Duration, after: &mut After) {
+        let Some(topic) = self.channels[kind as usize].get_mut(name) else {
+            return;
+        };
+        if topic.state == TopicState::Active {
+            for mailbox in topic.listeners.values() {
+                after.wake(mailbox.down());
+            }
+        }
+        topic.state = TopicState::Refused;
+        topic.alone |= alone;
+        self.refused.push((kind, name.clone()));
+        let at = Instant::now() + pause;
+        self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
+    }
+}
+
+impl State {
+    fn line_mut(&mut self, id: u64) -> Option<&mut Line> {
+        self.lines.iter_mut().find(|line| line.id == id)
+    }
+}
+
+impl Hub {
+    fn finish(&self, after: After, runtime: &Handle) {
+        for reader in after.readers {
+            reader.wake();
+        }
+        for task in after.tasks {
+            runtime.spawn(task.run());
+        }
+        match after.trouble {
+            Some((Some(error), dial)) => {
+                self.backend.redirected(&error, dial.as_deref());
+            }
+            Some((None, _)) => self.backend.troubled(),
+            None => {}
+        }
+    }
+
+    /// The line to a server, which is made if there is none.
+    fn line(
+        self: &Arc<Self>,
+        state: &mut State,
+        dial: Option<Arc<Dial>>,
+        after: &mut After,
+    ) -> usize {
+        if let Some(at) = state
+            .lines
+            .iter()
+            .position(|line| line.leads_to(dial.as_ref()))
+        {
+            return at;
+        }
+        state.count += 1;
+        let (id, wake) = (state.count, Arc::new(Notify::new()));
+        after.tasks.push(Task::new(
+            Arc::downgrade(self),
+            id,
+            dial.clone(),
+            wake.clone(),
+        ));
+        state.lines.push(Line {
+            id,
+            dial,
+            wake,
+            connected: false,
+            channels: Default::default(),
+            dirty: Vec::new(),
+            moved_away: Vec::new(),
+            refused: Vec::new(),
+            retry_at: None,
+            tracking: Tracking::default(),
+            tracked: false,
+            tracking_dirty: true,
+        });
+        state.lines.len() - 1
+    }
+
+    /// How to reach the owner of a slot, or any server.
+    fn dial(&self, state: &State, slot: Option<u16>) -> Option<Arc<Dial>> {
+        match (&*self.backend, slot) {
+            (Backend::Cluster(cluster), Some(slot)) => {
+                let owner = cluster.owner(slot).or_else(|| cluster.any());
+                owner.map(|node| node.dial().clone())
+            }
+            (Backend::Cluster(cluster), None) => {
+                // A connection that is there already is preferred.
+                let masters = cluster.masters();
+                let open = state.lines.iter().find(|line| {
+                    line.connected && masters.iter().any(|node| line.leads_to(Some(node.dial())))
+                });
+                match open {
+                    Some(line) => line.dial.clone(),
+                    None => cluster.any().map(|node| node.dial().clone()),
+                }
+            }
+            (backend, _) => backend.dial_any().ok(),
+        }
+    }
+
+    /// How to reach every server that has keys.
+    fn masters(&self) -> Vec<Option<Arc<Dial>>> {
+        match &*self.backend {
+            Backend::Cluster(cluster) => {
+                let masters = cluster.masters().into_iter();
+                masters.map(|node| Some(node.dial().clone())).collect()
+            }
+            backend => vec![backend.dial_any().ok()],
+        }
+    }
+
+    pub(super) fn patience(&self) -> Duration {
+        self.patience
+    }
+
+    pub(super) fn backend(&self) -> &Arc<Backend> {
+        &self.backend
+    }
+
+    /// Changes when another node owns a slot.
+    pub(super) fn topology(&self) -> Option<watch::Receiver<u64>> {
+        match &*self.backend {
+            Backend::Cluster(cluster) => Some(cluster.watch()),
+            _ => None,
+        }
+    }
+
+    /// Begins to feed a mailbox; returns the subscriber's number.
+    pub(super) fn attach(
+        self: &Arc<Self>,
+        runtime: &Handle,
+        wanted: &Arc<Wanted>,
+        mailbox: &Arc<Mailbox>,
+    ) -> u64 {
+        let mut after = After::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        state.count += 1;
+        let id = state.count;
+        if state.ended {
+            after.wake(mailbox.orphan());
+            drop(guard);
+            self.finish(after, runtime);
+            return id;
+        }
+        // Held until all parts are known.
+        mailbox.down();
+        let mut active = 1;
+        for (kind, name, slot) in &wanted.channels {
+            mailbox.down();
+            let known = state
+                .lines
+                .iter()
+                .position(|line| line.channels[*kind as usize].contains_key(name));
+            let at = match known {
+                Some(at) => at,
+                None => {
+                    let dial = self.dial(state, *slot);
+                    self.line(state, dial, &mut after)
+                }
+            };
+            let line = &mut state.lines[at];
+            let made = || Topic {
+                listeners: HashMap::new(),
+                slot: *slot,
+                state: TopicState::Idle,
+                alone: false,
+            };
+            let topic = line.channels(*kind).entry(name.clone()).or_insert_with(made);
+            topic.listeners.insert(id, mailbox.clone());
+            match topic.state {
+                TopicState::Active => active += 1,
+                TopicState::Idle => {
+                    line.dirty.push((*kind, name.clone()));
+                    line.wake.notify_one();
+                }
+                _ => {}
+            }
+        }
+        let subscriber = Subscriber {
+            wanted: wanted.clone(),
+            mailbox: mailbox.clone(),
+        };
+        if wanted.prefixes.is_some() {
+            self.track(state, true, &mut after);
+            for line in state.lines.iter_mut().filter(|line| line.tracked) {
+                mailbox.down();
+                line.tracking_dirty = true;
+                line.wake.notify_one();
+            }
+            state.trackers.insert(id, subscriber.clone());
+        }
+        state.subscribers.insert(id, subscriber);
+        for _ in 0..active {
+            after.wake(mailbox.up());
+        }
+        drop(guard);
+        self.finish(after, runtime);
+        id
+    }
+
+    /// Ends a subscription.
+    pub(super) fn detach(&self, id: u64) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(subscriber) = state.subscribers.remove(&id) else {
+            return;
+        };
+        for (kind, name, _) in &subscriber.wanted.channels {
+            for line in &mut state.lines {
+                if let Some(topic) = line.channels(*kind).get_mut(name)
+                    && topic.listeners.remove(&id).is_some()
+                    && topic.listeners.is_empty()
+                {
+                    line.dirty.push((*kind, name.clone()));
+                    line.wake.notify_one();
+                }
+            }
+        }
+        let tracker = state.trackers.remove(&id);
+        if tracker.is_some() {
+            let none_left = state.trackers.is_empty();
+            for line in &mut state.lines {
+                line.tracking.up.remove(&id);
+                line.tracked &= !none_left;
+                line.tracking_dirty = true;
+                line.wake.notify_one();
+            }
+        }
+        drop(guard);
+        // They may own a task, which may own a subscription.
+        drop((subscriber, tracker));
+    }
+
+    /// Makes the lines to all masters, and only those, parts of the subscriptions to changes of keys.
+    fn track(self: &Arc<Self>, state: &mut State, wanted: bool, after: &mut After) {
+        let masters = if wanted { self.masters() } else { Vec::new() };
+        for dial in &masters {
+            let at = self.line(state, dial.clone(), after);
+            let line = &mut state.lines[at];
+            if !std::mem::replace(&mut line.tracked, true) {
+                for tracker in state.trackers.values() {
+                    after.wake(tracker.mailbox.down());
+                }
+                line.tracking_dirty = true;
+                line.wake.notify_one();
+            }
+        }
+        for line in &mut state.lines {
+            let is_master = masters.iter().any(|dial| line.leads_to(dial.as_ref()));
+            if line.tracked && !is_master {
+                for (id, tracker) in &state.trackers {
+                    if line.tracking.up.remove(id) {
+                        after.wake(tracker.mailbox.down());
+                    }
+                    after.wake(tracker.mailbox.up());
+                }
+                line.tracked = false;
+                line.tracking_dirty = true;
+                line.wake.notify_one();
+            }
+        }
+    }
+
+    /// What the line has to send now; `None` if it is not wanted any more.
+    pub(super) fn plan(&self, id: u64, batch: Batch) -> Option<Plan> {
+        let mut after = After::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let line = state.lines.iter_mut().find(|line| line.id == id)?;
+        line.connected = true;
+        let mut sends = Vec::new();
+        let (mut begin, mut end) = (Names::default(), Names::default());
+        for (kind, name, slot) in std::mem::take(&mut line.moved_away) {
+            end.add(kind, name, slot, false);
+        }
+        for (kind, name) in std::mem::take(&mut line.dirty) {
+            let Some(topic) = line.channels[kind as usize].get_mut(&name) else {
+                continue;
+            };
+            match (topic.state, topic.listeners.is_empty()) {
+                (TopicState::Idle, false) => {
+                    topic.state = TopicState::Asked;
+                    begin.add(kind, name, topic.slot, topic.alone);
+                }
+                (TopicState::Active, true) => {
+                    topic.state = TopicState::Ending;
+                    end.add(kind, name, topic.slot, false);
+                }
+                (TopicState::Idle | TopicState::Refused, true) => {
+                    line.channels(kind).remove(&name);
+                }
+                _ => {}
+            }
+        }
+        end.into_commands(batch, |kind, names| {
+            sends.push((
+                Sent::Unsubscribe(kind, names.clone()),
+                kind.unsubscribe(&names),
+            ));
+        });
+        begin.into_commands(batch, |kind, names| {
+            sends.push((Sent::Subscribe(kind, names.clone()), kind.subscribe(&names)));
+        });
+        if std::mem::take(&mut line.tracking_dirty) {
+            let trackers = || state.trackers.iter().filter(|_| line.tracked);
+            let prefixes =
+                trackers().flat_map(|(_, tracker)| tracker.wanted.prefixes.iter().flatten());
+            match line.tracking.step(prefixes) {
+                Step::Nothing => {}
+                Step::Served => {
+                    for (id, tracker) in trackers() {
+                        if line.tracking.up.insert(*id) {
+                            after.wake(tracker.mailbox.up());
+                        }
+                    }
+                }
+                Step::Send { commands, gap } => {
+                    if gap {
+                        for id in std::mem::take(&mut line.tracking.up) {
+                            if let Some(tracker) = state.trackers.get(&id) {
+                                after.wake(tracker.mailbox.down());
+                            }
+                        }
+                    }
+                    sends.extend(commands.into_iter().map(|cmd| (Sent::Tracking, cmd)));
+                }
+            }
+        }
+        let plan = Plan {
+            sends,
+            retry_at: line.retry_at,
+            unused: line.is_unused(),
+        };
+        drop(guard);
+        after.readers.into_iter().for_each(Waker::wake);
+        Some(plan)
+    }
+
+    /// Takes what the server said. `sent` are the commands that it has not answered yet.
+    ///
+    /// # Errors
+    ///
+    /// The server said what nothing was asked for.
+    pub(super) fn hear(
+        &self,
+        id: u64,
+        sent: &mut VecDeque<(Sent, Instant)>,
+        values: impl Iterator<Item = Value>,
+    ) -> Result<()> {
+        let mut after = After::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(line) = state.lines.iter_mut().find(|line| line.id == id) else {
+            return Ok(());
+        };
+        let mut outcome = Ok(());
+        for value in values {
+            outcome = match value {
+                Value::Push { kind, data } => {
+                    pushed(line, &state.trackers, sent, &kind, data, &mut after)
+                }
+                reply => answered(line, sent, reply, &mut after),
+            };
+            if outcome.is_err() {
+                break;
+            }
+        }
+        drop(guard);
+        self.finish(after, &Handle::current());
+        outcome
+    }
+
+    /// Channels that were refused are asked for again.
+    pub(super) fn retry(self: &Arc<Self>, id: u64) {
+        {
+            let mut state = self.state.lock();
+            let Some(line) = state.line_mut(id) else {
+                return;
+            };
+            line.retry_at = None;
+            line.tracking_dirty = true;
+            for (kind, name) in std::mem::take(&mut line.refused) {
+                if let Some(topic) = line.channels(kind).get_mut(&name)
+                    && topic.state == TopicState::Refused
+                {
+                    topic.state = TopicState::Idle;
+                    line.dirty.push((kind, name));
+                }
+            }
+        }
+        self.rehome(id);
+    }
+
+    /// The connection of the line is gone.
+    pub(super) fn lost(&self, id: u64) {
+        let mut after = After::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(line) = state.lines.iter_mut().find(|line| line.id == id) else {
+            return;
+        };
+        line.connected = false;
+        line.moved_away.clear();
+        line.refused.clear();
+        line.retry_at = None;
+        line.dirty.clear();
+        for kind in Kind::ALL {
+            let channels = &mut line.channels[kind as usize];
+            channels.retain(|_, topic| !topic.listeners.is_empty());
+            for (name, topic) in channels {
+                if topic.state == TopicState::Active {
+                    for mailbox in topic.listeners.values() {
+                        after.wake(mailbox.down());
+                    }
+                }
+                topic.state = TopicState::Idle;
+                line.dirty.push((kind, name.clone()));
+            }
+        }
+        line.tracking.reset();
+        line.tracking_dirty = true;
+        for id in std::mem::take(&mut line.tracking.up) {
+            if let Some(tracker) = state.trackers.get(&id) {
+                after.wake(tracker.mailbox.down());
+            }
+        }
+        after.trouble = Some((None, None));
+        drop(guard);
+        self.finish(after, &Handle::current());
+    }
+
+    /// On a Cluster, moves channels to the line that leads to the owner of their slot.
+    pub(super) fn rehome(self: &Arc<Self>, id: u64) {
+        let Backend::Cluster(cluster) = &*self.backend else {
+            return;
+        };
+        let mut after = After::default();
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let Some(from) = state.lines.iter().position(|line| line.id == id) else {
+            return;
+        };
+        let line = &state.lines[from];
+        let is_master = cluster
+            .masters()
+            .iter()
+            .any(|node| line.leads_to(Some(node.dial())));
+        let stays = line.connected && is_master;
+        let mut moves = Vec::new();
+        for kind in Kind::ALL {
+            for (name, topic) in &line.channels[kind as usize] {
+                let to = match topic.slot {
+                    Some(slot) => cluster.owner(slot).map(|node| node.dial().clone()),
+                    None if stays => None,
+                    None => self.dial(state, None),
+                };
+                if let Some(to) = to
+                    && !line.leads_to(Some(&to))
+                {
+                    moves.push((kind, name.clone(), to));
+                }
+            }
+        }
+        for (kind, name, to) in moves {
+            let line = &mut state.lines[from];
+            let Some(mut topic) = line.channels(kind).remove(&name) else {
+                continue;
+            };
+            if topic.state == TopicState::Active {
+                for mailbox in topic.listeners.values() {
+                    after.wake(mailbox.down());
+                }
+            }
+            if matches!(topic.state, TopicState::Active | TopicState::Asked) && line.connected {
+                line.moved_away.push((kind, name.clone(), topic.slot));
+            }
+            topic.state = TopicState::Idle;
+            let at = self.line(state, Some(to), &mut after);
+            let line = &mut state.lines[at];
+            line.dirty.push((kind, name.clone()));
+            line.channels(kind).insert(name, topic);
+            line.wake.notify_one();
+        }
+        let wanted = !state.trackers.is_empty();
+        self.track(state, wanted, &mut after);
+        drop(guard);
+        self.finish(after, &Handle::current());
+    }
+
+    /// Removes a line that nobody uses; `false` if somebody does.
+    pub(super) fn retire(&self, id: u64) -> bool {
+        let mut state = self.state.lock();
+        match state.lines.iter().position(|line| line.id == id) {
+            None => true,
+            Some(at) if state.lines[at].is_unused() => {
+                state.lines.swap_remove(at);
+                true
+            }
+            Some(_) => false,
+        }
+    }
+
+    /// Whether anybody uses the line; `None` if it is gone.
+    pub(super) fn is_used(&self, id: u64) -> Option<bool> {
+        let mut state = self.state.lock();
+        state.line_mut(id).map(|line| !line.is_unused())
+    }
+
+    /// The runtime has ended, and the lines with it. Subscribers that live on attach themselves elsewhere.
+    pub(super) fn orphan(&self) {
+        let (lines, subscribers) = {
+            let mut state = self.state.lock();
+            state.ended = true;
+            let trackers = std::mem::take(&mut state.trackers);
+            (
+                std::mem::take(&mut state.lines),
+                (std::mem::take(&mut state.subscribers), trackers),
+            )
+        };
+        for line in lines {
+            line.wake.notify_one();
+        }
+        for subscriber in subscribers.0.values() {
+            if let Some(reader) = subscriber.mailbox.orphan() {
+                reader.wake();
+            }
+        }
+    }
+}
+
+impl Drop for Hub {
+    fn drop(&mut self) {
+        for line in &self.state.get_mut().lines {
+            line.wake.notify_one();
+        }
+    }
+}
+
+/// The server spoke by itself, or confirmed that a subscription begins or ends.
+fn pushed(
+    line: &mut Line,
+    trackers: &HashMap<u64, Subscriber>,
+    sent: &mut VecDeque<(Sent, Instant)>,
+    kind: &PushKind,
+    data: Vec<Value>,
+    after: &mut After,
+) -> Result<()> {
+    match kind {
+        PushKind::Message => deliver(line, Kind::Channel, data, after),
+        PushKind::SMessage => deliver(line, Kind::Sharded, data, after),
+        PushKind::PMessage => deliver(line, Kind::Pattern, data, after),
+        PushKind::Invalidate => invalidate(line, trackers, data, after),
+        PushKind::Subscribe => return begun(line, Kind::Channel, sent, data, after),
+        PushKind::SSubscribe => return begun(line, Kind::Sharded, sent, data, after),
+        PushKind::PSubscribe => return begun(line, Kind::Pattern, sent, data, after),
+        PushKind::Unsubscribe => ended(line, Kind::Channel, sent, data, after),
+        PushKind::SUnsubscribe => ended(line, Kind::Sharded, sent, data, after),
+        PushKind::PUnsubscribe => ended(line, Kind::Pattern, sent, data, after),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn bytes(value: Option<Value>) -> Option<Vec<u8>> {
+    match value? {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.into_bytes()),
+        _ => None,
+    }
+}
+
+fn deliver(line: &Line, kind: Kind, data: Vec<Value>, after: &mut After) {
+    let mut data = data.into_iter();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let Some(name) = bytes(data.next()) else {
+        return;
+    };
+    let Some(topic) = line.channels[kind as usize].get(&name[..]) else {
+        // The last listener has gone.
+        return;
+    };
+    let (channel, pattern) = match kind {
+        Kind::Pattern => match bytes(data.next()) {
+            Some(channel) => (text(&channel), Some(text(&name))),
+            None => return,
+        },
+        _ => (text(&name), None),
+    };
+    let Some(payload) = bytes(data.next()) else {
+        return;
+    };
+    let event = Event::Message(Message {
+        channel,
+        pattern,
+        payload,
+    });
+    let mut listeners = topic.listeners.values();
+    let last = listeners.next();
+    for mailbox in listeners {
+        after.wake(mailbox.push(event.clone()));
+    }
+    if let Some(mailbox) = last {
+        after.wake(mailbox.push(event));
+    }
+}
+
+fn invalidate(
+    line: &Line,
+    trackers: &HashMap<u64, Subscriber>,
+    data: Vec<Value>,
+    after: &mut After,
+) {
+    let mine = trackers
+        .iter()
+        .filter(|(id, _)| line.tracking.up.contains(id));
+    match data.into_iter().next() {
+        None | Some(Value::Nil) => {
+            for (_, tracker) in mine {
+                after.wake(tracker.mailbox.push(Event::Flushed));
+            }
+        }
+        Some(keys) => {
+            let Ok(keys) = redis::from_redis_value::<Vec<Vec<u8>>>(keys) else {
+                return;
+            };
+            for (_, tracker) in mine {
+                let changed: Vec<Vec<u8>> = tracker.wanted.changed(&keys).collect();
+                if !changed.is_empty() {
+                    after.wake(tracker.mailbox.push(Event::Changed(changed)));
+                }
+            }
+        }
+    }
+}
+
+/// A subscription is confirmed.
+fn begun(
+    line: &mut Line,
+    kind: Kind,
+    sent: &mut VecDeque<(Sent, Instant)>,
+    data: Vec<Value>,
+    after: &mut After,
+) -> Result<()> {
+    let unexpected = || Error::codec("the server confirmed a subscription that was not asked for");
+    let name = bytes(data.into_iter().next()).ok_or_else(unexpected)?;
+    match sent.front_mut() {
+        Some((Sent::Subscribe(asked, names), _)) if *asked == kind => {
+            if names.front().is_none_or(|first| **first != name[..]) {
+                return Err(unexpected());
+            }
+            names.pop_front();
+            if names.is_empty() {
+                sent.pop_front();
+            }
+        }
+        _ => return Err(unexpected()),
+    }
+    let name: Name = name.into();
+    if let Some(topic) = line.channels[kind as usize].get_mut(&name)
+        && topic.state == TopicState::Asked
+    {
+        topic.state = TopicState::Active;
+        topic.alone = false;
+        for mailbox in topic.listeners.values() {
+            after.wake(mailbox.up());
+        }
+        if topic.listeners.is_empty() {
+            line.dirty.push((kind, name));
+        }
+    }
+    Ok(())
+}
+
+/// A subscription has ended: because that was asked for, or because the slot moved away.
+fn ended(
+    line: &mut Line,
+    kind: Kind,
+    sent: &mut VecDeque<(Sent, Instant)>,
+    data: Vec<Value>,
+    after: &mut After,
+) {
+    let Some(name) = bytes(data.into_iter().next()) else {
+        return;
+    };
+    let name: Name = name.into();
+    let asked_for = match sent.front_mut() {
+        Some((Sent::Unsubscribe(asked, names), _))
+            if *asked == kind && names.front() == Some(&name) =>
+        {
+            names.pop_front();
+            if names.is_empty() {
+                sent.pop_front();
+            }
+            true
+        }
+        _ => false,
+    };
+    let Some(topic) = line.channels[kind as usize].get_mut(&name) else {
+        return;
+    };
+    if asked_for {
+        if topic.state == TopicState::Ending {
+            topic.state = TopicState::Idle;
+            line.dirty.push((kind, name));
+        }
+    } else {
+        line.refuse(kind, &name, false, MOVED_PAUSE, after);
+        after.trouble = Some((None, None));
+    }
+}
+
+/// The server answered a command.
+fn answered(
+    line: &mut Line,
+    sent: &mut VecDeque<(Sent, Instant)>,
+    reply: Value,
+    after: &mut After,
+) -> Result<()> {
+    let Some((command, _)) = sent.pop_front() else {
+        return Err(Error::codec("the server sent a reply without a request"));
+    };
+    let error = match reply {
+        Value::ServerError(error) => Some(RedisError::from(error)),
+        _ => None,
+    };
+    match (command, error) {
+        (Sent::Ping, _) | (Sent::Unsubscribe(..), _) => {}
+        (Sent::Tracking, None) => {
+            line.tracking.confirmed();
+            line.tracking_dirty = true;
+        }
+        (Sent::Tracking, Some(error)) => {
+            tracing::debug!(%error, "the server refused to track changes");
+            line.tracking.refused();
+            let at = Instant::now() + REFUSED_PAUSE;
+            line.retry_at = Some(line.retry_at.map_or(at, |known| known.min(at)));
+        }
+        (Sent::Subscribe(kind, names), Some(error)) => {
+            tracing::debug!(%error, "the server refused a subscription");
+            let pause = if elsewhere_or_later(&error) {
+                MOVED_PAUSE
+            } else {
+                REFUSED_PAUSE
+            };
+            let several = names.len() > 1;
+            let pause = if several { MOVED_PAUSE } else { pause };
+            for name in &names {
+                line.refuse(kind, name, several, pause, after);
+            }
+            after.trouble = Some((Some(error), line.dial.clone()));
+        }
+        (Sent::Subscribe(..), None) => {
+            return Err(Error::codec("a subscription got another reply than a confirmation"));
+        }
+    }
+    Ok(())
+}
+
+/// Names that go into commands.
+#[derive(Default)]
+struct Names(Vec<(Kind, Option<u16>, bool, Name)>);
+
+impl Names {
+    fn add(&mut self, kind: Kind, name: Name, slot: Option<u16>, alone: bool) {
+        self.0.push((kind, slot, alone, name));
+    }
+
+    fn into_commands(mut self, batch: Batch, mut command: impl FnMut(Kind, VecDeque<Name>)) {
+        self.0.sort_unstable();
+        let together = |a: &(Kind, Option<u16>, bool, Name), b: &(Kind, Option<u16>, bool, Name)| {
+            a.0 == b.0 && (!batch.by_slot || a.1 == b.1) && !a.2 && !b.2
+        };
+        for group in self.0.chunk_by(together) {
+            for names in group.chunks(batch.most) {
+                command(names[0].0, names.iter().map(|name| name.3.clone()).collect());
+            }
+        }
+    }
+}
+
+/// For [`Task`], which must not keep the hub alive.
+pub(super) type WeakHub = Weak<Hub>;
