@@ -10,7 +10,8 @@
 //! | `redstart_operation_seconds` | histogram | `operation` | how long they took |
 //! | `redstart_events_total` | counter | `event` | what the patterns saw: the events below |
 //! | `redstart_store_reconnects_total` | counter | | connections re-established |
-//! | `redstart_store_gaps_total` | counter | | subscriptions that lost their connection |
+//! | `redstart_store_gaps_total` | counter | | gaps of subscriptions, for any reason |
+//! | `redstart_store_overflows_total` | counter | | gaps of subscriptions whose reader was too slow |
 //!
 //! An operation is named `<pattern>.<verb>`, as in `mutex.acquire`; an event is `<pattern>.<what>`, as in
 //! `limiter.limited`. Each pattern's page lists its own.

@@ -100,11 +100,11 @@ use backend::{Backend, Server};
 use command::Connection;
 use extension::Extensions;
 use location::Settings;
-use subscription::Hubs;
 pub(crate) use request::BoxFuture;
 use request::{Body, Request, array, compose};
 #[cfg(feature = "locking")]
 pub(crate) use retry::Backoff;
+use subscription::Hubs;
 use transport::Dial;
 
 /// A connection to Redis, Valkey or the embedded engine. See the [module](self).
@@ -118,12 +118,15 @@ use transport::Dial;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
-pub struct Store(Arc<Shared>);
+pub struct Store {
+    shared: Arc<Shared>,
+    /// Of the calls by this handle.
+    deadline: Duration,
+}
 
 struct Shared {
     backend: Arc<Backend>,
     hubs: Arc<Hubs>,
-    deadline: Duration,
     /// Where the store was made.
     runtime: Option<Handle>,
     deferred: TaskTracker,
@@ -173,24 +176,24 @@ impl Store {
             _ => Clock::default(),
         };
         let backend = Arc::new(backend);
-        Self(Arc::new(Shared {
+        let shared = Arc::new(Shared {
             hubs: Arc::new(Hubs::new(backend.clone(), deadline)),
             backend,
-            deadline,
             runtime: Handle::try_current().ok(),
             deferred: TaskTracker::new(),
             capabilities: ArcSwapOption::empty(),
             clock,
             extensions: Extensions::default(),
-        }))
+        });
+        Self { shared, deadline }
     }
 
     /// Connects if that has not happened, and checks that the server is of the kind that the URL says.
     async fn ensure(&self) -> Result<()> {
-        match &*self.0.backend {
+        match &*self.shared.backend {
             Backend::Server(server) => {
                 let dial = server.node().dial();
-                let within = self.0.deadline.max(dial.patience());
+                let within = self.deadline.max(dial.patience());
                 server.node().link().ensure(Instant::now() + within).await?;
                 if self.capabilities().await?.cluster {
                     return Err(Error::config(format!(
@@ -207,7 +210,7 @@ impl Store {
 
     /// When a call that begins now has to end.
     fn ends(&self) -> Instant {
-        Instant::now() + self.0.deadline
+        Instant::now() + self.deadline
     }
 
     /// Sends a command and reads its reply.
@@ -268,14 +271,14 @@ impl Store {
         if request.body.replies() == 0 {
             return Ok(Value::Array(Vec::new()));
         }
-        self.0.backend.request(request).await
+        self.shared.backend.request(request).await
     }
 
     /// A connection for commands that block or watch keys, leading to the owner of `key`.
     ///
     /// A blocking command on the shared connection would stall everybody on it.
     pub fn dedicated(&self, key: &Key) -> Dedicated {
-        Dedicated::new(self.0.backend.clone(), self.0.deadline, key)
+        Dedicated::new(self.shared.backend.clone(), self.deadline, key)
     }
 
     /// Listens to channels or to changes of keys, through reconnects, failovers and moved slots.
@@ -290,7 +293,7 @@ impl Store {
         let runtime = self
             .runtime()
             .ok_or_else(|| Error::config("a subscription needs a tokio runtime"))?;
-        Subscription::open(&self.0.hubs, &runtime, to.into_iter().collect())
+        Subscription::open(&self.shared.hubs, &runtime, to.into_iter().collect())
     }
 
     /// What the server is and can do. Asked once, and again after the store reconnected. Of a
@@ -300,16 +303,16 @@ impl Store {
     ///
     /// Those of [`query`](Self::query).
     pub async fn capabilities(&self) -> Result<Arc<Capabilities>> {
-        let generation = self.0.backend.generation();
-        if let Some(known) = &*self.0.capabilities.load()
+        let generation = self.shared.backend.generation();
+        if let Some(known) = &*self.shared.capabilities.load()
             && known.0 == generation
         {
             return Ok(known.1.clone());
         }
-        let read = Arc::new(Capabilities::read(&self.0.backend, self.ends()).await?);
+        let read = Arc::new(Capabilities::read(&self.shared.backend, self.ends()).await?);
         // Reading may have connected first.
-        let generation = self.0.backend.generation();
-        self.0
+        let generation = self.shared.backend.generation();
+        self.shared
             .capabilities
             .store(Some(Arc::new((generation, read.clone()))));
         Ok(read)
@@ -333,7 +336,7 @@ impl Store {
     pub async fn health(&self) -> Result<Health> {
         let started = Instant::now();
         let ping = redis::cmd("PING");
-        match &*self.0.backend {
+        match &*self.shared.backend {
             // A cluster is healthy when each part of it is.
             Backend::Cluster(cluster) => {
                 for node in cluster.masters() {
@@ -405,7 +408,7 @@ impl Store {
             cmd
         };
         // `None` is the one server.
-        let nodes = match &*self.0.backend {
+        let nodes = match &*self.shared.backend {
             Backend::Cluster(cluster) => {
                 let masters = cluster.current_masters(self.ends()).await;
                 let of = |node| Some((cluster, node));
@@ -443,7 +446,7 @@ impl Store {
     ///
     /// [`is_config`](Error::is_config) on a real server, whose clock is its own.
     pub fn advance(&self, by: Duration) -> Result<()> {
-        match &*self.0.backend {
+        match &*self.shared.backend {
             #[cfg(feature = "engine")]
             Backend::Embedded(embedded) => {
                 embedded.advance(by);
@@ -458,20 +461,40 @@ impl Store {
         }
     }
 
-    /// The deadline of every call.
+    /// A handle of this store whose calls have another deadline, from a millisecond to an hour. What is made with it
+    /// keeps that deadline: a pattern, a dedicated connection, or a single call.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use std::time::Duration;
+    /// # let store = redstart::Store::connect("memory://").await?;
+    /// let hasty = store.within(Duration::from_millis(50));
+    /// hasty.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+    /// assert_eq!(hasty.deadline(), Duration::from_millis(50));
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "the store itself keeps its deadline"]
+    pub fn within(&self, deadline: Duration) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            deadline: deadline.clamp(Duration::from_millis(1), location::MAX_TIME),
+        }
+    }
+
+    /// The deadline of every call by this handle.
     pub fn deadline(&self) -> Duration {
-        self.0.deadline
+        self.deadline
     }
 
     /// Whether this is the embedded engine.
     pub fn is_embedded(&self) -> bool {
-        self.0.backend.is_embedded()
+        self.shared.backend.is_embedded()
     }
 
     /// The clock for what a client keeps on its own: leases, cached copies, windows. It moves with
     /// [`advance`](Self::advance).
     pub(crate) fn clock(&self) -> Clock {
-        self.0.clock.clone()
+        self.shared.clock.clone()
     }
 
     /// The one `T` of this store and its clones, such as the task that renews the leases of a family. It is made
@@ -481,25 +504,25 @@ impl Store {
         usable: impl FnOnce(&T) -> bool,
         make: impl FnOnce() -> T,
     ) -> Arc<T> {
-        self.0.extensions.get(usable, make)
+        self.shared.extensions.get(usable, make)
     }
 
     /// How many subscriptions of this store listen to a sharded channel.
     #[cfg(feature = "locking")]
     pub(crate) fn listeners(&self, channel: &crate::key::Channel) -> usize {
-        self.0.hubs.listeners(channel.as_str().as_bytes())
+        self.shared.hubs.listeners(channel.as_str().as_bytes())
     }
 
     /// Whether both are clones of one store.
     #[cfg(feature = "locking")]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.0, &other.0)
+        Arc::ptr_eq(&self.shared, &other.shared)
     }
 
     /// A number for the server that owns a slot; the same for all slots where there is one server.
     #[cfg(feature = "caching")]
     pub(crate) fn node_of(&self, slot: u16) -> u64 {
-        let Backend::Cluster(cluster) = &*self.0.backend else {
+        let Backend::Cluster(cluster) = &*self.shared.backend else {
             return 0;
         };
         // A node that stays in the cluster stays where it is in memory.
@@ -510,14 +533,14 @@ impl Store {
 
     /// Whether this is a Cluster.
     pub fn is_cluster(&self) -> bool {
-        self.0.backend.is_cluster()
+        self.shared.backend.is_cluster()
     }
 
     /// Hands work to the runtime on behalf of something that is being dropped, such as the release of a
     /// lock. [`settle`](Self::settle) waits for it.
     pub(crate) fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self.runtime() {
-            Some(runtime) => drop(self.0.deferred.spawn_on(work, &runtime)),
+            Some(runtime) => drop(self.shared.deferred.spawn_on(work, &runtime)),
             // Leases expire; this only takes longer.
             None => tracing::warn!("a guard was dropped outside a runtime and could not clean up"),
         }
@@ -530,9 +553,9 @@ impl Store {
     /// The work continues if the future is dropped.
     pub async fn settle(&self) {
         // The tracker counts only while it is closed, and new work may come in meanwhile.
-        self.0.deferred.close();
-        self.0.deferred.wait().await;
-        self.0.deferred.reopen();
+        self.shared.deferred.close();
+        self.shared.deferred.wait().await;
+        self.shared.deferred.reopen();
     }
 
     /// Where background work runs: the runtime of the caller, which is alive, or else the one where the store was
@@ -540,7 +563,7 @@ impl Store {
     pub(crate) fn runtime(&self) -> Option<Handle> {
         Handle::try_current()
             .ok()
-            .or_else(|| self.0.runtime.clone())
+            .or_else(|| self.shared.runtime.clone())
     }
 }
 
@@ -583,7 +606,7 @@ impl ConnectionLike for Store {
     }
 
     fn get_db(&self) -> i64 {
-        self.0.backend.db()
+        self.shared.backend.db()
     }
 }
 
@@ -644,7 +667,7 @@ impl TryFrom<redstart_engine::Engine> for Store {
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Store")
-            .field(&self.0.backend.place())
+            .field(&self.shared.backend.place())
             .finish()
     }
 }

@@ -131,14 +131,18 @@ impl Lock {
         Acquisition::new(Owner::new(self, token))
     }
 
-    /// Remembers how many waiters a release woke, by the number of connections that the server told.
-    pub(crate) fn released(&self, woken: u32) {
-        // All waiters of this process share one of them.
+    /// How many waiters there are if so many connections listen: all waiters of this store share one of them.
+    pub(crate) fn waiters(&self, connections: u64) -> u64 {
         let here = self.store.listeners(&self.channel).saturating_sub(1);
-        let woken = match woken {
+        match connections {
             0 => 0,
-            woken => woken.saturating_add(u32::try_from(here).unwrap_or(u32::MAX)),
-        };
+            connections => connections.saturating_add(here as u64),
+        }
+    }
+
+    /// Remembers how many waiters a release woke, by the number of connections that the server told.
+    pub(crate) fn released(&self, connections: u32) {
+        let woken = u32::try_from(self.waiters(connections.into())).unwrap_or(u32::MAX);
         *self.woken.lock() = (woken > 0).then(|| (woken, Instant::now()));
     }
 

@@ -95,7 +95,7 @@ impl Default for Settings {
 
 const MAX_POOL: usize = 256;
 /// The longest deadline and time-out.
-const MAX_TIME: Duration = Duration::from_secs(3600);
+pub(crate) const MAX_TIME: Duration = Duration::from_secs(3600);
 
 impl Settings {
     /// How long one attempt to connect may take.

@@ -41,7 +41,7 @@ mod tracking;
 pub(super) use hub::Hubs;
 
 use hub::Hub;
-use mailbox::{Mailbox, Mail};
+use mailbox::{Mail, Mailbox};
 use topic::Wanted;
 
 /// What to listen to.

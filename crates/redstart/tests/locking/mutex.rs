@@ -540,7 +540,8 @@ async fn round_trips_are_one_to_acquire_one_to_release_and_none_to_wait() -> any
             let all = tap.round_trips("app:mutex").await?;
             let new = all[seen.get()..].iter().map(|seen| seen.name());
             seen.set(all.len());
-            Ok(new.collect())
+            // The shared connection leaves the channel when the last waiter has gone; nobody waits for that.
+            Ok(new.filter(|name| name != "SUNSUBSCRIBE").collect())
         };
         let release: &[&str] = match kind {
             Kind::Redis => &["EVALSHA"],

@@ -9,4 +9,5 @@ mod redirection;
 mod refusal;
 mod runtime;
 mod same_program;
+mod shared_line;
 mod subscription;

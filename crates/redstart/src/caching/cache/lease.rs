@@ -140,11 +140,7 @@ pub(crate) struct WakeListener {
 }
 
 impl WakeListener {
-    pub(crate) async fn open(
-        store: &Store,
-        channel: Channel,
-        until: Instant,
-    ) -> Self {
+    pub(crate) async fn open(store: &Store, channel: Channel, until: Instant) -> Self {
         let mut listener = Self {
             subscription: store.subscribe([Listen::Sharded(channel)]).await.ok(),
         };

@@ -25,7 +25,8 @@ pub struct MutexHolder {
     pub label: Option<String>,
     /// How long its lease still runs without a renewal; `None` if another client set no TTL.
     pub remaining: Option<Duration>,
-    /// How many processes wait for the lock. On a Cluster, those that the node of the lock knows.
+    /// How many callers of this store, and how many other stores, wait for the lock. On a Cluster, those that the node
+    /// of the lock knows.
     pub waiting: u64,
 }
 
@@ -63,13 +64,13 @@ impl<F: Fencing> Mutex<F> {
                 .idempotent()
                 .run(&lock.store)
                 .await?;
-            Ok(seen.map(|(value, pttl, waiting)| {
+            Ok(seen.map(|(value, pttl, connections)| {
                 let (token, label) = owner::parse_token(&value);
                 MutexHolder {
                     token: token.to_owned(),
                     label: label.map(str::to_owned),
                     remaining: u64::try_from(pttl).ok().map(Duration::from_millis),
-                    waiting,
+                    waiting: lock.waiters(connections),
                 }
             }))
         })

@@ -373,7 +373,10 @@ impl Hub {
                 state: TopicState::Idle,
                 alone: false,
             };
-            let topic = line.channels(*kind).entry(name.clone()).or_insert_with(made);
+            let topic = line
+                .channels(*kind)
+                .entry(name.clone())
+                .or_insert_with(made);
             topic.listeners.insert(id, mailbox.clone());
             match topic.state {
                 TopicState::Active => active += 1,
@@ -958,7 +961,9 @@ fn answered(
             after.trouble = Some((Some(error), line.dial.clone()));
         }
         (Sent::Subscribe(..), None) => {
-            return Err(Error::codec("a subscription got another reply than a confirmation"));
+            return Err(Error::codec(
+                "a subscription got another reply than a confirmation",
+            ));
         }
     }
     Ok(())
@@ -975,12 +980,16 @@ impl Names {
 
     fn into_commands(mut self, batch: Batch, mut command: impl FnMut(Kind, VecDeque<Name>)) {
         self.0.sort_unstable();
-        let together = |a: &(Kind, Option<u16>, bool, Name), b: &(Kind, Option<u16>, bool, Name)| {
+        let together = |a: &(Kind, Option<u16>, bool, Name),
+                        b: &(Kind, Option<u16>, bool, Name)| {
             a.0 == b.0 && (!batch.by_slot || a.1 == b.1) && !a.2 && !b.2
         };
         for group in self.0.chunk_by(together) {
             for names in group.chunks(batch.most) {
-                command(names[0].0, names.iter().map(|name| name.3.clone()).collect());
+                command(
+                    names[0].0,
+                    names.iter().map(|name| name.3.clone()).collect(),
+                );
             }
         }
     }

@@ -147,7 +147,10 @@ fn size(event: &Event) -> usize {
             let pattern = message.pattern.as_ref().map_or(0, String::len);
             message.channel.len() + pattern + message.payload.len()
         }
-        Event::Changed(keys) => keys.iter().map(|key| size_of::<Vec<u8>>() + key.len()).sum(),
+        Event::Changed(keys) => keys
+            .iter()
+            .map(|key| size_of::<Vec<u8>>() + key.len())
+            .sum(),
         _ => 0,
     }
 }

@@ -87,17 +87,10 @@ impl Wanted {
     }
 
     /// Of these keys, those that have one of the prefixes.
-    pub(super) fn changed<'a>(
-        &'a self,
-        keys: &'a [Vec<u8>],
-    ) -> impl Iterator<Item = Vec<u8>> + 'a {
+    pub(super) fn changed<'a>(&'a self, keys: &'a [Vec<u8>]) -> impl Iterator<Item = Vec<u8>> + 'a {
         let prefixes = self.prefixes.iter().flatten();
         keys.iter()
-            .filter(move |key| {
-                prefixes
-                    .clone()
-                    .any(|prefix| key.starts_with(&prefix[..]))
-            })
+            .filter(move |key| prefixes.clone().any(|prefix| key.starts_with(&prefix[..])))
             .cloned()
     }
 }

@@ -169,9 +169,7 @@ impl Dial {
     async fn whom(&self) -> Result<(Address, Option<&str>)> {
         match &self.target {
             Target::Server(address) => Ok((address.clone(), None)),
-            Target::Sentinels(sentinels) => {
-                Ok((sentinels.ask().await?, Some(sentinels.master())))
-            }
+            Target::Sentinels(sentinels) => Ok((sentinels.ask().await?, Some(sentinels.master()))),
             Target::Unreachable(why) => Err(Error::config(*why)),
         }
     }

@@ -55,10 +55,7 @@ impl Input {
         if !self.is_worth_reading() {
             return Ok(None);
         }
-        match self
-            .reader
-            .next(&self.bytes[..self.end], &mut self.begin)?
-        {
+        match self.reader.next(&self.bytes[..self.end], &mut self.begin)? {
             Ok(value) => {
                 self.wanted = 1;
                 Ok(Some(value))
