@@ -59,6 +59,12 @@ enum Task {
         #[arg(long)]
         parser: bool,
     },
+    /// Run seeded worlds in which servers, processes and the network fail
+    Sim {
+        /// `--seeds N`, `--seed S`, `--pattern P`, `--minutes M`; `--help` shows all
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        args: Vec<String>,
+    },
     /// Compare the public API with its committed list
     Api(api::Options),
     /// Check each cargo feature of the library alone, all together, and none
@@ -111,6 +117,10 @@ fn run(task: Task) -> Result<bool> {
                 command.env("REDSTART_FUZZ_SEED", seed.to_string());
             }
             Ok(command.status()?.success())
+        }
+        Task::Sim { args } => {
+            let mut command = cargo(&["run", "--profile", "sim", "-q", "-p", "redstart-sim", "--"]);
+            Ok(command.args(args).status()?.success())
         }
         Task::Api(options) => api::run(&options),
         Task::Features => feature::run(),

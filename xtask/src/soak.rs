@@ -306,6 +306,15 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[],
     },
     Campaign {
+        name: "sim",
+        about: "seeded worlds in virtual time, over all patterns",
+        package: "redstart-sim",
+        test: "worlds",
+        filter: "",
+        scale: 1,
+        counts: &[("SIM_WORLDS", 100_000)],
+    },
+    Campaign {
         name: "graph",
         about: "follows that crash half-way",
         package: "redstart",

@@ -55,6 +55,8 @@ use crate::{
     resp,
 };
 
+#[cfg(feature = "sim")]
+pub(crate) use dump::write_all;
 use file::LogFile;
 use manifest::Manifest;
 

@@ -27,8 +27,9 @@ pub struct Clock {
 #[derive(Debug)]
 struct Started {
     tokio: Instant,
-    /// The same moment on the system's monotonic clock, which no runtime pauses.
-    steady: std::time::Instant,
+    /// The same moment on the system's monotonic clock, which no runtime pauses. `None` if the system's clock does
+    /// not matter.
+    steady: Option<std::time::Instant>,
     /// By how much the system's clock was set since then.
     step: AtomicI64,
     /// How old the clock was when it last looked for a step.
@@ -46,7 +47,7 @@ impl Started {
     fn now() -> Started {
         Started {
             tokio: Instant::now(),
-            steady: std::time::Instant::now(),
+            steady: Some(std::time::Instant::now()),
             step: AtomicI64::new(0),
             looked: AtomicI64::new(0),
             #[cfg(test)]
@@ -66,10 +67,13 @@ impl Started {
     }
 
     fn look_for_step(&self, base: i64) {
+        let Some(steady) = self.steady else {
+            return;
+        };
         let unix = unix_micros();
         #[cfg(test)]
         let unix = unix + self.faked.load(Ordering::Relaxed);
-        let step = unix - base - self.steady.elapsed().as_micros() as i64;
+        let step = unix - base - steady.elapsed().as_micros() as i64;
         if (step - self.step.load(Ordering::Relaxed)).abs() >= SMALLEST_STEP {
             self.step.store(step, Ordering::Relaxed);
         }
@@ -82,6 +86,18 @@ impl Clock {
         Clock {
             base: unix_micros(),
             started: Some(Started::now()),
+            offset: AtomicI64::new(0),
+        }
+    }
+
+    /// A clock that starts at this unix time in microseconds and runs with tokio's, whatever the system's clock says.
+    pub fn live_at(unix_micros: i64) -> Clock {
+        Clock {
+            base: unix_micros,
+            started: Some(Started {
+                steady: None,
+                ..Started::now()
+            }),
             offset: AtomicI64::new(0),
         }
     }

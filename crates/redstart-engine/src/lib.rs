@@ -121,6 +121,9 @@ mod scan;
 mod script;
 pub mod server;
 mod session;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod sim;
 
 mod tracking;
 mod types;

@@ -165,6 +165,7 @@
 )]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod chance;
 #[cfg(any(feature = "counting", feature = "ranking"))]
 mod clock;
 pub mod codec;
@@ -174,8 +175,13 @@ mod error;
 pub mod key;
 pub mod observe;
 pub mod script;
+#[cfg(feature = "sim")]
+#[doc(hidden)]
+pub mod sim;
 pub mod store;
+mod task;
 mod token;
+mod watch;
 
 #[cfg(feature = "caching")]
 pub mod caching;

@@ -99,6 +99,10 @@ impl Script {
 
     /// The Lua source.
     pub fn source(&self) -> &'static str {
+        #[cfg(feature = "sim")]
+        if let Some((source, _)) = crate::sim::replaced(self.name) {
+            return source;
+        }
         #[cfg(feature = "mutation")]
         if let Some(broken) = broken(self.name) {
             return broken;
@@ -108,6 +112,10 @@ impl Script {
 
     /// The SHA-1 of the source in hexadecimal, as `EVALSHA` takes it.
     pub fn digest(&self) -> &str {
+        #[cfg(feature = "sim")]
+        if let Some((_, digest)) = crate::sim::replaced(self.name) {
+            return digest;
+        }
         self.digest
             .get_or_init(|| sha1_smol::Sha1::from(self.source()).digest().to_string())
     }
@@ -246,12 +254,17 @@ impl<'a> Call<'a> {
     async fn run_value(&mut self, store: &Store) -> Result<Value> {
         let idempotent = self.idempotent;
         let slot = self.entity.slot();
-        match store.request_one(self.command(), slot, idempotent).await {
+        // One deadline for both: it is one call.
+        let ends = store.ends();
+        let first = store.request_one_until(self.command(), slot, idempotent, ends);
+        match first.await {
             Err(error) if is_noscript(&error) => {
                 // Once for each script and server; the others' futures need no room for it.
                 let whole = self.with_source();
-                let again: BoxFuture<'_, _> =
-                    Box::pin(async move { store.request_one(&whole, slot, idempotent).await });
+                let again: BoxFuture<'_, _> = Box::pin(async move {
+                    let again = store.request_one_until(&whole, slot, idempotent, ends);
+                    again.await
+                });
                 again.await
             }
             result => result,

@@ -209,7 +209,7 @@ impl Store {
     }
 
     /// When a call that begins now has to end.
-    fn ends(&self) -> Instant {
+    pub(crate) fn ends(&self) -> Instant {
         Instant::now() + self.deadline
     }
 
@@ -250,7 +250,18 @@ impl Store {
         slot: u16,
         idempotent: bool,
     ) -> impl Future<Output = Result<Value>> + Send + 'a {
-        let request = Request::one(cmd, self.ends());
+        self.request_one_until(cmd, slot, idempotent, self.ends())
+    }
+
+    /// As [`request_one`](Self::request_one), with the deadline of a call that began earlier.
+    pub(crate) fn request_one_until<'a>(
+        &'a self,
+        cmd: &'a Cmd,
+        slot: u16,
+        idempotent: bool,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Value>> + Send + 'a {
+        let request = Request::one(cmd, deadline);
         self.request(request.slot(Some(slot)).idempotent(idempotent))
     }
 
@@ -540,7 +551,11 @@ impl Store {
     /// lock. [`settle`](Self::settle) waits for it.
     pub(crate) fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
         match self.runtime() {
-            Some(runtime) => drop(self.shared.deferred.spawn_on(work, &runtime)),
+            Some(runtime) => drop(
+                self.shared
+                    .deferred
+                    .spawn_on(crate::task::owned(work), &runtime),
+            ),
             // Leases expire; this only takes longer.
             None => tracing::warn!("a guard was dropped outside a runtime and could not clean up"),
         }

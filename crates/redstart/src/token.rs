@@ -2,5 +2,5 @@
 
 /// 128 random bits as 32 hexadecimal digits. No two calls return the same text.
 pub(crate) fn token() -> String {
-    format!("{:032x}", rand::random::<u128>())
+    format!("{:032x}", crate::chance::random::<u128>())
 }

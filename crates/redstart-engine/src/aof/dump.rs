@@ -25,18 +25,18 @@ const AT_ONCE: usize = 64;
 /// How many bytes of a Bloom filter go into one command.
 const CHUNK: usize = 1 << 20;
 
-struct Writer {
-    file: BufWriter<File>,
+struct Writer<'a> {
+    out: &'a mut dyn Write,
     len: u64,
     scratch: Vec<u8>,
 }
 
-impl Writer {
+impl Writer<'_> {
     fn command(&mut self, args: &[Bytes]) -> io::Result<()> {
         self.scratch.clear();
         resp::encode_command(args, &mut self.scratch);
         self.len += self.scratch.len() as u64;
-        self.file.write_all(&self.scratch)
+        self.out.write_all(&self.scratch)
     }
 
     /// `NAME key element …`, as often as needed.
@@ -68,8 +68,17 @@ fn word(text: &'static str) -> Bytes {
 
 /// Writes the whole keyspace to a file and syncs it; the file's length.
 pub(super) fn write(state: &State, path: &Path) -> io::Result<u64> {
+    let mut file = BufWriter::with_capacity(1024 * 1024, File::create(path)?);
+    let len = write_all(state, &mut file)?;
+    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+    file.sync_all()?;
+    Ok(len)
+}
+
+/// Writes the whole keyspace; the length.
+pub(crate) fn write_all(state: &State, out: &mut dyn Write) -> io::Result<u64> {
     let mut writer = Writer {
-        file: BufWriter::with_capacity(1024 * 1024, File::create(path)?),
+        out,
         len: 0,
         scratch: Vec::new(),
     };
@@ -86,15 +95,10 @@ pub(super) fn write(state: &State, path: &Path) -> io::Result<u64> {
             }
         }
     }
-    let file = writer
-        .file
-        .into_inner()
-        .map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
     Ok(writer.len)
 }
 
-fn write_value(writer: &mut Writer, key: &Bytes, value: &Value) -> io::Result<()> {
+fn write_value(writer: &mut Writer<'_>, key: &Bytes, value: &Value) -> io::Result<()> {
     match value {
         Value::Str(value) => writer.command(&[word("SET"), key.clone(), value.to_bytes()]),
         Value::List(list) => {
@@ -135,7 +139,7 @@ fn write_value(writer: &mut Writer, key: &Bytes, value: &Value) -> io::Result<()
     }
 }
 
-fn write_stream(writer: &mut Writer, key: &Bytes, stream: &Stream) -> io::Result<()> {
+fn write_stream(writer: &mut Writer<'_>, key: &Bytes, stream: &Stream) -> io::Result<()> {
     let mut result = Ok(());
     stream.range(Id::ZERO, Id::MAX, |id, entry| {
         let mut args = vec![word("XADD"), key.clone(), id.to_bytes()];

@@ -8,7 +8,13 @@ use hashbrown::HashTable;
 use super::blob::Blob;
 use crate::random::Random;
 
-static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+static HASHER: LazyLock<RandomState> = LazyLock::new(|| {
+    #[cfg(feature = "sim")]
+    if crate::sim::is_seeded() {
+        return RandomState::with_seeds(1, 2, 3, 4);
+    }
+    RandomState::new()
+});
 
 pub(crate) fn hash(key: &[u8]) -> u64 {
     HASHER.hash_one(key)

@@ -151,7 +151,7 @@ impl Feed {
             .runtime()
             .ok_or_else(|| Error::config("a first level needs a tokio runtime"))?;
         let (weak, store) = (Arc::downgrade(inner), inner.store.clone());
-        let task = runtime.spawn(async move {
+        let task = crate::task::spawn_on(&runtime, async move {
             match store.subscribe(self.topics).await {
                 Ok(mut news) => {
                     while let Some(event) = news.next().await {

@@ -359,7 +359,7 @@ fn member(tag: &str) -> String {
 
 /// Below 2^52, so that a score has it exactly.
 fn fresh_identity() -> u64 {
-    rand::random_range(1..1 << 52)
+    crate::chance::range(1..1 << 52)
 }
 
 /// Numbers of the shard itself are negative scores, so that they come before the tags.

@@ -218,7 +218,7 @@ impl<'a> Waiter<'a> {
             pause = pause.min(poll);
         }
         if let Listening::Impossible = self.listening {
-            pause = pause.min(Duration::from_millis(rand::random_range(25..=100)));
+            pause = pause.min(Duration::from_millis(crate::chance::range(25..=100)));
         }
         let until = self
             .clock
@@ -229,6 +229,7 @@ impl<'a> Waiter<'a> {
             return self.clock.sleep_until(until).await;
         };
         tokio::select! {
+            biased;
             () = listener.woken(&self.acquisition.owner().token) => {
                 lock.yield_to_waiters(self.missed).await;
                 self.missed += 1;

@@ -190,6 +190,7 @@ impl<F> Lease<F> {
                 return;
             }
             tokio::select! {
+                biased;
                 () = self.shared.clock.sleep_until(state.until) => {}
                 () = changed => {}
             }

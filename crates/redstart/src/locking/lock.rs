@@ -116,6 +116,7 @@ impl Lock {
             // A waiter that never becomes the first of its handle still asks once: only the server can refuse.
             let _first = match self.kind.waiting {
                 Waiting::Serial => tokio::select! {
+                    biased;
                     first = self.asking.lock() => Some(first),
                     () = clock.sleep_until(deadline) => None,
                 },

@@ -326,7 +326,7 @@ impl Redlock {
                         Err(error) => error.is_store_down(),
                     };
                     let longest = self.servers.retry_delay;
-                    let pause = longest.mul_f64(rand::random_range(0.0..1.0)) + longest / 20;
+                    let pause = longest.mul_f64(crate::chance::range(0.0..1.0)) + longest / 20;
                     let now = clock.now();
                     if !again || now >= deadline {
                         return tried;

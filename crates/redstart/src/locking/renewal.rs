@@ -84,6 +84,7 @@ impl Renewal {
                 continue;
             }
             let extended = tokio::select! {
+                biased;
                 extended = owner.extend(terms.ttl) => extended,
                 // Its time is up; the next round sees whether `Guard::extend` moved the end.
                 () = clock.sleep_until(lease.until()) => continue,
@@ -109,7 +110,7 @@ impl Renewal {
 }
 
 fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(rand::random_range(0.5..=1.0))
+    pause.mul_f64(crate::chance::range(0.5..=1.0))
 }
 
 /// Ends a lease against its holder's will.

@@ -77,7 +77,7 @@ impl Scheduled {
         };
         let started = Running {
             schedule: schedule.clone(),
-            task: AbortOnDropHandle::new(runtime.spawn(task.run())),
+            task: AbortOnDropHandle::new(crate::task::spawn_on(&runtime, task.run())),
         };
         let replaced = running.insert(runtime.id(), started);
         drop(running);
@@ -131,10 +131,11 @@ impl Task {
         loop {
             let (due, next) = self.schedule.take_due(self.clock.now());
             for renewal in due.into_values() {
-                tokio::spawn(renewal.run());
+                crate::task::spawn(renewal.run());
             }
             match next {
                 Some(at) => tokio::select! {
+                    biased;
                     () = self.clock.sleep_until(at) => {}
                     () = self.schedule.earlier.notified() => {}
                 },

@@ -180,7 +180,7 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
                 .key()
                 .arg(self.entity.channel("wake"))
                 .arg(priority)
-                .arg(format!("{:016x}", rand::random::<u64>()))
+                .arg(format!("{:016x}", crate::chance::random::<u64>()))
                 .arg(Json::encode(item)?)
                 .run(&self.store)
                 .await

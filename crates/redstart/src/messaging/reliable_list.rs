@@ -206,7 +206,7 @@ impl ReliableList {
             held: Mutex::default(),
             doubt: Mutex::default(),
         });
-        let heartbeat = tokio::spawn(heartbeat(taking.clone(), name.clone()));
+        let heartbeat = crate::task::spawn(heartbeat(taking.clone(), name.clone()));
         Ok(ListConsumer {
             taking,
             name,

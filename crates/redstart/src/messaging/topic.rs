@@ -403,7 +403,7 @@ impl<T: DeserializeOwned> TopicListener<T> {
             state: Mutex::default(),
             changed: Notify::new(),
         });
-        let reader = tokio::spawn({
+        let reader = crate::task::spawn({
             let unread = unread.clone();
             async move { unread.fill(subscription).await }
         });

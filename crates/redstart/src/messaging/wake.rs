@@ -36,7 +36,7 @@ impl Wake {
             Err(_) => return Err(Error::timeout("the wake-up channel did not open in time")),
         }
         let notify = Arc::new(Notify::new());
-        let reader = tokio::spawn({
+        let reader = crate::task::spawn({
             let notify = notify.clone();
             async move {
                 while let Some(event) = subscription.next().await {

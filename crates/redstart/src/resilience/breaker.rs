@@ -24,7 +24,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Mutex as AsyncMutex, Notify, watch},
+    sync::{Mutex as AsyncMutex, Notify},
     task::AbortHandle,
 };
 
@@ -35,6 +35,7 @@ use crate::{
     observe,
     script::{Call, Script},
     store::{Clock, Store},
+    watch,
 };
 use local::Local;
 use policy::Policy;
@@ -288,8 +289,7 @@ impl Breaker {
 
     /// The changes of the circuit that this instance sees from now on.
     pub fn changes(&self) -> CircuitChanges {
-        let mut changes = self.0.inner.changes.subscribe();
-        changes.mark_unchanged();
+        let changes = self.0.inner.changes.subscribe();
         CircuitChanges(changes)
     }
 

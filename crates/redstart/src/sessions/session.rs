@@ -266,7 +266,7 @@ impl Sessions {
         let account: String = ACCOUNT
             .on(&entity)
             .key()
-            .arg(hex(&rand::random::<[u8; 16]>()))
+            .arg(hex(&crate::chance::random::<[u8; 16]>()))
             .arg(millis(lifetime + MARGIN))
             .idempotent()
             .run(&self.0.store)
@@ -316,7 +316,8 @@ impl Sessions {
     pub async fn create_anonymous<T: Serialize + ?Sized>(&self, data: &T) -> Result<Token> {
         observe::operation("session.create", self.namespace(), async {
             let fields = record::fields(data)?;
-            self.make(rand::random(), &Login::new(""), fields).await
+            self.make(crate::chance::random(), &Login::new(""), fields)
+                .await
         })
         .await
     }

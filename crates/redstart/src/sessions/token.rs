@@ -35,15 +35,15 @@ impl Token {
     pub(super) fn new(account: [u8; 16]) -> Self {
         Self {
             account,
-            id: rand::random(),
-            secret: rand::random(),
+            id: crate::chance::random(),
+            secret: crate::chance::random(),
         }
     }
 
     /// Another token of the same session.
     pub(super) fn rotated(&self) -> Self {
         Self {
-            secret: rand::random(),
+            secret: crate::chance::random(),
             ..self.clone()
         }
     }
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_token_survives_its_text_and_its_csrf_token_survives_a_rotation() {
-        let token = Token::new(rand::random());
+        let token = Token::new(crate::chance::random());
         assert_eq!(token.expose().len(), LETTERS);
         assert_eq!(token.expose().parse::<Token>().unwrap(), token);
         let rotated = token.rotated();

@@ -28,7 +28,7 @@ pub(super) struct EngineClock {
     anchor: Instant,
     anchor_micros: i64,
     /// How far it was moved in all.
-    advanced: tokio::sync::watch::Sender<Duration>,
+    advanced: crate::watch::Sender<Duration>,
 }
 
 #[cfg(feature = "engine")]
@@ -38,7 +38,7 @@ impl EngineClock {
             anchor: Instant::now(),
             anchor_micros: engine.now_micros(),
             engine,
-            advanced: tokio::sync::watch::Sender::new(Duration::ZERO),
+            advanced: crate::watch::Sender::new(Duration::ZERO),
         }
     }
 
@@ -101,6 +101,7 @@ impl Clock {
                     return;
                 }
                 tokio::select! {
+                    biased;
                     () = tokio::time::sleep(left) => {}
                     _ = advanced.changed() => {}
                 }

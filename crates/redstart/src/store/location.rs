@@ -41,7 +41,7 @@ pub(crate) enum FsyncPolicy {
     No,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Address {
     Tcp { host: String, port: u16 },
     Unix(PathBuf),

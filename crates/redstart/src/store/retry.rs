@@ -29,7 +29,7 @@ impl Backoff {
     pub(crate) fn next(&mut self) -> Duration {
         let cap = self.next;
         self.next = (self.next * 2).min(Self::MAX);
-        cap.mul_f64(rand::random_range(0.5..=1.0))
+        cap.mul_f64(crate::chance::range(0.5..=1.0))
     }
 }
 

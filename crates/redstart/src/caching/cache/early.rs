@@ -36,7 +36,7 @@ impl XFetch {
             return false;
         }
         // random() is in [0, 1), and the formula needs (0, 1].
-        refreshes(scale, gap, 1.0 - rand::random::<f64>())
+        refreshes(scale, gap, 1.0 - crate::chance::random::<f64>())
     }
 }
 
@@ -79,7 +79,7 @@ mod tests {
         // The threshold of a draw, found from the decision itself by bisection on the gap.
         let mut thresholds: Vec<f64> = (0..n)
             .map(|_| {
-                let u = 1.0 - rand::random::<f64>();
+                let u = 1.0 - crate::chance::random::<f64>();
                 let (mut low, mut high) = (0u64, 2_000_000_000u64);
                 while high - low > 1000 {
                     let middle = low.midpoint(high);

@@ -96,7 +96,7 @@ pub(crate) fn seal<C: Codec, V: Serialize>(
     bytes.push(u8::from(encoded.is_some()));
     bytes.extend_from_slice(&fingerprint.to_le_bytes());
     bytes.extend_from_slice(&meta.version.to_be_bytes());
-    bytes.extend_from_slice(&rand::random::<[u8; 16]>());
+    bytes.extend_from_slice(&crate::chance::random::<[u8; 16]>());
     bytes.extend_from_slice(&micros(meta.load_time).to_le_bytes());
     bytes.extend_from_slice(&millis(meta.fresh).to_le_bytes());
     bytes.extend_from_slice(&millis(meta.keep).to_le_bytes());

@@ -270,7 +270,7 @@ where
         };
         let factor = match settings.jitter {
             0.0 => 1.0,
-            jitter => 1.0 + rand::random_range(-jitter..=jitter),
+            jitter => 1.0 + crate::chance::range(-jitter..=jitter),
         };
         let fresh = base.mul_f64(factor).max(Duration::from_millis(1));
         // That a value was absent is no help when its source fails.

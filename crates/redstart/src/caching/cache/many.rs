@@ -288,7 +288,7 @@ where
             .ok_or_else(|| Error::config("a load into a cache needs a tokio runtime"))?;
         // In a task of its own, so that a caller that goes away leaves no leases behind.
         let inner = self.clone();
-        let task = runtime.spawn(async move {
+        let task = crate::task::spawn_on(&runtime, async move {
             let progress = Progress::default();
             inner.load(work, loader, None, rest, &progress).await
         });

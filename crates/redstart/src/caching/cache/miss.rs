@@ -186,7 +186,7 @@ where
         let start = |runner: super::single_flight::Runner<LoadResult<V>>| {
             if let Some(loader) = loader.take() {
                 let (inner, name, entity) = (self.clone(), name.clone(), entity.clone());
-                runtime.spawn(async move {
+                crate::task::spawn_on(&runtime, async move {
                     let result = inner
                         .miss(&name, &entity, loader, purpose, &runner.progress)
                         .await;

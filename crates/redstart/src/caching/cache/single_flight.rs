@@ -18,7 +18,8 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use tokio::sync::watch;
+
+use crate::watch;
 
 /// How far a load is. Its result was read or stored after some step of it began.
 #[derive(Debug, Default)]
@@ -78,7 +79,7 @@ impl<T> Runner<T> {
     pub(crate) fn finish(mut self, result: T) {
         // First of all: a caller from now on starts another load.
         self.leave();
-        self.result.send_replace(Some(result));
+        self.result.send_modify(|slot| *slot = Some(result));
     }
 
     fn leave(&mut self) {
@@ -151,7 +152,8 @@ impl<T> SingleFlight<T> {
 }
 
 fn pair<T>(registered: Option<(Arc<SingleFlight<T>>, Arc<str>)>) -> (Runner<T>, Waiter<T>) {
-    let (sender, result) = watch::channel(None);
+    let sender = watch::Sender::new(None);
+    let result = sender.subscribe();
     let runner = Runner {
         registered,
         result: sender,

@@ -17,7 +17,7 @@
 //! depend only on the log, on the dead letters and on the sink: a worker that repeats the batch after a crash
 //! decides the same.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 
 use serde::de::DeserializeOwned;
 
@@ -51,7 +51,7 @@ impl<V: DeserializeOwned> Batch<V> {
     pub(super) fn new<C: Codec>(
         fingerprint: u64,
         entries: Vec<LogEntry>,
-        dead: &HashMap<String, EntryId>,
+        dead: &BTreeMap<String, EntryId>,
     ) -> Self {
         let mut batch = Self {
             fingerprint,

@@ -1,6 +1,6 @@
 //! The worker: one task per shard, each the only one whose batches count.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redis::streams::{StreamRangeReply, StreamReadReply};
 use serde::{Serialize, de::DeserializeOwned};
@@ -74,7 +74,7 @@ where
                 token: token(),
                 stop: stop.clone(),
             };
-            tasks.spawn_on(shard.run(), &runtime);
+            tasks.spawn_on(crate::task::owned(shard.run()), &runtime);
         }
         Ok(WriteBehindWorker { stop, tasks })
     }
@@ -135,6 +135,7 @@ where
                 }
             };
             tokio::select! {
+                biased;
                 () = self.stop.cancelled() => break,
                 () = tokio::time::sleep(rest) => {}
             }
@@ -177,6 +178,7 @@ where
                 }
             }
             let (last, entries) = tokio::select! {
+                biased;
                 () = self.stop.cancelled() => return Ok(()),
                 read = self.read(&mut line, applied) => read?,
             };
@@ -193,6 +195,7 @@ where
         tokio::pin!(work);
         loop {
             tokio::select! {
+                biased;
                 done = &mut work => return Ok(done),
                 () = tokio::time::sleep(self.shared.lease / 3) => {
                     // If the store is down, the sink's epoch still decides: nothing is applied twice.
@@ -221,6 +224,7 @@ where
         observe::event("write_behind.sink_failed");
         tracing::warn!(%error, shard = self.number, "the sink failed");
         tokio::select! {
+            biased;
             () = self.stop.cancelled() => return Err(End::Stopped),
             () = tokio::time::sleep(*pause) => {}
         }
@@ -283,12 +287,12 @@ where
     }
 
     /// The first dead write of each blocked key among these.
-    async fn first_dead(&self, entries: &[LogEntry]) -> Result<HashMap<String, EntryId>> {
-        let keys: std::collections::HashSet<&str> =
+    async fn first_dead(&self, entries: &[LogEntry]) -> Result<BTreeMap<String, EntryId>> {
+        let keys: std::collections::BTreeSet<&str> =
             entries.iter().map(|entry| &*entry.key).collect();
         let keys: Vec<&str> = keys.into_iter().collect();
         if keys.is_empty() {
-            return Ok(HashMap::new());
+            return Ok(BTreeMap::new());
         }
         let mut cmd = redis::cmd("HMGET");
         cmd.arg(self.entity.part("blocked")).arg(&keys);
@@ -307,7 +311,7 @@ where
         epoch: i64,
         upto: EntryId,
         entries: Vec<LogEntry>,
-    ) -> Result<HashMap<String, EntryId>, End> {
+    ) -> Result<BTreeMap<String, EntryId>, End> {
         let read = entries.len();
         let dead = self.first_dead(&entries).await?;
         let mut batch = Batch::<V>::new::<C>(self.shared.fingerprint, entries, &dead);
@@ -352,7 +356,7 @@ where
             .collect())
     }
 
-    async fn ack(&self, applied: EntryId, done: &HashMap<String, EntryId>) -> Result<()> {
+    async fn ack(&self, applied: EntryId, done: &BTreeMap<String, EntryId>) -> Result<()> {
         let mut call = ACK.on(&self.entity).part("log");
         for key in done.keys() {
             call = call.part(&super::value_part(key));

@@ -1,6 +1,6 @@
 //! The counts of a sale.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use tokio::time::Instant;
 
@@ -101,7 +101,7 @@ impl Stock {
 
     /// The units of loans that the borrower has and the lender still counts.
     async fn accepted_loans(&self, sku: &str, counts: &[Counts]) -> Result<u64> {
-        let mut by_borrower: HashMap<u32, Vec<(String, u64)>> = HashMap::new();
+        let mut by_borrower: BTreeMap<u32, Vec<(String, u64)>> = BTreeMap::new();
         for (shard, count) in (0..).zip(counts) {
             if count.lent > 0 {
                 let from = self.shard(sku, shard)?;

@@ -75,6 +75,7 @@ impl LeaderObserver {
             let pause = left.map_or(ttl, |left| left + Duration::from_millis(1));
             match &mut self.listener {
                 Some(listener) => tokio::select! {
+                    biased;
                     () = listener.any() => {}
                     () = clock.sleep(pause.min(ttl)) => {}
                 },

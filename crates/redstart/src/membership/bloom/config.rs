@@ -102,9 +102,9 @@ impl Config {
             error_rate,
             key_bytes,
             partitions: u32::try_from(whole.div_ceil(most)).unwrap_or(u32::MAX),
-            seed: rand::random(),
+            seed: crate::chance::random(),
             // Never used twice, so that nobody takes an abandoned generation for a later one. 0 means none.
-            generation: rand::random::<u32>().max(1),
+            generation: crate::chance::random::<u32>().max(1),
         }
     }
 

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use rand::RngExt as _;
-
 /// The wait between attempts of a failing job.
 ///
 /// ```
@@ -51,7 +49,7 @@ impl Backoff {
         }
         let factor = 2u32.saturating_pow(attempt.saturating_sub(1).min(31));
         let whole = self.first.saturating_mul(factor).min(self.most);
-        whole.mul_f64(rand::rng().random_range(0.5..=1.0))
+        whole.mul_f64(crate::chance::range(0.5..=1.0))
     }
 }
 

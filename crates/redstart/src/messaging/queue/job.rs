@@ -42,11 +42,9 @@ pub struct JobId(pub(crate) [u8; 16]);
 
 impl JobId {
     pub(crate) fn generate() -> Self {
-        let mut bytes: [u8; 16] = rand::random();
+        let mut bytes: [u8; 16] = crate::chance::random();
         // For people who read lists of ids; no decision depends on it.
-        let millis = std::time::SystemTime::now()
-            .duration_since(std::time::UNIX_EPOCH)
-            .map_or(0, |d| d.as_millis() as u64);
+        let millis = crate::chance::unix_millis();
         bytes[..6].copy_from_slice(&millis.to_be_bytes()[2..]);
         Self(bytes)
     }

@@ -142,7 +142,7 @@ impl Worker {
         };
         // In a task of its own: it goes on if this future is dropped.
         let shared = self.shared.clone();
-        match tokio::spawn(stop(shared, tasks)).await {
+        match crate::task::spawn(stop(shared, tasks)).await {
             Ok(report) => report,
             Err(panic) => std::panic::resume_unwind(panic.into_panic()),
         }

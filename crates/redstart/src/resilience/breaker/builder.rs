@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
-use tokio::sync::{Mutex as AsyncMutex, Notify, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify};
 
 use super::{
     Breaker, CircuitState, Inner, Owner,
@@ -18,6 +18,7 @@ use crate::{
     key::{Keys, Layout},
     store::{Listen, Store},
     token::token,
+    watch,
 };
 
 /// The most calls of a window.
@@ -255,7 +256,10 @@ impl BreakerBuilder {
         let Some(runtime) = inner.store.runtime() else {
             return Err(Error::config("a breaker needs a tokio runtime"));
         };
-        let keeper = runtime.spawn(keep_view(Arc::downgrade(&inner), news, self.refresh));
+        let keeper = crate::task::spawn_on(
+            &runtime,
+            keep_view(Arc::downgrade(&inner), news, self.refresh),
+        );
         Ok(Breaker(Arc::new(Owner {
             inner,
             keeper: keeper.abort_handle(),

@@ -28,6 +28,7 @@ pub(super) async fn keep_view(
     loop {
         let Some(inner) = inner.upgrade() else { return };
         tokio::select! {
+            biased;
             () = inner.wake.notified(), if due.is_none() => {
                 let now = Instant::now();
                 due = Some(last_report.map_or(now, |last| (last + REPORT_SPACING).max(now)));

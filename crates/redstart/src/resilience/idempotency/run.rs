@@ -113,7 +113,7 @@ impl Idempotency {
                 .during("idempotency.begin", namespace));
         };
         let (answer, answered) = oneshot::channel();
-        let task = runtime.spawn(claim.carry_out(work, answer));
+        let task = crate::task::spawn_on(&runtime, claim.carry_out(work, answer));
         inner.store.defer(async move {
             // A task that was dropped with its runtime has nothing left to wait for.
             let _ = task.await;
@@ -179,6 +179,7 @@ impl Claim {
         }
         let work = AssertUnwindSafe(work).catch_unwind();
         let ended = tokio::select! {
+            biased;
             ended = work => ended,
             () = self.keep_renewing() => unreachable!("renewing has no end"),
         };

@@ -18,10 +18,7 @@ use futures_util::{
 };
 use parking_lot::Mutex;
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{Error, Result},
@@ -32,6 +29,7 @@ use crate::{
         retry::{Backoff, Destination, persist},
         transport::Dial,
     },
+    watch,
 };
 
 mod pipeline;
@@ -156,7 +154,7 @@ impl Cluster {
             cluster: Arc::downgrade(self),
             number,
         };
-        runtime.spawn(task.run());
+        crate::task::spawn_on(&runtime, task.run());
     }
 
     /// Reads the slot table from the node that is likely to know, or from any node that answers: the masters, then

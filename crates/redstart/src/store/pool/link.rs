@@ -16,10 +16,7 @@ use std::{
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use redis::{RedisError, Value};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::trouble::Trouble;
 use crate::{
@@ -29,6 +26,7 @@ use crate::{
         retry::{Alone, Backoff, Destination, persist},
         transport::{Dial, Wire},
     },
+    watch,
 };
 
 /// How long the background task keeps trying to connect without requests.
@@ -160,7 +158,7 @@ impl Link {
             link: Arc::downgrade(self),
             number,
         };
-        runtime.spawn(task.run());
+        crate::task::spawn_on(&runtime, task.run());
     }
 
     fn report_within(&self) -> Duration {
@@ -303,6 +301,7 @@ impl Connector {
         // Counted before the line is made: a switch meanwhile means another try.
         let switches = dial.switches();
         let made = tokio::select! {
+            biased;
             made = dial.wire() => made,
             () = dial.switched(switches) => return self.link.strong_count() > 0,
         };

@@ -5,7 +5,7 @@
 //! lock is released, because both may run code that takes it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap, VecDeque},
     sync::{Arc, Weak},
     task::Waker,
     time::Duration,
@@ -15,7 +15,7 @@ use parking_lot::Mutex;
 use redis::{Cmd, PushKind, RedisError, Value};
 use tokio::{
     runtime::{self, Handle},
-    sync::{Notify, watch},
+    sync::Notify,
     time::Instant,
 };
 
@@ -29,6 +29,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     store::{backend::Backend, request::elsewhere_or_later, transport::Dial},
+    watch,
 };
 
 /// When a channel that was refused because its slot moved is asked for again.
@@ -97,9 +98,9 @@ pub(super) struct Hub {
 #[derive(Default)]
 struct State {
     lines: Vec<Line>,
-    subscribers: HashMap<u64, Subscriber>,
+    subscribers: BTreeMap<u64, Subscriber>,
     /// Those of the subscribers that listen to changes of keys.
-    trackers: HashMap<u64, Subscriber>,
+    trackers: BTreeMap<u64, Subscriber>,
     count: u64,
     /// The runtime has ended.
     ended: bool,
@@ -119,7 +120,7 @@ struct Line {
     /// Tells the task that there is something to do.
     wake: Arc<Notify>,
     connected: bool,
-    channels: [HashMap<Name, Topic>; 3],
+    channels: [BTreeMap<Name, Topic>; 3],
     /// Channels whose subscription may have to begin or end.
     dirty: Vec<(Kind, Name)>,
     /// Channels that now belong to another line.
@@ -134,7 +135,7 @@ struct Line {
 }
 
 struct Topic {
-    listeners: HashMap<u64, Arc<Mailbox>>,
+    listeners: BTreeMap<u64, Arc<Mailbox>>,
     slot: Option<u16>,
     state: TopicState,
     /// Refused together with others, so the next command has no others.
@@ -184,12 +185,12 @@ pub(super) struct Batch {
 }
 
 impl Line {
-    fn channels(&mut self, kind: Kind) -> &mut HashMap<Name, Topic> {
+    fn channels(&mut self, kind: Kind) -> &mut BTreeMap<Name, Topic> {
         &mut self.channels[kind as usize]
     }
 
     fn is_unused(&self) -> bool {
-        self.channels.iter().all(HashMap::is_empty)
+        self.channels.iter().all(BTreeMap::is_empty)
             && self.moved_away.is_empty()
             && !self.tracked
             && !self.tracking.is_on()
@@ -233,7 +234,7 @@ impl Hub {
             reader.wake();
         }
         for task in after.tasks {
-            runtime.spawn(task.run());
+            crate::task::spawn_on(&runtime, task.run());
         }
         match after.trouble {
             Some((Some(error), dial)) => {
@@ -368,7 +369,7 @@ impl Hub {
             };
             let line = &mut state.lines[at];
             let made = || Topic {
-                listeners: HashMap::new(),
+                listeners: BTreeMap::new(),
                 slot: *slot,
                 state: TopicState::Idle,
                 alone: false,
@@ -750,7 +751,7 @@ impl Drop for Hub {
 /// The server spoke by itself, or confirmed that a subscription begins or ends.
 fn pushed(
     line: &mut Line,
-    trackers: &HashMap<u64, Subscriber>,
+    trackers: &BTreeMap<u64, Subscriber>,
     sent: &mut VecDeque<(Sent, Instant)>,
     kind: &PushKind,
     data: Vec<Value>,
@@ -817,7 +818,7 @@ fn deliver(line: &Line, kind: Kind, data: Vec<Value>, after: &mut After) {
 
 fn invalidate(
     line: &Line,
-    trackers: &HashMap<u64, Subscriber>,
+    trackers: &BTreeMap<u64, Subscriber>,
     data: Vec<Value>,
     after: &mut After,
 ) {

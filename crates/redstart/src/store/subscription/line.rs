@@ -4,7 +4,7 @@ use std::{collections::VecDeque, sync::Arc, time::Duration};
 
 use redis::{Cmd, RedisResult, Value};
 use tokio::{
-    sync::{Notify, watch},
+    sync::Notify,
     time::{Instant, sleep_until, timeout},
 };
 
@@ -19,6 +19,7 @@ use crate::{
         retry::Backoff,
         transport::{Dial, Duplex},
     },
+    watch,
 };
 
 /// How long a connection that nobody uses stays open.
@@ -118,6 +119,7 @@ impl Task {
         };
         let switches = dial.switches();
         tokio::select! {
+            biased;
             duplex = dial.duplex() => Ok((Connection::Remote(Box::new(duplex?)), switches)),
             () = dial.switched(switches) => {
                 Err(Error::unavailable("another server is the master now"))
@@ -162,6 +164,15 @@ impl Task {
             let times = [answer_by, ping_at, retire_at, plan.retry_at];
             let alarm = times.into_iter().flatten().min();
             tokio::select! {
+                // What is rare comes first. A value comes before the alarm: it may be the answer that is awaited.
+                biased;
+                () = &mut switched => return Ok(End::Lost),
+                () = changed(&mut topology) => {
+                    if let Some(hub) = self.hub.upgrade() {
+                        hub.rehome(self.id);
+                    }
+                }
+                () = self.wake.notified() => {}
                 value = connection.next() => {
                     let mut values = vec![value?];
                     while values.len() < SEVERAL && let Some(value) = connection.received()? {
@@ -172,7 +183,6 @@ impl Task {
                         hub.hear(self.id, &mut sent, values.into_iter())?;
                     }
                 }
-                () = self.wake.notified() => {}
                 () = until(alarm) => {
                     let now = Instant::now();
                     let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
@@ -191,12 +201,6 @@ impl Task {
                     if due(ping_at) {
                         sent.push_back((Sent::Ping, now));
                         connection.send(&redis::cmd("PING")).await;
-                    }
-                }
-                () = &mut switched => return Ok(End::Lost),
-                () = changed(&mut topology) => {
-                    if let Some(hub) = self.hub.upgrade() {
-                        hub.rehome(self.id);
                     }
                 }
             }

@@ -4,7 +4,7 @@
 //! it forgets prefixes only all at once. So overlapping ones are merged, and a prefix that nobody wants any more
 //! stays until there are many of them.
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 
 use redis::Cmd;
 
@@ -19,7 +19,7 @@ pub(super) struct Tracking {
     /// What it will track once it has confirmed, and how many confirmations are to come.
     asked: Option<(Vec<Vec<u8>>, usize)>,
     /// Subscribers that hear of all their changes.
-    pub(super) up: HashSet<u64>,
+    pub(super) up: BTreeSet<u64>,
 }
 
 /// What has to be done for the subscribers of now.

@@ -4,13 +4,12 @@
 //! ten seconds. A client that still talks to it reads old values and writes what will be thrown away. So the store
 //! listens to each sentinel, and closes a line to another server than the one they name at once.
 
-use std::{collections::HashMap, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redis::{Pipeline, PushKind, Value};
 use tokio::{
     runtime::{self, Handle},
-    sync::watch,
     task::JoinSet,
     time::timeout,
 };
@@ -23,6 +22,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     store::location::{Address, Settings},
+    watch,
 };
 
 const SWITCH: &str = "+switch-master";
@@ -109,13 +109,13 @@ impl Sentinels {
         for sentinel in &self.addresses {
             let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
             let master = self.master.clone();
-            asking.spawn(async move {
+            crate::task::spawn_into(&mut asking, async move {
                 let mut duplex = open(&sentinel, &settings, Protocol::Resp2).await?;
                 named_by(&mut duplex, &master).await
             });
         }
         let majority = self.addresses.len() / 2 + 1;
-        let mut votes: HashMap<Address, usize> = HashMap::new();
+        let mut votes: BTreeMap<Address, usize> = BTreeMap::new();
         let mut unknown = 0;
         let mut failure = None;
         // After the first answer the others get a moment, not the whole time-out.
@@ -164,13 +164,13 @@ impl Sentinels {
             let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
             let (master, word, patience) =
                 (self.master.clone(), self.word.clone(), self.patience());
-            tasks.spawn(async move {
+            crate::task::spawn_into(&mut tasks, async move {
                 loop {
                     let ended = follow(&sentinel, &settings, &master, &word, patience).await;
                     if let Err(error) = ended {
                         tracing::debug!(%sentinel, %error, "a sentinel cannot be reached");
                     }
-                    tokio::time::sleep(PAUSE.mul_f64(rand::random_range(0.5..=1.0))).await;
+                    tokio::time::sleep(PAUSE.mul_f64(crate::chance::range(0.5..=1.0))).await;
                 }
             });
         }

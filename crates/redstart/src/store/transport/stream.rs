@@ -28,6 +28,8 @@ pub(crate) enum Stream {
     Unix(UnixStream),
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream>),
+    #[cfg(feature = "sim")]
+    Simulated(Box<dyn crate::sim::Socket>),
 }
 
 impl Stream {
@@ -36,6 +38,11 @@ impl Stream {
         match address {
             Address::Unix(path) => Ok(Self::Unix(UnixStream::connect(path).await.map_err(io)?)),
             Address::Tcp { host, port } => {
+                #[cfg(feature = "sim")]
+                if let Some(network) = crate::sim::network() {
+                    let socket = network.dial(host.clone(), *port).await;
+                    return Ok(Self::Simulated(socket.map_err(io)?));
+                }
                 let connected = TcpStream::connect((host.as_str(), *port)).await;
                 let stream = connected.map_err(io)?;
                 tune(&stream).map_err(io)?;
@@ -59,6 +66,8 @@ impl Stream {
             Self::Unix(stream) => stream.try_write(bytes),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.try_write(bytes),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.try_write(bytes),
         }
     }
 
@@ -77,6 +86,8 @@ impl Stream {
             Self::Unix(stream) => stream.try_read(room),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.try_read(room),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.try_read(room),
         }
     }
 
@@ -86,6 +97,8 @@ impl Stream {
             Self::Unix(stream) => stream.poll_read_ready(cx),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.tcp().poll_read_ready(cx),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.poll_read_ready(cx),
         }
     }
 
@@ -95,6 +108,8 @@ impl Stream {
             Self::Unix(stream) => stream.poll_write_ready(cx),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.tcp().poll_write_ready(cx),
+            #[cfg(feature = "sim")]
+            Self::Simulated(socket) => socket.poll_write_ready(cx),
         }
     }
 }

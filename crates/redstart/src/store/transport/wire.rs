@@ -129,7 +129,7 @@ impl Wire {
     /// Takes the stream over. The task that receives is spawned in the current runtime.
     pub(crate) fn new(stream: Stream) -> Self {
         let (wire, task) = Self::with_task(stream);
-        tokio::spawn(task);
+        crate::task::spawn(task);
         wire
     }
 

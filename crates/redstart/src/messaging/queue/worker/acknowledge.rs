@@ -176,6 +176,7 @@ impl<'a> Batch<'a> {
                 }
             }
             tokio::select! {
+                biased;
                 () = shared.drained.cancelled() => {}
                 () = tokio::time::sleep(pause) => {}
             }

@@ -159,9 +159,9 @@ impl WorkerBuilder {
         };
         Ok(Worker {
             tasks: Some(Tasks {
-                fetcher: tokio::spawn(fetcher.run()),
-                acknowledger: tokio::spawn(acknowledge(shared.clone(), endings)),
-                scheduler: tokio::spawn(schedule(shared.clone())),
+                fetcher: crate::task::spawn(fetcher.run()),
+                acknowledger: crate::task::spawn(acknowledge(shared.clone(), endings)),
+                scheduler: crate::task::spawn(schedule(shared.clone())),
             }),
             shared,
         })

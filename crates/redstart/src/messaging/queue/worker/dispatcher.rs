@@ -213,7 +213,7 @@ impl DispatcherBuilder {
         let channels = [queue.0.channel.clone(), own];
         let wake = Wake::open(queue.store(), channels, move |event| signals.hear(event)).await?;
         Ok(Dispatcher(Arc::new(Inner {
-            scheduler: tokio::spawn(schedule(shared.clone())),
+            scheduler: crate::task::spawn(schedule(shared.clone())),
             kinds: self.kinds.into_iter().collect(),
             wake: Arc::new(wake),
             turn: Arc::default(),

@@ -63,6 +63,7 @@ impl Fetcher {
         let mut pause = Duration::from_millis(10);
         while !shared.stop.is_cancelled() {
             let permits = tokio::select! {
+                biased;
                 () = shared.stop.cancelled() => break,
                 permits = self.permits() => permits,
             };
@@ -232,9 +233,8 @@ impl Fetcher {
                         let timeout = record.timeout.or(shared.timeout);
                         let payload = bytes.len() - record.payload(&bytes).len();
                         let (runner, kind) = (runner.clone(), record.name.clone());
-                        shared
-                            .jobs
-                            .spawn(run(runner, kind, bytes, payload, delivery, timeout, permit));
+                        let job = run(runner, kind, bytes, payload, delivery, timeout, permit);
+                        shared.jobs.spawn(crate::task::owned(job));
                         continue;
                     }
                     None => {
@@ -263,6 +263,7 @@ impl Fetcher {
         while !shared.signals.must_look() {
             let until = shared.signals.due().map_or(end, |due| due.min(end));
             tokio::select! {
+                biased;
                 () = shared.stop.cancelled() => return,
                 () = self.registration.lost.cancelled() => return,
                 () = shared.suspect.notified() => return self.reconcile().await,
@@ -274,6 +275,7 @@ impl Fetcher {
 
     async fn nap(&self, pause: Duration) {
         tokio::select! {
+            biased;
             () = self.shared.stop.cancelled() => {}
             () = tokio::time::sleep(pause) => {}
         }

@@ -34,6 +34,7 @@ async fn lease_was_lost(
     let mut next = clock.now() + every;
     loop {
         tokio::select! {
+            biased;
             () = registration.over.cancelled() => return false,
             () = registration.lost.cancelled() => return true,
             () = clock.sleep_until(next) => {}

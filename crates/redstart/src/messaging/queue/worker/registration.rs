@@ -60,7 +60,7 @@ impl Shared {
             .run(self.queue.store())
             .await?;
         *self.current.lock() = Some(registration.clone());
-        tokio::spawn(heartbeat(self.clone(), registration.clone(), started));
+        crate::task::spawn(heartbeat(self.clone(), registration.clone(), started));
         Ok(registration)
     }
 

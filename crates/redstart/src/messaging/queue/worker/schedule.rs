@@ -28,6 +28,7 @@ pub(super) async fn schedule(shared: Arc<Shared>) {
     let mut pause = Duration::from_millis(10);
     loop {
         tokio::select! {
+            biased;
             () = shared.stop.cancelled() => return,
             () = shared.signals.schedule.notified() => {}
             () = clock.sleep_until(next) => {}

@@ -1,7 +1,7 @@
 //! What messages on the wake channels told this worker.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap},
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -23,9 +23,9 @@ pub(super) struct Signals {
     /// When a delayed job will be due.
     due: Mutex<Option<Instant>>,
     /// Kinds that may have parked jobs for this worker.
-    parked: Mutex<HashSet<&'static str>>,
+    parked: Mutex<BTreeSet<&'static str>>,
     /// The same, but they are left to others for now.
-    later: Mutex<HashSet<&'static str>>,
+    later: Mutex<BTreeSet<&'static str>>,
     /// Kinds of which this worker could not decode a job.
     undecodable: Mutex<HashMap<&'static str, Undecodable>>,
     /// The schedule has changed.
@@ -148,7 +148,9 @@ impl Signals {
             }
             left
         });
-        let kind = parked.iter().next().copied()?;
+        // Any of them, so that a kind with many jobs does not starve the others.
+        let any = crate::chance::range(0..parked.len().max(1));
+        let kind = parked.iter().nth(any).copied()?;
         parked.remove(kind);
         let skip = self.undecodable.lock().get(kind).map_or(0, |u| u.skip);
         Some((kind, skip))

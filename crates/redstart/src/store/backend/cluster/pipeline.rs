@@ -1,6 +1,6 @@
 //! A pipeline over several nodes.
 
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 use futures_util::future::join_all;
 use redis::{Cmd, Pipeline, Value};
@@ -84,7 +84,8 @@ impl Cluster {
 
     /// The commands by node, in order, and those that go to several nodes.
     fn shares(&self, commands: &[&Cmd]) -> (Vec<Share>, Vec<usize>) {
-        let mut shares: HashMap<Option<*const Node>, Share> = HashMap::new();
+        // A cluster has few nodes; the order is that of the commands.
+        let mut shares: Vec<(Option<*const Node>, Share)> = Vec::new();
         let mut single = Vec::new();
         for (at, cmd) in commands.iter().enumerate() {
             let slot = match route(cmd) {
@@ -98,14 +99,20 @@ impl Cluster {
             let owner = slot
                 .and_then(|slot| self.owner(slot))
                 .map(|node| Arc::as_ptr(&node));
-            let share = shares.entry(owner).or_insert_with(|| Share {
-                slot,
-                pipeline: Pipeline::new(),
-                positions: Vec::new(),
+            let known = shares.iter().position(|(node, _)| *node == owner);
+            let place = known.unwrap_or_else(|| {
+                let share = Share {
+                    slot,
+                    pipeline: Pipeline::new(),
+                    positions: Vec::new(),
+                };
+                shares.push((owner, share));
+                shares.len() - 1
             });
+            let share = &mut shares[place].1;
             share.pipeline.add_command((*cmd).clone());
             share.positions.push(at);
         }
-        (shares.into_values().collect(), single)
+        (shares.into_iter().map(|(_, share)| share).collect(), single)
     }
 }

@@ -1,0 +1,116 @@
+//! Many worlds, one after the other, and what they showed.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+use crate::{Outcome, Pattern, Plan, mutation::Mutation, run};
+
+/// Which worlds to run.
+#[derive(Clone, Debug)]
+pub struct Campaign {
+    /// The first seed; the others follow.
+    pub first: u64,
+    /// How many seeds.
+    pub seeds: u64,
+    /// The patterns, in turn.
+    pub patterns: Vec<Pattern>,
+    /// Ends it earlier.
+    pub within: Option<Duration>,
+    /// How many threads run worlds.
+    pub jobs: usize,
+}
+
+/// A world in which a promise was broken.
+#[derive(Debug)]
+pub struct Failure {
+    /// The world.
+    pub plan: Plan,
+    /// What was broken.
+    pub breaches: Vec<String>,
+}
+
+/// What a campaign showed.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// How many worlds were run.
+    pub worlds: u64,
+    /// How many events happened in them.
+    pub events: u64,
+    /// How much time passed in them.
+    pub simulated: Duration,
+    /// How long that took on all threads together.
+    pub took: Duration,
+    /// The broken ones.
+    pub failures: Vec<Failure>,
+}
+
+impl Report {
+    /// Simulated seconds per second of one core.
+    pub fn speed(&self) -> f64 {
+        self.simulated.as_secs_f64() / self.took.as_secs_f64().max(1e-9)
+    }
+}
+
+impl Campaign {
+    /// Which pattern a seed is for.
+    pub fn pattern_of(&self, seed: u64) -> Pattern {
+        self.patterns[(seed % self.patterns.len() as u64) as usize]
+    }
+
+    /// Runs the worlds. `heard` is called after each.
+    pub fn run(&self, heard: &(dyn Fn(&Plan, &Outcome) + Sync)) -> Report {
+        let next = AtomicU64::new(0);
+        let over = AtomicBool::new(false);
+        let began = Instant::now();
+        let report = Mutex::new(Report::default());
+        let work = || {
+            let began_here = Instant::now();
+            loop {
+                let number = next.fetch_add(1, Ordering::Relaxed);
+                let late = self.within.is_some_and(|within| began.elapsed() >= within);
+                if number >= self.seeds || late || over.load(Ordering::Relaxed) {
+                    break;
+                }
+                let seed = self.first.wrapping_add(number);
+                let plan = Plan::new(seed, self.pattern_of(seed));
+                let outcome = run(&plan, false, None);
+                heard(&plan, &outcome);
+                let mut report = report.lock();
+                report.worlds += 1;
+                report.events += outcome.events;
+                report.simulated += outcome.simulated;
+                if !outcome.breaches.is_empty() {
+                    report.failures.push(Failure {
+                        plan,
+                        breaches: outcome.breaches,
+                    });
+                    // Enough to work on.
+                    over.fetch_or(report.failures.len() >= 20, Ordering::Relaxed);
+                }
+            }
+            report.lock().took += began_here.elapsed();
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.max(1) {
+                scope.spawn(work);
+            }
+        });
+        let mut report = report.into_inner();
+        report.failures.sort_by_key(|failure| failure.plan.seed);
+        report
+    }
+}
+
+/// The first of these seeds whose world shows that something is missing, and what it shows.
+pub fn find(mutation: &Mutation, first: u64, seeds: u64) -> Option<(u64, String)> {
+    (0..seeds).find_map(|number| {
+        let plan = Plan::new(first + number, mutation.pattern);
+        let outcome = run(&plan, false, Some(mutation));
+        let breach = outcome.breaches.into_iter().next()?;
+        Some((number + 1, breach))
+    })
+}

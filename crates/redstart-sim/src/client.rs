@@ -1,0 +1,133 @@
+//! A client process, as a workload sees it.
+
+use std::{
+    future::Future,
+    sync::{Arc, atomic::Ordering},
+    task::Poll,
+    time::Duration,
+};
+
+use redstart::{Store, sim::Process};
+use tokio::time::Instant;
+
+use crate::{dice::Dice, network::Peer, world::World};
+
+/// One incarnation of a client.
+pub struct Client {
+    /// Where it lives.
+    pub world: Arc<World>,
+    /// Its number.
+    pub index: usize,
+    /// Its chance.
+    pub dice: Dice,
+    process: Arc<Process>,
+}
+
+impl Client {
+    pub(crate) fn new(world: Arc<World>, index: usize, process: Arc<Process>, seed: u64) -> Self {
+        Self {
+            world,
+            index,
+            dice: Dice::new(seed),
+            process,
+        }
+    }
+
+    /// The same client, to measure a call that borrows it.
+    pub fn twin(&self) -> Self {
+        Self {
+            world: self.world.clone(),
+            index: self.index,
+            dice: self.dice.clone(),
+            process: self.process.clone(),
+        }
+    }
+
+    /// Takes the next operation; false if none is left.
+    pub fn next_operation(&self) -> bool {
+        let left = &self.world.lives[self.index].left;
+        let fewer = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+            left.checked_sub(1)
+        });
+        fewer.is_ok()
+    }
+
+    /// A store of this process.
+    pub async fn store(&self) -> Store {
+        self.world.store().await
+    }
+
+    /// The process.
+    pub fn process(&self) -> &Arc<Process> {
+        &self.process
+    }
+
+    /// Records what the client did.
+    pub fn note(&self, what: std::fmt::Arguments<'_>) {
+        self.world.trace.note(Peer::Client(self.index), what);
+    }
+
+    /// Waits a while.
+    pub async fn rest(&mut self, low: u64, high: u64) {
+        tokio::time::sleep(self.dice.millis(low, high)).await;
+    }
+
+    fn stopped(&self) -> Duration {
+        match self.world.lives.get(self.index) {
+            Some(life) => {
+                let stopped = life.stopped.lock();
+                stopped.1 + stopped.0.map_or(Duration::ZERO, |since| since.elapsed())
+            }
+            None => Duration::ZERO,
+        }
+    }
+
+    /// Carries out a call, which must end within `limit`, not counting the time that the process stood still.
+    pub async fn timed<T>(&self, name: &str, limit: Duration, call: impl Future<Output = T>) -> T {
+        let (begun, stopped) = (Instant::now(), self.stopped());
+        let ended = call.await;
+        let took = begun.elapsed().saturating_sub(self.stopped() - stopped);
+        // A timer has a resolution of a millisecond, at both ends.
+        if took > limit + Duration::from_millis(3) {
+            let client = self.index;
+            self.world.breach(format!(
+                "{name} of client {client} took {took:?}, and had to end within {limit:?}"
+            ));
+        }
+        ended
+    }
+
+    /// Carries out a call, or drops it at some await or after some time, by chance; `None` if it was dropped.
+    pub async fn perhaps_dropped<T>(
+        &mut self,
+        share: u64,
+        call: impl Future<Output = T>,
+    ) -> Option<T> {
+        if !self.dice.per_mille(share) {
+            return Some(call.await);
+        }
+        let mut call = std::pin::pin!(call);
+        if self.dice.per_mille(500) {
+            let within = self.dice.millis(0, 200);
+            let ended = tokio::time::timeout(within, call).await.ok();
+            if ended.is_none() {
+                self.note(format_args!("dropped a call after {within:?}"));
+            }
+            return ended;
+        }
+        let mut awaits = self.dice.from_to(1, 5);
+        let ended = std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
+            Poll::Ready(value) => Poll::Ready(Some(value)),
+            Poll::Pending if awaits == 1 => Poll::Ready(None),
+            Poll::Pending => {
+                awaits -= 1;
+                Poll::Pending
+            }
+        })
+        .await;
+        if ended.is_none() {
+            self.note(format_args!("dropped a call"));
+        }
+        ended
+    }
+}

@@ -1,0 +1,392 @@
+//! Lets things go wrong at their time.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::{
+    network::Peer,
+    plan::{Fault, FaultKind, Lost, OldMaster, Shape},
+    server::{Injection, Role, load},
+    slots::Moving,
+    workload::Workload,
+    world::World,
+};
+
+/// How long a process is away at least before it starts again.
+const RESTART: Duration = Duration::from_millis(20);
+
+impl World {
+    /// Puts all faults on the agenda.
+    pub(crate) fn plan_faults(self: &Arc<Self>, workload: &Arc<dyn Workload>) {
+        let start = Instant::now();
+        for fault in self.plan.faults.clone() {
+            let world = self.clone();
+            let workload = workload.clone();
+            let kept: Arc<Mutex<Option<Vec<u8>>>> = Arc::default();
+            if let Some(lag) = lag(&fault.kind) {
+                let (world, kept) = (self.clone(), kept.clone());
+                let kind = fault.kind.clone();
+                self.agenda
+                    .at(start + fault.at.saturating_sub(lag), move || {
+                        let from = match kind {
+                            FaultKind::Crash { server, .. } => server,
+                            _ => world.master(),
+                        };
+                        *kept.lock() = Some(world.servers[from].snapshot());
+                    });
+            }
+            self.agenda.at(start + fault.at, move || {
+                let kept = kept.lock().take();
+                world.happen(&fault.kind, kept, &workload);
+            });
+        }
+    }
+
+    fn later(self: &Arc<Self>, after: Duration, act: impl FnOnce(&Arc<World>) + Send + 'static) {
+        self.busy_until(self.now() + after + Duration::from_millis(1));
+        let world = self.clone();
+        self.agenda.after(after, move || act(&world));
+    }
+
+    fn happen(
+        self: &Arc<Self>,
+        kind: &FaultKind,
+        kept: Option<Vec<u8>>,
+        workload: &Arc<dyn Workload>,
+    ) {
+        if self.is_over() {
+            return;
+        }
+        self.trace.note("world", format_args!("{kind:?}"));
+        match *kind {
+            FaultKind::Cut { client } => self.net.cut(Peer::Client(client)),
+            FaultKind::CutInside {
+                client,
+                reply,
+                after,
+            } => self.net.cut_inside(Peer::Client(client), reply, after),
+            FaultKind::Silence {
+                client,
+                server,
+                up,
+                down,
+                lasts,
+            } => {
+                let (client, server) = (Peer::Client(client), Peer::Server(server));
+                for (blocked, from, to) in [(up, client, server), (down, server, client)] {
+                    if blocked {
+                        self.net.block(from, to);
+                        self.later(lasts, move |world| world.net.unblock(from, to));
+                    }
+                }
+            }
+            FaultKind::Stop { client, lasts } => self.stop_client(client, lasts),
+            FaultKind::Kill { client, lasts } => self.kill_client(client, lasts, workload),
+            FaultKind::Hang { server, lasts } => {
+                self.servers[server].hang();
+                self.later(lasts, move |world| world.servers[server].wake());
+            }
+            FaultKind::Crash {
+                server,
+                lost,
+                silently,
+                lasts,
+            } => self.crash(server, lost, silently, lasts, kept),
+            FaultKind::Refuse { server, lasts } => {
+                self.servers[server].refuse(true);
+                self.later(lasts, move |world| world.servers[server].refuse(false));
+            }
+            FaultKind::Answer {
+                server,
+                error,
+                writes,
+                share,
+                lasts,
+            } => {
+                self.servers[server].inject(Some(Injection {
+                    error,
+                    share,
+                    writes,
+                }));
+                self.later(lasts, move |world| world.servers[server].inject(None));
+            }
+            FaultKind::Forget { server } => {
+                let flush = [Bytes::from_static(b"SCRIPT"), Bytes::from_static(b"FLUSH")];
+                drop(self.servers[server].engine().session().execute(&flush));
+            }
+            FaultKind::Failover {
+                old,
+                knows_after,
+                lag,
+                ..
+            } => self.fail_over(lag, old, knows_after, kept),
+            FaultKind::MoveSlots {
+                part,
+                to,
+                lasts,
+                known_after,
+            } => self.move_slots(part, to, lasts, known_after),
+        }
+    }
+
+    fn stop_client(self: &Arc<Self>, client: usize, lasts: Duration) {
+        let life = &self.lives[client];
+        let process = life.process.lock().clone();
+        if !process.is_running() {
+            return;
+        }
+        process.stop();
+        life.stopped.lock().0 = Some(Instant::now());
+        self.later(lasts, move |world| {
+            let mut stopped = world.lives[client].stopped.lock();
+            if let Some(since) = stopped.0.take() {
+                stopped.1 += since.elapsed();
+            }
+            drop(stopped);
+            world
+                .trace
+                .note(Peer::Client(client), format_args!("runs on"));
+            process.go_on();
+        });
+    }
+
+    fn kill_client(self: &Arc<Self>, client: usize, lasts: Duration, workload: &Arc<dyn Workload>) {
+        let process = self.lives[client].process.lock().clone();
+        if process.is_gone() {
+            return;
+        }
+        process.kill();
+        self.net.leave(Peer::Client(client), false);
+        workload.killed(client);
+        let workload = workload.clone();
+        self.later(lasts.max(RESTART), move |world| {
+            world
+                .trace
+                .note(Peer::Client(client), format_args!("starts again"));
+            world.spawn_client(client, &workload);
+        });
+    }
+
+    fn crash(
+        self: &Arc<Self>,
+        server: usize,
+        lost: Lost,
+        silently: bool,
+        lasts: Duration,
+        kept: Option<Vec<u8>>,
+    ) {
+        if !self.servers[server].is_up() {
+            return;
+        }
+        let now = self.now();
+        let data = match lost {
+            Lost::Nothing => Some(self.servers[server].snapshot()),
+            Lost::Tail(tail) => {
+                // Keys that moved here lately may be on neither node then.
+                let moves = |fault: &Fault| matches!(fault.kind, FaultKind::MoveSlots { .. });
+                let from = match self.plan.faults.iter().any(moves) {
+                    true => Duration::ZERO,
+                    false => now.saturating_sub(tail),
+                };
+                self.lost(from, now);
+                kept
+            }
+            Lost::All => {
+                self.lost(Duration::ZERO, now);
+                None
+            }
+        };
+        self.servers[server].crash(silently);
+        self.later(lasts.max(RESTART), move |world| {
+            // A failover may have replaced it meanwhile.
+            let replaced = world.plan.shape == Shape::Sentinel && world.master() != server;
+            match replaced {
+                true => world.servers[server].start(None),
+                false => world.servers[server].start(data.as_deref()),
+            }
+        });
+    }
+
+    /// The replica becomes the master; each sentinel learns of it in its time.
+    fn fail_over(
+        self: &Arc<Self>,
+        lag: Duration,
+        old: OldMaster,
+        knows_after: Duration,
+        kept: Option<Vec<u8>>,
+    ) {
+        if self.plan.shape != Shape::Sentinel {
+            return;
+        }
+        let before = self.master();
+        let after = 1 - before;
+        if !self.servers[after].is_up() {
+            return;
+        }
+        let now = self.now();
+        self.servers[after].sync(kept.as_deref());
+        self.servers[after].set_role(Role::Master);
+        self.set_master(after);
+        let until = match old {
+            OldMaster::Crashed => {
+                self.servers[before].crash(true);
+                now
+            }
+            OldMaster::Alive => now + knows_after,
+            OldMaster::Hangs => {
+                self.servers[before].hang();
+                now + knows_after
+            }
+        };
+        self.lost(now.saturating_sub(lag), until + Duration::from_millis(1));
+        self.later(knows_after.max(RESTART), move |world| {
+            let server = &world.servers[before];
+            if world.master() == before {
+                return;
+            }
+            server.set_role(Role::Replica);
+            match old {
+                OldMaster::Crashed => server.start(None),
+                OldMaster::Alive => server.disconnect(),
+                OldMaster::Hangs => {
+                    server.wake();
+                    server.disconnect();
+                }
+            }
+        });
+        let hosts = [before, after].map(|index| self.servers[index].host.clone());
+        for sentinel in 2..self.servers.len() {
+            // One may be cut off for a while.
+            let delay = Duration::from_millis(10 * sentinel as u64)
+                + (knows_after / 4) * (sentinel as u32 - 2);
+            let [from, to] = hosts.clone();
+            self.later(delay, move |world| {
+                let server = &world.servers[sentinel];
+                if world.servers[world.master()].host != to {
+                    return;
+                }
+                server.set_role(Role::Sentinel {
+                    names: (to.clone(), 6379),
+                });
+                world.trace.note(server.peer(), format_args!("names {to}"));
+                let message = format!("main {from} 6379 {to} 6379");
+                server.publish("+switch-master", &message);
+            });
+        }
+    }
+
+    /// A part of the slots moves, key by key, and the nodes learn of it one after the other.
+    fn move_slots(
+        self: &Arc<Self>,
+        part: usize,
+        to: usize,
+        lasts: Duration,
+        known_after: Duration,
+    ) {
+        let Some(map) = self.map.clone() else {
+            return;
+        };
+        let from = map.view(to)[part];
+        let unsure = map.view(from)[part] != from;
+        if from == to || unsure || map.is_moving() {
+            return;
+        }
+        if !(self.servers[from].is_up() && self.servers[to].is_up()) {
+            return;
+        }
+        map.set_moving(Some(Moving { part, from, to }));
+        const STEPS: u32 = 4;
+        for step in 1..=STEPS {
+            self.later(lasts * step / STEPS, move |world| {
+                if world.servers[from].is_up() && world.servers[to].is_up() {
+                    world.move_keys(part, from, to, step == STEPS);
+                }
+            });
+        }
+        self.later(lasts + Duration::from_millis(1), move |world| {
+            let Some(map) = &world.map else { return };
+            map.set_moving(None);
+            if !(world.servers[from].is_up() && world.servers[to].is_up()) {
+                // It is given up half-way, and what has moved is not found any more.
+                world.lost(Duration::ZERO, world.now());
+                return;
+            }
+            world.move_keys(part, from, to, true);
+            for node in [from, to] {
+                map.learn(node, part, to);
+            }
+            // Subscribers of the part are put out; their connections are closed here, which is harsher.
+            world.servers[from].disconnect();
+        });
+        self.later(
+            lasts + known_after + Duration::from_millis(2),
+            move |world| {
+                let Some(map) = &world.map else { return };
+                for node in 0..world.plan.servers() {
+                    map.learn(node, part, to);
+                }
+            },
+        );
+    }
+
+    /// Moves some keys of a part, or all that are left.
+    fn move_keys(&self, part: usize, from: usize, to: usize, all: bool) {
+        let Some(map) = &self.map else { return };
+        let (source, target) = (self.servers[from].engine(), self.servers[to].engine());
+        let mut keys: Vec<Bytes> = Vec::new();
+        let mut parser = crate::resp::Parser::default();
+        parser.feed(&self.servers[from].snapshot());
+        let mut commands: Vec<(Bytes, Vec<Bytes>)> = Vec::new();
+        while let Ok(Some(command)) = parser.next() {
+            let at = if command[0] == b"XGROUP"[..] { 2 } else { 1 };
+            if command[0] == b"SELECT"[..] {
+                continue;
+            }
+            let key = command[at].clone();
+            if map.part_of(&key) == part {
+                if !keys.contains(&key) {
+                    keys.push(key.clone());
+                }
+                commands.push((key, command));
+            }
+        }
+        keys.sort();
+        if !all {
+            keys.truncate(keys.len().div_ceil(3));
+        }
+        commands.retain(|(key, _)| keys.contains(key));
+        let mut bytes = Vec::new();
+        for (_, command) in &commands {
+            bytes.extend_from_slice(format!("*{}\r\n", command.len()).as_bytes());
+            for word in command {
+                bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+                bytes.extend_from_slice(word);
+                bytes.extend_from_slice(b"\r\n");
+            }
+        }
+        let mut session = target.session();
+        for key in &keys {
+            drop(session.execute(&[Bytes::from_static(b"DEL"), key.clone()]));
+        }
+        load(&target, &bytes);
+        let mut session = source.session();
+        for key in keys {
+            drop(session.execute(&[Bytes::from_static(b"DEL"), key]));
+        }
+    }
+}
+
+/// How long before a fault the data must be kept.
+fn lag(kind: &FaultKind) -> Option<Duration> {
+    match kind {
+        FaultKind::Crash {
+            lost: Lost::Tail(tail),
+            ..
+        } => Some(*tail),
+        FaultKind::Failover { lag, .. } => Some(*lag),
+        _ => None,
+    }
+}

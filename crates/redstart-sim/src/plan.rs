@@ -1,0 +1,312 @@
+//! A world before it begins: everything that chance decides beforehand, and that shrinking can take away.
+
+use std::{fmt, time::Duration};
+
+use crate::{dice::Dice, network::Weather, workload::Pattern};
+
+/// What a world consists of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// All chance comes from this.
+    pub seed: u64,
+    /// What the clients do.
+    pub pattern: Pattern,
+    /// The servers.
+    pub shape: Shape,
+    /// How many client processes there are.
+    pub clients: usize,
+    /// How many operations each of them carries out.
+    pub operations: usize,
+    /// The deadline of the clients' calls.
+    pub deadline: Duration,
+    /// The network.
+    pub weather: Weather,
+    /// What goes wrong, in order of time.
+    pub faults: Vec<Fault>,
+}
+
+/// The servers of a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One server.
+    Single,
+    /// A master, a replica and three sentinels.
+    Sentinel,
+    /// A cluster of three masters.
+    Cluster,
+}
+
+/// Something that goes wrong.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// When it begins.
+    pub at: Duration,
+    /// What it is.
+    pub kind: FaultKind,
+}
+
+/// What can go wrong.
+#[derive(Clone, Debug)]
+#[allow(missing_docs)]
+pub enum FaultKind {
+    /// A client's connections break.
+    Cut { client: usize },
+    /// A client's connections break inside of what is sent next.
+    CutInside {
+        client: usize,
+        reply: bool,
+        after: usize,
+    },
+    /// Nothing gets from a client to a server, from the server to the client, or both.
+    Silence {
+        client: usize,
+        server: usize,
+        up: bool,
+        down: bool,
+        lasts: Duration,
+    },
+    /// A client process stands still.
+    Stop { client: usize, lasts: Duration },
+    /// A client process dies, and starts again later.
+    Kill { client: usize, lasts: Duration },
+    /// A server stands still.
+    Hang { server: usize, lasts: Duration },
+    /// A server dies and starts again.
+    Crash {
+        server: usize,
+        lost: Lost,
+        silently: bool,
+        lasts: Duration,
+    },
+    /// A server refuses connections.
+    Refuse { server: usize, lasts: Duration },
+    /// A server answers with an error.
+    Answer {
+        server: usize,
+        error: &'static str,
+        writes: bool,
+        share: u64,
+        lasts: Duration,
+    },
+    /// A server forgets its scripts.
+    Forget { server: usize },
+    /// A replica takes over, without what came in last. The old master may be alive and not know it.
+    Failover {
+        lag: Duration,
+        old: OldMaster,
+        knows_after: Duration,
+    },
+    /// A part of the slots moves to another node.
+    MoveSlots {
+        part: usize,
+        to: usize,
+        lasts: Duration,
+        known_after: Duration,
+    },
+}
+
+/// What a crash loses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lost {
+    /// Nothing.
+    Nothing,
+    /// What came in during the time before.
+    Tail(Duration),
+    /// Everything.
+    All,
+}
+
+/// What becomes of a master that is replaced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OldMaster {
+    /// It crashed.
+    Crashed,
+    /// It is alive and takes writes until it is told.
+    Alive,
+    /// It hangs, and wakes up when it is told.
+    Hangs,
+}
+
+/// Errors that a server may answer: the text, whether only writes get it, and whether only a cluster has it.
+const ERRORS: &[(&str, bool, bool)] = &[
+    (
+        "LOADING Redis is loading the dataset in memory",
+        false,
+        false,
+    ),
+    (
+        "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.",
+        false,
+        false,
+    ),
+    (
+        "READONLY You can't write against a read only replica.",
+        true,
+        false,
+    ),
+    (
+        "OOM command not allowed when used memory > 'maxmemory'.",
+        true,
+        false,
+    ),
+    (
+        "MISCONF Redis is configured to save RDB snapshots, but it's currently unable to persist to disk.",
+        true,
+        false,
+    ),
+    (
+        "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
+        false,
+        false,
+    ),
+    ("CLUSTERDOWN The cluster is down", false, true),
+    (
+        "TRYAGAIN Multiple keys request during rehashing of slot",
+        true,
+        true,
+    ),
+];
+
+impl Plan {
+    /// The world of a seed.
+    pub fn new(seed: u64, pattern: Pattern) -> Self {
+        let mut dice = Dice::of(seed, &[0]);
+        let shape = match dice.below(10) {
+            0..=5 => Shape::Single,
+            6..=7 => Shape::Sentinel,
+            _ => Shape::Cluster,
+        };
+        let clients = dice.from_to(2, 4) as usize;
+        let operations = dice.from_to(4, 16) as usize;
+        let deadline = Duration::from_millis(*dice.pick(&[150, 300, 500, 1000]));
+        let weather = Weather {
+            delay: *dice.pick(&[(0, 1), (1, 3), (1, 20), (20, 60)]),
+            slow: *dice.pick(&[(0, 0), (20, 200), (50, 1500)]),
+            split: *dice.pick(&[0, 50, 500]),
+            window: *dice.pick(&[64 * 1024, 64 * 1024, 512]),
+        };
+        let mut plan = Self {
+            seed,
+            pattern,
+            shape,
+            clients,
+            operations,
+            deadline,
+            weather,
+            faults: Vec::new(),
+        };
+        let count = match dice.below(8) {
+            0 => 0,
+            _ => dice.from_to(1, 6),
+        };
+        for _ in 0..count {
+            let at = dice.millis(50, 12_000);
+            let kind = plan.fault(&mut dice);
+            plan.faults.push(Fault { at, kind });
+        }
+        plan.faults.sort_by_key(|fault| fault.at);
+        plan
+    }
+
+    /// How many servers hold data.
+    pub fn servers(&self) -> usize {
+        match self.shape {
+            Shape::Single => 1,
+            Shape::Sentinel => 2,
+            Shape::Cluster => 3,
+        }
+    }
+
+    fn fault(&self, dice: &mut Dice) -> FaultKind {
+        let client = dice.below(self.clients as u64) as usize;
+        let server = dice.below(self.servers() as u64) as usize;
+        let lasts = match dice.below(4) {
+            0 => dice.millis(5, 100),
+            1 | 2 => dice.millis(100, 2500),
+            _ => dice.millis(2500, 9000),
+        };
+        match dice.below(16) {
+            0 | 1 => FaultKind::Cut { client },
+            2 | 3 => FaultKind::CutInside {
+                client,
+                reply: dice.per_mille(600),
+                after: match dice.below(3) {
+                    0 => 0,
+                    _ => dice.below(200) as usize,
+                },
+            },
+            4 | 5 => {
+                let (up, down) = *dice.pick(&[(true, true), (true, false), (false, true)]);
+                FaultKind::Silence {
+                    client,
+                    server,
+                    up,
+                    down,
+                    lasts,
+                }
+            }
+            6 | 7 => FaultKind::Stop { client, lasts },
+            8 => FaultKind::Kill { client, lasts },
+            9 => FaultKind::Hang { server, lasts },
+            10 | 11 => FaultKind::Crash {
+                server,
+                lost: match dice.below(4) {
+                    0 => Lost::All,
+                    1 => Lost::Tail(dice.millis(1, 1000)),
+                    _ => Lost::Nothing,
+                },
+                silently: dice.per_mille(300),
+                lasts,
+            },
+            12 => FaultKind::Refuse { server, lasts },
+            13 => {
+                let cluster = self.shape == Shape::Cluster;
+                let known: Vec<_> = ERRORS
+                    .iter()
+                    .filter(|(_, _, only_cluster)| cluster || !only_cluster)
+                    .collect();
+                let (error, writes, _) = **dice.pick(&known);
+                FaultKind::Answer {
+                    server,
+                    error,
+                    writes,
+                    share: *dice.pick(&[100, 500, 1000]),
+                    lasts,
+                }
+            }
+            14 => FaultKind::Forget { server },
+            _ => match self.shape {
+                Shape::Single => FaultKind::Forget { server },
+                Shape::Sentinel => FaultKind::Failover {
+                    lag: dice.millis(0, 1000),
+                    old: *dice.pick(&[OldMaster::Crashed, OldMaster::Alive, OldMaster::Hangs]),
+                    knows_after: dice.millis(0, 10_000),
+                },
+                Shape::Cluster => FaultKind::MoveSlots {
+                    part: dice.below(PARTS as u64) as usize,
+                    to: server,
+                    lasts: dice.millis(10, 3000),
+                    known_after: dice.millis(0, 3000),
+                },
+            },
+        }
+    }
+}
+
+/// Into how many parts the slots of a cluster are divided.
+pub const PARTS: usize = 6;
+
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "seed {}: {} on {:?}, {} clients, {} operations each, deadline {:?}",
+            self.seed, self.pattern, self.shape, self.clients, self.operations, self.deadline
+        )?;
+        writeln!(f, "  {:?}", self.weather)?;
+        for fault in &self.faults {
+            writeln!(f, "  {:>8.3} s  {:?}", fault.at.as_secs_f64(), fault.kind)?;
+        }
+        Ok(())
+    }
+}

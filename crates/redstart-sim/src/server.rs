@@ -1,0 +1,608 @@
+//! A server: an engine behind simulated sockets, and what stands in front of it.
+
+use std::{sync::Arc, task::Poll};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+use redstart::sim::{Process, Socket as _};
+use redstart_engine::{Clock, Engine, Outcome, PushReceiver, Reply, Session, sim};
+
+use crate::{
+    dice::Dice,
+    network::{End, Host, Net, Peer, Reach},
+    resp::Parser,
+    slots::{Map, Verdict},
+    trace::Trace,
+};
+
+/// Unix time in microseconds when every world begins: 2026-01-01.
+pub const EPOCH: i64 = 1_767_225_600_000_000;
+/// Process numbers of servers start here.
+const PROCESS: usize = 1000;
+
+/// A server, with one engine at a time.
+pub struct Server {
+    /// Its number.
+    pub index: usize,
+    /// Its name in the network.
+    pub host: String,
+    /// Its port.
+    pub port: u16,
+    seed: u64,
+    trace: Arc<Trace>,
+    net: Arc<Net>,
+    inner: Mutex<Inner>,
+}
+
+struct Inner {
+    engine: Engine,
+    process: Arc<Process>,
+    starts: u64,
+    reach: Reach,
+    refuses: bool,
+    injection: Option<Injection>,
+    dice: Dice,
+    role: Role,
+    /// Part of a cluster.
+    map: Option<Arc<Map>>,
+}
+
+/// What a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It takes writes.
+    Master,
+    /// It refuses writes.
+    Replica,
+    /// It names the master.
+    Sentinel {
+        /// The host and port that it names.
+        names: (String, u16),
+    },
+}
+
+/// Errors that a server answers instead of working.
+#[derive(Clone, Debug)]
+pub struct Injection {
+    /// The error, with its code.
+    pub error: &'static str,
+    /// How many of a thousand commands get it.
+    pub share: u64,
+    /// Only those that write.
+    pub writes: bool,
+}
+
+impl Server {
+    /// A new, empty server.
+    pub fn new(
+        index: usize,
+        host: &str,
+        port: u16,
+        seed: u64,
+        trace: &Arc<Trace>,
+        net: &Arc<Net>,
+    ) -> Arc<Self> {
+        let server = Arc::new(Self {
+            index,
+            host: host.to_owned(),
+            port,
+            seed,
+            trace: trace.clone(),
+            net: net.clone(),
+            inner: Mutex::new(Inner {
+                engine: engine(trace),
+                process: Process::new(PROCESS + index, seed),
+                starts: 0,
+                reach: Reach::Listening,
+                refuses: false,
+                injection: None,
+                dice: Dice::of(seed, &[3, index as u64]),
+                role: Role::Master,
+                map: None,
+            }),
+        });
+        net.add(host, port, Arc::new(Door(server.clone())));
+        server
+    }
+
+    /// Its number in the network.
+    pub fn peer(&self) -> Peer {
+        Peer::Server(self.index)
+    }
+
+    /// The engine that serves now.
+    pub fn engine(&self) -> Engine {
+        self.inner.lock().engine.clone()
+    }
+
+    /// Makes it a sentinel, a replica or a master.
+    pub fn set_role(&self, role: Role) {
+        self.inner.lock().role = role;
+    }
+
+    /// What it is.
+    pub fn role(&self) -> Role {
+        self.inner.lock().role.clone()
+    }
+
+    /// Makes it a node of a cluster.
+    pub fn join(&self, map: &Arc<Map>) {
+        self.inner.lock().map = Some(map.clone());
+    }
+
+    /// Answers so many commands with an error, or none.
+    pub fn inject(&self, injection: Option<Injection>) {
+        self.inner.lock().injection = injection;
+    }
+
+    /// Refuses new connections, or accepts them.
+    pub fn refuse(&self, refuses: bool) {
+        self.inner.lock().refuses = refuses;
+    }
+
+    /// All data, as commands.
+    pub fn snapshot(&self) -> Vec<u8> {
+        sim::snapshot(&self.engine())
+    }
+
+    /// Stands still: accepts connections and answers nothing.
+    pub fn hang(&self) {
+        self.trace.note(self.peer(), format_args!("hangs"));
+        self.inner.lock().process.stop();
+    }
+
+    /// Runs on.
+    pub fn wake(&self) {
+        let process = self.inner.lock().process.clone();
+        if !process.is_running() && !process.is_gone() {
+            self.trace.note(self.peer(), format_args!("runs on"));
+        }
+        process.go_on();
+    }
+
+    /// Dies. Its system tells the clients, unless the whole machine is gone.
+    pub fn crash(&self, silently: bool) {
+        self.trace.note(self.peer(), format_args!("crashes"));
+        let mut inner = self.inner.lock();
+        inner.process.kill();
+        inner.reach = match silently {
+            true => Reach::Gone,
+            false => Reach::Refused,
+        };
+        drop(inner);
+        self.net.leave(self.peer(), silently);
+    }
+
+    /// Starts again, with the data of a snapshot or empty.
+    pub fn start(&self, data: Option<&[u8]>) {
+        self.trace.note(
+            self.peer(),
+            format_args!("starts with {} bytes of data", data.map_or(0, <[u8]>::len)),
+        );
+        let engine = engine(&self.trace);
+        load(&engine, data.unwrap_or_default());
+        let mut inner = self.inner.lock();
+        inner.starts += 1;
+        inner.engine = engine;
+        if inner.process.is_gone() {
+            inner.process = Process::new(PROCESS + self.index, self.seed ^ inner.starts);
+        }
+        inner.reach = Reach::Listening;
+    }
+
+    /// Takes over the data of another one.
+    pub fn sync(&self, data: Option<&[u8]>) {
+        let engine = self.engine();
+        drop(engine.session().execute(&[Bytes::from_static(b"FLUSHALL")]));
+        load(&engine, data.unwrap_or_default());
+    }
+
+    /// Whether it serves.
+    pub fn is_up(&self) -> bool {
+        let inner = self.inner.lock();
+        inner.process.is_running() && inner.reach == Reach::Listening
+    }
+
+    /// Closes the connections of clients.
+    pub fn disconnect(&self) {
+        self.net.cut(self.peer());
+    }
+
+    /// Tells subscribers of a channel.
+    pub fn publish(&self, channel: &str, message: &str) {
+        let words =
+            ["PUBLISH", channel, message].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+        drop(self.engine().session().execute(&words));
+    }
+
+    /// The reply of whatever stands in front of the engine; `None` if the engine is to answer.
+    fn front(&self, args: &[Bytes], talk: &mut Talk) -> Option<Reply> {
+        let name = args.first()?.to_ascii_uppercase();
+        let mut inner = self.inner.lock();
+        let asked = std::mem::take(&mut talk.asking);
+        match (&*name, &inner.role) {
+            (b"SENTINEL", Role::Sentinel { names }) => {
+                let (host, port) = names;
+                return Some(Reply::Array(vec![
+                    Reply::bulk(host),
+                    Reply::bulk(port.to_string()),
+                ]));
+            }
+            (b"ROLE", Role::Replica) => {
+                let words = ["slave", "127.0.0.1", "6379", "connected"];
+                return Some(Reply::Array(words.iter().map(Reply::bulk).collect()));
+            }
+            _ => {}
+        }
+        let control = is_control(&name);
+        let writes = !control && !is_read(&name);
+        if writes && inner.role == Role::Replica {
+            talk.refused();
+            let text = "READONLY You can't write against a read only replica.";
+            return Some(Reply::Error(text.into()));
+        }
+        if let Some(map) = inner.map.clone() {
+            let engine = &inner.engine;
+            match map.judge(self.index, &name, args, asked, engine) {
+                Verdict::Serve => {}
+                Verdict::Asking => {
+                    talk.asking = true;
+                    return Some(Reply::OK);
+                }
+                Verdict::Reply(reply) => {
+                    if matches!(reply, Reply::Error(_)) {
+                        talk.refused();
+                    }
+                    return Some(reply);
+                }
+            }
+        }
+        if let Some(injection) = inner.injection.clone()
+            && !control
+            && (writes || !injection.writes)
+            && inner.dice.per_mille(injection.share)
+        {
+            self.trace
+                .note(self.peer(), format_args!("answers {}", injection.error));
+            talk.refused();
+            return Some(Reply::Error(injection.error.into()));
+        }
+        None
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.inner.lock().map.is_some()
+    }
+}
+
+/// Commands that are answered in any state.
+fn is_control(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"HELLO"
+            | b"AUTH"
+            | b"CLIENT"
+            | b"INFO"
+            | b"COMMAND"
+            | b"SELECT"
+            | b"ROLE"
+            | b"CLUSTER"
+            | b"MULTI"
+            | b"EXEC"
+            | b"DISCARD"
+            | b"ASKING"
+            | b"QUIT"
+            | b"SENTINEL"
+            | b"RESET"
+    )
+}
+
+/// Commands that change nothing.
+fn is_read(name: &[u8]) -> bool {
+    matches!(
+        name,
+        b"PING"
+            | b"TIME"
+            | b"GET"
+            | b"MGET"
+            | b"PTTL"
+            | b"TTL"
+            | b"EXISTS"
+            | b"HGETALL"
+            | b"HGET"
+            | b"ZRANGE"
+            | b"XLEN"
+            | b"XRANGE"
+            | b"XREAD"
+            | b"SUBSCRIBE"
+            | b"SSUBSCRIBE"
+            | b"PSUBSCRIBE"
+            | b"UNSUBSCRIBE"
+            | b"SUNSUBSCRIBE"
+            | b"PUNSUBSCRIBE"
+            | b"PUBLISH"
+            | b"SPUBLISH"
+            | b"PUBSUB"
+            | b"SCRIPT"
+            | b"WATCH"
+            | b"UNWATCH"
+            | b"LLEN"
+            | b"LRANGE"
+            | b"ZSCORE"
+            | b"ZCARD"
+            | b"ZCOUNT"
+            | b"SISMEMBER"
+            | b"SMEMBERS"
+            | b"TYPE"
+            | b"SCAN"
+            | b"STRLEN"
+            | b"GETRANGE"
+            | b"XPENDING"
+            | b"XINFO"
+            | b"DBSIZE"
+    )
+}
+
+fn engine(trace: &Trace) -> Engine {
+    let now = EPOCH + trace.now().as_micros() as i64;
+    let builder = Engine::builder().databases(1).clock(Clock::live_at(now));
+    match builder.build() {
+        Ok(engine) => engine,
+        Err(error) => panic!("no engine: {error}"),
+    }
+}
+
+/// Carries out commands.
+pub fn load(engine: &Engine, data: &[u8]) {
+    let mut parser = Parser::default();
+    parser.feed(data);
+    let mut session = engine.session();
+    while let Ok(Some(command)) = parser.next() {
+        if let Outcome::Reply(Reply::Error(error)) = session.execute(&command) {
+            panic!("a snapshot cannot be loaded: {error}");
+        }
+    }
+}
+
+/// How the network sees a server. Apart from it, so that a server has no handle of itself.
+struct Door(Arc<Server>);
+
+impl Host for Door {
+    fn peer(&self) -> Peer {
+        self.0.peer()
+    }
+
+    fn reach(&self) -> Reach {
+        let inner = self.0.inner.lock();
+        match inner.reach {
+            Reach::Listening if inner.refuses => Reach::Refused,
+            reach => reach,
+        }
+    }
+
+    fn accept(&self, end: End) {
+        let server = self.0.clone();
+        let inner = server.inner.lock();
+        let (engine, process) = (inner.engine.clone(), inner.process.clone());
+        drop(inner);
+        let mut session = engine.session();
+        let talk = Talk {
+            pushes: session.pushes(),
+            session,
+            end,
+            parser: Parser::default(),
+            out: Vec::new(),
+            asking: false,
+            queueing: false,
+            spoiled: false,
+        };
+        tokio::spawn(process.own(talk.run(server)));
+    }
+}
+
+/// One client's connection.
+struct Talk {
+    session: Session,
+    pushes: PushReceiver,
+    end: End,
+    parser: Parser,
+    out: Vec<u8>,
+    asking: bool,
+    /// Between MULTI and EXEC.
+    queueing: bool,
+    /// A queued command was refused.
+    spoiled: bool,
+}
+
+impl Talk {
+    async fn run(mut self, server: Arc<Server>) {
+        let mut room = [0; 4096];
+        loop {
+            loop {
+                let command = match self.parser.next() {
+                    Ok(Some(command)) => command,
+                    Ok(None) => break,
+                    Err(_) => return,
+                };
+                let Some(reply) = self.execute(&server, command).await else {
+                    return;
+                };
+                self.tell(reply);
+            }
+            if self.flush().await.is_err() {
+                return;
+            }
+            match self.wait(&mut room).await {
+                Some(0) => {}
+                Some(count) => self.parser.feed(&room[..count]),
+                None => return,
+            }
+        }
+    }
+
+    /// A command was refused by what stands in front.
+    fn refused(&mut self) {
+        self.spoiled |= self.queueing;
+    }
+
+    async fn execute(&mut self, server: &Server, command: Vec<Bytes>) -> Option<Reply> {
+        if server.trace.has_lines() {
+            server.trace.aside(
+                server.peer(),
+                format_args!("{} sends {}", self.end.client(), shown(&command)),
+            );
+        }
+        let name = command
+            .first()
+            .map(|name| name.to_ascii_uppercase())
+            .unwrap_or_default();
+        let reply = match server.front(&command, self) {
+            Some(reply) => reply,
+            None => match &*name {
+                b"EXEC" if std::mem::take(&mut self.spoiled) => {
+                    self.queueing = false;
+                    drop(self.session.execute(&[Bytes::from_static(b"DISCARD")]));
+                    Reply::Error(
+                        "EXECABORT Transaction discarded because of previous errors.".into(),
+                    )
+                }
+                _ => {
+                    match &*name {
+                        b"MULTI" => (self.queueing, self.spoiled) = (true, false),
+                        b"EXEC" | b"DISCARD" => self.queueing = false,
+                        _ => {}
+                    }
+                    match self.session.execute(&command) {
+                        Outcome::Reply(reply) => reply,
+                        Outcome::Blocked(blocked) => self.wait_blocked(blocked).await?,
+                    }
+                }
+            },
+        };
+        if server.trace.has_lines() {
+            server.trace.aside(
+                server.peer(),
+                format_args!("answers {}", shown_reply(&reply)),
+            );
+        }
+        if name == b"INFO"
+            && server.is_cluster()
+            && let Reply::Bulk(text) = &reply
+        {
+            let text = String::from_utf8_lossy(text)
+                .replace("redis_mode:standalone", "redis_mode:cluster");
+            return Some(Reply::bulk(text));
+        }
+        if name == b"INFO"
+            && server.is_cluster()
+            && let Reply::Verbatim { text, .. } = &reply
+        {
+            let text = String::from_utf8_lossy(text)
+                .replace("redis_mode:standalone", "redis_mode:cluster");
+            return Some(Reply::bulk(text));
+        }
+        Some(reply)
+    }
+
+    fn tell(&mut self, reply: Reply) {
+        let protocol = self.session.protocol();
+        while let Some(push) = self.pushes.try_recv() {
+            sim::encode(&push, protocol, &mut self.out);
+        }
+        sim::encode(&reply, protocol, &mut self.out);
+    }
+
+    /// Waits for the reply of a command that blocks; `None` if the client is gone.
+    async fn wait_blocked(&mut self, mut blocked: redstart_engine::Blocked) -> Option<Reply> {
+        self.flush().await.ok()?;
+        let mut room = [0; 1024];
+        std::future::poll_fn(|cx| {
+            loop {
+                if let Poll::Ready(reply) = std::pin::Pin::new(&mut blocked).poll(cx) {
+                    return Poll::Ready(Some(reply));
+                }
+                match self.end.try_read(&mut room) {
+                    Ok(0) => return Poll::Ready(None),
+                    Ok(count) => self.parser.feed(&room[..count]),
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        if self.end.poll_read_ready(cx).is_pending() {
+                            return Poll::Pending;
+                        }
+                    }
+                    Err(_) => return Poll::Ready(None),
+                }
+            }
+        })
+        .await
+    }
+
+    async fn flush(&mut self) -> std::io::Result<()> {
+        let mut done = 0;
+        while done < self.out.len() {
+            match self.end.try_write(&self.out[done..]) {
+                Ok(count) => done += count,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    std::future::poll_fn(|cx| self.end.poll_write_ready(cx)).await?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        self.out.clear();
+        Ok(())
+    }
+
+    /// Waits for bytes of the client or a message for it; `None` if it is gone.
+    async fn wait(&mut self, room: &mut [u8]) -> Option<usize> {
+        let protocol = self.session.protocol();
+        std::future::poll_fn(|cx| {
+            let mut heard = false;
+            while let Poll::Ready(push) = self.pushes.poll_recv(cx) {
+                let Some(push) = push else {
+                    return Poll::Ready(None);
+                };
+                sim::encode(&push, protocol, &mut self.out);
+                heard = true;
+            }
+            if heard {
+                return Poll::Ready(Some(0));
+            }
+            loop {
+                match self.end.try_read(room) {
+                    Ok(0) => return Poll::Ready(None),
+                    Ok(count) => return Poll::Ready(Some(count)),
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                    Err(_) => return Poll::Ready(None),
+                }
+                if self.end.poll_read_ready(cx).is_pending() {
+                    return Poll::Pending;
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// A command for people: scripts by the first digits of their digest.
+fn shown(command: &[Bytes]) -> String {
+    let words = command.iter().take(9).map(|word| {
+        let text = String::from_utf8_lossy(word);
+        let text = text.replace(['\r', '\n'], " ");
+        match text.char_indices().nth(40) {
+            Some((at, _)) => format!("{}…", &text[..at]),
+            None => text,
+        }
+    });
+    let mut text = words.collect::<Vec<_>>().join(" ");
+    if command.len() > 9 {
+        text.push_str(" …");
+    }
+    text
+}
+
+fn shown_reply(reply: &Reply) -> String {
+    let text = format!("{reply:?}");
+    match text.char_indices().nth(100) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
+    }
+}

@@ -1,0 +1,213 @@
+//! Limiters: never more than the quota in any window, and exact waiting times.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redstart::{
+    Store,
+    limiting::{DecidedBy, Decision, Limiter, Quota},
+};
+
+use super::{Work, Workload};
+use crate::{client::Client, dice::Dice, world::World};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    TokenBucket,
+    Refundable,
+    FixedWindow,
+    SlidingWindow,
+    SlidingCounter,
+}
+
+pub(super) struct Limiting {
+    kind: Kind,
+    units: u32,
+    period: Duration,
+    subjects: u64,
+    grants: Mutex<Vec<Grant>>,
+}
+
+/// Something was admitted between these times.
+#[derive(Clone, Debug)]
+struct Grant {
+    subject: u64,
+    cost: u64,
+    from: Duration,
+    to: Duration,
+}
+
+impl Limiting {
+    pub(super) fn new(world: &World) -> Self {
+        let mut dice = Dice::of(world.plan.seed, &[11]);
+        Self {
+            kind: *dice.pick(&[
+                Kind::TokenBucket,
+                Kind::Refundable,
+                Kind::FixedWindow,
+                Kind::SlidingWindow,
+                Kind::SlidingCounter,
+            ]),
+            units: dice.from_to(1, 8) as u32,
+            period: dice.millis(500, 6000),
+            subjects: dice.from_to(1, 2),
+            grants: Mutex::default(),
+        }
+    }
+
+    fn limiter(&self, store: &Store, deny_cache: bool) -> Limiter {
+        let quota = Quota::per(u64::from(self.units), self.period);
+        let mut builder = match self.kind {
+            Kind::TokenBucket => Limiter::token_bucket(store, "sim", "rate", quota),
+            Kind::Refundable => Limiter::token_bucket(store, "sim", "rate", quota).refundable(),
+            Kind::FixedWindow => Limiter::fixed_window(store, "sim", "rate", quota),
+            Kind::SlidingWindow => Limiter::sliding_window(store, "sim", "rate", quota),
+            Kind::SlidingCounter => Limiter::sliding_counter(store, "sim", "rate", quota),
+        };
+        if deny_cache {
+            builder = builder.deny_cache(16);
+        }
+        match builder.build() {
+            Ok(limiter) => limiter,
+            Err(error) => panic!("a limiter cannot be made: {error}"),
+        }
+    }
+
+    /// The most that may be admitted within a time, both ends included.
+    fn most(&self, within: Duration) -> u64 {
+        let units = u64::from(self.units);
+        let periods = |more: u64| (within.as_micros() / self.period.as_micros()) as u64 + more;
+        match self.kind {
+            Kind::TokenBucket | Kind::Refundable => {
+                let back = within.as_secs_f64() / self.period.as_secs_f64() * units as f64;
+                units + back as u64 + 1
+            }
+            Kind::SlidingWindow => units * periods(1),
+            // A window may begin in the middle of the time.
+            Kind::FixedWindow | Kind::SlidingCounter => units * periods(2),
+        }
+    }
+
+    /// In every stretch of time, what was surely admitted within it is within the quota.
+    fn judge(&self, world: &World) {
+        let grants = self.grants.lock();
+        for subject in 0..self.subjects {
+            let of: Vec<_> = grants
+                .iter()
+                .filter(|grant| grant.subject == subject)
+                .collect();
+            for first in &of {
+                for last in &of {
+                    let (from, to) = (first.from, last.to);
+                    if to < from || world.may_have_lost(from, to) {
+                        continue;
+                    }
+                    let inside = of
+                        .iter()
+                        .filter(|grant| grant.from >= from && grant.to <= to);
+                    let taken: u64 = inside.map(|grant| grant.cost).sum();
+                    let most = self.most(to - from);
+                    if taken > most {
+                        world.breach(format!(
+                            "{:?} of {} per {:?} admitted {taken} between {from:?} and {to:?}, and {most} is the most",
+                            self.kind, self.units, self.period
+                        ));
+                        return;
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Workload for Limiting {
+    fn client(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let store = client.store().await;
+            let deadline = client.world.plan.deadline;
+            let deny_cache = client.dice.per_mille(300);
+            let limiter = self.limiter(&store, deny_cache);
+            while client.next_operation() {
+                client.rest(0, 600).await;
+                let subject = client.dice.below(self.subjects);
+                let name = format!("subject{subject}");
+                let cost = client.dice.from_to(1, u64::from(self.units.min(3)));
+                for _ in 0..client.dice.from_to(1, 4) {
+                    let from = client.world.now();
+                    let twin = client.twin();
+                    let call = client.perhaps_dropped(100, limiter.check(&name, cost));
+                    let decision = twin.timed("check", deadline, call).await;
+                    let to = client.world.now();
+                    match decision {
+                        Some(Ok(Decision::Allowed(grant)))
+                            if grant.decided_by() == DecidedBy::Store =>
+                        {
+                            client.note(format_args!("admitted {cost} of {name}"));
+                            if self.kind == Kind::Refundable && client.dice.per_mille(300) {
+                                // It may be back in the bucket from now on, whatever the call says.
+                                let refund = limiter.refund(grant);
+                                drop(client.perhaps_dropped(100, refund).await);
+                                continue;
+                            }
+                            self.grants.lock().push(Grant {
+                                subject,
+                                cost,
+                                from,
+                                to,
+                            });
+                        }
+                        Some(Ok(Decision::Never { max })) => {
+                            client
+                                .world
+                                .breach(format!("a cost of {cost} is above {max}"));
+                        }
+                        _ => {}
+                    }
+                }
+            }
+        })
+    }
+
+    fn settle(self: Arc<Self>, client: Client) -> Work {
+        Box::pin(async move {
+            self.judge(&client.world);
+            let store = client.store().await;
+            let limiter = self.limiter(&store, false);
+            // Alone, every wait is enough.
+            let mut waited = 0;
+            for _ in 0..3 * self.units {
+                match limiter.check("alone", 1).await {
+                    Ok(Decision::Allowed(_)) => {}
+                    Ok(Decision::Limited { retry_after, .. }) => {
+                        waited += 1;
+                        if retry_after > self.period * 2 {
+                            client
+                                .world
+                                .breach(format!("a wait of {retry_after:?} is too long"));
+                        }
+                        tokio::time::sleep(retry_after).await;
+                        match limiter.check("alone", 1).await {
+                            Ok(Decision::Allowed(_)) => {}
+                            other => client.world.breach(format!(
+                                "after the wait of {retry_after:?} that it named, {:?} answers {other:?}",
+                                self.kind
+                            )),
+                        }
+                    }
+                    other => client
+                        .world
+                        .breach(format!("{:?} answers {other:?}", self.kind)),
+                }
+                if client.world.is_broken() {
+                    return;
+                }
+            }
+            client.note(format_args!("waited {waited} times"));
+            for (key, ttl) in client.world.keys() {
+                if ttl < 0 {
+                    client.world.breach(format!("{key} never expires"));
+                }
+            }
+        })
+    }
+}

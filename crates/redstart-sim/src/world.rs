@@ -1,0 +1,412 @@
+//! A running world: servers, clients, what goes wrong, and what was found to be broken.
+
+use std::{
+    cell::RefCell,
+    sync::{
+        Arc, Once,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redstart::{
+    Store,
+    sim::{self, Process},
+};
+use tokio::{sync::Notify, time::Instant};
+
+use crate::{
+    agenda::Agenda,
+    client::Client,
+    dice::Dice,
+    mutation::Mutation,
+    network::{Dialler, Net, Peer},
+    plan::{PARTS, Plan, Shape},
+    server::{EPOCH, Role, Server},
+    slots::Map,
+    trace::{Line, Trace},
+    workload::Workload,
+};
+
+/// How long the clients may need after the last fault has ended.
+const FINISH_WITHIN: Duration = Duration::from_secs(180);
+/// How long the last checks may take.
+const SETTLE_WITHIN: Duration = Duration::from_secs(180);
+
+/// Everything in one world.
+pub struct World {
+    /// What was planned.
+    pub plan: Plan,
+    /// What happened.
+    pub trace: Arc<Trace>,
+    /// What is going to happen.
+    pub agenda: Arc<Agenda>,
+    /// The network.
+    pub net: Arc<Net>,
+    /// The servers that hold data, then the sentinels.
+    pub servers: Vec<Arc<Server>>,
+    /// The slots of a cluster.
+    pub map: Option<Arc<Map>>,
+    /// The client processes, by number.
+    pub(crate) lives: Vec<Life>,
+    inner: Mutex<Inner>,
+    finished: Notify,
+}
+
+#[derive(Default)]
+struct Inner {
+    breaches: Vec<String>,
+    losses: Vec<(Duration, Duration)>,
+    /// The master behind the sentinels.
+    master: usize,
+    /// When the last fault that has begun will have ended.
+    busy_until: Duration,
+    /// No fault begins any more.
+    over: bool,
+}
+
+/// A client over all its incarnations.
+pub(crate) struct Life {
+    pub(crate) left: AtomicUsize,
+    pub(crate) done: AtomicUsize,
+    pub(crate) process: Mutex<Arc<Process>>,
+    pub(crate) incarnation: AtomicUsize,
+    pub(crate) stopped: Mutex<(Option<Instant>, Duration)>,
+}
+
+/// What a run of a world showed.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The same for every run of the same plan.
+    pub hash: u64,
+    /// How many events the hash is made of.
+    pub events: u64,
+    /// How much time passed in the world.
+    pub simulated: Duration,
+    /// Promises that were broken.
+    pub breaches: Vec<String>,
+    /// What happened, if it was recorded.
+    pub lines: Vec<Line>,
+}
+
+thread_local! {
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// A panic in a background task is a breach, not a line on the screen.
+fn catch_panics() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if sim::current().is_some() {
+                PANIC.set(Some(info.to_string()));
+            } else {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// Runs a world to its end.
+///
+/// # Panics
+///
+/// If no runtime can be made.
+pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcome {
+    catch_panics();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build();
+    let runtime = match runtime {
+        Ok(runtime) => runtime,
+        Err(error) => panic!("no runtime: {error}"),
+    };
+    redstart_engine::sim::seed(Some(plan.seed));
+    let entered = runtime.enter();
+    let world = World::new(plan.clone(), with_lines);
+    drop(entered);
+    let installed = sim::install(sim::Setup {
+        network: Arc::new(Dialler(world.net.clone())),
+        seed: plan.seed,
+        unix_millis: {
+            let trace = world.trace.clone();
+            Box::new(move || (EPOCH / 1000) as u64 + trace.now().as_millis() as u64)
+        },
+        scripts: mutation.map(|m| m.scripts.to_vec()).unwrap_or_default(),
+        broken: mutation.map(|m| m.broken.to_vec()).unwrap_or_default(),
+    });
+    PANIC.set(None);
+    let workload = plan.pattern.workload(&world);
+    let simulated = runtime.block_on(world.clone().live(workload));
+    if let Some(panic) = PANIC.take() {
+        world.breach(format!("a task panicked: {panic}"));
+    }
+    let (hash, events, lines) = world.trace.end();
+    let breaches = std::mem::take(&mut world.inner.lock().breaches);
+    // What is left must not hold the world in circles.
+    drop(runtime);
+    world.agenda.clear();
+    world.net.clear();
+    drop(installed);
+    redstart_engine::sim::seed(None);
+    Outcome {
+        hash,
+        events,
+        simulated,
+        breaches,
+        lines,
+    }
+}
+
+impl World {
+    fn new(plan: Plan, with_lines: bool) -> Arc<Self> {
+        let trace = Arc::new(Trace::new(with_lines));
+        let agenda = Arc::<Agenda>::default();
+        let net = Net::new(
+            trace.clone(),
+            agenda.clone(),
+            plan.seed,
+            plan.weather.clone(),
+        );
+        let server =
+            |index: usize, host: &str| Server::new(index, host, 6379, plan.seed, &trace, &net);
+        let mut servers: Vec<_> = (0..plan.servers())
+            .map(|index| server(index, &format!("db{index}")))
+            .collect();
+        let mut map = None;
+        match plan.shape {
+            Shape::Single => {}
+            Shape::Sentinel => {
+                servers[1].set_role(Role::Replica);
+                for index in 2..5 {
+                    let sentinel = server(index, &format!("sentinel{index}"));
+                    sentinel.set_role(Role::Sentinel {
+                        names: ("db0".into(), 6379),
+                    });
+                    servers.push(sentinel);
+                }
+            }
+            Shape::Cluster => {
+                let nodes = servers.iter().map(|node| (node.host.clone(), node.port));
+                let owners = (0..PARTS).map(|part| part % servers.len()).collect();
+                let made = Arc::new(Map::new(nodes.collect(), owners));
+                for node in &servers {
+                    node.join(&made);
+                }
+                map = Some(made);
+            }
+        }
+        let lives = (0..plan.clients)
+            .map(|index| Life {
+                left: AtomicUsize::new(plan.operations),
+                done: AtomicUsize::new(0),
+                process: Mutex::new(Process::new(index, plan.seed)),
+                incarnation: AtomicUsize::new(0),
+                stopped: Mutex::default(),
+            })
+            .collect();
+        Arc::new(Self {
+            plan,
+            trace,
+            agenda,
+            net,
+            servers,
+            map,
+            lives,
+            inner: Mutex::default(),
+            finished: Notify::new(),
+        })
+    }
+
+    async fn live(self: Arc<Self>, workload: Arc<dyn Workload>) -> Duration {
+        tokio::spawn(self.agenda.clone().run());
+        self.plan_faults(&workload);
+        for index in 0..self.plan.clients {
+            self.spawn_client(index, &workload);
+        }
+        let end = self.plan.faults.last().map_or(Duration::ZERO, |f| f.at) + FINISH_WITHIN;
+        let late = tokio::time::timeout(end, self.all_finished())
+            .await
+            .is_err();
+        if late {
+            for (index, life) in self.lives.iter().enumerate() {
+                if life.done.load(Ordering::Relaxed) == 0 {
+                    let left = life.left.load(Ordering::Relaxed);
+                    self.breach(format!(
+                        "client {index} does not come to its end: {left} operations left"
+                    ));
+                }
+            }
+        }
+        self.calm(&workload).await;
+        self.trace.now()
+    }
+
+    /// All faults end, and the workload looks whether everything is well.
+    async fn calm(self: &Arc<Self>, workload: &Arc<dyn Workload>) {
+        let busy = {
+            let mut inner = self.inner.lock();
+            inner.over = true;
+            inner.busy_until
+        };
+        tokio::time::sleep(busy.saturating_sub(self.trace.now())).await;
+        self.trace
+            .note("world", format_args!("all faults have ended"));
+        self.net.heal();
+        self.net.calm();
+        for server in &self.servers {
+            server.wake();
+            server.inject(None);
+            server.refuse(false);
+        }
+        for life in &self.lives {
+            life.process.lock().go_on();
+        }
+        let index = self.plan.clients;
+        let process = Process::new(index, self.plan.seed ^ 0xCA1A);
+        let client = Client::new(self.clone(), index, process.clone(), self.plan.seed);
+        let work = process.own(workload.clone().settle(client));
+        if tokio::time::timeout(SETTLE_WITHIN, work).await.is_err() {
+            self.breach("after all faults had ended, the last checks hung".to_owned());
+        }
+    }
+
+    async fn all_finished(&self) {
+        loop {
+            let finished = self.finished.notified();
+            let done = |life: &Life| life.done.load(Ordering::Relaxed) > 0;
+            if self.lives.iter().all(done) {
+                return;
+            }
+            finished.await;
+        }
+    }
+
+    /// Starts the next incarnation of a client.
+    pub(crate) fn spawn_client(self: &Arc<Self>, index: usize, workload: &Arc<dyn Workload>) {
+        let life = &self.lives[index];
+        let incarnation = life.incarnation.fetch_add(1, Ordering::Relaxed) as u64;
+        let mut seeds = Dice::of(self.plan.seed, &[4, index as u64, incarnation]);
+        let process = Process::new(index, seeds.next());
+        *life.process.lock() = process.clone();
+        *life.stopped.lock() = (None, Duration::ZERO);
+        let client = Client::new(self.clone(), index, process.clone(), seeds.next());
+        let (world, workload) = (self.clone(), workload.clone());
+        let work = async move {
+            workload.client(client).await;
+            world
+                .trace
+                .note(Peer::Client(index), format_args!("is done"));
+            world.lives[index].done.store(1, Ordering::Relaxed);
+            world.finished.notify_waiters();
+        };
+        tokio::spawn(process.own(work));
+    }
+
+    /// A promise is broken.
+    pub fn breach(&self, text: String) {
+        self.trace.note("judge", format_args!("BREACH: {text}"));
+        self.inner.lock().breaches.push(text);
+    }
+
+    /// Whether anything was found broken so far.
+    pub fn is_broken(&self) -> bool {
+        !self.inner.lock().breaches.is_empty()
+    }
+
+    /// What servers took between these times may be gone.
+    pub fn lost(&self, from: Duration, to: Duration) {
+        self.inner.lock().losses.push((from, to));
+    }
+
+    /// Whether something that a server took between these times, or held then, may be gone.
+    pub fn may_have_lost(&self, from: Duration, to: Duration) -> bool {
+        let inner = self.inner.lock();
+        let losses = inner.losses.iter();
+        losses
+            .into_iter()
+            .any(|(begin, end)| *begin <= to && from <= *end)
+    }
+
+    /// The time since the world began.
+    pub fn now(&self) -> Duration {
+        self.trace.now()
+    }
+
+    /// Whether no fault begins any more.
+    pub(crate) fn is_over(&self) -> bool {
+        self.inner.lock().over
+    }
+
+    /// The faults last at least until then.
+    pub(crate) fn busy_until(&self, at: Duration) {
+        let mut inner = self.inner.lock();
+        inner.busy_until = inner.busy_until.max(at);
+    }
+
+    /// The server behind the sentinels that takes writes.
+    pub(crate) fn master(&self) -> usize {
+        self.inner.lock().master
+    }
+
+    pub(crate) fn set_master(&self, index: usize) {
+        self.inner.lock().master = index;
+    }
+
+    /// The URL of the store.
+    pub fn url(&self) -> &'static str {
+        match self.plan.shape {
+            Shape::Single => "redis://db0:6379",
+            Shape::Sentinel => "redis+sentinel://sentinel2:6379,sentinel3:6379,sentinel4:6379/main",
+            Shape::Cluster => "redis+cluster://db0:6379,db1:6379,db2:6379",
+        }
+    }
+
+    /// A store for the process that runs now.
+    pub async fn store(&self) -> Store {
+        loop {
+            let builder = Store::builder(self.url())
+                .deadline(self.plan.deadline)
+                .lazy();
+            match builder.connect().await {
+                Ok(store) => return store,
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// All keys, over all servers that own them, with their remaining time in milliseconds (-1: none).
+    pub fn keys(&self) -> Vec<(String, i64)> {
+        use bytes::Bytes;
+        use redstart_engine::{Outcome, Reply};
+        let mut found = Vec::new();
+        let words = |words: &[&[u8]]| -> Vec<Bytes> {
+            words
+                .iter()
+                .map(|word| Bytes::copy_from_slice(word))
+                .collect()
+        };
+        for server in &self.servers[..self.plan.servers()] {
+            if server.role() != Role::Master {
+                continue;
+            }
+            let engine = server.engine();
+            let mut session = engine.session();
+            let Outcome::Reply(Reply::Array(keys)) = session.execute(&words(&[b"KEYS", b"*"]))
+            else {
+                continue;
+            };
+            for key in keys {
+                let Reply::Bulk(key) = key else { continue };
+                if let Outcome::Reply(Reply::Int(ttl)) = session.execute(&words(&[b"PTTL", &key])) {
+                    found.push((String::from_utf8_lossy(&key).into_owned(), ttl));
+                }
+            }
+        }
+        found.sort();
+        found
+    }
+}
