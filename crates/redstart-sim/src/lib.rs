@@ -23,6 +23,8 @@
 //! to be built against them; and neither can stop a process without ending it, or drop a future at a chosen await. The
 //! library has one seam for streams, one for chance and one for tasks instead, and tokio's paused clock does the rest.
 #![forbid(unsafe_code)]
+// Nothing outside depends on this crate: what is `pub` is so for its own modules.
+#![allow(unreachable_pub)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod agenda;
