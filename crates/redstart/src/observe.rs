@@ -9,9 +9,19 @@
 //! | `redstart_operations_total` | counter | `operation`, `outcome` (`ok`, `timeout`, `unavailable`, `config`, `error`) | operations of patterns that ended |
 //! | `redstart_operation_seconds` | histogram | `operation` | how long they took |
 //! | `redstart_events_total` | counter | `event` | what the patterns saw: the events below |
+//! | `redstart_store_in_flight` | gauge | `node` | requests that were sent or are being sent and have no reply yet |
+//! | `redstart_store_waiting` | gauge | | requests that wait for a connection, or for room on one |
+//! | `redstart_store_request_seconds` | histogram | `node` | how long a server took to answer, of one request in eight |
+//! | `redstart_store_retries_total` | counter | | requests that were sent again because that was safe |
+//! | `redstart_store_redirects_total` | counter | | of these, because a Cluster node named another one |
+//! | `redstart_store_doubts_total` | counter | | errors that are [in doubt](crate::Error::is_in_doubt) |
+//! | `redstart_store_cancelled_total` | counter | | requests whose caller stopped waiting before the deadline |
 //! | `redstart_store_reconnects_total` | counter | | connections re-established |
 //! | `redstart_store_gaps_total` | counter | | gaps of subscriptions, for any reason |
 //! | `redstart_store_overflows_total` | counter | | gaps of subscriptions whose reader was too slow |
+//!
+//! The meters of a connection are made when it is, so install the recorder before connecting. A `node` is an address, or
+//! the name of the master behind sentinels.
 //!
 //! An operation is named `<pattern>.<verb>`, as in `mutex.acquire`; an event is `<pattern>.<what>`, as in
 //! `limiter.limited`. Each pattern's page lists its own.

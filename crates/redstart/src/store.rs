@@ -18,6 +18,7 @@
 //! | `/3` or `db=3` | the database | 0 |
 //! | `timeout=500ms` | the deadline of every call | 1 s |
 //! | `connect_timeout=2s` | how long one attempt to connect may take | the deadline, at least 1 s |
+//! | `client_name=orders` | what the server calls the connections, as in `CLIENT LIST` | none |
 //! | `pool=4` | multiplexed connections to each server | 1 |
 //! | `ca=/path.pem`, `cert=`, `key=` | TLS: the trusted CA, and a client's certificate | the system's CAs |
 //! | `sentinel_user=`, `sentinel_password=` | credentials of the sentinels themselves | none |
@@ -81,6 +82,7 @@ mod builder;
 mod capability;
 mod clock;
 mod command;
+mod credentials;
 mod dedicated;
 mod extension;
 mod location;
@@ -93,6 +95,7 @@ mod transport;
 pub use builder::StoreBuilder;
 pub use capability::{Capabilities, Optional, ServerKind};
 pub(crate) use clock::Clock;
+pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider, RotatingCredentials};
 pub use dedicated::Dedicated;
 pub use subscription::{Event, Listen, Message, Subscription};
 
@@ -282,7 +285,8 @@ impl Store {
         if request.body.replies() == 0 {
             return Ok(Value::Array(Vec::new()));
         }
-        self.shared.backend.request(request).await
+        let reply = self.shared.backend.request(request).await;
+        reply.inspect_err(count_doubt)
     }
 
     /// A connection for commands that block or watch keys, leading to the owner of `key`.
@@ -579,6 +583,12 @@ impl Store {
         Handle::try_current()
             .ok()
             .or_else(|| self.shared.runtime.clone())
+    }
+}
+
+fn count_doubt(error: &Error) {
+    if error.is_in_doubt() {
+        metrics::counter!("redstart_store_doubts_total").increment(1);
     }
 }
 

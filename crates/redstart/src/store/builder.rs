@@ -1,11 +1,12 @@
 //! Settings of a store before it connects.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 #[cfg(feature = "engine")]
 use super::backend::Embedded;
 use super::{
     backend::{Backend, Cluster, Server},
+    credentials::CredentialsProvider,
     location::{Location, Target},
     transport::Dial,
 };
@@ -22,6 +23,8 @@ pub struct StoreBuilder {
     connect_timeout: Option<Duration>,
     pool: Option<usize>,
     credentials: Option<(Option<String>, String)>,
+    provider: Option<Arc<dyn CredentialsProvider>>,
+    client_name: Option<String>,
     wait_for_server: bool,
 }
 
@@ -33,6 +36,8 @@ impl StoreBuilder {
             connect_timeout: None,
             pool: None,
             credentials: None,
+            provider: None,
+            client_name: None,
             wait_for_server: true,
         }
     }
@@ -61,6 +66,18 @@ impl StoreBuilder {
         self
     }
 
+    /// Where the credentials of each connection come from. They may change while the store is connected.
+    pub fn credentials_provider(mut self, provider: impl CredentialsProvider) -> Self {
+        self.provider = Some(Arc::new(provider));
+        self
+    }
+
+    /// What the servers call this store's connections, as in `CLIENT LIST`.
+    pub fn client_name(mut self, name: &str) -> Self {
+        self.client_name = Some(name.to_owned());
+        self
+    }
+
     /// Connect when the first call is made, so that a program can start before its server does.
     pub fn lazy(mut self) -> Self {
         self.wait_for_server = false;
@@ -86,6 +103,10 @@ impl StoreBuilder {
             settings.username = user;
             settings.password = Some(password);
         }
+        if let Some(name) = self.client_name {
+            settings.set_client_name(name)?;
+        }
+        settings.provider = self.provider;
         let deadline = settings.deadline;
         let backend = match target {
             #[cfg(feature = "engine")]

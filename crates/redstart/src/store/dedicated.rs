@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value, aio::ConnectionLike};
-use tokio::time::{Instant, timeout_at};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 #[cfg(feature = "engine")]
 use super::backend;
@@ -84,6 +87,16 @@ struct Open {
     dial: Arc<Dial>,
     /// The dial's count when the connection was made.
     switches: u64,
+    /// Changes when there are new credentials.
+    rotations: Option<watch::Receiver<u64>>,
+}
+
+impl Open {
+    /// There are new credentials since it was made.
+    fn is_outdated(&self) -> bool {
+        let rotations = self.rotations.as_ref();
+        rotations.is_some_and(|rotations| rotations.has_changed().unwrap_or(false))
+    }
 }
 
 /// What the server keeps for the connection and would forget with it.
@@ -183,7 +196,8 @@ impl Dedicated {
         // A century is as good as for ever, and an instant has an end.
         let deadline = now.checked_add(within.min(crate::duration::LONGEST));
         let request = Request::new(body, deadline.unwrap_or(now));
-        persist(self, request, None).await
+        let reply = persist(self, request, None).await;
+        reply.inspect_err(super::count_doubt)
     }
 
     async fn open(&mut self, deadline: Instant) -> Result<State, Failure> {
@@ -196,7 +210,7 @@ impl Dedicated {
             Some(dial) => dial,
             None => self.backend.dial_for(self.slot).map_err(Failure::NotSent)?,
         };
-        let switches = dial.switches();
+        let (switches, rotations) = (dial.switches(), dial.rotations());
         let wire = match timeout_at(deadline, dial.wire()).await {
             Ok(wire) => wire.map_err(Failure::NotSent)?,
             Err(_) => {
@@ -210,6 +224,7 @@ impl Dedicated {
             wire,
             dial,
             switches,
+            rotations,
         }))
     }
 }
@@ -220,6 +235,7 @@ impl Destination for Dedicated {
         let state = match std::mem::replace(&mut self.connection, State::Closed) {
             // It leads to a server that is no longer the master.
             State::Open(open) if open.dial.switches() != open.switches => State::Closed,
+            State::Open(open) if open.is_outdated() && !self.transaction.is_open() => State::Closed,
             state => state,
         };
         let state = match state {

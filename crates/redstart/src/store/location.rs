@@ -1,9 +1,10 @@
 //! URLs of stores, parsed by hand because a list of hosts is not a host that a general parser accepts.
 
-use std::{path::PathBuf, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use percent_encoding::percent_decode_str;
 
+use super::CredentialsProvider;
 use crate::error::{Error, Result};
 
 /// Where a store is and how to talk to it.
@@ -62,6 +63,10 @@ impl std::fmt::Display for Address {
 pub(crate) struct Settings {
     pub(crate) username: Option<String>,
     pub(crate) password: Option<String>,
+    /// Asked in place of the two above.
+    pub(crate) provider: Option<Arc<dyn CredentialsProvider>>,
+    /// What servers call the connections, for people.
+    pub(crate) client_name: Option<String>,
     pub(crate) sentinel_username: Option<String>,
     pub(crate) sentinel_password: Option<String>,
     pub(crate) db: i64,
@@ -79,6 +84,8 @@ impl Default for Settings {
         Self {
             username: None,
             password: None,
+            provider: None,
+            client_name: None,
             sentinel_username: None,
             sentinel_password: None,
             db: 0,
@@ -122,6 +129,16 @@ impl Settings {
         Ok(())
     }
 
+    pub(crate) fn set_client_name(&mut self, name: String) -> Result<()> {
+        if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_graphic()) {
+            return Err(Error::config(
+                "a client's name is made of ASCII letters, digits and punctuation, without spaces",
+            ));
+        }
+        self.client_name = Some(name);
+        Ok(())
+    }
+
     pub(crate) fn set_pool(&mut self, connections: usize) -> Result<()> {
         if !(1..=MAX_POOL).contains(&connections) {
             return Err(bad_pool());
@@ -139,6 +156,9 @@ impl Settings {
             self.deadline = deadline;
         }
         self.connect_timeout = params.duration("connect_timeout")?;
+        if let Some(name) = params.take("client_name") {
+            self.set_client_name(name)?;
+        }
         if let Some(pool) = params.take("pool") {
             self.set_pool(pool.parse().map_err(|_| bad_pool())?)?;
         }

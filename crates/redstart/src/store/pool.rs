@@ -10,9 +10,11 @@ use std::sync::{
 use super::{location::Address, transport::Dial};
 
 mod link;
+mod meter;
 mod trouble;
 
 pub(crate) use link::Link;
+pub(crate) use meter::Waiting;
 use trouble::Trouble;
 
 pub(crate) struct Node {

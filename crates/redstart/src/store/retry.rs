@@ -85,6 +85,7 @@ pub(crate) async fn persist<D: Destination>(
         let (again, pause) = match &failure {
             Failure::Answer(error) if to.redirected(&request, error) => {
                 redirects += 1;
+                metrics::counter!("redstart_store_redirects_total").increment(1);
                 // Nodes that name each other do not agree yet.
                 let pause = match redirects {
                     1..=3 => Duration::ZERO,
@@ -116,6 +117,7 @@ pub(crate) async fn persist<D: Destination>(
         if !again || Instant::now() + pause >= request.deadline {
             return Err(failure.into_error(|| to.place(), harmless).unsent(!sent));
         }
+        metrics::counter!("redstart_store_retries_total").increment(1);
         if !pause.is_zero() {
             to.pause(pause).await;
         }

@@ -4,6 +4,8 @@ mod dedicated;
 mod doubt;
 mod down;
 mod fault;
+mod identity;
+mod measure;
 mod nonce;
 mod redirection;
 mod refusal;

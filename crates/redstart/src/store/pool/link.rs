@@ -18,7 +18,12 @@ use parking_lot::Mutex;
 use redis::{RedisError, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::trouble::Trouble;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::{
+    meter::{Measured, Meter, Waiting},
+    trouble::Trouble,
+};
 use crate::{
     error::{Error, Result},
     store::{
@@ -34,12 +39,17 @@ const IDLE: Duration = Duration::from_secs(30);
 /// After a request was not answered, the next ones wait this long for a new connection before the server counts as
 /// down.
 const SUSPICION: Duration = Duration::from_millis(200);
+/// Pause before credentials that a server refused are presented again.
+const CREDENTIALS_PAUSE: Duration = Duration::from_millis(500);
 
 struct Live {
     wire: Wire,
     generation: u64,
     /// The dial's count when the line was made.
     switches: u64,
+    meter: Meter,
+    /// Presents new credentials.
+    _renewal: Option<AbortOnDropHandle<()>>,
 }
 
 pub(crate) struct Link {
@@ -101,6 +111,7 @@ impl Link {
         }
         let mut attempts = self.attempts.subscribe();
         self.connect_in_background();
+        let _waiting = Waiting::begin();
         let until = self
             .trouble
             .wait_until(deadline, || self.place())
@@ -207,6 +218,7 @@ impl Link {
             generation,
             deadline: request.deadline,
             armed: true,
+            _measured: live.meter.begin(),
         };
         let outcome = live.wire.send(request).await;
         unanswered.armed = false;
@@ -243,6 +255,20 @@ impl Link {
     }
 }
 
+impl Link {
+    async fn authenticate(&self, live: &Live) -> Result<()> {
+        let Some(auth) = self.dial.auth().await? else {
+            return Ok(());
+        };
+        let until = Instant::now() + self.dial.patience();
+        match live.wire.send(Request::one(&auth, until)).await {
+            Ok(Value::ServerError(error)) => Err(RedisError::from(error).into()),
+            Ok(_) => Ok(()),
+            Err(failure) => Err(failure.into_error(|| self.place(), true)),
+        }
+    }
+}
+
 /// All attempts go over the same link.
 struct OneLink<'a>(&'a Arc<Link>);
 
@@ -269,12 +295,18 @@ struct Unanswered<'a> {
     generation: u64,
     deadline: Instant,
     armed: bool,
+    _measured: Measured<'a>,
 }
 
 impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
-        if self.armed && Instant::now() >= self.deadline {
+        if !self.armed {
+            return;
+        }
+        if Instant::now() >= self.deadline {
             self.link.unanswered(self.generation);
+        } else {
+            metrics::counter!("redstart_store_cancelled_total").increment(1);
         }
     }
 }
@@ -299,7 +331,7 @@ impl Connector {
             return false;
         };
         // Counted before the line is made: a switch meanwhile means another try.
-        let switches = dial.switches();
+        let (switches, rotations) = (dial.switches(), dial.rotations());
         let made = tokio::select! {
             biased;
             made = dial.wire() => made,
@@ -315,6 +347,11 @@ impl Connector {
                     wire,
                     generation,
                     switches,
+                    meter: Meter::new(&link.place()),
+                    _renewal: rotations.map(|rotations| {
+                        let renewal = present(Arc::downgrade(&link), generation, rotations);
+                        AbortOnDropHandle::new(tokio::spawn(renewal))
+                    }),
                 })));
                 link.trouble.end();
                 if generation > 1 {
@@ -369,6 +406,28 @@ impl Connector {
             *failure = error;
         });
         again
+    }
+}
+
+/// Presents new credentials on the connection of this generation. Until the server accepts them, the connection goes on
+/// with those that it has.
+async fn present(link: Weak<Link>, generation: u64, mut rotations: watch::Receiver<u64>) {
+    while rotations.changed().await.is_ok() {
+        loop {
+            let Some(link) = link.upgrade() else {
+                return;
+            };
+            let live = link.live.load_full();
+            let Some(live) = live.filter(|live| live.generation == generation) else {
+                return;
+            };
+            let Err(error) = link.authenticate(&live).await else {
+                break;
+            };
+            tracing::warn!(server = %link.place(), %error, "new credentials are not accepted");
+            drop((live, link));
+            tokio::time::sleep(CREDENTIALS_PAUSE).await;
+        }
     }
 }
 

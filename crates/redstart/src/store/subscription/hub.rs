@@ -936,7 +936,10 @@ fn answered(
         _ => None,
     };
     match (command, error) {
-        (Sent::Ping, _) | (Sent::Unsubscribe(..), _) => {}
+        (Sent::Ping, _) | (Sent::Unsubscribe(..), _) | (Sent::Auth, None) => {}
+        (Sent::Auth, Some(error)) => {
+            tracing::warn!(code = error.code(), "a server refused new credentials");
+        }
         (Sent::Tracking, None) => {
             line.tracking.confirmed();
             line.tracking_dirty = true;

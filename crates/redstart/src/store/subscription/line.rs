@@ -16,6 +16,7 @@ use crate::{
     error::{Error, Result},
     store::{
         backend::Backend,
+        credentials::rotated,
         retry::Backoff,
         transport::{Dial, Duplex},
     },
@@ -35,6 +36,8 @@ pub(super) enum Sent {
     Subscribe(Kind, VecDeque<Name>),
     Unsubscribe(Kind, VecDeque<Name>),
     Tracking,
+    /// New credentials.
+    Auth,
     Ping,
 }
 
@@ -46,6 +49,13 @@ pub(super) struct Task {
     wake: Arc<Notify>,
     /// Dropped before its end, the task is in a runtime that has ended.
     ended: bool,
+}
+
+/// A new connection, and what it was made with.
+struct Made {
+    connection: Connection,
+    switches: u64,
+    rotations: Option<watch::Receiver<u64>>,
 }
 
 /// Why a connection is not used any more.
@@ -71,10 +81,10 @@ impl Task {
         let mut backoff = Backoff::new();
         while self.is_wanted().await {
             let ended = match self.connect().await {
-                Ok((connection, switches)) => {
+                Ok(made) => {
                     // It was reached, so the next try may come at once.
                     backoff = Backoff::new();
-                    self.serve(connection, switches).await
+                    self.serve(made).await
                 }
                 Err(error) => Err(error),
             };
@@ -111,16 +121,25 @@ impl Task {
         }
     }
 
-    async fn connect(&self) -> Result<(Connection, u64)> {
+    async fn connect(&self) -> Result<Made> {
         let Some(dial) = &self.dial else {
             let hub = self.hub.upgrade();
             let backend = hub.map(|hub| hub.backend().clone());
-            return Ok((Connection::embedded(backend.as_deref()).await?, 0));
+            return Ok(Made {
+                connection: Connection::embedded(backend.as_deref()).await?,
+                switches: 0,
+                rotations: None,
+            });
         };
-        let switches = dial.switches();
+        // Taken before the connection is made: what changes meanwhile is seen after it.
+        let (switches, rotations) = (dial.switches(), dial.rotations());
         tokio::select! {
             biased;
-            duplex = dial.duplex() => Ok((Connection::Remote(Box::new(duplex?)), switches)),
+            duplex = dial.duplex() => Ok(Made {
+                connection: Connection::Remote(Box::new(duplex?)),
+                switches,
+                rotations,
+            }),
             () = dial.switched(switches) => {
                 Err(Error::unavailable("another server is the master now"))
             }
@@ -128,7 +147,12 @@ impl Task {
     }
 
     /// Listens until the connection is lost or is not wanted any more.
-    async fn serve(&self, mut connection: Connection, switches: u64) -> Result<End> {
+    async fn serve(&self, made: Made) -> Result<End> {
+        let Made {
+            mut connection,
+            switches,
+            mut rotations,
+        } = made;
         let Some(hub) = self.hub.upgrade() else {
             return Ok(End::Unused);
         };
@@ -172,6 +196,12 @@ impl Task {
                         hub.rehome(self.id);
                     }
                 }
+                () = rotated(&mut rotations) => {
+                    if let Some(auth) = self.auth().await {
+                        sent.push_back((Sent::Auth, Instant::now()));
+                        connection.send(&auth).await;
+                    }
+                }
                 () = self.wake.notified() => {}
                 value = connection.next() => {
                     let mut values = vec![value?];
@@ -203,6 +233,17 @@ impl Task {
                         connection.send(&redis::cmd("PING")).await;
                     }
                 }
+            }
+        }
+    }
+
+    /// The command that presents new credentials.
+    async fn auth(&self) -> Option<Cmd> {
+        match self.dial.as_ref()?.auth().await {
+            Ok(auth) => auth,
+            Err(error) => {
+                tracing::warn!(%error, "there are no new credentials for a subscription");
+                None
             }
         }
     }

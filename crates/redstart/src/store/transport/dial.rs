@@ -2,8 +2,11 @@
 
 use std::{future::Future, time::Duration};
 
-use redis::{ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
-use tokio::time::{Instant, timeout_at};
+use redis::{Cmd, ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
+use tokio::{
+    sync::watch,
+    time::{Instant, timeout_at},
+};
 
 use super::{duplex::Duplex, sentinel::Sentinels, stream::Stream, wire::Wire};
 use crate::{
@@ -118,6 +121,18 @@ impl Dial {
         }
     }
 
+    /// Changes when open connections have to present new credentials, from now on.
+    pub(crate) fn rotations(&self) -> Option<watch::Receiver<u64>> {
+        self.settings.rotations()
+    }
+
+    /// The command that presents the credentials of now.
+    pub(crate) async fn auth(&self) -> Result<Option<Cmd>> {
+        let until = Instant::now() + self.patience();
+        let asked = self.in_time(until, self.settings.credentials()).await?;
+        Ok(asked.map(|credentials| credentials.auth()))
+    }
+
     /// How long one attempt may take.
     pub(crate) fn patience(&self) -> Duration {
         self.settings.patience()
@@ -129,7 +144,7 @@ impl Dial {
         let attempt = async {
             let (address, master) = self.whom().await?;
             let wire = Wire::new(Stream::connect(&address, &self.settings).await?);
-            let (hello, told) = greeting(&self.settings, Protocol::Resp2);
+            let (hello, told) = greeting(&self.settings, Protocol::Resp2).await?;
             let request = Request::new(Body::all(&hello), until);
             // A server that accepts connections and does not answer is not taken for one that serves.
             let replies = wire.send(request).await.map_err(failed)?;
@@ -150,7 +165,7 @@ impl Dial {
         let attempt = async {
             let (address, master) = self.whom().await?;
             let mut duplex = Duplex::new(Stream::connect(&address, &self.settings).await?);
-            let (mut hello, told) = greeting(&self.settings, Protocol::Resp3);
+            let (mut hello, told) = greeting(&self.settings, Protocol::Resp3).await?;
             if master.is_some() {
                 hello.cmd("ROLE");
             }
@@ -242,10 +257,10 @@ pub(super) enum Protocol {
 }
 
 /// Says who we are on a new connection; of these commands, so many must not be refused.
-pub(super) fn greeting(settings: &Settings, protocol: Protocol) -> (Pipeline, usize) {
+pub(super) async fn greeting(settings: &Settings, protocol: Protocol) -> Result<(Pipeline, usize)> {
     let mut hello = Pipeline::new();
-    if let Some(password) = &settings.password {
-        hello.cmd("AUTH").arg(&settings.username).arg(password);
+    if let Some(credentials) = settings.credentials().await? {
+        hello.add_command(credentials.auth());
     }
     if protocol == Protocol::Resp3 {
         hello.cmd("HELLO").arg(3);
@@ -260,7 +275,10 @@ pub(super) fn greeting(settings: &Settings, protocol: Protocol) -> (Pipeline, us
         .arg(&["SETINFO", "LIB-NAME", "redstart"]);
     let version = ["SETINFO", "LIB-VER", env!("CARGO_PKG_VERSION")];
     hello.cmd("CLIENT").arg(&version);
-    (hello, told)
+    if let Some(name) = &settings.client_name {
+        hello.cmd("CLIENT").arg("SETNAME").arg(name);
+    }
+    Ok((hello, told))
 }
 
 /// The first of the first `told` commands that was refused.

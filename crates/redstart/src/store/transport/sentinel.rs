@@ -67,6 +67,7 @@ impl Sentinels {
         let mut settings = settings.clone();
         settings.username = settings.sentinel_username.take();
         settings.password = settings.sentinel_password.take();
+        settings.provider = None;
         settings.db = 0;
         Self {
             addresses,
@@ -221,7 +222,7 @@ async fn follow(
 /// A new connection to a sentinel.
 async fn open(sentinel: &Address, settings: &Settings, protocol: Protocol) -> Result<Duplex> {
     let mut duplex = Duplex::new(Stream::connect(sentinel, settings).await?);
-    let (hello, told) = greeting(settings, protocol);
+    let (hello, told) = greeting(settings, protocol).await?;
     let replies = duplex.ask(&hello).await?;
     match refused(&hello, replies, told) {
         Some((_, error)) => Err(error.into()),

@@ -24,7 +24,10 @@ use super::{
 };
 use crate::{
     error::Error,
-    store::request::{Body, BoxFuture, Failure, Request, elsewhere_or_later},
+    store::{
+        pool::Waiting,
+        request::{Body, BoxFuture, Failure, Request, elsewhere_or_later},
+    },
 };
 
 mod task;
@@ -233,6 +236,7 @@ impl Wire {
         request: Request<'a>,
     ) -> BoxFuture<'a, Result<oneshot::Receiver<Outcome>, Failure>> {
         Box::pin(async move {
+            let _waiting = Waiting::begin();
             loop {
                 let room = self.shared.room.notified();
                 if let Some(receiver) = self.ask(request) {

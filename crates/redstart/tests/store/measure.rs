@@ -1,0 +1,78 @@
+//! The store's metrics say what happened.
+
+use std::{collections::HashMap, time::Duration};
+
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use redstart::Store;
+use redstart_testkit::{Cluster, Kind, Proxy, Server, eventually};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The sums of all labels.
+fn read(snapshotter: &Snapshotter) -> HashMap<String, f64> {
+    let mut sums = HashMap::new();
+    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+        let value = match value {
+            DebugValue::Counter(count) => count as f64,
+            DebugValue::Gauge(level) => level.into_inner(),
+            DebugValue::Histogram(values) => values.len() as f64,
+        };
+        *sums.entry(key.key().name().to_owned()).or_default() += value;
+    }
+    sums
+}
+
+#[tokio::test]
+async fn in_flight_latency_doubts_cancellations_and_retries_are_counted() -> anyhow::Result<()> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install()?;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::connect(&format!("{}?timeout=2s", proxy.url())).await?;
+    let ping = redis::cmd("PING");
+    for _ in 0..64 {
+        store.query::<()>(&ping).await?;
+    }
+    let seen = read(&snapshotter);
+    assert!(seen["redstart_store_request_seconds"] >= 8.0, "{seen:?}");
+    assert_eq!(seen["redstart_store_in_flight"], 0.0);
+
+    // A caller that does not wait.
+    proxy.black_hole();
+    let mut set = redis::cmd("SET");
+    set.arg("k").arg(1);
+    let call = store.query::<()>(&set);
+    let left = tokio::time::timeout(Duration::from_millis(50), call).await;
+    assert!(left.is_err());
+    // A write whose reply never comes.
+    let lost = store.query::<()>(&set).await;
+    assert!(lost.is_err_and(|error| error.is_in_doubt()));
+    proxy.pass().await;
+    assert!(eventually(PATIENCE, async || store.query::<()>(&ping).await.is_ok()).await);
+    let after = read(&snapshotter);
+    assert_eq!(after["redstart_store_cancelled_total"], 1.0, "{after:?}");
+    assert!(after["redstart_store_doubts_total"] >= 1.0, "{after:?}");
+    assert!(after["redstart_store_reconnects_total"] >= 1.0, "{after:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn redirects_are_counted() -> anyhow::Result<()> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install()?;
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let mut set = redis::cmd("SET");
+    set.arg("{x}k").arg(1);
+    store.query::<()>(&set).await?;
+    let slot = redstart_testkit::key_slot(b"x");
+    let owner = cluster.owner(slot).await?;
+    cluster.migrate_slot(slot, (owner + 1) % 3).await?;
+    store.query::<()>(&set).await?;
+    let seen = read(&snapshotter);
+    assert!(seen["redstart_store_redirects_total"] >= 1.0, "{seen:?}");
+    assert!(seen["redstart_store_retries_total"] >= 1.0, "{seen:?}");
+    Ok(())
+}
