@@ -108,6 +108,9 @@ impl CredentialsProvider for RotatingCredentials {
     }
 }
 
+/// Changes when there are new credentials.
+pub(crate) type Rotations = watch::Receiver<u64>;
+
 impl Settings {
     /// What a new connection presents.
     pub(super) async fn credentials(&self) -> Result<Option<Credentials>> {
@@ -126,7 +129,7 @@ impl Settings {
     }
 
     /// Changes with each rotation from now on.
-    pub(super) fn rotations(&self) -> Option<watch::Receiver<u64>> {
+    pub(super) fn rotations(&self) -> Option<Rotations> {
         let mut rotations = self.provider.as_ref()?.rotations()?;
         rotations.borrow_and_update();
         Some(rotations)
@@ -134,7 +137,7 @@ impl Settings {
 }
 
 /// Ends at the next rotation.
-pub(super) async fn rotated(rotations: &mut Option<watch::Receiver<u64>>) {
+pub(super) async fn rotated(rotations: &mut Option<Rotations>) {
     if let Some(rotations) = rotations
         && rotations.changed().await.is_ok()
     {

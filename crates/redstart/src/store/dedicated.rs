@@ -3,16 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, Pipeline, RedisError, RedisFuture, Value, aio::ConnectionLike};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 #[cfg(feature = "engine")]
 use super::backend;
 use super::{
     backend::Backend,
     command::{self, Connection},
+    credentials::Rotations,
     request::{Body, Failure, Request, array, compose, is_refusal, refused_whole},
     retry::{Destination, persist},
     transport::{Dial, Wire},
@@ -88,7 +86,7 @@ struct Open {
     /// The dial's count when the connection was made.
     switches: u64,
     /// Changes when there are new credentials.
-    rotations: Option<watch::Receiver<u64>>,
+    rotations: Option<Rotations>,
 }
 
 impl Open {

@@ -27,6 +27,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     store::{
+        credentials::Rotations,
         request::{BoxFuture, Failure, Request, wrong_server},
         retry::{Alone, Backoff, Destination, persist},
         transport::{Dial, Wire},
@@ -350,7 +351,7 @@ impl Connector {
                     meter: Meter::new(&link.place()),
                     _renewal: rotations.map(|rotations| {
                         let renewal = present(Arc::downgrade(&link), generation, rotations);
-                        AbortOnDropHandle::new(tokio::spawn(renewal))
+                        AbortOnDropHandle::new(crate::task::spawn(renewal))
                     }),
                 })));
                 link.trouble.end();
@@ -411,7 +412,7 @@ impl Connector {
 
 /// Presents new credentials on the connection of this generation. Until the server accepts them, the connection goes on
 /// with those that it has.
-async fn present(link: Weak<Link>, generation: u64, mut rotations: watch::Receiver<u64>) {
+async fn present(link: Weak<Link>, generation: u64, mut rotations: Rotations) {
     while rotations.changed().await.is_ok() {
         loop {
             let Some(link) = link.upgrade() else {

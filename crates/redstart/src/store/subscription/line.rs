@@ -16,7 +16,7 @@ use crate::{
     error::{Error, Result},
     store::{
         backend::Backend,
-        credentials::rotated,
+        credentials::{Rotations, rotated},
         retry::Backoff,
         transport::{Dial, Duplex},
     },
@@ -55,7 +55,7 @@ pub(super) struct Task {
 struct Made {
     connection: Connection,
     switches: u64,
-    rotations: Option<watch::Receiver<u64>>,
+    rotations: Option<Rotations>,
 }
 
 /// Why a connection is not used any more.

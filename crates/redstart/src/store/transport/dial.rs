@@ -3,16 +3,14 @@
 use std::{future::Future, time::Duration};
 
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
-use tokio::{
-    sync::watch,
-    time::{Instant, timeout_at},
-};
+use tokio::time::{Instant, timeout_at};
 
 use super::{duplex::Duplex, sentinel::Sentinels, stream::Stream, wire::Wire};
 use crate::{
     error::{Error, Result},
     store::{
         command,
+        credentials::Rotations,
         location::{Address, Settings},
         request::{Body, Failure, Request, refused_for_now},
     },
@@ -122,7 +120,7 @@ impl Dial {
     }
 
     /// Changes when open connections have to present new credentials, from now on.
-    pub(crate) fn rotations(&self) -> Option<watch::Receiver<u64>> {
+    pub(crate) fn rotations(&self) -> Option<Rotations> {
         self.settings.rotations()
     }
 
