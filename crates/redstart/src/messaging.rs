@@ -25,11 +25,13 @@ mod wake;
 pub use notify::{NotifyConsumer, NotifySet, NotifySetBuilder};
 pub use priority::{PriorityConsumer, PriorityQueue, PriorityQueueBuilder, Reservation};
 pub use queue::{
-    Backoff, CronEntry, CronPut, DeadLetter, DeadLetters, DispatchedJob, Dispatcher,
-    DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw, Enqueued, EnqueuedMany, IntoVerdict, Job,
-    JobContext, JobCursor, JobFence, JobHandler, JobId, JobInfo, JobState, MissedTicks, Queue,
-    QueueBuilder, QueueCounts, QueueInspector, ShutdownReport, UniqueUntil, Verdict, Worker,
-    WorkerBuilder,
+    Backoff, Cancelled, ChildFailure, ChildResult, CronEntry, CronPut, DeadLetter, DeadLetters,
+    DispatchedJob, Dispatcher, DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw, Enqueued,
+    EnqueuedMany, Flow, FlowAdded, IntoVerdict, Job, JobAttempt, JobContext, JobCursor, JobDetails,
+    JobFence, JobHandle, JobHandler, JobId, JobInfo, JobLimit, JobOutput, JobPolicy, JobState,
+    MissedTicks, Outcome, Queue, QueueBuilder, QueueCounts, QueueEvent, QueueEventKind,
+    QueueEvents, QueueInspector, QueueMinute, Returned, ShutdownReport, Spread, UniqueUntil,
+    Verdict, Worker, WorkerBuilder,
 };
 pub use reliable_list::{ListConsumer, ListItem, ReliableList, ReliableListBuilder};
 pub use ring::{Ring, RingBuilder, Visit};
@@ -54,19 +56,23 @@ pub(crate) static SCRIPTS: &[&Script] = &[
     &priority::PUSH,
     &priority::RESERVE,
     &priority::SETTLE,
+    &queue::script::CANCEL,
     &queue::script::CRON_FIRE,
     &queue::script::CRON_PUT,
     &queue::script::CRON_REMOVE,
     &queue::script::ENQUEUE,
     &queue::script::EXPIRE_PARKED,
     &queue::script::FINISH,
+    &queue::script::FLOW,
+    &queue::script::FLOW_CLOSE,
     &queue::script::LEAVE,
+    &queue::script::LOOKUP,
     &queue::script::PAUSE,
     &queue::script::PROGRESS,
+    &queue::script::PURGE,
     &queue::script::RECLAIM,
     &queue::script::RECONCILE,
     &queue::script::REGISTER,
-    &queue::script::REMOVE,
     &queue::script::RENEW,
     &queue::script::REPLAY,
     &queue::script::RESERVE,

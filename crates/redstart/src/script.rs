@@ -173,7 +173,7 @@ impl<'a> Call<'a> {
     }
 
     /// Adds keys of the same entity that were made before to KEYS.
-    #[cfg(any(feature = "locking", feature = "ranking"))]
+    #[cfg(any(feature = "locking", feature = "messaging", feature = "ranking"))]
     pub(crate) fn keys(mut self, keys: &[Key]) -> Self {
         for key in keys {
             self = self.with_key(key.clone());

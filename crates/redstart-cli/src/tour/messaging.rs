@@ -113,7 +113,7 @@ async fn job_queue(stage: &mut Stage) -> anyhow::Result<()> {
         .unique("report", UniqueUntil::Done)
         .await?;
     stage.claim(
-        unique.is_new() && matches!(twice, Enqueued::Duplicate(_)),
+        unique.is_new() && matches!(twice.enqueued(), Enqueued::Duplicate(_)),
         "a unique job is enqueued once",
     )?;
     let sum = Arc::new(AtomicU64::new(0));

@@ -16,7 +16,12 @@
 //!
 //! | term | meaning | file |
 //! |---|---|---|
-//! | record | a job as it is stored: one string that moves between containers | `record.rs`, `record.lua` |
+//! | record | a job as it is stored: one string, whose id moves between containers | `record.rs`, `record.lua`, `place.lua` |
+//! | policy | attempts, waits and limits of time of a kind of job, or of one | `policy.rs` |
+//! | handle | an enqueued job that can be waited for, in any process | `handle.rs` |
+//! | details | what is known of a job beside its record: attempts, progress, log, result | `details.rs` |
+//! | group | jobs that share turns and limits, such as those of a tenant | `limit.rs`, `reserve.lua` |
+//! | flow | jobs that run when others are over | `flow.rs` |
 //! | delivery | one hand-over of a job to a worker; fences late acknowledgements | `worker.rs` |
 //! | registration | the time for which a worker is known under one name; a lost one is never revived | `worker/registration.rs` |
 //! | heartbeat | renews the registration's lease | `worker/heartbeat.rs` |
@@ -27,11 +32,12 @@
 //! | ending | what became of a delivery: done, retry, dead, handed back, parked | `worker/run.rs` |
 //! | acknowledger | writes endings to the store, many per script | `worker/acknowledge.rs` |
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use crate::{
+    duration::millis,
     error::Result,
-    key::{Channel, Entity},
+    key::{Channel, Entity, Key},
     store::Store,
 };
 
@@ -39,10 +45,17 @@ mod backoff;
 mod builder;
 mod cron;
 mod dead_letter;
+mod details;
 mod enqueue;
+mod events;
+mod flow;
+mod handle;
+mod history;
 mod inspect;
 mod job;
+mod limit;
 mod parked;
+mod policy;
 mod raw;
 mod record;
 pub(super) mod script;
@@ -53,11 +66,18 @@ pub use backoff::Backoff;
 pub use builder::QueueBuilder;
 pub use cron::{CronEntry, CronPut, MissedTicks};
 pub use dead_letter::{DeadLetter, DeadLetters};
+pub use details::{Cancelled, JobAttempt, JobDetails};
 pub use enqueue::{Enqueue, EnqueueMany, Enqueued, EnqueuedMany};
+pub use events::{QueueEvent, QueueEventKind, QueueEvents};
+pub use flow::{ChildFailure, ChildResult, Flow, FlowAdded};
+pub use handle::{JobHandle, Outcome};
+pub use history::{QueueMinute, Spread};
 pub use inspect::{JobCursor, JobInfo, JobState, QueueCounts, QueueInspector};
-pub use job::{Job, JobHandler, JobId, UniqueUntil};
+pub use job::{Job, JobHandler, JobId, JobOutput, UniqueUntil};
+pub use limit::JobLimit;
+pub use policy::JobPolicy;
 pub use raw::EnqueueRaw;
-pub use verdict::{IntoVerdict, Verdict};
+pub use verdict::{IntoVerdict, Returned, Verdict};
 pub use worker::{
     DispatchedJob, Dispatcher, DispatcherBuilder, JobContext, JobFence, ShutdownReport, Worker,
     WorkerBuilder,
@@ -76,6 +96,14 @@ pub use worker::{
 ///   not charged an attempt. A job that kills its process is dead after exactly the given attempts.
 /// - **Unknown jobs are left to others.** A job of a kind that a worker does not know, or whose payload it cannot decode,
 ///   is parked for workers that can run it. It becomes a dead letter after [a limit](QueueBuilder::park_for).
+/// - **Found by id.** [`Queue::job`] reads a job and all that is known of it, however many jobs there are.
+/// - **Results.** `queue.enqueue(..).await?.result().await` waits without polling, in any process, and hears of death and
+///   cancellation. Results are kept as long as the [queue](QueueBuilder::keep_done) or the [job](JobPolicy::keep) says.
+/// - **Cancelled is cancelled.** A job that waits ends at once. One that runs is told, is dropped after a grace, and never
+///   runs again, also if its worker dies.
+/// - **Groups take turns.** A group with a million jobs delays the first job of another by one job. Limits of concurrency
+///   and rate, of the queue, a kind or each group, hold over all workers.
+/// - **Parents run after their children**, once, with their results: see [`Flow`].
 /// - **Ticks are kept.** Cron entries, delays and the jobs of dead workers are looked after while all workers are busy.
 /// - **Nothing is trimmed.** At its capacity the queue refuses ([`Enqueued::Full`]); it never drops a job.
 /// - **Nothing stays.** A done job leaves nothing behind, unless [done jobs are kept](QueueBuilder::keep_done).
@@ -83,6 +111,9 @@ pub use worker::{
 ///   time behind steady higher ones: at most the difference of priorities times the boost.
 ///
 /// # Limits
+///
+/// A flow lives in one queue. Cancelling a parent does not cancel its children. Jobs of a group have no priority; where
+/// groups and other jobs wait, each side gets half of the turns.
 ///
 /// A wake-up that goes to a worker which does not react is repeated when that worker's lease ends.
 ///
@@ -94,20 +125,29 @@ pub use worker::{
 ///
 /// | part | type | what |
 /// |---|---|---|
-/// | `ready` | list | jobs of priority 0, oldest first |
+/// | `jobs` | hash | the record of every job that is not over, and of dead letters, by id |
+/// | `ready` | list | jobs of priority 0, oldest first; the place of one that was deleted is passed over |
 /// | `ranked` | sorted set | jobs of another priority, by due time − priority × boost |
+/// | `grouped` | sorted set | jobs of groups, by group and time of enqueueing |
+/// | `groups`, `resting` | sorted set | groups that may have a job to run, by turn; those that wait for their rate limit |
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
+/// | `parents` | sorted set | jobs that wait for their children |
 /// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |
 /// | `workers` | sorted set | by the end of their lease |
 /// | `idle` | sorted set | workers that wait for jobs, by since when |
 /// | `parked`, `parked:<kind>` | sorted set | kinds with parked jobs; the parked jobs of a kind, by their limit |
-/// | `unique` | hash | unique keys and the jobs that hold them |
-/// | `dead`, `done` | stream | dead letters; done jobs that are kept |
-/// | `progress`, `cron`, `crontab`, `meta` | | progress of running jobs; next ticks; cron entries; whether paused |
+/// | `unique`, `uniques` | hash, sorted set | unique keys and the jobs that hold them; those that are held for a time |
+/// | `dead` | sorted set | dead letters, by time of death |
+/// | `done`, `ended` | sorted set, hash | jobs that are over and kept, by the end of that; their records, results and details |
+/// | `details` | hash | attempts, progress, log lines, results of children |
+/// | `rates` | sorted set | rate limits that are not free yet |
+/// | `events` | stream | what happened, if it is kept |
+/// | `history`, `tallies` | sorted set, hash | counters per minute and kind, if they are kept |
+/// | `cron`, `crontab`, `meta` | | next ticks; cron entries; whether paused, how many run, turns |
 /// | `once:…` | string | effects that were done once, with a TTL |
 /// | `enqueued:<job>` | string | a unique job was added by this request, with a TTL of seconds |
 ///
-/// A job is one string that moves whole between these, one script per move: it is in exactly one place at any time.
+/// A job is one record in one place, `jobs`, and its id is in exactly one container at any time: one script per move.
 /// The lease belongs to the worker, not to each job: a heartbeat is one command however many jobs run.
 ///
 /// # Round trips
@@ -125,8 +165,9 @@ pub use worker::{
 ///
 /// # Metrics
 ///
-/// Operations `queue.enqueue`, `queue.enqueue_many`, `queue.reserve`, `queue.finish`, `queue.inspect`,
-/// `queue.replay`, `queue.cron`; events `queue.done`, `queue.retried`, `queue.dead`, `queue.reclaimed`,
+/// Operations `queue.enqueue`, `queue.enqueue_many`, `queue.flow`, `queue.reserve`, `queue.finish`, `queue.job`,
+/// `queue.result`, `queue.cancel`, `queue.inspect`, `queue.replay`, `queue.cron`; events `queue.cancelled`,
+/// `queue.done`, `queue.retried`, `queue.dead`, `queue.reclaimed`,
 /// `queue.parked`, `queue.refused`, `queue.lost`, `queue.handed_back`, `queue.duplicate`, `queue.full`.
 ///
 /// # Example
@@ -165,14 +206,35 @@ struct Inner {
     entity: Entity,
     /// Wakes idle workers.
     channel: Channel,
+    /// The keys that most scripts have.
+    places: Vec<Key>,
     /// In microseconds.
     boost: u64,
     capacity: u64,
     max_payload: usize,
+    /// How many; 0 is no limit.
     keep_done: u64,
-    keep_done_for: Duration,
+    /// Zero is for ever, `None` not at all.
+    keep_done_for: Option<Duration>,
+    /// How many, and for how long in milliseconds; 0 is no limit.
+    keep_dead: (u64, u64),
+    keep_events: u64,
+    /// In minutes.
+    history: u64,
     once_ttl: Duration,
     park_for: Duration,
+    limit: JobLimit,
+    group_limit: JobLimit,
+    kind_limits: BTreeMap<String, JobLimit>,
+    endings: handle::SharedEndings,
+}
+
+impl Inner {
+    /// How long done jobs are kept as scripts take it.
+    fn keep_millis(&self) -> i64 {
+        self.keep_done_for
+            .map_or(-1, |period| millis(period) as i64)
+    }
 }
 
 impl Queue {

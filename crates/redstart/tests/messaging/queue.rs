@@ -231,7 +231,7 @@ matrix! {
         }
         let (mut new, mut duplicates) = (Vec::new(), Vec::new());
         for enqueued in tasks.join_all().await {
-            match enqueued? {
+            match enqueued?.enqueued() {
                 Enqueued::New(id) => new.push(id),
                 Enqueued::Duplicate(id) => duplicates.push(id),
                 Enqueued::Full => panic!("there is no capacity set"),
@@ -466,15 +466,18 @@ matrix! {
         }
         assert_eq!(store.scan(&format!("{}:*", backend.namespace())).await?, Vec::<String>::new());
 
-        // Written by others into the queue's keys: garbage, a truncated record, a record with invalid contents.
-        let ready = format!("{}:queue:{{q}}:ready", backend.namespace());
-        let delayed = format!("{}:queue:{{q}}:delayed", backend.namespace());
-        let mut broken = b"J0000000000000000".to_vec();
-        broken.extend_from_slice(&[0xff; 60]);
-        for garbage in [&b""[..], b"hello", b"J123", &broken] {
-            store.query::<()>(redis::cmd("RPUSH").arg(&ready).arg(garbage)).await?;
+        // Written by others into the queue's keys: garbage, a truncated record, records with invalid contents.
+        let part = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
+        let head = [&b"Jr"[..], &[b'0'; 32]].concat();
+        let broken = [&head[..], &[0xff; 60]].concat();
+        let no_name = [&head[..], &[b'i'; 16], &[0; 15], &[3, 0xff, 0xff, 0xff]].concat();
+        for (at, garbage) in [&b""[..], b"hello", b"J123", &broken, &no_name].into_iter().enumerate() {
+            let id = if garbage == no_name { "i".repeat(16) } else { format!("{at:016}") };
+            store.query::<()>(redis::cmd("HSET").arg(part("jobs")).arg(&id).arg(garbage)).await?;
+            store.query::<()>(redis::cmd("RPUSH").arg(part("ready")).arg(&id)).await?;
         }
-        store.query::<()>(redis::cmd("ZADD").arg(&delayed).arg(0).arg("later")).await?;
+        store.query::<()>(redis::cmd("HSET").arg(part("jobs")).arg("later-----------").arg("later")).await?;
+        store.query::<()>(redis::cmd("ZADD").arg(part("delayed")).arg(0).arg("later-----------")).await?;
         queue.enqueue(&Other).await?;
         queue.enqueue(&task(7)).await?;
         let log = Log::default();
@@ -483,13 +486,13 @@ matrix! {
         empty(&queue).await?;
         let reasons: Vec<String> = queue.inspect().dead_letters().list(None).await?
             .into_iter().map(|letter| letter.reason).collect();
-        assert_eq!(reasons.iter().filter(|r| r.contains("corrupt")).count(), 5, "{reasons:?}");
+        assert_eq!(reasons.iter().filter(|r| r.contains("corrupt")).count(), 6, "{reasons:?}");
         assert_eq!(reasons.iter().filter(|r| r.contains("no handler")).count(), 1, "{reasons:?}");
         // A corrupt letter stays; a job that merely had no handler is replayed, and dies again.
         assert_eq!(queue.inspect().dead_letters().replay(|_| true).await?, 2);
-        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.dead == 6 && c.unfinished() == 0)).await);
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.dead == 7 && c.unfinished() == 0)).await);
         assert_eq!(log.all(), [7]);
-        assert_eq!(queue.inspect().dead_letters().purge(|_| true).await?, 6);
+        assert_eq!(queue.inspect().dead_letters().purge(|_| true).await?, 7);
         worker.shutdown(LONG).await?;
         Ok(())
     }
@@ -729,10 +732,13 @@ matrix! {
         queue.pause().await?;
         queue.enqueue(&task(5)).await?;
         let part = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
-        let record: Vec<u8> = store.query(redis::cmd("LPOP").arg(part("ready"))).await?;
+        let id: Vec<u8> = store.query(redis::cmd("LPOP").arg(part("ready"))).await?;
+        let record: Vec<u8> = store.query(redis::cmd("HGET").arg(part("jobs")).arg(&id)).await?;
         let names: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("workers")).arg(0).arg(-1)).await?;
         let running = part(&format!("running:{}", names[0]));
-        store.query::<()>(redis::cmd("HSET").arg(&running).arg(&record[17..37]).arg(&record)).await?;
+        let held = [b"Jx", &names[0].as_bytes()[..32], &record[2..18], &record[2..]].concat();
+        store.query::<()>(redis::cmd("HSET").arg(part("jobs")).arg(&id).arg(held)).await?;
+        store.query::<()>(redis::cmd("HSET").arg(&running).arg(&record[34..54]).arg("")).await?;
         queue.resume().await?;
         log.reaches(1).await?;
         assert_eq!(log.all(), [5]);
@@ -888,18 +894,14 @@ async fn an_idle_worker_does_not_poll() -> Result<()> {
     Ok(())
 }
 
-/// How many records scripts asked for with `LRANGE`.
-async fn read_from_lists(tap: &MonitorTap<'_>) -> Result<i64> {
+/// How many records scripts asked for.
+async fn read_by_scripts(tap: &MonitorTap<'_>) -> Result<i64> {
     let seen = tap.commands().await?;
     let reads = seen
         .iter()
-        .filter(|seen| seen.name() == "LRANGE" && seen.is_from_script());
-    Ok(reads
-        .map(|seen| {
-            let number = |at: usize| seen.words[at].parse::<i64>().unwrap_or(i64::MAX / 2);
-            number(3) - number(2) + 1
-        })
-        .sum())
+        .filter(|seen| ["HGET", "HMGET"].contains(&&*seen.name()) && seen.is_from_script())
+        .filter(|seen| seen.words[1].ends_with(":jobs"));
+    Ok(reads.map(|seen| seen.words.len() as i64 - 2).sum())
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -923,7 +925,7 @@ async fn large_records_are_not_read_only_to_be_left_where_they_are() -> Result<(
     queue.enqueue(&Large(String::new())).priority(-1000).await?;
     let tap = MonitorTap::start(&server).await?;
     ensure!(queue.inspect().delete(last.context("an id")?).await?);
-    let read = read_from_lists(&tap).await?;
+    let read = read_by_scripts(&tap).await?;
     ensure!(
         read <= 16,
         "{read} records were read to delete one near the end"
@@ -944,7 +946,7 @@ async fn large_records_are_not_read_only_to_be_left_where_they_are() -> Result<(
         .start()
         .await?;
     ensure!(eventually(LONG, async || ran.load(Ordering::SeqCst) as i64 == JOBS).await);
-    let read = read_from_lists(&tap).await?;
+    let read = read_by_scripts(&tap).await?;
     ensure!(read <= 4 * JOBS, "{read} records were read to take {JOBS}");
     hold.close();
     worker.shutdown(LONG).await?;

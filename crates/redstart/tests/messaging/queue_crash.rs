@@ -209,8 +209,13 @@ async fn held(queue: &Queue, worker: &str) -> Result<BTreeSet<u64>> {
     loop {
         let (jobs, next) = queue.inspect().list(JobState::Running, from).await?;
         for job in jobs {
-            if job.worker.as_deref() == Some(worker) {
-                held.insert(job.decode::<Step>()?.n);
+            let n = job.decode::<Step>()?.n;
+            // A worker's name begins with the one that its jobs show.
+            if job
+                .worker
+                .is_some_and(|held_by| worker.starts_with(&held_by))
+            {
+                held.insert(n);
             }
         }
         match next {

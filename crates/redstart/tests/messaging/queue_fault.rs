@@ -156,7 +156,7 @@ matrix! {
         let report = worker.shutdown(LONG).await?;
         assert_eq!(report.handed_back, 0);
         let key: bool = store.query(redis::cmd("HEXISTS").arg(part("unique")).arg("u")).await?;
-        let progress: u64 = store.query(redis::cmd("HLEN").arg(part("progress"))).await?;
+        let progress: u64 = store.query(redis::cmd("HLEN").arg(part("details"))).await?;
         assert_eq!((key, progress), (true, 1), "{id} is still running");
         Ok(())
     }

@@ -42,6 +42,15 @@ impl Backoff {
         }
     }
 
+    /// As it is stored: a letter for the shape, the first wait, the longest.
+    pub(super) fn parts(&self) -> (u8, Duration, Duration) {
+        (
+            if self.doubles { b'e' } else { b'f' },
+            self.first,
+            self.most,
+        )
+    }
+
     /// The wait after an attempt; the first attempt is 1.
     pub fn wait(&self, attempt: u32) -> Duration {
         if !self.doubles {

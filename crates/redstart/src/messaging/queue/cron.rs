@@ -18,12 +18,13 @@ use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Job, Queue,
+    Job, JobPolicy, Queue,
     record::{Body, Options},
     script::{CRON_FIRE, CRON_PUT, CRON_REMOVE},
 };
 use crate::{
     codec::{Codec, Json},
+    duration::millis,
     error::{Error, Result},
     observe,
 };
@@ -53,6 +54,48 @@ struct Stored {
     name: String,
     payload: String,
     missed: MissedTicks,
+    #[serde(default)]
+    policy: StoredPolicy,
+}
+
+/// The part of a kind's policy that its record has, in milliseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep: Option<u64>,
+    priority: i16,
+}
+
+impl From<JobPolicy> for StoredPolicy {
+    fn from(policy: JobPolicy) -> Self {
+        Self {
+            attempts: policy.attempts,
+            timeout: policy.timeout.map(millis),
+            expires_after: policy.expires_after.map(millis),
+            keep: policy.keep.map(millis),
+            priority: policy.priority,
+        }
+    }
+}
+
+impl From<StoredPolicy> for JobPolicy {
+    fn from(stored: StoredPolicy) -> Self {
+        Self {
+            attempts: stored.attempts,
+            timeout: stored.timeout.map(Duration::from_millis),
+            expires_after: stored.expires_after.map(Duration::from_millis),
+            keep: stored.keep.map(Duration::from_millis),
+            priority: stored.priority,
+            backoff: None,
+        }
+    }
 }
 
 /// A cron entry.
@@ -172,8 +215,8 @@ impl Queue {
             });
             let (bodies, next) = match plan {
                 Ok((stored, runs, next)) => {
-                    let body =
-                        || Body::raw(&stored.name, stored.payload.as_bytes(), &Options::default());
+                    let options = self.options_of(&stored.name, stored.policy.into());
+                    let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &options);
                     ((0..runs).map(|_| body()).collect::<Vec<_>>(), next)
                 }
                 // Written by another program; it must not be tried again and again.
@@ -182,14 +225,8 @@ impl Queue {
                     (Vec::new(), None)
                 }
             };
-            let mut call = CRON_FIRE
-                .on(self.entity())
-                .part("cron")
-                .part("ready")
-                .part("ranked")
-                .part("idle")
-                .arg(&self.0.channel)
-                .arg(self.0.boost)
+            let mut call = self
+                .call(&CRON_FIRE, &["cron"])
                 .arg(&id[..])
                 .arg(tick)
                 .arg(next.map_or(String::new(), |next| next.to_string()));
@@ -243,7 +280,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                 }
                 let schedule = Schedule::parse(self.expression, self.time_zone)?;
                 // Checks the payload's size as enqueue does.
-                Body::new(self.job, &Options::default(), queue.0.max_payload)?;
+                Body::new(self.job, &Options::new(J::policy()), queue.0.max_payload)?;
                 let payload = String::from_utf8(Json::encode(self.job)?)
                     .map_err(|_| Error::codec("the value cannot be encoded"))?;
                 let now = queue.store().time().await?.as_micros() as i64;
@@ -256,6 +293,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                     name: J::NAME.to_owned(),
                     payload,
                     missed: self.missed,
+                    policy: J::policy().into(),
                 };
                 let changed: u8 = CRON_PUT
                     .on(queue.entity())

@@ -1,8 +1,11 @@
 //! Dead letters: jobs that failed for good.
 
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-use super::{JobInfo, JobState, Queue, script::REPLAY};
+use super::{
+    JobId, JobInfo, Queue,
+    script::{PURGE, REPLAY},
+};
 use crate::{
     error::{Error, Result},
     observe,
@@ -15,7 +18,7 @@ const PAGE: usize = 200;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct DeadLetter {
-    /// The letter's own id, in order of death.
+    /// The letter's own name: the time of death and the job's id.
     pub letter: String,
     /// The job; `None` if its record was corrupt.
     pub job: Option<JobInfo>,
@@ -43,36 +46,70 @@ impl DeadLetters {
     ///
     /// [`is_config`](Error::is_config) if `after` is not a letter's id; otherwise those of the store.
     pub async fn list(&self, after: Option<&str>) -> Result<Vec<DeadLetter>> {
-        let from = match after {
-            None => "-".to_owned(),
-            Some(letter) => format!("({}", check(letter)?),
-        };
-        self.range(&from, "+").await
+        let after = after.map(Place::parse).transpose()?;
+        self.page(after, None).await
     }
 
-    async fn range(&self, from: &str, to: &str) -> Result<Vec<DeadLetter>> {
-        let mut range = redis::cmd("XRANGE");
-        range
-            .arg(self.queue.entity().part("dead"))
-            .arg(from)
-            .arg(to)
-            .arg("COUNT")
-            .arg(PAGE);
-        let entries: Vec<(String, Vec<Vec<u8>>)> = self.queue.store().query(&range).await?;
-        Ok(entries
-            .into_iter()
-            .map(|(letter, fields)| {
-                let mut values = fields.into_iter().skip(1).step_by(2);
-                let record = values.next().unwrap_or_default();
-                let text = |bytes: Option<Vec<u8>>| {
-                    String::from_utf8_lossy(&bytes.unwrap_or_default()).into_owned()
+    /// Up to a page of letters after one place, up to and including another.
+    async fn page(&self, after: Option<Place>, last: Option<Place>) -> Result<Vec<DeadLetter>> {
+        let mut places = Vec::new();
+        let mut skip = 0;
+        // Many letters may have died in the same microsecond, so that some before `after` are read again.
+        loop {
+            let mut range = redis::cmd("ZRANGE");
+            range
+                .arg(self.queue.entity().part("dead"))
+                .arg(after.map_or("-inf".to_owned(), |after| after.at.to_string()))
+                .arg(last.map_or("+inf".to_owned(), |last| last.at.to_string()))
+                .arg("BYSCORE")
+                .arg("LIMIT")
+                .arg(skip)
+                .arg(PAGE)
+                .arg("WITHSCORES");
+            let found: Vec<(Vec<u8>, f64)> = self.queue.store().query(&range).await?;
+            let count = found.len();
+            places.extend(found.into_iter().filter_map(|(id, at)| {
+                let place = Place {
+                    at: at as u64,
+                    id: JobId::read(&id)?,
                 };
-                DeadLetter {
-                    letter,
-                    job: JobInfo::read(record, JobState::Dead),
-                    reason: text(values.next()),
-                    at: Duration::from_micros(text(values.next()).parse().unwrap_or(0)),
-                }
+                let wanted = after.is_none_or(|after| place > after)
+                    && last.is_none_or(|last| place <= last);
+                wanted.then_some(place)
+            }));
+            if !places.is_empty() || count < PAGE {
+                return self.letters(&places).await;
+            }
+            skip += PAGE;
+        }
+    }
+
+    async fn letters(&self, places: &[Place]) -> Result<Vec<DeadLetter>> {
+        if places.is_empty() {
+            return Ok(Vec::new());
+        }
+        let entity = self.queue.entity();
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("HMGET").arg(entity.part("jobs"));
+        for place in places {
+            pipeline.arg(&place.id.0[..]);
+        }
+        pipeline.cmd("HMGET").arg(entity.part("details"));
+        for place in places {
+            pipeline.arg([&place.id.0[..], b"x"].concat());
+        }
+        type Found = Vec<Option<Vec<u8>>>;
+        let (records, reasons): (Found, Found) = self.queue.store().pipeline(&pipeline).await?;
+        let letters = places.iter().zip(records).zip(reasons);
+        Ok(letters
+            // One that was replayed or purged meanwhile has no reason.
+            .filter_map(|((place, record), reason)| {
+                Some(DeadLetter {
+                    letter: place.to_string(),
+                    job: record.and_then(JobInfo::read),
+                    reason: String::from_utf8_lossy(&reason?).into_owned(),
+                    at: Duration::from_micros(place.at),
+                })
             })
             .collect())
     }
@@ -97,17 +134,9 @@ impl DeadLetters {
                 if letters.is_empty() {
                     continue;
                 }
-                let mut call = REPLAY
-                    .on(self.queue.entity())
-                    .part("dead")
-                    .part("ready")
-                    .part("ranked")
-                    .part("idle")
-                    .part("unique")
-                    .arg(&self.queue.0.channel)
-                    .arg(self.queue.0.boost);
+                let mut call = self.queue.call(&REPLAY, &[]);
                 for letter in &letters {
-                    call = call.arg(letter);
+                    call = call.arg(&letter.id.0[..]);
                 }
                 replayed += call.run::<u64>(self.queue.store()).await?;
             }
@@ -128,29 +157,32 @@ impl DeadLetters {
             if letters.is_empty() {
                 continue;
             }
-            let mut delete = redis::cmd("XDEL");
-            delete.arg(self.queue.entity().part("dead"));
+            let mut call = self.queue.call(&PURGE, &[]);
             for letter in &letters {
-                delete.arg(letter);
+                call = call.arg(&letter.id.0[..]);
             }
-            purged += self.queue.store().query::<u64>(&delete).await?;
+            purged += call.run::<u64>(self.queue.store()).await?;
         }
         Ok(purged)
     }
 
     /// Starts paging over the letters that exist now; later ones are left out.
     async fn pages(&self) -> Result<Pages> {
-        let mut newest = redis::cmd("XREVRANGE");
+        let mut newest = redis::cmd("ZRANGE");
         newest
             .arg(self.queue.entity().part("dead"))
-            .arg("+")
-            .arg("-")
-            .arg("COUNT")
-            .arg(1);
-        let newest: Vec<(String, redis::Value)> = self.queue.store().query(&newest).await?;
+            .arg(-1)
+            .arg(-1)
+            .arg("WITHSCORES");
+        let newest: Vec<(Vec<u8>, f64)> = self.queue.store().query(&newest).await?;
         Ok(Pages {
-            from: "-".to_owned(),
-            newest: newest.into_iter().next().map(|(letter, _)| letter),
+            after: None,
+            newest: newest.into_iter().next().and_then(|(id, at)| {
+                Some(Place {
+                    at: at as u64,
+                    id: JobId::read(&id)?,
+                })
+            }),
         })
     }
 
@@ -159,30 +191,50 @@ impl DeadLetters {
         &self,
         pages: &mut Pages,
         filter: &impl Fn(&DeadLetter) -> bool,
-    ) -> Result<Option<Vec<String>>> {
-        let Some(newest) = &pages.newest else {
+    ) -> Result<Option<Vec<Place>>> {
+        if pages.newest.is_none() {
             return Ok(None);
-        };
-        let page = self.range(&pages.from, newest).await?;
+        }
+        let page = self.page(pages.after, pages.newest).await?;
         let Some(last) = page.last() else {
             return Ok(None);
         };
-        pages.from = format!("({}", last.letter);
-        let accepted = page.iter().filter(|letter| filter(letter));
-        Ok(Some(accepted.map(|letter| letter.letter.clone()).collect()))
+        pages.after = Some(Place::parse(&last.letter)?);
+        page.iter()
+            .filter(|letter| filter(letter))
+            .map(|letter| Place::parse(&letter.letter))
+            .collect::<Result<Vec<_>>>()
+            .map(Some)
     }
 }
 
 /// How far [`DeadLetters::pages`] has come.
 struct Pages {
-    from: String,
-    newest: Option<String>,
+    after: Option<Place>,
+    newest: Option<Place>,
 }
 
-fn check(letter: &str) -> Result<&str> {
-    let number = |part: &str| !part.is_empty() && part.bytes().all(|b| b.is_ascii_digit());
-    match letter.split_once('-') {
-        Some((time, sequence)) if number(time) && number(sequence) => Ok(letter),
-        _ => Err(Error::config("invalid dead letter id")),
+/// A letter's place among the others: by time of death, then by id, as the sorted set has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    /// In microseconds.
+    at: u64,
+    id: JobId,
+}
+
+impl Place {
+    fn parse(letter: &str) -> Result<Self> {
+        let invalid = || Error::config("invalid dead letter id");
+        let (at, id) = letter.split_once('-').ok_or_else(invalid)?;
+        Ok(Self {
+            at: at.parse().map_err(|_| invalid())?,
+            id: id.parse().map_err(|_| invalid())?,
+        })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}", self.at, self.id)
     }
 }

@@ -1,57 +1,114 @@
--- Adds jobs that share delay and priority. All of them or, at capacity or for a taken unique key, none.
+-- Adds jobs that share delay, priority and group. All of them or, at capacity or for a taken unique key, none.
 --
--- KEYS  1 ready  2 ranked  3 delayed  4 idle  5 unique  6 meta
---       7 (with a unique key) the mark of this request, so that it adds nothing if it is sent again
--- ARGV  1 wake channel  2 capacity (0 = none)  3 delay in microseconds  4 priority  5 boost in microseconds
---       6 unique key ('' = none)  7 how long the mark stays in milliseconds  8... the records from byte 18 on
--- Returns  {1} added, {0} full, {2, id} the unique key is held by that job
-local ready, ranked, delayed, idle, unique, meta, mark = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[7]
-local capacity, delay, level, boost = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5])
-local count = #ARGV - 7
+-- KEYS  1-16 as in place.lua  17 (with a unique key) the mark of this request, so that it adds nothing if it is sent again
+--       18 (with a unique key) unique keys that are held for a time, by its end
+-- ARGV  1-5 as in place.lua  6 capacity (0 = none)  7 delay in microseconds, or '@' and the time  8 priority
+--       9 group ('' = none)  10 unique key ('' = none)  11 how it is held: 1 until done, 2 until started, 3 for a time
+--       12 that time in microseconds  13 what happens to a waiting duplicate: 'keep', 'replace' its payload, or 'restart'
+--       its delay too  14 how long the mark stays in milliseconds  15... the records from byte 35 on
+-- Returns  {1} added, {0} full, {2, id, 1 if its payload was replaced} the unique key is held by that job
+local mark, timed = KEYS[17], KEYS[18]
+local capacity, level, group, key = tonumber(ARGV[6]), tonumber(ARGV[8]), ARGV[9], ARGV[10]
+local count, now = #ARGV - 14, now()
+local delay
+if sub(ARGV[7], 1, 1) == '@' then
+  delay = math.max(0, tonumber(sub(ARGV[7], 2)) - now)
+else
+  delay = tonumber(ARGV[7])
+end
 
-if ARGV[6] ~= '' then
+-- Puts the new payload into a job that has not started yet.
+local function replace(id)
+  local record = redis.call('HGET', jobs, id)
+  if not record or not well_formed(record) then return 0 end
+  local letter = state(record)
+  if letter ~= 'r' and letter ~= 'l' then return 0 end
+  local body = ARGV[15]
+  record = sub(record, 1, 65 + number(record, 64)) .. sub(body, 32 + number(body, 30))
+  if letter == 'l' and ARGV[13] == 'restart' then
+    record = as(record, 'l', now + delay)
+    redis.call('ZADD', delayed, format('%.0f', now + delay), id)
+  end
+  redis.call('HSET', jobs, id, record)
+  return 1
+end
+
+if key ~= '' then
   -- The job may be done by now, so that its key is free again.
   if redis.call('EXISTS', mark) == 1 then return { 1 } end
-  local holder = redis.call('HGET', unique, ARGV[6])
-  if holder then return { 2, holder } end
+  for _, old in ipairs(redis.call('ZRANGE', timed, '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, 10)) do
+    redis.call('ZREM', timed, old)
+    local until_us = sub(redis.call('HGET', unique, old) or '', 17)
+    if until_us ~= '' and tonumber(until_us) <= now then redis.call('HDEL', unique, old) end
+  end
+  local holder = redis.call('HGET', unique, key)
+  if holder and #holder > 16 and tonumber(sub(holder, 17)) <= now then holder = nil end
+  if holder then
+    holder = sub(holder, 1, 16)
+    return { 2, holder, ARGV[13] ~= 'keep' and replace(holder) or 0 }
+  end
 end
 if capacity > 0 then
   local waiting = redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', delayed)
-    - tonumber(redis.call('HGET', meta, 'deleted') or 0)
+    + redis.call('ZCARD', grouped) - tonumber(redis.call('HGET', meta, 'deleted') or 0)
   if waiting + count > capacity then return { 0 } end
 end
-if ARGV[6] ~= '' then
-  redis.call('HSET', unique, ARGV[6], sub(ARGV[8], 1, 16))
-  redis.call('SET', mark, 1, 'PX', ARGV[7])
+if key ~= '' then
+  local holder = sub(ARGV[15], 1, 16)
+  if ARGV[11] == '3' then
+    local until_us = now + ARGV[12]
+    holder = holder .. digits(until_us)
+    redis.call('ZADD', timed, format('%.0f', until_us), key)
+  end
+  redis.call('HSET', unique, key, holder)
+  redis.call('SET', mark, 1, 'PX', ARGV[14])
 end
 
-local due_at = now() + delay
-local head = 'J' .. digits(due_at)
-local list = {}
-if delay > 0 then
-  local score = format('%.0f', due_at)
-  for i = 8, #ARGV do
-    list[#list + 1] = score
-    list[#list + 1] = head .. ARGV[i]
-  end
-  each_piece('ZADD', delayed, list)
-  -- Workers sleep until the first delayed job is due; only a new first one matters to them.
-  if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) >= due_at then
-    announce(idle, ARGV[1], delay)
-  end
-  return { 1 }
-elseif level ~= 0 then
-  local score = format('%.0f', due_at - level * boost)
-  for i = 8, #ARGV do
-    list[#list + 1] = score
-    list[#list + 1] = head .. ARGV[i]
-  end
-  each_piece('ZADD', ranked, list)
-else
-  for i = 8, #ARGV do
-    list[i - 7] = head .. ARGV[i]
-  end
-  each_piece('RPUSH', ready, list)
+local head = 'J' .. (delay > 0 and 'l' or 'r') .. digits(now + delay)
+local stamp = now
+if group ~= '' then
+  -- The jobs of a group are told apart by the time of enqueueing.
+  stamp = math.max(now, tonumber(redis.call('HGET', meta, 'stamp') or 0) + 1)
+  redis.call('HSET', meta, 'stamp', format('%.0f', stamp + count))
 end
-wake(idle, ARGV[1], count)
+local written, list, ids = {}, {}, {}
+local at = digits(stamp)
+for i = 15, #ARGV do
+  local id = sub(ARGV[i], 1, 16)
+  ids[#ids + 1] = id
+  if group ~= '' then
+    at = digits(stamp)
+    stamp = stamp + 1
+  end
+  written[#written + 1] = id
+  written[#written + 1] = head .. at .. ARGV[i]
+end
+each_piece('HSET', jobs, written)
+if keep_events > 0 then event('added', table.concat(ids), kind_of(written[2])) end
+
+local function scored(key, score)
+  for _, id in ipairs(ids) do
+    list[#list + 1] = score
+    list[#list + 1] = id
+  end
+  each_piece('ZADD', key, list)
+end
+if delay > 0 then
+  scored(delayed, format('%.0f', now + delay))
+  -- Workers sleep until the first delayed job is due; only a new first one matters to them.
+  if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) >= now + delay then announce(delay) end
+  return { 1 }
+elseif group ~= '' then
+  for i = 2, #written, 2 do
+    list[#list + 1] = 0
+    list[#list + 1] = place_in_group(group, written[i])
+  end
+  each_piece('ZADD', grouped, list)
+  enter_round(group)
+elseif level ~= 0 then
+  scored(ranked, format('%.0f', now - level * boost))
+else
+  each_piece('RPUSH', ready, ids)
+end
+wake(count)
 return { 1 }

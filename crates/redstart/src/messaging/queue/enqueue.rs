@@ -3,14 +3,14 @@
 use std::{
     future::{Future, IntoFuture},
     pin::Pin,
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use redis::Value;
 
 use super::{
-    Job, JobId, Queue, UniqueUntil,
-    record::{Body, Options},
+    Backoff, Job, JobHandle, JobId, JobPolicy, Queue, UniqueUntil,
+    record::{Body, Duplicate, Options, RunAt, Unique},
     script::ENQUEUE,
 };
 use crate::{
@@ -88,7 +88,7 @@ impl Queue {
         Enqueue {
             queue: self,
             job,
-            options: Options::default(),
+            options: self.options_of(J::NAME, J::policy()),
         }
     }
 
@@ -112,31 +112,60 @@ impl Queue {
         EnqueueMany {
             queue: self,
             jobs,
-            options: Options::default(),
+            options: self.options_of(I::Item::NAME, I::Item::policy()),
         }
+    }
+
+    /// The options of a kind of job: those of its policy, and the line of its own if the kind is limited.
+    pub(super) fn options_of(&self, kind: &str, policy: JobPolicy) -> Options {
+        let mut options = Options::new(policy);
+        if self.0.kind_limits.contains_key(kind) {
+            options.group = Some(format!("\u{1}{kind}"));
+            options.policy.priority = 0;
+        }
+        options
     }
 
     /// A request whose first job has this id.
     fn enqueue_call(&self, options: &Options, id: JobId) -> Call<'_> {
         let inner = &*self.0;
-        let unique = options.unique.as_ref().map_or("", |(key, _)| key);
-        let mut call = ENQUEUE
-            .on(&inner.entity)
-            .part("ready")
-            .part("ranked")
-            .part("delayed")
-            .part("idle")
-            .part("unique")
-            .part("meta");
-        if options.unique.is_some() {
-            call = call.part(&format!("enqueued:{id}"));
-        }
-        call.arg(&inner.channel)
+        let mark = format!("enqueued:{id}");
+        let parts: &[&str] = match options.unique {
+            Some(_) => &[&mark, "uniques"],
+            None => &[],
+        };
+        let (key, how, period, duplicate) = match &options.unique {
+            None => ("", 0, 0, "keep"),
+            Some(Unique {
+                key,
+                until,
+                duplicate,
+            }) => {
+                let (how, period) = match until {
+                    UniqueUntil::Done => (1, 0),
+                    UniqueUntil::Started => (2, 0),
+                    UniqueUntil::For(period) => (3, micros(*period)),
+                };
+                let duplicate = match duplicate {
+                    Duplicate::Keep => "keep",
+                    Duplicate::Replace => "replace",
+                    Duplicate::Restart => "restart",
+                };
+                (&**key, how, period, duplicate)
+            }
+        };
+        self.call(&ENQUEUE, parts)
             .arg(inner.capacity)
-            .arg(micros(options.delay))
-            .arg(options.priority)
-            .arg(inner.boost)
-            .arg(unique)
+            .arg(match options.run_at {
+                RunAt::After(delay) => micros(delay).to_string(),
+                RunAt::At(time) => format!("@{}", micros(time)),
+            })
+            .arg(options.policy.priority)
+            .arg(options.group.as_deref().unwrap_or(""))
+            .arg(key)
+            .arg(how)
+            .arg(period)
+            .arg(duplicate)
             .arg(millis(RECOGNISED + inner.store.deadline() * 2))
     }
 
@@ -153,7 +182,7 @@ impl Queue {
                 observe::event("queue.full");
                 Ok(Enqueued::Full)
             }
-            [Value::Int(2), Value::BulkString(holder)] => match JobId::read(holder) {
+            [Value::Int(2), Value::BulkString(holder), ..] => match JobId::read(holder) {
                 Some(id) if id == body.id => Ok(Enqueued::New(id)),
                 Some(id) => {
                     observe::event("queue.duplicate");
@@ -244,26 +273,99 @@ pub struct Enqueue<'a, J> {
 impl<J> Enqueue<'_, J> {
     /// Runs the job no earlier than this from now, by the server's clock.
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.options.delay = delay;
+        self.options.run_at = RunAt::After(delay);
+        self
+    }
+
+    /// Runs the job no earlier than at this time, by the server's clock.
+    pub fn at(mut self, time: SystemTime) -> Self {
+        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
+        self.options.run_at = RunAt::At(since_epoch.unwrap_or_default());
         self
     }
 
     /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
     pub fn priority(mut self, priority: i16) -> Self {
-        self.options.priority = priority;
-        self
-    }
-
-    /// Adds the job only if no other job holds this key.
-    pub fn unique(mut self, key: &str, until: UniqueUntil) -> Self {
-        self.options.unique = Some((key.to_owned(), until));
+        self.options.policy.priority = priority;
         self
     }
 
     /// How long one run may take; after that it is dropped and retried.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = Some(timeout);
+        self.options.policy.timeout = Some(timeout);
         self
+    }
+
+    /// How many attempts the job has in all, instead of what the worker says.
+    pub fn attempts(mut self, attempts: u16) -> Self {
+        self.options.policy.attempts = Some(attempts);
+        self
+    }
+
+    /// The waits between attempts, instead of the worker's.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.options.policy = self.options.policy.backoff(backoff);
+        self
+    }
+
+    /// Does not start the job later than this after now; see [`JobPolicy::expires_after`].
+    pub fn expires_after(mut self, period: Duration) -> Self {
+        self.options.policy.expires_after = Some(period);
+        self
+    }
+
+    /// How long the job is kept with the result after the end; see [`JobPolicy::keep`].
+    pub fn keep(mut self, period: Duration) -> Self {
+        self.options.policy.keep = Some(period);
+        self
+    }
+
+    /// All of a policy at once, instead of the kind's.
+    pub fn policy(mut self, policy: JobPolicy) -> Self {
+        self.options.policy = policy;
+        self
+    }
+
+    /// The group that the job belongs to, such as a tenant. Groups with jobs to run take turns, so that one with many
+    /// jobs does not delay the others; see [`group_limit`](super::QueueBuilder::group_limit) for limits of each.
+    /// Within a group, jobs run in the order of their enqueueing; they have no priority.
+    pub fn group(mut self, group: &str) -> Self {
+        self.options.group = Some(group.to_owned());
+        self
+    }
+
+    /// Adds the job only if no other job holds this key.
+    pub fn unique(mut self, key: &str, until: UniqueUntil) -> Self {
+        self.options.unique = Some(Unique {
+            key: key.to_owned(),
+            until,
+            duplicate: Duplicate::Keep,
+        });
+        self
+    }
+
+    /// With [`unique`](Self::unique): if the job that holds the key has not started yet, it gets the new payload.
+    pub fn replace_waiting(mut self) -> Self {
+        if let Some(unique) = &mut self.options.unique {
+            unique.duplicate = Duplicate::Replace;
+        }
+        self
+    }
+
+    /// Runs one job for all that are enqueued with this key, `period` after the last of them, with its payload.
+    pub fn debounce(mut self, key: &str, period: Duration) -> Self {
+        self.options.run_at = RunAt::After(period);
+        self.options.unique = Some(Unique {
+            key: key.to_owned(),
+            until: UniqueUntil::Started,
+            duplicate: Duplicate::Restart,
+        });
+        self
+    }
+
+    /// Adds the job unless one was added with this key within `period` before.
+    pub fn throttle(self, key: &str, period: Duration) -> Self {
+        self.unique(key, UniqueUntil::For(period))
     }
 }
 
@@ -277,7 +379,7 @@ impl<J> Enqueue<'_, J> {
 ///
 /// If the future is dropped early, the job may or may not have been added.
 impl<'a, J: Job + Sync> IntoFuture for Enqueue<'a, J> {
-    type Output = Result<Enqueued>;
+    type Output = Result<JobHandle<J>>;
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
@@ -292,7 +394,8 @@ impl<'a, J: Job + Sync> IntoFuture for Enqueue<'a, J> {
             async move {
                 options.check()?;
                 let body = Body::new(job, &options, queue.0.max_payload)?;
-                queue.add(body, &options).await
+                let enqueued = queue.add(body, &options).await?;
+                Ok(JobHandle::new(queue.clone(), enqueued))
             },
         ))
     }
@@ -309,19 +412,64 @@ pub struct EnqueueMany<'a, I> {
 impl<I> EnqueueMany<'_, I> {
     /// Runs the jobs no earlier than this from now, by the server's clock.
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.options.delay = delay;
+        self.options.run_at = RunAt::After(delay);
+        self
+    }
+
+    /// Runs the jobs no earlier than at this time, by the server's clock.
+    pub fn at(mut self, time: SystemTime) -> Self {
+        let since_epoch = time.duration_since(SystemTime::UNIX_EPOCH);
+        self.options.run_at = RunAt::At(since_epoch.unwrap_or_default());
         self
     }
 
     /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
     pub fn priority(mut self, priority: i16) -> Self {
-        self.options.priority = priority;
+        self.options.policy.priority = priority;
         self
     }
 
     /// How long one run may take; after that it is dropped and retried.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = Some(timeout);
+        self.options.policy.timeout = Some(timeout);
+        self
+    }
+
+    /// How many attempts the jobs have in all, instead of what the worker says.
+    pub fn attempts(mut self, attempts: u16) -> Self {
+        self.options.policy.attempts = Some(attempts);
+        self
+    }
+
+    /// The waits between attempts, instead of the worker's.
+    pub fn backoff(mut self, backoff: Backoff) -> Self {
+        self.options.policy = self.options.policy.backoff(backoff);
+        self
+    }
+
+    /// Does not start the jobs later than this after now; see [`JobPolicy::expires_after`].
+    pub fn expires_after(mut self, period: Duration) -> Self {
+        self.options.policy.expires_after = Some(period);
+        self
+    }
+
+    /// How long the jobs are kept with the result after the end; see [`JobPolicy::keep`].
+    pub fn keep(mut self, period: Duration) -> Self {
+        self.options.policy.keep = Some(period);
+        self
+    }
+
+    /// All of a policy at once, instead of the kind's.
+    pub fn policy(mut self, policy: JobPolicy) -> Self {
+        self.options.policy = policy;
+        self
+    }
+
+    /// The group that the jobs belong to, such as a tenant. Groups with jobs to run take turns, so that one with many
+    /// jobs does not delay the others; see [`group_limit`](super::QueueBuilder::group_limit) for limits of each.
+    /// Within a group, jobs run in the order of their enqueueing; they have no priority.
+    pub fn group(mut self, group: &str) -> Self {
+        self.options.group = Some(group.to_owned());
         self
     }
 }

@@ -1,19 +1,19 @@
 -- Buries parked jobs of one kind that no worker could run within the limit.
 --
--- KEYS  1 parked jobs of that kind, by their limit  2 parked  3 dead  4 unique
--- ARGV  1 kind  2 how many at most
+-- KEYS  1-16 as in place.lua  17 parked jobs of that kind, by their limit  18 parked
+-- ARGV  1-5 as in place.lua  6 kind  7 how many at most
 -- Returns  how many were buried
 local now = now()
-local late = redis.call('ZRANGE', KEYS[1], '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[2]))
-for _, record in ipairs(late) do
-  bury(KEYS[3], record, 'no worker could run it: ' .. ARGV[1], now)
-  free_unique(KEYS[4], record)
+local late = redis.call('ZRANGE', KEYS[17], '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[7]))
+for _, id in ipairs(late) do
+  local record = redis.call('HGET', jobs, id)
+  if record and state(record) == 'p' then bury(record, 'no worker could run it: ' .. ARGV[6], now) end
 end
-if #late > 0 then redis.call('ZREMRANGEBYRANK', KEYS[1], 0, #late - 1) end
-local first = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')[2]
+if #late > 0 then redis.call('ZREMRANGEBYRANK', KEYS[17], 0, #late - 1) end
+local first = redis.call('ZRANGE', KEYS[17], 0, 0, 'WITHSCORES')[2]
 if first then
-  redis.call('ZADD', KEYS[2], first, ARGV[1])
+  redis.call('ZADD', KEYS[18], first, ARGV[6])
 else
-  redis.call('ZREM', KEYS[2], ARGV[1])
+  redis.call('ZREM', KEYS[18], ARGV[6])
 end
 return #late

@@ -1,26 +1,25 @@
 -- Writes how deliveries ended, many at once. Only the owner's are accepted: a worker whose lease ended and whose jobs
 -- went to others is refused as a whole, and a delivery that it no longer holds is skipped.
 --
--- KEYS  1 running of this worker  2 ready  3 ranked  4 delayed  5 dead  6 idle  7 unique  8 progress  9 done
---       10 parked  11... parked jobs of the kinds that are parked by this call
--- ARGV  1 wake channel  2 boost in microseconds  3 how many done records to keep (0 = none)
---       4 how long to keep them in milliseconds (0 = for ever)  5 how long to park in microseconds
---       6 number of unique keys to free, then delivery and key for each
---         number of deliveries whose progress to forget, then the deliveries
---         number of done, then that many deliveries
---         number to retry, then delivery and microseconds to wait for each
---         number dead, then delivery and reason for each
---         number to hand back unstarted, then their deliveries
---         number to park, then delivery, number of its key among KEYS, kind and reason for each
+-- KEYS  1-16 as in place.lua  17 running of this worker  18 parked  19 history, by minute  20 tallies of the history
+--       21... parked jobs of the kinds that are parked by this call
+-- ARGV  1-5 as in place.lua  6 how long to park in microseconds  7 the worker's name on the wake channel
+--       8 1 if the jobs of a group run strictly in order  9 how many minutes of history to keep
+--       10 number of done jobs that leave nothing but their record, then their deliveries
+--          number of other endings, then for each: delivery; ending; a number; a text
+--            done    0, the result                     retry  microseconds to wait, the error
+--            dead    0, the reason                     back   0, ''
+--            cancel  0, ''                             park   number of the kind's key among KEYS, the reason
+--          number of tallies, then for each: name, amount
 -- Returns  0 refused, 1 written
-local running, ready, ranked, delayed, dead = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local idle, unique, progress, done, parked = KEYS[6], KEYS[7], KEYS[8], KEYS[9], KEYS[10]
-local channel, boost, keep, keep_for = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local running, parked, history, tallies = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
+local worker = ARGV[7]
 
 if redis.call('HEXISTS', running, '') == 0 then return 0 end
 local time = now()
+local given_back = 0
 
-local at = 6
+local at = 10
 local function section(width)
   local first = at + 1
   local last = at + tonumber(ARGV[at]) * width
@@ -28,92 +27,124 @@ local function section(width)
   return first, last
 end
 
+local first, last = section(1)
+for from = first, last, CHUNK do
+  local to = math.min(from + CHUNK - 1, last)
+  local held, ids, over = redis.call('HMGET', running, unpack(ARGV, from, to)), {}, {}
+  for i = from, to do
+    if held[i - from + 1] then
+      ids[#ids + 1] = sub(ARGV[i], 1, 16)
+      over[#over + 1] = ARGV[i]
+    end
+  end
+  each_piece('HDEL', running, over)
+  each_piece('HDEL', jobs, ids)
+  given_back = given_back + #ids
+  if keep_events > 0 then event('done', table.concat(ids), worker) end
+end
+
 -- Takes a delivery out of the worker's hands; nil if it no longer holds it.
 local function take(delivery)
-  local record = redis.call('HGET', running, delivery)
-  if record then redis.call('HDEL', running, delivery) end
-  return record
+  if redis.call('HDEL', running, delivery) == 0 then return nil end
+  local record = redis.call('HGET', jobs, sub(delivery, 1, 16))
+  if not record or state(record) ~= 'x' then return nil end
+  given_back = given_back + 1
+  return released(record)
 end
 
--- These two come first, while it can still be seen whether the delivery is held.
-local first, last = section(2)
-for i = first, last, 2 do
-  if redis.call('HEXISTS', running, ARGV[i]) == 1 and redis.call('HGET', unique, ARGV[i + 1]) == sub(ARGV[i], 1, 16) then
-    redis.call('HDEL', unique, ARGV[i + 1])
-  end
-end
-first, last = section(1)
-for i = first, last do
-  if redis.call('HEXISTS', running, ARGV[i]) == 1 then redis.call('HDEL', progress, sub(ARGV[i], 1, 16)) end
-end
-
-first, last = section(1)
-if keep > 0 and first <= last then
-  for i = first, last do
-    local record = redis.call('HGET', running, ARGV[i])
-    if record then
-      redis.call('XADD', done, 'MAXLEN', '~', keep, '*', 'record', record, 'at', format('%.0f', time))
-    end
-  end
-  -- Workers trim it by age; if there are none, it expires as a whole.
-  if keep_for > 0 then redis.call('PEXPIRE', done, keep_for) end
-end
-for i = first, last, CHUNK do
-  redis.call('HDEL', running, unpack(ARGV, i, math.min(i + CHUNK - 1, last)))
-end
-
-first, last = section(2)
 local soonest
-for i = first, last, 2 do
-  local record = take(ARGV[i])
-  if record then
-    local wait = tonumber(ARGV[i + 1])
-    redis.call('ZADD', delayed, format('%.0f', time + wait), ready_at(charged(record), time + wait))
+local endings = {
+  done = function(record, since, _, text)
+    free_place(record)
+    local keep = tonumber(flag(record, 64) and extra(record, 'k') or ARGV[4])
+    if keep >= 0 then record = note_attempt(record, worker, since, time, '') end
+    event('done', id_of(record), worker)
+    conclude(record, 'd', text, time)
+  end,
+  dead = function(record, since, _, text)
+    free_place(record)
+    record = note_attempt(record, worker, since, time, text)
+    event('failed', id_of(record), text)
+    bury(charged(record), text, time)
+  end,
+  cancel = function(record, since)
+    free_place(record)
+    record = note_attempt(record, worker, since, time, 'cancelled')
+    event('cancelled', id_of(record))
+    conclude(record, 'c', '', time)
+  end,
+  retry = function(record, since, wait, text)
+    -- Its group waits for it if the order matters.
+    if ARGV[8] == '1' and group_of(record) then
+      record = with_flag(record, 32)
+    else
+      free_place(record)
+    end
+    record = charged(note_attempt(record, worker, since, time, text))
+    redis.call('HSET', jobs, id_of(record), as(record, 'l', time + wait))
+    redis.call('ZADD', delayed, format('%.0f', time + wait), id_of(record))
+    event('failed', id_of(record), text)
     if not soonest or wait < soonest then soonest = wait end
-  end
-end
-if soonest then announce(idle, channel, soonest) end
-
-first, last = section(2)
-for i = first, last, 2 do
-  local record = take(ARGV[i])
-  if record then bury(dead, charged(record), ARGV[i + 1], time) end
-end
-
-first, last = section(1)
-local back = {}
-for i = last, first, -1 do
-  local record = take(ARGV[i])
-  if record then back[#back + 1] = handed_back(record) end
-end
-make_ready('LPUSH', ready, ranked, boost, back)
-wake(idle, channel, #back)
+  end,
+}
 
 first, last = section(4)
-local kinds = {}
+local back, kinds = {}, {}
 for i = first, last, 4 do
-  local record = take(ARGV[i])
+  local record, _, since = take(ARGV[i])
+  local ending, value, text = ARGV[i + 1], tonumber(ARGV[i + 2]), ARGV[i + 3]
   if record then
-    -- Parked again, it keeps its limit.
-    if byte(record, 40) < 4 then
-      record = ready_at(record, time)
-      record = sub(record, 1, 39) .. char(byte(record, 40) + 4) .. sub(record, 41)
-    end
-    local limit = due(record) + tonumber(ARGV[5])
-    if limit <= time then
-      bury(dead, record, ARGV[i + 3], time)
-      free_unique(unique, record)
+    -- A job that is to be cancelled does not run again.
+    if flag(record, 16) and (ending == 'retry' or ending == 'back' or ending == 'park') then ending = 'cancel' end
+    if endings[ending] then
+      endings[ending](record, since, value, text)
+    elseif ending == 'back' then
+      free_place(record)
+      back[#back + 1] = handed_back(record)
     else
-      local kind = ARGV[i + 2]
-      limit = format('%.0f', limit)
-      redis.call('ZADD', KEYS[tonumber(ARGV[i + 1])], limit, handed_back(record))
-      -- Of a new kind the schedulers do not know yet when it is due.
-      if redis.call('ZADD', parked, 'LT', limit, kind) == 1 then redis.call('SPUBLISH', channel, 'schedule') end
-      if not kinds[kind] then
-        kinds[kind] = true
-        redis.call('SPUBLISH', channel, 'parked ' .. kind)
+      free_place(record)
+      -- Parked again, it keeps its limit.
+      if not flag(record, 4) then record = with_flag(as(record, 'r', time), 4) end
+      local limit = due(record) + tonumber(ARGV[6])
+      if limit <= time then
+        bury(record, text, time)
+      else
+        local kind = kind_of(record)
+        limit = format('%.0f', limit)
+        record = handed_back('Jp' .. sub(record, 3))
+        redis.call('HSET', jobs, id_of(record), record)
+        redis.call('ZADD', KEYS[value], limit, id_of(record))
+        -- Of a new kind the schedulers do not know yet when it is due.
+        if redis.call('ZADD', parked, 'LT', limit, kind) == 1 then redis.call('SPUBLISH', channel, 'schedule') end
+        if not kinds[kind] then
+          kinds[kind] = true
+          redis.call('SPUBLISH', channel, 'parked ' .. kind)
+        end
       end
     end
+  end
+end
+if soonest then announce(soonest) end
+-- The first of them comes first again.
+local reversed = {}
+for i = #back, 1, -1 do reversed[#reversed + 1] = back[i] end
+make_ready('LPUSH', reversed)
+wake(#back)
+count_ended(given_back)
+if first <= last then trim_done() end
+
+first, last = section(2)
+if first <= last then
+  local minute = math.floor(time / 60000000)
+  for i = first, last, 2 do
+    local name = format('%.0f', minute) .. '|' .. ARGV[i]
+    local amount = tonumber(ARGV[i + 1])
+    if redis.call('HINCRBY', tallies, name, amount) == amount then redis.call('ZADD', history, minute, name) end
+  end
+  local old = redis.call('ZRANGE', history, '-inf', minute - tonumber(ARGV[9]), 'BYSCORE', 'LIMIT', 0, 200)
+  if #old > 0 then
+    redis.call('HDEL', tallies, unpack(old))
+    redis.call('ZREM', history, unpack(old))
   end
 end
 return 1

@@ -8,19 +8,12 @@ use serde::de::DeserializeOwned;
 
 pub use page::JobCursor;
 
-use super::{
-    DeadLetters, JobId, Queue, parked,
-    record::Record,
-    script::{REMOVE, RUN_NOW},
-};
+use super::{DeadLetters, JobId, Queue, parked, record::Record, script::RUN_NOW};
 use crate::{
     codec::{Codec, Json},
     error::{Error, Result},
     observe,
 };
-
-/// How far from the place where a ready job was seen it is looked for.
-const REACH: usize = 2000;
 
 /// Where a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -34,10 +27,42 @@ pub enum JobState {
     Running,
     /// No worker that took it could run it; it waits for [one that can](super::QueueBuilder::park_for).
     Parked,
+    /// It waits until its [children](super::Flow) are over.
+    Waiting,
     /// It is done and was [kept](super::QueueBuilder::keep_done).
     Done,
+    /// It was cancelled, and kept.
+    Cancelled,
+    /// It was not started in time, and kept. See [`JobPolicy::expires_after`](super::JobPolicy::expires_after).
+    Expired,
     /// It failed for good and is a [dead letter](super::DeadLetter).
     Dead,
+}
+
+impl JobState {
+    /// From the letter in a record.
+    pub(super) fn read(letter: u8) -> Option<Self> {
+        Some(match letter {
+            b'r' => Self::Ready,
+            b'l' => Self::Delayed,
+            b'x' => Self::Running,
+            b'p' => Self::Parked,
+            b'w' => Self::Waiting,
+            b'd' => Self::Done,
+            b'c' => Self::Cancelled,
+            b'e' => Self::Expired,
+            b'z' => Self::Dead,
+            _ => return None,
+        })
+    }
+
+    /// Whether a job in this state will not run again, unless somebody replays it.
+    pub fn is_over(self) -> bool {
+        matches!(
+            self,
+            Self::Done | Self::Cancelled | Self::Expired | Self::Dead
+        )
+    }
 }
 
 /// How many jobs are in each state.
@@ -52,9 +77,11 @@ pub struct QueueCounts {
     pub running: u64,
     /// Jobs that wait for a worker that can run them.
     pub parked: u64,
+    /// Jobs that wait for their children.
+    pub waiting: u64,
     /// Dead letters.
     pub dead: u64,
-    /// Done jobs that were kept.
+    /// Jobs that are done, cancelled or expired, and were kept.
     pub done: u64,
     /// Registered workers, including those whose lease has ended unnoticed so far.
     pub workers: u64,
@@ -63,9 +90,9 @@ pub struct QueueCounts {
 }
 
 impl QueueCounts {
-    /// Jobs that are not finished yet: ready, delayed, running or parked.
+    /// Jobs that are not finished yet: ready, delayed, running, parked or waiting.
     pub fn unfinished(&self) -> u64 {
-        self.ready + self.delayed + self.running + self.parked
+        self.ready + self.delayed + self.running + self.parked + self.waiting
     }
 }
 
@@ -81,36 +108,60 @@ pub struct JobInfo {
     pub state: JobState,
     /// Attempts that were charged so far; a running one has begun one more.
     pub attempts: u32,
+    /// How many attempts it has in all, if the job says so itself.
+    pub max_attempts: Option<u32>,
     /// Its priority.
     pub priority: i16,
-    /// When it became or becomes ready, since the Unix epoch.
+    /// When it was enqueued, since the Unix epoch.
+    pub created: Duration,
+    /// When it became or becomes ready, or when it ended, since the Unix epoch.
     pub due: Duration,
-    /// The payload: JSON.
-    pub payload: Vec<u8>,
+    /// When the worker that has it took it.
+    pub started: Option<Duration>,
     /// The worker that has it.
     pub worker: Option<String>,
     /// The progress that its handler recorded.
     pub progress: Option<f64>,
-    record: Vec<u8>,
-    /// In the list of ready jobs: its place counted from the end, the last is 1.
-    place: usize,
+    /// Its unique key.
+    pub unique: Option<String>,
+    /// Its group.
+    pub group: Option<String>,
+    /// The job that waits for it.
+    pub parent: Option<JobId>,
+    /// Whether it runs and was told to stop.
+    pub to_be_cancelled: bool,
+    /// When it expires, since the Unix epoch.
+    pub expires: Option<Duration>,
+    /// The payload: JSON.
+    pub payload: Vec<u8>,
+    pub(super) keep: Option<Duration>,
 }
 
 impl JobInfo {
-    pub(super) fn read(record: Vec<u8>, state: JobState) -> Option<Self> {
+    pub(super) fn read(record: Vec<u8>) -> Option<Self> {
         let parsed = Record::parse(&record)?;
+        let held = parsed.held.clone();
         Some(Self {
             id: parsed.id,
-            state,
+            state: parsed.state?,
             attempts: u32::from(parsed.attempts),
+            max_attempts: parsed.max_attempts.map(u32::from),
             priority: parsed.priority,
+            created: Duration::from_micros(parsed.created),
             due: Duration::from_micros(parsed.due),
+            started: held
+                .as_ref()
+                .map(|(_, since)| Duration::from_micros(*since)),
+            worker: held.map(|(worker, _)| worker),
+            progress: None,
+            unique: parsed.unique(),
+            group: parsed.group(),
+            parent: parsed.parent(),
+            to_be_cancelled: parsed.is_to_be_cancelled(),
+            expires: parsed.expires(),
+            keep: parsed.keep(),
             payload: parsed.payload(&record).to_vec(),
             name: parsed.name,
-            worker: None,
-            progress: None,
-            record,
-            place: 0,
         })
     }
 
@@ -153,6 +204,10 @@ impl QueueInspector {
         Self { queue }
     }
 
+    pub(super) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
     /// How many jobs are in each state.
     ///
     /// # Errors
@@ -186,9 +241,11 @@ impl QueueInspector {
         for (command, part) in [
             ("LLEN", "ready"),
             ("ZCARD", "ranked"),
+            ("ZCARD", "grouped"),
             ("ZCARD", "delayed"),
-            ("XLEN", "dead"),
-            ("XLEN", "done"),
+            ("ZCARD", "parents"),
+            ("ZCARD", "dead"),
+            ("ZCARD", "done"),
         ] {
             pipeline.cmd(command).arg(entity.part(part));
         }
@@ -218,16 +275,17 @@ impl QueueInspector {
             let number: Option<u64> = redis::from_redis_value(reply)?;
             numbers.push(number.unwrap_or(0));
         }
-        if numbers.len() != 7 + workers.len() + kinds.len() {
+        if numbers.len() != 9 + workers.len() + kinds.len() {
             return Err(Error::codec("unexpected shape of the reply"));
         }
-        let (running, parked) = numbers[7..].split_at(workers.len());
+        let (running, parked) = numbers[9..].split_at(workers.len());
         let counts = QueueCounts {
-            ready: (numbers[0] + numbers[1]).saturating_sub(numbers[6]),
-            delayed: numbers[2],
-            dead: numbers[3],
-            done: numbers[4],
-            paused: numbers[5] == 1,
+            ready: (numbers[0] + numbers[1] + numbers[2]).saturating_sub(numbers[8]),
+            delayed: numbers[3],
+            waiting: numbers[4],
+            dead: numbers[5],
+            done: numbers[6],
+            paused: numbers[7] == 1,
             // One field of each hash is the worker's epoch.
             running: running.iter().map(|held| held.saturating_sub(1)).sum(),
             parked: parked.iter().sum(),
@@ -306,60 +364,22 @@ impl QueueInspector {
         }
     }
 
-    /// A job that is not finished, by its id. Reads page by page until it is found.
+    /// A job by its id. [`Queue::job`] tells more.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn find(&self, id: JobId) -> Result<Option<JobInfo>> {
-        for state in [
-            JobState::Running,
-            JobState::Ready,
-            JobState::Delayed,
-            JobState::Parked,
-        ] {
-            let found = self.matching(state, 1, |job| job.id == id).await?;
-            if let Some(job) = found.into_iter().next() {
-                return Ok(Some(job));
-            }
-        }
-        Ok(None)
+        Ok(self.queue.job(id).await?.map(|found| found.job))
     }
 
-    /// Deletes a job that waits, and frees its unique key; `false` if it runs, or is not there.
+    /// Deletes a job that waits, and frees its unique key; `false` if it runs, or is not there. Nothing of it is kept.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn delete(&self, id: JobId) -> Result<bool> {
-        // A job that has moved far in the list since it was found is looked for again.
-        for _ in 0..5 {
-            let Some(job) = self.find(id).await? else {
-                return Ok(false);
-            };
-            let (kind, part) = match (job.state, job.priority) {
-                (JobState::Ready, 0) => ("list", "ready".to_owned()),
-                (JobState::Ready, _) => ("zset", "ranked".to_owned()),
-                (JobState::Delayed, _) => ("zset", "delayed".to_owned()),
-                (JobState::Parked, _) => ("zset", parked::part(&job.name)),
-                _ => return Ok(false),
-            };
-            let removed: u8 = REMOVE
-                .on(self.queue.entity())
-                .part(&part)
-                .part("unique")
-                .part("meta")
-                .arg(kind)
-                .arg(&job.record[..])
-                .arg(job.place)
-                .arg(REACH)
-                .run(self.queue.store())
-                .await?;
-            if removed < 2 {
-                return Ok(removed == 1);
-            }
-        }
-        Ok(false)
+        Ok(self.queue.end_by_hand(id, "delete").await? == 1)
     }
 
     /// Makes a delayed job ready now; `false` if it is not delayed. It may have been enqueued with a delay, or wait
@@ -369,21 +389,10 @@ impl QueueInspector {
     ///
     /// Those of the store.
     pub async fn run_now(&self, id: JobId) -> Result<bool> {
-        let found = self
-            .matching(JobState::Delayed, 1, |job| job.id == id)
-            .await?;
-        let Some(job) = found.into_iter().next() else {
-            return Ok(false);
-        };
-        let made_ready: u8 = RUN_NOW
-            .on(self.queue.entity())
-            .part("delayed")
-            .part("ready")
-            .part("ranked")
-            .part("idle")
-            .arg(&self.queue.0.channel)
-            .arg(self.queue.0.boost)
-            .arg(&job.record[..])
+        let made_ready: u8 = self
+            .queue
+            .call(&RUN_NOW, &[])
+            .arg(&id.0[..])
             .run(self.queue.store())
             .await?;
         Ok(made_ready == 1)

@@ -1,10 +1,10 @@
 //! A job's type, its id and its handler.
 
-use std::{fmt, future::Future, str::FromStr};
+use std::{fmt, future::Future, str::FromStr, time::Duration};
 
 use serde::{Serialize, de::DeserializeOwned};
 
-use super::{IntoVerdict, JobContext, Verdict};
+use super::{IntoVerdict, JobContext, JobPolicy, Verdict};
 use crate::error::{Error, Result};
 
 /// A kind of job: its payload, and the name that says which handler it is for.
@@ -25,6 +25,56 @@ use crate::error::{Error, Result};
 pub trait Job: Serialize + DeserializeOwned + Send + 'static {
     /// The name, 1 to 255 bytes, unique among the jobs of a queue.
     const NAME: &'static str;
+
+    /// How jobs of this kind are run, unless one is enqueued with something else (default: as the worker says).
+    fn policy() -> JobPolicy {
+        JobPolicy::new()
+    }
+}
+
+/// A kind of job whose handler returns something. The result is kept for as long as the
+/// [queue](super::QueueBuilder::keep_done) or the [job](JobPolicy::keep) says, as JSON.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use std::time::Duration;
+/// use redstart::{Store, messaging::{Job, JobContext, JobOutput, Outcome, Queue, Returned}};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)]
+/// struct Square(u64);
+/// impl Job for Square { const NAME: &'static str = "square"; }
+/// impl JobOutput for Square { type Output = u64; }
+///
+/// let store = Store::connect("memory://").await?;
+/// let queue = Queue::builder(&store, "docs", "math").keep_done(1000, Duration::from_secs(60)).build()?;
+/// let worker = queue
+///     .worker(|Square(n): Square, _: JobContext| async move { Returned::<Square>(n * n) })
+///     .start()
+///     .await?;
+/// let outcome = queue.enqueue(&Square(12)).await?.result().await?;
+/// assert_eq!(outcome, Outcome::Done(144));
+/// # worker.shutdown(Duration::from_secs(5)).await?;
+/// # Ok(()) }
+/// ```
+///
+/// A handler cannot return what another kind of job returns:
+///
+/// ```compile_fail
+/// # use redstart::messaging::{Job, JobContext, JobOutput, Queue, Returned};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Square(u64);
+/// # impl Job for Square { const NAME: &'static str = "square"; }
+/// # impl JobOutput for Square { type Output = u64; }
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Name(u64);
+/// # impl Job for Name { const NAME: &'static str = "name"; }
+/// # impl JobOutput for Name { type Output = String; }
+/// # fn worker(queue: &Queue) {
+/// queue.worker(|_: Square, _: JobContext| async move { Returned::<Name>("twelve".into()) });
+/// # }
+/// ```
+pub trait JobOutput: Job {
+    /// What a run returns.
+    type Output: Serialize + DeserializeOwned + Send + 'static;
 }
 
 /// A job's id: 128 bits that sort by the enqueuing client's clock, to the millisecond.
@@ -92,6 +142,8 @@ pub enum UniqueUntil {
     Done,
     /// Until a worker takes the job: a job enqueued while it runs is a new one.
     Started,
+    /// For this time from the enqueue on, even if the job is done or dead before.
+    For(Duration),
 }
 
 /// Runs the jobs of one type. Every `Fn(J, JobContext)` that returns a future is one.
@@ -108,7 +160,7 @@ where
     J: Job,
     F: Fn(J, JobContext) -> Fut + Send + Sync + 'static,
     Fut: Future + Send,
-    Fut::Output: IntoVerdict,
+    Fut::Output: IntoVerdict<J>,
 {
     async fn run(&self, job: J, context: JobContext) -> Verdict {
         self(job, context).await.into_verdict()

@@ -1,20 +1,31 @@
 -- Unregisters a worker and hands back, uncharged, what it still holds.
 --
--- KEYS  1 running of this worker  2 workers  3 ready  4 ranked  5 idle  6 progress
--- ARGV  1 wake channel  2 boost in microseconds  3 worker  4 its name on the wake channel
+-- KEYS  1-16 as in place.lua  17 running of this worker  18 workers
+-- ARGV  1-5 as in place.lua  6 worker  7 its name on the wake channel
 -- Returns  how many were handed back
-local back = {}
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
-  if name ~= '' then
-    back[#back + 1] = handed_back(redis.call('HGET', KEYS[1], name))
-    redis.call('HDEL', KEYS[6], sub(name, 1, 16))
+local running, workers = KEYS[17], KEYS[18]
+local time, back, count = now(), {}, 0
+for _, name in ipairs(redis.call('HKEYS', running)) do
+  local record = name ~= '' and redis.call('HGET', jobs, sub(name, 1, 16))
+  if record and state(record) == 'x' then
+    record = released(record)
+    count = count + 1
+    free_place(record)
+    if flag(record, 16) then
+      event('cancelled', id_of(record))
+      conclude(record, 'c', '', time)
+    else
+      if flag(record, 8) then redis.call('HDEL', details, id_of(record) .. 'p') end
+      back[#back + 1] = handed_back(record)
+    end
   end
 end
 -- It may have been woken for a job that it did not take.
-local missed = math.min(1, redis.call('LLEN', KEYS[3]) + redis.call('ZCARD', KEYS[4]))
-make_ready('LPUSH', KEYS[3], KEYS[4], tonumber(ARGV[2]), back)
-redis.call('DEL', KEYS[1])
-redis.call('ZREM', KEYS[2], ARGV[3])
-redis.call('ZREM', KEYS[5], ARGV[4])
-wake(KEYS[5], ARGV[1], #back + missed)
+local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups))
+make_ready('LPUSH', back)
+redis.call('DEL', running)
+redis.call('ZREM', workers, ARGV[6])
+redis.call('ZREM', idle, ARGV[7])
+count_ended(count)
+wake(#back + missed)
 return #back

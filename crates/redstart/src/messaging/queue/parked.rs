@@ -15,12 +15,8 @@ impl Queue {
     /// Buries parked jobs of a kind whose limit has passed.
     pub(super) async fn expire_parked(&self, kind: &str) -> Result<()> {
         loop {
-            let buried: usize = EXPIRE_PARKED
-                .on(self.entity())
-                .part(&part(kind))
-                .part("parked")
-                .part("dead")
-                .part("unique")
+            let buried: usize = self
+                .call(&EXPIRE_PARKED, &[&part(kind), "parked"])
                 .arg(kind)
                 .arg(BATCH)
                 .idempotent()

@@ -7,8 +7,8 @@ use std::{
 };
 
 use super::{
-    Enqueued, Queue, UniqueUntil,
-    record::{Body, Options},
+    Enqueued, JobPolicy, Queue, UniqueUntil,
+    record::{Body, Duplicate, Options, RunAt, Unique},
 };
 use crate::{
     error::{Error, Result},
@@ -31,7 +31,7 @@ impl Queue {
             queue: self,
             kind,
             payload,
-            options: Options::default(),
+            options: self.options_of(kind, JobPolicy::new()),
         }
     }
 }
@@ -48,25 +48,41 @@ pub struct EnqueueRaw<'a> {
 impl EnqueueRaw<'_> {
     /// Runs the job no earlier than this from now, by the server's clock.
     pub fn delay(mut self, delay: Duration) -> Self {
-        self.options.delay = delay;
+        self.options.run_at = RunAt::After(delay);
         self
     }
 
     /// From -1000 to 1000; a higher priority runs earlier. The default is 0.
     pub fn priority(mut self, priority: i16) -> Self {
-        self.options.priority = priority;
+        self.options.policy.priority = priority;
         self
     }
 
     /// Adds the job only if no other job holds this key.
     pub fn unique(mut self, key: &str, until: UniqueUntil) -> Self {
-        self.options.unique = Some((key.to_owned(), until));
+        self.options.unique = Some(Unique {
+            key: key.to_owned(),
+            until,
+            duplicate: Duplicate::Keep,
+        });
+        self
+    }
+
+    /// The group that the job belongs to; see [`Enqueue::group`](super::Enqueue::group).
+    pub fn group(mut self, group: &str) -> Self {
+        self.options.group = Some(group.to_owned());
+        self
+    }
+
+    /// All of a policy at once: attempts, waits, expiry, how long it is kept.
+    pub fn policy(mut self, policy: JobPolicy) -> Self {
+        self.options.policy = policy;
         self
     }
 
     /// How long one run may take; after that it is dropped and retried.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.options.timeout = Some(timeout);
+        self.options.policy.timeout = Some(timeout);
         self
     }
 }

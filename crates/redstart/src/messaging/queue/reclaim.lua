@@ -1,33 +1,45 @@
 -- Takes over the jobs of a worker whose lease ended. Each is charged the attempt it was in, and goes back to the front
--- or, after the last attempt, to the dead letters.
+-- or, after the last attempt, to the dead letters. One that was to be cancelled is.
 --
--- KEYS  1 running of that worker  2 workers  3 ready  4 ranked  5 dead  6 idle  7 unique  8 progress
--- ARGV  1 wake channel  2 boost in microseconds  3 that worker  4 its name on the wake channel  5 attempts at most
+-- KEYS  1-16 as in place.lua  17 running of that worker  18 workers
+-- ARGV  1-5 as in place.lua  6 that worker  7 its name on the wake channel  8 attempts at most
 -- Returns  {-1, 0} its lease has not ended or another worker was faster, otherwise {made ready, dead}
-local running, workers, dead, unique, progress = KEYS[1], KEYS[2], KEYS[5], KEYS[7], KEYS[8]
-local until_us = redis.call('ZSCORE', workers, ARGV[3])
+local running, workers = KEYS[17], KEYS[18]
+local until_us = redis.call('ZSCORE', workers, ARGV[6])
 local now = now()
 if not until_us or tonumber(until_us) > now then return { -1, 0 } end
 
-local back, buried = {}, 0
+local back, buried, count, stalled = {}, 0, 0, {}
 for _, name in ipairs(redis.call('HKEYS', running)) do
-  if name ~= '' then
-    local record = charged(redis.call('HGET', running, name))
-    if attempts(record) >= tonumber(ARGV[5]) then
-      bury(dead, record, 'its worker died', now)
-      free_unique(unique, record)
+  local record = name ~= '' and redis.call('HGET', jobs, sub(name, 1, 16))
+  if record and state(record) == 'x' then
+    local worker, since
+    record, worker, since = released(record)
+    count = count + 1
+    stalled[#stalled + 1] = id_of(record)
+    free_place(record)
+    local most = number(record, 62)
+    if most == 0 then most = tonumber(ARGV[8]) end
+    redis.call('HDEL', details, id_of(record) .. 'p')
+    record = charged(note_attempt(record, worker, since, now, 'its worker died'))
+    if flag(record, 16) then
+      event('cancelled', id_of(record))
+      conclude(record, 'c', '', now)
+    elseif attempts(record) >= most then
+      bury(record, 'its worker died', now)
       buried = buried + 1
     else
       back[#back + 1] = record
     end
-    redis.call('HDEL', progress, sub(name, 1, 16))
   end
 end
+event('stalled', table.concat(stalled), ARGV[7])
 -- It may have been woken for a job that it did not take.
-local missed = math.min(1, redis.call('LLEN', KEYS[3]) + redis.call('ZCARD', KEYS[4]))
-make_ready('LPUSH', KEYS[3], KEYS[4], tonumber(ARGV[2]), back)
+local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups))
+make_ready('LPUSH', back)
 redis.call('DEL', running)
-redis.call('ZREM', workers, ARGV[3])
-redis.call('ZREM', KEYS[6], ARGV[4])
-wake(KEYS[6], ARGV[1], #back + missed)
+redis.call('ZREM', workers, ARGV[6])
+redis.call('ZREM', idle, ARGV[7])
+count_ended(count)
+wake(#back + missed)
 return { #back, buried }

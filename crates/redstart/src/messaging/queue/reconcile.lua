@@ -1,24 +1,31 @@
 -- After a lost reply: raises the epoch, which fences requests that are still on their way, and hands back, uncharged,
 -- the deliveries that the worker does not know.
 --
--- KEYS  1 running of this worker  2 ready  3 ranked  4 idle
--- ARGV  1 wake channel  2 boost in microseconds  3 the new epoch  4... the deliveries that the worker knows
+-- KEYS  1-16 as in place.lua  17 running of this worker
+-- ARGV  1-5 as in place.lua  6 the new epoch  7... the deliveries that the worker knows
 -- Returns  -1 not registered, -2 the epoch is not higher than the current one, otherwise how many were handed back
-local epoch = redis.call('HGET', KEYS[1], '')
+local running = KEYS[17]
+local epoch = redis.call('HGET', running, '')
 if not epoch then return -1 end
-if tonumber(epoch) >= tonumber(ARGV[3]) then return -2 end
-redis.call('HSET', KEYS[1], '', ARGV[3])
+if tonumber(epoch) >= tonumber(ARGV[6]) then return -2 end
+redis.call('HSET', running, '', ARGV[6])
 
 local known = { [''] = true }
-for i = 4, #ARGV do known[ARGV[i]] = true end
+for i = 7, #ARGV do known[ARGV[i]] = true end
 local unknown, back = {}, {}
-for _, name in ipairs(redis.call('HKEYS', KEYS[1])) do
+for _, name in ipairs(redis.call('HKEYS', running)) do
   if not known[name] then
     unknown[#unknown + 1] = name
-    back[#back + 1] = handed_back(redis.call('HGET', KEYS[1], name))
+    local record = redis.call('HGET', jobs, sub(name, 1, 16))
+    if record and state(record) == 'x' then
+      record = released(record)
+      free_place(record)
+      back[#back + 1] = handed_back(record)
+    end
   end
 end
-each_piece('HDEL', KEYS[1], unknown)
-make_ready('LPUSH', KEYS[2], KEYS[3], tonumber(ARGV[2]), back)
-wake(KEYS[4], ARGV[1], #back)
+each_piece('HDEL', running, unknown)
+make_ready('LPUSH', back)
+count_ended(#back)
+wake(#back)
 return #back

@@ -1,67 +1,140 @@
--- Fragment: records, shared by all scripts of the queue. The script's own purpose, KEYS, ARGV and reply follow it.
+-- Fragment: records. The script's own purpose, KEYS, ARGV and reply follow after place.lua.
 --
--- A job is one record, a string that moves whole between the queue's containers; it is in exactly one of them at any
--- time.
+-- A job is one record, a string in the hash `jobs` (or `ended`, when it is over and kept). Its id is in exactly one
+-- container at any time, and byte 2 says in which.
 --
 --   bytes   what
 --   1       'J'
---   2-17    when it became or becomes ready: server time in microseconds, 16 decimal digits
---   18-33   the job's id
---   34-35   attempts that were charged so far, big-endian
---   36-37   how often it was handed back unstarted, big-endian
---   38-39   priority + 32768, big-endian
---   40      flags: 1 = its unique key is held until done, 2 = until started, + 4 = it was parked, since bytes 2-17
---   41-44   timeout in milliseconds, 0 = the worker's own
---   45-46   length of the unique key, then the key
+--   2       r ready, l delayed, x running, p parked, w waits for children, z dead, d done, c cancelled, e expired
+--   3-18    when it became or becomes ready, or when it ended: server time in microseconds, 16 decimal digits
+--   19-34   when it was enqueued, likewise; unique among the jobs of a group
+--   35-50   the job's id
+--   51-52   attempts that were charged so far, big-endian
+--   53-54   how often it was handed back unstarted, big-endian
+--   55-56   priority + 32768, big-endian
+--   57      flags: its unique key is held 1 = until done, 2 = until started, 3 = for a time; + 4 = it was parked, since
+--           bytes 3-18; + 8 = it has details; + 16 = it is to be cancelled; + 32 = it holds a place of its group while
+--           it waits for its next attempt; + 64 = it has extras that concern its end
+--   58-61   timeout in milliseconds, 0 = the worker's own
+--   62-63   attempts at most, 0 = the worker's own
+--   64-65   length of the extras, then the extras: tag (one byte), length (two bytes), value
+--             u unique key   g group   p parent, policy and number of this child   n number of children
+--             k how long to keep it in milliseconds, 0 = for ever   e milliseconds after enqueueing when it expires
+--             b backoff, for the worker
 --   then    length of the name (one byte), the name, the payload
 --
--- Bytes 18-37 name one delivery: they differ when the same job is taken again.
+-- A running record has two more fields after byte 2: the worker (32 bytes) and since when (16 digits).
+--
+-- Bytes 35-54 name one delivery: they differ when the same job is taken again.
 local CHUNK = 4000
--- In the place of a record of the ready list that was deleted.
-local DELETED = 'deleted'
 local byte, char, sub, format = string.byte, string.char, string.sub, string.format
 
 local function digits(micros)
   return format('%016.0f', micros)
 end
 
+-- Whether all of its fields are there.
 local function well_formed(record)
-  return #record >= 47 and byte(record, 1) == 74
+  if #record < 67 or byte(record, 1) ~= 74 then return false end
+  local shift = byte(record, 2) == 120 and 48 or 0
+  local high, low = byte(record, 64 + shift, 65 + shift)
+  local name = low and 66 + shift + high * 256 + low
+  return name and name <= #record and name + byte(record, name) <= #record
+end
+
+local function state(record)
+  return sub(record, 2, 2)
 end
 
 local function due(record)
-  return tonumber(sub(record, 2, 17)) or 0
+  return tonumber(sub(record, 3, 18)) or 0
+end
+
+local function created(record)
+  return tonumber(sub(record, 19, 34)) or 0
+end
+
+local function id_of(record)
+  return sub(record, 35, 50)
 end
 
 local function delivery(record)
-  return sub(record, 18, 37)
+  return sub(record, 35, 54)
 end
 
-local function attempts(record)
-  local high, low = byte(record, 34, 35)
+local function number(record, at)
+  local high, low = byte(record, at, at + 1)
   return high * 256 + low
 end
 
-local function pair(number)
-  return char(math.floor(number / 256) % 256, number % 256)
+local function pair(value)
+  return char(math.floor(value / 256) % 256, value % 256)
+end
+
+local function attempts(record)
+  return number(record, 51)
+end
+
+local function with_attempts(record, count)
+  return sub(record, 1, 50) .. pair(count) .. sub(record, 53)
 end
 
 local function charged(record)
-  return sub(record, 1, 33) .. pair(attempts(record) + 1) .. sub(record, 36)
+  return with_attempts(record, math.min(attempts(record) + 1, 65535))
 end
 
 local function handed_back(record)
-  local high, low = byte(record, 36, 37)
-  return sub(record, 1, 35) .. pair((high * 256 + low + 1) % 65536) .. sub(record, 38)
+  return sub(record, 1, 52) .. pair((number(record, 53) + 1) % 65536) .. sub(record, 55)
 end
 
-local function ready_at(record, micros)
-  return 'J' .. digits(micros) .. sub(record, 18)
+-- In another state, as of a time.
+local function as(record, letter, micros)
+  return 'J' .. letter .. digits(micros) .. sub(record, 19)
+end
+
+local function held(record, worker, now)
+  return 'Jx' .. worker .. digits(now) .. sub(record, 3)
+end
+
+-- A running record as it was when it was taken; then the worker and since when.
+local function released(record)
+  return 'Jr' .. sub(record, 51), sub(record, 3, 34), tonumber(sub(record, 35, 50)) or 0
 end
 
 local function priority(record)
-  local high, low = byte(record, 38, 39)
-  return high * 256 + low - 32768
+  return number(record, 55) - 32768
+end
+
+local function flag(record, bit)
+  return math.floor(byte(record, 57) / bit) % 2 == 1
+end
+
+local function with_flag(record, bit)
+  if flag(record, bit) then return record end
+  return sub(record, 1, 56) .. char(byte(record, 57) + bit) .. sub(record, 58)
+end
+
+local function without_flag(record, bit)
+  if not flag(record, bit) then return record end
+  return sub(record, 1, 56) .. char(byte(record, 57) - bit) .. sub(record, 58)
+end
+
+local function uniqueness(record)
+  return byte(record, 57) % 4
+end
+
+local function extra(record, tag)
+  local at, last = 66, 65 + number(record, 64)
+  while at + 2 <= last do
+    local length = number(record, at + 1)
+    if sub(record, at, at) == tag then return sub(record, at + 3, at + 2 + length) end
+    at = at + 3 + length
+  end
+end
+
+local function kind_of(record)
+  local at = 66 + number(record, 64)
+  return sub(record, at + 1, at + byte(record, at))
 end
 
 -- Lua's unpack has a limit, so long lists are sent in pieces.
@@ -69,60 +142,4 @@ local function each_piece(command, key, list)
   for first = 1, #list, CHUNK do
     redis.call(command, key, unpack(list, first, math.min(first + CHUNK - 1, #list)))
   end
-end
-
--- How long the unique key is held: 0 there is none, 1 until done, 2 until started.
-local function uniqueness(record)
-  return byte(record, 40) % 4
-end
-
-local function unique_key(record)
-  local high, low = byte(record, 45, 46)
-  return sub(record, 47, 46 + high * 256 + low)
-end
-
--- Frees the unique key of a record if this job holds it.
-local function free_unique(unique, record)
-  if uniqueness(record) == 0 then return end
-  local key = unique_key(record)
-  if redis.call('HGET', unique, key) == sub(record, 18, 33) then
-    redis.call('HDEL', unique, key)
-  end
-end
-
--- Makes records available to workers: those of priority 0 in the list at `side`, the others by rank.
-local function make_ready(side, ready, ranked, boost, records)
-  local plain, scored = {}, {}
-  for _, record in ipairs(records) do
-    local level = priority(record)
-    if level == 0 then
-      plain[#plain + 1] = record
-    else
-      scored[#scored + 1] = format('%.0f', due(record) - level * boost)
-      scored[#scored + 1] = record
-    end
-  end
-  each_piece(side, ready, plain)
-  each_piece('ZADD', ranked, scored)
-end
-
--- Wakes as many idle workers as there are jobs. Each listens on a channel of its own. If nobody listens, the worker has
--- died, and the next one is woken instead.
-local function wake(idle, channel, jobs)
-  while jobs > 0 do
-    local worker = redis.call('ZPOPMIN', idle)[1]
-    if not worker then return end
-    if redis.call('SPUBLISH', channel .. ':' .. worker, '') > 0 then jobs = jobs - 1 end
-  end
-end
-
--- Tells idle workers that a job is due after this time, so that they look then.
-local function announce(idle, channel, micros)
-  if redis.call('EXISTS', idle) == 1 then
-    redis.call('SPUBLISH', channel, 'due ' .. format('%.0f', micros))
-  end
-end
-
-local function bury(dead, record, reason, now)
-  redis.call('XADD', dead, '*', 'record', record, 'reason', reason, 'at', format('%.0f', now))
 end

@@ -1,44 +1,92 @@
 -- Promotes due jobs and gives a registered worker up to `want` jobs, in order of due time minus priority x boost, until
--- their size reaches a limit. Renews the worker's lease.
+-- their size reaches a limit. Where groups have jobs too, every second one is a group's, of each group in turn. Renews
+-- the worker's lease.
 --
 -- The epoch fences late requests: after a lost reply the worker raises it (reconcile.lua), so that the lost request
 -- takes nothing if it arrives after all.
 --
--- KEYS  1 ready  2 ranked  3 delayed  4 running of this worker  5 workers  6 meta  7 dead  8 idle  9 unique
--- ARGV  1 worker  2 epoch  3 want  4 lease in microseconds  5 boost in microseconds  6 promote at most
---       7 how many bytes of records at most, unless the first is larger  8 the worker's name on the wake channel
+-- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 when each rate limit is free again
+-- ARGV  1-5 as in place.lua  6 worker  7 epoch  8 want  9 lease in microseconds  10 promote at most
+--       11 how many bytes of records at most, unless the first is larger  12 the worker's name on the wake channel
+--       13 how many jobs may run at a time in the whole queue (0 = any)
+--       14, 15 rate limit of the queue: microseconds per job (0 = none), jobs at once
+--       16, 17, 18 for each group: jobs at a time, microseconds per job, jobs at once
+--       19... the same for a kind of job: name, jobs at a time, microseconds per job, jobs at once
 -- Returns  {0} not registered (its jobs were reclaimed), {2} another epoch, or
---          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records}
-local ready, ranked, delayed, running, workers = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local meta, dead, idle, unique = KEYS[6], KEYS[7], KEYS[8], KEYS[9]
-local want, lease, boost, room = tonumber(ARGV[3]), tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[7])
+--          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records, now}
+local running, workers, rates = KEYS[17], KEYS[18], KEYS[19]
+local want, lease, room = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
+local worker = ARGV[12]
 
 local epoch = redis.call('HGET', running, '')
 if not epoch then return { 0 } end
-if epoch ~= ARGV[2] then return { 2 } end
+if epoch ~= ARGV[7] then return { 2 } end
 
 local now = now()
-redis.call('ZADD', workers, format('%.0f', now + lease), ARGV[1])
+local until_now = format('%.0f', now)
+redis.call('ZADD', workers, format('%.0f', now + lease), ARGV[6])
 if redis.call('HEXISTS', meta, 'paused') == 1 then
-  return { 1, -1, {} }
+  return { 1, -1, {}, until_now }
 end
 
-local promoted = redis.call('ZRANGE', delayed, '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[6]))
+local promoted = redis.call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[10]))
 if #promoted > 0 then
-  local good = {}
-  for _, record in ipairs(promoted) do
-    if well_formed(record) then
-      good[#good + 1] = record
-    else
-      bury(dead, record, 'corrupt record', now)
+  local records, good = redis.call('HMGET', jobs, unpack(promoted)), {}
+  for i, id in ipairs(promoted) do
+    local record = records[i]
+    if record and well_formed(record) then
+      if flag(record, 32) then
+        record = without_flag(record, 32)
+        free_place(record)
+      end
+      good[#good + 1] = 'Jr' .. sub(record, 3)
+    elseif record then
+      redis.call('ZADD', dead, until_now, id)
+      redis.call('HSET', details, id .. 'x', 'corrupt record')
     end
   end
-  make_ready('RPUSH', ready, ranked, boost, good)
+  make_ready('RPUSH', good)
   redis.call('ZREMRANGEBYRANK', delayed, 0, #promoted - 1)
+end
+for _, group in ipairs(redis.call('ZRANGE', resting, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 100)) do
+  redis.call('ZREM', resting, group)
+  enter_round(group)
+end
+
+-- How long until a limit lets one more job start, and a function that counts it.
+local function admit(name, every, burst)
+  local free_at = math.max(now, tonumber(redis.call('ZSCORE', rates, name) or 0))
+  local early = free_at - now - every * (burst - 1)
+  if early > 0 then return early end
+  return 0, function() redis.call('ZADD', rates, format('%.0f', free_at + every), name) end
+end
+
+local later = -1
+local function look_after(micros)
+  if later < 0 or micros < later then later = micros end
+end
+
+local most = tonumber(ARGV[13])
+if most > 0 then
+  local free = most - tonumber(redis.call('HGET', meta, 'running') or 0)
+  if free < want then
+    want = math.max(0, free)
+    redis.call('HSET', meta, 'hungry', 1)
+  end
+end
+local queue_every, queue_burst = tonumber(ARGV[14]), tonumber(ARGV[15])
+if queue_every > 0 then
+  redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now)
+  local free_at = math.max(now, tonumber(redis.call('ZSCORE', rates, '') or 0))
+  local allowed = math.floor((now + queue_every * queue_burst - free_at) / queue_every)
+  if allowed < want then
+    want = math.max(0, allowed)
+    look_after(math.max(1, free_at + queue_every * (allowed + 1) - queue_every * queue_burst - now))
+  end
 end
 
 -- Takes records while there is room. One is always taken, however large it is.
-local taken, bytes, full = {}, 0, false
+local taken, bytes, full, looked = {}, 0, false, 0
 local function fits(record)
   if #taken > 0 and bytes + #record > room then
     full = true
@@ -49,49 +97,96 @@ local function fits(record)
   return true
 end
 
-if redis.call('ZCARD', ranked) == 0 then
+-- Whether a job that was found under this id can be given to a worker. One that cannot is dealt with.
+local function startable(id, record, in_list)
+  looked = looked + 1
+  -- A job that was deleted, or one that is elsewhere.
+  if not record or string.find('lxpwz', state(record), 1, true) and well_formed(record) then
+    if in_list and redis.call('HINCRBY', meta, 'deleted', -1) <= 0 then redis.call('HDEL', meta, 'deleted') end
+    return false
+  end
+  if not well_formed(record) then
+    redis.call('ZADD', dead, until_now, id)
+    redis.call('HSET', details, id .. 'x', 'corrupt record')
+    return false
+  end
+  local expires = flag(record, 64) and extra(record, 'e')
+  if expires and created(record) + tonumber(expires) * 1000 < now then
+    event('expired', id)
+    conclude(record, 'e', '', now)
+    return false
+  end
+  return true
+end
+
+-- A piece of this size is looked at next; deleted and expired jobs count, so that a script ends.
+local function next_piece(piece, limit)
+  if looked >= limit + 1000 then
+    full = true
+    return 0
+  end
+  return math.min(piece, limit - #taken, 2000)
+end
+
+local function take_in_order(limit)
   -- In growing pieces, so that a few large records are not read only to be put back.
   local piece = 1
-  while #taken < want and not full do
-    local records = redis.call('LPOP', ready, math.min(piece, want - #taken))
-    if not records then break end
-    for i, record in ipairs(records) do
-      if not fits(record) then
-        for j = #records, i, -1 do redis.call('LPUSH', ready, records[j]) end
+  while #taken < limit and not full do
+    local count = next_piece(piece, limit)
+    local ids = count > 0 and redis.call('LPOP', ready, count)
+    if not ids then break end
+    local records = redis.call('HMGET', jobs, unpack(ids))
+    for i, id in ipairs(ids) do
+      if startable(id, records[i], true) and not fits(records[i]) then
+        for j = #ids, i, -1 do redis.call('LPUSH', ready, ids[j]) end
         break
       end
     end
     piece = piece * 4
   end
-else
-  local most = math.min(want, 256)
-  full = want > most
-  -- The first records of a container, in growing pieces too. `width` is 2 where scores are read with them.
-  local function source(width, command, key, options)
+end
+
+local function take_by_rank(limit)
+  local most = math.min(limit, #taken + 256)
+  -- The first jobs of a container, in growing pieces too. `width` is 2 where scores are read with them.
+  local function source(width, command, key, options, in_list)
     local self = { taken = 0 }
-    local records, at, read, piece = {}, 1, 0, 1
+    local ids, records, at, read, piece = {}, {}, 1, 0, 1
     function self.first()
-      if at > #records and piece > 0 then
-        local count = math.min(piece, most - #taken)
-        records = redis.call(command, key, read, read + count - 1, unpack(options))
-        at, read = 1, read + count
-        piece = #records == width * count and piece * 4 or 0
+      while true do
+        if at > #ids and piece > 0 then
+          local count = next_piece(piece, most)
+          local found = count > 0 and redis.call(command, key, read, read + count - 1, unpack(options)) or {}
+          ids, at, read = {}, 1, read + count
+          for i = 1, #found, width do ids[#ids + 1] = found[i] end
+          records = #ids > 0 and redis.call('HMGET', jobs, unpack(ids)) or {}
+          self.scores = found
+          piece = count > 0 and #ids == count and piece * 4 or 0
+        end
+        if at > #ids then return end
+        local record = records[at]
+        if self.checked == ids[at] or startable(ids[at], record, in_list) then
+          self.checked = ids[at]
+          return record, self.scores[at * width]
+        end
+        at, self.taken = at + 1, self.taken + 1
       end
-      return records[at], records[at + 1]
     end
     function self.take()
-      at, self.taken = at + width, self.taken + 1
+      at, self.taken = at + 1, self.taken + 1
     end
     return self
   end
-  local plain, scored = source(1, 'LRANGE', ready, {}), source(2, 'ZRANGE', ranked, { 'WITHSCORES' })
+  local plain = source(1, 'LRANGE', ready, {}, true)
+  local scored = source(2, 'ZRANGE', ranked, { 'WITHSCORES' }, false)
+  local more = limit > most
   while #taken < most do
     local record, from, by_rank, rank = plain.first(), plain, scored.first()
     if by_rank and not (record and due(record) <= tonumber(rank)) then
       record, from = by_rank, scored
     end
     if not record then
-      full = false
+      more = false
       break
     end
     if not fits(record) then break end
@@ -99,29 +194,107 @@ else
   end
   if plain.taken > 0 then redis.call('LTRIM', ready, plain.taken, -1) end
   if scored.taken > 0 then redis.call('ZREMRANGEBYRANK', ranked, 0, scored.taken - 1) end
+  full = full or more
 end
 
-local owned, given, n = {}, {}, 0
-for _, record in ipairs(taken) do
-  if well_formed(record) then
-    n = n + 1
-    given[n] = record
-    owned[2 * n - 1] = sub(record, 18, 37)
-    owned[2 * n] = record
-    if uniqueness(record) == 2 then free_unique(unique, record) end
-  elseif record == DELETED then
-    if redis.call('HINCRBY', meta, 'deleted', -1) <= 0 then redis.call('HDEL', meta, 'deleted') end
+local function take_plain(limit)
+  if redis.call('ZCARD', ranked) == 0 then take_in_order(limit) else take_by_rank(limit) end
+end
+
+local limits = {}
+for i = 19, #ARGV, 4 do
+  limits['\1' .. ARGV[i]] = { tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]) }
+end
+local of_groups = { tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]) }
+
+-- Takes the first job of the group whose turn it is. Returns false when there is none.
+local function take_from_group()
+  local first = redis.call('ZRANGE', groups, 0, 0, 'WITHSCORES')
+  local group, turn = first[1], first[2]
+  if not group then return false end
+  local limit = limits[group] or (byte(group, 1) == 1 and { 0, 0, 0 }) or of_groups
+  local busy = tonumber(redis.call('HGET', meta, 'n:' .. group) or 0)
+  if limit[1] > 0 and busy >= limit[1] then
+    -- It comes back when one of its jobs has ended.
+    redis.call('ZREM', groups, group)
+    return true
+  end
+  local count
+  if limit[2] > 0 then
+    local wait
+    wait, count = admit(group, limit[2], limit[3])
+    if wait > 0 then
+      redis.call('ZREM', groups, group)
+      redis.call('ZADD', resting, format('%.0f', now + wait), group)
+      return true
+    end
+  end
+  local places = redis.call('ZRANGE', grouped, '[' .. group .. '\0', '(' .. group .. '\1', 'BYLEX', 'LIMIT', 0, 2)
+  local id = places[1] and sub(places[1], -16)
+  if id then
+    local record = redis.call('HGET', jobs, id)
+    if startable(id, record, false) then
+      if not fits(record) then return false end
+      if count then count() end
+      busy = redis.call('HINCRBY', meta, 'n:' .. group, 1)
+    end
+    redis.call('ZREM', grouped, places[1])
+  end
+  redis.call('HSET', meta, 'turn', turn)
+  if places[2] and (limit[1] == 0 or busy < limit[1]) then
+    redis.call('ZADD', groups, format('%.0f', tonumber(turn) + 1), group)
   else
-    bury(dead, record, 'corrupt record', now)
+    redis.call('ZREM', groups, group)
+  end
+  return true
+end
+
+local in_groups = redis.call('ZCARD', groups) > 0
+if in_groups then
+  if tonumber(ARGV[17]) > 0 or #ARGV >= 19 then redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now) end
+  -- Of an odd number the jobs without a group get one more every second time.
+  local share = math.floor(want / 2)
+  if want % 2 == 1 and redis.call('HDEL', meta, 'side') == 0 then
+    redis.call('HSET', meta, 'side', 1)
+    share = share + 1
+  end
+  if share > 0 then take_plain(share) end
+  local rounds = 0
+  while #taken < want and not full do
+    if not take_from_group() then break end
+    rounds = rounds + 1
+    if rounds >= want + 200 then full = true end
   end
 end
-each_piece('HSET', running, owned)
+if #taken < want and not full then take_plain(want) end
 
--- Deleted and corrupt records count here: behind them there may be more to take.
-if full or #taken == want then
-  redis.call('ZREM', idle, ARGV[8])
-  return { 1, 0, given }
+local owned, written, ids, n = {}, {}, {}, 0
+for _, record in ipairs(taken) do
+  n = n + 1
+  local id = id_of(record)
+  ids[n] = id
+  owned[2 * n - 1], owned[2 * n] = delivery(record), ''
+  written[2 * n - 1], written[2 * n] = id, held(record, worker, now)
+  if uniqueness(record) == 2 then free_unique(record) end
 end
-redis.call('ZADD', idle, format('%.0f', now), ARGV[8])
-local first = redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]
-return { 1, first and math.max(1, tonumber(first) - now) or -1, given }
+if n > 0 then
+  each_piece('HSET', running, owned)
+  each_piece('HSET', jobs, written)
+  redis.call('HINCRBY', meta, 'running', n)
+  if queue_every > 0 then
+    local free_at = math.max(now, tonumber(redis.call('ZSCORE', rates, '') or 0))
+    redis.call('ZADD', rates, format('%.0f', free_at + queue_every * n), '')
+  end
+  if keep_events > 0 then event('started', table.concat(ids), worker) end
+end
+
+if full or n == tonumber(ARGV[8]) then
+  redis.call('ZREM', idle, worker)
+  return { 1, 0, taken, until_now }
+end
+redis.call('ZADD', idle, until_now, worker)
+for _, key in ipairs({ delayed, resting }) do
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if first then look_after(math.max(1, tonumber(first) - now)) end
+end
+return { 1, later, taken, until_now }

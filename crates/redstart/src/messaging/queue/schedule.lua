@@ -1,23 +1,24 @@
 -- Looks for what is due in the queue whether or not a worker is free: cron entries, workers whose lease ended, parked
--- jobs whose limit has passed. Removes done records that were kept long enough. Renews the worker's lease, so that it
--- does not find itself.
+-- jobs whose limit has passed. Removes jobs that were kept long enough, and unique keys whose time is over. Renews the
+-- worker's lease, so that it does not find itself.
 --
--- KEYS  1 workers  2 cron  3 crontab  4 parked  5 done  6 running of this worker
--- ARGV  1 how long to keep done records in milliseconds (0 = for ever)  2 worker  3 lease in microseconds
+-- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 cron  20 crontab  21 parked  22 unique keys that
+--       are held for a time, by its end
+-- ARGV  1-5 as in place.lua  6 worker  7 lease in microseconds  8 how long to keep dead letters in milliseconds (0 = for
+--       ever)  9 how many of them to keep (0 = all)
 -- Returns  {microseconds until something is due (-1 = never), workers whose lease ended, kinds with parked jobs to
 --           bury, now in microseconds, then id, tick and definition of each cron entry that is due}
-local workers, cron, crontab, parked, done = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local keep_for = tonumber(ARGV[1])
+local workers, cron, crontab, parked, timed = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local now = now()
 local until_now = format('%.0f', now)
-if redis.call('HEXISTS', KEYS[6], '') == 1 then
-  redis.call('ZADD', workers, format('%.0f', now + ARGV[3]), ARGV[2])
+if redis.call('HEXISTS', KEYS[17], '') == 1 then
+  redis.call('ZADD', workers, format('%.0f', now + ARGV[7]), ARGV[6])
 end
 
-local function due_before(key, most)
-  return redis.call('ZRANGE', key, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, most)
+local function due_before(key, time, most)
+  return redis.call('ZRANGE', key, '-inf', time, 'BYSCORE', 'LIMIT', 0, most)
 end
-local reply = { -1, due_before(workers, 16), due_before(parked, 16), until_now }
+local reply = { -1, due_before(workers, until_now, 16), due_before(parked, until_now, 16), until_now }
 local ticks = redis.call('ZRANGE', cron, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 32, 'WITHSCORES')
 for i = 1, #ticks, 2 do
   reply[#reply + 1] = ticks[i]
@@ -29,17 +30,50 @@ local function consider(at)
   local left = math.max(0, at - now)
   if reply[1] < 0 or left < reply[1] then reply[1] = left end
 end
+
+for _, id in ipairs(due_before(done, until_now, 200)) do discard(id) end
+for _, key in ipairs(due_before(timed, until_now, 200)) do
+  redis.call('ZREM', timed, key)
+  local until_us = sub(redis.call('HGET', unique, key) or '', 17)
+  if until_us ~= '' and tonumber(until_us) <= now then redis.call('HDEL', unique, key) end
+end
+
+for _, id in ipairs(due_before(parents, until_now, 50)) do
+  local record = redis.call('HGET', jobs, id)
+  redis.call('ZREM', parents, id)
+  if record and state(record) == 'w' then bury(record, 'its flow was not added completely', now) end
+end
+
+-- A dead letter that goes leaves nothing.
+local function drop(ids)
+  for _, id in ipairs(ids) do
+    local record = redis.call('HGET', jobs, id)
+    if record and well_formed(record) then forget(record) end
+    redis.call('HDEL', jobs, id)
+    redis.call('ZREM', dead, id)
+  end
+end
+local keep_for, keep = tonumber(ARGV[8]), tonumber(ARGV[9])
+if keep_for > 0 then drop(due_before(dead, format('%.0f', now - keep_for * 1000), 200)) end
+if keep > 0 then
+  local over = redis.call('ZCARD', dead) - keep
+  if over > 0 then
+    drop(redis.call('ZRANGE', dead, 0, math.min(over, 200) - 1))
+    if over > 200 then consider(now) end
+  end
+end
+
 for _, key in ipairs({ workers, cron, parked }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first then consider(tonumber(first)) end
 end
-if keep_for > 0 and redis.call('EXISTS', done) == 1 then
-  redis.call('XTRIM', done, 'MINID', format('%.0f', math.floor(now / 1000) - keep_for + 1))
-  local oldest = redis.call('XRANGE', done, '-', '+', 'COUNT', 1)[1]
-  if oldest then
-    -- Not for each record by itself: after a tenth of the time at the earliest.
-    local at = (tonumber(string.match(oldest[1], '^%d+')) + keep_for) * 1000
-    consider(math.max(at, now + keep_for * 100))
-  end
+-- What is only removed is not removed one by one: at most ten times per second.
+local function consider_rest(key, after)
+  local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
+  if first and tonumber(first) < 9e15 then consider(math.max(tonumber(first) + after, now + 100000)) end
 end
+consider_rest(done, 0)
+consider_rest(timed, 0)
+consider_rest(parents, 0)
+if keep_for > 0 then consider_rest(dead, keep_for * 1000) end
 return reply

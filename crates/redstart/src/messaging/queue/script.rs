@@ -1,8 +1,25 @@
-//! The queue's scripts. Each is `now.lua`, `record.lua` and its own file, whose header states KEYS, ARGV and the reply.
+//! The queue's scripts. Each is `now.lua`, `record.lua`, mostly `place.lua`, and its own file, whose header states KEYS,
+//! ARGV and the reply.
 
-use crate::script::Script;
+use super::Queue;
+use crate::script::{Call, Script};
 
 macro_rules! script {
+    ($name:literal, $file:literal) => {
+        Script::new(
+            $name,
+            concat!(
+                include_str!("../../script/now.lua"),
+                include_str!("record.lua"),
+                include_str!("place.lua"),
+                include_str!($file),
+            ),
+        )
+    };
+}
+
+/// A script that moves no jobs.
+macro_rules! small_script {
     ($name:literal, $file:literal) => {
         Script::new(
             $name,
@@ -15,22 +32,48 @@ macro_rules! script {
     };
 }
 
+pub(crate) static CANCEL: Script = script!("queue.cancel", "cancel.lua");
 pub(crate) static CRON_FIRE: Script = script!("queue.cron_fire", "cron_fire.lua");
-pub(crate) static CRON_PUT: Script = script!("queue.cron", "cron_put.lua");
-pub(crate) static CRON_REMOVE: Script = script!("queue.remove_cron", "cron_remove.lua");
+pub(crate) static CRON_PUT: Script = small_script!("queue.cron", "cron_put.lua");
+pub(crate) static CRON_REMOVE: Script = small_script!("queue.remove_cron", "cron_remove.lua");
 pub(crate) static ENQUEUE: Script = script!("queue.enqueue", "enqueue.lua");
-pub(crate) static FINISH: Script = script!("queue.finish", "finish.lua");
 pub(crate) static EXPIRE_PARKED: Script = script!("queue.expire_parked", "expire_parked.lua");
+pub(crate) static FINISH: Script = script!("queue.finish", "finish.lua");
+pub(crate) static FLOW: Script = script!("queue.flow", "flow.lua");
+pub(crate) static FLOW_CLOSE: Script = script!("queue.flow_close", "flow_close.lua");
 pub(crate) static LEAVE: Script = script!("queue.leave", "leave.lua");
-pub(crate) static PAUSE: Script = script!("queue.pause", "pause.lua");
+pub(crate) static LOOKUP: Script = script!("queue.job", "lookup.lua");
+pub(crate) static PAUSE: Script = small_script!("queue.pause", "pause.lua");
 pub(crate) static PROGRESS: Script = script!("queue.progress", "progress.lua");
+pub(crate) static PURGE: Script = script!("queue.purge", "purge.lua");
 pub(crate) static RECLAIM: Script = script!("queue.reclaim", "reclaim.lua");
 pub(crate) static RECONCILE: Script = script!("queue.reconcile", "reconcile.lua");
-pub(crate) static REGISTER: Script = script!("queue.register", "register.lua");
-pub(crate) static REMOVE: Script = script!("queue.delete", "remove.lua");
-pub(crate) static RENEW: Script = script!("queue.renew", "renew.lua");
+pub(crate) static REGISTER: Script = small_script!("queue.register", "register.lua");
+pub(crate) static RENEW: Script = small_script!("queue.renew", "renew.lua");
 pub(crate) static REPLAY: Script = script!("queue.replay", "replay.lua");
 pub(crate) static RESERVE: Script = script!("queue.reserve", "reserve.lua");
 pub(crate) static RESERVE_PARKED: Script = script!("queue.reserve_parked", "reserve_parked.lua");
 pub(crate) static RUN_NOW: Script = script!("queue.run_now", "run_now.lua");
 pub(crate) static SCHEDULE: Script = script!("queue.schedule", "schedule.lua");
+
+/// The parts that `place.lua` names, in its order.
+pub(super) const PLACES: [&str; 16] = [
+    "jobs", "ready", "ranked", "delayed", "idle", "meta", "unique", "dead", "done", "ended",
+    "details", "groups", "grouped", "resting", "parents", "events",
+];
+
+impl Queue {
+    /// A call with the keys and arguments of `place.lua`, and the script's own parts after them.
+    pub(super) fn call(&self, script: &'static Script, parts: &[&str]) -> Call<'_> {
+        let inner = &*self.0;
+        let mut call = script.on(&inner.entity).keys(&inner.places);
+        for part in parts {
+            call = call.part(part);
+        }
+        call.arg(&inner.channel)
+            .arg(inner.boost)
+            .arg(inner.keep_events)
+            .arg(inner.keep_millis())
+            .arg(inner.keep_done)
+    }
+}

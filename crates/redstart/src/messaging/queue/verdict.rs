@@ -2,11 +2,19 @@
 
 use std::{fmt, time::Duration};
 
+use super::{Job, JobOutput};
+use crate::codec::{Codec, Json};
+
 /// What a handler decides about its job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The job is done and leaves the queue.
     Done,
+    /// The job is done, and this is its result as JSON. See [`Returned`].
+    DoneWith {
+        /// The result.
+        result: Vec<u8>,
+    },
     /// The run failed. The job is tried again after the given time, or else after the worker's backoff. After the
     /// last attempt it becomes a dead letter.
     Retry {
@@ -47,25 +55,40 @@ impl Verdict {
     }
 }
 
-/// What a handler may return: a [`Verdict`], nothing (done), or a `Result` whose error means "try again".
-pub trait IntoVerdict {
+/// The job is done, and this is its result.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a handler returns this"]
+pub struct Returned<J: JobOutput>(pub J::Output);
+
+/// What the handler of a job `J` may return: a [`Verdict`], nothing (done), its [result](Returned), or a `Result` whose
+/// error means "try again".
+pub trait IntoVerdict<J> {
     /// The verdict.
     fn into_verdict(self) -> Verdict;
 }
 
-impl IntoVerdict for Verdict {
+impl<J> IntoVerdict<J> for Verdict {
     fn into_verdict(self) -> Verdict {
         self
     }
 }
 
-impl IntoVerdict for () {
+impl<J> IntoVerdict<J> for () {
     fn into_verdict(self) -> Verdict {
         Verdict::Done
     }
 }
 
-impl<T: IntoVerdict, E: fmt::Display> IntoVerdict for Result<T, E> {
+impl<J: Job + JobOutput> IntoVerdict<J> for Returned<J> {
+    fn into_verdict(self) -> Verdict {
+        match Json::encode(&self.0) {
+            Ok(result) => Verdict::DoneWith { result },
+            Err(error) => Verdict::dead(error),
+        }
+    }
+}
+
+impl<J, T: IntoVerdict<J>, E: fmt::Display> IntoVerdict<J> for Result<T, E> {
     fn into_verdict(self) -> Verdict {
         match self {
             Ok(value) => value.into_verdict(),

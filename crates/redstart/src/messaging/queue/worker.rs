@@ -25,6 +25,7 @@ use parking_lot::Mutex;
 use tokio::{
     sync::{Notify, Semaphore, mpsc},
     task::JoinHandle,
+    time::Instant,
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
@@ -35,7 +36,11 @@ use registration::Registration;
 use run::{Ended, Runner};
 use signal::Signals;
 
-use super::{Backoff, JobId, Queue, record::DeliveryId};
+use super::{
+    Backoff, JobId, Queue,
+    policy::JobBackoff,
+    record::{DeliveryId, Record},
+};
 use crate::{duration::micros, error::Result, observe};
 
 /// What all tasks of one worker share.
@@ -50,8 +55,12 @@ struct Shared {
     concurrency: usize,
     lease: Duration,
     backoff: Backoff,
+    /// Waits that jobs ask for by name.
+    backoffs: HashMap<String, Arc<NamedBackoff>>,
     max_attempts: u16,
     timeout: Option<Duration>,
+    /// How long a handler may go on after it was told to stop.
+    cancel_grace: Duration,
     permits: Arc<Semaphore>,
     jobs: TaskTracker,
     /// Has room for every job that holds a permit, so sending never waits.
@@ -66,6 +75,9 @@ struct Shared {
     suspect: Notify,
     totals: Totals,
 }
+
+/// The wait after an attempt; the first is 1.
+pub(super) type NamedBackoff = dyn Fn(u32) -> Duration + Send + Sync;
 
 impl Shared {
     fn lease_micros(&self) -> u64 {
@@ -87,9 +99,53 @@ struct Delivery {
     registration: Arc<Registration>,
     key: DeliveryId,
     id: JobId,
+    /// The name of its kind; empty if the record is corrupt.
+    kind: String,
     attempt: u32,
-    unique: Option<Vec<u8>>,
+    /// Its own, or the worker's.
+    max_attempts: u32,
+    backoff: Option<JobBackoff>,
+    /// Whether it leaves nothing but its record when it is done.
+    plain: bool,
+    /// How many children it has whose results it may ask for.
+    children: u32,
+    /// How long it waited since it was due.
+    waited: Duration,
+    started: Instant,
+    /// Somebody wants it to stop.
+    cancelled: CancellationToken,
+    /// It has details that its record did not have when it was taken.
     progressed: AtomicBool,
+}
+
+impl Delivery {
+    /// A delivery that was taken just now, by the server's time in microseconds.
+    fn new(
+        shared: &Arc<Shared>,
+        registration: &Arc<Registration>,
+        key: DeliveryId,
+        record: Option<&Record>,
+        now: u64,
+    ) -> Self {
+        let max_attempts = record.and_then(|record| record.max_attempts);
+        let due = record.map_or(now, |record| record.due);
+        Self {
+            shared: shared.clone(),
+            registration: registration.clone(),
+            key,
+            id: record.map_or(JobId([0; 16]), |record| record.id),
+            kind: record.map_or_else(String::new, |record| record.name.clone()),
+            attempt: record.map_or(1, |record| u32::from(record.attempts) + 1),
+            max_attempts: u32::from(max_attempts.unwrap_or(shared.max_attempts)),
+            backoff: record.and_then(Record::backoff),
+            plain: record.is_some_and(Record::is_plain),
+            children: record.and_then(Record::children).unwrap_or(0),
+            waited: Duration::from_micros(now.saturating_sub(due)),
+            started: Instant::now(),
+            cancelled: CancellationToken::new(),
+            progressed: AtomicBool::new(false),
+        }
+    }
 }
 
 /// What a worker did, and what it left to others.

@@ -14,8 +14,8 @@ pub struct JobCursor(Position);
 enum Position {
     /// Counted from the list's end: jobs taken from its front do not move the others.
     List(usize),
-    Ranked(u64),
-    Delayed(u64),
+    /// In a sorted set.
+    Scored(Scored, u64),
     Running {
         worker: String,
         cursor: u64,
@@ -24,7 +24,37 @@ enum Position {
         kind: String,
         cursor: u64,
     },
-    Stream(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scored {
+    Ranked,
+    Grouped,
+    Delayed,
+    Parents,
+    Dead,
+    Done,
+}
+
+impl Scored {
+    fn part(self) -> &'static str {
+        match self {
+            Self::Ranked => "ranked",
+            Self::Grouped => "grouped",
+            Self::Delayed => "delayed",
+            Self::Parents => "parents",
+            Self::Dead => "dead",
+            Self::Done => "done",
+        }
+    }
+
+    /// Where the rest of the jobs of this state are.
+    fn next(self) -> Option<Self> {
+        match self {
+            Self::Ranked => Some(Self::Grouped),
+            _ => None,
+        }
+    }
 }
 
 impl QueueInspector {
@@ -37,7 +67,12 @@ impl QueueInspector {
             Some(JobCursor(position)) => position,
             None => match state {
                 JobState::Ready => Position::List(0),
-                JobState::Delayed => Position::Delayed(0),
+                JobState::Delayed => Position::Scored(Scored::Delayed, 0),
+                JobState::Waiting => Position::Scored(Scored::Parents, 0),
+                JobState::Dead => Position::Scored(Scored::Dead, 0),
+                JobState::Done | JobState::Cancelled | JobState::Expired => {
+                    Position::Scored(Scored::Done, 0)
+                }
                 JobState::Running => match self.next_worker(None).await? {
                     Some(worker) => Position::Running { worker, cursor: 0 },
                     None => return Ok((Vec::new(), None)),
@@ -46,41 +81,41 @@ impl QueueInspector {
                     Some(kind) => Position::Parked { kind, cursor: 0 },
                     None => return Ok((Vec::new(), None)),
                 },
-                JobState::Done => Position::Stream("-".to_owned()),
-                JobState::Dead => return Ok((Vec::new(), None)),
             },
         };
-        // Of the list's last record.
-        let mut last_place = 0;
-        let (records, next) = match position {
+        let (jobs, next) = match position {
             Position::List(skip) => {
-                last_place = skip + 1;
                 let (first, last) = (-((skip + PAGE) as i64), -(skip as i64) - 1);
                 let mut range = redis::cmd("LRANGE");
                 range
                     .arg(self.queue.entity().part("ready"))
                     .arg(first)
                     .arg(last);
-                let records: Vec<Vec<u8>> = self.queue.store().query(&range).await?;
-                let next = if records.len() < PAGE {
-                    Position::Ranked(0)
+                let ids: Vec<Vec<u8>> = self.queue.store().query(&range).await?;
+                let next = if ids.len() < PAGE {
+                    Position::Scored(Scored::Ranked, 0)
                 } else {
                     Position::List(skip + PAGE)
                 };
-                (records, Some(next))
+                (self.records("jobs", &ids).await?, Some(next))
             }
-            Position::Ranked(cursor) => {
-                let (next, records) = self.scan_scored("ranked", cursor).await?;
-                (records, (next > 0).then_some(Position::Ranked(next)))
-            }
-            Position::Delayed(cursor) => {
-                let (next, records) = self.scan_scored("delayed", cursor).await?;
-                (records, (next > 0).then_some(Position::Delayed(next)))
+            Position::Scored(place, cursor) => {
+                let (next, ids) = self.scan_scored(place.part(), cursor).await?;
+                let next = match next {
+                    0 => place.next().map(|place| Position::Scored(place, 0)),
+                    _ => Some(Position::Scored(place, next)),
+                };
+                let part = if place == Scored::Done {
+                    "ended"
+                } else {
+                    "jobs"
+                };
+                (self.records(part, &ids).await?, next)
             }
             Position::Running { worker, cursor } => return self.running(worker, cursor).await,
             Position::Parked { kind, cursor } => {
                 let part = format!("parked:{kind}");
-                let (next, records) = self.scan_scored(&part, cursor).await?;
+                let (next, ids) = self.scan_scored(&part, cursor).await?;
                 let next = if next > 0 {
                     Some(Position::Parked { kind, cursor: next })
                 } else {
@@ -88,39 +123,30 @@ impl QueueInspector {
                         .await?
                         .map(|kind| Position::Parked { kind, cursor: 0 })
                 };
-                (records, next)
-            }
-            Position::Stream(from) => {
-                let mut range = redis::cmd("XRANGE");
-                range
-                    .arg(self.queue.entity().part("done"))
-                    .arg(&from)
-                    .arg("+")
-                    .arg("COUNT")
-                    .arg(PAGE);
-                let entries: Vec<(String, Vec<Vec<u8>>)> = self.queue.store().query(&range).await?;
-                let next = entries
-                    .last()
-                    .filter(|_| entries.len() == PAGE)
-                    .map(|(id, _)| Position::Stream(format!("({id}")));
-                let records = entries
-                    .into_iter()
-                    .filter_map(|(_, fields)| fields.into_iter().nth(1))
-                    .collect();
-                (records, next)
+                (self.records("jobs", &ids).await?, next)
             }
         };
-        let first_place = last_place + records.len();
-        let jobs = records
-            .into_iter()
-            .enumerate()
-            .filter_map(|(at, record)| {
-                let mut job = JobInfo::read(record, state)?;
-                job.place = first_place.saturating_sub(at + 1);
-                Some(job)
-            })
-            .collect();
+        let jobs = jobs.into_iter().filter(|job| job.state == state).collect();
         Ok((jobs, next.map(JobCursor)))
+    }
+
+    /// The jobs with these ids, which may have moved on meanwhile.
+    async fn records(&self, part: &str, ids: &[Vec<u8>]) -> Result<Vec<JobInfo>> {
+        if ids.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut get = redis::cmd("HMGET");
+        get.arg(self.queue.entity().part(part));
+        for id in ids {
+            // A place in a group ends with the id.
+            get.arg(&id[id.len().saturating_sub(16)..]);
+        }
+        let records: Vec<Option<Vec<u8>>> = self.queue.store().query(&get).await?;
+        Ok(records
+            .into_iter()
+            .flatten()
+            .filter_map(JobInfo::read)
+            .collect())
     }
 
     async fn scan_scored(&self, part: &str, cursor: u64) -> Result<(u64, Vec<Vec<u8>>)> {
@@ -130,7 +156,7 @@ impl QueueInspector {
             .arg("COUNT")
             .arg(PAGE);
         let (next, found): (u64, Vec<(Vec<u8>, f64)>) = self.queue.store().query(&scan).await?;
-        Ok((next, found.into_iter().map(|(record, _)| record).collect()))
+        Ok((next, found.into_iter().map(|(id, _)| id).collect()))
     }
 
     async fn running(
@@ -146,19 +172,20 @@ impl QueueInspector {
             .arg(PAGE);
         type Held = Vec<(Vec<u8>, Vec<u8>)>;
         let (cursor, held): (u64, Held) = store.query(&scan).await?;
-        let mut jobs: Vec<JobInfo> = held
+        let ids: Vec<Vec<u8>> = held
             .into_iter()
-            .filter_map(|(_, record)| JobInfo::read(record, JobState::Running))
+            .filter_map(|(delivery, _)| Some(delivery.get(..16)?.to_vec()))
             .collect();
+        let mut jobs = self.records("jobs", &ids).await?;
+        jobs.retain(|job| job.state == JobState::Running);
         if !jobs.is_empty() {
             let mut get = redis::cmd("HMGET");
-            get.arg(entity.part("progress"));
+            get.arg(entity.part("details"));
             for job in &jobs {
-                get.arg(&job.id.0[..]);
+                get.arg([&job.id.0[..], b"p"].concat());
             }
             let progress: Vec<Option<f64>> = store.query(&get).await?;
             for (job, progress) in jobs.iter_mut().zip(progress) {
-                job.worker = Some(worker.clone());
                 job.progress = progress;
             }
         }

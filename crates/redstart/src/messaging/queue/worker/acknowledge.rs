@@ -12,8 +12,8 @@ use super::{
     run::{Ended, Ending},
 };
 use crate::{
-    duration::{micros, millis},
-    messaging::queue::{parked, record::DeliveryId, script::FINISH},
+    duration::micros,
+    messaging::queue::{history::History, parked, record::DeliveryId, script::FINISH},
     observe,
     script::Call,
 };
@@ -44,7 +44,7 @@ pub(super) async fn acknowledge(shared: Arc<Shared>, mut endings: mpsc::Receiver
 
 /// Writes the endings of one registration and counts them.
 async fn finish(shared: &Shared, registration: &Registration, ended: &[Ended]) {
-    let batch = Batch::new(ended);
+    let batch = Batch::new(ended, shared);
     let accepted = batch.write(shared, registration).await;
     {
         let mut known = registration.known.lock();
@@ -60,99 +60,136 @@ async fn finish(shared: &Shared, registration: &Registration, ended: &[Ended]) {
     }
 }
 
-/// Endings, sorted by what becomes of the job.
-#[derive(Default)]
+/// Endings as `finish.lua` takes them.
 pub(super) struct Batch<'a> {
-    done: Vec<&'a DeliveryId>,
-    retry: Vec<(&'a DeliveryId, u64)>,
-    dead: Vec<(&'a DeliveryId, &'a str)>,
-    hand_back: Vec<&'a DeliveryId>,
-    /// With the kind and the reason.
-    park: Vec<(&'a DeliveryId, &'a str, &'a str)>,
-    unique: Vec<(&'a DeliveryId, &'a [u8])>,
-    progress: Vec<&'a DeliveryId>,
+    /// Done, and nothing but the record to remove.
+    plain: Vec<&'a DeliveryId>,
+    others: Vec<Other<'a>>,
+    /// The parts of the kinds that are parked.
+    parked: Vec<String>,
+    history: History,
+    counts: Counts,
 }
 
+struct Other<'a> {
+    delivery: &'a DeliveryId,
+    ending: &'static str,
+    number: u64,
+    text: &'a [u8],
+}
+
+#[derive(Default)]
+struct Counts {
+    done: u64,
+    retried: u64,
+    dead: u64,
+    handed_back: u64,
+    parked: u64,
+    cancelled: u64,
+}
+
+/// The keys of kinds come after these.
+const FIRST_KIND: usize = 21;
+
 impl<'a> Batch<'a> {
-    pub(super) fn new(ended: &'a [Ended]) -> Self {
-        let mut batch = Self::default();
+    pub(super) fn new(ended: &'a [Ended], shared: &Shared) -> Self {
+        let mut batch = Self {
+            plain: Vec::new(),
+            others: Vec::new(),
+            parked: Vec::new(),
+            history: History::default(),
+            counts: Counts::default(),
+        };
+        let queue = &shared.queue.0;
         for Ended {
             delivery, ending, ..
         } in ended
         {
-            let key = &delivery.key;
-            match ending {
-                Ending::Done => batch.done.push(key),
-                Ending::Retry(wait) => batch.retry.push((key, micros(*wait))),
-                Ending::Dead(reason) => batch.dead.push((key, reason)),
-                Ending::HandBack => batch.hand_back.push(key),
-                Ending::Park { kind, reason } => batch.park.push((key, kind, reason)),
+            let counts = &mut batch.counts;
+            let what = match ending {
+                Ending::Done(_) => Some("done"),
+                Ending::Retry { .. } | Ending::Dead(_) => Some("failed"),
+                _ => None,
+            };
+            if let (true, Some(what)) = (queue.history > 0, what) {
+                let (waited, ran) = (delivery.waited, delivery.started.elapsed());
+                batch.history.note(&delivery.kind, what, waited, ran);
             }
-            if let (Ending::Done | Ending::Dead(_), Some(unique)) = (ending, &delivery.unique) {
-                batch.unique.push((key, unique));
-            }
-            if delivery.progressed.load(Ordering::Relaxed) {
-                batch.progress.push(key);
-            }
+            let plain = delivery.plain
+                && queue.keep_done_for.is_none()
+                && !delivery.progressed.load(Ordering::Relaxed);
+            let (ending, number, text): (_, _, &[u8]) = match ending {
+                Ending::Done(result) => {
+                    counts.done += 1;
+                    if plain {
+                        batch.plain.push(&delivery.key);
+                        continue;
+                    }
+                    ("done", 0, result)
+                }
+                Ending::Retry { wait, reason } => {
+                    counts.retried += 1;
+                    ("retry", micros(*wait), reason.as_bytes())
+                }
+                Ending::Dead(reason) => {
+                    counts.dead += 1;
+                    ("dead", 0, reason.as_bytes())
+                }
+                Ending::Cancelled => {
+                    counts.cancelled += 1;
+                    ("cancel", 0, b"")
+                }
+                Ending::HandBack => {
+                    counts.handed_back += 1;
+                    ("back", 0, b"")
+                }
+                Ending::Park { kind, reason } => {
+                    counts.parked += 1;
+                    let part = parked::part(kind);
+                    let known = batch.parked.iter().position(|other| *other == part);
+                    let at = known.unwrap_or_else(|| {
+                        batch.parked.push(part);
+                        batch.parked.len() - 1
+                    });
+                    ("park", (FIRST_KIND + at) as u64, reason.as_bytes())
+                }
+            };
+            batch.others.push(Other {
+                delivery: &delivery.key,
+                ending,
+                number,
+                text,
+            });
         }
         batch
     }
 
     pub(super) fn call<'b>(&self, shared: &'b Shared, registration: &Registration) -> Call<'b> {
         let queue = &shared.queue;
-        let mut call = FINISH
-            .on(queue.entity())
-            .part(&registration.running)
-            .part("ready")
-            .part("ranked")
-            .part("delayed")
-            .part("dead")
-            .part("idle")
-            .part("unique")
-            .part("progress")
-            .part("done")
-            .part("parked");
-        let mut kinds: Vec<&str> = self.park.iter().map(|(_, kind, _)| *kind).collect();
-        kinds.sort_unstable();
-        kinds.dedup();
-        for kind in &kinds {
-            call = call.part(&parked::part(kind));
+        let mut parts = vec![&*registration.running, "parked", "history", "tallies"];
+        parts.extend(self.parked.iter().map(String::as_str));
+        let mut call = queue
+            .call(&FINISH, &parts)
+            .arg(micros(queue.0.park_for))
+            .arg(&shared.id)
+            .arg(u8::from(queue.0.group_limit.is_in_order()))
+            .arg(queue.0.history)
+            .arg(self.plain.len());
+        for delivery in &self.plain {
+            call = call.arg(&delivery[..]);
         }
-        call = call
-            .arg(&queue.0.channel)
-            .arg(queue.0.boost)
-            .arg(queue.0.keep_done)
-            .arg(millis(queue.0.keep_done_for))
-            .arg(micros(queue.0.park_for));
-        call = call.arg(self.unique.len());
-        for (key, unique) in &self.unique {
-            call = call.arg(&key[..]).arg(*unique);
+        call = call.arg(self.others.len());
+        for other in &self.others {
+            call = call
+                .arg(&other.delivery[..])
+                .arg(other.ending)
+                .arg(other.number)
+                .arg(other.text);
         }
-        call = call.arg(self.progress.len());
-        for key in &self.progress {
-            call = call.arg(&key[..]);
-        }
-        call = call.arg(self.done.len());
-        for key in &self.done {
-            call = call.arg(&key[..]);
-        }
-        call = call.arg(self.retry.len());
-        for (key, wait) in &self.retry {
-            call = call.arg(&key[..]).arg(wait);
-        }
-        call = call.arg(self.dead.len());
-        for (key, reason) in &self.dead {
-            call = call.arg(&key[..]).arg(reason);
-        }
-        call = call.arg(self.hand_back.len());
-        for key in &self.hand_back {
-            call = call.arg(&key[..]);
-        }
-        call = call.arg(self.park.len());
-        for (key, kind, reason) in &self.park {
-            // The keys of kinds come after ten others.
-            let number = 11 + kinds.iter().position(|known| known == kind).unwrap_or(0);
-            call = call.arg(&key[..]).arg(number).arg(*kind).arg(*reason);
+        let tallies = self.history.tallies();
+        call = call.arg(tallies.len());
+        for (name, amount) in tallies {
+            call = call.arg(name).arg(amount);
         }
         // A delivery that was written before is skipped, so a lost reply does no harm.
         call.idempotent()
@@ -185,23 +222,24 @@ impl<'a> Batch<'a> {
     }
 
     pub(super) fn count(&self, shared: &Shared) {
-        let totals = &shared.totals;
+        let (counts, totals) = (&self.counts, &shared.totals);
         for (total, count) in [
-            (&totals.done, self.done.len()),
-            (&totals.failed, self.retry.len() + self.dead.len()),
-            (&totals.handed_back, self.hand_back.len()),
+            (&totals.done, counts.done),
+            (&totals.failed, counts.retried + counts.dead),
+            (&totals.handed_back, counts.handed_back),
         ] {
-            total.fetch_add(count as u64, Ordering::Relaxed);
+            total.fetch_add(count, Ordering::Relaxed);
         }
         for (event, count) in [
-            ("queue.done", self.done.len()),
-            ("queue.retried", self.retry.len()),
-            ("queue.dead", self.dead.len()),
-            ("queue.handed_back", self.hand_back.len()),
-            ("queue.parked", self.park.len()),
+            ("queue.done", counts.done),
+            ("queue.retried", counts.retried),
+            ("queue.dead", counts.dead),
+            ("queue.handed_back", counts.handed_back),
+            ("queue.parked", counts.parked),
+            ("queue.cancelled", counts.cancelled),
         ] {
             if count > 0 {
-                observe::events(event, count as u64);
+                observe::events(event, count);
             }
         }
     }

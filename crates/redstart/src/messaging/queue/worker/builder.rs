@@ -6,7 +6,7 @@ use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Shared, Tasks, Totals, Worker,
+    NamedBackoff, Shared, Tasks, Totals, Worker,
     acknowledge::acknowledge,
     fetch::Fetcher,
     run::{Runner, Typed},
@@ -35,7 +35,9 @@ pub struct WorkerBuilder {
     lease: Duration,
     backoff: Backoff,
     max_attempts: u16,
+    backoffs: HashMap<String, Arc<NamedBackoff>>,
     timeout: Option<Duration>,
+    cancel_grace: Duration,
 }
 
 impl WorkerBuilder {
@@ -48,7 +50,9 @@ impl WorkerBuilder {
             lease: Duration::from_secs(30),
             backoff: Backoff::default(),
             max_attempts: 10,
+            backoffs: HashMap::new(),
             timeout: None,
+            cancel_grace: Duration::from_secs(10),
         }
     }
 
@@ -85,6 +89,24 @@ impl WorkerBuilder {
     /// How long one run may take if the job itself has no timeout (default: no limit).
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
+        self
+    }
+
+    /// A function for the waits between attempts, for jobs that ask for it
+    /// [by name](crate::messaging::JobPolicy::backoff_named). It is given the attempt that failed; the first is 1.
+    pub fn backoff(
+        mut self,
+        name: &str,
+        wait: impl Fn(u32) -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        self.backoffs.insert(name.to_owned(), Arc::new(wait));
+        self
+    }
+
+    /// How long a handler may go on after its job was [cancelled](crate::messaging::Queue::cancel), before it is dropped
+    /// (default 10 s).
+    pub fn cancel_grace(mut self, grace: Duration) -> Self {
+        self.cancel_grace = grace;
         self
     }
 
@@ -131,8 +153,10 @@ impl WorkerBuilder {
             concurrency: self.concurrency,
             lease: self.lease,
             backoff: self.backoff,
+            backoffs: self.backoffs,
             max_attempts: self.max_attempts,
             timeout: self.timeout,
+            cancel_grace: self.cancel_grace,
             jobs: TaskTracker::new(),
             ended,
             stop: CancellationToken::new(),

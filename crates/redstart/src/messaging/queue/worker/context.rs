@@ -6,11 +6,13 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+use serde::de::DeserializeOwned;
+
 use super::Delivery;
 use crate::{
     duration::millis,
     error::{Error, Result},
-    messaging::queue::{JobId, script::PROGRESS},
+    messaging::queue::{ChildResult, JobId, script::PROGRESS},
 };
 
 /// What a handler knows of the run it is in, and what it can do about it. Cheap to clone.
@@ -63,26 +65,86 @@ impl JobContext {
     ///
     /// [`is_config`](Error::is_config) for a number outside 0 to 1; otherwise those of the store.
     pub async fn progress(&self, progress: f64) -> Result<bool> {
+        if !(0.0..=1.0).contains(&progress) {
+            return Err(Error::config("progress must be from 0 to 1"));
+        }
+        self.note("progress", &progress.to_string()).await
+    }
+
+    /// Adds a line to the job's log, which [`Queue::job`](crate::messaging::Queue::job) shows: the last hundred lines,
+    /// of up to 4,000 bytes each. They go with the job. `false` if this worker no longer holds the job.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn log(&self, line: &str) -> Result<bool> {
+        let mut end = line.len().min(4000);
+        while !line.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.note("log", &line[..end]).await
+    }
+
+    async fn note(&self, what: &str, value: &str) -> Result<bool> {
         let Delivery {
             shared,
             registration,
             ..
         } = &*self.0;
-        if !(0.0..=1.0).contains(&progress) {
-            return Err(Error::config("progress must be from 0 to 1"));
-        }
         self.0.progressed.store(true, Ordering::Relaxed);
-        let noted: u8 = PROGRESS
-            .on(shared.queue.entity())
-            .part(&registration.running)
-            .part("progress")
+        let mut call = shared
+            .queue
+            .call(&PROGRESS, &[&registration.running])
             .arg(&self.0.key[..])
-            .arg(&self.0.id.0[..])
-            .arg(progress)
-            .idempotent()
-            .run(shared.queue.store())
-            .await?;
+            .arg(what)
+            .arg(value);
+        // A line would be there twice.
+        if what == "progress" {
+            call = call.idempotent();
+        }
+        let noted: u8 = call.run(shared.queue.store()).await?;
         Ok(noted == 1)
+    }
+
+    /// Waits until somebody [cancels](crate::messaging::Queue::cancel) this job. A handler that goes on is dropped after
+    /// the worker's [grace](crate::messaging::WorkerBuilder::cancel_grace). If it returns that it is done, it is done;
+    /// otherwise it is cancelled, whatever it returns.
+    ///
+    /// # Cancel safety
+    ///
+    /// Can be dropped and called again.
+    pub async fn cancelled(&self) {
+        self.0.cancelled.cancelled().await;
+    }
+
+    /// Whether somebody cancelled this job.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.is_cancelled()
+    }
+
+    /// What became of the [children](crate::messaging::Flow) of this job, in the order in which they were added. All of
+    /// them are over.
+    ///
+    /// # Errors
+    ///
+    /// [`is_codec`](Error::is_codec) if a child returned something else than a `T`; otherwise those of the store.
+    pub async fn children<T: DeserializeOwned>(&self) -> Result<Vec<ChildResult<T>>> {
+        let queue = &self.0.shared.queue;
+        let details = queue.entity().part("details");
+        let mut children = Vec::with_capacity(self.0.children as usize);
+        let numbers: Vec<u32> = (0..self.0.children).collect();
+        for chunk in numbers.chunks(500) {
+            let mut get = redis::cmd("HMGET");
+            get.arg(&details);
+            for number in chunk {
+                get.arg([&self.0.id.0[..], format!("c{number}").as_bytes()].concat());
+            }
+            let found: Vec<Option<Vec<u8>>> = queue.store().query(&get).await?;
+            for result in found {
+                children.push(ChildResult::read(result.as_deref())?);
+            }
+        }
+        Ok(children)
     }
 
     /// Runs an effect unless a run of this job has completed it before under the same key.

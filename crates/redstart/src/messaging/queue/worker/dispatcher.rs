@@ -6,7 +6,7 @@ use std::{
     str::FromStr,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -197,8 +197,10 @@ impl DispatcherBuilder {
             concurrency: MAX_JOBS,
             lease: self.lease,
             backoff: self.backoff,
+            backoffs: HashMap::new(),
             max_attempts: self.max_attempts,
             timeout: None,
+            cancel_grace: Duration::ZERO,
             jobs: TaskTracker::new(),
             ended,
             stop: CancellationToken::new(),
@@ -311,7 +313,7 @@ impl Dispatcher {
                     taking.register().await?;
                     continue;
                 }
-                Reserved::Jobs { next, records } => {
+                Reserved::Jobs { next, records, .. } => {
                     let jobs = self.accept(&taking, records).await?;
                     if !jobs.is_empty() {
                         // The next in line looks at once; otherwise nobody listens for wake-ups any more.
@@ -352,7 +354,7 @@ impl Dispatcher {
                 Some(record) if self.0.kinds.contains(&record.name) => jobs.push(DispatchedJob {
                     id: record.id,
                     attempt: fence.attempt(),
-                    max_attempts: u32::from(shared.max_attempts),
+                    max_attempts: u32::from(record.max_attempts.unwrap_or(shared.max_attempts)),
                     payload: record.payload(&bytes).to_vec(),
                     timeout: record.timeout,
                     kind: record.name,
@@ -390,21 +392,24 @@ impl Dispatcher {
         let registration = registration(&fence.lease);
         let running = shared.queue.entity().part(&registration.running);
         let mut look = redis::pipe();
-        look.cmd("HGET").arg(&running).arg(&fence.delivery[..]);
+        look.cmd("HEXISTS").arg(&running).arg(&fence.delivery[..]);
         look.cmd("HLEN").arg(&running);
-        let (record, held): (Option<Vec<u8>>, u64) = shared.queue.store().pipeline(&look).await?;
-        let Some(record) = record else {
+        let jobs = shared.queue.entity().part("jobs");
+        look.cmd("HGET").arg(jobs).arg(&fence.delivery[..16]);
+        let (is_held, held, record): (bool, u64, Option<Vec<u8>>) =
+            shared.queue.store().pipeline(&look).await?;
+        let (true, Some(record)) = (is_held, record) else {
             observe::event("queue.refused");
             return Ok(Settled::Lost);
         };
+        let record = Record::parse(&record);
+        let delivery = Delivery::new(shared, &registration, fence.delivery, record.as_ref(), 0);
         let ending = match verdict {
-            Verdict::Done => Ending::Done,
-            Verdict::Retry { after, reason } => {
-                shared.after_failure(fence.attempt(), after, reason)
-            }
+            Verdict::Done => Ending::Done(Vec::new()),
+            Verdict::DoneWith { result } => Ending::Done(result),
+            Verdict::Retry { after, reason } => shared.after_failure(&delivery, after, reason),
             Verdict::Dead { reason } => Ending::Dead(reason),
         };
-        let record = Record::parse(&record);
         let ended = self.ended(&registration, fence, record.as_ref(), ending)?;
         if !self.write(&registration, &[ended]).await? {
             observe::event("queue.refused");
@@ -434,7 +439,7 @@ impl Dispatcher {
     /// If the future is dropped, the lease may have been extended.
     pub async fn extend(&self, fence: &JobFence) -> Result<bool> {
         let registration = registration(&fence.lease);
-        Ok(renew(&self.0.shared, &registration).await? >= 0)
+        Ok(renew(&self.0.shared, &registration).await?.0 >= 0)
     }
 
     /// Records how far a job is, from 0 to 1; `false` if the worker no longer holds it.
@@ -447,17 +452,29 @@ impl Dispatcher {
             return Err(Error::config("progress must be from 0 to 1"));
         }
         let queue = &self.0.shared.queue;
-        let noted: u8 = PROGRESS
-            .on(queue.entity())
-            .part(&format!("running:{}", fence.lease))
-            .part("progress")
+        let noted: u8 = queue
+            .call(&PROGRESS, &[&format!("running:{}", fence.lease)])
             .arg(&fence.delivery[..])
-            .arg(&fence.delivery[..16])
+            .arg("progress")
             .arg(progress)
             .idempotent()
             .run(queue.store())
             .await?;
         Ok(noted == 1)
+    }
+
+    /// Whether somebody [cancelled](Queue::cancel) a job that is held: its worker should stop. It is not tried again,
+    /// whatever the worker says of it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn is_cancelled(&self, fence: &JobFence) -> Result<bool> {
+        let queue = &self.0.shared.queue;
+        let mut look = redis::cmd("HEXISTS");
+        look.arg(queue.entity().part("meta"))
+            .arg([b"c:", &fence.delivery[..16]].concat());
+        queue.store().query(&look).await
     }
 
     /// For how long a worker may be silent.
@@ -476,14 +493,9 @@ impl Dispatcher {
         let permit = shared.permits.clone().try_acquire_owned();
         Ok(Ended {
             delivery: Arc::new(Delivery {
-                shared: shared.clone(),
-                registration: registration.clone(),
-                key: fence.delivery,
-                id: record.map_or(JobId([0; 16]), |record| record.id),
-                attempt: fence.attempt(),
-                unique: record.and_then(|record| record.unique.clone()),
                 // It may have recorded some by another dispatcher.
                 progressed: AtomicBool::new(true),
+                ..Delivery::new(shared, registration, fence.delivery, record, 0)
             }),
             ending,
             _permit: permit.map_err(|_| Error::unavailable("too many jobs end at once"))?,
@@ -493,7 +505,7 @@ impl Dispatcher {
     /// Writes endings of one registration; `false` if it is lost.
     async fn write(&self, registration: &Registration, ended: &[Ended]) -> Result<bool> {
         let shared = &self.0.shared;
-        let batch = Batch::new(ended);
+        let batch = Batch::new(ended, shared);
         let call = batch
             .call(shared, registration)
             .run::<u8>(shared.queue.store());
@@ -601,14 +613,7 @@ impl Drop for Taking {
 
 /// The registration of this name. Its lease is the worker's own to extend.
 fn registration(name: &str) -> Arc<Registration> {
-    Arc::new(Registration {
-        name: name.to_owned(),
-        running: format!("running:{name}"),
-        epoch: AtomicU64::new(1),
-        lost: CancellationToken::new(),
-        over: CancellationToken::new(),
-        known: Mutex::default(),
-    })
+    Arc::new(Registration::new(name.to_owned()))
 }
 
 /// A name of a kind for the whole life of the process. Workers know their kinds when they are compiled; those elsewhere

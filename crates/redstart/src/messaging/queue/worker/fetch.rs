@@ -1,15 +1,13 @@
 //! Takes jobs from the store and starts them.
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
 use redis::Value;
 use tokio::sync::OwnedSemaphorePermit;
+use tokio_util::sync::CancellationToken;
 
 use super::{
     Delivery, Registration, Shared,
@@ -18,7 +16,7 @@ use super::{
 use crate::{
     error::{Error, Result},
     messaging::queue::{
-        JobId, parked,
+        parked,
         record::{DeliveryId, Record},
         script::{RECONCILE, RESERVE, RESERVE_PARKED},
     },
@@ -46,6 +44,8 @@ pub(super) enum Reserved {
     Jobs {
         next: Next,
         records: Vec<Vec<u8>>,
+        /// The server's time, in microseconds.
+        now: u64,
     },
 }
 
@@ -72,13 +72,13 @@ impl Fetcher {
             }
             shared.signals.reset();
             match self.reserve(permits.num_permits()).await {
-                Ok(Reserved::Jobs { next, records }) => {
+                Ok(Reserved::Jobs { next, records, now }) => {
                     pause = Duration::from_millis(10);
                     // Asked to stop meanwhile: the jobs are handed back by `reconcile` below.
                     if shared.stop.is_cancelled() {
                         break;
                     }
-                    self.start(records, permits).await;
+                    self.start(records, now, permits).await;
                     if let Next::Rest(wait) = next {
                         self.rest(wait).await;
                     }
@@ -140,26 +140,22 @@ impl Fetcher {
             }
             return reserved.map(|(reserved, _)| reserved);
         }
-        let call = RESERVE
-            .on(queue.entity())
-            .part("ready")
-            .part("ranked")
-            .part("delayed")
-            .part(running)
-            .part("workers")
-            .part("meta")
-            .part("dead")
-            .part("idle")
-            .part("unique")
+        let limit = queue.0.limit.numbers();
+        let mut call = queue
+            .call(&RESERVE, &[running, "workers", "rates"])
             .arg(name)
             .arg(epoch)
             .arg(want)
             .arg(self.shared.lease_micros())
-            .arg(queue.0.boost)
             .arg(PROMOTE)
             .arg(MAX_BYTES)
             .arg(&self.shared.id)
-            .run::<Vec<Value>>(queue.store());
+            .arg(&limit[..])
+            .arg(&queue.0.group_limit.numbers()[..]);
+        for (kind, limit) in &queue.0.kind_limits {
+            call = call.arg(kind).arg(&limit.numbers()[..]);
+        }
+        let call = call.run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve", queue.namespace(), call).await?;
         Reserved::read(reply, |wait| match u64::try_from(wait) {
             Ok(0) => Next::Look,
@@ -177,17 +173,18 @@ impl Fetcher {
         epoch: u64,
     ) -> Result<(Reserved, bool)> {
         let queue = &self.shared.queue;
-        let call = RESERVE_PARKED
-            .on(queue.entity())
-            .part(&parked::part(kind))
-            .part("parked")
-            .part(&self.registration.running)
-            .part("meta")
+        let parked = parked::part(kind);
+        let call = queue
+            .call(
+                &RESERVE_PARKED,
+                &[&self.registration.running, &parked, "parked"],
+            )
             .arg(epoch)
             .arg(want)
             .arg(kind)
             .arg(MAX_BYTES)
             .arg(skip)
+            .arg(&self.shared.id)
             .run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
         let mut more = true;
@@ -199,11 +196,15 @@ impl Fetcher {
     }
 
     /// Starts a task for each job.
-    async fn start(&self, records: Vec<Vec<u8>>, mut permits: OwnedSemaphorePermit) {
+    async fn start(&self, records: Vec<Vec<u8>>, now: u64, mut permits: OwnedSemaphorePermit) {
         let shared = &self.shared;
         {
             let mut known = self.registration.known.lock();
-            known.extend(records.iter().filter_map(|bytes| Record::delivery(bytes)));
+            known.extend(
+                records
+                    .iter()
+                    .filter_map(|bytes| Some((Record::delivery(bytes)?, CancellationToken::new()))),
+            );
         }
         for bytes in records {
             // There is a permit for each: no more were asked for.
@@ -216,15 +217,8 @@ impl Fetcher {
             };
             let record = Record::parse(&bytes);
             let delivery = Arc::new(Delivery {
-                shared: shared.clone(),
-                registration: self.registration.clone(),
-                key,
-                id: record.as_ref().map_or(JobId([0; 16]), |record| record.id),
-                attempt: record
-                    .as_ref()
-                    .map_or(1, |record| u32::from(record.attempts) + 1),
-                unique: record.as_ref().and_then(|record| record.unique.clone()),
-                progressed: AtomicBool::new(false),
+                cancelled: self.registration.token_of(&key),
+                ..Delivery::new(shared, &self.registration, key, record.as_ref(), now)
             });
             let ending = match &record {
                 None => Ending::Dead("corrupt record".to_owned()),
@@ -288,15 +282,10 @@ impl Fetcher {
         let mut pause = Duration::from_millis(10);
         loop {
             let epoch = registration.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-            let known: Vec<DeliveryId> = registration.known.lock().iter().copied().collect();
-            let mut call = RECONCILE
-                .on(shared.queue.entity())
-                .part(&registration.running)
-                .part("ready")
-                .part("ranked")
-                .part("idle")
-                .arg(&shared.queue.0.channel)
-                .arg(shared.queue.0.boost)
+            let known: Vec<DeliveryId> = registration.known.lock().keys().copied().collect();
+            let mut call = shared
+                .queue
+                .call(&RECONCILE, &[&registration.running])
                 .arg(epoch);
             for key in &known {
                 call = call.arg(&key[..]);
@@ -347,21 +336,25 @@ impl Reserved {
     /// Reads a reply whose second number says what comes next.
     fn read(reply: Vec<Value>, next: impl FnOnce(i64) -> Next) -> Result<Self> {
         let mut reply = reply.into_iter();
-        match (reply.next(), reply.next(), reply.next()) {
+        match (reply.next(), reply.next(), reply.next(), reply.next()) {
             (Some(Value::Int(0)), ..) => Ok(Self::Lost),
             (Some(Value::Int(2)), ..) => Ok(Self::Stale),
-            (Some(Value::Int(1)), Some(Value::Int(number)), Some(Value::Array(records))) => {
-                Ok(Self::Jobs {
-                    next: next(number),
-                    records: records
-                        .into_iter()
-                        .filter_map(|record| match record {
-                            Value::BulkString(bytes) => Some(bytes),
-                            _ => None,
-                        })
-                        .collect(),
-                })
-            }
+            (
+                Some(Value::Int(1)),
+                Some(Value::Int(number)),
+                Some(Value::Array(records)),
+                Some(now),
+            ) => Ok(Self::Jobs {
+                next: next(number),
+                now: redis::from_redis_value(now)?,
+                records: records
+                    .into_iter()
+                    .filter_map(|record| match record {
+                        Value::BulkString(bytes) => Some(bytes),
+                        _ => None,
+                    })
+                    .collect(),
+            }),
             _ => Err(Error::codec("unexpected shape of the reply")),
         }
     }

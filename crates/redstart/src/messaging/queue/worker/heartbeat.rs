@@ -2,10 +2,15 @@
 
 use std::{sync::Arc, time::Duration};
 
+use redis::Value;
 use tokio::time::Instant;
 
 use super::{Registration, Shared};
-use crate::{error::Result, messaging::queue::script::RENEW, observe};
+use crate::{
+    error::Result,
+    messaging::queue::{JobId, script::RENEW},
+    observe,
+};
 
 /// Renews the lease until the worker unregisters or the lease is lost. It never revives a lost one.
 pub(super) async fn heartbeat(
@@ -50,8 +55,12 @@ async fn lease_was_lost(
         };
         match held {
             // A worker that has just unregistered is not registered either.
-            Ok(held) if held < 0 => return !registration.over.is_cancelled(),
-            Ok(held) => {
+            Ok((held, _)) if held < 0 => return !registration.over.is_cancelled(),
+            Ok((held, cancelled)) => {
+                // Their messages may have been lost.
+                for id in cancelled {
+                    registration.cancel(id);
+                }
                 renewed = asked;
                 next = clock.now() + every;
                 // Once may be a reply that is on its way; twice is a job that no task runs.
@@ -70,15 +79,26 @@ async fn lease_was_lost(
     }
 }
 
-/// How many jobs the worker holds; negative if it is not registered.
-pub(super) async fn renew(shared: &Shared, registration: &Registration) -> Result<i64> {
-    RENEW
+/// How many jobs the worker holds, negative if it is not registered, and which of them are to be cancelled.
+pub(super) async fn renew(
+    shared: &Shared,
+    registration: &Registration,
+) -> Result<(i64, Vec<JobId>)> {
+    let reply: Vec<Value> = RENEW
         .on(shared.queue.entity())
         .part(&registration.running)
         .part("workers")
+        .part("meta")
         .arg(&registration.name)
         .arg(shared.lease_micros())
         .idempotent()
         .run(shared.queue.store())
-        .await
+        .await?;
+    let mut reply = reply.into_iter();
+    let held = redis::from_redis_value(reply.next().unwrap_or(Value::Nil))?;
+    let cancelled = reply.filter_map(|id| match id {
+        Value::BulkString(id) => JobId::read(&id),
+        _ => None,
+    });
+    Ok((held, cancelled.collect()))
 }

@@ -1,7 +1,7 @@
 //! A worker's registration: the name under which it holds jobs, and what the store is told about it.
 
 use std::{
-    collections::HashSet,
+    collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicU64},
 };
 
@@ -13,6 +13,7 @@ use super::{Shared, heartbeat::heartbeat};
 use crate::{
     error::Result,
     messaging::queue::{
+        JobId,
         record::DeliveryId,
         script::{LEAVE, RECLAIM, REGISTER},
     },
@@ -31,8 +32,51 @@ pub(super) struct Registration {
     pub(super) lost: CancellationToken,
     /// The worker unregisters: the heartbeat may stop.
     pub(super) over: CancellationToken,
-    /// The deliveries that this worker knows of.
-    pub(super) known: Mutex<HashSet<DeliveryId>>,
+    /// The deliveries that this worker knows of, and how each is told to stop.
+    pub(super) known: Mutex<HashMap<DeliveryId, CancellationToken>>,
+    /// Jobs that were cancelled before the reply with them arrived.
+    early: Mutex<HashSet<JobId>>,
+}
+
+impl Registration {
+    /// A registration that the store does not know yet.
+    pub(super) fn new(name: String) -> Self {
+        Self {
+            running: format!("running:{name}"),
+            name,
+            epoch: AtomicU64::new(1),
+            lost: CancellationToken::new(),
+            over: CancellationToken::new(),
+            known: Mutex::default(),
+            early: Mutex::default(),
+        }
+    }
+
+    /// Tells the run of a job to stop.
+    pub(super) fn cancel(&self, id: JobId) {
+        let known = self.known.lock();
+        let found = known.iter().find(|(key, _)| key[..16] == id.0);
+        match found {
+            Some((_, token)) => token.cancel(),
+            None => {
+                let mut early = self.early.lock();
+                // Those that are not on their way are over; the heartbeat tells of the others again.
+                if early.len() >= 1000 {
+                    early.clear();
+                }
+                early.insert(id);
+            }
+        }
+    }
+
+    /// How a job that arrives is told to stop.
+    pub(super) fn token_of(&self, key: &DeliveryId) -> CancellationToken {
+        let token = self.known.lock().get(key).cloned().unwrap_or_default();
+        if JobId::read(&key[..16]).is_some_and(|id| self.early.lock().remove(&id)) {
+            token.cancel();
+        }
+        token
+    }
 }
 
 impl Shared {
@@ -40,14 +84,7 @@ impl Shared {
     pub(super) async fn register(self: &Arc<Self>) -> Result<Arc<Registration>> {
         // The worker's own name comes first: `reclaim` reads it from there.
         let name = format!("{}{}", self.id, token());
-        let registration = Arc::new(Registration {
-            running: format!("running:{name}"),
-            name,
-            epoch: AtomicU64::new(1),
-            lost: CancellationToken::new(),
-            over: CancellationToken::new(),
-            known: Mutex::default(),
-        });
+        let registration = Arc::new(Registration::new(name));
         let started = Instant::now();
         let _: u8 = REGISTER
             .on(self.queue.entity())
@@ -59,6 +96,7 @@ impl Shared {
             .idempotent()
             .run(self.queue.store())
             .await?;
+        self.signals.is_registered(&registration);
         *self.current.lock() = Some(registration.clone());
         crate::task::spawn(heartbeat(self.clone(), registration.clone(), started));
         Ok(registration)
@@ -66,18 +104,9 @@ impl Shared {
 
     /// Takes over the jobs of a worker whose lease ended.
     pub(super) async fn reclaim(&self, worker: &str) -> Result<()> {
-        let (ready, dead): (i64, u64) = RECLAIM
-            .on(self.queue.entity())
-            .part(&format!("running:{worker}"))
-            .part("workers")
-            .part("ready")
-            .part("ranked")
-            .part("dead")
-            .part("idle")
-            .part("unique")
-            .part("progress")
-            .arg(&self.queue.0.channel)
-            .arg(self.queue.0.boost)
+        let (ready, dead): (i64, u64) = self
+            .queue
+            .call(&RECLAIM, &[&format!("running:{worker}"), "workers"])
             .arg(worker)
             .arg(worker.get(..self.id.len()).unwrap_or(worker))
             .arg(self.max_attempts)
@@ -94,16 +123,8 @@ impl Shared {
 
     /// Unregisters and hands back what the worker still holds; how many.
     pub(super) async fn leave(&self, registration: &Registration) -> Result<u64> {
-        LEAVE
-            .on(self.queue.entity())
-            .part(&registration.running)
-            .part("workers")
-            .part("ready")
-            .part("ranked")
-            .part("idle")
-            .part("progress")
-            .arg(&self.queue.0.channel)
-            .arg(self.queue.0.boost)
+        self.queue
+            .call(&LEAVE, &[&registration.running, "workers"])
             .arg(&registration.name)
             .arg(&self.id)
             .idempotent()

@@ -1,6 +1,6 @@
 //! Running one job, and how that ended.
 
-use std::{future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use std::{any::Any, future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::sync::OwnedSemaphorePermit;
@@ -10,7 +10,7 @@ use crate::{
     codec::{Codec, Json},
     duration::LONGEST,
     error::Result,
-    messaging::queue::{Job, JobHandler, Verdict, record::Record},
+    messaging::queue::{Job, JobHandler, Verdict, policy::JobBackoff, record::Record},
 };
 
 /// A handler whose job type is erased.
@@ -48,8 +48,13 @@ pub(super) struct Ended {
 }
 
 pub(super) enum Ending {
-    Done,
-    Retry(Duration),
+    /// With the result, if it has one.
+    Done(Vec<u8>),
+    Retry {
+        wait: Duration,
+        reason: String,
+    },
+    Cancelled,
     Dead(String),
     HandBack,
     /// Left to a worker that can run it.
@@ -71,7 +76,6 @@ pub(super) async fn run(
 ) {
     let shared = delivery.shared.clone();
     let context = JobContext(delivery.clone());
-    let attempt = delivery.attempt;
     let was_parked = Record::was_parked(&record);
     let work = AssertUnwindSafe(async {
         match runner.run(record, payload, context) {
@@ -86,24 +90,38 @@ pub(super) async fn run(
             Some(timeout) => tokio::time::timeout(timeout, work).await.ok(),
         }
     };
+    let too_late = async {
+        delivery.cancelled.cancelled().await;
+        tokio::time::sleep(shared.cancel_grace).await;
+    };
     let verdict = tokio::select! {
         biased;
         verdict = limited => Some(verdict),
         () = shared.abort.cancelled() => None,
+        () = too_late => None,
     };
+    let failed = |after, reason| shared.after_failure(&delivery, after, reason);
     let ending = match verdict {
         None => Ending::HandBack,
-        Some(None) => shared.after_failure(attempt, None, "timed out".to_owned()),
-        Some(Some(Err(_))) => shared.after_failure(attempt, None, "panicked".to_owned()),
+        Some(None) => failed(None, "timed out".to_owned()),
+        Some(Some(Err(panic))) => failed(None, panicked(&*panic)),
         Some(Some(Ok(Err(error)))) => {
             shared.signals.could_not_decode(&kind, was_parked);
             shared.cannot_run(kind, error.to_string())
         }
-        Some(Some(Ok(Ok(Verdict::Done)))) => Ending::Done,
-        Some(Some(Ok(Ok(Verdict::Retry { after, reason })))) => {
-            shared.after_failure(attempt, after, reason)
-        }
+        Some(Some(Ok(Ok(Verdict::Done)))) => Ending::Done(Vec::new()),
+        Some(Some(Ok(Ok(Verdict::DoneWith { result })))) => Ending::Done(result),
+        Some(Some(Ok(Ok(Verdict::Retry { after, reason })))) => failed(after, reason),
         Some(Some(Ok(Ok(Verdict::Dead { reason })))) => Ending::Dead(reason),
+    };
+    // It must not run again.
+    let ending = match ending {
+        Ending::Retry { .. } | Ending::Dead(_) | Ending::HandBack
+            if delivery.cancelled.is_cancelled() =>
+        {
+            Ending::Cancelled
+        }
+        ending => ending,
     };
     // The acknowledger outlives the jobs.
     let _ = shared
@@ -128,14 +146,37 @@ impl Shared {
     /// The next attempt, or a dead letter after the last.
     pub(super) fn after_failure(
         &self,
-        attempt: u32,
+        delivery: &Delivery,
         after: Option<Duration>,
         reason: String,
     ) -> Ending {
-        if attempt >= u32::from(self.max_attempts) {
+        let attempt = delivery.attempt;
+        if attempt >= delivery.max_attempts {
             return Ending::Dead(reason);
         }
-        let wait = after.unwrap_or_else(|| self.backoff.wait(attempt));
-        Ending::Retry(wait.min(LONGEST))
+        let wait = after.unwrap_or_else(|| match &delivery.backoff {
+            Some(JobBackoff::These(backoff)) => backoff.wait(attempt),
+            Some(JobBackoff::Named(name)) => match self.backoffs.get(name) {
+                Some(wait) => wait(attempt),
+                None => self.backoff.wait(attempt),
+            },
+            None => self.backoff.wait(attempt),
+        });
+        Ending::Retry {
+            wait: wait.min(LONGEST),
+            reason,
+        }
+    }
+}
+
+/// What a panic said.
+fn panicked(panic: &(dyn Any + Send)) -> String {
+    let text = panic
+        .downcast_ref::<&str>()
+        .copied()
+        .or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    match text {
+        Some(text) => format!("panicked: {text}"),
+        None => "panicked".to_owned(),
     }
 }

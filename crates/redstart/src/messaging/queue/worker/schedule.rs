@@ -7,7 +7,6 @@ use redis::Value;
 
 use super::Shared;
 use crate::{
-    duration::millis,
     error::{Error, Result},
     messaging::queue::script::SCHEDULE,
 };
@@ -84,17 +83,16 @@ impl Shared {
         } else {
             &running
         };
-        let reply: Vec<Value> = SCHEDULE
-            .on(queue.entity())
-            .part("workers")
-            .part("cron")
-            .part("crontab")
-            .part("parked")
-            .part("done")
-            .part(running)
-            .arg(millis(queue.0.keep_done_for))
+        let (keep, keep_for) = queue.0.keep_dead;
+        let reply: Vec<Value> = queue
+            .call(
+                &SCHEDULE,
+                &[running, "workers", "cron", "crontab", "parked", "uniques"],
+            )
             .arg(name)
             .arg(self.lease_micros())
+            .arg(keep_for)
+            .arg(keep)
             .idempotent()
             .run(queue.store())
             .await?;

@@ -2,14 +2,21 @@
 
 use std::{
     collections::{BTreeSet, HashMap},
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use parking_lot::Mutex;
 use tokio::{sync::Notify, time::Instant};
 
-use crate::store::{Clock, Event};
+use super::Registration;
+use crate::{
+    messaging::queue::JobId,
+    store::{Clock, Event},
+};
 
 /// For how long a worker that could not decode a parked job leaves that kind to others.
 const LEAVE_TO_OTHERS: Duration = Duration::from_secs(60);
@@ -30,6 +37,8 @@ pub(super) struct Signals {
     undecodable: Mutex<HashMap<&'static str, Undecodable>>,
     /// The schedule has changed.
     pub(super) schedule: Notify,
+    /// The registration of now, for those who want to stop a job.
+    registration: Mutex<Weak<Registration>>,
 }
 
 #[derive(Clone, Copy)]
@@ -51,7 +60,19 @@ impl Signals {
             later: Mutex::default(),
             undecodable: Mutex::default(),
             schedule: Notify::new(),
+            registration: Mutex::default(),
             kinds,
+        }
+    }
+
+    pub(super) fn is_registered(&self, registration: &Arc<Registration>) {
+        *self.registration.lock() = Arc::downgrade(registration);
+    }
+
+    fn cancel(&self, id: JobId) {
+        let registration = self.registration.lock().upgrade();
+        if let Some(registration) = registration {
+            registration.cancel(id);
         }
     }
 
@@ -89,6 +110,12 @@ impl Signals {
                 true
             }
             ("parked", kind) => self.hear_of_parked(kind),
+            ("cancel", id) => {
+                if let Ok(id) = id.parse() {
+                    self.cancel(id);
+                }
+                false
+            }
             _ => false,
         }
     }

@@ -1,0 +1,351 @@
+//! Flows: jobs that run when other jobs are over, with their results.
+
+use serde::de::DeserializeOwned;
+
+use super::{
+    Job, JobId, JobPolicy, Queue,
+    record::{Body, Child, Options},
+    script::{FLOW, FLOW_CLOSE},
+};
+use crate::{
+    codec::{Codec, Json},
+    duration::micros,
+    error::{Error, Result},
+    observe,
+};
+use std::time::Duration;
+
+/// Jobs and bytes that one script adds.
+const CHUNK_JOBS: usize = 1000;
+const CHUNK_BYTES: usize = 512 * 1024;
+/// How long a flow may take to be added in steps. After that, what is there of it is buried.
+const OPEN: Duration = Duration::from_secs(60);
+const MAX_DEPTH: usize = 64;
+/// What became of each of so many children is kept for their parent.
+const MAX_CHILDREN: usize = 10_000;
+
+/// What happens to a parent whose child is dead, cancelled or expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChildFailure {
+    /// The parent becomes a dead letter at once. Other children still run.
+    #[default]
+    FailParent,
+    /// The parent runs after all children are over, and sees [that this one failed](ChildResult::Failed).
+    Continue,
+    /// The same, but the parent does not see this child.
+    Ignore,
+}
+
+impl ChildFailure {
+    pub(crate) fn letter(self) -> u8 {
+        match self {
+            Self::FailParent => b'f',
+            Self::Continue => b'c',
+            Self::Ignore => b'i',
+        }
+    }
+}
+
+/// A job that runs when its children are over; each of them may have children too. Added by [`Queue::add_flow`].
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// use std::time::Duration;
+/// use redstart::{Store, messaging::{ChildResult, Flow, Job, JobContext, Outcome, Queue, Returned, JobOutput}};
+/// use serde::{Deserialize, Serialize};
+///
+/// #[derive(Serialize, Deserialize)] struct Square(u64);
+/// impl Job for Square { const NAME: &'static str = "square"; }
+/// impl JobOutput for Square { type Output = u64; }
+/// #[derive(Serialize, Deserialize)] struct Sum;
+/// impl Job for Sum { const NAME: &'static str = "sum"; }
+/// impl JobOutput for Sum { type Output = u64; }
+///
+/// let store = Store::connect("memory://").await?;
+/// let queue = Queue::builder(&store, "docs", "flow").keep_done(100, Duration::from_secs(60)).build()?;
+/// let worker = queue
+///     .worker(|Square(n): Square, _: JobContext| async move { Returned::<Square>(n * n) })
+///     .handler(|_: Sum, cx: JobContext| async move {
+///         let squares = cx.children::<u64>().await?;
+///         let sum = squares.into_iter().filter_map(ChildResult::done).sum();
+///         redstart::Result::Ok(Returned::<Sum>(sum))
+///     })
+///     .start()
+///     .await?;
+///
+/// let flow = Flow::new(&Sum)?.child(Flow::new(&Square(3))?).child(Flow::new(&Square(4))?);
+/// let added = queue.add_flow(flow).await?;
+/// let root = added.root().expect("the queue has no capacity limit");
+/// assert_eq!(queue.handle::<Sum>(root).result().await?, Outcome::Done(25));
+/// # worker.shutdown(Duration::from_secs(5)).await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a flow does nothing until it is added to a queue"]
+pub struct Flow {
+    id: JobId,
+    name: &'static str,
+    payload: Vec<u8>,
+    policy: JobPolicy,
+    group: Option<String>,
+    failure: ChildFailure,
+    children: Vec<Flow>,
+}
+
+impl Flow {
+    /// A job, for now without children.
+    ///
+    /// # Errors
+    ///
+    /// [`is_codec`](Error::is_codec) if the payload cannot be encoded.
+    pub fn new<J: Job>(job: &J) -> Result<Self> {
+        const { assert!(!J::NAME.is_empty() && J::NAME.len() <= 255) };
+        Ok(Self {
+            id: JobId::generate(),
+            name: J::NAME,
+            payload: Json::encode(job)?,
+            policy: J::policy(),
+            group: None,
+            failure: ChildFailure::default(),
+            children: Vec::new(),
+        })
+    }
+
+    /// The job's id.
+    pub fn id(&self) -> JobId {
+        self.id
+    }
+
+    /// Adds a child: this job runs after it.
+    pub fn child(mut self, child: Flow) -> Self {
+        self.children.push(child);
+        self
+    }
+
+    /// Adds children: this job runs after them.
+    pub fn children(mut self, children: impl IntoIterator<Item = Flow>) -> Self {
+        self.children.extend(children);
+        self
+    }
+
+    /// A job that runs after this one: the flow of `next`, whose only child is this.
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn then<J: Job>(self, next: &J) -> Result<Self> {
+        Ok(Self::new(next)?.child(self))
+    }
+
+    /// What happens to the parent if this job fails for good (default: the parent fails).
+    pub fn on_failure(mut self, failure: ChildFailure) -> Self {
+        self.failure = failure;
+        self
+    }
+
+    /// How the job is run, instead of its kind's policy.
+    pub fn policy(mut self, policy: JobPolicy) -> Self {
+        self.policy = policy;
+        self
+    }
+
+    /// The group that the job belongs to; see [`Enqueue::group`](super::Enqueue::group).
+    pub fn group(mut self, group: &str) -> Self {
+        self.group = Some(group.to_owned());
+        self
+    }
+
+    fn depth(&self) -> usize {
+        // Not recursive: a chain may be long.
+        let mut deepest = 0;
+        let mut open = vec![(self, 1)];
+        while let Some((flow, depth)) = open.pop() {
+            deepest = deepest.max(depth);
+            open.extend(flow.children.iter().map(|child| (child, depth + 1)));
+        }
+        deepest
+    }
+}
+
+/// What became of [`Queue::add_flow`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a full queue adds nothing"]
+pub enum FlowAdded {
+    /// All jobs were added; this is the one that runs last.
+    Added(JobId),
+    /// The queue is at its capacity; nothing was added.
+    Full,
+}
+
+impl FlowAdded {
+    /// The id of the job that runs last; `None` if the queue is full.
+    pub fn root(&self) -> Option<JobId> {
+        match self {
+            Self::Added(id) => Some(*id),
+            Self::Full => None,
+        }
+    }
+}
+
+/// What became of a child, for its parent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ChildResult<T> {
+    /// It is done, and returned this; `None` if it returns nothing.
+    Done(Option<T>),
+    /// It is dead, cancelled or expired.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+    /// It failed, and is [ignored](ChildFailure::Ignore).
+    Ignored,
+}
+
+impl<T> ChildResult<T> {
+    /// What it returned, if it did.
+    pub fn done(self) -> Option<T> {
+        match self {
+            Self::Done(result) => result,
+            _ => None,
+        }
+    }
+}
+
+impl<T: DeserializeOwned> ChildResult<T> {
+    /// From a field of `details`: a letter, then the result or the reason.
+    pub(super) fn read(bytes: Option<&[u8]>) -> Result<Self> {
+        Ok(match bytes.and_then(<[u8]>::split_first) {
+            None => Self::Ignored,
+            Some((b'd', [])) => Self::Done(None),
+            Some((b'd', result)) => Self::Done(Some(Json::decode(result)?)),
+            Some((_, reason)) => Self::Failed {
+                reason: String::from_utf8_lossy(reason).into_owned(),
+            },
+        })
+    }
+}
+
+/// A job of a flow, ready to be sent.
+struct Node {
+    id: JobId,
+    children: usize,
+    bytes: Vec<u8>,
+}
+
+impl Queue {
+    /// Adds a flow: its leaves are ready at once, and each other job when its children are over.
+    ///
+    /// Up to a thousand jobs are added in one step. A larger flow is added in several, parents first; if this is cut off
+    /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for an invalid option, more than 64 levels, more than 10,000 children of one job,
+    /// or a payload over the limit, with nothing sent; otherwise those of the store.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped early, the flow may have been added whole or, if it is large, in part, as above.
+    pub async fn add_flow(&self, flow: Flow) -> Result<FlowAdded> {
+        observe::operation("queue.flow", self.namespace(), async {
+            let root = flow.id;
+            let nodes = self.nodes(flow)?;
+            let bytes: usize = nodes.iter().map(|node| node.bytes.len()).sum();
+            if nodes.len() <= CHUNK_JOBS && bytes <= CHUNK_BYTES {
+                return match self.add_nodes(&nodes, Duration::ZERO).await? {
+                    true => Ok(FlowAdded::Added(root)),
+                    false => Ok(FlowAdded::Full),
+                };
+            }
+            self.add_in_steps(nodes, root).await
+        })
+        .await
+    }
+
+    async fn add_in_steps(&self, nodes: Vec<Node>, root: JobId) -> Result<FlowAdded> {
+        if self.0.capacity > 0 {
+            return Err(Error::config(
+                "a queue with a capacity takes flows of up to a thousand jobs",
+            ));
+        }
+        // A parent must be there before its children can end.
+        let (parents, leaves): (Vec<Node>, Vec<Node>) =
+            nodes.into_iter().partition(|node| node.children > 0);
+        for nodes in [&parents, &leaves] {
+            let mut rest = &nodes[..];
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = rest.iter().take(CHUNK_JOBS).take_while(|node| {
+                    bytes += node.bytes.len();
+                    bytes <= CHUNK_BYTES
+                });
+                let (chunk, after) = rest.split_at(fits.count().max(1));
+                self.add_nodes(chunk, OPEN).await?;
+                rest = after;
+            }
+        }
+        for chunk in parents.chunks(CHUNK_JOBS) {
+            let mut call = self.call(&FLOW_CLOSE, &[]);
+            for node in chunk {
+                call = call.arg(&node.id.0[..]);
+            }
+            let _: u8 = call.idempotent().run(self.store()).await?;
+        }
+        Ok(FlowAdded::Added(root))
+    }
+
+    async fn add_nodes(&self, nodes: &[Node], open: Duration) -> Result<bool> {
+        let mut call = self.call(&FLOW, &[]).arg(self.0.capacity).arg(micros(open));
+        for node in nodes {
+            call = call.arg(node.children).arg(&node.bytes[..]);
+        }
+        let added: u8 = call.run(self.store()).await?;
+        Ok(added == 1)
+    }
+
+    /// The jobs of a flow, parents before their children.
+    fn nodes(&self, flow: Flow) -> Result<Vec<Node>> {
+        if flow.depth() > MAX_DEPTH {
+            return Err(Error::config(format!(
+                "a flow must have at most {MAX_DEPTH} levels"
+            )));
+        }
+        let mut nodes = Vec::new();
+        let mut open = vec![(flow, None)];
+        while let Some((flow, child_of)) = open.pop() {
+            if flow.payload.len() > self.0.max_payload {
+                return Err(Error::config(format!(
+                    "the payload has {} bytes; the queue accepts at most {}",
+                    flow.payload.len(),
+                    self.0.max_payload
+                )));
+            }
+            if flow.children.len() > MAX_CHILDREN {
+                return Err(Error::config(format!(
+                    "a job of a flow must have at most {MAX_CHILDREN} children"
+                )));
+            }
+            let mut options: Options = self.options_of(flow.name, flow.policy);
+            options.group = flow.group.or(options.group);
+            options.child_of = child_of;
+            options.children = (!flow.children.is_empty()).then_some(flow.children.len() as u32);
+            options.check()?;
+            nodes.push(Node {
+                id: flow.id,
+                children: flow.children.len(),
+                bytes: Body::with_id(flow.id, flow.name, &flow.payload, &options).bytes,
+            });
+            for (number, child) in flow.children.into_iter().enumerate() {
+                let link = Child {
+                    parent: flow.id,
+                    failure: child.failure,
+                    number: number as u32,
+                };
+                open.push((child, Some(link)));
+            }
+        }
+        Ok(nodes)
+    }
+}

@@ -1,0 +1,157 @@
+//! Counters per minute and kind of job.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::QueueInspector;
+use crate::error::Result;
+
+/// What a worker adds to the counters, by their names.
+#[derive(Default)]
+pub(super) struct History(BTreeMap<String, u64>);
+
+/// The bucket of a time: 0 is up to 1 ms, and each further one twice that.
+fn bucket(time: Duration) -> u32 {
+    let millis = time.as_micros().div_ceil(1000).max(1);
+    (128 - (millis - 1).leading_zeros()).min(31)
+}
+
+impl History {
+    /// Counts a run of a job: `what` became of it, how long it waited and how long it ran.
+    pub(super) fn note(&mut self, kind: &str, what: &str, waited: Duration, ran: Duration) {
+        for name in [
+            what,
+            &format!("wait{}", bucket(waited)),
+            &format!("run{}", bucket(ran)),
+        ] {
+            *self.0.entry(format!("{kind}|{name}")).or_default() += 1;
+        }
+    }
+
+    pub(super) fn tallies(&self) -> &BTreeMap<String, u64> {
+        &self.0
+    }
+}
+
+/// What happened to the jobs of one kind in one minute.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QueueMinute {
+    /// When the minute began, since the Unix epoch.
+    pub at: Duration,
+    /// The kind of job.
+    pub kind: String,
+    /// Runs that were done.
+    pub done: u64,
+    /// Runs that failed.
+    pub failed: u64,
+    /// How long jobs waited from when they were due until they were taken.
+    pub wait: Spread,
+    /// How long runs took.
+    pub run: Spread,
+}
+
+/// How times are spread, by buckets whose limits double: up to 1 ms, 2 ms, 4 ms …
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Spread {
+    buckets: BTreeMap<u32, u64>,
+}
+
+impl Spread {
+    /// How many times were counted.
+    pub fn count(&self) -> u64 {
+        self.buckets.values().sum()
+    }
+
+    /// A time that this share of all (0 to 1) did not exceed: the limit of its bucket, so at most twice the real
+    /// one. `None` if nothing was counted.
+    pub fn percentile(&self, share: f64) -> Option<Duration> {
+        let wanted = (self.count() as f64 * share.clamp(0.0, 1.0))
+            .ceil()
+            .max(1.0) as u64;
+        let mut seen = 0;
+        for (bucket, count) in &self.buckets {
+            seen += count;
+            if seen >= wanted {
+                return Some(Duration::from_millis(1 << bucket));
+            }
+        }
+        None
+    }
+
+    /// Adds what another one counted.
+    pub fn merge(&mut self, other: &Self) {
+        for (bucket, count) in &other.buckets {
+            *self.buckets.entry(*bucket).or_default() += count;
+        }
+    }
+}
+
+impl QueueInspector {
+    /// The counters per minute and kind that are [kept](super::QueueBuilder::history), oldest first.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn history(&self) -> Result<Vec<QueueMinute>> {
+        let queue = self.queue();
+        let mut get = redis::cmd("HGETALL");
+        get.arg(queue.entity().part("tallies"));
+        let found: Vec<(String, u64)> = queue.store().query(&get).await?;
+        let mut minutes: BTreeMap<(u64, String), QueueMinute> = BTreeMap::new();
+        for (name, amount) in found {
+            let Some((minute, rest)) = name.split_once('|') else {
+                continue;
+            };
+            let (Ok(minute), Some((kind, what))) = (minute.parse::<u64>(), rest.rsplit_once('|'))
+            else {
+                continue;
+            };
+            let entry = minutes
+                .entry((minute, kind.to_owned()))
+                .or_insert_with(|| QueueMinute {
+                    at: Duration::from_secs(minute * 60),
+                    kind: kind.to_owned(),
+                    ..QueueMinute::default()
+                });
+            let spread = |spread: &mut Spread, bucket: &str| {
+                if let Ok(bucket) = bucket.parse::<u32>() {
+                    spread.buckets.insert(bucket.min(31), amount);
+                }
+            };
+            match what {
+                "done" => entry.done = amount,
+                "failed" => entry.failed = amount,
+                _ => match (what.strip_prefix("wait"), what.strip_prefix("run")) {
+                    (Some(bucket), _) => spread(&mut entry.wait, bucket),
+                    (_, Some(bucket)) => spread(&mut entry.run, bucket),
+                    _ => {}
+                },
+            }
+        }
+        Ok(minutes.into_values().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_percentile_is_at_least_the_time_and_at_most_twice_it() {
+        for micros in [1, 999, 1000, 1001, 2000, 2001, 4000, 70_000, 3_600_000_000] {
+            let time = Duration::from_micros(micros);
+            let limit = Duration::from_millis(1 << bucket(time));
+            assert!(limit >= time, "{time:?} {limit:?}");
+            assert!(
+                limit <= (time * 2).max(Duration::from_millis(1)),
+                "{time:?} {limit:?}"
+            );
+        }
+        let mut spread = Spread::default();
+        assert_eq!(spread.percentile(0.5), None);
+        spread.buckets = BTreeMap::from([(0, 98), (5, 1), (10, 1)]);
+        assert_eq!(spread.percentile(0.5), Some(Duration::from_millis(1)));
+        assert_eq!(spread.percentile(0.99), Some(Duration::from_millis(32)));
+        assert_eq!(spread.percentile(1.0), Some(Duration::from_millis(1024)));
+    }
+}

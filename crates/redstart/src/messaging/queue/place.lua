@@ -1,0 +1,254 @@
+-- Fragment: the places of a queue, and the moves between them. After now.lua and record.lua.
+--
+-- KEYS  1 jobs  2 ready  3 ranked  4 delayed  5 idle  6 meta  7 unique  8 dead  9 done  10 ended  11 details  12 groups
+--       13 grouped  14 resting  15 parents  16 events
+-- ARGV  1 wake channel  2 boost in microseconds  3 how many events to keep (0 = none)  4 how long to keep done jobs in
+--       milliseconds if the job does not say (-1 = not at all, 0 = for ever)  5 how many done jobs to keep (0 = all)
+--
+-- `details` has, for a job: id .. 'a' .. number: an attempt (since when, until when, worker, error); 'p' progress; 'l' ..
+-- number: a line of its log, 'n' how many there were; 'x' why it is dead; and for a parent 'w' how many children are
+-- left, 'c' .. number: what became of a child, 'f' how many failed. `ended` has 'r', the result, too.
+--
+-- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
+-- `groups` has the groups that may have a job to run, by their turn; `resting` those that wait for their rate limit.
+local jobs, ready, ranked, delayed, idle, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local unique, dead, done, ended, details = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
+local groups, grouped, resting, parents, events = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
+local channel, boost, keep_events = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
+local KEPT_ATTEMPTS, KEPT_LINES = 20, 100
+
+-- One entry for many jobs: their ids in a row.
+local function event(name, ids, text)
+  if keep_events == 0 or #ids == 0 then return end
+  redis.call('XADD', events, 'MAXLEN', '~', keep_events, '*', 'event', name, 'jobs', ids, 'text', text or '')
+end
+
+-- Wakes as many idle workers as there are jobs. Each listens on a channel of its own. If nobody listens, the worker has
+-- died, and the next one is woken instead.
+local function wake(jobs)
+  while jobs > 0 do
+    local worker = redis.call('ZPOPMIN', idle)[1]
+    if not worker then return end
+    if redis.call('SPUBLISH', channel .. ':' .. worker, '') > 0 then jobs = jobs - 1 end
+  end
+end
+
+-- Tells idle workers that a job is due after this time, so that they look then.
+local function announce(micros)
+  if redis.call('EXISTS', idle) == 1 then
+    redis.call('SPUBLISH', channel, 'due ' .. format('%.0f', micros))
+  end
+end
+
+-- Frees the unique key of a record if this job holds it.
+local function free_unique(record)
+  if uniqueness(record) == 0 then return end
+  local key = extra(record, 'u')
+  if key and sub(redis.call('HGET', unique, key) or '', 1, 16) == id_of(record) then
+    redis.call('HDEL', unique, key)
+  end
+end
+
+local function group_of(record)
+  if flag(record, 64) then return extra(record, 'g') end
+end
+
+local function place_in_group(group, record)
+  return group .. '\0' .. sub(record, 19, 34) .. id_of(record)
+end
+
+-- The group may have a job to run: it gets a turn, unless it has one.
+local function enter_round(group)
+  redis.call('ZADD', groups, 'NX', redis.call('HGET', meta, 'turn') or 0, group)
+end
+
+-- Makes records available to workers: those of a group in its order, those of priority 0 in the list at `side`, the
+-- others by rank.
+local function make_ready(side, records)
+  local plain, scored, written = {}, {}, {}
+  for _, record in ipairs(records) do
+    local id, group, level = id_of(record), group_of(record), priority(record)
+    written[#written + 1] = id
+    written[#written + 1] = record
+    if group then
+      redis.call('ZADD', grouped, 0, place_in_group(group, record))
+      enter_round(group)
+    elseif level == 0 then
+      plain[#plain + 1] = id
+    else
+      scored[#scored + 1] = format('%.0f', due(record) - level * boost)
+      scored[#scored + 1] = id
+    end
+  end
+  each_piece('HSET', jobs, written)
+  each_piece(side, ready, plain)
+  each_piece('ZADD', ranked, scored)
+end
+
+-- A running job of a group gives its place in the group back.
+local function free_place(record)
+  local group = group_of(record)
+  if not group then return end
+  if redis.call('HINCRBY', meta, 'n:' .. group, -1) <= 0 then redis.call('HDEL', meta, 'n:' .. group) end
+  if redis.call('ZLEXCOUNT', grouped, '[' .. group .. '\0', '(' .. group .. '\1') > 0 then
+    enter_round(group)
+    wake(1)
+  end
+end
+
+-- So many jobs run no longer. Workers that were refused because of the limit look again.
+local function count_ended(count)
+  if count == 0 then return end
+  if redis.call('HINCRBY', meta, 'running', -count) <= 0 then redis.call('HDEL', meta, 'running') end
+  if redis.call('HDEL', meta, 'hungry') == 1 then wake(count) end
+end
+
+-- The fields of a job's details.
+local function detail_fields(record)
+  local id, fields = id_of(record), {}
+  for i = 0, math.min(attempts(record), KEPT_ATTEMPTS) do
+    fields[#fields + 1] = id .. 'a' .. (i % KEPT_ATTEMPTS)
+  end
+  fields[#fields + 1] = id .. 'p'
+  fields[#fields + 1] = id .. 'x'
+  local lines = tonumber(redis.call('HGET', details, id .. 'n') or 0)
+  if lines > 0 then
+    fields[#fields + 1] = id .. 'n'
+    for i = 0, math.min(lines, KEPT_LINES) - 1 do fields[#fields + 1] = id .. 'l' .. i end
+  end
+  return fields
+end
+
+-- Forgets the details of a job, and what became of its children.
+local function forget(record)
+  if flag(record, 8) then each_piece('HDEL', details, detail_fields(record)) end
+  local children = flag(record, 64) and extra(record, 'n')
+  if children then
+    local id = id_of(record)
+    local fields = { id .. 'w', id .. 'f' }
+    for i = 0, tonumber(children) - 1 do fields[#fields + 1] = id .. 'c' .. i end
+    each_piece('HDEL', details, fields)
+  end
+end
+
+-- Writes down an attempt that has ended; returns the record, which has details from now on.
+local function note_attempt(record, worker, since, now, error)
+  redis.call('HSET', details, id_of(record) .. 'a' .. (attempts(record) % KEPT_ATTEMPTS),
+    digits(since) .. digits(now) .. worker .. sub(error, 1, 1000))
+  return with_flag(record, 8)
+end
+
+local function tell(record, letter)
+  redis.call('SPUBLISH', channel .. ':ended', letter .. id_of(record))
+end
+
+-- The job is no longer to be cancelled: it is over.
+local function settle_cancel(record)
+  if not flag(record, 16) then return record end
+  if redis.call('HDEL', meta, 'c:' .. id_of(record)) == 1 and redis.call('HINCRBY', meta, 'cancels', -1) <= 0 then
+    redis.call('HDEL', meta, 'cancels')
+  end
+  return without_flag(record, 16)
+end
+
+local child_ended
+
+-- The job becomes a dead letter. The record is as it was before it was taken.
+local function bury(record, reason, now)
+  local id = id_of(record)
+  if uniqueness(record) ~= 3 then free_unique(record) end
+  record = with_flag(settle_cancel(record), 8)
+  redis.call('HSET', jobs, id, as(record, 'z', now))
+  redis.call('HSET', details, id .. 'x', sub(reason, 1, 4000))
+  redis.call('ZADD', dead, format('%.0f', now), id)
+  tell(record, 'z')
+  event('dead', id, reason)
+  child_ended(record, false, reason, now)
+end
+
+-- The job is over: d done, c cancelled, e expired. It is kept for a time, or leaves nothing.
+local function conclude(record, letter, result, now)
+  local id = id_of(record)
+  if uniqueness(record) ~= 3 or letter ~= 'd' then free_unique(record) end
+  record = settle_cancel(record)
+  local keep = tonumber(flag(record, 64) and extra(record, 'k') or ARGV[4])
+  if keep >= 0 then
+    local kept = { id, as(record, letter, now), id .. 'r', result }
+    if flag(record, 8) then
+      local fields = detail_fields(record)
+      local values = redis.call('HMGET', details, unpack(fields))
+      for i, field in ipairs(fields) do
+        if values[i] then
+          kept[#kept + 1] = field
+          kept[#kept + 1] = values[i]
+        end
+      end
+    end
+    redis.call('HSET', ended, unpack(kept))
+    redis.call('ZADD', done, keep > 0 and format('%.0f', now + keep * 1000) or '+inf', id)
+    for _, key in ipairs({ ended, done }) do
+      -- Workers remove what was kept long enough; if there are none, all of it expires with the last.
+      local ttl = redis.call('PTTL', key)
+      if keep == 0 then
+        redis.call('PERSIST', key)
+      elseif ttl < keep and (ttl >= 0 or redis.call('HLEN', ended) == #kept / 2) then
+        redis.call('PEXPIRE', key, keep)
+      end
+    end
+  end
+  forget(record)
+  redis.call('HDEL', jobs, id)
+  tell(record, letter)
+  child_ended(record, letter == 'd', letter == 'd' and result or (letter == 'c' and 'cancelled' or 'expired'), now)
+end
+
+-- Removes a kept job.
+local function discard(id)
+  local record = redis.call('HGET', ended, id)
+  if record and well_formed(record) then
+    local fields = { id, id .. 'r', id .. 'p', id .. 'x', id .. 'n' }
+    for i = 0, math.min(attempts(record), KEPT_ATTEMPTS) do
+      fields[#fields + 1] = id .. 'a' .. (i % KEPT_ATTEMPTS)
+    end
+    local lines = math.min(tonumber(redis.call('HGET', ended, id .. 'n') or 0), KEPT_LINES)
+    for i = 0, lines - 1 do fields[#fields + 1] = id .. 'l' .. i end
+    redis.call('HDEL', ended, unpack(fields))
+  else
+    redis.call('HDEL', ended, id)
+  end
+  redis.call('ZREM', done, id)
+end
+
+-- Keeps as many done jobs as are wanted. A few more go each time, so that a smaller limit is reached soon.
+local function trim_done()
+  local most = tonumber(ARGV[5])
+  if most == 0 then return end
+  local over = redis.call('ZCARD', done) - most
+  if over <= 0 then return end
+  for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 600) - 1)) do discard(id) end
+end
+
+-- A child is over: its parent hears of it, and runs after the last one.
+child_ended = function(record, well, text, now)
+  local link = flag(record, 64) and extra(record, 'p')
+  if not link then return end
+  local id, policy, number = sub(link, 1, 16), sub(link, 17, 17), sub(link, 18)
+  local parent = redis.call('HGET', jobs, id)
+  -- It is dead, cancelled or deleted, or this child was counted before.
+  if not parent or state(parent) ~= 'w' then return end
+  if not well and policy == 'f' then
+    redis.call('ZREM', parents, id)
+    bury(as(parent, 'r', due(parent)), 'a child failed: ' .. text, now)
+    return
+  end
+  if not well then redis.call('HINCRBY', details, id .. 'f', 1) end
+  if policy ~= 'b' and (well or policy ~= 'i') then
+    redis.call('HSET', details, id .. 'c' .. number, (well and 'd' or 'z') .. text)
+  end
+  if redis.call('HINCRBY', details, id .. 'w', -1) <= 0 then
+    redis.call('HDEL', details, id .. 'w')
+    redis.call('ZREM', parents, id)
+    make_ready('RPUSH', { as(parent, 'r', now) })
+    wake(1)
+  end
+end

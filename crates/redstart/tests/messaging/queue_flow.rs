@@ -1,0 +1,209 @@
+//! Flows: parents run after their children, with their results.
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, ensure};
+use redstart::{
+    Store,
+    messaging::{
+        Backoff, Cancelled, ChildFailure, ChildResult, Flow, Job, JobContext, JobOutput, JobState,
+        Outcome, Queue, Returned, Worker,
+    },
+};
+use redstart_testkit::{Backend, eventually, matrix, scale};
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    queue::{LONG, empty},
+    queue_result::Square,
+};
+
+const KEEP: Duration = Duration::from_secs(3600);
+
+/// Adds up what its children returned; a failed child counts as 1000.
+#[derive(Serialize, Deserialize)]
+struct Sum;
+
+impl Job for Sum {
+    const NAME: &'static str = "sum";
+}
+
+impl JobOutput for Sum {
+    type Output = u64;
+}
+
+async fn keeping(backend: &Backend) -> Result<Queue> {
+    let store = Store::connect(backend.url()).await?;
+    Ok(Queue::builder(&store, backend.namespace(), "q")
+        .keep_done(100_000, KEEP)
+        .build()?)
+}
+
+type Seen = Arc<Mutex<Vec<Vec<ChildResult<u64>>>>>;
+
+async fn adding(queue: &Queue, seen: &Seen) -> Result<Worker> {
+    let seen = seen.clone();
+    Ok(queue
+        .worker(|Square(n): Square, _: JobContext| async move {
+            match n {
+                13 => anyhow::bail!("unlucky"),
+                _ => Ok(Returned::<Square>(n * n)),
+            }
+        })
+        .handler(move |_: Sum, cx: JobContext| {
+            let seen = seen.clone();
+            async move {
+                let children = cx.children::<u64>().await?;
+                seen.lock().unwrap().push(children.clone());
+                let sum = children.into_iter().map(|child| match child {
+                    ChildResult::Failed { .. } => 1000,
+                    child => child.done().unwrap_or(0),
+                });
+                anyhow::Ok(Returned::<Sum>(sum.sum()))
+            }
+        })
+        .retry(Backoff::fixed(Duration::from_millis(1)), 2)
+        .concurrency(50)
+        .start()
+        .await?)
+}
+
+matrix! {
+    async fn a_parent_runs_once_after_all_children_with_their_results(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let seen = Seen::default();
+        // A tree: each inner job adds up its children.
+        let leaf = |n: u64| Flow::new(&Square(n));
+        let inner = |from: u64| -> redstart::Result<Flow> {
+            Ok(Flow::new(&Sum)?.children((from..from + 10).map(leaf).collect::<redstart::Result<Vec<_>>>()?))
+        };
+        let flow = Flow::new(&Sum)?.child(inner(20)?).child(inner(40)?).child(leaf(3)?);
+        let root = queue.add_flow(flow).await?.root().context("added")?;
+        let counts = queue.inspect().counts().await?;
+        assert_eq!((counts.ready, counts.waiting), (21, 3));
+        assert_eq!(queue.job(root).await?.unwrap().job.state, JobState::Waiting);
+        let worker = adding(&queue, &seen).await?;
+        let expected: u64 = (20..30).chain(40..50).map(|n: u64| n * n).sum::<u64>() + 9;
+        assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(expected));
+        empty(&queue).await?;
+        assert_eq!(seen.lock().unwrap().len(), 3, "each parent ran once");
+        // In the order in which the children were added.
+        let first: Vec<_> = (20..30).map(|n| ChildResult::Done(Some(n * n))).collect();
+        assert!(seen.lock().unwrap().contains(&first));
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_chain_runs_step_by_step(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let seen = Seen::default();
+        let mut chain = Flow::new(&Square(7))?;
+        for _ in 0..20 {
+            chain = chain.then(&Sum)?;
+        }
+        let root = queue.add_flow(chain).await?.root().context("added")?;
+        let worker = adding(&queue, &seen).await?;
+        assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(49));
+        let steps = seen.lock().unwrap().clone();
+        assert_eq!(steps, vec![vec![ChildResult::Done(Some(49))]; 20]);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_failed_child_fails_its_parent_or_is_seen_or_ignored(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let seen = Seen::default();
+        let worker = adding(&queue, &seen).await?;
+        let flow = |failure| -> redstart::Result<Flow> {
+            Ok(Flow::new(&Sum)?
+                .child(Flow::new(&Square(13))?.on_failure(failure))
+                .child(Flow::new(&Square(2))?))
+        };
+        let add = async |flow: Flow| anyhow::Ok(queue.handle::<Sum>(queue.add_flow(flow).await?.root().unwrap()));
+        // Up to the root.
+        let failed = add(Flow::new(&Sum)?.child(flow(ChildFailure::FailParent)?)).await?;
+        let Outcome::Dead { reason } = failed.result_within(LONG).await? else { panic!("not dead") };
+        assert!(reason.contains("a child failed") && reason.contains("unlucky"), "{reason}");
+        let seen_by_parent = add(flow(ChildFailure::Continue)?).await?;
+        assert_eq!(seen_by_parent.result_within(LONG).await?, Outcome::Done(1004));
+        let ignored = add(flow(ChildFailure::Ignore)?).await?;
+        assert_eq!(ignored.result_within(LONG).await?, Outcome::Done(4));
+        empty(&queue).await?;
+        // The root, its child and the three that failed.
+        assert_eq!(queue.inspect().counts().await?.dead, 5);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_cancelled_child_counts_as_failed_and_a_cancelled_parent_does_not_run(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let (first, second) = (Flow::new(&Square(1))?, Flow::new(&Square(2))?.on_failure(ChildFailure::Continue));
+        let cancelled = second.id();
+        let root = queue.add_flow(Flow::new(&Sum)?.child(first).child(second)).await?.root().unwrap();
+        let other = queue.add_flow(Flow::new(&Sum)?.child(Flow::new(&Square(3))?)).await?.root().unwrap();
+        assert_eq!(queue.cancel(cancelled).await?, Cancelled::Ended);
+        assert_eq!(queue.cancel(other).await?, Cancelled::Ended);
+        let seen = Seen::default();
+        let worker = adding(&queue, &seen).await?;
+        assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(1001));
+        empty(&queue).await?;
+        assert_eq!(seen.lock().unwrap().len(), 1);
+        assert_eq!(queue.job(other).await?.unwrap().job.state, JobState::Cancelled);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_large_flow_is_added_in_steps_and_leaves_no_details(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let seen = Seen::default();
+        let jobs = scale(2500, "jobs of a flow");
+        let mut root = Flow::new(&Sum)?.policy(redstart::messaging::JobPolicy::new().keep(KEEP));
+        for from in (0..jobs).step_by(500) {
+            let mut inner = Flow::new(&Sum)?;
+            for n in from..from + 500 {
+                inner = inner.child(Flow::new(&Square(100 + n % 10))?);
+            }
+            root = root.child(inner);
+        }
+        let root = queue.add_flow(root).await?.root().context("added")?;
+        let worker = adding(&queue, &seen).await?;
+        let expected: u64 = (0..jobs).map(|n| (100 + n % 10) * (100 + n % 10)).sum();
+        assert_eq!(queue.handle::<Sum>(root).result_within(LONG * 4).await?, Outcome::Done(expected));
+        empty(&queue).await?;
+        worker.shutdown(LONG).await?;
+        let details = format!("{}:queue:{{q}}:details", backend.namespace());
+        let jobs = format!("{}:queue:{{q}}:jobs", backend.namespace());
+        let left: u64 = store.query(redis::cmd("EXISTS").arg(details).arg(jobs)).await?;
+        assert_eq!(left, 0);
+        Ok(())
+    }
+
+    async fn a_flow_that_is_cut_off_while_it_is_added_becomes_dead_letters(backend: &Backend) -> Result<()> {
+        if !backend.is_embedded() {
+            return Ok(());
+        }
+        let queue = keeping(backend).await?;
+        let store = Store::connect(backend.url()).await?;
+        let mut root = Flow::new(&Sum)?;
+        for _ in 0..1500 {
+            root = root.child(Flow::new(&Sum)?.child(Flow::new(&Square(1))?));
+        }
+        // Dropped at some await between the steps.
+        let mut adding_flow = Box::pin(queue.add_flow(root));
+        let cut = tokio::time::timeout(Duration::from_millis(1), &mut adding_flow).await.is_err();
+        drop(adding_flow);
+        let seen = Seen::default();
+        let worker = adding(&queue, &seen).await?;
+        if cut {
+            store.advance(Duration::from_secs(61))?;
+        }
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.unfinished() == 0)).await,
+            "{:?}", queue.inspect().counts().await?);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! Groups take turns, and limits hold over all workers.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use redstart::{
+    Store,
+    messaging::{Backoff, JobContext, JobLimit, Queue, Verdict},
+};
+use redstart_testkit::{Backend, eventually, matrix, scale};
+
+use crate::queue::{LONG, Log, Other, Task, empty, logging, open, task};
+
+/// How many run at a time, and how many did at most.
+#[derive(Default)]
+struct Gauge {
+    now: AtomicI64,
+    most: AtomicI64,
+}
+
+impl Gauge {
+    async fn pass(&self) {
+        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
+        self.most.fetch_max(now, Ordering::SeqCst);
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+matrix! {
+    async fn a_noisy_group_delays_the_first_job_of_another_by_one_job(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let noisy = scale(3000, "jobs of a noisy group");
+        queue.enqueue_many((0..noisy).map(task)).group("noisy").await?;
+        queue.enqueue_many((0..10).map(|n| task(1_000_000 + n))).group("quiet").await?;
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(30).await?;
+        let ran = log.all();
+        let first = ran.iter().position(|n| *n >= 1_000_000).unwrap();
+        assert!(first <= 1, "{first} jobs of the noisy group came first");
+        let last = ran.iter().position(|n| *n == 1_000_009).unwrap();
+        assert!(last <= 20, "they do not take turns: {ran:?}");
+        // One that comes while the others wait has its turn at once, and jobs without a group are not starved.
+        let before = log.len();
+        queue.enqueue(&task(2_000_000)).group("new").await?;
+        queue.enqueue(&task(3_000_000)).await?;
+        ensure!(eventually(LONG, async || {
+            let ran = log.all();
+            ran.contains(&2_000_000) && ran.contains(&3_000_000)
+        }).await);
+        let ran = log.all();
+        // The worker may have taken some in the meantime.
+        let after = ran.iter().skip(before).filter(|n| **n < 1_000_000).count();
+        assert!(noisy < 2000 || after < noisy as usize / 2, "{after} came first");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_group_of_one_at_a_time_runs_in_order_through_failures(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .group_limit(JobLimit::concurrency(1))
+            .build()?;
+        type Runs = Arc<Mutex<HashMap<u64, Vec<u64>>>>;
+        let (runs, gauges): (Runs, Arc<[Gauge; 3]>) = Default::default();
+        let mut workers = Vec::new();
+        for _ in 0..2 {
+            let (runs, gauges) = (runs.clone(), gauges.clone());
+            workers.push(queue
+                .worker(move |job: Task, cx: JobContext| {
+                    let (runs, gauges) = (runs.clone(), gauges.clone());
+                    async move {
+                        let (group, n) = (job.n % 3, job.n / 3);
+                        gauges[group as usize].pass().await;
+                        if n % 5 == 0 && cx.attempt() == 1 {
+                            return Verdict::retry("once");
+                        }
+                        runs.lock().unwrap().entry(group).or_default().push(n);
+                        Verdict::Done
+                    }
+                })
+                .retry(Backoff::fixed(Duration::from_millis(5)), 5)
+                .concurrency(8)
+                .start()
+                .await?);
+        }
+        for n in 0..60 {
+            queue.enqueue(&task(n)).group(&format!("g{}", n % 3)).await?;
+        }
+        empty(&queue).await?;
+        let runs = runs.lock().unwrap().clone();
+        for group in 0..3 {
+            assert!(runs[&group].iter().copied().eq(0..20), "group {group}: {:?}", runs[&group]);
+            assert_eq!(gauges[group as usize].most.load(Ordering::SeqCst), 1);
+        }
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+
+    async fn limits_of_queue_kind_and_group_hold_over_all_workers(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .limit(JobLimit::concurrency(5))
+            .group_limit(JobLimit::concurrency(3))
+            .kind_limit("other", JobLimit::concurrency(2))
+            .build()?;
+        let gauges: Arc<[Gauge; 3]> = Default::default();
+        let mut workers = Vec::new();
+        for _ in 0..2 {
+            let (tasks, others) = (gauges.clone(), gauges.clone());
+            workers.push(queue
+                .worker(move |job: Task, _: JobContext| {
+                    let gauges = tasks.clone();
+                    async move {
+                        let group = async { if job.n % 2 == 0 { gauges[1].pass().await } };
+                        tokio::join!(gauges[0].pass(), group);
+                    }
+                })
+                .handler(move |_: Other, _: JobContext| {
+                    let gauges = others.clone();
+                    async move { tokio::join!(gauges[0].pass(), gauges[2].pass()); }
+                })
+                .concurrency(10)
+                .start()
+                .await?);
+        }
+        for n in 0..60 {
+            match n % 2 {
+                0 => { queue.enqueue(&task(n)).group("g").await?; }
+                _ => { queue.enqueue(&task(n)).await?; }
+            }
+            queue.enqueue(&Other).await?;
+        }
+        empty(&queue).await?;
+        let most: Vec<i64> = gauges.iter().map(|gauge| gauge.most.load(Ordering::SeqCst)).collect();
+        assert!(most[0] <= 5 && most[1] <= 3 && most[2] <= 2, "{most:?}");
+        assert!(most[0] >= 2, "they run side by side: {most:?}");
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+
+    async fn rates_of_queue_and_group_hold_and_everything_runs(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for (name, builder) in [
+            ("queue", Queue::builder(&store, backend.namespace(), "rate").limit(JobLimit::per(2, Duration::from_secs(60)).burst(3))),
+            ("group", Queue::builder(&store, backend.namespace(), "group").group_limit(JobLimit::per(2, Duration::from_secs(60)).burst(3))),
+        ] {
+            let queue = builder.build()?;
+            let log = Log::default();
+            let worker = logging(&queue, &log, 10).await?;
+            for n in 0..7 {
+                queue.enqueue(&task(n)).group("g").await?;
+            }
+            log.reaches(3).await?;
+            if backend.is_embedded() {
+                // One more every thirty seconds.
+                for expected in 4..=7 {
+                    store.advance(Duration::from_secs(29))?;
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                    assert_eq!(log.len(), expected - 1, "{name}");
+                    store.advance(Duration::from_secs(1))?;
+                    log.reaches(expected).await?;
+                }
+                empty(&queue).await?;
+            } else {
+                assert_eq!(log.len(), 3, "{name}");
+                assert_eq!(queue.inspect().counts().await?.ready, 4);
+            }
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+}

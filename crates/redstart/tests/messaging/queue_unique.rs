@@ -1,0 +1,93 @@
+//! Unique keys: how long they are held, and what happens to duplicates.
+
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use redstart::messaging::{JobState, UniqueUntil};
+use redstart_testkit::{Backend, eventually, matrix};
+
+use crate::queue::{LONG, Log, Task, empty, logging, open, task};
+
+/// So long that it does not end by itself while a test runs on a server.
+const HOUR: Duration = Duration::from_secs(3600);
+
+matrix! {
+    async fn a_waiting_duplicate_gets_the_new_payload_and_a_running_one_does_not(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let first = queue.enqueue(&task(1)).unique("u", UniqueUntil::Done).await?.id().unwrap();
+        let again = queue.enqueue(&task(2)).unique("u", UniqueUntil::Done).await?;
+        assert_eq!((again.is_new(), again.id()), (false, Some(first)));
+        assert_eq!(queue.job(first).await?.unwrap().job.decode::<Task>()?.n, 1, "the payload is kept by default");
+        ensure!(!queue.enqueue(&task(3)).unique("u", UniqueUntil::Done).replace_waiting().await?.is_new());
+        assert_eq!(queue.job(first).await?.unwrap().job.decode::<Task>()?.n, 3);
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        assert_eq!(log.all(), [3]);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_debounced_job_runs_once_with_the_last_payload_after_the_last_call(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let first = queue.enqueue(&task(0)).debounce("save:5", HOUR).await?.id().unwrap();
+        let due = queue.job(first).await?.unwrap().job.due;
+        for n in 1..10 {
+            let again = queue.enqueue(&task(n)).debounce("save:5", HOUR).await?;
+            assert_eq!((again.is_new(), again.id()), (false, Some(first)));
+        }
+        let found = queue.job(first).await?.unwrap().job;
+        assert_eq!((found.state, found.decode::<Task>()?.n), (JobState::Delayed, 9));
+        assert!(found.due > due, "the delay begins again");
+        assert_eq!(queue.inspect().counts().await?.delayed, 1);
+        ensure!(queue.inspect().run_now(first).await?);
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        assert_eq!(log.all(), [9]);
+        // It has started: the next one is a new job.
+        ensure!(queue.enqueue(&task(10)).debounce("save:5", HOUR).await?.is_new());
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_throttled_key_is_held_for_its_time_and_then_leaves_nothing(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let period = if backend.is_embedded() { HOUR } else { Duration::from_millis(1500) };
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        ensure!(queue.enqueue(&task(1)).throttle("digest", period).await?.is_new());
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        if backend.is_embedded() {
+            ensure!(!queue.enqueue(&task(2)).throttle("digest", period).await?.is_new(), "the job is done, the time is not over");
+            store.advance(period)?;
+            ensure!(queue.enqueue(&task(3)).throttle("digest", period).await?.is_new());
+            log.reaches(2).await?;
+            store.advance(period)?;
+        }
+        let unique = format!("{}:queue:{{q}}:unique", backend.namespace());
+        let timed = format!("{}:queue:{{q}}:uniques", backend.namespace());
+        ensure!(eventually(LONG, async || {
+            let left = store.query::<u64>(redis::cmd("EXISTS").arg(&unique).arg(&timed)).await;
+            left.is_ok_and(|left| left == 0)
+        }).await, "keys of the past are left");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_key_held_until_started_is_free_while_the_job_runs(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        ensure!(queue.enqueue(&task(1)).unique("u", UniqueUntil::Started).await?.is_new());
+        ensure!(!queue.enqueue(&task(2)).unique("u", UniqueUntil::Started).await?.is_new());
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(1).await?;
+        ensure!(queue.enqueue(&task(3)).unique("u", UniqueUntil::Started).await?.is_new());
+        log.reaches(2).await?;
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
