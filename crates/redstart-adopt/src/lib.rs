@@ -11,6 +11,8 @@
 //! pattern.rs      keys into patterns: user:17:session becomes user:*:session
 //! budget.rs       how much a look may cost
 //! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows
+//! bullmq.rs       BullMQ both ways: a producer, and a worker beside Node's
+//! script.rs       Lua on keys that another library lays out
 //! error.rs        the one error
 //! ```
 //!
@@ -31,6 +33,8 @@
 
 #![forbid(unsafe_code)]
 
+pub mod bullmq;
+
 mod budget;
 mod catalogue;
 mod error;
@@ -40,6 +44,7 @@ mod library;
 mod look;
 pub mod pattern;
 mod recognise;
+mod script;
 
 pub use budget::Budget;
 pub use error::{Error, Result};

@@ -3,15 +3,21 @@
 //! ```text
 //! main.rs        where the scripts of other languages are
 //! served.rs      the embedded engine behind a listener of its own
+//! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
 //! recognise.rs   every library is named, none misnamed
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+mod bullmq;
 mod recognise;
 mod served;
 
 use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+use redstart::Store;
+use redstart_testkit::{Kind, shared};
 
 /// A script in `tests/libraries`.
 fn library(name: &str) -> PathBuf {
@@ -19,3 +25,70 @@ fn library(name: &str) -> PathBuf {
         .join("tests/libraries")
         .join(name)
 }
+
+/// A server that both sides of a test reach by its port.
+struct Side {
+    port: u16,
+    /// The test's name, for processes that it starts.
+    test: String,
+}
+
+impl Side {
+    async fn store(&self) -> Result<Store> {
+        let url = format!("redis://127.0.0.1:{}?timeout=10s", self.port);
+        Ok(Store::connect(&url).await?)
+    }
+
+    /// A shared server.
+    async fn of(kind: Kind, test: &str) -> Result<Self> {
+        let url = shared(kind).await?.url().to_owned();
+        let port = url.rsplit_once(':').context("a URL with a port")?.1;
+        Ok(Self::at(port.trim_end_matches('/').parse()?, test))
+    }
+
+    /// The engine behind its listener, or what the parent of this process uses.
+    fn engine(test: &str) -> Result<Self> {
+        match std::env::var("ADOPT_PORT") {
+            Ok(port) => Ok(Self::at(port.parse()?, test)),
+            Err(_) => Ok(Self::at(served::open()?, test)),
+        }
+    }
+
+    fn at(port: u16, test: &str) -> Self {
+        // As the test runner names it.
+        let test = test.split_once("::").map_or(test, |(_, rest)| rest);
+        Self {
+            port,
+            test: test.to_owned(),
+        }
+    }
+}
+
+/// Turns `async fn work(side: Side)` into a test on Redis, on Valkey and on the engine's listener.
+macro_rules! on {
+    ($work:ident: $name:ident) => {
+        mod $name {
+            use super::$work;
+            use $crate::Side;
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn redis() -> anyhow::Result<()> {
+                let name = concat!(module_path!(), "::redis");
+                $work(Side::of(redstart_testkit::Kind::Redis, name).await?).await
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn valkey() -> anyhow::Result<()> {
+                let name = concat!(module_path!(), "::valkey");
+                $work(Side::of(redstart_testkit::Kind::Valkey, name).await?).await
+            }
+
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn engine() -> anyhow::Result<()> {
+                let name = concat!(module_path!(), "::engine");
+                $work(Side::engine(name)?).await
+            }
+        }
+    };
+}
+use on;

@@ -1,0 +1,389 @@
+//! BullMQ, both ways: a producer whose jobs Node workers run, and a worker beside Node's.
+//!
+//! ```text
+//! bullmq.rs          the queue: its keys, pause and resume, mixed versions
+//! bullmq/job.rs      a job to be added; options as BullMQ writes them
+//! bullmq/worker.rs   takes jobs, holds them, ends them
+//! bullmq/*.lua       our own scripts on BullMQ's layout; layout.lua is in front of each
+//! ```
+//!
+//! The layout is the contract, not BullMQ's scripts: their arguments change between releases. Versions 5 and 6 are supported.
+//!
+//! # Promises
+//!
+//! - A job that was added here is, field by field, what Node would have written (times are the server's).
+//! - A job that is taken is locked and renewed; if this process dies, any worker gives it back by its stalled check.
+//! - Only the holder of the lock can complete or fail a job: [`Taken::complete`] says if the hold was lost.
+//! - A list is never renamed over another. [`BullQueue::resume`] merges what both versions left.
+//!
+//! # Limits
+//!
+//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Job schedulers,
+//! sandboxed processors, groups and metrics are Node's business: leave them to a Node process on the same queue. On a Cluster the
+//! prefix needs a hash tag (`{bull}`), as BullMQ itself requires.
+//!
+//! # Why not `bullmq-official`
+//!
+//! The official Rust port (1.4) is made for programs that talk to a server of their own accord: its documented constructors take a
+//! name and options, not a [`Store`]. What a store promises for each call (its deadline, the report of doubt, the embedded engine)
+//! would not hold for calls that do not go through it. This is a judgement from its documentation; it was not benchmarked.
+
+mod job;
+mod worker;
+
+use redis::cmd;
+use redstart::Store;
+
+use crate::{
+    error::{Error, Result},
+    script::Lua,
+};
+
+pub use job::{Added, Backoff, Flow, NewJob};
+pub use worker::{BullWorker, BullWorkerBuilder, Ended, JobError, Taken};
+
+macro_rules! script {
+    ($name:literal) => {
+        Lua::new(concat!(
+            include_str!("bullmq/layout.lua"),
+            include_str!(concat!("bullmq/", $name))
+        ))
+    };
+}
+
+static ADD: Lua = script!("add.lua");
+static TAKE: Lua = script!("take.lua");
+static FINISH: Lua = script!("finish.lua");
+static RETRY: Lua = script!("retry.lua");
+static EXTEND: Lua = script!("extend.lua");
+static STALLED: Lua = script!("stalled.lua");
+static PAUSE: Lua = script!("pause.lua");
+static NOTE: Lua = script!("note.lua");
+
+/// The fixed keys, in the order in which the scripts expect them.
+const PARTS: [&str; 16] = [
+    "wait",
+    "active",
+    "paused",
+    "meta",
+    "id",
+    "delayed",
+    "prioritized",
+    "pc",
+    "completed",
+    "failed",
+    "events",
+    "marker",
+    "stalled",
+    "stalled-check",
+    "limiter",
+    "waiting-children",
+];
+
+/// A queue of BullMQ.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
+/// use redstart::Store;
+/// use redstart_adopt::bullmq::{BullQueue, NewJob};
+///
+/// let store = Store::connect("memory://").await?;
+/// let mail = BullQueue::new(&store, "mail")?;
+/// let added = mail.add(NewJob::new("welcome", &serde_json::json!({"to": "ann"}))?).await?;
+/// assert_eq!(added.id(), "1");
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct BullQueue {
+    store: Store,
+    base: String,
+    prefix: String,
+    keys: Vec<String>,
+    major: u32,
+}
+
+/// Makes a [`BullQueue`].
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is built"]
+pub struct BullQueueBuilder {
+    store: Store,
+    name: String,
+    prefix: String,
+    major: u32,
+}
+
+impl BullQueueBuilder {
+    /// What BullMQ calls the prefix (default `bull`). On a Cluster it needs a hash tag, such as `{bull}`.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        self.prefix = prefix.to_owned();
+        self
+    }
+
+    /// The major version of the Node processes, while the queue does not declare one (default 6).
+    pub fn major(mut self, major: u32) -> Self {
+        self.major = major;
+        self
+    }
+
+    /// Makes the queue. Nothing is written.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for an empty name, a name with a colon (BullMQ refuses it too), or a version other than
+    /// 5 and 6.
+    pub fn build(self) -> Result<BullQueue> {
+        if self.name.is_empty() || self.name.contains(':') {
+            return Err(Error::invalid(
+                "a queue of BullMQ needs a name without colons",
+            ));
+        }
+        if self.prefix.is_empty() {
+            return Err(Error::invalid("a queue of BullMQ needs a prefix"));
+        }
+        if !(5..=6).contains(&self.major) {
+            return Err(Error::invalid("only BullMQ 5 and 6 are supported"));
+        }
+        let base = format!("{}:{}", self.prefix, self.name);
+        let prefix = format!("{base}:");
+        Ok(BullQueue {
+            keys: PARTS.iter().map(|part| format!("{prefix}{part}")).collect(),
+            store: self.store,
+            base,
+            prefix,
+            major: self.major,
+        })
+    }
+}
+
+/// Which versions have left their traces on a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Versions {
+    /// What the queue declares: the version that wrote last.
+    pub declared: Option<String>,
+    /// Ids in the list that only version 5 fills.
+    pub in_paused: u64,
+    /// Ids in the list that version 6 fills even while the queue is paused.
+    pub in_wait: u64,
+    /// Whether the queue is paused.
+    pub paused: bool,
+}
+
+impl Versions {
+    /// Whether two major versions have written to a paused queue, so that a resume by version 5 would lose what stands in
+    /// `wait`. [`BullQueue::resume`] loses nothing.
+    pub fn is_mixed(&self) -> bool {
+        let major = self
+            .declared
+            .as_deref()
+            .and_then(|text| text.split('.').next());
+        let six = major.is_some_and(|major| major == "6");
+        (self.in_paused > 0 && (six || !self.paused))
+            || (self.paused && self.in_paused > 0 && self.in_wait > 0)
+    }
+}
+
+impl BullQueue {
+    /// The queue of this name with BullMQ's default prefix.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`BullQueueBuilder::build`].
+    pub fn new(store: &Store, name: &str) -> Result<Self> {
+        Self::builder(store, name).build()
+    }
+
+    /// Starts to set up a queue.
+    pub fn builder(store: &Store, name: &str) -> BullQueueBuilder {
+        BullQueueBuilder {
+            store: store.clone(),
+            name: name.to_owned(),
+            prefix: "bull".to_owned(),
+            major: 6,
+        }
+    }
+
+    /// Its keys begin with this: `bull:mail`.
+    pub fn base(&self) -> &str {
+        &self.base
+    }
+
+    fn key(&self, part: &str) -> String {
+        format!("{}{part}", self.prefix)
+    }
+
+    /// Adds a job. One round trip.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store: after [`is_in_doubt`](redstart::Error::is_in_doubt) the job may have been added, so give it an
+    /// [id](NewJob::id) if that matters: the second time it is [`Added::Exists`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the job may have been added.
+    pub async fn add(&self, job: NewJob) -> Result<Added> {
+        self.add_as(&job, None, false).await
+    }
+
+    /// Adds a parent and its children, in this queue or others. The parent waits until its children are completed.
+    ///
+    /// The parent is added first, so that no child can end before its parent exists. A parent is released when none of the
+    /// children it has so far is unfinished: if the first of several children could end before the last one is added, pause the
+    /// children's queue meanwhile. Returns the parent.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`add`](Self::add). What was added before stays: the parent then waits for the children that it has.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some of the jobs may have been added.
+    pub async fn add_flow(&self, flow: Flow) -> Result<Added> {
+        self.add_flow_under(flow, None).await
+    }
+
+    async fn add_flow_under(&self, flow: Flow, parent: Option<(&str, &str)>) -> Result<Added> {
+        let added = self
+            .add_as(&flow.job, parent, !flow.children.is_empty())
+            .await?;
+        if let Added::New(id) = &added {
+            for (queue, child) in flow.children {
+                let base = self.base.clone();
+                let _ = Box::pin(queue.add_flow_under(child, Some((&base, id)))).await?;
+            }
+        }
+        Ok(added)
+    }
+
+    async fn add_as(
+        &self,
+        job: &NewJob,
+        parent: Option<(&str, &str)>,
+        has_children: bool,
+    ) -> Result<Added> {
+        let (parent_key, parent_json) = match parent {
+            Some((base, id)) => (format!("{base}:{id}"), job.parent_json(base, id)),
+            None => (String::new(), String::new()),
+        };
+        let (deduplication, ttl) = job.deduplication();
+        let reply: (i64, String) = ADD
+            .run(
+                &self.store,
+                &self.keys,
+                &[
+                    &self.prefix,
+                    &self.major,
+                    &job.id_text(),
+                    &job.name,
+                    &job.data,
+                    &job.options(parent),
+                    &job.delay_ms(),
+                    &job.priority_level(),
+                    &job.push(),
+                    &deduplication,
+                    &ttl,
+                    &parent_key,
+                    &parent_json,
+                    &u8::from(has_children),
+                ],
+            )
+            .await?;
+        match reply {
+            (0, id) => Ok(Added::New(id)),
+            (1, id) => Ok(Added::Exists(id)),
+            (2, id) => Ok(Added::Deduplicated(id)),
+            _ => Err(Error::invalid("the parent of the job does not exist")),
+        }
+    }
+
+    /// Pauses the queue for all workers, Node's too. Jobs that are running go on.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Calling it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the queue may be paused; nothing is lost.
+    pub async fn pause(&self) -> Result<()> {
+        self.set_paused(true).await
+    }
+
+    /// Resumes the queue. What versions 5 and 6 left in their different lists is merged.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store. Calling it again is safe.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the queue may be resumed and some ids still to be moved: call it again.
+    pub async fn resume(&self) -> Result<()> {
+        self.set_paused(false).await
+    }
+
+    async fn set_paused(&self, paused: bool) -> Result<()> {
+        let mut first = 1_u8;
+        loop {
+            let left: u64 = PAUSE
+                .run(
+                    &self.store,
+                    &self.keys,
+                    &[&self.prefix, &self.major, &u8::from(paused), &first],
+                )
+                .await?;
+            if left == 0 {
+                return Ok(());
+            }
+            first = 0;
+        }
+    }
+
+    /// Which versions have left their traces.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn versions(&self) -> Result<Versions> {
+        let mut pipeline = redis::pipe();
+        pipeline
+            .cmd("HMGET")
+            .arg(self.key("meta"))
+            .arg("version")
+            .arg("paused");
+        pipeline.cmd("LLEN").arg(self.key("paused"));
+        pipeline.cmd("LLEN").arg(self.key("wait"));
+        let (meta, in_paused, in_wait): ((Option<String>, Option<String>), u64, u64) =
+            self.store.pipeline(&pipeline).await?;
+        let declared = meta.0.map(|text| {
+            text.split_once(':')
+                .map_or(text.clone(), |(_, v)| v.to_owned())
+        });
+        Ok(Versions {
+            declared,
+            in_paused,
+            in_wait,
+            paused: meta.1.is_some(),
+        })
+    }
+
+    /// The fields of a job as they are stored; `None` if there is no such job.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn job(
+        &self,
+        id: &str,
+    ) -> Result<Option<std::collections::BTreeMap<String, String>>> {
+        let fields: std::collections::BTreeMap<String, String> =
+            self.store.query(cmd("HGETALL").arg(self.key(id))).await?;
+        Ok((!fields.is_empty()).then_some(fields))
+    }
+
+    /// Starts to set up a worker.
+    pub fn worker(&self) -> BullWorkerBuilder {
+        BullWorkerBuilder::new(self.clone())
+    }
+}

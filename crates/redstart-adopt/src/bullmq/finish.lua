@@ -1,0 +1,71 @@
+-- Ends a job for good.
+-- ARGV[3] id  [4] token  [5] completed or failed  [6] the value as JSON, or the reason  [7] stack as JSON or ''
+--   [8] jobs to keep, -1 = all, 0 = none  [9] seconds to keep, 0 = for ever  [10] attempts that the job had
+-- Returns 0, -1 no such job, -2 not locked, -3 not active, -4 has unfinished children, -6 locked by another.
+local id, key = ARGV[3], prefix .. ARGV[3]
+local failed = ARGV[5] == 'failed'
+if call('EXISTS', key) == 0 then return -1 end
+if not failed and call('SCARD', key .. ':dependencies') ~= 0 then return -4 end
+local held = unlock(id, ARGV[4])
+if held < 0 then return held end
+if call('LREM', KEYS[2], -1, id) < 1 then return -3 end
+local at = now()
+local known = call('HMGET', key, 'parentKey', 'parent', 'deid')
+
+if known[3] then
+  -- A guard with a ttl ends by itself.
+  local guard = prefix .. 'de:' .. known[3]
+  if call('PTTL', guard) == -1 and call('GET', guard) == id then call('DEL', guard) end
+end
+
+if known[1] and known[2] then
+  local parent = cjson.decode(known[2])
+  local parent_key, children = known[1], known[1] .. ':dependencies'
+  if not failed then
+    if call('SREM', children, key) == 1 then
+      call('HSET', parent_key .. ':processed', key, ARGV[6])
+      if call('SCARD', children) == 0 then release_parent(parent.queueKey, parent.id, at) end
+    end
+  elseif parent.fpof then
+    if call('SREM', children, key) == 1 then
+      call('ZADD', parent_key .. ':unsuccessful', whole(at), key)
+      call('HSET', parent_key, 'defa', 'child ' .. key .. ' failed')
+      release_parent(parent.queueKey, parent.id, at)
+    end
+  elseif parent.cpof or parent.idof or parent.rdof then
+    if call('SREM', children, key) == 1 then
+      if not parent.rdof then call('HSET', parent_key .. ':failed', key, ARGV[6]) end
+      if parent.cpof or call('SCARD', children) == 0 then release_parent(parent.queueKey, parent.id, at) end
+    end
+  end
+end
+
+local attempts = call('HINCRBY', key, 'atm', 1)
+local field = failed and 'failedReason' or 'returnvalue'
+local set, keep = failed and KEYS[10] or KEYS[9], tonumber(ARGV[8])
+if keep == 0 then
+  remove_job(id)
+else
+  call('ZADD', set, whole(at), id)
+  call('HSET', key, field, ARGV[6], 'finishedOn', whole(at))
+  if ARGV[7] ~= '' then call('HSET', key, 'stacktrace', ARGV[7]) end
+  if failed then call('HDEL', key, 'defa') end
+  local age = tonumber(ARGV[9])
+  local old = age > 0 and call('ZRANGEBYSCORE', set, '-inf', '(' .. whole(at - age * 1000), 'LIMIT', 0, 100) or {}
+  if keep > 0 then
+    for _, gone in ipairs(call('ZREVRANGE', set, keep, keep + 99)) do old[#old + 1] = gone end
+  end
+  for _, gone in ipairs(old) do
+    call('ZREM', set, gone)
+    remove_job(gone)
+  end
+end
+event(here, ARGV[5], 'jobId', id, field, ARGV[6], 'prev', 'active')
+if failed and attempts >= tonumber(ARGV[10]) then
+  event(here, 'retries-exhausted', 'jobId', id, 'attemptsMade', attempts)
+end
+if call('LLEN', KEYS[1]) == 0 and call('LLEN', KEYS[2]) == 0 and call('ZCARD', KEYS[7]) == 0 then
+  event(here, 'drained')
+end
+wake_later(here)
+return 0

@@ -1,0 +1,129 @@
+-- What the scripts on BullMQ's layout share. The layout is the contract; BullMQ's own scripts are not called, because
+-- their arguments change between releases.
+--
+-- KEYS of every script: wait active paused meta id delayed prioritized pc completed failed events marker stalled
+--   stalled-check limiter waiting-children
+-- ARGV[1] of every script: the prefix of the queue's keys, `bull:<queue>:`
+-- ARGV[2] of every script: the major version that is assumed while the queue declares none
+local call = redis.call
+local prefix = ARGV[1]
+
+-- The keys of a queue: this one's, or a parent's.
+local function queue(base)
+  return {
+    base = base, wait = base .. 'wait', active = base .. 'active', paused = base .. 'paused', meta = base .. 'meta',
+    delayed = base .. 'delayed', prioritized = base .. 'prioritized', pc = base .. 'pc', events = base .. 'events',
+    marker = base .. 'marker', failed = base .. 'failed', children = base .. 'waiting-children',
+  }
+end
+local here = queue(prefix)
+
+local function whole(number) return string.format('%.0f', number) end
+
+local function now()
+  local time = call('TIME')
+  return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+end
+
+local function event(q, ...)
+  local most = call('HGET', q.meta, 'opts.maxLenEvents')
+  if not most then
+    most = 10000
+    call('HSET', q.meta, 'opts.maxLenEvents', most)
+  end
+  call('XADD', q.events, 'MAXLEN', '~', most, '*', 'event', ...)
+end
+
+-- The major version that the queue declares.
+local function major(q)
+  local version = call('HGET', q.meta, 'version')
+  return tonumber(string.match(version or '', ':(%d+)')) or tonumber(ARGV[2])
+end
+
+local function is_paused(q) return call('HEXISTS', q.meta, 'paused') == 1 end
+
+-- As many jobs run as the queue allows altogether.
+local function is_maxed(q)
+  local most = tonumber(call('HGET', q.meta, 'concurrency') or '')
+  return most ~= nil and call('LLEN', q.active) >= most
+end
+
+-- Wakes a worker: the marker is what all of them wait for.
+local function wake(q)
+  if not is_paused(q) and not is_maxed(q) then call('ZADD', q.marker, 0, '0') end
+end
+
+-- Workers that wait learn when the next delayed job is due.
+local function wake_later(q)
+  local first = call('ZRANGE', q.delayed, 0, 0, 'WITHSCORES')
+  if first[2] then call('ZADD', q.marker, whole(math.floor(tonumber(first[2]) / 4096)), '1') end
+end
+
+-- Puts a job where workers look. Up to version 5 the jobs of a paused queue stand in a list of their own.
+local function enqueue(q, id, push)
+  if is_paused(q) and major(q) < 6 then
+    call(push, q.paused, id)
+  else
+    call(push, q.wait, id)
+  end
+  wake(q)
+end
+
+local function prioritise(q, id, priority)
+  local turn = call('INCR', q.pc)
+  call('ZADD', q.prioritized, whole(priority * 4294967296 + turn % 4294967296), id)
+  wake(q)
+end
+
+-- Twelve bits below the time keep the order of jobs that are due in the same millisecond.
+local function delay_until(q, id, at)
+  local low, high = at * 4096, at * 4096 + 4095
+  local last = call('ZREVRANGEBYSCORE', q.delayed, whole(high), whole(low), 'WITHSCORES', 'LIMIT', 0, 1)
+  local score = low
+  if last[2] then score = math.min(tonumber(last[2]) + 1, high) end
+  call('ZADD', q.delayed, whole(score), id)
+  event(q, 'delayed', 'jobId', id, 'delay', whole(at))
+  wake_later(q)
+end
+
+-- Delayed jobs that are due.
+local function promote(q, at)
+  local due = call('ZRANGEBYSCORE', q.delayed, 0, whole(at * 4096 + 4095), 'LIMIT', 0, 500)
+  for _, id in ipairs(due) do
+    call('ZREM', q.delayed, id)
+    local priority = tonumber(call('HGET', q.base .. id, 'priority') or '') or 0
+    if priority == 0 then enqueue(q, id, 'LPUSH') else prioritise(q, id, priority) end
+    call('HSET', q.base .. id, 'delay', 0)
+    event(q, 'waiting', 'jobId', id, 'prev', 'delayed')
+  end
+end
+
+-- A parent whose last child is done becomes a job like any other.
+local function release_parent(parent_queue, parent_id, at)
+  local q = queue(parent_queue .. ':')
+  local key = q.base .. parent_id
+  if call('EXISTS', key) == 0 or call('ZREM', q.children, parent_id) == 0 then return end
+  local priority = tonumber(call('HGET', key, 'priority') or '') or 0
+  local delay = tonumber(call('HGET', key, 'delay') or '') or 0
+  if delay > 0 then
+    delay_until(q, parent_id, at + delay)
+    return
+  end
+  if priority == 0 then enqueue(q, parent_id, 'RPUSH') else prioritise(q, parent_id, priority) end
+  event(q, 'waiting', 'jobId', parent_id, 'prev', 'waiting-children')
+end
+
+-- Ends a worker's hold on a job: 0, -2 if it has no lock, -6 if somebody else has it.
+local function unlock(id, token)
+  local lock = prefix .. id .. ':lock'
+  local holder = call('GET', lock)
+  if holder ~= token then return holder and -6 or -2 end
+  call('DEL', lock)
+  call('SREM', KEYS[13], id)
+  return 0
+end
+
+local function remove_job(id)
+  local key = prefix .. id
+  call('DEL', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful')
+end

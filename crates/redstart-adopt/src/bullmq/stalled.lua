@@ -1,0 +1,22 @@
+-- Gives back jobs whose workers are gone: active in two checks in a row, and not locked.
+-- ARGV[3] times that a job may stall  [4] ms for which no other worker checks
+-- Returns the ids that were given back.
+if not call('SET', KEYS[14], whole(now()), 'PX', ARGV[4], 'NX') then return {} end
+local suspects = call('SMEMBERS', KEYS[13])
+call('DEL', KEYS[13])
+local back = {}
+for _, id in ipairs(suspects) do
+  local key = prefix .. id
+  if call('EXISTS', key .. ':lock') == 0 and call('LREM', KEYS[2], 1, id) > 0 then
+    if call('HINCRBY', key, 'stc', 1) > tonumber(ARGV[3]) then
+      -- The worker that takes it next fails it, as in BullMQ.
+      call('HSET', key, 'defa', 'job stalled more than allowable limit')
+    end
+    enqueue(here, id, 'RPUSH')
+    event(here, 'waiting', 'jobId', id, 'prev', 'active')
+    event(here, 'stalled', 'jobId', id)
+    back[#back + 1] = id
+  end
+end
+for _, id in ipairs(call('LRANGE', KEYS[2], 0, 4999)) do call('SADD', KEYS[13], id) end
+return back
