@@ -237,6 +237,15 @@ const CAMPAIGNS: &[Campaign] = &[
         ],
     },
     Campaign {
+        name: "load",
+        about: "every pattern under load, about ten seconds each, with its invariant",
+        package: "redstart-load",
+        test: "load",
+        filter: "every_pattern",
+        scale: 1,
+        counts: &[("BENCH_OPERATIONS", 100_000), ("TEST_SECONDS", 3600)],
+    },
+    Campaign {
         name: "places",
         about: "searches against brute force",
         package: "redstart",

@@ -6,6 +6,7 @@
 //! guide.rs     which pattern for which need; guide/entries.rs has the table, guide/anti.rs the anti-patterns
 //! script.rs    the exact Lua of each pattern, for other languages
 //! engine.rs    the embedded engine as a server
+//! bench.rs     patterns under load, and whether their promises held
 //! ```
 
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ macro_rules! say {
     }};
 }
 
+mod bench;
 mod engine;
 mod guide;
 mod script;
@@ -45,6 +47,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Put patterns under load: speed, cost, memory, and whether their promises held
+    Bench(bench::Args),
     /// Run every pattern for real and check that its promise holds
     Tour(tour::Args),
     /// Find the pattern for a need: `redstart guide only one worker`
@@ -110,6 +114,7 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match Cli::parse().command {
+            Command::Bench(args) => Box::pin(bench::run(args)).await,
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),
             Command::Script(args) => script::run(args),

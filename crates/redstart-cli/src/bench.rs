@@ -1,0 +1,589 @@
+//! `redstart bench`: patterns under load, and whether their promises held.
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    path::PathBuf,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use comfy_table::{ContentArrangement, Table, presets::NOTHING};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use redstart::Store;
+use redstart_load::{
+    Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, is_loopback,
+    without_credentials,
+};
+
+use crate::Failure;
+
+/// Arguments of `redstart bench`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// The patterns, by their names in the tour; all of them if none is given. `get` is one GET, as a yardstick
+    patterns: Vec<String>,
+    /// The store: memory://, redis://host, redis+sentinel://…, redis+cluster://…
+    #[arg(
+        long,
+        default_value = "memory://",
+        env = "REDSTART_URL",
+        hide_env_values = true
+    )]
+    url: String,
+    /// Closed loop: so many clients, each with one operation at a time
+    #[arg(long, default_value_t = 64)]
+    clients: usize,
+    /// Open loop: so many operations per second, with latency counted from when each was due
+    #[arg(long)]
+    rate: Option<f64>,
+    /// How many operations of an open loop may be under way
+    #[arg(long, default_value_t = 1000, requires = "rate")]
+    in_flight: usize,
+    /// How long each pattern runs
+    #[arg(long, default_value_t = 5.0)]
+    seconds: f64,
+    /// Run so many operations instead of a time
+    #[arg(long, conflicts_with = "seconds")]
+    operations: Option<u64>,
+    /// How many entities operations choose from
+    #[arg(long, default_value_t = 1000)]
+    keys: u64,
+    /// How they are chosen: uniform, zipf, zipf:<exponent>, hot, hot:<share>
+    #[arg(long, default_value = "uniform")]
+    spread: Spread,
+    /// Bytes of a value, where the pattern has values
+    #[arg(long, default_value_t = 100)]
+    payload: usize,
+    /// The share of writes from 0 to 1; by default the pattern's own
+    #[arg(long)]
+    writes: Option<f64>,
+    /// Double the load step by step and find where more brings little more; --seconds is the length of a step
+    #[arg(long)]
+    ramp: bool,
+    /// Run each pattern on this store too, and compare
+    #[arg(long, value_name = "URL", conflicts_with = "ramp")]
+    against: Option<String>,
+    /// Run the form that people write by hand beside ours, and count what goes wrong; without names, all that have one
+    #[arg(long, conflicts_with_all = ["ramp", "against"])]
+    naive: bool,
+    /// Compare with earlier results, as --json wrote them; exit code 1 if a pattern is slower
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// The share in percent by which a pattern may be slower than the baseline
+    #[arg(long, default_value_t = 10.0, requires = "baseline")]
+    tolerance: f64,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// The most operations per second; 10,000 on a server that is not this machine
+    #[arg(long)]
+    max_rate: Option<f64>,
+    /// Stop a run when the server's memory has grown by so many MiB
+    #[arg(long, default_value_t = 256)]
+    max_memory: u64,
+    /// Do not ask before putting load on a server that is not this machine
+    #[arg(long)]
+    yes: bool,
+    /// The same seed draws the same keys
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// One JSON object per pattern and line, for programs
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    fn settings(&self) -> Result<Settings, Failure> {
+        let seconds = Duration::try_from_secs_f64(self.seconds)
+            .map_err(|_| Failure::Usage("--seconds must be a positive number".to_owned()))?;
+        let remote = self.urls().any(|url| !is_loopback(url));
+        Ok(Settings {
+            pace: match self.rate {
+                Some(rate) => Pace::Open {
+                    rate,
+                    in_flight: self.in_flight,
+                },
+                None => Pace::Closed {
+                    clients: self.clients,
+                },
+            },
+            length: match self.operations {
+                Some(operations) => Length::Operations(operations),
+                None => Length::Time(seconds),
+            },
+            keys: self.keys,
+            spread: self.spread,
+            payload: self.payload,
+            writes: self.writes,
+            max_rate: self.max_rate.or(remote.then_some(10_000.0)),
+            max_memory: self.max_memory.saturating_mul(1 << 20),
+            seed: self.seed,
+        })
+    }
+
+    fn urls(&self) -> impl Iterator<Item = &str> {
+        [self.url.as_str()]
+            .into_iter()
+            .chain(self.against.as_deref())
+    }
+}
+
+impl From<redstart_load::Error> for Failure {
+    fn from(error: redstart_load::Error) -> Self {
+        match error {
+            redstart_load::Error::Config(line) => Self::Usage(line),
+            redstart_load::Error::Store(error) => error.into(),
+            other => Self::Other(other.to_string()),
+        }
+    }
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let patterns = choose(&args)?;
+    let settings = args.settings()?;
+    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    for url in args.urls() {
+        confirm(&args, url, &settings)?;
+    }
+    let store = Store::connect(&args.url).await?;
+    let other = match &args.against {
+        Some(url) => Some(Store::connect(url).await?),
+        None => None,
+    };
+    let bench = Bench {
+        args: &args,
+        settings,
+        namespace: redstart_load::namespace(),
+        screen: Screen::new(&args, patterns.len()),
+    };
+    let outcome = tokio::select! {
+        outcome = Box::pin(bench.all(&store, other.as_ref(), &patterns)) => outcome,
+        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+    };
+    if outcome.is_err() {
+        // What was under way has not removed its keys.
+        redstart_load::sweep(&store, &bench.namespace).await?;
+        if let Some(other) = &other {
+            redstart_load::sweep(other, &bench.namespace).await?;
+        }
+    }
+    let reports = outcome?;
+    bench.screen.close(&reports);
+    if let Some(path) = &args.html {
+        let title = format!("Load on {}", without_credentials(&args.url));
+        std::fs::write(path, redstart_load::html(&title, &reports))
+            .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
+    }
+    let slower = baseline.is_some_and(|baseline| compare(&args, &baseline, &reports));
+    if reports.iter().all(held) && !slower {
+        Ok(())
+    } else {
+        Err(Failure::Claim)
+    }
+}
+
+/// Prints how the patterns compare with an earlier run; true if one is slower.
+fn compare(args: &Args, baseline: &Baseline, reports: &[Report]) -> bool {
+    let mut slower = false;
+    for report in reports {
+        let comparison = baseline.compare(report, args.tolerance / 100.0);
+        slower |= comparison.verdict == Verdict::Slower;
+        // JSON has one object per pattern, and these lines are for people.
+        anstream::eprintln!(
+            "  {:<20} {:<6} {:.2}×",
+            comparison.pattern,
+            comparison.verdict,
+            comparison.ratio
+        );
+    }
+    slower
+}
+
+fn held(report: &Report) -> bool {
+    report.held && report.against.as_ref().is_none_or(|against| against.held)
+}
+
+fn choose(args: &Args) -> Result<Vec<&'static Pattern>, Failure> {
+    let names = &args.patterns;
+    if args.naive {
+        let all = || redstart_load::with_naive_form();
+        if let Some(name) = names.iter().find(|name| !all().any(|p| p.name() == *name)) {
+            let names: Vec<_> = all().map(Pattern::name).collect();
+            return Err(Failure::Usage(format!(
+                "there is no naive form of {name:?}; there is one of {}",
+                names.join(", ")
+            )));
+        }
+        if names.is_empty() {
+            return Ok(all().collect());
+        }
+    }
+    if names.is_empty() {
+        return Ok(redstart_load::all().collect());
+    }
+    let find = |name: &String| {
+        redstart_load::find(name).ok_or_else(|| {
+            let names: Vec<_> = redstart_load::all().map(Pattern::name).collect();
+            Failure::Usage(format!(
+                "there is no pattern {name:?}; there are {} and get",
+                names.join(", ")
+            ))
+        })
+    };
+    names.iter().map(find).collect()
+}
+
+/// Asks before load is put on a server that may be somebody else's.
+fn confirm(args: &Args, url: &str, settings: &Settings) -> Result<(), Failure> {
+    if args.yes || is_loopback(url) {
+        return Ok(());
+    }
+    let shown = without_credentials(url);
+    if !std::io::stdin().is_terminal() {
+        return Err(Failure::Usage(format!(
+            "{shown} is not this machine: give --yes to put load on it"
+        )));
+    }
+    let rate = settings.max_rate.unwrap_or(f64::INFINITY);
+    anstream::eprint!(
+        "This puts up to {rate} operations per second and {} MiB on {shown}. Continue? [y/N] ",
+        args.max_memory
+    );
+    let _ = std::io::stderr().flush();
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(Failure::Usage("nothing was done".to_owned())),
+    }
+}
+
+struct Bench<'a> {
+    args: &'a Args,
+    settings: Settings,
+    namespace: String,
+    screen: Screen,
+}
+
+impl Bench<'_> {
+    async fn all(
+        &self,
+        store: &Store,
+        other: Option<&Store>,
+        patterns: &[&'static Pattern],
+    ) -> Result<Vec<Report>, Failure> {
+        let mut reports = Vec::new();
+        for pattern in patterns {
+            let mut report = self.one(store, pattern).await?;
+            if let Some(other) = other {
+                report.against = Some(Box::new(self.one(other, pattern).await?));
+            }
+            if self.args.naive {
+                let live = Arc::new(Live::new());
+                let (settings, namespace) = (&self.settings, &self.namespace);
+                redstart_load::compare_naive(store, namespace, &mut report, settings, &live)
+                    .await?;
+            }
+            self.screen.end(&report);
+            reports.push(report);
+        }
+        Ok(reports)
+    }
+
+    async fn one(&self, store: &Store, pattern: &'static Pattern) -> Result<Report, Failure> {
+        let (settings, namespace) = (&self.settings, &self.namespace);
+        let watch = || {
+            let live = Arc::new(Live::new());
+            self.screen.watch(pattern.name(), &live);
+            live
+        };
+        let report = if self.args.ramp {
+            redstart_load::ramp(store, namespace, pattern, settings, watch).await?
+        } else {
+            redstart_load::run_on(store, namespace, pattern, settings, &watch()).await?
+        };
+        self.screen.unwatch();
+        Ok(report)
+    }
+}
+
+/// A line that follows the run at a terminal, a row for each pattern, JSON for programs.
+struct Screen {
+    json: bool,
+    bar: ProgressBar,
+    watcher: std::sync::Mutex<Option<tokio::task::AbortHandle>>,
+    single: bool,
+}
+
+impl Screen {
+    fn new(args: &Args, patterns: usize) -> Self {
+        let bar = ProgressBar::new(patterns as u64);
+        if args.json || !std::io::stderr().is_terminal() {
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        if let Ok(style) = ProgressStyle::with_template("  {pos}/{len} {wide_msg}") {
+            bar.set_style(style);
+        }
+        if !args.json {
+            say!(
+                "Load on {}{}\n",
+                without_credentials(&args.url),
+                args.against.as_ref().map_or(String::new(), |url| format!(
+                    " and {}",
+                    without_credentials(url)
+                ))
+            );
+            say!("{}", header());
+        }
+        Self {
+            json: args.json,
+            bar,
+            watcher: std::sync::Mutex::new(None),
+            single: patterns == 1,
+        }
+    }
+
+    /// Follows a run until the next one begins.
+    fn watch(&self, pattern: &'static str, live: &Arc<Live>) {
+        self.unwatch();
+        let (bar, live) = (self.bar.clone(), live.clone());
+        let task = tokio::spawn(async move {
+            let started = Instant::now();
+            let mut last = (0, started);
+            loop {
+                tokio::time::sleep(Duration::from_millis(250)).await;
+                let (progress, now) = (live.progress(), Instant::now());
+                let rate =
+                    (progress.operations - last.0) as f64 / (now - last.1).as_secs_f64().max(1e-9);
+                let (p50, p99) = live.latency();
+                bar.set_message(format!(
+                    "{pattern}  {:.0} s  {}  p50 {}  p99 {}  {} errors",
+                    started.elapsed().as_secs_f64(),
+                    per_second(rate),
+                    micros(p50),
+                    micros(p99),
+                    progress.errors,
+                ));
+                last = (progress.operations, now);
+            }
+        });
+        if let Ok(mut watcher) = self.watcher.lock() {
+            *watcher = Some(task.abort_handle());
+        }
+    }
+
+    fn unwatch(&self) {
+        if let Ok(mut watcher) = self.watcher.lock()
+            && let Some(task) = watcher.take()
+        {
+            task.abort();
+        }
+    }
+
+    fn end(&self, report: &Report) {
+        self.bar.inc(1);
+        if self.json {
+            if let Ok(line) = serde_json::to_string(report) {
+                say!("{line}");
+            }
+            return;
+        }
+        self.bar.suspend(|| {
+            say!("{}", row(report));
+            if let Some(against) = &report.against {
+                say!("{}", compared(report, against));
+            }
+            if let Some(naive) = &report.naive {
+                let red = anstyle::AnsiColor::Red.on_default();
+                say!("  by hand ({}): {red}{}{red:#}", naive.form, naive.harm);
+            }
+            if let Some(broken) = &report.broken {
+                let red = anstyle::AnsiColor::Red.on_default();
+                say!("  {red}✗ {}: {broken}{red:#}", report.invariant);
+            }
+        });
+    }
+
+    fn close(&self, reports: &[Report]) {
+        self.unwatch();
+        self.bar.finish_and_clear();
+        if self.json {
+            return;
+        }
+        if self.single
+            && let [report] = reports
+        {
+            details(report);
+        }
+        let held = reports.iter().filter(|report| report.held).count();
+        say!("\n{held} of {} invariants held", reports.len());
+        if reports.iter().any(|report| report.limited_by == "client")
+            && reports
+                .iter()
+                .any(|report| report.server_us_per_op.is_some())
+        {
+            say!("where this process was the limit, a server can do more than the figures say");
+        }
+    }
+}
+
+fn header() -> String {
+    let bold = anstyle::Style::new().bold();
+    format!(
+        "{bold}  {:<20} {:>11} {:>9} {:>9} {:>9} {:>9} {:>8}{bold:#}",
+        "pattern", "op/s", "p50", "p99", "p99.9", "CPU/op", "errors"
+    )
+}
+
+fn row(report: &Report) -> String {
+    let (mark, colour) = match report.held {
+        true => ("✓", anstyle::AnsiColor::Green),
+        false => ("✗", anstyle::AnsiColor::Red),
+    };
+    let paint = colour.on_default();
+    let errors: u64 = report.errors.values().sum();
+    format!(
+        "{paint}{mark}{paint:#} {:<20} {:>11} {:>9} {:>9} {:>9} {:>9} {errors:>8}",
+        report.pattern,
+        thousands(report.ops_per_second),
+        micros(report.p50_us),
+        micros(report.p99_us),
+        micros(report.p999_us),
+        report.server_us_per_op.map_or("–".to_owned(), micros),
+    )
+}
+
+fn compared(report: &Report, against: &Report) -> String {
+    let ratio = report.ops_per_second / against.ops_per_second.max(1e-9);
+    let faint = anstyle::Style::new().dimmed();
+    format!(
+        "{faint}  {:<20} {:>11} {:>9} {:>9} {:>9} {:>9}  {ratio:.2}×{faint:#}",
+        format!("on {}", against.server),
+        thousands(against.ops_per_second),
+        micros(against.p50_us),
+        micros(against.p99_us),
+        micros(against.p999_us),
+        against.server_us_per_op.map_or("–".to_owned(), micros),
+    )
+}
+
+/// Everything about one pattern.
+fn details(report: &Report) {
+    let mut table = Table::new();
+    table
+        .load_style(NOTHING)
+        .set_content_arrangement(ContentArrangement::Dynamic);
+    let width = table.width().unwrap_or(100);
+    table.set_width(width.clamp(40, 120));
+    let mut add = |name: &str, value: String| {
+        table.add_row([name.to_owned(), value]);
+    };
+    let held = if report.held { "held" } else { "BROKEN" };
+    add("invariant", format!("{}: {held}", report.invariant));
+    if let Some(figure) = &report.figure {
+        add("figure", figure.clone());
+    }
+    add(
+        "operations",
+        format!("{} in {:.2} s", report.operations, report.seconds),
+    );
+    if let Some([low, high]) = report.interval {
+        let text = format!("{} to {} per second", thousands(low), thousands(high));
+        add("95 % interval", text);
+    }
+    add("slowest", micros(report.max_us));
+    for (kind, count) in &report.errors {
+        add("errors", format!("{count} {kind}"));
+    }
+    if report.dropped > 0 {
+        add(
+            "never begun",
+            format!(
+                "{} operations were due and found no free client",
+                report.dropped
+            ),
+        );
+    }
+    if let Some(stopped) = &report.stopped {
+        add("ended early", stopped.clone());
+    }
+    add("limited by", report.limited_by.clone());
+    if let Some(trips) = report.round_trips_per_op {
+        add("round trips", format!("{trips:.2} per operation"));
+    }
+    if let Some(bytes) = report.network_bytes_per_op {
+        add("network", format!("{bytes:.0} bytes per operation"));
+    }
+    for cost in &report.commands {
+        let text = format!(
+            "{:.2} per operation, {:.2} µs each",
+            cost.calls_per_op, cost.us_per_call
+        );
+        add(&format!("  {}", cost.command), text);
+    }
+    if let Some(bytes) = report.bytes_per_entity {
+        add("memory", format!("{bytes:.0} bytes per {}", report.entity));
+    }
+    if let Some(hottest) = &report.hottest {
+        let key = match (&hottest.key, hottest.slot) {
+            (Some(key), Some(slot)) => format!(", {key} in slot {slot}"),
+            _ => String::new(),
+        };
+        let text = format!(
+            "number {} with {:.1} % of the operations{key}",
+            hottest.entity,
+            hottest.share * 100.0
+        );
+        add("hottest entity", text);
+    }
+    if let Some(largest) = &report.largest_key {
+        add(
+            "largest key",
+            format!(
+                "{}: {} bytes in slot {}",
+                largest.key, largest.bytes, largest.slot
+            ),
+        );
+    }
+    for step in &report.ramp {
+        let text = format!(
+            "{} per second, p99 {}",
+            thousands(step.ops_per_second),
+            micros(step.p99_us)
+        );
+        add(&format!("at {:.0}", step.load), text);
+    }
+    if let Some(knee) = &report.knee {
+        add(
+            "knee",
+            format!("at {:.0}: more load brings little more", knee.load),
+        );
+    }
+    say!("\n{table}");
+}
+
+fn micros(us: f64) -> String {
+    match us {
+        us if us >= 1e6 => format!("{:.2} s", us / 1e6),
+        us if us >= 10_000.0 => format!("{:.0} ms", us / 1e3),
+        us if us >= 1000.0 => format!("{:.2} ms", us / 1e3),
+        us if us >= 100.0 => format!("{us:.0} µs"),
+        us => format!("{us:.1} µs"),
+    }
+}
+
+fn per_second(rate: f64) -> String {
+    format!("{} op/s", thousands(rate))
+}
+
+fn thousands(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let mut text = String::new();
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}

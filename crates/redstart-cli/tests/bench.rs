@@ -1,0 +1,216 @@
+//! `redstart bench` as a person and as a program use it.
+
+use std::{
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use redstart_testkit::{Kind, Server, wait_until};
+use serde_json::Value;
+
+fn redstart(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redstart"));
+    command
+        .args(args)
+        .env_remove("REDSTART_URL")
+        .stdin(Stdio::null());
+    command
+}
+
+/// Enough for clients to meet, and quick.
+const QUICK: [&str; 7] = [
+    "--operations",
+    "400",
+    "--clients",
+    "8",
+    "--keys",
+    "8",
+    "--json",
+];
+
+fn bench(args: &[&str]) -> Command {
+    let mut command = redstart(&["bench"]);
+    command.args(QUICK).args(args);
+    command
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn objects(output: &Output) -> Vec<Value> {
+    text(&output.stdout)
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("one JSON object per line"))
+        .collect()
+}
+
+#[test]
+fn every_pattern_of_the_tour_has_its_line() -> anyhow::Result<()> {
+    let tour = redstart(&["tour", "--only", "nonsense"]).output()?;
+    let names = text(&tour.stderr);
+    let (_, names) = names.trim_end().split_once("it has ").expect("a list");
+    let mut names: Vec<&str> = names.split(", ").collect();
+    let output = bench(&[]).output()?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let reports = objects(&output);
+    let mut seen: Vec<&str> = reports
+        .iter()
+        .filter_map(|r| r["pattern"].as_str())
+        .collect();
+    names.sort_unstable();
+    seen.sort_unstable();
+    assert_eq!(seen, names);
+    for report in &reports {
+        for field in [
+            "operations",
+            "ops_per_second",
+            "p50_us",
+            "p99_us",
+            "p999_us",
+            "server_us_per_op",
+        ] {
+            assert!(
+                report[field].as_f64().is_some_and(|n| n > 0.0),
+                "{field}: {report}"
+            );
+        }
+        assert!(report.get("bytes_per_entity").is_some(), "{report}");
+        assert!(
+            report["invariant"]
+                .as_str()
+                .is_some_and(|text| !text.is_empty())
+        );
+        assert_eq!(report["held"], true, "{report}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_broken_promise_is_the_exit_code() -> anyhow::Result<()> {
+    let output = bench(&["array"])
+        .env(
+            "REDSTART_BREAK_SCRIPT",
+            "array.set=return redis.status_reply('OK')",
+        )
+        .output()?;
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output.stderr));
+    let report = &objects(&output)[0];
+    assert_eq!(report["held"], false, "{report}");
+    assert!(
+        report["broken"]
+            .as_str()
+            .is_some_and(|text| text.contains("record")),
+        "{report}"
+    );
+    Ok(())
+}
+
+#[test]
+fn load_on_another_machine_needs_a_yes_and_nonsense_is_refused() -> anyhow::Result<()> {
+    for (args, part) in [
+        (
+            &["bench", "get", "--url", "redis://:hunter2@192.0.2.1"][..],
+            "--yes",
+        ),
+        (&["bench", "nonsense"], "token_bucket"),
+        (&["bench", "ring", "--naive"], "token_bucket"),
+        (&["bench", "get", "--clients", "0"], "clients"),
+        (&["bench", "get", "--writes", "2"], "writes"),
+        (&["bench", "get", "--spread", "cold"], "uniform"),
+    ] {
+        let output = redstart(args).output()?;
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let line = text(&output.stderr);
+        assert!(line.contains(part) && !line.contains("hunter2"), "{line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_baseline_has_a_verdict_and_a_page_has_charts() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let first = bench(&["counter", "--html", &path("page.html")]).output()?;
+    assert!(first.status.success());
+    let page = std::fs::read_to_string(path("page.html"))?;
+    assert!(page.contains("counter") && page.contains("<svg"), "{page}");
+    // The same machine was a thousand times faster before, and a thousand times slower.
+    for (factor, code) in [(1000.0, 1), (0.001, 0)] {
+        let mut report = objects(&first)[0].clone();
+        let rate = report["ops_per_second"].as_f64().expect("a rate") * factor;
+        report["ops_per_second"] = rate.into();
+        report["interval"] = Value::Null;
+        std::fs::write(path("old.json"), format!("{report}\n"))?;
+        let output = bench(&["counter", "--baseline", &path("old.json")]).output()?;
+        assert_eq!(output.status.code(), Some(code), "{}", text(&output.stderr));
+        assert_eq!(objects(&output).len(), 1);
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_naive_limiter_admits_too_much_and_ours_does_not() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = format!("{}?timeout=10s", server.url());
+    let run = move |pattern: &'static str| {
+        let url = url.clone();
+        tokio::task::spawn_blocking(move || bench(&[pattern, "--naive", "--url", &url]).output())
+    };
+    for pattern in ["token_bucket", "stampede_lease", "session"] {
+        let output = run(pattern).await??;
+        let report = objects(&output).remove(0);
+        assert_eq!(report["held"], true, "{report}");
+        let naive = &report["naive"];
+        assert_eq!(naive["ours_wrong"], 0, "{report}");
+        assert!(
+            naive["wrong"].as_u64().is_some_and(|wrong| wrong > 0),
+            "{report}"
+        );
+    }
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_bench_removes_its_keys() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    server.command(&["SET", "somebody-elses", "1"]).await?;
+    let mut child = redstart(&[
+        "bench",
+        "cache_aside",
+        "--seconds",
+        "60",
+        "--url",
+        &server.url(),
+    ])
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()?;
+    wait_until("keys of the run", Duration::from_secs(60), async || {
+        matches!(server.query::<u64>(&["DBSIZE"]).await, Ok(keys) if keys > 10).then_some(())
+    })
+    .await?;
+    redstart_testkit::interrupt(child.id())?;
+    let status = tokio::task::spawn_blocking(move || child.wait()).await??;
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 1);
+    Ok(())
+}
+
+#[test]
+fn two_stores_side_by_side_and_a_ramp() -> anyhow::Result<()> {
+    let both = bench(&["counter", "--against", "memory://other"]).output()?;
+    let report = objects(&both).remove(0);
+    assert!(
+        report["against"]["ops_per_second"]
+            .as_f64()
+            .is_some_and(|rate| rate > 0.0),
+        "{report}"
+    );
+    let ramp = bench(&["counter", "--ramp"]).output()?;
+    let report = objects(&ramp).remove(0);
+    let steps = report["ramp"].as_array().map_or(0, Vec::len);
+    assert!(steps >= 1 && report["knee"]["load"].is_number(), "{report}");
+    Ok(())
+}

@@ -1,0 +1,167 @@
+//! A verdict against an earlier run: relative, with an interval, so that a noisy machine does not fail a build.
+
+use std::{fmt, path::Path};
+
+use crate::{
+    Report,
+    error::{Error, Result},
+};
+
+/// How a pattern compares with an earlier run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Faster than before by more than the tolerance, and the intervals do not overlap.
+    Faster,
+    /// No difference that means something.
+    Same,
+    /// Slower than before by more than the tolerance, and the intervals do not overlap.
+    Slower,
+    /// The earlier run did not have it, or under another load.
+    New,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Faster => "faster",
+            Self::Same => "same",
+            Self::Slower => "slower",
+            Self::New => "new",
+        })
+    }
+}
+
+/// One pattern, now and then.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Comparison {
+    /// The pattern.
+    pub pattern: String,
+    /// What follows.
+    pub verdict: Verdict,
+    /// The rate now, divided by the rate then; for an open loop the p99 then, divided by the p99 now. Above 1 is better.
+    pub ratio: f64,
+}
+
+/// Earlier reports, one JSON object per line, as `redstart bench --json` writes them.
+#[derive(Clone, Debug)]
+pub struct Baseline(Vec<Report>);
+
+impl Baseline {
+    /// Reads a file.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or a line of it is not a report.
+    pub fn read(path: &Path) -> Result<Self> {
+        let text = std::fs::read_to_string(path).map_err(|source| Error::File {
+            path: path.display().to_string(),
+            source,
+        })?;
+        let report = |(number, line): (usize, &str)| {
+            serde_json::from_str(line).map_err(|error| {
+                Error::config(format!("{} line {}: {error}", path.display(), number + 1))
+            })
+        };
+        let lines = text
+            .lines()
+            .enumerate()
+            .filter(|(_, line)| !line.trim().is_empty());
+        lines.map(report).collect::<Result<_>>().map(Self)
+    }
+
+    /// Compares a report with the earlier one of the same pattern under the same load. `tolerance` is the share by
+    /// which it may be slower, such as 0.1.
+    pub fn compare(&self, report: &Report, tolerance: f64) -> Comparison {
+        let same = |old: &&Report| {
+            (
+                &old.pattern,
+                &old.pace,
+                old.clients,
+                old.keys,
+                &old.spread,
+                old.payload,
+            ) == (
+                &report.pattern,
+                &report.pace,
+                report.clients,
+                report.keys,
+                &report.spread,
+                report.payload,
+            )
+        };
+        let Some(old) = self.0.iter().find(same) else {
+            return Comparison {
+                pattern: report.pattern.clone(),
+                verdict: Verdict::New,
+                ratio: 1.0,
+            };
+        };
+        let open = report.pace == "open";
+        let ratio = match open {
+            true => old.p99_us / report.p99_us.max(1e-9),
+            false => report.ops_per_second / old.ops_per_second.max(1e-9),
+        };
+        // The rate of an open loop is given, so its slices say nothing; its p99 must differ by more.
+        let (apart, tolerance) = match (open, report.interval, old.interval) {
+            (false, Some([low, high]), Some([old_low, old_high])) => {
+                (high < old_low || low > old_high, tolerance)
+            }
+            _ => (true, tolerance * 2.0),
+        };
+        let verdict = match apart {
+            true if ratio < 1.0 - tolerance => Verdict::Slower,
+            true if ratio > 1.0 + tolerance => Verdict::Faster,
+            _ => Verdict::Same,
+        };
+        Comparison {
+            pattern: report.pattern.clone(),
+            verdict,
+            ratio,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(rate: f64, low: f64, high: f64) -> Report {
+        Report {
+            pattern: "mutex".to_owned(),
+            pace: "closed".to_owned(),
+            ops_per_second: rate,
+            interval: Some([low, high]),
+            ..Report::default()
+        }
+    }
+
+    #[test]
+    fn only_a_difference_beyond_tolerance_and_noise_is_a_verdict() {
+        let baseline = Baseline(vec![report(1000.0, 950.0, 1050.0)]);
+        let verdict = |rate, low, high| baseline.compare(&report(rate, low, high), 0.1).verdict;
+        assert_eq!(verdict(1000.0, 950.0, 1050.0), Verdict::Same);
+        assert_eq!(verdict(940.0, 930.0, 945.0), Verdict::Same);
+        assert_eq!(verdict(800.0, 600.0, 1000.0), Verdict::Same);
+        assert_eq!(verdict(800.0, 750.0, 850.0), Verdict::Slower);
+        assert_eq!(verdict(1300.0, 1200.0, 1400.0), Verdict::Faster);
+        let other = Report {
+            clients: 7,
+            ..report(1.0, 1.0, 1.0)
+        };
+        assert_eq!(baseline.compare(&other, 0.1).verdict, Verdict::New);
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_is_written() {
+        let folder = std::env::temp_dir().join(format!("baseline-{}", std::process::id()));
+        let line = serde_json::to_string(&report(5.0, 4.0, 6.0)).unwrap();
+        std::fs::write(&folder, format!("{line}\n{line}\n")).unwrap();
+        let read = Baseline::read(&folder);
+        std::fs::write(&folder, "{\n").unwrap();
+        let broken = Baseline::read(&folder);
+        std::fs::remove_file(&folder).unwrap();
+        assert_eq!(read.unwrap().0.len(), 2);
+        assert!(broken.is_err_and(|error| error.to_string().contains("line 1")));
+    }
+}

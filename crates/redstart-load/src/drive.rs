@@ -1,0 +1,375 @@
+//! The loop that applies the load and measures it.
+//!
+//! In an open loop, operation *n* is due at `start + n / rate`. A client that takes it later than that, because all
+//! clients were busy with a store that did not answer, counts the delay: the stall of a server shows in the latency of
+//! every operation that was due during it, not only in that of the few that were under way ("coordinated omission").
+//! A wake-up that is late by less than [`TICK`] is the timer of this process and is not counted.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use hdrhistogram::Histogram;
+use parking_lot::Mutex;
+use tokio::task::JoinSet;
+
+use crate::{
+    KeyChoice, Length, Pace, Settings,
+    workload::{Op, Workload},
+};
+
+/// The resolution of the timer.
+const TICK: Duration = Duration::from_millis(3);
+/// The longest latency that is recorded exactly, in nanoseconds: an hour.
+const LONGEST: u64 = 3_600_000_000_000;
+/// Histograms that clients share; one for each would take 300 KB per client.
+const SHARDS: usize = 16;
+/// Keys of which every operation is counted, to find the hottest.
+const COUNTED: usize = 1 << 16;
+
+/// A run as it goes on; cheap to look at from another task.
+#[derive(Debug)]
+pub struct Live {
+    shards: Vec<Mutex<Histogram<u64>>>,
+    done: AtomicU64,
+    failed: AtomicU64,
+    errors: Mutex<BTreeMap<String, u64>>,
+    hits: Vec<AtomicU64>,
+    stop: AtomicBool,
+    stopped: Mutex<Option<String>>,
+}
+
+/// What a run has done so far.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Progress {
+    /// Operations that ended, failed ones included.
+    pub operations: u64,
+    /// Operations that failed.
+    pub errors: u64,
+}
+
+impl Default for Live {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Live {
+    /// For one run.
+    pub fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::new(histogram())).collect(),
+            done: AtomicU64::new(0),
+            failed: AtomicU64::new(0),
+            errors: Mutex::default(),
+            hits: (0..COUNTED).map(|_| AtomicU64::new(0)).collect(),
+            stop: AtomicBool::new(false),
+            stopped: Mutex::default(),
+        }
+    }
+
+    /// What has been done so far.
+    pub fn progress(&self) -> Progress {
+        Progress {
+            operations: self.done.load(Ordering::Relaxed),
+            errors: self.failed.load(Ordering::Relaxed),
+        }
+    }
+
+    /// Latency so far, in microseconds: the median and the 99th percentile.
+    pub fn latency(&self) -> (f64, f64) {
+        let histogram = self.histogram();
+        let micros = |quantile| histogram.value_at_quantile(quantile) as f64 / 1e3;
+        (micros(0.5), micros(0.99))
+    }
+
+    /// Ends the run early.
+    pub fn stop(&self, reason: &str) {
+        self.stopped.lock().get_or_insert_with(|| reason.to_owned());
+        self.stop.store(true, Ordering::SeqCst);
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn stopped(&self) -> Option<String> {
+        self.stopped.lock().clone()
+    }
+
+    pub(crate) fn histogram(&self) -> Histogram<u64> {
+        let mut whole = histogram();
+        for shard in &self.shards {
+            // The same bounds, so adding cannot fail.
+            let _ = whole.add(&*shard.lock());
+        }
+        whole
+    }
+
+    pub(crate) fn errors(&self) -> BTreeMap<String, u64> {
+        self.errors.lock().clone()
+    }
+
+    /// The key with most operations and its share, among those that are counted.
+    pub(crate) fn hottest(&self) -> Option<(u64, f64)> {
+        let hits = self.hits.iter().map(|hits| hits.load(Ordering::Relaxed));
+        let total: u64 = hits.clone().sum();
+        let (key, most) = hits.enumerate().max_by_key(|(_, hits)| *hits)?;
+        (total > 0).then(|| (key as u64, most as f64 / total as f64))
+    }
+
+    fn record(&self, client: usize, key: u64, took: Duration, outcome: &redstart::Result<()>) {
+        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.shards[client % SHARDS]
+            .lock()
+            .saturating_record(nanos.clamp(1, LONGEST));
+        if let Some(hits) = self.hits.get(key as usize) {
+            hits.fetch_add(1, Ordering::Relaxed);
+        }
+        if let Err(error) = outcome {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+            *self.errors.lock().entry(kind(error)).or_default() += 1;
+        }
+        self.done.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn histogram() -> Histogram<u64> {
+    match Histogram::new_with_bounds(1, LONGEST, 3) {
+        Ok(histogram) => histogram,
+        Err(_) => unreachable!("the bounds are constants"),
+    }
+}
+
+/// What kind of failure an error is.
+fn kind(error: &redstart::Error) -> String {
+    if error.is_timeout() {
+        "timeout".to_owned()
+    } else if error.is_in_doubt() {
+        "in doubt".to_owned()
+    } else if error.is_unavailable() {
+        "unavailable".to_owned()
+    } else if let Some(code) = error.server_code() {
+        format!("server {code}")
+    } else if error.is_config() {
+        "config".to_owned()
+    } else {
+        "other".to_owned()
+    }
+}
+
+/// What a run did.
+pub(crate) struct Driven {
+    pub(crate) took: Duration,
+    /// Operations per second in each slice of the run.
+    pub(crate) slices: Vec<f64>,
+    /// Operations of an open loop that were due and never began.
+    pub(crate) dropped: u64,
+    /// CPU time of this process, if the system tells.
+    pub(crate) cpu: Option<Duration>,
+}
+
+struct Shared {
+    workload: Arc<dyn Workload>,
+    settings: Settings,
+    writes: f64,
+    live: Arc<Live>,
+    tickets: AtomicU64,
+    /// The number of the first operation.
+    base: u64,
+    start: Instant,
+    /// No operation is due after this.
+    end: Option<Instant>,
+}
+
+/// Applies the load until its end.
+pub(crate) async fn drive(
+    workload: Arc<dyn Workload>,
+    settings: &Settings,
+    writes: f64,
+    base: u64,
+    live: &Arc<Live>,
+) -> Driven {
+    let start = Instant::now();
+    let end = match settings.length {
+        Length::Time(time) => Some(start + time),
+        Length::Operations(_) => None,
+    };
+    let shared = Arc::new(Shared {
+        workload,
+        settings: settings.clone(),
+        writes,
+        live: live.clone(),
+        tickets: AtomicU64::new(0),
+        base,
+        start,
+        end,
+    });
+    let cpu = process_cpu();
+    let mut clients = JoinSet::new();
+    for client in 0..settings.pace.clients() {
+        clients.spawn(run_client(client, shared.clone()));
+    }
+    let slices = slice(&shared, &mut clients).await;
+    let took = start.elapsed();
+    let used = process_cpu().zip(cpu).map(|(after, before)| after - before);
+    Driven {
+        took,
+        slices,
+        dropped: drop_late(&shared),
+        cpu: used,
+    }
+}
+
+/// Waits for the clients, and meanwhile notes how many operations end in each slice of time.
+async fn slice(shared: &Shared, clients: &mut JoinSet<()>) -> Vec<f64> {
+    let every = match shared.settings.length {
+        Length::Time(time) => (time / 20).max(Duration::from_millis(20)),
+        Length::Operations(_) => Duration::from_millis(50),
+    };
+    // An open loop that cannot keep up does not run for ever.
+    let patience = shared.end.map(|end| {
+        end + (end - shared.start).clamp(Duration::from_secs(2), Duration::from_secs(30))
+    });
+    let mut slices = Vec::new();
+    let mut ticks = tokio::time::interval(every);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    ticks.tick().await;
+    let (mut last, mut since) = (0, Instant::now());
+    loop {
+        tokio::select! {
+            ended = clients.join_next() => if ended.is_none() { break },
+            _ = ticks.tick() => {
+                let (now, done) = (Instant::now(), shared.live.progress().operations);
+                if shared.end.is_none_or(|end| now <= end + every) {
+                    let seconds = (now - since).as_secs_f64().max(1e-9);
+                    slices.push((done - last) as f64 / seconds);
+                }
+                (last, since) = (done, now);
+                if patience.is_some_and(|patience| now > patience) {
+                    shared.live.stop("the store did not keep up with the rate");
+                }
+            }
+        }
+    }
+    slices
+}
+
+async fn run_client(client: usize, shared: Arc<Shared>) {
+    let settings = &shared.settings;
+    let seed = settings.seed ^ (client as u64 + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    let mut choice = KeyChoice::new(settings.keys, settings.spread, seed);
+    let mut count = 0u64;
+    while let Some((ticket, due)) = next(&shared).await {
+        let op = Op {
+            client,
+            number: shared.base + ticket,
+            key: choice.key(),
+            write: choice.fraction() < shared.writes,
+            random: choice.number(),
+        };
+        let outcome = shared.workload.operate(op).await;
+        shared.live.record(client, op.key, due.elapsed(), &outcome);
+        count += 1;
+        // An operation of the embedded engine never waits, and others must get their turn.
+        if count % 32 == 0 {
+            tokio::task::yield_now().await;
+        }
+        if outcome.is_err() {
+            // A store that refuses at once must not turn this loop into a busy one.
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+}
+
+/// The next operation and when it was due; `None` at the end.
+async fn next(shared: &Shared) -> Option<(u64, Instant)> {
+    if shared.live.is_stopped() {
+        return None;
+    }
+    if matches!(shared.settings.pace, Pace::Closed { .. })
+        && shared.end.is_some_and(|end| Instant::now() >= end)
+    {
+        return None;
+    }
+    let ticket = shared.tickets.fetch_add(1, Ordering::Relaxed);
+    if let Length::Operations(most) = shared.settings.length
+        && ticket >= most
+    {
+        return None;
+    }
+    let Some(due) = due(shared, ticket) else {
+        return Some((ticket, Instant::now()));
+    };
+    if shared.end.is_some_and(|end| due >= end) {
+        return None;
+    }
+    let now = Instant::now();
+    let open = matches!(shared.settings.pace, Pace::Open { .. });
+    if now >= due {
+        return Some((ticket, if open { due } else { now }));
+    }
+    tokio::time::sleep_until(due.into()).await;
+    if shared.live.is_stopped() {
+        return None;
+    }
+    let woken = Instant::now();
+    let late = open && woken - due > TICK;
+    Some((ticket, if late { due } else { woken }))
+}
+
+/// When an operation is due, if anything says so.
+fn due(shared: &Shared, ticket: u64) -> Option<Instant> {
+    let rate = match (shared.settings.pace, shared.settings.max_rate) {
+        (Pace::Open { rate, .. }, max) => rate.min(max.unwrap_or(f64::INFINITY)),
+        (Pace::Closed { .. }, max) => max?,
+    };
+    Some(shared.start + Duration::from_secs_f64(ticket as f64 / rate))
+}
+
+/// Operations of an open loop that were due and never began are counted with the time that they have waited: they would
+/// have taken longer still.
+fn drop_late(shared: &Shared) -> u64 {
+    if !matches!(shared.settings.pace, Pace::Open { .. }) || shared.live.stopped().is_none() {
+        return 0;
+    }
+    let now = Instant::now();
+    let end = shared.end.unwrap_or(now).min(now);
+    let mut dropped = 0;
+    let mut ticket = shared.live.progress().operations;
+    let mut shard = shared.live.shards[0].lock();
+    while let Some(due) = due(shared, ticket)
+        && due < end
+        && dropped < 10_000_000
+    {
+        let waited = u64::try_from((now - due).as_nanos()).unwrap_or(LONGEST);
+        shard.saturating_record(waited.clamp(1, LONGEST));
+        dropped += 1;
+        ticket += 1;
+    }
+    dropped
+}
+
+/// CPU time of this process.
+#[cfg(unix)]
+pub(crate) fn process_cpu() -> Option<Duration> {
+    use nix::sys::{
+        resource::{UsageWho, getrusage},
+        time::TimeValLike as _,
+    };
+    let usage = getrusage(UsageWho::RUSAGE_SELF).ok()?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Some(Duration::from_micros(u64::try_from(micros).ok()?))
+}
+
+/// CPU time of this process.
+#[cfg(not(unix))]
+pub(crate) fn process_cpu() -> Option<Duration> {
+    None
+}

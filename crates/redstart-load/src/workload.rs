@@ -1,0 +1,287 @@
+//! A workload: what one operation of a pattern is, and what must be true of all of them together.
+//!
+//! Every pattern of the tour has one. It keeps a model beside the store (the newest committed version of each row, the
+//! number of admitted calls, who is inside a lock) and compares while the load runs and once more at the end.
+//! An operation whose outcome is unknown, because its reply was lost, may or may not have happened; the models allow both.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use redstart::{Result, Store};
+
+mod caching;
+mod counting;
+mod limiting;
+mod locking;
+mod membership;
+mod messaging;
+mod naive;
+mod probe;
+mod ranking;
+mod resilience;
+mod sessions;
+mod source;
+
+/// What a workload works with.
+#[derive(Clone, Debug)]
+pub(crate) struct Bed {
+    pub(crate) store: Store,
+    /// A namespace of this run's own, removed afterwards.
+    pub(crate) namespace: String,
+    /// The number of entities that operations choose from.
+    pub(crate) keys: u64,
+    /// How many operations run at a time, at most.
+    pub(crate) clients: usize,
+    /// Bytes of a value, where the pattern has values.
+    pub(crate) payload: usize,
+}
+
+impl Bed {
+    /// The number of entities, at most `most`, as an index: for models that keep something for each.
+    pub(crate) fn entities(&self, most: u64) -> usize {
+        self.keys.clamp(1, most) as usize
+    }
+
+    /// A value of the wanted size.
+    pub(crate) fn body(&self) -> Vec<u8> {
+        vec![b'x'; self.payload]
+    }
+}
+
+/// One operation.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Op {
+    /// Which client, below [`Bed::clients`]; a client has one operation at a time.
+    pub(crate) client: usize,
+    /// Counts the operations of the run.
+    pub(crate) number: u64,
+    /// The chosen entity, below [`Bed::keys`].
+    pub(crate) key: u64,
+    /// Whether the mix of reads and writes says that this is a write.
+    pub(crate) write: bool,
+    /// For whatever else is drawn.
+    pub(crate) random: u64,
+}
+
+impl Op {
+    /// The chosen entity of `entities`.
+    pub(crate) fn index(&self, entities: usize) -> usize {
+        (self.key % entities.max(1) as u64) as usize
+    }
+}
+
+/// A pattern under load.
+#[async_trait]
+pub(crate) trait Workload: Send + Sync {
+    /// One operation.
+    async fn operate(&self, op: Op) -> Result<()>;
+
+    /// Ends what runs beside the clients, and compares the store with the model.
+    async fn finish(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// What was found to be broken.
+    fn claims(&self) -> &Claims;
+
+    /// How many entities the store holds now.
+    fn entities(&self) -> u64;
+
+    /// A figure that explains what the load did, such as "812 loads for 40,000 reads".
+    fn figure(&self) -> Option<String> {
+        None
+    }
+}
+
+/// The claims of a workload that did not hold.
+#[derive(Debug, Default)]
+pub(crate) struct Claims {
+    broken: AtomicU64,
+    first: Mutex<Option<String>>,
+}
+
+impl Claims {
+    /// Notes a claim that does not hold.
+    pub(crate) fn hold(&self, holds: bool, what: impl FnOnce() -> String) {
+        if !holds {
+            self.broken.fetch_add(1, Ordering::Relaxed);
+            self.first.lock().get_or_insert_with(what);
+        }
+    }
+
+    pub(crate) fn broken(&self) -> u64 {
+        self.broken.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn first(&self) -> Option<String> {
+        self.first.lock().clone()
+    }
+}
+
+/// How many operations were acknowledged, and how many may have happened.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    done: AtomicU64,
+    unknown: AtomicU64,
+}
+
+impl Tally {
+    /// Adds the outcome of something that counts `amount`.
+    pub(crate) fn add<T>(&self, amount: u64, outcome: &Result<T>) {
+        let counter = match outcome {
+            Ok(_) => &self.done,
+            Err(_) => &self.unknown,
+        };
+        counter.fetch_add(amount, Ordering::Relaxed);
+    }
+
+    pub(crate) fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Whether `seen` is what these outcomes can have led to.
+    pub(crate) fn explains(&self, seen: u64) -> bool {
+        let done = self.done();
+        (done..=done + self.unknown.load(Ordering::Relaxed)).contains(&seen)
+    }
+
+    /// For messages.
+    pub(crate) fn text(&self) -> String {
+        match self.unknown.load(Ordering::Relaxed) {
+            0 => self.done().to_string(),
+            unknown => format!("{} to {}", self.done(), self.done() + unknown),
+        }
+    }
+}
+
+type Opening<'a> = Pin<Box<dyn Future<Output = Result<Box<dyn Workload>>> + Send + 'a>>;
+
+/// A pattern that can be put under load.
+pub struct Pattern {
+    name: &'static str,
+    family: &'static str,
+    invariant: &'static str,
+    entity: &'static str,
+    /// The share of writes if none is given.
+    writes: f64,
+    open: for<'a> fn(&'a Bed) -> Opening<'a>,
+}
+
+impl std::fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pattern").field("name", &self.name).finish()
+    }
+}
+
+impl Pattern {
+    /// Its name, as in the tour.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Its family.
+    pub fn family(&self) -> &'static str {
+        self.family
+    }
+
+    /// What must hold under load.
+    pub fn invariant(&self) -> &'static str {
+        self.invariant
+    }
+
+    /// What one entity is, for the figure of bytes per entity.
+    pub fn entity(&self) -> &'static str {
+        self.entity
+    }
+
+    /// The share of writes if none is given.
+    pub fn default_writes(&self) -> f64 {
+        self.writes
+    }
+
+    pub(crate) async fn open(&self, bed: &Bed) -> Result<Box<dyn Workload>> {
+        (self.open)(bed).await
+    }
+}
+
+/// Declares patterns: name, entity, share of writes, invariant, constructor.
+macro_rules! patterns {
+    ($family:literal: $($name:literal, $entity:literal, $writes:literal, $invariant:literal, $open:path;)*) => {
+        pub(super) const PATTERNS: &[super::Pattern] = &[$(super::Pattern {
+            name: $name,
+            family: $family,
+            invariant: $invariant,
+            entity: $entity,
+            writes: $writes,
+            open: |bed| Box::pin(async move {
+                Ok(Box::new($open(bed).await?) as Box<dyn super::Workload>)
+            }),
+        }),*];
+    };
+}
+use patterns;
+
+/// Every pattern, in the order of the tour.
+pub fn all() -> impl Iterator<Item = &'static Pattern> {
+    [
+        caching::PATTERNS,
+        limiting::PATTERNS,
+        locking::PATTERNS,
+        resilience::PATTERNS,
+        messaging::PATTERNS,
+        sessions::PATTERNS,
+        ranking::PATTERNS,
+        counting::PATTERNS,
+        membership::PATTERNS,
+    ]
+    .into_iter()
+    .flatten()
+}
+
+/// The pattern of this name. Besides those of [`all`] there is `get`: one GET, the yardstick for all others.
+pub fn find(name: &str) -> Option<&'static Pattern> {
+    all()
+        .chain(probe::PATTERNS)
+        .find(|pattern| pattern.name == name)
+}
+
+/// The form of a pattern that people write by hand, if there is one, and what its wrong outcomes are.
+pub(crate) fn naive(name: &str) -> Option<(&'static Pattern, &'static str)> {
+    let form = naive::PATTERNS.iter().find(|form| form.name == name)?;
+    Some((form, naive::counted(name)))
+}
+
+/// The patterns of which there is a form that people write by hand.
+pub fn with_naive_form() -> impl Iterator<Item = &'static Pattern> {
+    all().filter(|pattern| naive(pattern.name).is_some())
+}
+
+/// Longer than any run.
+const DAY: Duration = Duration::from_secs(86_400);
+/// How long a caller waits for a lock or a message.
+const WAIT: Duration = Duration::from_secs(20);
+
+/// Polls until something is true, at most for [`WAIT`].
+async fn until<F: Future<Output = Result<bool>>>(mut holds: impl FnMut() -> F) -> Result<bool> {
+    let deadline = tokio::time::Instant::now() + WAIT;
+    loop {
+        if holds().await? {
+            return Ok(true);
+        }
+        if tokio::time::Instant::now() >= deadline {
+            return Ok(false);
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// A vector of counters.
+fn counters(n: usize) -> Vec<AtomicU64> {
+    (0..n).map(|_| AtomicU64::new(0)).collect()
+}

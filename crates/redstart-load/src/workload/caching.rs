@@ -1,0 +1,665 @@
+//! Caches: what a reader may see after a row has changed, and how often the source is asked.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use redstart::{
+    Error, Result,
+    caching::{
+        Cache, Changes, EntryId, L1, Loaded, Put, Sink, SinkClaim, SinkError, SortedView,
+        WriteBehind, WriteBehindWorker, WriteThrough, Written, XFetch,
+    },
+    redis,
+};
+
+use super::{
+    Bed, Claims, DAY, Op, WAIT, Workload, counters,
+    source::{Row, Source, read, version},
+    until,
+};
+
+super::patterns! { "caching":
+    "cache_aside", "row", 0.1,
+    "no read returns a row older than an invalidation that has returned", Aside::open;
+    "stampede_lease", "row", 0.02,
+    "each invalidation costs at most one load, over two instances", Stampede::open;
+    "early_refresh", "row", 0.0,
+    "no read returns a row older than its TTL", Early::open;
+    "negative_cache", "missing row", 0.0,
+    "the source is asked at most once for each missing row", Negative::open;
+    "cache_tags", "row", 0.02,
+    "no read returns a row older than the invalidation of its tag", Tagged::open;
+    "cache_invalidation", "row", 0.1,
+    "the instance that invalidates reads the new row at once, the other one soon", TwoLevels::open;
+    "write_through", "row", 0.3,
+    "no read returns a row older than a write that has returned", Through::open;
+    "write_behind", "row", 0.5,
+    "the sink ends with the last write of each key", Behind::open;
+    "sorted_view", "member", 0.05,
+    "every page is sorted and complete", Sorted::open;
+}
+
+/// Rows that a model of a cache keeps, at most.
+const MOST: u64 = 1_000_000;
+
+fn cache(bed: &Bed) -> redstart::caching::CacheBuilder<u64, Row, redstart::codec::Postcard> {
+    Cache::builder(&bed.store, &bed.namespace, "row").ttl(DAY)
+}
+
+/// Notes a read that is older than it may be.
+fn fresh(claims: &Claims, what: &str, row: usize, seen: u64, floor: u64) {
+    claims.hold(seen >= floor, || {
+        format!("{what} {row} was read as version {seen} after version {floor} had been announced")
+    });
+}
+
+struct Aside {
+    cache: Cache<u64, Row>,
+    source: Arc<Source>,
+    claims: Claims,
+}
+
+impl Aside {
+    async fn open(bed: &Bed) -> Result<Self> {
+        Ok(Self {
+            cache: cache(bed).build()?,
+            source: Source::new(bed.entities(MOST), bed.body()),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Aside {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.source.len());
+        if op.write {
+            let version = self.source.commit(row);
+            self.cache.invalidate(&(row as u64)).await?;
+            self.source.raise(row, version);
+            return Ok(());
+        }
+        let floor = self.source.floor(row);
+        let hit = read(&self.cache, &self.source, row).await?;
+        fresh(&self.claims, "row", row, version(&hit), floor);
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.source.len() as u64
+    }
+
+    fn figure(&self) -> Option<String> {
+        Some(format!("{} loads of the source", self.source.loads()))
+    }
+}
+
+struct Stampede {
+    caches: [Cache<u64, Row>; 2],
+    source: Arc<Source>,
+    invalidations: AtomicU64,
+    failures: AtomicU64,
+    claims: Claims,
+}
+
+impl Stampede {
+    async fn open(bed: &Bed) -> Result<Self> {
+        Ok(Self {
+            caches: [cache(bed).build()?, cache(bed).build()?],
+            source: Source::slow(bed.entities(MOST), bed.body()),
+            invalidations: AtomicU64::new(0),
+            failures: AtomicU64::new(0),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Stampede {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.source.len());
+        let cache = &self.caches[op.client % 2];
+        let result = if op.write {
+            self.invalidations.fetch_add(1, Ordering::Relaxed);
+            self.source.commit(row);
+            cache.invalidate(&(row as u64)).await
+        } else {
+            read(cache, &self.source, row).await.map(|_| ())
+        };
+        if result.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        result
+    }
+
+    async fn finish(&self) -> Result<()> {
+        let most = self.source.len() as u64
+            + self.invalidations.load(Ordering::Relaxed)
+            + self.failures.load(Ordering::Relaxed);
+        let loads = self.source.loads();
+        self.claims.hold(loads <= most, || {
+            format!("{loads} loads, although cold rows and invalidations explain only {most}")
+        });
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.source.len() as u64
+    }
+
+    fn figure(&self) -> Option<String> {
+        Some(format!(
+            "{} loads of the source for {} cold rows and {} invalidations",
+            self.source.loads(),
+            self.source.len(),
+            self.invalidations.load(Ordering::Relaxed)
+        ))
+    }
+}
+
+struct Early {
+    cache: Cache<u64, Row>,
+    source: Arc<Source>,
+    claims: Claims,
+}
+
+const EARLY_TTL: Duration = Duration::from_secs(2);
+
+impl Early {
+    async fn open(bed: &Bed) -> Result<Self> {
+        Ok(Self {
+            cache: cache(bed)
+                .ttl(EARLY_TTL)
+                .jitter(0.0)
+                .early(XFetch::default())
+                .build()?,
+            source: Source::new(bed.entities(MOST), bed.body()),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Early {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.source.len());
+        let hit = read(&self.cache, &self.source, row).await?;
+        let age = hit.age.unwrap_or_default();
+        self.claims
+            .hold(hit.value.is_some() && age <= EARLY_TTL, || {
+                format!("row {row} was read at an age of {age:?}, with a TTL of {EARLY_TTL:?}")
+            });
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.source.len() as u64
+    }
+
+    fn figure(&self) -> Option<String> {
+        let stats = self.cache.stats();
+        Some(format!(
+            "{} loads, {} of them before the value had expired",
+            self.source.loads(),
+            stats.early_refreshes
+        ))
+    }
+}
+
+struct Negative {
+    cache: Cache<u64, Row>,
+    asked: Arc<Vec<AtomicU64>>,
+    failures: AtomicU64,
+    claims: Claims,
+}
+
+impl Negative {
+    async fn open(bed: &Bed) -> Result<Self> {
+        Ok(Self {
+            cache: cache(bed).negative_ttl(DAY).build()?,
+            asked: Arc::new(counters(bed.entities(MOST))),
+            failures: AtomicU64::new(0),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Negative {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.asked.len());
+        let asked = self.asked.clone();
+        let load = move |_| {
+            asked[row].fetch_add(1, Ordering::Relaxed);
+            async { Ok::<_, Error>(Loaded::<Row>::Absent) }
+        };
+        let hit = self.cache.get_or_load(&(row as u64), load).await;
+        if hit.is_err() {
+            self.failures.fetch_add(1, Ordering::Relaxed);
+        }
+        self.claims.hold(hit?.value.is_none(), || {
+            format!("row {row} does not exist, and a value was read")
+        });
+        Ok(())
+    }
+
+    async fn finish(&self) -> Result<()> {
+        let failures = self.failures.load(Ordering::Relaxed);
+        for (row, asked) in self.asked.iter().enumerate() {
+            let asked = asked.load(Ordering::Relaxed);
+            self.claims.hold(asked <= 1 + failures, || {
+                format!("the source was asked {asked} times for the missing row {row}")
+            });
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.asked.len() as u64
+    }
+
+    fn figure(&self) -> Option<String> {
+        let asked: u64 = self.asked.iter().map(|n| n.load(Ordering::Relaxed)).sum();
+        Some(format!("the source was asked {asked} times"))
+    }
+}
+
+/// Rows of which each has one of 16 tags.
+struct Tagged {
+    cache: Cache<u64, Row>,
+    /// Its rows are the tags.
+    tags: Arc<Source>,
+    rows: usize,
+    claims: Claims,
+}
+
+impl Tagged {
+    async fn open(bed: &Bed) -> Result<Self> {
+        Ok(Self {
+            cache: cache(bed).build()?,
+            tags: Source::new(16, bed.body()),
+            rows: bed.entities(MOST),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Tagged {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.rows);
+        let tag = row % self.tags.len();
+        if op.write {
+            let version = self.tags.commit(tag);
+            self.cache.invalidate_tag(&format!("tag-{tag}")).await?;
+            self.tags.raise(tag, version);
+            return Ok(());
+        }
+        let floor = self.tags.floor(tag);
+        let tags = self.tags.clone();
+        let load = move |load: redstart::caching::Load| {
+            let tags = tags.clone();
+            async move {
+                load.tag(format!("tag-{tag}"))?;
+                tags.load(tag).await
+            }
+        };
+        let hit = self.cache.get_or_load(&(row as u64), load).await?;
+        fresh(&self.claims, "a row of tag", tag, version(&hit), floor);
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.rows as u64
+    }
+}
+
+/// Two instances, each with a first level in its process.
+struct TwoLevels {
+    caches: [Cache<u64, Row>; 2],
+    source: Arc<Source>,
+    claims: Claims,
+}
+
+impl TwoLevels {
+    async fn open(bed: &Bed) -> Result<Self> {
+        let level = || L1::pubsub(bed.keys.clamp(100, 100_000));
+        let caches = [
+            cache(bed).l1(level()).build()?,
+            cache(bed).l1(level()).build()?,
+        ];
+        until(|| async { Ok(caches.iter().all(Cache::l1_is_up)) }).await?;
+        Ok(Self {
+            caches,
+            source: Source::new(bed.entities(MOST), bed.body()),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for TwoLevels {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.source.len());
+        // The first instance writes; both read.
+        if op.write {
+            let version = self.source.commit(row);
+            self.caches[0].invalidate(&(row as u64)).await?;
+            self.source.raise(row, version);
+            return Ok(());
+        }
+        let floor = self.source.floor(row);
+        let instance = op.client % 2;
+        let hit = read(&self.caches[instance], &self.source, row).await?;
+        if instance == 0 {
+            fresh(&self.claims, "row", row, version(&hit), floor);
+        }
+        Ok(())
+    }
+
+    async fn finish(&self) -> Result<()> {
+        for row in 0..self.source.len().min(1000) {
+            let floor = self.source.floor(row);
+            let caught_up = until(|| async move {
+                let hit = read(&self.caches[1], &self.source, row).await?;
+                Ok(version(&hit) >= floor)
+            })
+            .await?;
+            self.claims.hold(caught_up, || {
+                format!("the other instance still reads an old row {row}")
+            });
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.source.len() as u64
+    }
+
+    fn figure(&self) -> Option<String> {
+        let hits: u64 = self.caches.iter().map(|cache| cache.stats().l1_hits).sum();
+        Some(format!("{hits} reads were answered in the process"))
+    }
+}
+
+struct Through {
+    cache: Cache<u64, Row>,
+    write: WriteThrough<u64, Row, redstart::codec::Postcard>,
+    source: Arc<Source>,
+    claims: Claims,
+}
+
+impl Through {
+    async fn open(bed: &Bed) -> Result<Self> {
+        let cache = cache(bed).build()?;
+        Ok(Self {
+            write: WriteThrough::new(&cache),
+            cache,
+            source: Source::new(bed.entities(MOST), bed.body()),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Through {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.source.len());
+        if op.write {
+            let committed = AtomicU64::new(0);
+            let commit = async {
+                let mut new = self.source.row(row);
+                new.version = self.source.commit(row);
+                committed.store(new.version, Ordering::SeqCst);
+                let version = new.version;
+                Ok::<_, Error>(Written::row(new, version))
+            };
+            let _ = self.write.put(&(row as u64), commit).await?;
+            self.source.raise(row, committed.load(Ordering::SeqCst));
+            return Ok(());
+        }
+        let floor = self.source.floor(row);
+        let hit = read(&self.cache, &self.source, row).await?;
+        fresh(&self.claims, "row", row, version(&hit), floor);
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.source.len() as u64
+    }
+}
+
+/// A table in this process.
+#[derive(Default)]
+struct Table {
+    rows: Mutex<HashMap<String, u64>>,
+    checkpoints: Mutex<HashMap<(String, u32), (i64, EntryId)>>,
+}
+
+#[derive(Clone)]
+struct TableSink(Arc<Table>);
+
+impl Sink<u64> for TableSink {
+    async fn claim(&self, log: &str, shard: u32) -> Result<SinkClaim, SinkError> {
+        let mut checkpoints = self.0.checkpoints.lock();
+        let (epoch, applied) = checkpoints.entry((log.to_owned(), shard)).or_default();
+        *epoch += 1;
+        Ok(SinkClaim {
+            epoch: *epoch,
+            applied: *applied,
+        })
+    }
+
+    async fn apply(&self, changes: &Changes<u64>) -> Result<(), SinkError> {
+        let mut checkpoints = self.0.checkpoints.lock();
+        let checkpoint = checkpoints
+            .entry((changes.log.to_string(), changes.shard))
+            .or_default();
+        if checkpoint.0 != changes.epoch {
+            return Err(SinkError::Fenced);
+        }
+        let mut rows = self.0.rows.lock();
+        for change in &changes.changes {
+            match change.value {
+                Some(value) => rows.insert(change.key.clone(), value),
+                None => rows.remove(&change.key),
+            };
+        }
+        checkpoint.1 = changes.upto;
+        Ok(())
+    }
+
+    async fn load(&self, key: &str) -> Result<Option<u64>, SinkError> {
+        Ok(self.0.rows.lock().get(key).copied())
+    }
+}
+
+struct Behind {
+    writes: WriteBehind<u64, u64, TableSink, redstart::codec::Postcard>,
+    worker: Mutex<Option<WriteBehindWorker>>,
+    table: Arc<Table>,
+    /// The last accepted write of each key, by the order of the log.
+    last: Vec<Mutex<(EntryId, u64)>>,
+    unknown: Vec<AtomicU64>,
+    claims: Claims,
+}
+
+impl Behind {
+    async fn open(bed: &Bed) -> Result<Self> {
+        let table = Arc::new(Table::default());
+        let sink = TableSink(table.clone());
+        let writes =
+            WriteBehind::<u64, u64>::builder(&bed.store, &bed.namespace, "row", sink).build()?;
+        let rows = bed.entities(100_000);
+        Ok(Self {
+            worker: Mutex::new(Some(writes.work()?)),
+            writes,
+            table,
+            last: (0..rows).map(|_| Mutex::default()).collect(),
+            unknown: counters(rows),
+            claims: Claims::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Workload for Behind {
+    async fn operate(&self, op: Op) -> Result<()> {
+        let row = op.index(self.last.len());
+        if !op.write {
+            self.writes.get(&(row as u64)).await?;
+            return Ok(());
+        }
+        let put = self.writes.put(&(row as u64), &op.number).await;
+        if put.is_err() {
+            self.unknown[row].fetch_add(1, Ordering::Relaxed);
+        }
+        match put? {
+            Put::Accepted(id) => {
+                let mut last = self.last[row].lock();
+                if id > last.0 {
+                    *last = (id, op.number);
+                }
+            }
+            // The sink is slower than the clients: wait as an application would.
+            Put::Backpressure { .. } => tokio::time::sleep(Duration::from_millis(1)).await,
+        }
+        Ok(())
+    }
+
+    async fn finish(&self) -> Result<()> {
+        let flushed = self.writes.flush(WAIT).await;
+        let worker = self.worker.lock().take();
+        if let Some(worker) = worker {
+            worker.stop().await;
+        }
+        flushed?;
+        let rows = self.table.rows.lock();
+        for (row, last) in self.last.iter().enumerate() {
+            let (id, number) = *last.lock();
+            if id == EntryId::default() || self.unknown[row].load(Ordering::Relaxed) > 0 {
+                continue;
+            }
+            let seen = rows.get(&row.to_string()).copied();
+            self.claims.hold(seen == Some(number), || {
+                format!("the sink has {seen:?} for key {row}, the last write was {number}")
+            });
+        }
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.table.rows.lock().len() as u64
+    }
+}
+
+struct Sorted {
+    view: SortedView,
+    store: redstart::Store,
+    members: usize,
+    claims: Claims,
+}
+
+impl Sorted {
+    async fn open(bed: &Bed) -> Result<Self> {
+        let view = SortedView::builder(&bed.store, &bed.namespace, "by-price", "products")
+            .ttl(DAY)
+            .by("price_*")
+            .get("#")
+            .get("price_*")
+            .build()?;
+        let sorted = Self {
+            view,
+            store: bed.store.clone(),
+            members: bed.entities(200),
+            claims: Claims::default(),
+        };
+        for member in 0..sorted.members {
+            let mut add = redis::cmd("SADD");
+            add.arg(sorted.view.source()).arg(member);
+            sorted.store.query::<()>(&add).await?;
+            sorted.price(member, member as u64 * 7919).await?;
+        }
+        Ok(sorted)
+    }
+
+    async fn price(&self, member: usize, price: u64) -> Result<()> {
+        let mut set = redis::cmd("SET");
+        set.arg(self.view.part(&format!("price_{member}")))
+            .arg(price % 100_003);
+        self.store.query(&set).await
+    }
+}
+
+#[async_trait]
+impl Workload for Sorted {
+    async fn operate(&self, op: Op) -> Result<()> {
+        if op.write {
+            self.price(op.index(self.members), op.random % 100_003)
+                .await?;
+            return self.view.invalidate().await;
+        }
+        let rows = self.view.page(0..self.members).await?;
+        let prices: Vec<u64> = rows
+            .iter()
+            .filter_map(|row| row.get(1)?.parse().ok())
+            .collect();
+        self.claims
+            .hold(prices.len() == self.members && prices.is_sorted(), || {
+                format!(
+                    "a page of {} rows, of {}, or unsorted",
+                    prices.len(),
+                    self.members
+                )
+            });
+        Ok(())
+    }
+
+    fn claims(&self) -> &Claims {
+        &self.claims
+    }
+
+    fn entities(&self) -> u64 {
+        self.members as u64
+    }
+}

@@ -1,0 +1,4 @@
+//! Patterns under load, on every backend.
+
+mod omission;
+mod pattern;
