@@ -74,7 +74,7 @@ pub(crate) fn run(args: Args) -> Result<(), Failure> {
 }
 
 /// A table that fits the terminal.
-fn table(header: &[&str]) -> Table {
+pub(crate) fn table(header: &[&str]) -> Table {
     let mut table = Table::new();
     table
         .load_style(UTF8_HORIZONTAL_ONLY)
@@ -83,6 +83,11 @@ fn table(header: &[&str]) -> Table {
     let width = table.width().unwrap_or(WIDTH);
     table.set_width(width.clamp(40, 160));
     table
+}
+
+/// How wide a line may be.
+pub(crate) fn width() -> u16 {
+    table(&[""]).width().unwrap_or(WIDTH)
 }
 
 fn list(entries: &[&Entry]) {

@@ -7,6 +7,7 @@
 //! script.rs    the exact Lua of each pattern, for other languages
 //! engine.rs    the embedded engine as a server
 //! bench.rs     patterns under load, and whether their promises held
+//! doctor.rs    finds the faults of programs that use Redis or Valkey
 //! ```
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ macro_rules! say {
 }
 
 mod bench;
+mod doctor;
 mod engine;
 mod guide;
 mod script;
@@ -55,6 +57,8 @@ enum Command {
     Guide(guide::Args),
     /// Print the Lua scripts of the patterns: `redstart script mutex.acquire`
     Script(script::Args),
+    /// Find the faults of programs that use Redis or Valkey, with proof, and without a write
+    Doctor(doctor::Args),
     /// Run the embedded engine as a server that redis-cli and every client can talk to
     Engine(engine::Args),
     /// Print the completions for a shell
@@ -118,6 +122,7 @@ fn main() -> ExitCode {
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),
             Command::Script(args) => script::run(args),
+            Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,
             Command::Completions { shell } => {
                 let mut out = Vec::new();

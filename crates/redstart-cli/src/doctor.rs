@@ -1,0 +1,584 @@
+//! `redstart doctor`: finds the faults of programs that use Redis or Valkey.
+
+use std::{
+    io::IsTerminal as _,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anstyle::{AnsiColor, Style};
+use indicatif::{ProgressBar, ProgressStyle};
+use redstart_doctor::{
+    Baseline, Comparison, Doctor, Error, Finding, Progress, RULES, Report, SURE, Severity,
+    Suppressions, rule,
+};
+
+use crate::Failure;
+
+/// Arguments of `redstart doctor`.
+#[derive(clap::Args)]
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Stages:\n  \
+      free      INFO, CONFIG, SLOWLOG, CLIENT LIST, XINFO; always runs\n  \
+      sampled   --sample: names by SCAN in small steps, some keys of each pattern looked at twice\n  \
+      observed  --observe 10s: MONITOR for that long; proves races between clients\n  \
+      --all runs the three of them. Nothing is ever written.\n\n\
+      Examples:\n  \
+      redstart doctor --url redis://localhost --all\n  \
+      redstart doctor --url redis+cluster://node1,node2 --sample --html report.html\n  \
+      redstart doctor --url redis://localhost --all --json --fail-on high\n  \
+      redstart doctor monitor.log\n\n\
+      Exit status: 0 nothing at --fail-on or above, 1 a finding at it, 2 wrong arguments, 3 server unavailable."
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Sub>,
+    /// What to examine: a URL (redis://, rediss://, redis+sentinel://, redis+cluster://, redis+unix://, memory://), host:port, an
+    /// append-only file or its folder, or a log of MONITOR
+    #[arg(value_name = "TARGET", conflicts_with = "url")]
+    target: Option<String>,
+    /// The same, as an option
+    #[arg(long, env = "REDSTART_URL", hide_env_values = true)]
+    url: Option<String>,
+    /// Run all stages: free, sampled and observed
+    #[arg(long)]
+    all: bool,
+    /// Look at a sample of the keys, twice; at most so many names are walked [default: 1000000]
+    #[arg(long, visible_alias = "sampled", value_name = "NAMES", num_args = 0..=1, require_equals = true)]
+    sample: Option<Option<u64>>,
+    /// Observe live traffic by MONITOR for this long [default: 10s]
+    #[arg(long, visible_alias = "monitor", value_name = "TIME", num_args = 0..=1, value_parser = time)]
+    observe: Option<Option<Duration>>,
+    /// The stages to run, as a list: free,sampled,observed
+    #[arg(long, value_delimiter = ',', value_enum)]
+    stages: Vec<StageArg>,
+    /// The time between the two looks at the sample
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "2s")]
+    gap: Duration,
+    /// How long one command may take before its connection is given up
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "3s")]
+    patience: Duration,
+    /// One JSON object per line, for programs
+    #[arg(long, group = "form")]
+    json: bool,
+    /// SARIF 2.1.0, for code scanning
+    #[arg(long, group = "form")]
+    sarif: bool,
+    /// Markdown, for a pull request or a wiki
+    #[arg(long, visible_alias = "md", group = "form")]
+    markdown: bool,
+    /// Write a report with charts to this file too
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Show only findings of at least this confidence
+    #[arg(long, value_name = "0-1", default_value_t = 0.0)]
+    min_confidence: f64,
+    /// Exit with 1 if a finding of confidence 0.7 and more is at least this severe
+    #[arg(long, value_enum, value_name = "SEVERITY")]
+    fail_on: Option<SeverityArg>,
+    /// A file of accepted findings, each with a reason and an end
+    #[arg(long, value_name = "FILE")]
+    suppressions: Option<PathBuf>,
+    /// Show only what is new since this earlier output of --json
+    #[arg(long, value_name = "FILE")]
+    baseline: Option<PathBuf>,
+    /// Look again and again, this far apart, and show what changed [default: 60s]
+    #[arg(long, value_name = "TIME", num_args = 0..=1, value_parser = time)]
+    watch: Option<Option<Duration>>,
+    /// Hide the names of keys, streams and channels
+    #[arg(long)]
+    redact: bool,
+    /// No progress bar
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Sub {
+    /// List the rules
+    Rules {
+        /// One JSON object per line, for programs
+        #[arg(long)]
+        json: bool,
+    },
+    /// Teach a rule: what it finds, how the damage happens, and the way out
+    Explain {
+        /// The rule's id
+        rule: String,
+    },
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum StageArg {
+    /// What the server keeps anyway
+    Free,
+    /// Keys, looked at twice
+    #[value(alias = "sample")]
+    Sampled,
+    /// Live traffic
+    #[value(alias = "monitor", alias = "observe")]
+    Observed,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum SeverityArg {
+    Low,
+    Medium,
+    High,
+}
+
+impl From<SeverityArg> for Severity {
+    fn from(arg: SeverityArg) -> Self {
+        match arg {
+            SeverityArg::Low => Self::Low,
+            SeverityArg::Medium => Self::Medium,
+            SeverityArg::High => Self::High,
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        match error {
+            Error::Usage(line) => Self::Usage(line),
+            Error::Unavailable(line) => Self::Unavailable(line),
+            error => Self::Other(error.to_string()),
+        }
+    }
+}
+
+/// `10s`, `500ms`, `2m`; a bare number is seconds.
+fn time(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let number: f64 = number
+        .trim()
+        .parse()
+        .map_err(|_| "write a time such as 10s, 500ms or 2m".to_owned())?;
+    let seconds = match unit {
+        "ms" => number / 1000.0,
+        "s" | "sec" | "seconds" => number,
+        "m" | "min" => number * 60.0,
+        "h" => number * 3600.0,
+        _ => return Err("write a time such as 10s, 500ms or 2m".to_owned()),
+    };
+    Duration::try_from_secs_f64(seconds).map_err(|_| "the time must be positive".to_owned())
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    match &args.command {
+        Some(Sub::Rules { json }) => {
+            list(*json);
+            return Ok(());
+        }
+        Some(Sub::Explain { rule }) => return explain(rule),
+        None => {}
+    }
+    let url = args
+        .target
+        .as_deref()
+        .or(args.url.as_deref())
+        .ok_or_else(|| {
+            Failure::Usage(
+                "name what to examine: redstart doctor --url redis://localhost".to_owned(),
+            )
+        })?;
+    let doctor = doctor(url, &args)?;
+    let suppressions = match &args.suppressions {
+        Some(path) => Suppressions::parse(&read(path)?)?,
+        None => Suppressions::default(),
+    };
+    let mut baseline = match &args.baseline {
+        Some(path) => Some(Baseline::parse(&read(path)?)?),
+        None => None,
+    };
+    let mut failed = false;
+    loop {
+        let (report, stopped) = examine(&doctor, &args).await?;
+        let mut report = report;
+        suppressions.apply(&mut report, jiff::Zoned::now().date());
+        report
+            .findings
+            .retain(|finding| finding.confidence >= args.min_confidence);
+        let known = report.json();
+        let comparison = baseline
+            .as_ref()
+            .map(|baseline| baseline.compare(&mut report));
+        failed |= args
+            .fail_on
+            .is_some_and(|severity| report.fails(severity.into()));
+        if args.redact {
+            report.redact();
+        }
+        print(&report, comparison.as_ref(), &args)?;
+        let Some(pause) = args.watch.filter(|_| !stopped) else {
+            return match (failed, stopped) {
+                (true, _) => Err(Failure::Claim),
+                (false, true) => Err(Failure::Interrupted),
+                (false, false) => Ok(()),
+            };
+        };
+        baseline = Some(Baseline::parse(&known)?);
+        tokio::select! {
+            () = tokio::time::sleep(pause.unwrap_or(Duration::from_secs(60))) => {}
+            _ = tokio::signal::ctrl_c() => return if failed { Err(Failure::Claim) } else { Ok(()) },
+        }
+    }
+}
+
+fn doctor(url: &str, args: &Args) -> Result<Doctor, Failure> {
+    let mut builder = Doctor::builder(url).gap(args.gap).patience(args.patience);
+    if args.all || args.sample.is_some() || args.stages.contains(&StageArg::Sampled) {
+        builder = builder.sampled();
+    }
+    if let Some(Some(names)) = args.sample {
+        builder = builder.names(names);
+    }
+    if args.all || args.observe.is_some() || args.stages.contains(&StageArg::Observed) {
+        builder = builder.observed(args.observe.flatten().unwrap_or(Duration::from_secs(10)));
+    }
+    Ok(builder.build()?)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    std::fs::read_to_string(path)
+        .map_err(|error| Failure::Usage(format!("{} cannot be read: {error}", path.display())))
+}
+
+/// Runs an examination with a progress bar. Ctrl-C ends it with what is known.
+async fn examine(doctor: &Doctor, args: &Args) -> Result<(Report, bool), Failure> {
+    let bar = match args.quiet || !std::io::stderr().is_terminal() {
+        true => ProgressBar::hidden(),
+        false => ProgressBar::new(0),
+    };
+    if let Ok(style) = ProgressStyle::with_template("{msg:<28} {wide_bar} {percent:>3} %") {
+        bar.set_style(style);
+    }
+    let progress = Progress::new({
+        let bar = bar.clone();
+        move |step| {
+            bar.set_message(step.what);
+            bar.set_length(step.of.max(1));
+            bar.set_position(step.done.min(step.of.max(1)));
+        }
+    });
+    let work = doctor.examine(&progress);
+    tokio::pin!(work);
+    let mut stopped = false;
+    let report = loop {
+        tokio::select! {
+            report = &mut work => break report,
+            _ = tokio::signal::ctrl_c(), if !stopped => {
+                stopped = true;
+                progress.stop();
+            }
+        }
+    };
+    bar.finish_and_clear();
+    Ok((report?, stopped))
+}
+
+fn print(report: &Report, comparison: Option<&Comparison>, args: &Args) -> Result<(), Failure> {
+    if let Some(path) = &args.html {
+        std::fs::write(path, report.html()).map_err(|error| {
+            Failure::Other(format!("{} cannot be written: {error}", path.display()))
+        })?;
+    }
+    if args.json {
+        say!("{}", report.json().trim_end());
+        // A program reads the findings; a person wants to know what was not looked at.
+        for stage in report.stages.iter().filter(|stage| !stage.ran) {
+            anstream::eprintln!(
+                "redstart doctor: stage {} {}",
+                stage.stage.name(),
+                stage.note
+            );
+        }
+        for blind in &report.blinds {
+            anstream::eprintln!("redstart doctor: not seen: {}: {}", blind.what, blind.why);
+        }
+    } else if args.sarif {
+        say!("{}", report.sarif());
+    } else if args.markdown {
+        say!("{}", report.markdown());
+    } else {
+        terminal(report, comparison, args.html.as_deref());
+    }
+    Ok(())
+}
+
+fn colour(severity: Severity) -> Style {
+    let colour = match severity {
+        Severity::High => AnsiColor::Red,
+        Severity::Medium => AnsiColor::Yellow,
+        Severity::Low => AnsiColor::Blue,
+    };
+    colour.on_default().bold()
+}
+
+fn terminal(report: &Report, comparison: Option<&Comparison>, html: Option<&Path>) {
+    let (bold, faint) = (Style::new().bold(), Style::new().dimmed());
+    say!("{bold}{}{bold:#}", report.target);
+    for server in &report.servers {
+        say!(
+            "  {faint}{} {} {}{faint:#}",
+            server.address,
+            server.role,
+            server.version
+        );
+    }
+    if !report.libraries.is_empty() {
+        say!(
+            "  {faint}libraries: {}{faint:#}",
+            report.libraries.join(", ")
+        );
+    }
+    say!();
+    let width = usize::from(crate::guide::width());
+    for finding in report.sure() {
+        show(finding, width);
+    }
+    let unsure: Vec<&Finding> = report
+        .findings
+        .iter()
+        .filter(|finding| finding.confidence < SURE)
+        .collect();
+    if !unsure.is_empty() {
+        say!("{bold}Less sure{bold:#}");
+        for finding in unsure {
+            for (i, line) in wrap(
+                &format!(
+                    "{} {:.2} {} — {}",
+                    finding.rule, finding.confidence, finding.subject, finding.evidence
+                ),
+                width - 4,
+            )
+            .iter()
+            .enumerate()
+            {
+                say!("  {faint}{}{line}{faint:#}", if i > 0 { "  " } else { "" });
+            }
+        }
+        say!();
+    }
+    for (finding, reason) in &report.suppressed {
+        say!(
+            "{faint}suppressed: {} {} ({reason}){faint:#}",
+            finding.rule,
+            finding.subject
+        );
+    }
+    if let Some(comparison) = comparison {
+        say!(
+            "Since the baseline: {} new, {} known, {} gone",
+            comparison.new,
+            comparison.known,
+            comparison.gone.len()
+        );
+        for finding in &comparison.gone {
+            say!(
+                "  {faint}gone: {} {}{faint:#}",
+                finding.rule,
+                finding.subject
+            );
+        }
+    }
+    say!("{bold}What was looked at{bold:#}");
+    for stage in &report.stages {
+        let mark = if stage.ran { "✓" } else { "·" };
+        for (i, line) in wrap(
+            &format!("{:<9} {}", stage.stage.name(), stage.note),
+            width - 4,
+        )
+        .iter()
+        .enumerate()
+        {
+            say!(
+                "  {} {}{line}",
+                if i == 0 { mark } else { " " },
+                if i > 0 { "          " } else { "" }
+            );
+        }
+    }
+    for blind in &report.blinds {
+        for (i, line) in wrap(
+            &format!("not seen: {}: {}", blind.what, blind.why),
+            width - 6,
+        )
+        .iter()
+        .enumerate()
+        {
+            say!(
+                "  {faint}{}{line}{faint:#}",
+                if i > 0 { "    " } else { "  " }
+            );
+        }
+    }
+    let cost = &report.cost;
+    say!(
+        "  {faint}cost: {} commands, {} bytes read, longest round trip {:.1} ms{}, {:.1} s{faint:#}",
+        cost.commands,
+        cost.bytes_read,
+        cost.slowest.as_secs_f64() * 1000.0,
+        if cost.slowest_command.is_empty() {
+            String::new()
+        } else {
+            format!(" ({})", cost.slowest_command)
+        },
+        report.took.as_secs_f64()
+    );
+    let counts = report
+        .counts()
+        .map(|(severity, count)| format!("{count} {severity}"))
+        .join(", ");
+    say!("\n{bold}{counts}{bold:#}. `redstart doctor explain RULE` teaches a rule.");
+    if report.interrupted {
+        say!("Ended early; this is what was known by then.");
+    }
+    if let Some(path) = html {
+        say!("The report with charts is in {}.", path.display());
+    }
+}
+
+fn show(finding: &Finding, width: usize) {
+    let (bold, faint) = (Style::new().bold(), Style::new().dimmed());
+    let style = colour(finding.severity);
+    let title = rule(&finding.rule).map_or("", |rule| rule.title);
+    say!(
+        "{style}{:<6}{style:#} {bold}{title}{bold:#} {faint}{} {:.2}{faint:#}",
+        finding.severity.name(),
+        finding.rule,
+        finding.confidence
+    );
+    for (name, text) in [
+        ("where", &finding.subject),
+        ("seen", &finding.evidence),
+        ("effect", &finding.effect),
+        ("fix", &finding.fix),
+        ("use", &finding.pattern),
+    ] {
+        for (i, line) in wrap(text, width.saturating_sub(16)).iter().enumerate() {
+            say!(
+                "       {faint}{:<7}{faint:#} {line}",
+                if i == 0 { name } else { "" }
+            );
+        }
+    }
+    say!();
+}
+
+/// Breaks a text at spaces; a word that is too long is broken where the line ends.
+fn wrap(text: &str, width: usize) -> Vec<String> {
+    let width = width.max(20);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut rest: Vec<char> = word.chars().collect();
+        loop {
+            let line = lines.last_mut().expect("there is always a line");
+            let used = line.chars().count();
+            let gap = usize::from(used > 0);
+            if used + gap + rest.len() <= width {
+                if gap > 0 {
+                    line.push(' ');
+                }
+                line.extend(&rest);
+                break;
+            }
+            if used > 0 {
+                lines.push(String::new());
+                continue;
+            }
+            line.extend(rest.drain(..width));
+            lines.push(String::new());
+        }
+    }
+    lines
+}
+
+fn list(json: bool) {
+    if json {
+        for rule in RULES {
+            say!(
+                "{}",
+                serde_json::json!({
+                    "rule": rule.id, "title": rule.title, "family": rule.family, "stage": rule.stage,
+                    "severity": rule.severity, "pattern": rule.pattern,
+                })
+            );
+        }
+        return;
+    }
+    let mut table = crate::guide::table(&["rule", "severity", "stage", "finds"]);
+    for rule in RULES {
+        table.add_row([rule.id, rule.severity.name(), rule.stage.name(), rule.title]);
+    }
+    say!("{table}\n\n`redstart doctor explain RULE` teaches one.");
+}
+
+fn explain(id: &str) -> Result<(), Failure> {
+    let Some(rule) = rule(id) else {
+        return Err(Failure::Usage(format!(
+            "there is no rule {id:?}; `redstart doctor rules` lists them"
+        )));
+    };
+    let (bold, faint) = (Style::new().bold(), Style::new().dimmed());
+    let width = usize::from(crate::guide::width());
+    let style = colour(rule.severity);
+    say!(
+        "{bold}{}{bold:#} {faint}{} · {} · seen by the {} stage{faint:#}  {style}{}{style:#}\n",
+        rule.title,
+        rule.id,
+        rule.family,
+        rule.stage.name(),
+        rule.severity
+    );
+    for line in wrap(rule.about, width - 2) {
+        say!("{line}");
+    }
+    say!("\n{bold}How it happens{bold:#}");
+    for (i, event) in rule.timeline.iter().enumerate() {
+        for (j, line) in wrap(event, width - 8).iter().enumerate() {
+            match j {
+                0 => say!("  {}. {line}", i + 1),
+                _ => say!("     {line}"),
+            }
+        }
+    }
+    for (name, text) in [
+        ("Effect", rule.effect),
+        ("Fix", rule.fix),
+        ("Pattern", rule.pattern),
+    ] {
+        say!("\n{bold}{name}{bold:#}");
+        for line in wrap(text, width - 4) {
+            say!("  {line}");
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_read_as_people_write_them() {
+        assert_eq!(time("10s"), Ok(Duration::from_secs(10)));
+        assert_eq!(time("10"), Ok(Duration::from_secs(10)));
+        assert_eq!(time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(time("2m"), Ok(Duration::from_secs(120)));
+        assert!(time("soon").is_err());
+        assert!(time("-1s").is_err());
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        let long = "a".repeat(300);
+        for line in wrap(&format!("some words and {long} and more"), 40) {
+            assert!(line.chars().count() <= 40, "{line}");
+        }
+    }
+}

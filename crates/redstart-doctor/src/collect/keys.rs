@@ -1,0 +1,632 @@
+//! The sampled stage: names by SCAN, some keys of every pattern looked at twice.
+//!
+//! The names are walked in small steps with pauses in between, from a random place if there are more than the budget
+//! allows. Of each key pattern a few are looked at, so that a single queue is seen among a million cache entries.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::{Duration, Instant},
+};
+
+use redis::Value;
+
+use super::Blinds;
+use crate::{
+    budget::Budget,
+    library::{Libraries, Signs},
+    node::Node,
+    observation::{Group, KeyFact, Kind, Later, Shape},
+    pattern,
+    progress::Progress,
+    trace::command::fingerprint,
+    wire::{Answer, Words, words},
+};
+
+/// Keys of one pattern that are looked at.
+const PER_PATTERN: usize = 24;
+/// Patterns; further ones are left out and noted.
+const PATTERNS: usize = 20_000;
+/// Names that one SCAN step looks at. It is halved where a step takes long.
+const STEP: usize = 200;
+/// The pause between steps, in which the server serves others.
+const PAUSE: Duration = Duration::from_millis(1);
+/// Commands that leave together.
+const BATCH: usize = 32;
+/// What is read of a string to see its form.
+const PREFIX: &str = "127";
+/// Elements are only read where they are small on average.
+const SMALL_ELEMENT: u64 = 4096;
+
+/// What the walk over the names found.
+#[derive(Default)]
+pub(crate) struct Names {
+    patterns: BTreeMap<String, Sample>,
+    pub(crate) seen: u64,
+    pub(crate) keys: u64,
+    pub(crate) libraries: Libraries,
+    signs: Signs,
+}
+
+#[derive(Default)]
+struct Sample {
+    seen: u64,
+    /// The node and the name.
+    names: Vec<(usize, Vec<u8>)>,
+}
+
+impl Sample {
+    /// Every name has the same chance to be kept.
+    fn see(&mut self, node: usize, name: Vec<u8>) {
+        self.seen += 1;
+        if self.names.len() < PER_PATTERN {
+            self.names.push((node, name));
+        } else {
+            let at = rand::random_range(0..self.seen) as usize;
+            if let Some(place) = self.names.get_mut(at) {
+                *place = (node, name);
+            }
+        }
+    }
+}
+
+impl Names {
+    pub(crate) fn see(&mut self, node: usize, name: Vec<u8>, blinds: &mut Blinds) {
+        self.seen += 1;
+        self.signs.see(&name);
+        let pattern = pattern::generalise(&name);
+        if self.patterns.len() >= PATTERNS && !self.patterns.contains_key(&pattern) {
+            blinds.note(
+                "key patterns",
+                format!("more than {PATTERNS} different ones; the others were left out"),
+            );
+            return;
+        }
+        self.patterns.entry(pattern).or_default().see(node, name);
+    }
+
+    /// Names that differ in one word only are one pattern.
+    fn merge(&mut self) {
+        let all: Vec<String> = self.patterns.keys().cloned().collect();
+        let merged = pattern::merge(&all);
+        let mut broader: BTreeMap<String, Sample> = BTreeMap::new();
+        for (pattern, sample) in std::mem::take(&mut self.patterns) {
+            let into = broader
+                .entry(merged.get(&pattern).cloned().unwrap_or(pattern))
+                .or_default();
+            into.seen += sample.seen;
+            for name in sample.names {
+                if into.names.len() < PER_PATTERN {
+                    into.names.push(name);
+                }
+            }
+        }
+        self.patterns = broader;
+        self.libraries = self.signs.libraries();
+    }
+}
+
+/// Walks the names of the given nodes.
+pub(crate) async fn names(
+    nodes: &mut [Node],
+    which: &[usize],
+    budget: &Budget,
+    progress: &Progress,
+    blinds: &mut Blinds,
+) -> Names {
+    let mut names = Names::default();
+    let share = budget.names / which.len().max(1) as u64;
+    let deadline = Instant::now() + budget.walk;
+    for &index in which {
+        let node = &mut nodes[index];
+        let keys: Answer<u64> = node.wire.get(words!["DBSIZE"]).await;
+        let keys = match keys {
+            Ok(keys) => keys,
+            Err(trouble) => {
+                blinds.note(format!("DBSIZE on {}", node.address), trouble);
+                0
+            }
+        };
+        names.keys += keys;
+        walk(
+            node, index, keys, share, deadline, &mut names, progress, blinds,
+        )
+        .await;
+        if progress.is_stopped() {
+            break;
+        }
+    }
+    names.merge();
+    names
+}
+
+#[allow(clippy::too_many_arguments)] // One walk, private to this file.
+async fn walk(
+    node: &mut Node,
+    index: usize,
+    keys: u64,
+    share: u64,
+    deadline: Instant,
+    names: &mut Names,
+    progress: &Progress,
+    blinds: &mut Blinds,
+) {
+    let whole = keys <= share;
+    let mut cursor: u64 = if whole {
+        0
+    } else {
+        u64::from(rand::random::<u32>())
+    };
+    let (mut seen, mut step) = (0, STEP);
+    loop {
+        let begun = Instant::now();
+        let answer = node
+            .wire
+            .call(words![
+                "SCAN",
+                cursor.to_string(),
+                "COUNT",
+                step.to_string()
+            ])
+            .await;
+        let took = begun.elapsed();
+        let (next, found) = match answer.map(scanned) {
+            Ok(Some(reply)) => reply,
+            Ok(None) => break,
+            Err(trouble) => {
+                blinds.note(format!("SCAN on {}", node.address), trouble);
+                break;
+            }
+        };
+        for name in found {
+            seen += 1;
+            names.see(index, name, blinds);
+        }
+        progress.walked(names.seen, keys.min(share));
+        cursor = next;
+        if (cursor == 0 && (whole || seen == 0)) || seen >= share {
+            break;
+        }
+        if Instant::now() > deadline || progress.is_stopped() {
+            blinds.note(
+                format!("names on {}", node.address),
+                format!("{seen} of {keys} were walked in the time there was"),
+            );
+            break;
+        }
+        if node.at.is_some() {
+            // A slow step is a busy server or a slow line; either is a reason to ask for less.
+            step = if took > Duration::from_millis(5) {
+                (step / 2).max(20)
+            } else {
+                (step * 2).min(STEP)
+            };
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+    if !whole {
+        blinds.note(
+            format!("names on {}", node.address),
+            format!("{seen} of {keys} were sampled; a key that exists once may not be among them"),
+        );
+    }
+}
+
+fn scanned(value: Value) -> Option<(u64, Vec<Vec<u8>>)> {
+    let Value::Array(parts) = value else {
+        return None;
+    };
+    let mut parts = parts.into_iter();
+    let cursor: String = redis::from_redis_value(parts.next()?).ok()?;
+    let names = redis::from_redis_value(parts.next()?).ok()?;
+    Some((cursor.parse().ok()?, names))
+}
+
+/// Looks at a few keys of each pattern.
+pub(crate) async fn look(
+    nodes: &mut [Node],
+    names: &Names,
+    progress: &Progress,
+    blinds: &mut Blinds,
+) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let per_pattern = match names.patterns.len() {
+        0..800 => PER_PATTERN,
+        800..4000 => 6,
+        _ => 2,
+    };
+    let all = names.patterns.len() as u64;
+    for (done, (pattern, sample)) in names.patterns.iter().enumerate() {
+        progress.looked(done as u64, all);
+        if progress.is_stopped() {
+            blinds.note(
+                "keys",
+                format!("{done} of {all} patterns were looked at before the end"),
+            );
+            break;
+        }
+        let mut by_kind: HashMap<Kind, Vec<KeyFact>> = HashMap::new();
+        let chosen = &sample.names[..sample.names.len().min(per_pattern)];
+        for (index, node) in nodes.iter_mut().enumerate() {
+            let own: Vec<&[u8]> = chosen
+                .iter()
+                .filter(|(at, _)| *at == index)
+                .map(|(_, name)| name.as_slice())
+                .collect();
+            for chunk in own.chunks(BATCH / 4) {
+                for fact in keys(node, chunk, blinds).await {
+                    by_kind.entry(fact.kind).or_default().push(fact);
+                }
+            }
+        }
+        let looked: usize = by_kind.values().map(Vec::len).sum();
+        for (kind, facts) in by_kind {
+            let library = facts
+                .first()
+                .and_then(|fact| names.libraries.owner(&fact.name))
+                .map(str::to_owned);
+            groups.push(Group {
+                pattern: pattern.clone(),
+                kind,
+                seen: sample.seen * facts.len() as u64 / looked.max(1) as u64,
+                facts,
+                library,
+            });
+        }
+    }
+    groups
+}
+
+/// The facts of some keys of one node.
+async fn keys(node: &mut Node, names: &[&[u8]], blinds: &mut Blinds) -> Vec<KeyFact> {
+    let mut first = Vec::new();
+    for name in names {
+        // Before anything touches the key.
+        first.extend([
+            words!["OBJECT", "IDLETIME", name],
+            words!["TYPE", name],
+            words!["PTTL", name],
+        ]);
+    }
+    let Some(answers) = ask(node, first, "TYPE and PTTL", blinds).await else {
+        return Vec::new();
+    };
+    let mut facts = Vec::new();
+    for (name, answers) in names.iter().zip(answers.chunks_exact(3)) {
+        let Some(kind) = text(&answers[1]).filter(|kind| kind != "none") else {
+            continue;
+        };
+        let Some(ttl) = integer(&answers[2]).filter(|ttl| *ttl != -2) else {
+            continue;
+        };
+        facts.push(KeyFact {
+            name: name.to_vec(),
+            kind: Kind::of(&kind),
+            ttl: u64::try_from(ttl).ok(),
+            idle: integer(&answers[0]).and_then(|idle| u64::try_from(idle).ok()),
+            ..KeyFact::default()
+        });
+    }
+    let second = facts
+        .iter()
+        .map(|fact| size_command(fact.kind, &fact.name))
+        .collect();
+    let Some(sizes) = ask(node, second, "sizes", blinds).await else {
+        return facts;
+    };
+    for (fact, size) in facts.iter_mut().zip(&sizes) {
+        fact.size = integer(size)
+            .and_then(|size| u64::try_from(size).ok())
+            .unwrap_or(0);
+    }
+    forms(node, &mut facts, blinds).await;
+    facts
+}
+
+fn size_command(kind: Kind, name: &[u8]) -> Words {
+    match kind {
+        Kind::String => words!["STRLEN", name],
+        Kind::List => words!["LLEN", name],
+        Kind::Set => words!["SCARD", name],
+        Kind::SortedSet => words!["ZCARD", name],
+        Kind::Hash => words!["HLEN", name],
+        Kind::Stream => words!["XLEN", name],
+        Kind::Other => words!["EXISTS", name],
+    }
+}
+
+/// The forms of values: a prefix of strings; memory of collections; scores and fields where elements are small.
+async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
+    let commands = facts
+        .iter()
+        .map(|fact| match fact.kind {
+            Kind::String => words!["GETRANGE", fact.name, "0", PREFIX],
+            Kind::Other => words!["EXISTS", fact.name],
+            _ => words!["MEMORY", "USAGE", fact.name, "SAMPLES", "5"],
+        })
+        .collect();
+    let Some(answers) = ask(node, commands, "values' forms", blinds).await else {
+        return;
+    };
+    for (fact, answer) in facts.iter_mut().zip(&answers) {
+        match fact.kind {
+            Kind::String => {
+                if let Ok(Value::BulkString(bytes)) = answer {
+                    fact.shape = shape(bytes, fact.size);
+                    fact.fingerprint = fingerprint(bytes);
+                }
+            }
+            _ => fact.memory = integer(answer).and_then(|bytes| u64::try_from(bytes).ok()),
+        }
+    }
+    let small = |fact: &KeyFact| {
+        fact.size > 0
+            && fact
+                .memory
+                .is_some_and(|memory| memory / fact.size < SMALL_ELEMENT)
+    };
+    let mut commands = Vec::new();
+    for fact in facts.iter() {
+        match fact.kind {
+            Kind::SortedSet if small(fact) => {
+                commands.push(words!["ZRANGE", fact.name, "0", "0", "WITHSCORES"]);
+                commands.push(words!["ZRANGE", fact.name, "-1", "-1", "WITHSCORES"]);
+            }
+            Kind::Hash if small(fact) && fact.size <= 64 => {
+                commands.push(words!["HSCAN", fact.name, "0", "COUNT", "10"]);
+            }
+            _ => {}
+        }
+    }
+    if commands.is_empty() {
+        return;
+    }
+    let Some(answers) = ask(node, commands, "scores and fields", blinds).await else {
+        return;
+    };
+    let mut answers = answers.into_iter();
+    for fact in facts.iter_mut() {
+        match fact.kind {
+            Kind::SortedSet if small(fact) => {
+                let low = answers.next().and_then(score);
+                let high = answers.next().and_then(score);
+                fact.scores = low.zip(high);
+            }
+            Kind::Hash if small(fact) && fact.size <= 64 => {
+                if let Some(Ok(Value::Array(parts))) = answers.next() {
+                    let pairs: Vec<Vec<u8>> = parts
+                        .into_iter()
+                        .nth(1)
+                        .and_then(|pairs| redis::from_redis_value(pairs).ok())
+                        .unwrap_or_default();
+                    fact.fields = pairs
+                        .iter()
+                        .step_by(2)
+                        .take(32)
+                        .map(|field| crate::text::printable(field))
+                        .collect();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn score(answer: Answer) -> Option<f64> {
+    let parts: Vec<Vec<u8>> = redis::from_redis_value(answer.ok()?).ok()?;
+    std::str::from_utf8(parts.get(1)?).ok()?.parse().ok()
+}
+
+/// The second look at every key that was looked at.
+pub(crate) async fn look_again(
+    nodes: &mut [Node],
+    groups: &mut [Group],
+    of: &HashMap<Vec<u8>, usize>,
+    progress: &Progress,
+    blinds: &mut Blinds,
+) {
+    for group in groups {
+        for chunk in group.facts.chunks_mut(BATCH / 2) {
+            if progress.is_stopped() {
+                blinds.note("second look", "ended before every key was looked at again");
+                return;
+            }
+            for (index, node) in nodes.iter_mut().enumerate() {
+                let own = |fact: &KeyFact| of.get(&fact.name).copied().unwrap_or(0) == index;
+                let mut commands = Vec::new();
+                for fact in chunk.iter().filter(|fact| own(fact)) {
+                    commands.extend([
+                        words!["PTTL", fact.name],
+                        size_command(fact.kind, &fact.name),
+                    ]);
+                }
+                if commands.is_empty() {
+                    continue;
+                }
+                let Some(answers) = ask(node, commands, "second look", blinds).await else {
+                    continue;
+                };
+                let mut answers = answers.chunks_exact(2);
+                for fact in chunk.iter_mut().filter(|fact| own(fact)) {
+                    let Some([ttl, size]) = answers.next() else {
+                        break;
+                    };
+                    let ttl = integer(ttl).unwrap_or(-2);
+                    fact.later = Some(Later {
+                        exists: ttl != -2,
+                        ttl: u64::try_from(ttl).ok(),
+                        size: integer(size)
+                            .and_then(|size| u64::try_from(size).ok())
+                            .unwrap_or(0),
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Which node each looked-at key was found on.
+pub(crate) fn places(names: &Names) -> HashMap<Vec<u8>, usize> {
+    names
+        .patterns
+        .values()
+        .flat_map(|sample| {
+            sample
+                .names
+                .iter()
+                .map(|(node, name)| (name.clone(), *node))
+        })
+        .collect()
+}
+
+/// Sends a batch; `None` if nothing came back.
+async fn ask(
+    node: &mut Node,
+    commands: Vec<Words>,
+    what: &str,
+    blinds: &mut Blinds,
+) -> Option<Vec<Answer>> {
+    if commands.is_empty() {
+        return Some(Vec::new());
+    }
+    match node.wire.batch(commands).await {
+        Ok(answers) => {
+            // A key of another type meanwhile is no loss; a command that may not be used is.
+            for answer in &answers {
+                if let Err(crate::wire::Trouble::Refused(why)) = answer
+                    && (why.starts_with("NOPERM") || why.contains("unknown command"))
+                {
+                    blinds.note(format!("{what} on {}", node.address), why);
+                }
+            }
+            if node.at.is_some() {
+                tokio::time::sleep(PAUSE).await;
+            }
+            Some(answers)
+        }
+        Err(trouble) => {
+            blinds.note(format!("{what} on {}", node.address), trouble);
+            None
+        }
+    }
+}
+
+pub(crate) fn integer(answer: &Answer) -> Option<i64> {
+    match answer {
+        Ok(Value::Int(n)) => Some(*n),
+        Ok(value) => redis::from_redis_value(value.clone()).ok(),
+        Err(_) => None,
+    }
+}
+
+pub(crate) fn text(answer: &Answer) -> Option<String> {
+    redis::from_redis_value(answer.as_ref().ok()?.clone()).ok()
+}
+
+/// The form of a value, from its first bytes.
+pub(crate) fn shape(prefix: &[u8], size: u64) -> Shape {
+    if size == 0 {
+        return Shape::Empty;
+    }
+    let Ok(text) = std::str::from_utf8(prefix) else {
+        // A character may have been cut.
+        return if prefix.len() as u64 == size {
+            Shape::Binary
+        } else {
+            Shape::Text
+        };
+    };
+    if matches!(
+        text.to_ascii_lowercase().as_str(),
+        "1" | "true" | "yes" | "ok" | "locked" | "lock" | "held" | "busy" | "taken" | "x" | "on"
+    ) {
+        return Shape::Marker;
+    }
+    if text.parse::<i64>().is_ok() {
+        return Shape::Integer;
+    }
+    if text.parse::<f64>().is_ok() {
+        return Shape::Decimal;
+    }
+    if text.starts_with(['{', '[']) {
+        return Shape::Json;
+    }
+    if is_coordinates(text) {
+        return Shape::Coordinates;
+    }
+    // uuid.uuid1().hex: the 13th digit is the version, the 17th the variant.
+    let hex = text
+        .chars()
+        .all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c));
+    if size == 32
+        && hex
+        && text.as_bytes()[12] == b'1'
+        && matches!(text.as_bytes()[16], b'8' | b'9' | b'a' | b'b')
+    {
+        return Shape::PythonLock;
+    }
+    let digits = text.chars().filter(char::is_ascii_digit).count();
+    let letters = text.chars().filter(char::is_ascii_alphabetic).count();
+    let plain = text
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '+' | '/' | '=' | ':' | '.'));
+    if plain && size <= 128 && text.len() >= 12 && digits >= 2 && letters >= 2 {
+        return Shape::Token;
+    }
+    if text.chars().any(|c| c.is_control() && !c.is_whitespace()) {
+        return Shape::Binary;
+    }
+    Shape::Text
+}
+
+/// `48.2082,16.3738`
+fn is_coordinates(text: &str) -> bool {
+    let parts: Vec<&str> = text
+        .split([',', ';', ' '])
+        .filter(|part| !part.is_empty())
+        .collect();
+    let within = |text: &str, bound: f64| {
+        text.contains('.') && text.parse::<f64>().is_ok_and(|n| n.abs() <= bound)
+    };
+    parts.len() == 2 && within(parts[0], 180.0) && within(parts[1], 180.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_form_of_a_value_is_seen_from_its_first_bytes() {
+        for (value, expected) in [
+            ("1", Shape::Marker),
+            ("locked", Shape::Marker),
+            ("17", Shape::Integer),
+            ("1.5", Shape::Decimal),
+            ("{\"a\":1}", Shape::Json),
+            ("48.2082,16.3738", Shape::Coordinates),
+            ("550e8400-e29b-41d4-a716-446655440000", Shape::Token),
+            ("6fa459eaee8a11ef8a3c0242ac120002", Shape::PythonLock),
+            ("hello world", Shape::Text),
+            ("", Shape::Empty),
+        ] {
+            assert_eq!(
+                shape(value.as_bytes(), value.len() as u64),
+                expected,
+                "{value}"
+            );
+        }
+        assert_eq!(shape(b"\x80\x04\x95", 3), Shape::Binary);
+    }
+
+    #[test]
+    fn a_rare_pattern_is_kept_beside_a_common_one() {
+        let (mut names, mut blinds) = (Names::default(), Blinds::default());
+        for i in 0..100_000 {
+            names.see(0, format!("cache:{i}").into_bytes(), &mut blinds);
+        }
+        names.see(0, b"jobs".to_vec(), &mut blinds);
+        names.merge();
+        assert_eq!(names.patterns["cache:*"].names.len(), PER_PATTERN);
+        assert_eq!(names.patterns["cache:*"].seen, 100_000);
+        assert_eq!(names.patterns["jobs"].names.len(), 1);
+    }
+}

@@ -1,0 +1,586 @@
+//! The examination: stages in order, then the rules.
+
+use std::{
+    collections::HashMap,
+    path::Path,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    budget::Budget,
+    collect::{self, Blinds},
+    cost::Cost,
+    error::{Error, Result},
+    node::{self, Nodes},
+    observation::{Observations, Stage},
+    progress::Progress,
+    report::{PatternSummary, Report, Server, StageReport},
+    rule, rules,
+    target::{Access, Target},
+    text::{count, printable},
+    wire::{Answer, words},
+};
+
+/// An examination of one server, Sentinel group, Cluster or file. It only reads.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), redstart_doctor::Error> {
+/// use redstart_doctor::{Doctor, Progress};
+///
+/// let store = redstart::Store::connect("memory://clinic").await.expect("the embedded engine");
+/// store.query::<()>(redis::cmd("SETNX").arg("lock:report").arg("1")).await.expect("written");
+///
+/// let doctor = Doctor::builder("memory://clinic").sampled().build()?;
+/// let report = doctor.examine(&Progress::default()).await?;
+/// assert!(report.sure().any(|finding| finding.rule == "lock-without-ttl" && finding.subject == "lock:report"));
+/// # Ok(()) }
+/// ```
+pub struct Doctor {
+    target: Target,
+    access: Access,
+    name: String,
+    stages: Stages,
+    budget: Budget,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Stages {
+    sampled: bool,
+    observed: bool,
+}
+
+/// Settings of a [`Doctor`].
+#[must_use = "a builder does nothing until `build`"]
+pub struct DoctorBuilder {
+    url: String,
+    stages: Stages,
+    budget: Budget,
+}
+
+impl DoctorBuilder {
+    /// Looks at a sample of the keys, twice.
+    pub fn sampled(mut self) -> Self {
+        self.stages.sampled = true;
+        self
+    }
+
+    /// Observes the commands of live traffic by MONITOR, for this long.
+    pub fn observed(mut self, time: Duration) -> Self {
+        self.stages.observed = true;
+        self.budget.observe = time;
+        self
+    }
+
+    /// How many names are walked at most.
+    pub fn names(mut self, names: u64) -> Self {
+        self.budget.names = names.max(1);
+        self
+    }
+
+    /// The time between the two looks.
+    pub fn gap(mut self, gap: Duration) -> Self {
+        self.budget.gap = gap;
+        self
+    }
+
+    /// How long one command may take before its connection is given up.
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.budget.patience = patience;
+        self
+    }
+
+    /// How long the walk over the names may take.
+    pub fn walk(mut self, time: Duration) -> Self {
+        self.budget.walk = time;
+        self
+    }
+
+    /// Checks the URL. Nothing is connected yet.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Usage`] for a URL or file that cannot be examined.
+    pub fn build(self) -> Result<Doctor> {
+        let (target, access) = Target::parse(&self.url)?;
+        let name = match &target {
+            Target::Embedded(url) => url.clone(),
+            Target::Single(address) => address.to_string(),
+            Target::Sentinel { master, .. } => {
+                format!("master {} of Sentinel", printable(master.as_bytes()))
+            }
+            Target::Cluster(seeds) => format!(
+                "Cluster of {}",
+                seeds.first().map(ToString::to_string).unwrap_or_default()
+            ),
+            Target::Log(path) | Target::Aof(path) => path.display().to_string(),
+        };
+        Ok(Doctor {
+            target,
+            access,
+            name,
+            stages: self.stages,
+            budget: self.budget,
+        })
+    }
+}
+
+impl Doctor {
+    /// Starts from the URL of a store or the path of a file: an append-only file or a MONITOR log.
+    pub fn builder(url: &str) -> DoctorBuilder {
+        DoctorBuilder {
+            url: url.to_owned(),
+            stages: Stages::default(),
+            budget: Budget::default(),
+        }
+    }
+
+    /// Examines it.
+    ///
+    /// What cannot be seen is named in the report. When `progress` is stopped, the report holds what is known by then.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unavailable`] if no server can be reached; [`Error::Usage`] or [`Error::File`] for a file.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is written, so nothing is left behind.
+    pub async fn examine(&self, progress: &Progress) -> Result<Report> {
+        let begun = Instant::now();
+        let mut run = Run::default();
+        match &self.target {
+            Target::Log(path) => {
+                let (budget, cost) = (&self.budget, &mut run.cost);
+                run.facts.trace = Some(collect::monitor::from_log(
+                    path,
+                    budget,
+                    progress,
+                    cost,
+                    &mut run.blinds,
+                )?);
+                run.facts.fold();
+                run.observed = true;
+            }
+            Target::Aof(path) => {
+                let copy = copy_of(path)?;
+                let url = format!("file://{}?fsync=no", copy.path().display());
+                let store = redstart::Store::connect(&url).await.map_err(|error| {
+                    Error::File(format!("{} cannot be loaded: {error}", path.display()))
+                })?;
+                let nodes = Nodes {
+                    nodes: vec![node::Node {
+                        address: self.name.clone(),
+                        at: None,
+                        replica: false,
+                        shard: 0,
+                        wire: crate::wire::Wire::embedded(store),
+                    }],
+                    cluster: false,
+                    unreachable: Vec::new(),
+                };
+                let stages = Stages {
+                    sampled: true,
+                    observed: false,
+                };
+                run.nodes(
+                    nodes,
+                    &self.access,
+                    stages,
+                    &Budget {
+                        gap: Duration::ZERO,
+                        ..self.budget.clone()
+                    },
+                    progress,
+                )
+                .await;
+                // The copy's settings are those of the embedded engine, not of the server that wrote the file.
+                run.facts.nodes.clear();
+                run.free = false;
+            }
+            target => {
+                let nodes = node::connect(target, &self.access, self.budget.patience).await?;
+                run.nodes(nodes, &self.access, self.stages, &self.budget, progress)
+                    .await;
+            }
+        }
+        Ok(run.report(self, begun.elapsed(), progress.is_stopped()))
+    }
+}
+
+/// What an examination has gathered.
+#[derive(Default)]
+struct Run {
+    facts: Observations,
+    blinds: Blinds,
+    cost: Cost,
+    free: bool,
+    sampled: bool,
+    observed: bool,
+}
+
+impl Run {
+    async fn nodes(
+        &mut self,
+        nodes: Nodes,
+        access: &Access,
+        stages: Stages,
+        budget: &Budget,
+        progress: &Progress,
+    ) {
+        let Nodes {
+            mut nodes,
+            cluster,
+            unreachable,
+        } = nodes;
+        self.facts.cluster = cluster;
+        for (address, why) in unreachable {
+            self.blinds.note(format!("server {address}"), why);
+        }
+        let all = nodes.len() as u64;
+        for (done, node) in nodes.iter_mut().enumerate() {
+            progress.step("asking servers", done as u64, all);
+            let facts = collect::server::facts(node, &mut self.blinds).await;
+            self.facts.nodes.push(facts);
+        }
+        self.free = true;
+        let now = now(&mut nodes).await;
+
+        // Replicas are asked for keys where there are any, so that masters keep their time.
+        let readers = readers(&nodes);
+        let mut names = None;
+        let mut unlocked = Vec::new();
+        if stages.sampled && !progress.is_stopped() {
+            self.other_databases(access);
+            let found =
+                collect::keys::names(&mut nodes, &readers, budget, progress, &mut self.blinds)
+                    .await;
+            self.facts.seen = found.seen;
+            self.facts.keys = found.keys;
+            self.facts.groups =
+                collect::keys::look(&mut nodes, &found, progress, &mut self.blinds).await;
+            self.facts.libraries = found.libraries.clone();
+            unlocked = collect::library::look(
+                &mut nodes,
+                &mut self.facts.libraries,
+                &self.facts.groups,
+                now as f64 / 1000.0,
+            )
+            .await;
+            names = Some(found);
+            self.sampled = true;
+        }
+        let streams = self.streams(&mut nodes, &readers, now).await;
+
+        let looked = Instant::now();
+        if stages.observed && !progress.is_stopped() {
+            self.facts.trace = collect::monitor::observe(
+                &mut nodes,
+                access,
+                budget,
+                progress,
+                &mut self.cost,
+                &mut self.blinds,
+            )
+            .await;
+            self.observed = self.facts.trace.is_some();
+        }
+        if let Some(names) = &names {
+            let left = budget.gap.saturating_sub(looked.elapsed());
+            progress.sleep("waiting for the second look", left).await;
+            let places: HashMap<Vec<u8>, usize> = collect::keys::places(names);
+            collect::keys::look_again(
+                &mut nodes,
+                &mut self.facts.groups,
+                &places,
+                progress,
+                &mut self.blinds,
+            )
+            .await;
+            collect::library::look_again(&mut nodes, &mut self.facts.libraries, &unlocked).await;
+            for (facts, (index, name)) in self.facts.streams.iter_mut().zip(&streams) {
+                collect::stream::look_again(&mut nodes[*index], name, facts).await;
+            }
+            for (node, facts) in nodes.iter_mut().zip(&mut self.facts.nodes) {
+                collect::server::look_again(node, facts).await;
+            }
+            self.facts.gap = looked.elapsed().as_secs_f64();
+        }
+        self.facts.fold();
+        for node in &nodes {
+            self.cost.add(&node.wire.cost);
+            if node.wire.is_broken() {
+                self.blinds.note(
+                    format!("server {}", node.address),
+                    "the connection was lost on the way; what came until then counts",
+                );
+            }
+        }
+    }
+
+    /// Streams of the sample, or those that a short search finds.
+    async fn streams(
+        &mut self,
+        nodes: &mut [node::Node],
+        readers: &[usize],
+        now: u64,
+    ) -> Vec<(usize, Vec<u8>)> {
+        let mut found = Vec::new();
+        for &index in readers {
+            for name in collect::stream::find(&mut nodes[index], &mut self.blinds).await {
+                found.push((index, name));
+            }
+        }
+        let sampled = self
+            .facts
+            .groups
+            .iter()
+            .filter(|group| group.kind == crate::observation::Kind::Stream);
+        for fact in sampled.flat_map(|group| &group.facts) {
+            if found.len() < 200 && !found.iter().any(|(_, name)| *name == fact.name) {
+                found.push((readers.first().copied().unwrap_or(0), fact.name.clone()));
+            }
+        }
+        let mut kept = Vec::new();
+        for (index, name) in found {
+            if let Some(mut facts) = collect::stream::facts(&mut nodes[index], &name, now).await {
+                facts.library = match self.facts.libraries.owner(&name) {
+                    Some(owner) => Some(owner.to_owned()),
+                    // Without the sample, names alone have to do.
+                    None => crate::library::owner_of_stream(&name).map(str::to_owned),
+                };
+                self.facts.streams.push(facts);
+                kept.push((index, name));
+            }
+        }
+        kept
+    }
+
+    /// Keys of other databases are not looked at.
+    fn other_databases(&mut self, access: &Access) {
+        for node in &self.facts.nodes {
+            let others: Vec<&str> = node
+                .info
+                .keys()
+                .filter_map(|name| name.strip_prefix("db"))
+                .filter(|db| db.parse::<u32>().is_ok_and(|db| db != access.db))
+                .collect();
+            if !others.is_empty() {
+                let list = others.join(", ");
+                self.blinds.note(
+                    format!("databases {list} on {}", node.address),
+                    "only one database is looked at; name another in the URL",
+                );
+            }
+        }
+    }
+
+    fn report(mut self, doctor: &Doctor, took: Duration, interrupted: bool) -> Report {
+        let findings = rule::examine(&self.facts);
+        let mut patterns: Vec<PatternSummary> = self
+            .facts
+            .groups
+            .iter()
+            .map(|group| PatternSummary {
+                pattern: group.pattern.clone(),
+                kind: group.kind.name(),
+                seen: group.seen,
+                without_ttl: group.permanent(),
+                library: group.library.clone(),
+            })
+            .collect();
+        patterns.sort_by(|a, b| b.seen.cmp(&a.seen).then_with(|| a.pattern.cmp(&b.pattern)));
+        if let Some(trace) = &self.facts.trace
+            && trace.unfollowed > 0
+        {
+            self.blinds.note(
+                "sequences",
+                format!(
+                    "{} commands were on keys beyond those that are followed",
+                    count(trace.unfollowed)
+                ),
+            );
+        }
+        Report {
+            target: doctor.name.clone(),
+            servers: self
+                .facts
+                .nodes
+                .iter()
+                .map(|node| {
+                    let field =
+                        |name: &str| node.info.get(name).map(|text| printable(text.as_bytes()));
+                    Server {
+                        address: node.address.clone(),
+                        role: if node.replica { "replica" } else { "master" },
+                        version: match field("valkey_version") {
+                            Some(version) => format!("Valkey {version}"),
+                            None => format!(
+                                "Redis {}",
+                                field("redis_version")
+                                    .unwrap_or_else(|| "of unknown version".to_owned())
+                            ),
+                        },
+                    }
+                })
+                .collect(),
+            stages: self.stages(),
+            findings,
+            suppressed: Vec::new(),
+            patterns,
+            libraries: self
+                .facts
+                .libraries
+                .found
+                .iter()
+                .map(|library| library.name.clone())
+                .collect(),
+            blinds: self.blinds.0,
+            cost: self.cost,
+            took,
+            interrupted,
+        }
+    }
+
+    fn stages(&self) -> Vec<StageReport> {
+        let rules_of = |stage: Stage| {
+            rules::RULES
+                .iter()
+                .filter(|rule| rule.stage == stage)
+                .count()
+        };
+        let blind = |stage: Stage, option: &str, sees: &str| {
+            format!(
+                "did not run ({option}); {} rules need it to see {sees}",
+                rules_of(stage)
+            )
+        };
+        let trace = self.facts.trace.as_ref();
+        vec![
+            StageReport {
+                stage: Stage::Free,
+                ran: self.free,
+                note: match self.free {
+                    true => format!(
+                        "settings, statistics, SLOWLOG and clients of {} servers; {} streams",
+                        self.facts.nodes.len(),
+                        self.facts.streams.len()
+                    ),
+                    false => blind(
+                        Stage::Free,
+                        "a file has no server",
+                        "settings and statistics",
+                    ),
+                },
+            },
+            StageReport {
+                stage: Stage::Sampled,
+                ran: self.sampled,
+                note: match self.sampled {
+                    true => format!(
+                        "{} of {} names in {} patterns; two looks {:.1} s apart",
+                        count(self.facts.seen),
+                        count(self.facts.keys),
+                        count(self.facts.groups.len() as u64),
+                        self.facts.gap
+                    ),
+                    false => blind(
+                        Stage::Sampled,
+                        "--sample or --all",
+                        "keys: TTLs, types, sizes, libraries",
+                    ),
+                },
+            },
+            StageReport {
+                stage: Stage::Observed,
+                ran: self.observed,
+                note: match trace {
+                    Some(trace) => format!(
+                        "{} commands of {} connections in {:.1} s. It cannot see the database: a cache that is written before its database looks like any other",
+                        count(trace.lines),
+                        count(trace.connections() as u64),
+                        trace.seconds()
+                    ),
+                    None => blind(
+                        Stage::Observed,
+                        "--observe 10s or --all",
+                        "command sequences: races, locks, queues",
+                    ),
+                },
+            },
+        ]
+    }
+}
+
+/// One reader per shard: a replica if there is one.
+fn readers(nodes: &[node::Node]) -> Vec<usize> {
+    let mut readers: Vec<usize> = Vec::new();
+    let shards = nodes.iter().map(|node| node.shard).max().unwrap_or(0);
+    for shard in 0..=shards {
+        let of_shard = || {
+            nodes
+                .iter()
+                .enumerate()
+                .filter(|(_, node)| node.shard == shard && !node.wire.is_broken())
+        };
+        let replica = of_shard().find(|(_, node)| node.replica);
+        if let Some((index, _)) = replica.or_else(|| of_shard().next()) {
+            readers.push(index);
+        }
+    }
+    readers
+}
+
+/// The servers' time in milliseconds.
+async fn now(nodes: &mut [node::Node]) -> u64 {
+    for node in nodes {
+        let time: Answer<Vec<u64>> = node.wire.get(words!["TIME"]).await;
+        if let Ok([seconds, micros]) = time.as_deref() {
+            return seconds * 1000 + micros / 1000;
+        }
+    }
+    jiff::Timestamp::now()
+        .as_millisecond()
+        .try_into()
+        .unwrap_or(0)
+}
+
+/// A copy of an append-only file as the embedded engine wants it, because loading may shorten a torn file.
+fn copy_of(path: &Path) -> Result<tempfile::TempDir> {
+    let failed = |error: std::io::Error| {
+        Error::File(format!("{} cannot be copied: {error}", path.display()))
+    };
+    let copy = tempfile::tempdir().map_err(failed)?;
+    let into = copy.path().join("appendonlydir");
+    std::fs::create_dir(&into).map_err(failed)?;
+    if path.is_file() {
+        std::fs::copy(path, into.join("appendonly.aof.1.incr.aof")).map_err(failed)?;
+        std::fs::write(
+            into.join("appendonly.aof.manifest"),
+            "file appendonly.aof.1.incr.aof seq 1 type i\n",
+        )
+        .map_err(failed)?;
+        return Ok(copy);
+    }
+    let inner = path.join("appendonlydir");
+    let from = if inner.is_dir() {
+        inner
+    } else {
+        path.to_owned()
+    };
+    let mut files = 0;
+    for entry in std::fs::read_dir(&from).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let name = entry.file_name();
+        if entry.path().is_file() && name.to_string_lossy().contains("aof") {
+            std::fs::copy(entry.path(), into.join(&name)).map_err(failed)?;
+            files += 1;
+        }
+    }
+    if files == 0 {
+        return Err(Error::Usage(format!(
+            "{} holds no append-only file",
+            path.display()
+        )));
+    }
+    Ok(copy)
+}

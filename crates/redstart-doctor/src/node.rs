@@ -1,0 +1,235 @@
+//! The servers behind a URL.
+
+use std::time::Duration;
+
+use redis::Value;
+use redstart::Store;
+
+use crate::{
+    error::{Error, Result},
+    target::{Access, Address, Target},
+    wire::{Trouble, Wire, words},
+};
+
+/// One server and the connection to it.
+pub(crate) struct Node {
+    pub(crate) address: String,
+    pub(crate) at: Option<Address>,
+    pub(crate) replica: bool,
+    /// The number of its master among the masters.
+    pub(crate) shard: usize,
+    pub(crate) wire: Wire,
+}
+
+/// All servers, and those that could not be reached.
+pub(crate) struct Nodes {
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) cluster: bool,
+    pub(crate) unreachable: Vec<(String, String)>,
+}
+
+/// Finds and connects to the servers.
+pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration) -> Result<Nodes> {
+    match target {
+        Target::Embedded(url) => {
+            let store = Store::connect(url)
+                .await
+                .map_err(|error| Error::Usage(error.to_string()))?;
+            Ok(Nodes {
+                nodes: vec![Node {
+                    address: url.clone(),
+                    at: None,
+                    replica: false,
+                    shard: 0,
+                    wire: Wire::embedded(store),
+                }],
+                cluster: false,
+                unreachable: Vec::new(),
+            })
+        }
+        Target::Single(address) => {
+            let mut wire = Wire::connect(address, access, patience)
+                .await
+                .map_err(|trouble| unavailable(address, &trouble))?;
+            // A node of a Cluster stands for the whole of it.
+            let mode: Result<String, Trouble> = wire.get(words!["INFO", "server"]).await;
+            if mode.is_ok_and(|info| {
+                info.contains("redis_mode:cluster") || info.contains("server_mode:cluster")
+            }) {
+                return cluster(std::slice::from_ref(address), access, patience).await;
+            }
+            Ok(Nodes {
+                nodes: vec![Node {
+                    address: address.to_string(),
+                    at: Some(address.clone()),
+                    replica: false,
+                    shard: 0,
+                    wire,
+                }],
+                cluster: false,
+                unreachable: Vec::new(),
+            })
+        }
+        Target::Sentinel { sentinels, master } => {
+            sentinel(sentinels, master, access, patience).await
+        }
+        Target::Cluster(seeds) => cluster(seeds, access, patience).await,
+        Target::Log(_) | Target::Aof(_) => Err(Error::Usage("a file has no servers".to_owned())),
+    }
+}
+
+fn unavailable(address: &Address, trouble: &Trouble) -> Error {
+    Error::Unavailable(format!("{address} cannot be examined: {trouble}"))
+}
+
+async fn sentinel(
+    sentinels: &[Address],
+    master: &str,
+    access: &Access,
+    patience: Duration,
+) -> Result<Nodes> {
+    let own = Access {
+        user: access.sentinel_user.clone(),
+        password: access.sentinel_password.clone(),
+        db: 0,
+        ..access.clone()
+    };
+    let mut last = Error::Unavailable("no sentinel was named".to_owned());
+    for address in sentinels {
+        let mut wire = match Wire::connect(address, &own, patience).await {
+            Ok(wire) => wire,
+            Err(trouble) => {
+                last = unavailable(address, &trouble);
+                continue;
+            }
+        };
+        let found: Result<Vec<String>, Trouble> = wire
+            .get(words!["SENTINEL", "GET-MASTER-ADDR-BY-NAME", master])
+            .await;
+        let Some((host, port)) = found.ok().and_then(|pair| {
+            let [host, port] = <[String; 2]>::try_from(pair).ok()?;
+            Some((host, port.parse().ok()?))
+        }) else {
+            last = Error::Unavailable(format!("{address} does not know the master {master:?}"));
+            continue;
+        };
+        let mut wanted = vec![(Address::Tcp(host, port), false, 0)];
+        if let Ok(Value::Array(replicas)) = wire.call(words!["SENTINEL", "REPLICAS", master]).await
+        {
+            for replica in replicas {
+                let fields: Vec<String> = redis::from_redis_value(replica).unwrap_or_default();
+                let field = |name: &str| {
+                    let at = fields.iter().step_by(2).position(|field| field == name)?;
+                    fields.get(at * 2 + 1).cloned()
+                };
+                if let (Some(host), Some(port)) = (
+                    field("ip"),
+                    field("port").and_then(|port| port.parse().ok()),
+                ) {
+                    wanted.push((Address::Tcp(host, port), true, 0));
+                }
+            }
+        }
+        return open(wanted, false, access, patience).await;
+    }
+    Err(last)
+}
+
+async fn cluster(seeds: &[Address], access: &Access, patience: Duration) -> Result<Nodes> {
+    let mut last = Error::Unavailable("no node was named".to_owned());
+    for seed in seeds {
+        let mut wire = match Wire::connect(seed, access, patience).await {
+            Ok(wire) => wire,
+            Err(trouble) => {
+                last = unavailable(seed, &trouble);
+                continue;
+            }
+        };
+        let slots = match wire.call(words!["CLUSTER", "SLOTS"]).await {
+            Ok(Value::Array(slots)) => slots,
+            Ok(_) => continue,
+            Err(trouble) => {
+                last = unavailable(seed, &trouble);
+                continue;
+            }
+        };
+        let mut wanted: Vec<(Address, bool, usize)> = Vec::new();
+        let mut shards = 0;
+        for range in slots {
+            let Value::Array(parts) = range else { continue };
+            let mut shard = None;
+            for (i, node) in parts.into_iter().skip(2).enumerate() {
+                let Some(address) = node_address(node, seed) else {
+                    continue;
+                };
+                if let Some(known) = wanted.iter().find(|(known, ..)| *known == address) {
+                    shard.get_or_insert(known.2);
+                    continue;
+                }
+                let of = *shard.get_or_insert_with(|| {
+                    shards += 1;
+                    shards - 1
+                });
+                wanted.push((address, i > 0, of));
+            }
+        }
+        return open(wanted, true, access, patience).await;
+    }
+    Err(last)
+}
+
+/// Host and port of one entry of CLUSTER SLOTS; an empty host is the one that was asked.
+fn node_address(node: Value, seed: &Address) -> Option<Address> {
+    let Value::Array(parts) = node else {
+        return None;
+    };
+    let mut parts = parts.into_iter();
+    let host: Option<String> = redis::from_redis_value(parts.next()?).ok();
+    let port: u16 = redis::from_redis_value(parts.next()?).ok()?;
+    match (host.filter(|host| !host.is_empty() && host != "?"), seed) {
+        (Some(host), _) => Some(Address::Tcp(host, port)),
+        (None, Address::Tcp(host, _)) => Some(Address::Tcp(host.clone(), port)),
+        _ => None,
+    }
+}
+
+async fn open(
+    wanted: Vec<(Address, bool, usize)>,
+    cluster: bool,
+    access: &Access,
+    patience: Duration,
+) -> Result<Nodes> {
+    let mut nodes = Vec::new();
+    let mut unreachable = Vec::new();
+    for (address, replica, shard) in wanted {
+        match Wire::connect(&address, access, patience).await {
+            Ok(mut wire) => {
+                if replica && cluster {
+                    // Without it a replica of a Cluster sends every reader to its master.
+                    let _ = wire.call(words!["READONLY"]).await;
+                }
+                nodes.push(Node {
+                    address: address.to_string(),
+                    at: Some(address),
+                    replica,
+                    shard,
+                    wire,
+                });
+            }
+            Err(trouble) => unreachable.push((address.to_string(), trouble.to_string())),
+        }
+    }
+    if nodes.is_empty() {
+        let why = unreachable
+            .first()
+            .map_or(String::new(), |(address, why)| format!("{address}: {why}"));
+        return Err(Error::Unavailable(format!(
+            "no server can be examined: {why}"
+        )));
+    }
+    Ok(Nodes {
+        nodes,
+        cluster,
+        unreachable,
+    })
+}

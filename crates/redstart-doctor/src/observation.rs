@@ -1,0 +1,425 @@
+//! The facts, gathered once. Rules only read them.
+
+use std::collections::{BTreeMap, HashMap};
+
+use crate::{
+    library::Libraries,
+    pattern::{Role, has_role},
+    trace::{Ops, Trace},
+};
+
+/// The stages of an examination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// What the server keeps anyway: INFO, CONFIG, SLOWLOG, CLIENT LIST, XINFO.
+    Free,
+    /// Random keys, looked at twice.
+    Sampled,
+    /// The commands of live traffic, by MONITOR.
+    Observed,
+}
+
+impl Stage {
+    /// Its name in reports and options.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Free => "free",
+            Self::Sampled => "sampled",
+            Self::Observed => "observed",
+        }
+    }
+}
+
+/// Everything that is known of the server and its use.
+#[derive(Default)]
+pub(crate) struct Observations {
+    pub(crate) nodes: Vec<NodeFacts>,
+    pub(crate) cluster: bool,
+    pub(crate) groups: Vec<Group>,
+    pub(crate) streams: Vec<StreamFacts>,
+    pub(crate) libraries: Libraries,
+    pub(crate) trace: Option<Trace>,
+    /// The trace, summed per key pattern.
+    pub(crate) sequences: Vec<Sequence>,
+    /// Names seen, and keys there are.
+    pub(crate) seen: u64,
+    pub(crate) keys: u64,
+    /// The time between the two looks, in seconds.
+    pub(crate) gap: f64,
+}
+
+/// One server.
+#[derive(Default)]
+pub(crate) struct NodeFacts {
+    pub(crate) address: String,
+    pub(crate) replica: bool,
+    pub(crate) info: HashMap<String, String>,
+    pub(crate) config: HashMap<String, String>,
+    pub(crate) commands: BTreeMap<String, CommandStat>,
+    pub(crate) errors: BTreeMap<String, u64>,
+    pub(crate) slow: Vec<SlowEntry>,
+    pub(crate) clients: Vec<ClientFacts>,
+    pub(crate) acl: Option<AclFacts>,
+    pub(crate) channels: Option<u64>,
+    pub(crate) patterns: Option<u64>,
+    /// The second look at INFO, for what grew meanwhile.
+    pub(crate) later: HashMap<String, String>,
+    pub(crate) later_commands: BTreeMap<String, CommandStat>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommandStat {
+    pub(crate) calls: u64,
+    pub(crate) micros: u64,
+}
+
+impl CommandStat {
+    pub(crate) fn mean_micros(self) -> f64 {
+        self.micros as f64 / self.calls.max(1) as f64
+    }
+}
+
+/// One entry of SLOWLOG, without its values.
+#[derive(Clone, Debug)]
+pub(crate) struct SlowEntry {
+    pub(crate) micros: u64,
+    pub(crate) command: String,
+    /// The pattern of its first key, where the command has one.
+    pub(crate) key: Option<String>,
+    /// Whether it reads a whole collection: `LRANGE k 0 -1`, `SMEMBERS k`.
+    pub(crate) whole: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ClientFacts {
+    pub(crate) host: String,
+    pub(crate) name: String,
+    pub(crate) idle: u64,
+    pub(crate) flags: String,
+    pub(crate) command: String,
+    pub(crate) subscriptions: u64,
+    pub(crate) output: u64,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AclFacts {
+    /// The default user needs no password.
+    pub(crate) default_open: bool,
+    /// The default user may run everything.
+    pub(crate) default_all: bool,
+}
+
+impl NodeFacts {
+    pub(crate) fn number(&self, field: &str) -> Option<u64> {
+        self.info.get(field)?.parse().ok()
+    }
+
+    pub(crate) fn setting(&self, name: &str) -> Option<&str> {
+        self.config.get(name).map(String::as_str)
+    }
+
+    pub(crate) fn uptime(&self) -> u64 {
+        self.number("uptime_in_seconds").unwrap_or(0)
+    }
+
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        self.commands.get(command).map_or(0, |stat| stat.calls)
+    }
+
+    /// Memory limit in bytes; 0 is none.
+    pub(crate) fn maxmemory(&self) -> Option<u64> {
+        self.number("maxmemory")
+            .or_else(|| self.setting("maxmemory")?.parse().ok())
+    }
+
+    pub(crate) fn policy(&self) -> Option<&str> {
+        self.info
+            .get("maxmemory_policy")
+            .map(String::as_str)
+            .or_else(|| self.setting("maxmemory-policy"))
+    }
+
+    /// Whether keys without TTL are evicted under pressure.
+    pub(crate) fn evicts_all(&self) -> bool {
+        self.policy()
+            .is_some_and(|policy| policy.starts_with("allkeys"))
+    }
+
+    /// How much the server's settings say about its use: a server of a few minutes has those of a test.
+    pub(crate) fn maturity(&self) -> f64 {
+        match self.uptime() {
+            0..3_600 => 0.6,
+            3_600..86_400 => 0.8,
+            _ => 1.0,
+        }
+    }
+}
+
+/// Types of Redis.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    #[default]
+    String,
+    List,
+    Set,
+    SortedSet,
+    Hash,
+    Stream,
+    Other,
+}
+
+impl Kind {
+    pub(crate) fn of(name: &str) -> Self {
+        match name {
+            "string" => Self::String,
+            "list" => Self::List,
+            "set" => Self::Set,
+            "zset" => Self::SortedSet,
+            "hash" => Self::Hash,
+            "stream" => Self::Stream,
+            _ => Self::Other,
+        }
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::String => "string",
+            Self::List => "list",
+            Self::Set => "set",
+            Self::SortedSet => "sorted set",
+            Self::Hash => "hash",
+            Self::Stream => "stream",
+            Self::Other => "other type",
+        }
+    }
+}
+
+/// The form of a value. The value itself is not kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) enum Shape {
+    #[default]
+    Unknown,
+    Empty,
+    Integer,
+    Decimal,
+    /// `1`, `true`, `locked`, `held`, … : a value that names nobody.
+    Marker,
+    /// A random id: uuid, hex, base64.
+    Token,
+    /// A version 1 uuid in hex, as redis-py's Lock writes.
+    PythonLock,
+    Json,
+    /// `48.2,16.4`
+    Coordinates,
+    Text,
+    Binary,
+}
+
+/// One key, looked at.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyFact {
+    /// The name as the server has it. It is shown only by its pattern.
+    pub(crate) name: Vec<u8>,
+    pub(crate) kind: Kind,
+    /// Milliseconds; `None` without TTL.
+    pub(crate) ttl: Option<u64>,
+    /// Elements, or bytes of a string.
+    pub(crate) size: u64,
+    pub(crate) memory: Option<u64>,
+    pub(crate) shape: Shape,
+    /// A hash of the first bytes of a small string, to see whether values repeat.
+    pub(crate) fingerprint: u64,
+    /// Seconds since it was last used.
+    pub(crate) idle: Option<u64>,
+    /// Lowest and highest score.
+    pub(crate) scores: Option<(f64, f64)>,
+    pub(crate) fields: Vec<String>,
+    /// The second look; `None` if there was none.
+    pub(crate) later: Option<Later>,
+}
+
+/// The second look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Later {
+    pub(crate) exists: bool,
+    pub(crate) ttl: Option<u64>,
+    pub(crate) size: u64,
+}
+
+impl KeyFact {
+    /// Without TTL on every look.
+    pub(crate) fn is_permanent(&self) -> bool {
+        self.ttl.is_none()
+            && self
+                .later
+                .is_none_or(|later| later.exists && later.ttl.is_none())
+    }
+
+    pub(crate) fn grew(&self) -> bool {
+        self.later
+            .is_some_and(|later| later.exists && later.size > self.size)
+    }
+}
+
+/// Keys of one pattern and type.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Group {
+    pub(crate) pattern: String,
+    pub(crate) kind: Kind,
+    /// Names of this pattern that were seen.
+    pub(crate) seen: u64,
+    /// Those that were looked at.
+    pub(crate) facts: Vec<KeyFact>,
+    /// The library whose keys these are.
+    pub(crate) library: Option<String>,
+}
+
+impl Group {
+    pub(crate) fn is(&self, role: Role) -> bool {
+        has_role(&self.pattern, role)
+    }
+
+    /// The share of keys that have no TTL.
+    pub(crate) fn permanent(&self) -> f64 {
+        share(&self.facts, KeyFact::is_permanent)
+    }
+
+    /// The share of keys whose value has this shape.
+    pub(crate) fn shaped(&self, shapes: &[Shape]) -> f64 {
+        share(&self.facts, |fact| shapes.contains(&fact.shape))
+    }
+
+    pub(crate) fn largest(&self) -> u64 {
+        self.facts.iter().map(|fact| fact.size).max().unwrap_or(0)
+    }
+}
+
+fn share(facts: &[KeyFact], is: impl Fn(&KeyFact) -> bool) -> f64 {
+    if facts.is_empty() {
+        return 0.0;
+    }
+    facts.iter().filter(|fact| is(fact)).count() as f64 / facts.len() as f64
+}
+
+/// One stream and its groups.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct StreamFacts {
+    pub(crate) name: String,
+    pub(crate) pattern: String,
+    pub(crate) length: u64,
+    pub(crate) added: Option<u64>,
+    pub(crate) first: Option<(u64, u64)>,
+    pub(crate) groups: Vec<GroupFacts>,
+    pub(crate) library: Option<String>,
+    /// The server's time, in milliseconds.
+    pub(crate) now: u64,
+}
+
+/// One consumer group.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct GroupFacts {
+    pub(crate) name: String,
+    pub(crate) pending: u64,
+    pub(crate) pending_later: Option<u64>,
+    pub(crate) delivered: (u64, u64),
+    pub(crate) read: Option<u64>,
+    pub(crate) lag: Option<u64>,
+    pub(crate) consumers: Vec<ConsumerFacts>,
+    /// Of the first pending entries: the most deliveries, the longest idle time, and how many no longer exist.
+    pub(crate) deliveries: u64,
+    pub(crate) oldest_idle: u64,
+    pub(crate) vanished: u64,
+    /// Acknowledgements between the looks: entries that were pending and are not.
+    pub(crate) acked_later: Option<bool>,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ConsumerFacts {
+    pub(crate) pending: u64,
+    /// Milliseconds since it last asked.
+    pub(crate) idle: u64,
+}
+
+/// What was observed of the keys of one pattern.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Sequence {
+    pub(crate) pattern: String,
+    pub(crate) keys: u64,
+    pub(crate) ops: Ops,
+    /// The most commands on one key.
+    pub(crate) busiest: u64,
+    pub(crate) library: Option<String>,
+}
+
+impl Sequence {
+    pub(crate) fn is(&self, role: Role) -> bool {
+        has_role(&self.pattern, role)
+    }
+}
+
+impl Observations {
+    /// Sums the trace per key pattern.
+    pub(crate) fn fold(&mut self) {
+        let Some(trace) = &self.trace else { return };
+        let mut sequences = Vec::new();
+        for (pattern, keys) in trace.patterns() {
+            let mut sequence = Sequence {
+                library: keys
+                    .first()
+                    .and_then(|(name, _)| self.libraries.owner(name))
+                    .map(str::to_owned),
+                keys: keys.len() as u64,
+                pattern,
+                ..Sequence::default()
+            };
+            for (_, key) in keys {
+                sequence.busiest = sequence.busiest.max(key.ops.all);
+                sequence.ops.add(&key.ops);
+            }
+            sequences.push(sequence);
+        }
+        self.sequences = sequences;
+    }
+
+    /// What was observed of keys that no library owns.
+    pub(crate) fn own_sequences(&self) -> impl Iterator<Item = &Sequence> {
+        self.sequences
+            .iter()
+            .filter(|sequence| sequence.library.is_none())
+    }
+
+    /// What was observed of the keys of a pattern.
+    pub(crate) fn sequence(&self, pattern: &str) -> Option<&Sequence> {
+        self.sequences
+            .iter()
+            .find(|sequence| sequence.pattern == pattern)
+    }
+
+    /// Servers that take writes.
+    pub(crate) fn masters(&self) -> impl Iterator<Item = &NodeFacts> {
+        self.nodes.iter().filter(|node| !node.replica)
+    }
+
+    /// Groups that no library owns.
+    pub(crate) fn own_groups(&self) -> impl Iterator<Item = &Group> {
+        self.groups.iter().filter(|group| group.library.is_none())
+    }
+
+    /// Streams that no library owns.
+    pub(crate) fn own_streams(&self) -> impl Iterator<Item = &StreamFacts> {
+        self.streams
+            .iter()
+            .filter(|stream| stream.library.is_none())
+    }
+
+    /// The group of a pattern, whatever its type.
+    pub(crate) fn group(&self, pattern: &str) -> Option<&Group> {
+        self.groups.iter().find(|group| group.pattern == pattern)
+    }
+
+    /// Calls of a command on all masters.
+    pub(crate) fn calls(&self, command: &str) -> u64 {
+        self.masters().map(|node| node.calls(command)).sum()
+    }
+}

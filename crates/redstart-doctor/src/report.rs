@@ -1,0 +1,147 @@
+//! What an examination found, and its forms for people and programs.
+
+use std::time::Duration;
+
+use crate::{
+    collect::Blind,
+    cost::Cost,
+    finding::{Finding, SURE, Severity},
+    observation::Stage,
+};
+
+pub(crate) mod html;
+pub(crate) mod markdown;
+pub(crate) mod sarif;
+
+/// The result of an examination.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Report {
+    /// What was examined, without credentials.
+    pub target: String,
+    /// The servers: address, role and version.
+    pub servers: Vec<Server>,
+    /// What each stage did.
+    pub stages: Vec<StageReport>,
+    /// What was found, the worst first.
+    pub findings: Vec<Finding>,
+    /// What a suppression hid, with its reason.
+    pub suppressed: Vec<(Finding, String)>,
+    /// What could not be seen.
+    pub blinds: Vec<Blind>,
+    /// The key patterns that were seen, the most common first.
+    pub patterns: Vec<PatternSummary>,
+    /// Libraries that were recognised.
+    pub libraries: Vec<String>,
+    /// What the examination cost.
+    pub cost: Cost,
+    /// How long it took.
+    pub took: Duration,
+    /// It was ended before it was done.
+    pub interrupted: bool,
+}
+
+/// One server.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct Server {
+    /// Where it is.
+    pub address: String,
+    /// Master or replica.
+    pub role: &'static str,
+    /// Its version, as it says.
+    pub version: String,
+}
+
+/// What a stage did.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct StageReport {
+    /// Which.
+    pub stage: Stage,
+    /// Whether it ran.
+    pub ran: bool,
+    /// What it saw, or would see.
+    pub note: String,
+}
+
+/// Keys of one pattern.
+#[derive(Clone, Debug, serde::Serialize)]
+#[non_exhaustive]
+pub struct PatternSummary {
+    /// The pattern.
+    pub pattern: String,
+    /// The type of its keys.
+    pub kind: &'static str,
+    /// Names seen.
+    pub seen: u64,
+    /// The share of keys without TTL.
+    pub without_ttl: f64,
+    /// The library whose keys these are.
+    pub library: Option<String>,
+}
+
+impl Report {
+    /// Findings that are sure enough to count.
+    pub fn sure(&self) -> impl Iterator<Item = &Finding> {
+        self.findings
+            .iter()
+            .filter(|finding| finding.confidence >= SURE)
+    }
+
+    /// Whether a sure finding is at least this bad.
+    pub fn fails(&self, from: Severity) -> bool {
+        self.sure().any(|finding| finding.severity >= from)
+    }
+
+    /// Hides the names of keys, streams and channels.
+    pub fn redact(&mut self) {
+        for finding in &mut self.findings {
+            finding.redact();
+        }
+        for (finding, _) in &mut self.suppressed {
+            finding.redact();
+        }
+        for (i, summary) in self.patterns.iter_mut().enumerate() {
+            summary.pattern = format!("pattern {}", i + 1);
+        }
+    }
+
+    /// One JSON object per line, one per finding.
+    pub fn json(&self) -> String {
+        let mut out = String::new();
+        for finding in &self.findings {
+            // A finding has only strings and numbers.
+            out.push_str(&serde_json::to_string(finding).unwrap_or_default());
+            out.push('\n');
+        }
+        out
+    }
+
+    /// For a pull request or a wiki.
+    pub fn markdown(&self) -> String {
+        markdown::render(self)
+    }
+
+    /// One file with charts, without scripts and without anything from outside.
+    pub fn html(&self) -> String {
+        html::render(self)
+    }
+
+    /// SARIF 2.1.0, for code scanning.
+    pub fn sarif(&self) -> String {
+        sarif::render(self)
+    }
+
+    /// How many sure findings there are of each severity, the worst first.
+    pub fn counts(&self) -> [(Severity, usize); 3] {
+        [Severity::High, Severity::Medium, Severity::Low].map(|severity| {
+            (
+                severity,
+                self.sure()
+                    .filter(|finding| finding.severity == severity)
+                    .count(),
+            )
+        })
+    }
+}

@@ -1,0 +1,86 @@
+//! A cache entry is overwritten instead of invalidated.
+//!
+//! After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other
+//! order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule
+//! looks for repeated SETs of one key that no reader had asked for since the last one.
+
+use crate::pattern::Role;
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "cache-updated-in-place",
+    title: "A cache entry is overwritten instead of invalidated",
+    family: Family::Pattern,
+    stage: Stage::Observed,
+    severity: Severity::Medium,
+    about: "After a change of the database the writer puts the new value into the cache. Two writers can arrive in the other order than their transactions, and the older value stays for a TTL. Deleting has no order to get wrong. The rule looks for repeated SETs of one key that no reader had asked for since the last one.",
+    timeline: &[
+        "writer 1 commits price 10",
+        "writer 2 commits price 12",
+        "writer 2: SET product:7 12",
+        "writer 1: SET product:7 10, late",
+        "the cache says 10 until its TTL ends",
+    ],
+    effect: "two writers that overlap leave the older value in the cache for a whole TTL",
+    fix: "commit, then DEL the key; let the next reader fill it",
+    pattern: "write_through",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for seen in facts.own_sequences() {
+        let ops = &seen.ops;
+        let counters = ops.sets_integer * 2 > ops.sets;
+        if ops.blind_sets >= 3
+            && ops.deletes == 0
+            && ops.gets >= 3
+            && !counters
+            && seen.is(Role::Cache)
+        {
+            out.add(Subject::keys(&seen.pattern), 0.75, format!("{} writes over a value that nobody had read since it was written, {} reads, no deletion", ops.blind_sets, ops.gets));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::world::World;
+
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .rounds(
+                6,
+                &[
+                    "w SET cache:product:7 {v#} EX 60",
+                    "w PING",
+                    "w SET cache:product:7 {w#} EX 60",
+                    "r GET cache:product:7",
+                ]
+                .iter()
+                .flat_map(|line| std::iter::repeat_n("x PING", 60).chain([*line]))
+                .collect::<Vec<_>>(),
+            )
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .rounds(
+                6,
+                &[
+                    "r GET cache:product:7",
+                    "r SET cache:product:7 {v#} EX 60",
+                    "w DEL cache:product:7",
+                ],
+            )
+            .must_be_quiet();
+    }
+}

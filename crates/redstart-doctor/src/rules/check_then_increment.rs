@@ -1,0 +1,67 @@
+//! A counter is read, compared and then incremented.
+//!
+//! GET, compare in the program, INCR: two callers read the same number and both pass. The sequence by one
+//! connection makes it possible; a write of another connection between the two proves that it happened.
+
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "check-then-increment",
+    title: "A counter is read, compared and then incremented",
+    family: Family::Pattern,
+    stage: Stage::Observed,
+    severity: Severity::High,
+    about: "GET, compare in the program, INCR: two callers read the same number and both pass. The sequence by one connection makes it possible; a write of another connection between the two proves that it happened.",
+    timeline: &[
+        "limit 10, counter 9",
+        "caller 1: GET n → 9, below the limit",
+        "caller 2: GET n → 9, below the limit",
+        "caller 1: INCR n → 10",
+        "caller 2: INCR n → 11",
+    ],
+    effect: "more requests, seats or units are granted than the limit allows, exactly when there is load",
+    fix: "INCR first and decide by its reply, or compare and increment in one script; set the TTL in the same script",
+    pattern: "token_bucket",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for seen in facts.own_sequences() {
+        let ops = &seen.ops;
+        if ops.race_incr > 0 {
+            out.add(Subject::keys(&seen.pattern), 0.96, format!("proven: {} of {} increments followed a read that another connection's write had made old", ops.race_incr, ops.get_incr));
+        } else if ops.get_incr >= 3 && ops.get_incr * 2 >= ops.increments {
+            out.add_as(Severity::Medium, Subject::keys(&seen.pattern), 0.75, format!("possible: {} of {} increments were decided by a read before them; no overlap was seen in this time", ops.get_incr, ops.increments));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::world::World;
+
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .traffic(&[
+                "a GET rate:7",
+                "b GET rate:7",
+                "a INCR rate:7",
+                "b INCR rate:7",
+            ])
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .rounds(5, &["a INCR views:7", "b INCR views:7", "c GET views:7"])
+            .must_be_quiet();
+    }
+}

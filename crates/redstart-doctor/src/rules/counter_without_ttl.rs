@@ -1,0 +1,115 @@
+//! A limiter or attempt counter never expires.
+//!
+//! A counter that limits something must start again. Without TTL it only rises, and its user is refused for ever
+//! once it has passed the limit. The rule looks at integers named as limits, quotas or attempts.
+
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+use crate::{
+    observation::{Kind, Shape},
+    pattern::Role,
+    text,
+};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "counter-without-ttl",
+    title: "A limiter or attempt counter never expires",
+    family: Family::Pattern,
+    stage: Stage::Sampled,
+    severity: Severity::High,
+    about: "A counter that limits something must start again. Without TTL it only rises, and its user is refused for ever once it has passed the limit. The rule looks at integers named as limits, quotas or attempts.",
+    timeline: &[
+        "INCR attempts:ann → 1; the process stops before EXPIRE",
+        "a year of single mistakes later: INCR attempts:ann → 10",
+        "ann is locked out and stays so",
+    ],
+    effect: "users are refused for ever after their limit is reached once; dead counters pile up",
+    fix: "set the TTL in the script that increments; for those that exist: EXPIRE each",
+    pattern: "fixed_window",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for group in facts
+        .own_groups()
+        .filter(|group| group.kind == Kind::String && group.is(Role::Limit))
+    {
+        let numbers = group.shaped(&[Shape::Integer, Shape::Marker]);
+        let share = group.permanent();
+        if numbers < 0.5 || share == 0.0 {
+            continue;
+        }
+        let all = group.facts.len();
+        // One configured limit is a setting; several counters of one pattern are counters.
+        let counted = facts
+            .sequence(&group.pattern)
+            .is_some_and(|seen| seen.ops.increments > 0);
+        let confidence = match (group.seen, counted) {
+            (_, true) => 0.93,
+            (0..2, false) => 0.6,
+            _ => 0.85,
+        };
+        let percent = text::percent(share);
+        out.add(
+            Subject::keys(&group.pattern),
+            confidence,
+            format!("{percent} of {all} counters looked at have no TTL"),
+        );
+    }
+    for seen in facts.own_sequences() {
+        let ops = &seen.ops;
+        let never = ops.increments >= 3
+            && ops.expires == 0
+            && ops.by_script == 0
+            && ops.sets == 0
+            && ops.takes == 0;
+        let without = facts
+            .group(&seen.pattern)
+            .is_none_or(|group| group.permanent() > 0.0);
+        if never && without && seen.is(Role::Limit) {
+            out.add(
+                Subject::keys(&seen.pattern),
+                0.8,
+                format!("{} increments and not one EXPIRE", ops.increments),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::KeyFact;
+    use crate::rules::world::World;
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .keys("ratelimit:*", Kind::String, |_| KeyFact {
+                shape: Shape::Integer,
+                size: 2,
+                ..KeyFact::default()
+            })
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .keys("ratelimit:*", Kind::String, |_| KeyFact {
+                shape: Shape::Integer,
+                size: 2,
+                ttl: Some(30_000),
+                ..KeyFact::default()
+            })
+            .keys("page:hits:*", Kind::String, |_| KeyFact {
+                shape: Shape::Integer,
+                size: 2,
+                ..KeyFact::default()
+            })
+            .must_be_quiet();
+    }
+}

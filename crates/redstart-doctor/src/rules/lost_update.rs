@@ -1,0 +1,84 @@
+//! A value is read, changed and written back.
+//!
+//! GET, change in the program, SET: a change that another connection wrote in between is overwritten. The rule
+//! proves it by that write. Equal values written by several connections are a stampede and not reported here.
+
+use crate::pattern::Role;
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "lost-update",
+    title: "A value is read, changed and written back",
+    family: Family::Pattern,
+    stage: Stage::Observed,
+    severity: Severity::High,
+    about: "GET, change in the program, SET: a change that another connection wrote in between is overwritten. The rule proves it by that write. Equal values written by several connections are a stampede and not reported here.",
+    timeline: &[
+        "balance 100",
+        "clerk 1: GET → 100",
+        "clerk 2: GET → 100",
+        "clerk 1: SET 90",
+        "clerk 2: SET 95",
+        "90 is lost",
+    ],
+    effect: "changes disappear without an error when two callers overlap",
+    fix: "use the command that changes in place (INCRBY, HINCRBY, JSON.SET path), or WATCH, MULTI, EXEC, or a script",
+    pattern: "counter",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for seen in facts.own_sequences().filter(|seen| !seen.is(Role::Session)) {
+        let ops = &seen.ops;
+        if ops.race_counter > 0 {
+            out.add(Subject::keys(&seen.pattern), 0.95, format!("proven: {} of {} read-and-write-back sequences overwrote a number that another connection had written meanwhile", ops.race_counter, ops.get_set));
+        } else if ops.race_value > 0 && ops.sets_without_ttl * 2 > ops.sets {
+            out.add(Subject::keys(&seen.pattern), 0.9, format!("proven: {} of {} read-and-write-back sequences overwrote another connection's value", ops.race_value, ops.get_set));
+        } else if ops.race_value > 2 {
+            out.add(Subject::keys(&seen.pattern), 0.72, format!("{} of {} read-and-write-back sequences overwrote another connection's different value", ops.race_value, ops.get_set));
+        } else if ops.get_set >= 5
+            && ops.sets_integer * 10 >= ops.sets * 9
+            && ops.get_set * 10 >= ops.sets * 9
+            && ops.sets_without_ttl * 2 > ops.sets
+        {
+            out.add_as(Severity::Medium, Subject::keys(&seen.pattern), 0.72, format!("possible: {} numbers were read, changed by the program and written back; no overlap was seen in this time", ops.get_set));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::world::World;
+
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .traffic(&[
+                "a GET balance:7",
+                "b GET balance:7",
+                "a SET balance:7 90",
+                "b SET balance:7 95",
+            ])
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .traffic(&[
+                "a WATCH balance:7",
+                "a GET balance:7",
+                "b INCRBY balance:7 5",
+                "a MULTI",
+                "a SET balance:7 90",
+                "a EXEC",
+            ])
+            .must_be_quiet();
+    }
+}

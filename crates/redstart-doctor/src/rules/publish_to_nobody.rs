@@ -1,0 +1,110 @@
+//! Messages are published and nobody listens.
+//!
+//! PUBLISH hands a message to those who listen at that moment; otherwise it is gone. The rule asks who listens to
+//! the channels that were published to. Notifications from scripts, which often have no waiter, and channels of
+//! libraries are not reported.
+
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+use crate::{library, pattern};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "publish-to-nobody",
+    title: "Messages are published and nobody listens",
+    family: Family::Pattern,
+    stage: Stage::Observed,
+    severity: Severity::Medium,
+    about: "PUBLISH hands a message to those who listen at that moment; otherwise it is gone. The rule asks who listens to the channels that were published to. Notifications from scripts, which often have no waiter, and channels of libraries are not reported.",
+    timeline: &[
+        "the mailer reconnects for two seconds",
+        "PUBLISH mail:send 42 → 0 receivers",
+        "the mail is never sent",
+    ],
+    effect: "messages are lost without an error whenever the subscriber is away",
+    fix: "a stream with a consumer group for what must arrive: XADD, XREADGROUP, XACK; keep Pub/Sub for hints that may be missed",
+    pattern: "notification",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    let patterns: u64 = facts.nodes.iter().filter_map(|node| node.patterns).sum();
+    if let Some(trace) = &facts.trace {
+        for (name, channel) in &trace.channels {
+            let own = facts.libraries.owner(name).is_some() || library::is_channel_of_library(name);
+            let sent = channel.published - channel.by_scripts;
+            if !own
+                && sent > 0
+                && channel.subscribers == Some(0)
+                && !channel.subscribed
+                && patterns == 0
+            {
+                let confidence = if sent >= 3 { 0.9 } else { 0.72 };
+                out.add(
+                    Subject::keys(pattern::generalise(name)),
+                    confidence,
+                    format!(
+                        "{sent} messages in {:.0} s and no subscriber",
+                        trace.seconds()
+                    ),
+                );
+            }
+        }
+        return;
+    }
+    let published = facts.calls("publish");
+    let listeners: u64 = facts
+        .nodes
+        .iter()
+        .filter_map(|node| node.channels)
+        .sum::<u64>()
+        + patterns;
+    let library = !facts.libraries.found.is_empty();
+    if published > 0 && listeners == 0 && facts.nodes.iter().any(|node| node.channels.is_some()) {
+        let confidence = if library || facts.groups.is_empty() || published < 20 {
+            0.5
+        } else {
+            0.65
+        };
+        out.add(Subject::setting("PUBLISH"), confidence, format!("{published} messages were published since the server started and nobody listens to any channel now"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::world::World;
+
+    #[test]
+    fn it_is_found() {
+        {
+            let mut world = World::new().rounds(5, &["a PUBLISH mail:send #"]);
+            let trace = world.0.trace.as_mut().expect("traffic");
+            trace
+                .channels
+                .get_mut(b"mail:send".as_slice())
+                .expect("the channel")
+                .subscribers = Some(0);
+            world
+        }
+        .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        {
+            let mut world = World::new().rounds(5, &["a PUBLISH mail:send #"]);
+            let trace = world.0.trace.as_mut().expect("traffic");
+            trace
+                .channels
+                .get_mut(b"mail:send".as_slice())
+                .expect("the channel")
+                .subscribers = Some(2);
+            world
+        }
+        .must_be_quiet();
+    }
+}

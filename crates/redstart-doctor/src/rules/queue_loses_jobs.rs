@@ -1,0 +1,98 @@
+//! A queue hands jobs out without keeping them.
+//!
+//! BRPOP and LPOP remove the job before it is done. If the worker is killed, or the reply is lost, the job is gone.
+//! The rule looks for lists that are pushed to and popped from by different connections, without a processing list.
+//! Queues of recognised libraries are not reported.
+
+use crate::pattern::Role;
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "queue-loses-jobs",
+    title: "A queue hands jobs out without keeping them",
+    family: Family::Pattern,
+    stage: Stage::Observed,
+    severity: Severity::High,
+    about: "BRPOP and LPOP remove the job before it is done. If the worker is killed, or the reply is lost, the job is gone. The rule looks for lists that are pushed to and popped from by different connections, without a processing list. Queues of recognised libraries are not reported.",
+    timeline: &[
+        "app: LPUSH jobs 42",
+        "worker: BRPOP jobs → 42",
+        "the worker is killed",
+        "job 42 never runs and nobody knows",
+    ],
+    effect: "every crash, deploy or lost connection of a worker loses the job it had",
+    fix: "BLMOVE jobs jobs:processing RIGHT LEFT 0, then LREM jobs:processing 1 job when it is done, and put back what stays there too long; or a stream with a consumer group",
+    pattern: "job_queue",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for seen in facts.own_sequences() {
+        let ops = &seen.ops;
+        if ops.pops == 0 || ops.moves > 0 || ops.by_script > 0 {
+            continue;
+        }
+        let confidence = match (ops.blocking_pops > 0, ops.pushes > 0, seen.is(Role::Queue)) {
+            (true, true, _) | (true, _, true) => 0.93,
+            (true, false, false) => 0.85,
+            (false, true, true) => 0.85,
+            (false, true, false) if ops.pops >= 5 => 0.65,
+            _ => 0.5,
+        };
+        out.add(Subject::keys(&seen.pattern), confidence, format!("{} pushes and {} pops ({} of them blocking), and nothing keeps a job while it runs", ops.pushes, ops.pops, ops.blocking_pops));
+    }
+    if facts.sequences.is_empty() && facts.libraries.queue().is_none() {
+        let pops = facts.calls("brpop") + facts.calls("blpop");
+        let moves = facts.calls("blmove")
+            + facts.calls("brpoplpush")
+            + facts.calls("lmove")
+            + facts.calls("rpoplpush");
+        let waiting = facts
+            .masters()
+            .flat_map(|node| &node.clients)
+            .filter(|client| matches!(client.command.as_str(), "brpop" | "blpop"))
+            .count();
+        if pops > 0 && moves == 0 {
+            // A library that works this way is only recognised by its keys.
+            let sure = !facts.groups.is_empty();
+            let confidence = match (sure, pops >= 5 || waiting > 0) {
+                (true, true) => 0.75,
+                (false, true) => 0.6,
+                _ => 0.5,
+            };
+            out.add(Subject::setting("BRPOP"), confidence, format!("{pops} calls of BRPOP or BLPOP since the server started, {waiting} clients waiting in one, and no call that moves a job to a processing list"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rules::world::World;
+
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .rounds(3, &["a LPUSH jobs j#", "w BRPOP jobs 0"])
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .rounds(
+                3,
+                &[
+                    "a LPUSH jobs j#",
+                    "w BLMOVE jobs jobs:busy RIGHT LEFT 0",
+                    "w LREM jobs:busy 1 j#",
+                ],
+            )
+            .must_be_quiet();
+    }
+}

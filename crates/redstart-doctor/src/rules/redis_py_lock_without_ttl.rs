@@ -1,0 +1,88 @@
+//! A Lock of redis-py without timeout.
+//!
+//! redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which the rule knows it.
+//! If the holder is killed, the lock stays for ever.
+
+use crate::observation::{Kind, Shape};
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "redis-py-lock-without-ttl",
+    title: "A Lock of redis-py without timeout",
+    family: Family::Library,
+    stage: Stage::Sampled,
+    severity: Severity::High,
+    about: "redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which the rule knows it. If the holder is killed, the lock stays for ever.",
+    timeline: &[
+        "with r.lock(\"report\"): …, without timeout",
+        "the process is killed",
+        "nobody can take the lock again",
+    ],
+    effect: "one crash stops the work that the lock protects until somebody deletes the key by hand",
+    fix: "r.lock(\"report\", timeout=30) and lock.extend while the work goes on; DEL the stuck key once",
+    pattern: "keep redis-py: timeout=30, or mutex",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for group in facts
+        .own_groups()
+        .filter(|group| group.kind == Kind::String)
+    {
+        let stuck = group
+            .facts
+            .iter()
+            .filter(|fact| fact.shape == Shape::PythonLock && fact.is_permanent())
+            .count();
+        if stuck > 0 {
+            out.add(
+                Subject::keys(&group.pattern),
+                0.88,
+                format!(
+                    "{stuck} of {} keys looked at hold a token of redis-py's Lock and have no TTL",
+                    group.facts.len()
+                ),
+            );
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::KeyFact;
+    use crate::rules::world::World;
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .key(
+                "report",
+                KeyFact {
+                    shape: Shape::PythonLock,
+                    size: 32,
+                    ..KeyFact::default()
+                },
+            )
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .key(
+                "report",
+                KeyFact {
+                    shape: Shape::PythonLock,
+                    size: 32,
+                    ttl: Some(9000),
+                    ..KeyFact::default()
+                },
+            )
+            .must_be_quiet();
+    }
+}

@@ -1,0 +1,111 @@
+//! Replicas lag behind a server that holds locks.
+//!
+//! A lock is on the master first. If the master is lost before a replica has it, the promoted replica gives it to
+//! another. The longer the lag, the more locks are lost. A fence token protects what the lock protects.
+
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+use crate::{pattern::Role, text};
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "replica-lag-under-locks",
+    title: "Replicas lag behind a server that holds locks",
+    family: Family::Operation,
+    stage: Stage::Sampled,
+    severity: Severity::Medium,
+    about: "A lock is on the master first. If the master is lost before a replica has it, the promoted replica gives it to another. The longer the lag, the more locks are lost. A fence token protects what the lock protects.",
+    timeline: &[
+        "A takes the lock on the master",
+        "the master is lost; the replica is 3 s behind",
+        "the replica is promoted; B takes the same lock",
+    ],
+    effect: "after a failover two holders may work at once",
+    fix: "fence tokens checked by the resource; WAIT after taking the lock lowers the risk; look at the network and at the replica's load",
+    pattern: "fencing",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    let locks = facts.own_groups().any(|group| group.is(Role::Lock))
+        || facts
+            .own_sequences()
+            .any(|seen| seen.ops.takes > 0 && seen.ops.plain_release + seen.ops.script_release > 0);
+    for node in facts.masters() {
+        let Some(offset) = node.number("master_repl_offset") else {
+            continue;
+        };
+        for i in 0..16 {
+            let Some(line) = node.info.get(&format!("slave{i}")) else {
+                break;
+            };
+            let field = |name: &str| {
+                line.split(',').find_map(|pair| {
+                    pair.strip_prefix(name)?
+                        .strip_prefix('=')?
+                        .parse::<u64>()
+                        .ok()
+                })
+            };
+            let behind = offset.saturating_sub(field("offset").unwrap_or(offset));
+            let lag = field("lag").unwrap_or(0);
+            if lag >= 5 || behind >= 1 << 20 {
+                let confidence = if locks { 0.85 } else { 0.5 };
+                out.add(
+                    Subject::setting(format!("replication of {}", node.address)),
+                    confidence,
+                    format!("a replica is {lag} s and {} behind", text::bytes(behind)),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::{KeyFact, Shape};
+    use crate::rules::world::World;
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .info("master_repl_offset", "90000000")
+            .info(
+                "slave0",
+                "ip=10.0.0.2,port=6379,state=online,offset=80000000,lag=7",
+            )
+            .key(
+                "lock:report",
+                KeyFact {
+                    ttl: Some(9000),
+                    size: 36,
+                    shape: Shape::Token,
+                    ..KeyFact::default()
+                },
+            )
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .info("master_repl_offset", "90000000")
+            .info(
+                "slave0",
+                "ip=10.0.0.2,port=6379,state=online,offset=89999000,lag=0",
+            )
+            .key(
+                "lock:report",
+                KeyFact {
+                    ttl: Some(9000),
+                    size: 36,
+                    shape: Shape::Token,
+                    ..KeyFact::default()
+                },
+            )
+            .must_be_quiet();
+    }
+}

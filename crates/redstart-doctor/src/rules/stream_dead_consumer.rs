@@ -1,0 +1,125 @@
+//! A dead consumer keeps messages.
+//!
+//! A consumer that has not asked for a long time still has pending messages. Nothing gives them to others unless
+//! somebody claims them.
+
+use crate::text;
+use crate::{
+    finding::Severity,
+    observation::{Observations, Stage},
+    rule::{Family, Findings, Rule, Subject},
+};
+
+/// Milliseconds without a question, after which a consumer that has messages counts as dead.
+const DEAD: u64 = 300_000;
+/// Milliseconds after which a message counts as left behind.
+const ABANDONED: u64 = 600_000;
+
+/// The rule.
+pub(super) const RULE: Rule = Rule {
+    id: "stream-dead-consumer",
+    title: "A dead consumer keeps messages",
+    family: Family::Pattern,
+    stage: Stage::Free,
+    severity: Severity::High,
+    about: "A consumer that has not asked for a long time still has pending messages. Nothing gives them to others unless somebody claims them.",
+    timeline: &[
+        "consumer c1 takes 40 messages and is killed",
+        "its replacement is called c2",
+        "the 40 messages belong to c1 for ever",
+    ],
+    effect: "messages that a dead consumer had are never done",
+    fix: "XAUTOCLAIM stream group me 60000 0 in a loop; XGROUP DELCONSUMER only after its entries were claimed",
+    pattern: "event_stream",
+    check,
+};
+
+fn check(facts: &Observations, out: &mut Findings<'_>) {
+    for stream in facts.own_streams() {
+        for group in &stream.groups {
+            let dead: Vec<_> = group
+                .consumers
+                .iter()
+                .filter(|consumer| consumer.pending > 0 && consumer.idle >= DEAD)
+                .collect();
+            let pending: u64 = dead.iter().map(|consumer| consumer.pending).sum();
+            // A message that nobody has touched for so long was left behind, even if its consumer asks for others.
+            if pending == 0 && group.oldest_idle >= ABANDONED {
+                out.add(Subject::keys(format!("{} group {}", stream.name, group.name)), 0.78, format!("{} messages are pending, the oldest was delivered {} s ago and nobody has claimed it", text::count(group.pending), group.oldest_idle / 1000));
+            }
+            let idle = dead.iter().map(|consumer| consumer.idle).max().unwrap_or(0);
+            if pending > 0 {
+                let confidence = match idle {
+                    3_600_000.. => 0.93,
+                    600_000.. => 0.85,
+                    _ => 0.72,
+                };
+                out.add(
+                    Subject::keys(format!("{} group {}", stream.name, group.name)),
+                    confidence,
+                    format!(
+                        "{} of {} consumers have not asked for up to {} s and keep {} messages",
+                        dead.len(),
+                        group.consumers.len(),
+                        idle / 1000,
+                        text::count(pending)
+                    ),
+                );
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observation::{ConsumerFacts, GroupFacts, StreamFacts};
+    use crate::rules::world::World;
+    #[test]
+    fn it_is_found() {
+        World::new()
+            .stream(StreamFacts {
+                name: "orders".into(),
+                length: 90,
+                groups: vec![GroupFacts {
+                    name: "g".into(),
+                    pending: 7,
+                    read: Some(90),
+                    consumers: vec![ConsumerFacts {
+                        pending: 7,
+                        idle: 7_200_000,
+                    }],
+                    ..GroupFacts::default()
+                }],
+                ..StreamFacts::default()
+            })
+            .must_show(RULE.id);
+    }
+
+    #[test]
+    fn its_healthy_twin_is_quiet() {
+        World::new()
+            .stream(StreamFacts {
+                name: "orders".into(),
+                length: 90,
+                groups: vec![GroupFacts {
+                    name: "g".into(),
+                    pending: 1,
+                    read: Some(90),
+                    consumers: vec![
+                        ConsumerFacts {
+                            pending: 1,
+                            idle: 2_000,
+                        },
+                        ConsumerFacts {
+                            pending: 0,
+                            idle: 7_200_000,
+                        },
+                    ],
+                    ..GroupFacts::default()
+                }],
+                ..StreamFacts::default()
+            })
+            .must_be_quiet();
+    }
+}

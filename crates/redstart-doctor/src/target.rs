@@ -1,0 +1,260 @@
+//! What is examined: a URL or a file.
+
+use std::path::{Path, PathBuf};
+
+use percent_encoding::percent_decode_str;
+
+use crate::error::{Error, Result};
+
+/// Where the facts come from.
+#[derive(Clone, Debug)]
+pub(crate) enum Target {
+    /// The embedded engine, by its URL.
+    Embedded(String),
+    Single(Address),
+    Sentinel {
+        sentinels: Vec<Address>,
+        master: String,
+    },
+    Cluster(Vec<Address>),
+    /// A recorded MONITOR log.
+    Log(PathBuf),
+    /// An append-only file, or the folder of one.
+    Aof(PathBuf),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Address {
+    Tcp(String, u16),
+    Unix(PathBuf),
+}
+
+impl std::fmt::Display for Address {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Tcp(host, port) if host.contains(':') => write!(f, "[{host}]:{port}"),
+            Self::Tcp(host, port) => write!(f, "{host}:{port}"),
+            Self::Unix(path) => write!(f, "{}", path.display()),
+        }
+    }
+}
+
+/// How to log in.
+#[derive(Clone, Default)]
+pub(crate) struct Access {
+    pub(crate) user: Option<String>,
+    pub(crate) password: Option<String>,
+    pub(crate) sentinel_user: Option<String>,
+    pub(crate) sentinel_password: Option<String>,
+    pub(crate) db: u32,
+    pub(crate) tls: bool,
+    pub(crate) ca: Option<PathBuf>,
+    pub(crate) cert: Option<PathBuf>,
+    pub(crate) key: Option<PathBuf>,
+}
+
+impl Target {
+    /// Takes a URL of a store, `host:port`, or the path of a file.
+    pub(crate) fn parse(text: &str) -> Result<(Self, Access)> {
+        let Some((scheme, rest)) = text.split_once("://") else {
+            let path = Path::new(text);
+            if path.exists() {
+                return Ok((Self::file(path)?, Access::default()));
+            }
+            if text.contains('/') {
+                return Err(Error::Usage(format!(
+                    "{text:?} is neither a URL nor a file"
+                )));
+            }
+            return Self::parse(&format!("redis://{text}"));
+        };
+        let mut access = Access::default();
+        if scheme == "memory" {
+            return Ok((Self::Embedded(text.to_owned()), access));
+        }
+        let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
+        if scheme == "file" {
+            let path = PathBuf::from(decode(rest)?);
+            return Ok((Self::file(&path)?, access));
+        }
+        let (base, topology) = match scheme.split_once('+') {
+            None if scheme == "unix" => ("redis", Some("unix")),
+            None => (scheme, None),
+            Some((base, topology)) => (base, Some(topology)),
+        };
+        access.tls = match base {
+            "redis" | "valkey" => false,
+            "rediss" | "valkeys" => true,
+            _ => {
+                return Err(Error::Usage(format!(
+                    "{scheme:?} is not a scheme of a store URL"
+                )));
+            }
+        };
+        for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let value = decode(value)?;
+            match name {
+                "db" => access.db = database(&value)?,
+                "ca" => access.ca = Some(value.into()),
+                "cert" => access.cert = Some(value.into()),
+                "key" => access.key = Some(value.into()),
+                "sentinel_user" => access.sentinel_user = Some(value),
+                "sentinel_password" => access.sentinel_password = Some(value),
+                // Settings of a store that a reader has no use for.
+                "timeout" | "connect_timeout" | "pool" => {}
+                _ => {
+                    return Err(Error::Usage(format!(
+                        "{name:?} is not a parameter of a store URL"
+                    )));
+                }
+            }
+        }
+        let rest = match rest.rsplit_once('@') {
+            None => rest,
+            Some((login, rest)) => {
+                let (user, password) = login.split_once(':').unwrap_or((login, ""));
+                let filled = |text: String| (!text.is_empty()).then_some(text);
+                access.user = filled(decode(user)?);
+                access.password = filled(decode(password)?);
+                rest
+            }
+        };
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
+        let target = match topology {
+            Some("unix") => Self::Single(Address::Unix(decode(rest)?.into())),
+            None => {
+                if !path.is_empty() {
+                    access.db = database(path)?;
+                }
+                let mut hosts = addresses(hosts, 6379)?;
+                if hosts.len() > 1 {
+                    return Err(Error::Usage(
+                        "several hosts need redis+sentinel:// or redis+cluster://".to_owned(),
+                    ));
+                }
+                Self::Single(hosts.remove(0))
+            }
+            Some("sentinel") => {
+                let (master, db) = path.split_once('/').unwrap_or((path, ""));
+                if master.is_empty() {
+                    return Err(Error::Usage(
+                        "a sentinel URL must name its master: redis+sentinel://h1,h2,h3/master-name".to_owned(),
+                    ));
+                }
+                if !db.is_empty() {
+                    access.db = database(db)?;
+                }
+                Self::Sentinel {
+                    sentinels: addresses(hosts, 26379)?,
+                    master: decode(master)?,
+                }
+            }
+            Some("cluster") => Self::Cluster(addresses(hosts, 6379)?),
+            Some(_) => {
+                return Err(Error::Usage(format!(
+                    "{scheme:?} is not a scheme of a store URL"
+                )));
+            }
+        };
+        Ok((target, access))
+    }
+
+    /// A folder or file, by its first bytes.
+    fn file(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return Ok(Self::Aof(path.to_owned()));
+        }
+        let mut first = [0; 64];
+        let read = std::fs::File::open(path)
+            .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
+            .map_err(|error| Error::Usage(format!("{} cannot be read: {error}", path.display())))?;
+        let first = &first[..read];
+        if first.starts_with(b"REDIS") || first.starts_with(b"VALKEY") {
+            return Err(Error::Usage(format!(
+                "{} is an RDB file, which this version does not read; load it into a server and give its URL, \
+                 or give an append-only file or a MONITOR log",
+                path.display()
+            )));
+        }
+        if first.starts_with(b"*") || first.starts_with(b"#TS:") || first.starts_with(b"file ") {
+            return Ok(Self::Aof(path.to_owned()));
+        }
+        Ok(Self::Log(path.to_owned()))
+    }
+}
+
+fn decode(text: &str) -> Result<String> {
+    percent_decode_str(text)
+        .decode_utf8()
+        .map(|text| text.into_owned())
+        .map_err(|_| Error::Usage("the URL is not UTF-8".to_owned()))
+}
+
+fn database(text: &str) -> Result<u32> {
+    text.parse()
+        .map_err(|_| Error::Usage("the database in the URL must be a number".to_owned()))
+}
+
+fn addresses(hosts: &str, port: u16) -> Result<Vec<Address>> {
+    let hosts = if hosts.is_empty() { "127.0.0.1" } else { hosts };
+    hosts.split(',').map(|host| address(host, port)).collect()
+}
+
+/// `host`, `host:port`, `[v6]` or `[v6]:port`.
+pub(crate) fn address(text: &str, default_port: u16) -> Result<Address> {
+    let bad = || Error::Usage(format!("{text:?} in the URL is not host or host:port"));
+    let (host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (host, rest) = rest.split_once(']').ok_or_else(bad)?;
+            (host, rest.strip_prefix(':'))
+        }
+        None => match text.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (text, None),
+        },
+    };
+    let port = match port {
+        None => default_port,
+        Some(port) => port.parse().map_err(|_| bad())?,
+    };
+    if host.is_empty() {
+        return Err(bad());
+    }
+    Ok(Address::Tcp(decode(host)?, port))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls_of_every_topology_are_understood() -> Result<()> {
+        let (target, access) = Target::parse("redis://u:p%40ss@db.example:7000/3")?;
+        assert!(matches!(target, Target::Single(Address::Tcp(host, 7000)) if host == "db.example"));
+        assert_eq!(access.password.as_deref(), Some("p@ss"));
+        assert_eq!(access.db, 3);
+        let (target, _) = Target::parse("redis+sentinel://a,b:1/main/2")?;
+        assert!(
+            matches!(target, Target::Sentinel { sentinels, master } if sentinels.len() == 2 && master == "main")
+        );
+        let (target, _) = Target::parse("redis+cluster://[::1]:7001,b:7002")?;
+        assert!(
+            matches!(target, Target::Cluster(seeds) if seeds[0] == Address::Tcp("::1".into(), 7001))
+        );
+        let (target, _) = Target::parse("localhost:6380")?;
+        assert!(matches!(target, Target::Single(Address::Tcp(_, 6380))));
+        assert!(Target::parse("http://x").is_err());
+        Ok(())
+    }
+
+    #[test]
+    fn an_rdb_file_is_refused_with_the_way_out() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), b"REDIS0011\xfa").expect("written");
+        let error = Target::parse(&file.path().display().to_string())
+            .err()
+            .expect("refused");
+        assert!(error.to_string().contains("RDB"), "{error}");
+    }
+}

@@ -1,0 +1,422 @@
+//! The commands of live traffic, folded into sequences per connection and key.
+//!
+//! MONITOR shows commands and not replies. What follows from a sequence is therefore stated in two strengths: a read
+//! and a write of one key by one connection *may* race, and a write of another connection between the two *did*.
+//! Whether a conditional command succeeded is derived from the key's history: after a deletion the first `SET NX`
+//! takes the key until it is deleted or its TTL has passed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+use crate::pattern;
+
+pub(crate) mod command;
+pub(crate) mod key;
+pub(crate) mod line;
+
+use command::{Action, actions, fingerprint, is_whole};
+pub(crate) use key::{KeyTrace, Ops};
+use line::Line;
+
+/// Keys whose sequences are followed; further ones are only counted.
+const KEYS: usize = 50_000;
+const CLIENTS: usize = 50_000;
+const BODIES: usize = 20_000;
+const CHANNELS: usize = 10_000;
+
+/// What was seen of a channel.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Channel {
+    pub(crate) published: u64,
+    pub(crate) by_scripts: u64,
+    /// Subscribers, asked for after the observation.
+    pub(crate) subscribers: Option<u64>,
+    pub(crate) subscribed: bool,
+}
+
+/// Scripts that were sent as text.
+#[derive(Default)]
+pub(crate) struct Scripts {
+    pub(crate) evals: u64,
+    bodies: HashSet<u64>,
+    /// Texts that differ only in numbers and quoted strings.
+    skeletons: HashMap<u64, HashSet<u64>>,
+}
+
+impl Scripts {
+    /// Texts sent, and the most of them that share a skeleton.
+    pub(crate) fn interpolated(&self) -> usize {
+        self.skeletons.values().map(HashSet::len).max().unwrap_or(0)
+    }
+
+    pub(crate) fn bodies(&self) -> usize {
+        self.bodies.len()
+    }
+}
+
+#[derive(Default)]
+struct Client {
+    id: u32,
+    multi: bool,
+    watching: bool,
+}
+
+/// Everything that was observed.
+#[derive(Default)]
+pub(crate) struct Trace {
+    pub(crate) lines: u64,
+    /// Commands of scripts are not among them.
+    pub(crate) commands: BTreeMap<String, u64>,
+    pub(crate) keys: HashMap<(u32, Vec<u8>), KeyTrace>,
+    /// Commands on keys that were not followed.
+    pub(crate) unfollowed: u64,
+    pub(crate) channels: HashMap<Vec<u8>, Channel>,
+    pub(crate) scripts: Scripts,
+    pub(crate) first: Option<f64>,
+    pub(crate) last: f64,
+    /// Whole reads of collections, by key pattern.
+    pub(crate) whole: HashMap<String, u64>,
+    /// Commands per slot, on a Cluster.
+    pub(crate) slots: HashMap<u16, u64>,
+    pub(crate) keyed: u64,
+    clients: HashMap<String, Client>,
+    sequence: u64,
+}
+
+impl Trace {
+    /// Takes one line of MONITOR; anything else is ignored.
+    pub(crate) fn feed(&mut self, bytes: &[u8]) {
+        if let Some(line) = Line::parse(bytes) {
+            self.take(&line);
+        }
+    }
+
+    pub(crate) fn seconds(&self) -> f64 {
+        (self.last - self.first.unwrap_or(self.last)).max(0.0)
+    }
+
+    pub(crate) fn connections(&self) -> usize {
+        self.clients.len()
+    }
+
+    fn take(&mut self, line: &Line<'_>) {
+        self.lines += 1;
+        self.sequence += 1;
+        self.first.get_or_insert(line.at);
+        self.last = self.last.max(line.at);
+        let name = String::from_utf8_lossy(&line.words[0]).to_ascii_uppercase();
+        if name.len() > 32 {
+            return;
+        }
+        let script = line.is_script();
+        if !script {
+            *self.commands.entry(name.clone()).or_default() += 1;
+        }
+        let client = match script {
+            true => Who {
+                id: u32::MAX,
+                atomic: true,
+            },
+            false => match self.client(line, &name) {
+                Some(who) => who,
+                None => return,
+            },
+        };
+        self.beside_keys(line, &name, script);
+        for (at, action) in actions(&name, &line.words, line.at) {
+            // A name that was cut is no name.
+            if line.cut && at + 1 == line.words.len() {
+                continue;
+            }
+            self.key(line, at, &action, client);
+        }
+    }
+
+    /// Who sent it, and whether it is part of a transaction.
+    fn client(&mut self, line: &Line<'_>, name: &str) -> Option<Who> {
+        let count = self.clients.len();
+        if count >= CLIENTS && !self.clients.contains_key(line.client) {
+            return None;
+        }
+        let state = self
+            .clients
+            .entry(line.client.to_owned())
+            .or_insert_with(|| Client {
+                id: count as u32,
+                ..Client::default()
+            });
+        match name {
+            "MULTI" => state.multi = true,
+            "WATCH" => state.watching = true,
+            "UNWATCH" => state.watching = false,
+            "EXEC" | "DISCARD" => {
+                state.multi = false;
+                state.watching = false;
+            }
+            _ => {}
+        }
+        Some(Who {
+            id: state.id,
+            atomic: state.multi || state.watching,
+        })
+    }
+
+    /// Channels, texts of scripts, whole reads.
+    fn beside_keys(&mut self, line: &Line<'_>, name: &str, script: bool) {
+        let words = &line.words;
+        match name {
+            "PUBLISH" | "SPUBLISH" if words.len() > 1 && self.channels.len() < CHANNELS => {
+                let channel = self.channels.entry(words[1].clone()).or_default();
+                channel.published += 1;
+                channel.by_scripts += u64::from(script);
+            }
+            "SUBSCRIBE" | "SSUBSCRIBE" => {
+                for word in &words[1..] {
+                    if self.channels.len() < CHANNELS {
+                        self.channels.entry(word.clone()).or_default().subscribed = true;
+                    }
+                }
+            }
+            "EVAL" if words.len() > 1 => {
+                self.scripts.evals += 1;
+                if self.scripts.bodies.len() < BODIES {
+                    let body = fingerprint(&words[1]);
+                    self.scripts.bodies.insert(body);
+                    self.scripts
+                        .skeletons
+                        .entry(skeleton(&words[1]))
+                        .or_default()
+                        .insert(body);
+                }
+            }
+            "SMEMBERS" | "HGETALL" | "LRANGE" | "ZRANGE" | "ZREVRANGE" if words.len() > 1 => {
+                if (matches!(name, "SMEMBERS" | "HGETALL") || is_whole(words))
+                    && self.whole.len() < KEYS
+                {
+                    *self
+                        .whole
+                        .entry(pattern::generalise(&words[1]))
+                        .or_default() += 1;
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn key(&mut self, line: &Line<'_>, at: usize, action: &Action, who: Who) {
+        let Some(word) = line.words.get(at) else {
+            return;
+        };
+        let name = (line.db, word.clone());
+        if who.id != u32::MAX {
+            self.keyed += 1;
+            *self.slots.entry(slot(word)).or_default() += 1;
+        }
+        if self.keys.len() >= KEYS && !self.keys.contains_key(&name) {
+            self.unfollowed += 1;
+            return;
+        }
+        let when = When {
+            at: line.at,
+            sequence: self.sequence,
+        };
+        self.keys.entry(name).or_default().take(action, who, when);
+    }
+
+    /// Sums of the counters per key pattern, with the number of keys.
+    pub(crate) fn patterns(&self) -> Vec<(String, Vec<(&[u8], &KeyTrace)>)> {
+        let named: Vec<(String, &[u8], &KeyTrace)> = self
+            .keys
+            .iter()
+            .map(|((_, name), key)| (pattern::generalise(name), name.as_slice(), key))
+            .collect();
+        let mut distinct: Vec<String> = named.iter().map(|(pattern, ..)| pattern.clone()).collect();
+        distinct.sort_unstable();
+        distinct.dedup();
+        let merged = pattern::merge(&distinct);
+        let mut groups: BTreeMap<String, Vec<(&[u8], &KeyTrace)>> = BTreeMap::new();
+        for (pattern, name, key) in named {
+            let pattern = merged.get(&pattern).cloned().unwrap_or(pattern);
+            groups.entry(pattern).or_default().push((name, key));
+        }
+        groups.into_iter().collect()
+    }
+}
+
+/// The sender of a command.
+#[derive(Clone, Copy)]
+pub(crate) struct Who {
+    pub(crate) id: u32,
+    /// Part of a script, a transaction, or under WATCH.
+    pub(crate) atomic: bool,
+}
+
+/// The place of a command in time.
+#[derive(Clone, Copy)]
+pub(crate) struct When {
+    pub(crate) at: f64,
+    pub(crate) sequence: u64,
+}
+
+/// A script's text without its numbers and quoted strings.
+fn skeleton(text: &[u8]) -> u64 {
+    let mut out = Vec::with_capacity(text.len());
+    let mut quote = None;
+    for &byte in text {
+        match quote {
+            Some(end) if byte == end => quote = None,
+            Some(_) => continue,
+            None if matches!(byte, b'"' | b'\'') => quote = Some(byte),
+            None if byte.is_ascii_digit() => continue,
+            None => {}
+        }
+        out.push(byte);
+    }
+    fingerprint(&out)
+}
+
+/// The slot of a key on a Cluster.
+pub(crate) fn slot(key: &[u8]) -> u16 {
+    let tag = key
+        .iter()
+        .position(|byte| *byte == b'{')
+        .and_then(|open| {
+            let length = key[open + 1..].iter().position(|byte| *byte == b'}')?;
+            (length > 0).then(|| &key[open + 1..open + 1 + length])
+        })
+        .unwrap_or(key);
+    crc16::State::<crc16::XMODEM>::calculate(tag) % 16384
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    /// A trace from lines such as `a SET k v`: the client, then the command; one hundredth of a second apart.
+    pub(crate) fn trace(lines: &[&str]) -> Trace {
+        let mut trace = Trace::default();
+        for (i, line) in lines.iter().enumerate() {
+            let (client, command) = line.split_once(' ').expect("a client and a command");
+            let client = if client == "lua" {
+                "lua".to_owned()
+            } else {
+                format!("{client}:1")
+            };
+            let words: Vec<String> = command.split(' ').map(|word| format!("{word:?}")).collect();
+            let at = 1_700_000_000.0 + i as f64 / 100.0;
+            trace.feed(format!("{at:.6} [0 {client}] {}", words.join(" ")).as_bytes());
+        }
+        trace
+    }
+
+    fn ops(trace: &Trace, key: &str) -> Ops {
+        trace.keys[&(0, key.as_bytes().to_vec())].ops
+    }
+
+    #[test]
+    fn a_foreign_write_between_read_and_write_is_proof() {
+        let seen = trace(&["a GET n", "b GET n", "b INCR n", "a INCR n"]);
+        assert_eq!(ops(&seen, "n").get_incr, 2);
+        assert_eq!(ops(&seen, "n").race_incr, 1);
+        let seen = trace(&["a GET n", "a INCR n", "b GET n", "b INCR n"]);
+        assert_eq!(ops(&seen, "n").race_incr, 0);
+    }
+
+    #[test]
+    fn a_transaction_under_watch_is_no_race() {
+        let seen = trace(&[
+            "a WATCH n",
+            "a GET n",
+            "b SET n 5",
+            "a MULTI",
+            "a SET n 6",
+            "a EXEC",
+        ]);
+        assert_eq!(ops(&seen, "n").race_counter, 0);
+        assert_eq!(ops(&seen, "n").get_set, 0);
+    }
+
+    #[test]
+    fn a_fill_after_an_invalidation_is_seen_and_a_fill_before_it_is_not() {
+        let seen = trace(&["a GET p", "b DEL p", "a SET p old EX 60"]);
+        assert_eq!(ops(&seen, "p").stale_fill, 1);
+        let seen = trace(&["a GET p", "a SET p old EX 60", "b DEL p"]);
+        assert_eq!(ops(&seen, "p").stale_fill, 0);
+    }
+
+    #[test]
+    fn two_fills_of_the_same_value_are_a_stampede_and_of_different_ones_a_lost_update() {
+        let seen = trace(&[
+            "a GET p",
+            "b GET p",
+            "a SET p {row} EX 60",
+            "b SET p {row} EX 60",
+        ]);
+        assert_eq!(
+            (ops(&seen, "p").duplicate_fill, ops(&seen, "p").race_value),
+            (1, 0)
+        );
+        let seen = trace(&[
+            "a GET p",
+            "b GET p",
+            "a SET p {x} EX 60",
+            "b SET p {y} EX 60",
+        ]);
+        assert_eq!(
+            (ops(&seen, "p").duplicate_fill, ops(&seen, "p").race_value),
+            (0, 1)
+        );
+    }
+
+    #[test]
+    fn the_release_of_another_holders_lock_is_seen() {
+        let mut lines = vec!["a SET lock x NX PX 50"];
+        // Half a second passes.
+        lines.extend(["c PING"; 20]);
+        lines.extend(["b SET lock y NX PX 5000", "a DEL lock"]);
+        let seen = trace(&lines);
+        assert_eq!(ops(&seen, "lock").foreign_release, 1);
+        assert_eq!(ops(&seen, "lock").overrun, 1);
+        let seen = trace(&[
+            "a SET lock x NX PX 5000",
+            "a DEL lock",
+            "b SET lock y NX PX 5000",
+            "b DEL lock",
+        ]);
+        assert_eq!(ops(&seen, "lock").foreign_release, 0);
+        assert_eq!(ops(&seen, "lock").plain_release, 2);
+    }
+
+    #[test]
+    fn a_release_by_script_is_not_a_plain_one() {
+        let seen = trace(&[
+            "a SET lock x NX PX 5000",
+            "a EVALSHA abc 1 lock x",
+            "lua GET lock",
+            "lua DEL lock",
+        ]);
+        assert_eq!(ops(&seen, "lock").plain_release, 0);
+        assert_eq!(ops(&seen, "lock").get_delete, 0);
+        assert_eq!(ops(&seen, "lock").script_release, 1);
+    }
+
+    #[test]
+    fn texts_that_differ_in_their_literals_share_a_skeleton() {
+        let mut seen = Trace::default();
+        for i in 0..5 {
+            seen.feed(
+                format!(r#"1.{i} [0 a:1] "EVAL" "return redis.call('get','k{i}')" "0""#).as_bytes(),
+            );
+        }
+        assert_eq!(seen.scripts.interpolated(), 5);
+    }
+
+    #[test]
+    fn memory_is_bounded_whatever_comes() {
+        let mut seen = Trace::default();
+        for i in 0..KEYS + 1000 {
+            seen.feed(format!(r#"1.0 [0 a:1] "GET" "k{i}""#).as_bytes());
+        }
+        assert_eq!(seen.keys.len(), KEYS);
+        assert_eq!(seen.unfollowed, 1000);
+    }
+}

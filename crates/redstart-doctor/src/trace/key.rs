@@ -1,0 +1,411 @@
+//! The history of one key.
+
+use super::{
+    When, Who,
+    command::{Action, Form},
+};
+
+/// Reads that wait for their write, per key.
+const READERS: usize = 64;
+/// A read and a write further apart are not one piece of work.
+const TOGETHER: f64 = 5.0;
+/// A second step follows its first within this time.
+const NEXT_STEP: f64 = 2.0;
+
+/// Counters of one key. Sums of them describe a pattern.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ops {
+    /// All commands of clients.
+    pub(crate) all: u64,
+    pub(crate) scripts: u64,
+    pub(crate) by_script: u64,
+    pub(crate) gets: u64,
+    pub(crate) sets: u64,
+    pub(crate) sets_without_ttl: u64,
+    pub(crate) sets_json: u64,
+    pub(crate) sets_integer: u64,
+    pub(crate) set_then_expire: u64,
+    /// Writes over a value that nobody had read since it was written.
+    pub(crate) blind_sets: u64,
+    /// A read and then a write by one connection.
+    pub(crate) get_set: u64,
+    pub(crate) get_incr: u64,
+    /// The same with a foreign write in between.
+    pub(crate) race_incr: u64,
+    pub(crate) race_counter: u64,
+    pub(crate) race_value: u64,
+    pub(crate) stale_fill: u64,
+    pub(crate) duplicate_fill: u64,
+    /// The most connections that had read the key and not yet written it.
+    pub(crate) waiting: u64,
+    pub(crate) increments: u64,
+    pub(crate) incr_then_expire: u64,
+    pub(crate) incr_with_expire: u64,
+    pub(crate) drains: u64,
+    pub(crate) expires: u64,
+    pub(crate) deletes: u64,
+    /// `SET NX`, and those of it without TTL.
+    pub(crate) takes: u64,
+    pub(crate) takes_without_ttl: u64,
+    pub(crate) take_then_expire: u64,
+    /// Another connection took it with the same value.
+    pub(crate) shared_value: u64,
+    pub(crate) plain_release: u64,
+    pub(crate) get_delete: u64,
+    pub(crate) foreign_release: u64,
+    pub(crate) script_release: u64,
+    pub(crate) overrun: u64,
+    pub(crate) hash_gets: u64,
+    pub(crate) hash_sets: u64,
+    pub(crate) pushes: u64,
+    pub(crate) pops: u64,
+    pub(crate) blocking_pops: u64,
+    pub(crate) moves: u64,
+    pub(crate) list_trims: u64,
+    pub(crate) whole: u64,
+    pub(crate) set_adds: u64,
+    pub(crate) set_removes: u64,
+    pub(crate) zadds: u64,
+    pub(crate) zadds_of_time: u64,
+    pub(crate) ztrims: u64,
+    pub(crate) zremoves: u64,
+    pub(crate) zcounts: u64,
+    /// A sorted set was added to and then counted.
+    pub(crate) zadd_then_count: u64,
+    pub(crate) stream_adds: u64,
+    pub(crate) stream_adds_trimming: u64,
+    pub(crate) stream_reads: u64,
+    pub(crate) stream_acks: u64,
+    pub(crate) stream_trims: u64,
+}
+
+macro_rules! add_fields {
+    ($into:ident, $from:ident, $($field:ident)*) => { $($into.$field += $from.$field;)* };
+}
+
+impl Ops {
+    pub(crate) fn add(&mut self, other: &Self) {
+        add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_json sets_integer set_then_expire blind_sets get_set get_incr
+            race_incr race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
+            drains expires deletes takes takes_without_ttl take_then_expire shared_value plain_release get_delete
+            foreign_release script_release overrun hash_gets hash_sets pushes pops blocking_pops moves list_trims whole
+            set_adds set_removes zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
+            stream_adds_trimming stream_reads stream_acks stream_trims);
+        self.waiting = self.waiting.max(other.waiting);
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    client: u32,
+    when: f64,
+    sequence: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    client: u32,
+    sequence: u64,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum What {
+    Value(u64),
+    Delete,
+    Increment,
+    Other,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Holder {
+    client: u32,
+    until: f64,
+}
+
+/// A first step that wants its second.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    client: u32,
+    at: f64,
+    atomic: bool,
+}
+
+/// One key's counters and what is open on it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct KeyTrace {
+    pub(crate) ops: Ops,
+    reads: Vec<Read>,
+    /// When anybody last read it.
+    last_read: f64,
+    writes: Vec<Write>,
+    holder: Option<Holder>,
+    /// Who held it last and let its time pass.
+    late: Option<Holder>,
+    taken_with: Vec<(u64, u32)>,
+    taken: Option<Step>,
+    set: Option<Step>,
+    incremented: Option<Step>,
+    added: Option<Step>,
+}
+
+impl KeyTrace {
+    pub(crate) fn take(&mut self, action: &Action, who: Who, when: When) {
+        let script = who.id == u32::MAX;
+        if script {
+            self.ops.by_script += 1;
+        } else {
+            self.ops.all += 1;
+        }
+        match action {
+            Action::Get if !script => self.read(who, when),
+            Action::Get => {}
+            Action::Set { value, form, ttl } => self.set(*value, *form, *ttl, who, when),
+            Action::Take { value, ttl } => self.try_take(*value, *ttl, who, when),
+            Action::Increment => self.increment(who, when),
+            Action::Expire { seconds } => self.expire(*seconds, who, when),
+            Action::Delete => self.delete(who, when),
+            Action::Script => {
+                self.ops.scripts += 1;
+                self.after_its_time(who, when);
+            }
+            Action::Drain => {
+                self.ops.drains += 1;
+                self.wrote(who, when, What::Other);
+            }
+            Action::ZAdd { score } => {
+                self.ops.zadds += 1;
+                self.ops.zadds_of_time += u64::from(*score > 1e9);
+                self.added = (!script).then_some(self.step(who, when));
+            }
+            Action::ZCount => {
+                self.ops.zcounts += 1;
+                if self
+                    .added
+                    .is_some_and(|step| step.client == who.id && when.at - step.at < NEXT_STEP)
+                {
+                    self.ops.zadd_then_count += 1;
+                    self.added = None;
+                }
+            }
+            action => self.count(action),
+        }
+    }
+
+    /// Those that are only counted.
+    fn count(&mut self, action: &Action) {
+        let ops = &mut self.ops;
+        match action {
+            Action::HashGet => ops.hash_gets += 1,
+            Action::HashSet => ops.hash_sets += 1,
+            Action::Push => ops.pushes += 1,
+            Action::Pop(blocking) => {
+                ops.pops += 1;
+                ops.blocking_pops += u64::from(*blocking);
+            }
+            Action::Move(_) => ops.moves += 1,
+            Action::ListTrim => ops.list_trims += 1,
+            Action::Whole => ops.whole += 1,
+            Action::SetAdd => ops.set_adds += 1,
+            Action::SetRemove => ops.set_removes += 1,
+            Action::ZTrim => ops.ztrims += 1,
+            Action::ZRemove => ops.zremoves += 1,
+            Action::StreamAdd { trims } => {
+                ops.stream_adds += 1;
+                ops.stream_adds_trimming += u64::from(*trims);
+            }
+            Action::StreamRead => ops.stream_reads += 1,
+            Action::StreamAck => ops.stream_acks += 1,
+            Action::StreamTrim => ops.stream_trims += 1,
+            _ => {}
+        }
+    }
+
+    fn step(&self, who: Who, when: When) -> Step {
+        Step {
+            client: who.id,
+            at: when.at,
+            atomic: who.atomic,
+        }
+    }
+
+    fn read(&mut self, who: Who, when: When) {
+        self.ops.gets += 1;
+        self.last_read = when.at;
+        if who.atomic {
+            return;
+        }
+        self.reads
+            .retain(|read| read.client != who.id && when.at - read.when < TOGETHER);
+        if self.reads.len() < READERS {
+            self.reads.push(Read {
+                client: who.id,
+                when: when.at,
+                sequence: when.sequence,
+            });
+        }
+    }
+
+    /// The read of this connection that this write follows.
+    fn read_before(&mut self, who: Who, when: When) -> Option<Read> {
+        let at = self.reads.iter().position(|read| read.client == who.id)?;
+        let read = self.reads.remove(at);
+        (!who.atomic && when.at - read.when < TOGETHER).then_some(read)
+    }
+
+    /// The last write of others since a read.
+    fn foreign_since(&self, read: Read) -> Option<What> {
+        self.writes
+            .iter()
+            .rev()
+            .take_while(|write| write.sequence > read.sequence)
+            .find(|write| write.client != read.client)
+            .map(|write| write.what)
+    }
+
+    fn wrote(&mut self, who: Who, when: When, what: What) {
+        if self.writes.len() >= READERS {
+            self.writes.remove(0);
+        }
+        self.writes.push(Write {
+            client: who.id,
+            sequence: when.sequence,
+            what,
+        });
+    }
+
+    fn set(&mut self, value: u64, form: Form, ttl: Option<f64>, who: Who, when: When) {
+        let ops = &mut self.ops;
+        ops.sets += 1;
+        ops.sets_without_ttl += u64::from(ttl.is_none());
+        ops.sets_json += u64::from(form == Form::Json);
+        ops.sets_integer += u64::from(form == Form::Integer);
+        let waiting = self
+            .reads
+            .iter()
+            .filter(|read| when.at - read.when < 1.0)
+            .count() as u64;
+        if let Some(read) = self.read_before(who, when) {
+            self.ops.get_set += 1;
+            self.ops.waiting = self.ops.waiting.max(waiting);
+            match self.foreign_since(read) {
+                None => {}
+                Some(What::Delete) => self.ops.stale_fill += 1,
+                Some(_) if form == Form::Integer => self.ops.race_counter += 1,
+                Some(What::Value(other)) if other == value => self.ops.duplicate_fill += 1,
+                Some(What::Value(_) | What::Increment | What::Other) => self.ops.race_value += 1,
+            }
+        }
+        // With a pool of connections the read of a fill may be another connection's, but it is there.
+        let written_before = matches!(
+            self.writes.last(),
+            Some(Write {
+                what: What::Value(_),
+                ..
+            })
+        );
+        self.ops.blind_sets +=
+            u64::from(written_before && when.at - self.last_read > TOGETHER.min(0.5));
+        self.set = (ttl.is_none() && who.id != u32::MAX).then_some(self.step(who, when));
+        self.wrote(who, when, What::Value(value));
+    }
+
+    fn try_take(&mut self, value: u64, ttl: Option<f64>, who: Who, when: When) {
+        self.ops.takes += 1;
+        if who.id != u32::MAX {
+            self.ops.takes_without_ttl += u64::from(ttl.is_none());
+            match self.taken_with.iter().find(|(other, _)| *other == value) {
+                Some((_, client)) if *client != who.id => self.ops.shared_value += 1,
+                Some(_) => {}
+                None if self.taken_with.len() < READERS => self.taken_with.push((value, who.id)),
+                None => {}
+            }
+        }
+        let free = match self.holder {
+            None => true,
+            Some(holder) if holder.until < when.at => {
+                self.late = Some(holder);
+                true
+            }
+            Some(_) => false,
+        };
+        if free {
+            self.holder = Some(Holder {
+                client: who.id,
+                until: ttl.map_or(f64::INFINITY, |ttl| when.at + ttl),
+            });
+            self.taken = ttl.is_none().then_some(self.step(who, when));
+            self.wrote(who, when, What::Value(value));
+        }
+    }
+
+    fn increment(&mut self, who: Who, when: When) {
+        self.ops.increments += 1;
+        if let Some(read) = self.read_before(who, when) {
+            self.ops.get_incr += 1;
+            self.ops.race_incr += u64::from(self.foreign_since(read).is_some());
+        }
+        self.incremented = Some(self.step(who, when));
+        self.wrote(who, when, What::Increment);
+    }
+
+    fn expire(&mut self, seconds: f64, who: Who, when: When) {
+        self.ops.expires += 1;
+        let follows = |step: Option<Step>| {
+            step.filter(|step| step.client == who.id && when.at - step.at < NEXT_STEP)
+        };
+        if let Some(step) = follows(self.incremented) {
+            match step.atomic && who.atomic {
+                true => self.ops.incr_with_expire += 1,
+                false => self.ops.incr_then_expire += 1,
+            }
+            self.incremented = None;
+        }
+        if let Some(step) = follows(self.taken) {
+            self.ops.take_then_expire += u64::from(!(step.atomic && who.atomic));
+            self.ops.takes_without_ttl -= u64::from(self.ops.takes_without_ttl > 0);
+            self.taken = None;
+        }
+        if follows(self.set).is_some() {
+            self.ops.set_then_expire += 1;
+            self.ops.sets_without_ttl -= u64::from(self.ops.sets_without_ttl > 0);
+            self.set = None;
+        }
+        if let Some(holder) = &mut self.holder
+            && (holder.client == who.id || who.id == u32::MAX)
+        {
+            holder.until = when.at + seconds;
+        }
+    }
+
+    /// The former holder comes back after its time, and another has it.
+    fn after_its_time(&mut self, who: Who, when: When) -> bool {
+        let late = self
+            .late
+            .is_some_and(|late| late.client == who.id && late.until < when.at);
+        let other = self
+            .holder
+            .is_some_and(|holder| holder.client != who.id && holder.until >= when.at);
+        if late && other {
+            self.ops.overrun += 1;
+            self.late = None;
+        }
+        late && other
+    }
+
+    fn delete(&mut self, who: Who, when: When) {
+        self.ops.deletes += 1;
+        if who.id == u32::MAX {
+            self.ops.script_release += u64::from(self.holder.is_some());
+        } else if self.holder.is_some() {
+            let checked = self.read_before(who, when).is_some();
+            self.ops.plain_release += u64::from(!who.atomic);
+            self.ops.get_delete += u64::from(checked);
+            self.ops.foreign_release += u64::from(self.after_its_time(who, when));
+        }
+        self.holder = None;
+        self.taken = None;
+        self.reads.retain(|read| read.client != who.id);
+        self.wrote(who, when, What::Delete);
+    }
+}

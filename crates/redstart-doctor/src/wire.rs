@@ -1,0 +1,499 @@
+//! A connection that can only read: commands that write are refused before they are sent.
+//!
+//! It is a wire of its own for three reasons. Replies and MONITOR lines are cut at a limit while they are read, so
+//! that a value of 512 MB costs no memory here. Every command is counted and timed, so that the report can say what
+//! the examination cost. And each node of a Cluster can be asked on its own.
+
+use std::{
+    io,
+    time::{Duration, Instant},
+};
+
+use redis::{FromRedisValue, Value};
+use redstart::Store;
+use tokio::{
+    io::{
+        AsyncBufReadExt as _, AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _,
+        BufReader,
+    },
+    net::{TcpStream, UnixStream},
+    time::timeout,
+};
+
+use crate::{
+    cost::Cost,
+    target::{Access, Address},
+    tls,
+};
+
+/// What of one bulk string is kept; the rest is read and dropped.
+const KEPT: usize = 4096;
+/// INFO and CLIENT LIST are longer.
+const KEPT_TEXT: usize = 4 << 20;
+/// A reply of more elements is not one of ours.
+const ELEMENTS: usize = 100_000;
+
+trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+
+/// Why a command has no answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Trouble {
+    /// The server said no: the command is renamed, unknown or forbidden.
+    Refused(String),
+    /// No answer in time; the connection is closed.
+    TimedOut,
+    /// The connection is gone.
+    Lost(String),
+}
+
+impl std::fmt::Display for Trouble {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Refused(why) => write!(f, "refused: {why}"),
+            Self::TimedOut => f.write_str("no answer in time"),
+            Self::Lost(why) => write!(f, "connection lost: {why}"),
+        }
+    }
+}
+
+impl Trouble {
+    /// Whether the next command may still be answered.
+    pub(crate) fn is_refusal(&self) -> bool {
+        matches!(self, Self::Refused(_))
+    }
+}
+
+pub(crate) type Answer<T = Value> = Result<T, Trouble>;
+
+/// A command as its words.
+pub(crate) type Words = Vec<Vec<u8>>;
+
+/// Makes a command.
+macro_rules! words {
+    ($($word:expr),* $(,)?) => { vec![$(AsRef::<[u8]>::as_ref(&$word).to_vec()),*] };
+}
+pub(crate) use words;
+
+/// The commands that the doctor may send, with the subcommands of those that could also write.
+const ALLOWED: &[(&str, &[&str])] = &[
+    ("ACL", &["WHOAMI", "GETUSER", "LIST"]),
+    ("ASKING", &[]),
+    ("AUTH", &[]),
+    ("CLIENT", &["LIST", "SETNAME", "NO-TOUCH", "NO-EVICT", "ID"]),
+    ("CLUSTER", &["SLOTS", "INFO", "NODES", "MYID"]),
+    ("CONFIG", &["GET"]),
+    ("DBSIZE", &[]),
+    ("EXISTS", &[]),
+    ("GETRANGE", &[]),
+    ("HGET", &[]),
+    ("HLEN", &[]),
+    ("HMGET", &[]),
+    ("HSCAN", &[]),
+    ("INFO", &[]),
+    ("LATENCY", &["LATEST"]),
+    ("LLEN", &[]),
+    ("LRANGE", &[]),
+    ("MEMORY", &["USAGE"]),
+    ("MONITOR", &[]),
+    ("OBJECT", &["IDLETIME", "ENCODING", "FREQ"]),
+    ("PING", &[]),
+    ("PTTL", &[]),
+    (
+        "PUBSUB",
+        &[
+            "CHANNELS",
+            "NUMSUB",
+            "NUMPAT",
+            "SHARDCHANNELS",
+            "SHARDNUMSUB",
+        ],
+    ),
+    ("READONLY", &[]),
+    ("SCAN", &[]),
+    ("SCARD", &[]),
+    ("SELECT", &[]),
+    ("SENTINEL", &["GET-MASTER-ADDR-BY-NAME", "REPLICAS"]),
+    ("SISMEMBER", &[]),
+    ("SLOWLOG", &["GET", "LEN"]),
+    ("SSCAN", &[]),
+    ("STRLEN", &[]),
+    ("TIME", &[]),
+    ("TYPE", &[]),
+    ("XINFO", &["STREAM", "GROUPS", "CONSUMERS"]),
+    ("XLEN", &[]),
+    ("XPENDING", &[]),
+    ("XRANGE", &[]),
+    ("ZCARD", &[]),
+    ("ZCOUNT", &[]),
+    ("ZRANGE", &[]),
+    ("ZSCAN", &[]),
+    ("ZSCORE", &[]),
+];
+
+/// Whether the command only reads.
+pub(crate) fn is_allowed(words: &Words) -> bool {
+    let word = |i: usize| {
+        words
+            .get(i)
+            .map(|w| String::from_utf8_lossy(w).to_ascii_uppercase())
+    };
+    let (name, second) = (word(0).unwrap_or_default(), word(1).unwrap_or_default());
+    ALLOWED
+        .iter()
+        .find(|(allowed, _)| *allowed == name)
+        .is_some_and(|(_, subcommands)| {
+            subcommands.is_empty() || subcommands.contains(&second.as_str())
+        })
+}
+
+enum Line {
+    Socket(BufReader<Box<dyn Duplex>>),
+    Store(Store),
+}
+
+/// One connection to one node.
+pub(crate) struct Wire {
+    line: Line,
+    patience: Duration,
+    pub(crate) cost: Cost,
+    broken: bool,
+}
+
+impl Wire {
+    /// Connects and logs in.
+    pub(crate) async fn connect(
+        address: &Address,
+        access: &Access,
+        patience: Duration,
+    ) -> Answer<Self> {
+        let lost = |error: io::Error| Trouble::Lost(error.to_string());
+        let dial = async {
+            let stream: Box<dyn Duplex> = match address {
+                Address::Unix(path) => Box::new(UnixStream::connect(path).await?),
+                Address::Tcp(host, port) => {
+                    let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+                    tcp.set_nodelay(true)?;
+                    match access.tls {
+                        true => Box::new(tls::connect(tcp, host, access).await?),
+                        false => Box::new(tcp),
+                    }
+                }
+            };
+            Ok(stream)
+        };
+        let stream = timeout(patience, dial)
+            .await
+            .map_err(|_| Trouble::TimedOut)?
+            .map_err(lost)?;
+        let mut wire = Self {
+            line: Line::Socket(BufReader::with_capacity(64 << 10, stream)),
+            patience,
+            cost: Cost::default(),
+            broken: false,
+        };
+        if let Some(password) = &access.password {
+            let user = access.user.as_deref();
+            let login = match user {
+                Some(user) => words!["AUTH", user, password],
+                None => words!["AUTH", password],
+            };
+            wire.call(login).await?;
+        }
+        if access.db != 0 {
+            wire.call(words!["SELECT", access.db.to_string()]).await?;
+        }
+        // So that the operator can see who this is; a server that has no such command loses nothing.
+        for polite in [
+            words!["CLIENT", "SETNAME", "redstart-doctor"],
+            words!["CLIENT", "NO-TOUCH", "ON"],
+        ] {
+            match wire.call(polite).await {
+                Ok(_) | Err(Trouble::Refused(_)) => {}
+                Err(trouble) => return Err(trouble),
+            }
+        }
+        // A server that wants a password says so to the first command that needs one.
+        match wire.call(words!["PING"]).await {
+            Err(Trouble::Refused(why)) if why.starts_with("NOAUTH") => {
+                return Err(Trouble::Refused(why));
+            }
+            Err(Trouble::Refused(_)) | Ok(_) => {}
+            Err(trouble) => return Err(trouble),
+        }
+        Ok(wire)
+    }
+
+    /// The embedded engine.
+    pub(crate) fn embedded(store: Store) -> Self {
+        Self {
+            line: Line::Store(store),
+            patience: Duration::from_secs(10),
+            cost: Cost::default(),
+            broken: false,
+        }
+    }
+
+    /// Whether the connection can still be used.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// One command, one reply.
+    pub(crate) async fn call(&mut self, words: Words) -> Answer {
+        let mut answers = self.batch(vec![words]).await?;
+        answers.pop().unwrap_or(Err(Trouble::TimedOut))
+    }
+
+    /// One command, its reply as a `T`.
+    pub(crate) async fn get<T: FromRedisValue>(&mut self, words: Words) -> Answer<T> {
+        let value = self.call(words).await?;
+        redis::from_redis_value(value).map_err(|error| Trouble::Refused(error.to_string()))
+    }
+
+    /// Several small commands that leave together; each has its own answer.
+    pub(crate) async fn batch(&mut self, commands: Vec<Words>) -> Answer<Vec<Answer>> {
+        if self.broken {
+            return Err(Trouble::Lost("it was closed before".to_owned()));
+        }
+        if let Some(words) = commands.iter().find(|words| !is_allowed(words)) {
+            let name = words
+                .first()
+                .map(|w| String::from_utf8_lossy(w).into_owned());
+            return Err(Trouble::Refused(format!(
+                "{} is not sent: the doctor only reads",
+                name.unwrap_or_default()
+            )));
+        }
+        let begun = Instant::now();
+        let patience = self.patience;
+        let result = match timeout(patience, self.exchange(&commands)).await {
+            Ok(result) => result,
+            Err(_) => Err(Trouble::TimedOut),
+        };
+        self.broken |= matches!(&result, Err(trouble) if !trouble.is_refusal());
+        let name = commands.first().and_then(|words| words.first());
+        self.cost.note(
+            name.map_or("", |name| std::str::from_utf8(name).unwrap_or("")),
+            commands.len() as u64,
+            begun.elapsed(),
+        );
+        result
+    }
+
+    async fn exchange(&mut self, commands: &[Words]) -> Answer<Vec<Answer>> {
+        let stream = match &mut self.line {
+            Line::Socket(stream) => stream,
+            Line::Store(store) => return Ok(on_store(store, commands).await),
+        };
+        let mut packed = Vec::new();
+        for words in commands {
+            packed.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+            for word in words {
+                packed.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+                packed.extend_from_slice(word);
+                packed.extend_from_slice(b"\r\n");
+            }
+        }
+        self.cost.bytes_sent += packed.len() as u64;
+        stream.write_all(&packed).await.map_err(lost)?;
+        stream.flush().await.map_err(lost)?;
+        let mut answers = Vec::with_capacity(commands.len());
+        for words in commands {
+            let text = matches!(
+                words[0].to_ascii_uppercase().as_slice(),
+                b"INFO" | b"CLIENT" | b"CONFIG" | b"CLUSTER" | b"ACL"
+            );
+            let keep = if text { KEPT_TEXT } else { KEPT };
+            answers.push(reply(stream, keep, &mut self.cost.bytes_read).await?);
+        }
+        Ok(answers)
+    }
+
+    /// Turns the connection into a stream of MONITOR lines.
+    pub(crate) async fn monitor(mut self) -> Answer<Monitor> {
+        self.call(words!["MONITOR"]).await?;
+        match self.line {
+            Line::Socket(stream) => Ok(Monitor {
+                stream,
+                partial: Vec::new(),
+                bytes: 0,
+            }),
+            Line::Store(_) => Err(Trouble::Refused(
+                "the embedded engine has no MONITOR".to_owned(),
+            )),
+        }
+    }
+}
+
+async fn on_store(store: &Store, commands: &[Words]) -> Vec<Answer> {
+    let mut answers = Vec::with_capacity(commands.len());
+    for words in commands {
+        let mut cmd = redis::Cmd::new();
+        for word in words {
+            cmd.arg(word);
+        }
+        answers.push(
+            store
+                .query::<Value>(&cmd)
+                .await
+                .map_err(|error| Trouble::Refused(error.to_string())),
+        );
+    }
+    answers
+}
+
+/// Every command that the server carries out.
+pub(crate) struct Monitor {
+    stream: BufReader<Box<dyn Duplex>>,
+    /// What came of the next line.
+    partial: Vec<u8>,
+    pub(crate) bytes: u64,
+}
+
+impl Monitor {
+    /// The next line without its `+`, cut at the limit; `false` at the end of the stream.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped half-way, what came of the line is kept for the next call.
+    pub(crate) async fn line(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
+        let read = line(&mut self.stream, KEPT, &mut self.partial).await?;
+        self.bytes += read as u64;
+        *into = std::mem::take(&mut self.partial);
+        if into.first() == Some(&b'+') {
+            into.remove(0);
+        }
+        Ok(read > 0)
+    }
+}
+
+fn lost(error: io::Error) -> Trouble {
+    Trouble::Lost(error.to_string())
+}
+
+/// Reads to the end of a line and keeps its beginning. Returns how much was read.
+async fn line(
+    stream: &mut BufReader<Box<dyn Duplex>>,
+    keep: usize,
+    into: &mut Vec<u8>,
+) -> io::Result<usize> {
+    let mut read = 0;
+    loop {
+        let available = stream.fill_buf().await?;
+        if available.is_empty() {
+            return Ok(read);
+        }
+        let end = available.iter().position(|byte| *byte == b'\n');
+        let upto = end.map_or(available.len(), |end| end);
+        let room = keep.saturating_sub(into.len()).min(upto);
+        into.extend_from_slice(&available[..room]);
+        let used = end.map_or(available.len(), |end| end + 1);
+        stream.consume(used);
+        read += used;
+        if end.is_some() {
+            if into.last() == Some(&b'\r') {
+                into.pop();
+            }
+            return Ok(read);
+        }
+    }
+}
+
+/// One reply of RESP2. Arrays nest at most a few levels in what is asked here.
+async fn reply(
+    stream: &mut BufReader<Box<dyn Duplex>>,
+    keep: usize,
+    bytes: &mut u64,
+) -> Answer<Answer> {
+    Box::pin(nested(stream, keep, bytes, 0)).await
+}
+
+async fn nested(
+    stream: &mut BufReader<Box<dyn Duplex>>,
+    keep: usize,
+    bytes: &mut u64,
+    depth: usize,
+) -> Answer<Answer> {
+    let broken = || Trouble::Lost("it does not speak the protocol".to_owned());
+    let mut head = Vec::new();
+    let read = line(stream, KEPT, &mut head).await.map_err(lost)?;
+    *bytes += read as u64;
+    if read == 0 {
+        return Err(Trouble::Lost("closed by the server".to_owned()));
+    }
+    let (kind, rest) = head.split_first().ok_or_else(broken)?;
+    let number = || {
+        std::str::from_utf8(rest)
+            .ok()
+            .and_then(|text| text.parse::<i64>().ok())
+    };
+    Ok(match kind {
+        b'+' => Ok(Value::SimpleString(
+            String::from_utf8_lossy(rest).into_owned(),
+        )),
+        b'-' => Err(Trouble::Refused(crate::text::printable(rest))),
+        b':' => Ok(Value::Int(number().ok_or_else(broken)?)),
+        b'$' => match number().ok_or_else(broken)? {
+            -1 => Ok(Value::Nil),
+            length => {
+                let length = usize::try_from(length).map_err(|_| broken())?;
+                let mut kept = vec![0; length.min(keep)];
+                stream.read_exact(&mut kept).await.map_err(lost)?;
+                let mut left = length - kept.len() + 2;
+                while left > 0 {
+                    let available = stream.fill_buf().await.map_err(lost)?.len().min(left);
+                    if available == 0 {
+                        return Err(Trouble::Lost("closed by the server".to_owned()));
+                    }
+                    stream.consume(available);
+                    left -= available;
+                }
+                *bytes += length as u64 + 2;
+                Ok(Value::BulkString(kept))
+            }
+        },
+        b'*' => match number().ok_or_else(broken)? {
+            -1 => Ok(Value::Nil),
+            length => {
+                let length = usize::try_from(length).map_err(|_| broken())?;
+                if length > ELEMENTS || depth > 8 {
+                    return Err(broken());
+                }
+                let mut items = Vec::with_capacity(length.min(1024));
+                for _ in 0..length {
+                    let item = Box::pin(nested(stream, keep, bytes, depth + 1)).await?;
+                    items.push(item.unwrap_or(Value::Nil));
+                }
+                Ok(Value::Array(items))
+            }
+        },
+        _ => return Err(broken()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_writes_can_be_sent() {
+        for words in [
+            words!["SET", "k", "v"],
+            words!["CONFIG", "SET", "maxmemory", "0"],
+            words!["config", "resetstat"],
+            words!["CLIENT", "KILL", "x"],
+            words!["EVAL", "return 1", "0"],
+            words!["SLOWLOG", "RESET"],
+            words!["LATENCY", "RESET"],
+            words!["KEYS", "*"],
+            words!["FLUSHALL"],
+            words!["XINFO"],
+            words!["XREADGROUP"],
+        ] {
+            assert!(!is_allowed(&words), "{words:?}");
+        }
+        assert!(is_allowed(&words!["scan", "0"]));
+        assert!(is_allowed(&words!["Config", "get", "*"]));
+    }
+}

@@ -1,0 +1,655 @@
+//! The corpus: for each rule that a plain server can show, a faulty world and its healthy twin.
+
+use crate::world::{Case, Side};
+
+const NOTHING: Side = Side {
+    seed: &[],
+    traffic: &[],
+    config: &[],
+};
+
+/// Seeds only.
+const fn seeds(seed: &'static [&'static str]) -> Side {
+    Side { seed, ..NOTHING }
+}
+
+/// Traffic only.
+const fn traffic(traffic: &'static [&'static str]) -> Side {
+    Side { traffic, ..NOTHING }
+}
+
+const fn sampled(
+    rule: &'static str,
+    subject: &'static str,
+    faulty: Side,
+    healthy: Side,
+    also: &'static [&'static str],
+) -> Case {
+    Case {
+        rule,
+        subject,
+        faulty,
+        healthy,
+        also,
+        observe: 0,
+    }
+}
+
+const fn observed(
+    rule: &'static str,
+    subject: &'static str,
+    faulty: Side,
+    healthy: Side,
+    also: &'static [&'static str],
+) -> Case {
+    Case {
+        rule,
+        subject,
+        faulty,
+        healthy,
+        also,
+        observe: 700,
+    }
+}
+
+pub(crate) const CASES: &[Case] = &[
+    sampled(
+        "cache-without-ttl",
+        "cache:product:*",
+        seeds(&[r#"*30 SET cache:product:# {"id":#,"name":"chair"}"#]),
+        seeds(&[
+            r#"*30 SET cache:product:# {"id":#,"name":"chair"} EX 300"#,
+            // The application's own records are not a cache.
+            r#"*30 SET user:#:profile {"id":#,"name":"ann"}"#,
+            "*5 SET page:#:hits 7",
+        ]),
+        &[],
+    ),
+    Case {
+        observe: 2500,
+        ..observed(
+            "cache-updated-in-place",
+            "cache:price:*",
+            traffic(&[
+                "r GET cache:price:7",
+                "# sleep 560",
+                "w SET cache:price:7 {a#} EX 60",
+                "w SET cache:price:7 {b#} EX 60",
+            ]),
+            traffic(&[
+                "r GET cache:price:7",
+                "r SET cache:price:7 {a#} EX 60",
+                "# sleep 200",
+                "w DEL cache:price:7",
+            ]),
+            &[],
+        )
+    },
+    observed(
+        "cache-fill-race",
+        "product:*",
+        traffic(&[
+            "a GET product:7",
+            "b DEL product:7",
+            "a SET product:7 {old#} EX 60",
+        ]),
+        traffic(&[
+            "a GET product:7",
+            "a SET product:7 {new#} EX 60",
+            "b DEL product:7",
+        ]),
+        &[],
+    ),
+    observed(
+        "cache-stampede",
+        "front",
+        traffic(&[
+            "d DEL front",
+            "a GET front",
+            "b GET front",
+            "c GET front",
+            "a SET front {row#} EX 60",
+            "b SET front {row#} EX 60",
+            "c SET front {row#} EX 60",
+        ]),
+        traffic(&[
+            "d DEL front",
+            "a GET front",
+            "a SET front {row#} EX 60",
+            "b GET front",
+            "c GET front",
+        ]),
+        &[],
+    ),
+    observed(
+        "write-behind-without-queue",
+        "dirty:users",
+        traffic(&["a SADD dirty:users #", "w SPOP dirty:users"]),
+        Side {
+            seed: &["XGROUP CREATE changes g $ MKSTREAM"],
+            traffic: &[
+                "a XADD changes MAXLEN ~ 1000 #1-1 user 7",
+                "w XREADGROUP GROUP g w COUNT 10 STREAMS changes >",
+                "w XACK changes g #1-1",
+            ],
+            config: &[],
+        },
+        &[],
+    ),
+    observed(
+        "check-then-increment",
+        "api:calls:*",
+        Side {
+            seed: &["SET api:calls:7 1 EX 600"],
+            traffic: &[
+                "a GET api:calls:7",
+                "b GET api:calls:7",
+                "a INCR api:calls:7",
+                "b INCR api:calls:7",
+            ],
+            config: &[],
+        },
+        Side {
+            seed: &["SET api:calls:7 1 EX 600"],
+            traffic: &[
+                "a INCR api:calls:7",
+                "b INCR api:calls:7",
+                "c GET api:calls:7",
+            ],
+            config: &[],
+        },
+        &[],
+    ),
+    observed(
+        "lost-update",
+        "balance:*",
+        traffic(&[
+            "a GET balance:7",
+            "b GET balance:7",
+            "a SET balance:7 1#",
+            "b SET balance:7 2#",
+        ]),
+        traffic(&[
+            "a INCRBY balance:7 5",
+            "b INCRBY balance:7 -3",
+            "c GET balance:7",
+        ]),
+        &[],
+    ),
+    sampled(
+        "counter-without-ttl",
+        "ratelimit:user:*",
+        seeds(&["*12 SET ratelimit:user:# 7"]),
+        seeds(&[
+            "*12 SET ratelimit:user:# 7 EX 60",
+            "SET config:limit 100",
+            "*9 SET stats:orders:# 41",
+        ]),
+        &[],
+    ),
+    observed(
+        "incr-then-expire",
+        "login:*",
+        traffic(&["a INCR login:#", "a EXPIRE login:# 60"]),
+        traffic(&[
+            "a EVAL `local n=redis.call('incr',KEYS[1]) if n==1 then redis.call('expire',KEYS[1],60) end return n` 1 login:#",
+        ]),
+        &[],
+    ),
+    sampled(
+        "sliding-window-untrimmed",
+        "ratelimit:window:*",
+        seeds(&[
+            "EVAL `for i=1,300 do redis.call('zadd',KEYS[1],1700000000+i*100,'r'..i) end` 1 ratelimit:window:1",
+        ]),
+        seeds(&[
+            "*9 ZADD ratelimit:window:1 170000000# r#",
+            "EXPIRE ratelimit:window:1 60",
+            "*50 ZADD board # player#",
+        ]),
+        &[],
+    ),
+    observed(
+        "sliding-window-charges-refusals",
+        "win:*",
+        traffic(&[
+            "a ZREMRANGEBYSCORE win:7 0 1600000000",
+            "a ZADD win:7 1700000000 r#",
+            "a ZCARD win:7",
+            "a EXPIRE win:7 60",
+        ]),
+        traffic(&[
+            "a EVAL `redis.call('zremrangebyscore',KEYS[1],0,1600000000) if redis.call('zcard',KEYS[1])<10 then redis.call('zadd',KEYS[1],1700000000,ARGV[1]) redis.call('expire',KEYS[1],60) end` 1 win:7 r#",
+        ]),
+        &[],
+    ),
+    sampled(
+        "lock-without-ttl",
+        "lock:report",
+        seeds(&["SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e"]),
+        seeds(&[
+            "SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e PX 60000",
+            "SET clock:skew 3",
+        ]),
+        &[],
+    ),
+    sampled(
+        "lock-without-owner",
+        "lock:report",
+        seeds(&["SET lock:report 1 PX 60000"]),
+        seeds(&["SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e PX 60000"]),
+        &[],
+    ),
+    observed(
+        "lock-released-by-del",
+        "lock:order",
+        traffic(&[
+            "a SET lock:order t#a NX PX 5000",
+            "a DEL lock:order",
+            "b SET lock:order t#b NX PX 5000",
+            "b DEL lock:order",
+        ]),
+        traffic(&[
+            "a SET lock:order t#a NX PX 5000",
+            "a EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:order t#a",
+            "b SET lock:order t#b NX PX 5000",
+            "b EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:order t#b",
+        ]),
+        &[],
+    ),
+    observed(
+        "lock-get-then-del",
+        "lock:order",
+        traffic(&[
+            "a SET lock:order t#a NX PX 5000",
+            "a GET lock:order",
+            "a DEL lock:order",
+        ]),
+        traffic(&[
+            "a SET lock:order t#a NX PX 5000",
+            "a EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:order t#a",
+        ]),
+        &[],
+    ),
+    observed(
+        "lock-outlived",
+        "lock:slow",
+        traffic(&[
+            "a SET lock:slow t#a NX PX 20",
+            "# sleep 40",
+            "b SET lock:slow t#b NX PX 5000",
+            "a EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:slow t#a",
+            "b EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:slow t#b",
+        ]),
+        traffic(&[
+            "a SET lock:slow t#a NX PX 5000",
+            "# sleep 20",
+            "b SET lock:slow t#b NX PX 5000",
+            "a EVAL `if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) end return 0` 1 lock:slow t#a",
+        ]),
+        &[],
+    ),
+    observed(
+        "setnx-then-expire",
+        "lock:*",
+        traffic(&["a SETNX lock:# t#", "a EXPIRE lock:# 30"]),
+        traffic(&["a SET lock:# 9b2d5b4e-d9cb-469f-a165-70867728950# NX EX 30"]),
+        // SETNX t# is a short token, and many locks stay until they expire: that is all right here.
+        &[],
+    ),
+    sampled(
+        "session-without-ttl",
+        "sess:*",
+        seeds(&[r#"*15 SET sess:9f86d08188#4c7d65 {"user":#}"#]),
+        seeds(&[r#"*15 SET sess:9f86d08188#4c7d65 {"user":#} EX 1800"#]),
+        &[],
+    ),
+    observed(
+        "session-rewritten-whole",
+        "session:*",
+        traffic(&[
+            r#"a GET session:7"#,
+            "b GET session:7",
+            r#"a SET session:7 {"cart":["a#"]} EX 1800"#,
+            r#"b SET session:7 {"cart":["b#"]} EX 1800"#,
+        ]),
+        traffic(&[
+            "a HGETALL session:7",
+            "a HSET session:7 cart #",
+            "a EXPIRE session:7 1800",
+            "b HGETALL session:7",
+            "b HSET session:7 seen #",
+            "b EXPIRE session:7 1800",
+        ]),
+        &[],
+    ),
+    observed(
+        "session-without-sliding-expiry",
+        "session:*",
+        Side {
+            seed: &[r#"*3 SET session:# {"user":#} EX 1800"#],
+            traffic: &["a GET session:0", "b GET session:1", "c GET session:2"],
+            config: &[],
+        },
+        Side {
+            seed: &[r#"*3 SET session:# {"user":#} EX 1800"#],
+            traffic: &[
+                "a GET session:0",
+                "a EXPIRE session:0 1800",
+                "b GETEX session:1 EX 1800",
+                "b EXPIRE session:1 1800",
+            ],
+            config: &[],
+        },
+        &[],
+    ),
+    observed(
+        "queue-loses-jobs",
+        "mail:outgoing",
+        traffic(&["a LPUSH mail:outgoing j#", "w BRPOP mail:outgoing 1"]),
+        traffic(&[
+            "a LPUSH mail:outgoing j#",
+            "w BLMOVE mail:outgoing mail:processing RIGHT LEFT 1",
+            "w LREM mail:processing 1 j#",
+        ]),
+        &[],
+    ),
+    sampled(
+        "stream-without-acks",
+        "orders group g",
+        seeds(&[
+            "XGROUP CREATE orders g 0 MKSTREAM",
+            "*150 XADD orders * id #",
+            "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+        ]),
+        seeds(&[
+            "XGROUP CREATE orders g 0 MKSTREAM",
+            "*40 XADD orders 1-# id #",
+            "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+            "*38 XACK orders g 1-#",
+        ]),
+        &[],
+    ),
+    sampled(
+        "stream-dead-consumer",
+        "orders group g",
+        seeds(&[
+            "XGROUP CREATE orders g 0 MKSTREAM",
+            "*40 XADD orders 1-# id #",
+            "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+            "*35 XACK orders g 1-#",
+            "XCLAIM orders g dead 0 1-36 1-37 1-38 IDLE 7200000",
+        ]),
+        seeds(&[
+            "XGROUP CREATE orders g 0 MKSTREAM",
+            "*40 XADD orders 1-# id #",
+            "XREADGROUP GROUP g c COUNT 500 STREAMS orders >",
+            "*38 XACK orders g 1-#",
+        ]),
+        &[],
+    ),
+    sampled(
+        "stream-trimmed-past-group",
+        "events group billing",
+        seeds(&[
+            "XGROUP CREATE events billing 0 MKSTREAM",
+            "*50 XADD events 1-# id #",
+            "XREADGROUP GROUP billing c COUNT 5 STREAMS events >",
+            "*6 XACK events billing 1-#",
+            "XTRIM events MAXLEN 10",
+        ]),
+        seeds(&[
+            "XGROUP CREATE events billing 0 MKSTREAM",
+            "*50 XADD events 1-# id #",
+            "XREADGROUP GROUP billing c COUNT 50 STREAMS events >",
+            "*51 XACK events billing 1-#",
+            "XTRIM events MAXLEN 10",
+        ]),
+        &[],
+    ),
+    sampled(
+        "stream-no-dead-letters",
+        "orders group g",
+        seeds(&[
+            "XGROUP CREATE orders g 0 MKSTREAM",
+            "*10 XADD orders 1-# id #",
+            "XREADGROUP GROUP g c COUNT 50 STREAMS orders >",
+            "*9 XACK orders g 1-#",
+            "XCLAIM orders g c 0 1-9 RETRYCOUNT 30",
+        ]),
+        seeds(&[
+            "XGROUP CREATE orders g 0 MKSTREAM",
+            "*10 XADD orders 1-# id #",
+            "XREADGROUP GROUP g c COUNT 50 STREAMS orders >",
+            "*9 XACK orders g 1-#",
+            "XCLAIM orders g c 0 1-9 RETRYCOUNT 2",
+        ]),
+        &[],
+    ),
+    sampled(
+        "scores-in-strings",
+        "game:score:*",
+        seeds(&["*60 SET game:score:# 12#"]),
+        seeds(&["*60 ZADD game:scores 12# player#"]),
+        &[],
+    ),
+    sampled(
+        "coordinates-in-strings",
+        "driver:*:pos",
+        seeds(&["*30 SET driver:#:pos 48.2#,16.37"]),
+        seeds(&["*30 GEOADD drivers 16.37 48.2# driver#"]),
+        &[],
+    ),
+    sampled(
+        "set-for-counting",
+        "visitors:today",
+        seeds(&[
+            "EVAL `for i=1,120000,100 do local t={} for j=0,99 do t[j+1]='visitor-'..(i+j) end redis.call('sadd',KEYS[1],unpack(t)) end` 1 visitors:today",
+            "EXPIRE visitors:today 86400",
+        ]),
+        seeds(&[
+            "*300 SADD visitors:today visitor-#",
+            "EXPIRE visitors:today 86400",
+        ]),
+        &["slow-script", "whole-reads"],
+    ),
+    observed(
+        "publish-to-nobody",
+        "mail:send",
+        traffic(&["a PUBLISH mail:send #"]),
+        traffic(&["s SUBSCRIBE mail:send", "a PUBLISH mail:send #"]),
+        &[],
+    ),
+    observed(
+        "unbounded-growth",
+        "audit",
+        Side {
+            seed: &["EVAL `for i=1,12000 do redis.call('rpush',KEYS[1],'line '..i) end` 1 audit"],
+            traffic: &["a RPUSH audit line#", "b RPUSH audit line#"],
+            config: &[],
+        },
+        Side {
+            seed: &["*100 RPUSH audit line#"],
+            traffic: &["a RPUSH audit line#", "a LTRIM audit -100 -1"],
+            config: &[],
+        },
+        &["slow-script"],
+    ),
+    observed(
+        "counter-drained",
+        "clicks",
+        traffic(&["a INCR clicks", "b INCR clicks", "w GETSET clicks 0"]),
+        traffic(&["a INCR clicks", "b INCR clicks", "w GET clicks"]),
+        &[],
+    ),
+    observed(
+        "keys-command",
+        "KEYS",
+        traffic(&["a KEYS user:*"]),
+        traffic(&["a SCAN 0 MATCH user:* COUNT 100"]),
+        &[],
+    ),
+    observed(
+        "flush-command",
+        "FLUSHALL",
+        traffic(&["a SET k v EX 5", "b FLUSHDB"]),
+        traffic(&["a SET k v EX 5", "b UNLINK k"]),
+        &["cache-fill-race"],
+    ),
+    sampled(
+        "sort-command",
+        "SORT",
+        seeds(&[
+            "EVAL `for i=1,30000 do redis.call('rpush',KEYS[1],(i*7919)%30011) end` 1 numbers",
+            "*8 SORT numbers LIMIT 0 1",
+        ]),
+        seeds(&["*20 RPUSH numbers #", "*8 SORT numbers LIMIT 0 1"]),
+        &["slow-script"],
+    ),
+    observed(
+        "whole-reads",
+        "followers:*",
+        Side {
+            seed: &[
+                "EVAL `for i=1,8000 do redis.call('sadd',KEYS[1],'user-'..i) end` 1 followers:7",
+            ],
+            traffic: &["a SMEMBERS followers:7", "# sleep 50"],
+            config: &[],
+        },
+        Side {
+            seed: &["*50 SADD followers:7 user-#"],
+            traffic: &["a SMEMBERS followers:7", "# sleep 50"],
+            config: &[],
+        },
+        &["slow-script"],
+    ),
+    sampled(
+        "big-key",
+        "report:blob",
+        seeds(&["SETRANGE report:blob 20000000 x", "EXPIRE report:blob 900"]),
+        seeds(&["SETRANGE report:blob 20000 x", "EXPIRE report:blob 900"]),
+        &[],
+    ),
+    sampled(
+        "eviction-with-durable-data",
+        "maxmemory-policy",
+        Side {
+            seed: &["SET lock:report 0f8fad5b-d9cb-469f-a165-70867728950e PX 60000"],
+            traffic: &[],
+            config: &[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")],
+        },
+        Side {
+            seed: &[r#"*20 SET cache:# {"id":#} EX 60"#],
+            traffic: &[],
+            config: &[("maxmemory", "100mb"), ("maxmemory-policy", "allkeys-lru")],
+        },
+        &[],
+    ),
+    sampled(
+        "out-of-memory-errors",
+        "maxmemory",
+        Side {
+            seed: &["!SET some value"],
+            traffic: &[],
+            config: &[("maxmemory", "1")],
+        },
+        Side {
+            seed: &["SET some value"],
+            traffic: &[],
+            config: &[("maxmemory", "100mb")],
+        },
+        &[],
+    ),
+    sampled(
+        "slow-script",
+        "EVAL",
+        seeds(&["*4 EVAL `local t=0 for i=1,2000000 do t=t+i end return t` 0"]),
+        seeds(&["*4 EVAL `return 1` 0"]),
+        &[],
+    ),
+    observed(
+        "script-interpolation",
+        "EVAL",
+        traffic(&["a EVAL `return redis.call('get','user:#')` 0"]),
+        traffic(&["a EVAL `return redis.call('get',KEYS[1])` 1 user:#"]),
+        &[],
+    ),
+    sampled(
+        "rate-limiter-flexible-without-ttl",
+        "rlflx:login:*",
+        seeds(&["*10 SET rlflx:login:# 3"]),
+        seeds(&["*10 SET rlflx:login:# 3 EX 60"]),
+        &[],
+    ),
+    sampled(
+        "bullmq-paused-and-waiting",
+        "BullMQ queue bull:mail",
+        seeds(&[
+            "HSET bull:mail:meta opts.maxLenEvents 10000 version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "*2 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:wait 0",
+            "RPUSH bull:mail:paused 1",
+        ]),
+        seeds(&[
+            "HSET bull:mail:meta opts.maxLenEvents 10000 version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "*2 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:wait 0 1",
+        ]),
+        &[],
+    ),
+    sampled(
+        "bullmq-missing-jobs",
+        "BullMQ queue bull:mail",
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "HSET bull:mail:1 data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:wait 1 2 3",
+        ]),
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "*3 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:wait 0 1 2",
+        ]),
+        &[],
+    ),
+    sampled(
+        "bullmq-orphan-jobs",
+        "BullMQ queue bull:mail",
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "*4 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:wait 1",
+        ]),
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "*4 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:wait 0 1",
+            "ZADD bull:mail:completed 5 2 6 3",
+        ]),
+        &[],
+    ),
+    sampled(
+        "bullmq-active-without-lock",
+        "BullMQ queue bull:mail",
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "HSET bull:mail:1 data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:active 1",
+        ]),
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 4",
+            "HSET bull:mail:1 data {} timestamp 1 name x opts {}",
+            "RPUSH bull:mail:active 1",
+            "SET bull:mail:1:lock token PX 30000",
+        ]),
+        &[],
+    ),
+];
