@@ -39,6 +39,7 @@ pub struct Doctor {
     target: Target,
     access: Access,
     name: String,
+    url: String,
     stages: Stages,
     budget: Budget,
 }
@@ -118,6 +119,7 @@ impl DoctorBuilder {
             target,
             access,
             name,
+            url: self.url,
             stages: self.stages,
             budget: self.budget,
         })
@@ -173,7 +175,7 @@ impl Doctor {
                         at: None,
                         replica: false,
                         shard: 0,
-                        wire: crate::wire::Wire::embedded(store),
+                        wire: crate::wire::Wire::embedded(store.clone()),
                     }],
                     cluster: false,
                     unreachable: Vec::new(),
@@ -184,6 +186,7 @@ impl Doctor {
                 };
                 run.nodes(
                     nodes,
+                    Some(store),
                     &self.access,
                     stages,
                     &Budget {
@@ -199,11 +202,46 @@ impl Doctor {
             }
             target => {
                 let nodes = node::connect(target, &self.access, self.budget.patience).await?;
-                run.nodes(nodes, &self.access, self.stages, &self.budget, progress)
-                    .await;
+                let store = match self.stages.sampled {
+                    true => self.store(&nodes, &mut run.blinds).await,
+                    false => None,
+                };
+                run.nodes(
+                    nodes,
+                    store,
+                    &self.access,
+                    self.stages,
+                    &self.budget,
+                    progress,
+                )
+                .await;
             }
         }
         Ok(run.report(self, begun.elapsed(), progress.is_stopped()))
+    }
+}
+
+impl Doctor {
+    /// The store by which libraries are recognised. Recognition is a help: the examination goes on without.
+    async fn store(&self, nodes: &Nodes, blinds: &mut Blinds) -> Option<redstart::Store> {
+        let mut url = match self.url.contains("://") {
+            true => self.url.clone(),
+            false => format!("redis://{}", self.url),
+        };
+        if nodes.cluster && !url.contains("+cluster") {
+            url = url.replacen("://", "+cluster://", 1);
+        }
+        match redstart::Store::builder(&url)
+            .deadline(self.budget.patience)
+            .connect()
+            .await
+        {
+            Ok(store) => Some(store),
+            Err(error) => {
+                blinds.note("libraries by their contents", error);
+                None
+            }
+        }
     }
 }
 
@@ -222,6 +260,7 @@ impl Run {
     async fn nodes(
         &mut self,
         nodes: Nodes,
+        store: Option<redstart::Store>,
         access: &Access,
         stages: Stages,
         budget: &Budget,
@@ -259,6 +298,10 @@ impl Run {
             self.facts.groups =
                 collect::keys::look(&mut nodes, &found, progress, &mut self.blinds).await;
             self.facts.libraries = found.libraries.clone();
+            if let Some(store) = &store {
+                progress.step("recognising libraries", 0, 1);
+                self.recognise(store).await;
+            }
             unlocked = collect::library::look(
                 &mut nodes,
                 &mut self.facts.libraries,
@@ -314,6 +357,21 @@ impl Run {
                     "the connection was lost on the way; what came until then counts",
                 );
             }
+        }
+    }
+
+    /// Which libraries keep what, by the contents of their keys.
+    async fn recognise(&mut self, store: &redstart::Store) {
+        match redstart_adopt::recognise(store, &redstart_adopt::Budget::default()).await {
+            Ok(recognition) => self.facts.libraries.recognise(recognition),
+            Err(error) => self.blinds.note("libraries by their contents", error),
+        }
+        for group in &mut self.facts.groups {
+            let owner = group
+                .facts
+                .first()
+                .and_then(|fact| self.facts.libraries.owner(&fact.name));
+            group.library = owner.map(str::to_owned);
         }
     }
 

@@ -2,8 +2,13 @@
 //!
 //! A library's own keys get no general findings: what looks like a fault there (a list that is popped, a hash
 //! without TTL) is part of a protocol that the library looks after. Rules of their own speak about them.
+//!
+//! Recognition by contents is `redstart-adopt`'s, over a bounded number of keys. The signs in this file are names
+//! only, seen during the walk over all names, so that a queue is known even if it is one among a million keys.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, sync::Arc};
+
+use redstart_adopt::{Found, Library as Known, Recognition};
 
 /// A library that was found.
 #[derive(Clone, Debug)]
@@ -34,6 +39,25 @@ impl Owns {
     }
 }
 
+/// From this confidence on, a recognised library owns its keys.
+const ENOUGH: f64 = 0.7;
+
+/// A library's name in reports.
+fn title(found: &Found) -> &'static str {
+    match found.library {
+        Known::BullMq => "BullMQ",
+        Known::Bull => "Bull",
+        Known::Sidekiq => "Sidekiq",
+        Known::Celery => "Celery",
+        Known::Rq => "RQ",
+        Known::Dramatiq => "Dramatiq",
+        Known::Redisson => "Redisson",
+        Known::SpringSession => "Spring Session",
+        Known::Redstart => "Redstart",
+        other => other.name(),
+    }
+}
+
 /// The libraries of one server, and what was found in their keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Libraries {
@@ -41,6 +65,8 @@ pub(crate) struct Libraries {
     pub(crate) bull: Vec<BullQueue>,
     pub(crate) sidekiq: Option<Sidekiq>,
     pub(crate) celery: Option<Celery>,
+    /// What the contents of keys say.
+    recognised: Option<Arc<Recognition>>,
 }
 
 /// One queue of BullMQ.
@@ -240,10 +266,50 @@ pub(crate) fn is_channel_of_library(name: &[u8]) -> bool {
 impl Libraries {
     /// The library that owns a key.
     pub(crate) fn owner(&self, name: &[u8]) -> Option<&str> {
-        self.found
+        let by_contents = self.recognised.as_deref().and_then(|recognition| {
+            recognition
+                .found
+                .iter()
+                .find(|found| found.confidence >= ENOUGH && found.owns(name))
+        });
+        match by_contents {
+            Some(found) => Some(title(found)),
+            None => self
+                .found
+                .iter()
+                .find(|library| library.owns.iter().any(|owns| owns.matches(name)))
+                .map(|library| library.name.as_str()),
+        }
+    }
+
+    /// Adds what was recognised by contents.
+    pub(crate) fn recognise(&mut self, recognition: Recognition) {
+        for found in recognition
+            .found
             .iter()
-            .find(|library| library.owns.iter().any(|owns| owns.matches(name)))
-            .map(|library| library.name.as_str())
+            .filter(|found| found.confidence >= ENOUGH)
+        {
+            let name = title(found);
+            // BullMQ's rules look at each queue by its prefix.
+            let owns = match found.library {
+                Known::BullMq => vec![Owns::Prefix(format!("{}:", found.subject).into_bytes())],
+                _ => Vec::new(),
+            };
+            match self.found.iter_mut().find(|library| library.name == name) {
+                Some(library) => {
+                    let new = owns
+                        .into_iter()
+                        .filter(|owns| !library.owns.contains(owns))
+                        .collect::<Vec<_>>();
+                    library.owns.extend(new);
+                }
+                None => self.found.push(Library {
+                    name: name.to_owned(),
+                    owns,
+                }),
+            }
+        }
+        self.recognised = Some(Arc::new(recognition));
     }
 
     pub(crate) fn has(&self, name: &str) -> bool {
@@ -254,6 +320,7 @@ impl Libraries {
     pub(crate) fn queue(&self) -> Option<&str> {
         const QUEUES: &[&str] = &[
             "BullMQ",
+            "Bull",
             "Sidekiq",
             "Celery",
             "RQ",

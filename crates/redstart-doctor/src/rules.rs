@@ -53,6 +53,7 @@ mod replica_lag_under_locks;
 mod scores_in_strings;
 mod script_interpolation;
 mod session_rewritten_whole;
+mod session_store_without_ttl;
 mod session_without_sliding_expiry;
 mod session_without_ttl;
 mod set_for_counting;
@@ -140,6 +141,7 @@ pub static RULES: &[Rule] = &[
     celery_eta_beyond_visibility::RULE,
     rate_limiter_flexible_without_ttl::RULE,
     redis_py_lock_without_ttl::RULE,
+    session_store_without_ttl::RULE,
     redstart_queue_without_workers::RULE,
     redstart_wedged_partition::RULE,
 ];

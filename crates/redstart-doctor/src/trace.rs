@@ -115,6 +115,7 @@ impl Trace {
             true => Who {
                 id: u32::MAX,
                 atomic: true,
+                shared: false,
             },
             false => match self.client(line, &name) {
                 Some(who) => who,
@@ -157,6 +158,7 @@ impl Trace {
         Some(Who {
             id: state.id,
             atomic: state.multi || state.watching,
+            shared: line.client.starts_with("unix:"),
         })
     }
 
@@ -248,6 +250,8 @@ pub(crate) struct Who {
     pub(crate) id: u32,
     /// Part of a script, a transaction, or under WATCH.
     pub(crate) atomic: bool,
+    /// Several clients may have this name.
+    pub(crate) shared: bool,
 }
 
 /// The place of a command in time.
@@ -319,6 +323,16 @@ pub(crate) mod tests {
         assert_eq!(ops(&seen, "n").race_incr, 1);
         let seen = trace(&["a GET n", "a INCR n", "b GET n", "b INCR n"]);
         assert_eq!(ops(&seen, "n").race_incr, 0);
+    }
+
+    #[test]
+    fn tasks_that_share_a_connection_overlap_visibly() {
+        let seen = trace(&["a GET n", "a GET n", "a INCR n", "a INCR n"]);
+        assert_eq!(ops(&seen, "n").overlaps, 1);
+        let seen = trace(&["a GET n", "a GET n", "a INCR n", "a GET n", "a INCR n"]);
+        assert_eq!(ops(&seen, "n").overlaps, 0);
+        let seen = trace(&["a GET n", "a GET n", "a SET n 5", "a SET n 5"]);
+        assert_eq!(ops(&seen, "n").overlaps, 1);
     }
 
     #[test]

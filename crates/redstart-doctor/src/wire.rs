@@ -33,8 +33,8 @@ const KEPT_TEXT: usize = 4 << 20;
 /// A reply of more elements is not one of ours.
 const ELEMENTS: usize = 100_000;
 
-trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Sync + Unpin> Duplex for T {}
 
 /// Why a command has no answer.
 #[derive(Clone, Debug)]

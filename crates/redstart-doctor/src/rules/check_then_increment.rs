@@ -3,6 +3,7 @@
 //! GET, compare in the program, INCR: two callers read the same number and both pass. The sequence by one
 //! connection makes it possible; a write of another connection between the two proves that it happened.
 
+use crate::pattern::{self, Role};
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
@@ -35,8 +36,15 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         let ops = &seen.ops;
         if ops.race_incr > 0 {
             out.add(Subject::keys(&seen.pattern), 0.96, format!("proven: {} of {} increments followed a read that another connection's write had made old", ops.race_incr, ops.get_incr));
-        } else if ops.get_incr >= 3 && ops.get_incr * 2 >= ops.increments {
-            out.add_as(Severity::Medium, Subject::keys(&seen.pattern), 0.75, format!("possible: {} of {} increments were decided by a read before them; no overlap was seen in this time", ops.get_incr, ops.increments));
+        } else if ops.overlaps > 0 && ops.increments > 0 {
+            out.add(Subject::keys(&seen.pattern), if ops.overlaps > 1 { 0.9 } else { 0.8 }, format!("{} times two reads were followed by two increments on one connection: tasks that share it overlapped", ops.overlaps));
+        } else if ops.get_incr >= 3 && ops.get_incr * 10 >= ops.increments * 8 {
+            // Who shows a number and then counts does the same; a limiter's name says what it is for.
+            let limits = seen.is(Role::Limit)
+                || pattern::words(&seen.pattern)
+                    .iter()
+                    .any(|word| word == "rate");
+            out.add_as(Severity::Medium, Subject::keys(&seen.pattern), if limits { 0.78 } else { 0.6 }, format!("possible: {} of {} increments were decided by a read before them; no overlap was seen in this time", ops.get_incr, ops.increments));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::{
 };
 use crate::{
     observation::{Kind, Shape},
-    pattern::Role,
+    pattern::{self, Role},
     text,
 };
 
@@ -36,11 +36,18 @@ pub(super) const RULE: Rule = Rule {
 fn check(facts: &Observations, out: &mut Findings<'_>) {
     for group in facts
         .own_groups()
-        .filter(|group| group.kind == Kind::String && group.is(Role::Limit))
+        .filter(|group| group.kind == Kind::String)
     {
         let numbers = group.shaped(&[Shape::Integer, Shape::Marker]);
         let share = group.permanent();
-        if numbers < 0.5 || share == 0.0 {
+        // Counters per address limit somebody; so do whole numbers that are called rates.
+        let named = group.is(Role::Limit)
+            || (numbers >= 0.9
+                && group.seen >= 3
+                && pattern::words(&group.pattern)
+                    .iter()
+                    .any(|word| matches!(word.as_str(), "rate" | "ip")));
+        if !named || numbers < 0.5 || share == 0.0 {
             continue;
         }
         let all = group.facts.len();

@@ -30,11 +30,12 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    for group in facts
-        .groups
-        .iter()
-        .filter(|group| group.library.as_deref() == Some("rate-limiter-flexible"))
-    {
+    for group in facts.groups.iter().filter(|group| {
+        matches!(
+            group.library.as_deref(),
+            Some("rate-limiter-flexible" | "express-rate-limit")
+        )
+    }) {
         let share = group.permanent();
         if share > 0.0 {
             out.add(

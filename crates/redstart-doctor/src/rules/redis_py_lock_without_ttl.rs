@@ -30,10 +30,10 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    for group in facts
-        .own_groups()
-        .filter(|group| group.kind == Kind::String)
-    {
+    for group in facts.groups.iter().filter(|group| {
+        group.kind == Kind::String
+            && matches!(group.library.as_deref(), None | Some("redis-py-lock"))
+    }) {
         let stuck = group
             .facts
             .iter()

@@ -39,9 +39,14 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             (count + 1, longest.max(entry.micros))
         });
         if count > 0 {
+            let confidence = match count {
+                1 => 0.6,
+                2 => 0.75,
+                _ => 0.92,
+            };
             out.add(
                 Subject::setting("EVAL"),
-                if count >= 3 { 0.92 } else { 0.8 },
+                confidence,
                 format!(
                     "{count} scripts in SLOWLOG took 5 ms and more, the longest {} ms ({})",
                     longest / 1000,

@@ -32,6 +32,8 @@ pub(crate) struct Ops {
     pub(crate) get_incr: u64,
     /// The same with a foreign write in between.
     pub(crate) race_incr: u64,
+    /// Two reads and then two writes on one connection: tasks that share it overlapped.
+    pub(crate) overlaps: u64,
     pub(crate) race_counter: u64,
     pub(crate) race_value: u64,
     pub(crate) stale_fill: u64,
@@ -86,7 +88,7 @@ macro_rules! add_fields {
 impl Ops {
     pub(crate) fn add(&mut self, other: &Self) {
         add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_json sets_integer set_then_expire blind_sets get_set get_incr
-            race_incr race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
+            race_incr overlaps race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
             drains expires deletes takes takes_without_ttl take_then_expire shared_value plain_release get_delete
             foreign_release script_release overrun hash_gets hash_sets pushes pops blocking_pops moves list_trims whole
             set_adds set_removes zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
@@ -100,6 +102,8 @@ struct Read {
     client: u32,
     when: f64,
     sequence: u64,
+    /// How often this connection read it since it last wrote it.
+    times: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -136,6 +140,8 @@ struct Step {
 pub(crate) struct KeyTrace {
     pub(crate) ops: Ops,
     reads: Vec<Read>,
+    /// Reads of a connection that its last write did not answer.
+    spare: Option<Read>,
     /// When anybody last read it.
     last_read: f64,
     writes: Vec<Write>,
@@ -235,14 +241,19 @@ impl KeyTrace {
         if who.atomic {
             return;
         }
-        self.reads
-            .retain(|read| read.client != who.id && when.at - read.when < TOGETHER);
-        if self.reads.len() < READERS {
-            self.reads.push(Read {
-                client: who.id,
-                when: when.at,
-                sequence: when.sequence,
-            });
+        self.reads.retain(|read| when.at - read.when < TOGETHER);
+        self.spare = None;
+        let read = Read {
+            client: who.id,
+            when: when.at,
+            sequence: when.sequence,
+            times: 1,
+        };
+        if let Some(known) = self.reads.iter_mut().find(|known| known.client == who.id) {
+            let times = known.times + 1;
+            *known = Read { times, ..read };
+        } else if self.reads.len() < READERS {
+            self.reads.push(read);
         }
     }
 
@@ -250,7 +261,27 @@ impl KeyTrace {
     fn read_before(&mut self, who: Who, when: When) -> Option<Read> {
         let at = self.reads.iter().position(|read| read.client == who.id)?;
         let read = self.reads.remove(at);
+        self.spare = (read.times > 1).then_some(Read {
+            times: read.times - 1,
+            ..read
+        });
         (!who.atomic && when.at - read.when < TOGETHER).then_some(read)
+    }
+
+    /// Whether this write belongs to a read that came before the connection's last write: two tasks that share the
+    /// connection both read, and both write.
+    fn overlaps(&mut self, who: Who, when: When) -> bool {
+        let Some(spare) = &mut self.spare else {
+            return false;
+        };
+        let own = spare.client == who.id && !who.atomic && when.at - spare.when < TOGETHER;
+        if own {
+            spare.times -= 1;
+            if spare.times == 0 {
+                self.spare = None;
+            }
+        }
+        own
     }
 
     /// The last write of others since a read.
@@ -294,6 +325,14 @@ impl KeyTrace {
                 Some(_) if form == Form::Integer => self.ops.race_counter += 1,
                 Some(What::Value(other)) if other == value => self.ops.duplicate_fill += 1,
                 Some(What::Value(_) | What::Increment | What::Other) => self.ops.race_value += 1,
+            }
+        } else if self.overlaps(who, when) {
+            match self.writes.last().map(|write| write.what) {
+                Some(What::Value(other)) if other == value && form != Form::Integer => {
+                    self.ops.duplicate_fill += 1;
+                }
+                _ if form == Form::Integer || ttl.is_none() => self.ops.overlaps += 1,
+                _ => {}
             }
         }
         // With a pool of connections the read of a fill may be another connection's, but it is there.
@@ -342,8 +381,11 @@ impl KeyTrace {
     fn increment(&mut self, who: Who, when: When) {
         self.ops.increments += 1;
         if let Some(read) = self.read_before(who, when) {
-            self.ops.get_incr += 1;
+            // All clients of a unix socket have one name.
+            self.ops.get_incr += u64::from(!who.shared);
             self.ops.race_incr += u64::from(self.foreign_since(read).is_some());
+        } else if self.overlaps(who, when) {
+            self.ops.overlaps += 1;
         }
         self.incremented = Some(self.step(who, when));
         self.wrote(who, when, What::Increment);

@@ -44,6 +44,12 @@ fn words(line: &str, i: usize) -> Vec<String> {
     words
 }
 
+/// A client over TCP: MONITOR names it by its port, and all clients of a unix socket alike.
+async fn client(server: &Server) -> Result<MultiplexedConnection> {
+    let client = redis::Client::open(server.url())?;
+    Ok(client.get_multiplexed_async_connection().await?)
+}
+
 async fn send(
     client: &mut MultiplexedConnection,
     words: &[String],
@@ -85,11 +91,11 @@ async fn run(server: &Server, lines: &[&str]) -> Result<()> {
             }
             let (name, command) = line.split_once(' ').context("a client and a command")?;
             if !clients.contains_key(name) {
-                clients.insert(name, server.client().await?);
+                clients.insert(name, client(server).await?);
             }
-            let client = clients.get_mut(name).context("the client")?;
+            let own = clients.get_mut(name).context("the client")?;
             // A command may be refused; that is part of the world.
-            let _ = send(client, &words(command, round)).await;
+            let _ = send(own, &words(command, round)).await;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
