@@ -174,7 +174,31 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     }
     refused(bench, &store, &lines).await?;
     let many = bucket("many", Quota::per_second(1000).burst(PLENTY)).build()?;
-    compare_many(bench, many).await
+    compare_many(bench, many).await?;
+    leased(bench, &store).await
+}
+
+/// One hot subject, whose units come in blocks: against the same limiter without blocks.
+async fn leased(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
+    let bucket =
+        |name: &str| Limiter::token_bucket(store, "bench", name, Quota::per_second(50_000_000));
+    let check = |limiter: Limiter| {
+        move |_| {
+            let limiter = limiter.clone();
+            async move {
+                let decision = limiter.check("hot", 1).await?;
+                anyhow::ensure!(decision.is_allowed(), "not as planned");
+                Ok(())
+            }
+        }
+    };
+    let ours = check(bucket("leased").lease_blocks(1_000_000).build()?);
+    let theirs = check(bucket("asked").build()?);
+    let (name, peer) = (
+        "token bucket in blocks, one hot subject",
+        "the same, asked each time",
+    );
+    bench.rate(name, peer, 20.0, TASKS, ours, theirs).await
 }
 
 /// One token in 20 days, which is taken.

@@ -1,5 +1,7 @@
 //! What a pattern answers while its store is down.
 
+use std::num::NonZeroU32;
+
 /// What a pattern answers while its store is down: it cannot be reached, does not answer in time, or says that it
 /// cannot serve.
 ///
@@ -15,4 +17,7 @@ pub enum Down {
     Refuse,
     /// Answer "yes": nothing is turned away because of the store.
     Allow,
+    /// Answer by what this process knows, as one of so many that share a quota: each keeps its share of the limit by
+    /// itself. Only for limiters; elsewhere it is [`Fail`](Self::Fail).
+    Local(NonZeroU32),
 }

@@ -51,6 +51,7 @@
 //! One script for each `check`, also for several limits at once; [`check_many`](Limiter::check_many) takes one round
 //! trip per node. A [deny cache](LimiterBuilder::deny_cache) answers
 //! repeats of a refused request without a round trip until the moment that the server named.
+//! [Blocks](LimiterBuilder::lease_blocks) admit requests of hot subjects without one.
 //!
 //! # While the store is down
 //!
@@ -60,6 +61,7 @@
 //!
 //! Operations: `limiter.check`, `limiter.check_many`, `limiter.peek`, `limiter.refund`, `limiter.reset`. Events: `limiter.limited` (refused by
 //! the store), `limiter.denied_locally` (refused by the deny cache), `limiter.store_down` (decided by the policy),
+//! `limiter.shadowed` (admitted by shadow mode; what the others count was not refused then),
 //! `limiter.refund_failed` (a refused request stays charged).
 
 mod algorithm;
@@ -67,12 +69,14 @@ mod builder;
 mod decision;
 mod deny;
 pub mod fixed_window;
+mod lease;
 mod limit;
 mod limiter;
 mod many;
 mod quota;
 mod refund;
 mod rule;
+mod share;
 pub mod sliding_counter;
 pub mod sliding_window;
 pub mod token_bucket;

@@ -7,9 +7,11 @@ use parking_lot::Mutex;
 use super::{
     algorithm::Algorithm,
     deny::DenyCache,
+    lease::Leases,
     limit::{Limit, Limits},
     limiter::{Inner, Limiter},
     quota::Quota,
+    share::Share,
     waiters::Waiters,
 };
 use crate::{
@@ -35,6 +37,8 @@ pub struct LimiterBuilder {
     refundable: bool,
     down: Down,
     deny: Option<usize>,
+    block: Option<u64>,
+    shadow: bool,
 }
 
 impl LimiterBuilder {
@@ -55,13 +59,16 @@ impl LimiterBuilder {
             refundable: false,
             down: Down::Fail,
             deny: None,
+            block: None,
+            shadow: false,
         }
     }
 
     /// What a check answers while the store is down. Default: [`Down::Fail`].
     ///
     /// [`Down::Refuse`] is [`Decision::Limited`](super::Decision::Limited) for a second, [`Down::Allow`] is
-    /// [`Decision::Allowed`](super::Decision::Allowed).
+    /// [`Decision::Allowed`](super::Decision::Allowed). [`Down::Local`] keeps this process's share of each quota by
+    /// itself, as a token bucket, for up to 8192 subjects at a time.
     pub fn on_store_down(mut self, down: Down) -> Self {
         self.down = down;
         self
@@ -90,6 +97,28 @@ impl LimiterBuilder {
         self
     }
 
+    /// Takes the units of hot subjects in blocks of up to `units` and hands them out without a round trip. Blocks grow
+    /// with the demand: a subject that is rarely asked for is checked as without this.
+    ///
+    /// The sum over all processes never exceeds the quota, also when processes die. For that, a block is spent within
+    /// 100 ms or given up, and a token bucket leaves so much of its capacity untouched as comes back in that time, at most
+    /// a tenth; so [`Snapshot::limit`](super::Snapshot::limit) is lower. All processes should lease alike: what those
+    /// take that do not may be exceeded by that tenth. Units of a block that another process needs are refused to it until
+    /// they have come back. A [refund](Limiter::refund) of what came out of a block gives nothing back.
+    ///
+    /// For one limit, by token bucket or fixed window. Decisions are [`DecidedBy::Lease`](super::DecidedBy::Lease).
+    pub fn lease_blocks(mut self, units: u64) -> Self {
+        self.block = Some(units);
+        self
+    }
+
+    /// Admits what would be refused, and counts it as the event `limiter.shadowed`: to see what a quota would do before
+    /// it does it. Such a decision is [`DecidedBy::Shadow`](super::DecidedBy::Shadow), and takes nothing.
+    pub fn shadow(mut self) -> Self {
+        self.shadow = true;
+        self
+    }
+
     /// Makes keys from the application's own names. The limiter's parts are added to them.
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = Some(layout);
@@ -102,7 +131,8 @@ impl LimiterBuilder {
     ///
     /// [`is_config`](Error::is_config) if a quota is zero, too long or too large to be counted exactly, a window has a
     /// burst or is not a whole number of milliseconds, the name of a further limit is empty, used twice or has other
-    /// characters than letters, digits and `- _ .`, or the namespace or the name breaks the
+    /// characters than letters, digits and `- _ .`, blocks are leased of several limits, of a window that slides, of a
+    /// capacity that is too small, or of more than half of it, or the namespace or the name breaks the
     /// [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Limiter> {
         if self.more.len() >= MAX_LIMITS {
@@ -137,8 +167,27 @@ impl LimiterBuilder {
             let name = name.into();
             limits.push(Limit::new(&name, true, algorithm, quota, self.refundable)?);
         }
+        let leases = match self.block {
+            None => None,
+            Some(_) if limits.len() > 1 => {
+                return Err(Error::config("only a single limit is leased in blocks"));
+            }
+            Some(block) => {
+                let (leases, asked) = Leases::new(block, &limits[0], self.refundable)?;
+                limits[0] = asked;
+                Some(leases)
+            }
+        };
+        let clock = self.store.clock();
+        let share = match self.down {
+            Down::Local(fleet) => Some(Share::new(fleet, clock.now())),
+            _ => None,
+        };
         Ok(Limiter(Arc::new(Inner {
-            clock: self.store.clock(),
+            clock,
+            leases,
+            share,
+            shadow: self.shadow,
             store: self.store,
             keys,
             limits: Arc::new(Limits::new(limits)),

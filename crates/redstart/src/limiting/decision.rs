@@ -6,13 +6,18 @@ use super::{limit::Limits, limiter::Limiter};
 
 /// Who decided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum DecidedBy {
     /// The store.
     Store,
     /// This process, which remembers a refusal of the store.
     DenyCache,
+    /// This process, out of a [block](super::LimiterBuilder::lease_blocks) that it took from the store.
+    Lease,
     /// The [`Down`](crate::Down) policy, because the store is down.
     Policy,
+    /// [Shadow mode](super::LimiterBuilder::shadow): without it, the request would have been refused.
+    Shadow,
 }
 
 /// One limit of a subject, at the moment of the check.

@@ -11,9 +11,11 @@ use super::{
     builder::LimiterBuilder,
     decision::{DecidedBy, Decision, Grant, Snapshot, tightest},
     deny::DenyCache,
+    lease::Leases,
     limit::{Limit, Limits},
     quota::Quota,
     rule::Answer,
+    share::Share,
     waiters::Waiters,
 };
 use crate::{
@@ -56,6 +58,11 @@ pub(super) struct Inner {
     pub(super) deny: Option<DenyCache>,
     pub(super) waiters: Waiters,
     pub(super) other_quotas: Mutex<HashMap<Quota, Arc<Limits>>>,
+    pub(super) leases: Option<Leases>,
+    /// What this process admits by itself while the store is down.
+    pub(super) share: Option<Share>,
+    /// Decisions are only counted.
+    pub(super) shadow: bool,
 }
 
 /// A rate limiter with one limit or several per subject. Cheap to clone. See the [module](super).
@@ -159,6 +166,14 @@ impl Limiter {
     ///
     /// Dropped before it is done, the cost may have been taken.
     pub async fn check(&self, subject: &str, cost: u64) -> Result<Decision> {
+        if let Some(leases) = &self.0.leases {
+            if cost > 0
+                && let Some(snapshot) = leases.spend(subject, cost, self.0.clock.now())
+            {
+                return Ok(self.from_lease(subject, cost, snapshot));
+            }
+            return self.check_leased(leases, subject, cost).await;
+        }
         match self.0.limits.list.len() {
             1 => self.check_costs(&self.0.limits, subject, &[cost]).await,
             n => {
@@ -166,6 +181,86 @@ impl Limiter {
                     .await
             }
         }
+    }
+
+    /// Takes a block for the subject, hands the cost out of it and keeps the rest.
+    async fn check_leased(&self, leases: &Leases, subject: &str, cost: u64) -> Result<Decision> {
+        let (limits, clock) = (&self.0.limits, &self.0.clock);
+        let turn = leases.turn(subject);
+        let _turn = match &turn {
+            Some(turn) => Some(turn.lock().await),
+            None => None,
+        };
+        // Somebody may have brought a block meanwhile.
+        if turn.is_some()
+            && let Some(snapshot) = leases.spend(subject, cost, clock.now())
+        {
+            return Ok(self.from_lease(subject, cost, snapshot));
+        }
+        let sent = clock.now();
+        let units = leases
+            .units(subject, cost, sent)
+            .min(limits.list[0].rule.capacity());
+        let units = units.max(cost);
+        let mut decision = self.check_costs(limits, subject, &[units]).await?;
+        let mut spare = units - cost;
+        if spare > 0 && !matches!(&decision, Decision::Allowed(_)) {
+            // There may be room for the request itself.
+            spare = 0;
+            decision = self.check_costs(limits, subject, &[cost]).await?;
+        }
+        if let Decision::Allowed(grant) = &mut decision {
+            grant.costs = [cost].into();
+            if grant.decided_by() == DecidedBy::Store {
+                let snapshot = grant.snapshot().clone();
+                leases.put(subject, spare, &limits.list[0], sent, clock.now(), snapshot);
+            }
+        }
+        Ok(decision)
+    }
+
+    fn from_lease(&self, subject: &str, cost: u64, snapshot: Snapshot) -> Decision {
+        Decision::Allowed(Grant {
+            limiter: self.clone(),
+            limits: self.0.limits.clone(),
+            subject: subject.into(),
+            costs: [cost].into(),
+            receipts: Vec::new(),
+            snapshots: vec![snapshot],
+        })
+    }
+
+    /// In shadow mode, what would be refused is counted and admitted; nothing is taken for it.
+    pub(super) fn refused(
+        &self,
+        limits: &Arc<Limits>,
+        subject: &str,
+        costs: &[u64],
+        refusal: Decision,
+    ) -> Decision {
+        if !self.0.shadow {
+            return refusal;
+        }
+        observe::event("limiter.shadowed");
+        let mut snapshots = match refusal {
+            Decision::Limited { snapshot, .. } => vec![snapshot],
+            _ => limits
+                .list
+                .iter()
+                .map(|limit| limit.unknown(0, Duration::ZERO))
+                .collect(),
+        };
+        for snapshot in &mut snapshots {
+            snapshot.decided_by = DecidedBy::Shadow;
+        }
+        Decision::Allowed(Grant {
+            limiter: self.clone(),
+            limits: limits.clone(),
+            subject: subject.into(),
+            costs: costs.into(),
+            receipts: Vec::new(),
+            snapshots,
+        })
     }
 
     /// Takes from each limit of the subject its own cost, or nothing from any. One script, one round trip.
@@ -255,7 +350,7 @@ impl Limiter {
             check_input(limits, costs)?;
             let entity = inner.keys.entity(subject)?;
             if let Some(max) = limits.never(costs) {
-                return Ok(Decision::Never { max });
+                return Ok(self.refused(limits, subject, costs, Decision::Never { max }));
             }
             let sent = inner.clock.now();
             let answers = match question(limits, &entity, costs).run(&inner.store).await {
@@ -268,7 +363,12 @@ impl Limiter {
     }
 
     /// The answer of the deny cache, if it has one.
-    pub(super) fn denied(&self, limits: &Limits, subject: &str, costs: &[u64]) -> Option<Decision> {
+    pub(super) fn denied(
+        &self,
+        limits: &Arc<Limits>,
+        subject: &str,
+        costs: &[u64],
+    ) -> Option<Decision> {
         let deny = self.0.deny.as_ref()?;
         if costs.len() != limits.list.len() || limits.never(costs).is_some() {
             return None;
@@ -278,10 +378,11 @@ impl Limiter {
         observe::event("limiter.denied_locally");
         snapshot.decided_by = DecidedBy::DenyCache;
         snapshot.retry_after = retry_after;
-        Some(Decision::Limited {
+        let refusal = Decision::Limited {
             retry_after,
             snapshot,
-        })
+        };
+        Some(self.refused(limits, subject, costs, refusal))
     }
 
     /// Turns what the store said, or that it did not, into a decision.
@@ -330,10 +431,11 @@ impl Limiter {
                 &snapshot,
             );
         }
-        Ok(Decision::Limited {
+        let refusal = Decision::Limited {
             retry_after: snapshot.retry_after,
             snapshot,
-        })
+        };
+        Ok(self.refused(limits, subject, costs, refusal))
     }
 
     pub(super) fn without_store(
@@ -345,13 +447,22 @@ impl Limiter {
     ) -> Result<Decision> {
         observe::event("limiter.store_down");
         tracing::debug!(%error, policy = ?self.0.down, "a limiter's store is down");
+        let refuse = |retry_after| {
+            let refusal = Decision::Limited {
+                retry_after,
+                snapshot: limits.list[0].unknown(0, retry_after),
+            };
+            Ok(self.refused(limits, subject, costs, refusal))
+        };
+        if let Some(share) = &self.0.share
+            && let Err(wait) = share.take(limits, subject, costs, self.0.clock.now())
+        {
+            return refuse(wait);
+        }
         match self.0.down {
             Down::Fail => Err(error),
-            Down::Refuse => Ok(Decision::Limited {
-                retry_after: DOWN_RETRY,
-                snapshot: limits.list[0].unknown(0, DOWN_RETRY),
-            }),
-            Down::Allow => Ok(Decision::Allowed(Grant {
+            Down::Refuse => refuse(DOWN_RETRY),
+            Down::Allow | Down::Local(_) => Ok(Decision::Allowed(Grant {
                 limiter: self.clone(),
                 limits: limits.clone(),
                 subject: subject.into(),
@@ -417,7 +528,8 @@ impl Limiter {
         let costs = vec![cost; limits.list.len()];
         // No place in line makes room for this.
         if let Some(max) = limits.never(&costs) {
-            return Ok(Decision::Never { max });
+            let never = Decision::Never { max };
+            return Ok(self.refused(limits, subject, &costs, never));
         }
         let clock = &self.0.clock;
         let deadline = clock.now().checked_add(within);
@@ -430,10 +542,13 @@ impl Limiter {
         if !in_time {
             // Those in front still wait, so this one would have to wait at least as long.
             return match self.peek(subject).await {
-                Ok(snapshot) => Ok(Decision::Limited {
-                    retry_after: snapshot.retry_after.max(Duration::from_millis(1)),
-                    snapshot,
-                }),
+                Ok(snapshot) => {
+                    let refusal = Decision::Limited {
+                        retry_after: snapshot.retry_after.max(Duration::from_millis(1)),
+                        snapshot,
+                    };
+                    Ok(self.refused(limits, subject, &costs, refusal))
+                }
                 Err(error) if error.is_store_down() => {
                     self.without_store(limits, subject, &costs, error)
                 }
@@ -441,7 +556,10 @@ impl Limiter {
             };
         }
         loop {
-            let decision = self.check_costs(limits, subject, &costs).await?;
+            let decision = match &self.0.leases {
+                Some(_) => self.check(subject, cost).await?,
+                None => self.check_costs(limits, subject, &costs).await?,
+            };
             let Decision::Limited { retry_after, .. } = &decision else {
                 return Ok(decision);
             };
@@ -475,6 +593,9 @@ impl Limiter {
             inner.store.query::<()>(&cmd).await?;
             if let Some(deny) = &inner.deny {
                 deny.forget(subject);
+            }
+            if let Some(leases) = &inner.leases {
+                leases.forget(subject);
             }
             Ok(())
         })

@@ -124,7 +124,8 @@ impl Limiter {
         let limits = &self.0.limits;
         check_input(limits, costs)?;
         if let Some(max) = limits.never(costs) {
-            return Ok(Some(Decision::Never { max }));
+            let never = Decision::Never { max };
+            return Ok(Some(self.refused(limits, subject, costs, never)));
         }
         Ok(self.denied(limits, subject, costs))
     }

@@ -38,8 +38,8 @@ impl Limiter {
             {
                 return Err(no_account());
             }
-            // The policy granted it: nothing was taken.
-            if grant.decided_by() == DecidedBy::Policy {
+            // The policy granted it, or shadow mode: nothing was taken. What was taken as part of a block is not given back.
+            if grant.decided_by() != DecidedBy::Store {
                 return Ok(0);
             }
             let entity = inner.keys.entity(&grant.subject)?;

@@ -13,6 +13,7 @@ use redstart::{
 mod decision;
 mod fleet;
 mod input;
+mod lease;
 mod model;
 // Only debug builds can break a script.
 mod mutation;

@@ -1,0 +1,258 @@
+//! Units of hot subjects that this process has taken from the store in a block and hands out by itself.
+//!
+//! # Why the sum never exceeds the quota
+//!
+//! What is handed out was taken from the store before, so over all time no more is admitted than was taken. What is left
+//! is that a unit is spent later than it was taken. A block of a fixed window is spent only within the window that it
+//! was taken from. A block of a token bucket is spent within `keep` of the request that took it, and all leasing
+//! processes leave `rate * keep` of the capacity untouched. So in any interval from `a` to `b`
+//!
+//! ```text
+//! spent in [a, b]  <=  taken in [a - keep, b]
+//!                  <=  (capacity - rate * keep) + rate * (b - a + keep)
+//!                   =  capacity + rate * (b - a)
+//! ```
+//!
+//! which is what a token bucket without leases admits. Time is counted from before the request was sent, so a clock that
+//! runs at the right speed is enough. A process that dies takes its units with it: less is admitted, never more.
+
+use std::{hash::BuildHasher as _, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use super::{
+    algorithm::Algorithm,
+    decision::{DecidedBy, Snapshot},
+    limit::Limit,
+    quota::Quota,
+};
+use crate::error::{Error, Result};
+
+/// How long a block may be spent at most.
+const KEEP: Duration = Duration::from_millis(100);
+/// What is left untouched for the sake of late spending: one in so many of the capacity.
+const RESERVE: u64 = 10;
+/// How many subjects one set holds: the most that a call looks at.
+const WAYS: usize = 8;
+const SETS: usize = 512;
+
+/// The blocks of this process, for a bounded number of subjects.
+pub(super) struct Leases {
+    block: u64,
+    keep: Duration,
+    sets: Box<[Mutex<Vec<Lease>>]>,
+    hasher: foldhash::fast::RandomState,
+}
+
+struct Lease {
+    subject: Box<str>,
+    units: u64,
+    /// When what is left of the block is void.
+    until: Instant,
+    /// Units that were asked for since the block was taken, and when that was.
+    wanted: u64,
+    since: Instant,
+    snapshot: Snapshot,
+    /// Held by the caller that asks the store; the others wait for what it brings.
+    turn: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Leases {
+    /// The leases, and the limit as it is asked for: of a token bucket, a part of the capacity is left untouched.
+    pub(super) fn new(block: u64, limit: &Limit, refundable: bool) -> Result<(Self, Limit)> {
+        let quota = limit.quota;
+        let (keep, asked) = match limit.algorithm {
+            Algorithm::FixedWindow => (KEEP.min(quota.period() / 2), quota),
+            Algorithm::TokenBucket if !refundable => {
+                let reserve = quota.capacity() / RESERVE;
+                // As long as the reserve takes to come back, and not a nanosecond longer.
+                let nanos =
+                    u128::from(reserve) * quota.period().as_nanos() / u128::from(quota.units());
+                let keep = u64::try_from(nanos)
+                    .map_or(KEEP, Duration::from_nanos)
+                    .min(KEEP);
+                if keep < Duration::from_millis(1) {
+                    return Err(Error::config(
+                        "the capacity of this token bucket is too small to be leased in blocks",
+                    ));
+                }
+                let reserve = late(quota, keep);
+                (keep, quota.burst(quota.capacity() - reserve))
+            }
+            _ => {
+                return Err(Error::config(
+                    "only fixed windows and token buckets without refunds are leased in blocks",
+                ));
+            }
+        };
+        if block < 2 || block > asked.capacity() / 2 {
+            return Err(Error::config(format!(
+                "a block must have from 2 units to half of the capacity, {}",
+                asked.capacity() / 2
+            )));
+        }
+        let mut asked = Limit::new(&limit.name, false, limit.algorithm, asked, refundable)?;
+        // The state is that of the limit itself.
+        asked.part.clone_from(&limit.part);
+        asked.quota = quota;
+        let leases = Self {
+            block,
+            keep,
+            sets: (0..SETS).map(|_| Mutex::default()).collect(),
+            hasher: foldhash::fast::RandomState::default(),
+        };
+        Ok((leases, asked))
+    }
+
+    fn set(&self, subject: &str) -> &Mutex<Vec<Lease>> {
+        let hash = self.hasher.hash_one(subject) as usize;
+        &self.sets[hash % self.sets.len()]
+    }
+
+    /// Takes from the block that is here.
+    pub(super) fn spend(&self, subject: &str, cost: u64, now: Instant) -> Option<Snapshot> {
+        let mut set = self.set(subject).lock();
+        let lease = set.iter_mut().find(|lease| *lease.subject == *subject)?;
+        lease.wanted = lease.wanted.saturating_add(cost);
+        if now >= lease.until || lease.units < cost {
+            return None;
+        }
+        lease.units -= cost;
+        Some(lease.snapshot.clone())
+    }
+
+    /// Whose turn it is to ask the store for this subject. `None` for one that is not known, or not hot.
+    pub(super) fn turn(&self, subject: &str) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        let set = self.set(subject).lock();
+        let lease = set.iter().find(|lease| *lease.subject == *subject)?;
+        Some(lease.turn.clone())
+    }
+
+    /// How many units to take for a request of this cost: as many as will be asked for while they may be spent.
+    pub(super) fn units(&self, subject: &str, cost: u64, now: Instant) -> u64 {
+        let set = self.set(subject).lock();
+        let Some(lease) = set.iter().find(|lease| *lease.subject == *subject) else {
+            return cost;
+        };
+        let elapsed = now.saturating_duration_since(lease.since).as_nanos().max(1);
+        let expected = u128::from(lease.wanted) * self.keep.as_nanos() / elapsed;
+        // At most twice of what was seen, so that one burst does not take the block of a day.
+        let expected = expected.min(2 * u128::from(lease.wanted));
+        u64::try_from(expected)
+            .unwrap_or(self.block)
+            .clamp(cost, self.block.max(cost))
+    }
+
+    /// Keeps what a block has beyond the request that took it. `sent` is when the store was asked.
+    pub(super) fn put(
+        &self,
+        subject: &str,
+        units: u64,
+        limit: &Limit,
+        sent: Instant,
+        now: Instant,
+        mut snapshot: Snapshot,
+    ) {
+        let keep = match limit.algorithm {
+            // The end of the window is told in whole milliseconds, rounded up.
+            Algorithm::FixedWindow => {
+                let window = snapshot
+                    .reset_after
+                    .saturating_sub(Duration::from_millis(1));
+                self.keep.min(window)
+            }
+            _ => self.keep,
+        };
+        let until = sent.checked_add(keep).unwrap_or(sent);
+        snapshot.decided_by = DecidedBy::Lease;
+        let mut set = self.set(subject).lock();
+        if let Some(lease) = set.iter_mut().find(|lease| *lease.subject == *subject) {
+            lease.units = units;
+            lease.until = until;
+            lease.wanted = 0;
+            lease.since = now;
+            lease.snapshot = snapshot;
+            return;
+        }
+        let lease = Lease {
+            subject: subject.into(),
+            units,
+            until,
+            wanted: 0,
+            since: now,
+            snapshot,
+            turn: Arc::default(),
+        };
+        if set.len() < WAYS {
+            set.push(lease);
+        } else if let Some(oldest) = set.iter_mut().min_by_key(|lease| lease.until) {
+            // Its units are lost: less is admitted, never more.
+            *oldest = lease;
+        }
+    }
+
+    /// Forgets the block of a subject.
+    pub(super) fn forget(&self, subject: &str) {
+        let mut set = self.set(subject).lock();
+        set.retain(|lease| *lease.subject != *subject);
+    }
+}
+
+/// Units that come back within `keep`, rounded up.
+fn late(quota: Quota, keep: Duration) -> u64 {
+    let units = (u128::from(quota.units()) * keep.as_nanos()).div_ceil(quota.period().as_nanos());
+    u64::try_from(units).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limit(algorithm: Algorithm, quota: Quota) -> Limit {
+        Limit::new(&"x".into(), false, algorithm, quota, false).unwrap()
+    }
+
+    #[test]
+    fn what_is_spent_late_is_taken_off_the_capacity() {
+        for (quota, block) in [
+            (Quota::per_second(1000), 100),
+            (Quota::per_second(10).burst(1000), 50),
+            (Quota::per_minute(7).burst(70), 5),
+            (Quota::per_second(100_000), 1000),
+        ] {
+            let limit = limit(Algorithm::TokenBucket, quota);
+            let (leases, asked) = Leases::new(block, &limit, false).unwrap();
+            let reserve = quota.capacity() - asked.rule.capacity();
+            let late = late(quota, leases.keep);
+            assert!(
+                reserve >= late && reserve <= quota.capacity() / RESERVE + 1,
+                "{quota:?}"
+            );
+            assert_eq!(asked.part, limit.part, "the state is shared");
+        }
+    }
+
+    #[test]
+    fn what_cannot_be_leased_is_refused() {
+        let new =
+            |algorithm, quota, block| Leases::new(block, &limit(algorithm, quota), false).err();
+        let wide = Quota::per_second(1000);
+        for (algorithm, quota, block) in [
+            (Algorithm::TokenBucket, Quota::per_second(5), 2),
+            (Algorithm::TokenBucket, wide, 1),
+            (Algorithm::TokenBucket, wide, 451),
+            (Algorithm::FixedWindow, wide, 501),
+            (Algorithm::SlidingWindow, wide, 10),
+            (Algorithm::SlidingCounter, wide, 10),
+        ] {
+            let error = new(algorithm, quota, block);
+            assert!(
+                error.is_some_and(|error| error.is_config()),
+                "{algorithm} {block}"
+            );
+        }
+        assert!(new(Algorithm::TokenBucket, wide, 450).is_none());
+        assert!(new(Algorithm::FixedWindow, wide, 500).is_none());
+    }
+}

@@ -1,0 +1,278 @@
+//! Blocks that processes take and hand out by themselves; shadow mode; a fleet's share.
+
+use std::{
+    num::NonZeroU32,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
+use redstart::{
+    Down, Store,
+    limiting::{DecidedBy, Decision, Limiter, LimiterBuilder, Quota},
+};
+use redstart_testkit::{Backend, Kind, Server, eventually, matrix, scale};
+use tokio::task::JoinSet;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// When a request was admitted, at the earliest and at the latest, and what it cost.
+type Admitted = (Instant, Instant, u64);
+
+/// Fails if in any interval more was admitted than a token bucket admits.
+fn assert_bucket(mut admitted: Vec<Admitted>, capacity: u64, per_second: u64) {
+    admitted.sort();
+    // One tick of the server's clock.
+    let slack = per_second as f64 / 1000.0 + 1.0;
+    for first in (0..admitted.len()).step_by(20) {
+        let begin = admitted[first].0;
+        let mut after: Vec<(Instant, u64)> = admitted[first..]
+            .iter()
+            .map(|(_, end, cost)| (*end, *cost))
+            .collect();
+        after.sort();
+        let mut sum = 0;
+        for (end, cost) in after {
+            sum += cost;
+            let most = capacity as f64 + per_second as f64 * (end - begin).as_secs_f64() + slack;
+            assert!(
+                sum as f64 <= most,
+                "{sum} in {:?}, at most {most}",
+                end - begin
+            );
+        }
+    }
+}
+
+matrix! {
+    async fn blocks_of_all_processes_together_stay_within_the_bucket(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let (capacity, rate) = (400, 2000);
+        let builder = || Limiter::token_bucket(&store, backend.namespace(), "api", Quota::per_second(rate).burst(capacity))
+            .lease_blocks(100);
+        let admitted: Arc<Mutex<Vec<Admitted>>> = Arc::default();
+        let until = Instant::now() + Duration::from_millis(scale(500, "LEASE_MS"));
+        let mut tasks = JoinSet::new();
+        for seed in 0..6 {
+            let (builder, admitted) = (builder(), admitted.clone());
+            tasks.spawn(async move {
+                let mut random = StdRng::seed_from_u64(seed);
+                let mut process = builder.clone().build()?;
+                while Instant::now() < until {
+                    let (before, cost) = (Instant::now(), random.random_range(1..=3));
+                    if let Decision::Allowed(_) = process.check("hot", cost).await? {
+                        admitted.lock().push((before, Instant::now(), cost));
+                    }
+                    match random.random_range(0..200) {
+                        // It dies with what it has, and another one starts.
+                        0 => process = builder.clone().build()?,
+                        // It is idle for longer than it may keep a block, and for shorter.
+                        1..=4 => tokio::time::sleep(Duration::from_millis(random.random_range(1..150))).await,
+                        _ => tokio::task::yield_now().await,
+                    }
+                }
+                anyhow::Ok(())
+            });
+        }
+        while let Some(task) = tasks.join_next().await {
+            task??;
+        }
+        let admitted = Arc::into_inner(admitted).expect("all are done").into_inner();
+        assert!(admitted.len() > 100, "{}", admitted.len());
+        assert_bucket(admitted, capacity, rate);
+        Ok(())
+    }
+
+    async fn a_hot_subject_needs_few_round_trips_and_a_cold_one_is_checked_each_time(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = Limiter::token_bucket(&store, backend.namespace(), "api", Quota::per_second(1_000_000))
+            .lease_blocks(1000)
+            .build()?;
+        let (mut local, mut asked) = (0, 0);
+        for _ in 0..2000 {
+            let grant = limiter.check("hot", 1).await?.allowed().expect("there is room");
+            match grant.decided_by() {
+                DecidedBy::Lease => local += 1,
+                _ => asked += 1,
+            }
+        }
+        assert!(local > 10 * asked, "{local} without a round trip, {asked} with one");
+        for n in 0..20 {
+            let grant = limiter.check(&format!("cold-{n}"), 1).await?.allowed().expect("there is room");
+            assert_eq!(grant.decided_by(), DecidedBy::Store);
+        }
+        // A reset takes the block away too.
+        limiter.reset("hot").await?;
+        let grant = limiter.check("hot", 1).await?.allowed().expect("there is room");
+        assert_eq!(grant.decided_by(), DecidedBy::Store);
+        Ok(())
+    }
+
+    async fn what_a_block_does_not_fit_into_is_still_admitted_one_by_one(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = Limiter::fixed_window(&store, backend.namespace(), "day", Quota::per_day(101)).lease_blocks(50).build()?;
+        let mut admitted = 0;
+        while limiter.check("s", 1).await?.is_allowed() {
+            admitted += 1;
+        }
+        // Units that were not spent in time are given up.
+        assert!((50..=101).contains(&admitted), "{admitted}");
+        assert_eq!(limiter.peek("s").await?.remaining, 0, "what a block did not fit into was taken too");
+        Ok(())
+    }
+
+    async fn shadow_mode_admits_all_and_takes_only_what_the_quota_allows(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limiter = Limiter::fixed_window(&store, backend.namespace(), "mail", Quota::per_day(3)).shadow().build()?;
+        let mut by = Vec::new();
+        for _ in 0..5 {
+            by.push(limiter.check("ann", 1).await?.allowed().expect("shadow mode admits").decided_by());
+        }
+        assert_eq!(by[..3], [DecidedBy::Store; 3]);
+        assert_eq!(by[3..], [DecidedBy::Shadow; 2]);
+        let never = limiter.check("bob", 4).await?.allowed().expect("shadow mode admits");
+        assert_eq!(never.decided_by(), DecidedBy::Shadow);
+        assert_eq!(limiter.refund(never).await?, 0);
+        assert_eq!(limiter.peek("bob").await?.remaining, 3, "nothing was taken");
+        assert_eq!(limiter.peek("ann").await?.remaining, 0);
+        let many = limiter.check_many(&[("ann", 1), ("bob", 1), ("eve", 9)]).await;
+        assert!(many.into_iter().all(|decision| decision.is_ok_and(|decision| decision.is_allowed())));
+        assert!(limiter.acquire("ann", 1, PATIENCE).await?.is_allowed());
+        Ok(())
+    }
+}
+
+/// The window of the server's clock.
+async fn window(store: &Store, length: Duration) -> anyhow::Result<u128> {
+    Ok(store.time().await?.as_millis() / length.as_millis())
+}
+
+#[tokio::test]
+async fn blocks_of_a_window_are_not_spent_in_the_next_one() -> anyhow::Result<()> {
+    let length = Duration::from_secs(1);
+    for seed in 0..scale(40, "LEASE_WORLDS") {
+        let mut random = StdRng::seed_from_u64(seed);
+        let store = Store::connect("memory://").await?;
+        let builder: LimiterBuilder =
+            Limiter::fixed_window(&store, "app", "api", Quota::per(100, length)).lease_blocks(40);
+        let mut fleet = Vec::new();
+        for _ in 0..3 {
+            fleet.push(builder.clone().build()?);
+        }
+        let mut counts = std::collections::HashMap::<u128, u64>::new();
+        for _ in 0..1500 {
+            let process = random.random_range(0..fleet.len());
+            let before = window(&store, length).await?;
+            let cost = random.random_range(1..=2);
+            let allowed = fleet[process].check("hot", cost).await?.is_allowed();
+            // What began in one window and ended in another is left out.
+            if allowed && window(&store, length).await? == before {
+                *counts.entry(before).or_default() += cost;
+            }
+            match random.random_range(0..60) {
+                0 => store.advance(Duration::from_millis(random.random_range(1..400)))?,
+                1 => fleet[process] = builder.clone().build()?,
+                _ => {}
+            }
+        }
+        assert!(
+            counts.values().all(|count| *count <= 100),
+            "seed {seed}: {counts:?}"
+        );
+        assert!(
+            counts.values().any(|count| *count > 80),
+            "seed {seed}: {counts:?}"
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn blocks_of_a_bucket_kept_over_time_never_add_up_to_more() -> anyhow::Result<()> {
+    let (capacity, rate) = (200u64, 1000u64);
+    for seed in 0..scale(12, "LEASE_WORLDS") {
+        let mut random = StdRng::seed_from_u64(seed);
+        let store = Store::connect("memory://").await?;
+        let quota = Quota::per_second(rate).burst(capacity);
+        let builder = Limiter::token_bucket(&store, "app", "api", quota).lease_blocks(80);
+        let mut fleet = Vec::new();
+        for _ in 0..4 {
+            fleet.push(builder.clone().build()?);
+        }
+        // Time as the engine has it: nanoseconds since the first look.
+        let begun = store.time().await?;
+        let base = Instant::now();
+        let now = async || anyhow::Ok(base + (store.time().await?.saturating_sub(begun)));
+        let mut admitted = Vec::new();
+        for _ in 0..500 {
+            // A burst by one process leaves it with a large block; then others come.
+            let process = random.random_range(0..fleet.len());
+            for _ in 0..random.random_range(1..30) {
+                let before = now().await?;
+                if fleet[process].check("hot", 1).await?.is_allowed() {
+                    admitted.push((before, now().await?, 1));
+                }
+            }
+            match random.random_range(0..6) {
+                0 | 1 => store.advance(Duration::from_millis(random.random_range(1..130)))?,
+                2 => fleet[process] = builder.clone().build()?,
+                _ => {}
+            }
+        }
+        assert_bucket(admitted, capacity, rate);
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn fault_while_the_store_is_down_a_process_admits_its_share() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&format!("{}?timeout=200ms", server.url())).await?;
+    let fleet = NonZeroU32::new(4).expect("not zero");
+    let limiter = Limiter::token_bucket(&store, "app", "api", Quota::per_hour(400))
+        .on_store_down(Down::Local(fleet))
+        .build()?;
+    assert_eq!(
+        limiter
+            .check("ann", 1)
+            .await?
+            .allowed()
+            .expect("there is room")
+            .decided_by(),
+        DecidedBy::Store
+    );
+    server.kill9();
+    let mut admitted = 0;
+    for _ in 0..150 {
+        match limiter.check("ann", 1).await? {
+            Decision::Allowed(grant) => {
+                assert_eq!(grant.decided_by(), DecidedBy::Policy);
+                admitted += 1;
+            }
+            Decision::Limited {
+                retry_after,
+                snapshot,
+            } => {
+                assert_eq!(snapshot.decided_by, DecidedBy::Policy);
+                assert!(retry_after > Duration::ZERO && retry_after <= Duration::from_secs(36));
+            }
+            Decision::Never { .. } => panic!("it fits"),
+        }
+    }
+    assert!(
+        (100..=105).contains(&admitted),
+        "a quarter of 400, not {admitted}"
+    );
+    assert!(
+        limiter.check("bob", 1).await?.is_allowed(),
+        "each subject has its own"
+    );
+    server.restart().await?;
+    let back = eventually(
+        PATIENCE,
+        async || matches!(limiter.check("eve", 1).await, Ok(Decision::Allowed(grant)) if grant.decided_by() == DecidedBy::Store),
+    );
+    assert!(back.await);
+    Ok(())
+}
