@@ -8,6 +8,7 @@
 //! engine.rs    the embedded engine as a server
 //! bench.rs     patterns under load, and whether their promises held
 //! doctor.rs    finds the faults of programs that use Redis or Valkey
+//! queue.rs     a job queue: look, repair, export
 //! ```
 
 #![forbid(unsafe_code)]
@@ -28,6 +29,7 @@ mod bench;
 mod doctor;
 mod engine;
 mod guide;
+mod queue;
 mod script;
 mod tour;
 
@@ -55,6 +57,8 @@ enum Command {
     Tour(tour::Args),
     /// Find the pattern for a need: `redstart guide only one worker`
     Guide(guide::Args),
+    /// Look into a job queue, retry and cancel jobs, export them
+    Queue(queue::Args),
     /// Print the Lua scripts of the patterns: `redstart script mutex.acquire`
     Script(script::Args),
     /// Find the faults of programs that use Redis or Valkey, with proof, and without a write
@@ -121,6 +125,7 @@ fn main() -> ExitCode {
             Command::Bench(args) => Box::pin(bench::run(args)).await,
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),
+            Command::Queue(args) => queue::run(args).await,
             Command::Script(args) => script::run(args),
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,

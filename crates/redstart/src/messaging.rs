@@ -25,14 +25,17 @@ mod wake;
 pub use notify::{NotifyConsumer, NotifySet, NotifySetBuilder};
 pub use priority::{PriorityConsumer, PriorityQueue, PriorityQueueBuilder, Reservation};
 pub use queue::{
-    Backoff, Cancelled, ChildFailure, ChildResult, CronEntry, CronPut, DeadLetter, DeadLetters,
-    DispatchedJob, Dispatcher, DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw, Enqueued,
-    EnqueuedMany, Flow, FlowAdded, IntoVerdict, Job, JobAttempt, JobContext, JobCursor, JobDetails,
-    JobFence, JobHandle, JobHandler, JobId, JobInfo, JobLimit, JobOutput, JobPolicy, JobState,
-    MissedTicks, Outcome, Queue, QueueBuilder, QueueCounts, QueueEvent, QueueEventKind,
-    QueueEvents, QueueInspector, QueueMinute, Returned, ShutdownReport, Spread, UniqueUntil,
-    Verdict, Worker, WorkerBuilder,
+    Backoff, Cancelled, ChildFailure, ChildResult, CronEntry, CronPut, DeadGroup, DeadLetter,
+    DeadLetters, DispatchedJob, Dispatcher, DispatcherBuilder, Enqueue, EnqueueMany, EnqueueRaw,
+    Enqueued, EnqueuedMany, Flow, FlowAdded, FromJob, FromRef, IntoVerdict, Job, JobAttempt,
+    JobContext, JobCursor, JobDetails, JobFence, JobFunction, JobHandle, JobHandler, JobId,
+    JobInfo, JobLimit, JobOutput, JobPolicy, JobRegistry, JobRequest, JobService, JobState,
+    MissedTicks, Outcome, Payload, Queue, QueueBuilder, QueueCounts, QueueEvent, QueueEventKind,
+    QueueEvents, QueueInspector, QueueMinute, Returned, ShutdownReport, Spread, State, UniqueUntil,
+    Verdict, Worker, WorkerBuilder, WorkerSlots, normalized_error,
 };
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use queue::{Outbox, OutboxDatabase, OutboxRelay};
 pub use reliable_list::{ListConsumer, ListItem, ReliableList, ReliableListBuilder};
 pub use ring::{Ring, RingBuilder, Visit};
 pub use stream::{ConsumerGroup, DeadEvent, EventStream, EventStreamBuilder, StartAt, StreamEntry};
@@ -58,6 +61,7 @@ pub(crate) static SCRIPTS: &[&Script] = &[
     &priority::SETTLE,
     &queue::script::CANCEL,
     &queue::script::CRON_FIRE,
+    &queue::script::CRON_PAUSE,
     &queue::script::CRON_PUT,
     &queue::script::CRON_REMOVE,
     &queue::script::ENQUEUE,

@@ -48,16 +48,20 @@ mod dead_letter;
 mod details;
 mod enqueue;
 mod events;
+mod failure;
 mod flow;
 mod handle;
 mod history;
 mod inspect;
 mod job;
 mod limit;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+mod outbox;
 mod parked;
 mod policy;
 mod raw;
 mod record;
+mod registry;
 pub(super) mod script;
 mod verdict;
 mod worker;
@@ -69,18 +73,24 @@ pub use dead_letter::{DeadLetter, DeadLetters};
 pub use details::{Cancelled, JobAttempt, JobDetails};
 pub use enqueue::{Enqueue, EnqueueMany, Enqueued, EnqueuedMany};
 pub use events::{QueueEvent, QueueEventKind, QueueEvents};
+pub use failure::{DeadGroup, normalized_error};
 pub use flow::{ChildFailure, ChildResult, Flow, FlowAdded};
 pub use handle::{JobHandle, Outcome};
 pub use history::{QueueMinute, Spread};
 pub use inspect::{JobCursor, JobInfo, JobState, QueueCounts, QueueInspector};
 pub use job::{Job, JobHandler, JobId, JobOutput, UniqueUntil};
 pub use limit::JobLimit;
+#[cfg(any(feature = "sqlite", feature = "postgres"))]
+pub use outbox::{Outbox, OutboxDatabase, OutboxRelay};
 pub use policy::JobPolicy;
 pub use raw::EnqueueRaw;
+pub use registry::{
+    FromJob, FromRef, JobFunction, JobRegistry, JobRequest, JobService, Payload, State,
+};
 pub use verdict::{IntoVerdict, Returned, Verdict};
 pub use worker::{
     DispatchedJob, Dispatcher, DispatcherBuilder, JobContext, JobFence, ShutdownReport, Worker,
-    WorkerBuilder,
+    WorkerBuilder, WorkerSlots,
 };
 
 /// A job queue: typed jobs, retries, dead letters, delays, priorities, unique jobs, cron. Cheap to clone.
@@ -143,7 +153,8 @@ pub use worker::{
 /// | `rates` | sorted set | rate limits that are not free yet |
 /// | `events` | stream | what happened, if it is kept |
 /// | `history`, `tallies` | sorted set, hash | counters per minute and kind, if they are kept |
-/// | `cron`, `crontab`, `meta` | | next ticks; cron entries; whether paused, how many run, turns |
+/// | `cron`, `crontab`, `cron_paused` | sorted set, hash, set | next ticks; cron entries; those that are paused |
+/// | `meta` | hash | whether paused, how many run, turns |
 /// | `once:…` | string | effects that were done once, with a TTL |
 /// | `enqueued:<job>` | string | a unique job was added by this request, with a TTL of seconds |
 ///

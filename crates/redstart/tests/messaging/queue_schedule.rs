@@ -95,3 +95,38 @@ matrix! {
         Ok(())
     }
 }
+
+matrix! {
+    async fn a_schedule_is_paused_alone_and_runs_now_on_demand(backend: &Backend) -> Result<()> {
+        let (store, queue) = open(backend).await?;
+        let hour = Duration::from_secs(3600);
+        queue.every("a", hour, &task(1), MissedTicks::RunAll).await?;
+        queue.every("b", hour, &task(2), MissedTicks::RunAll).await?;
+        assert!(queue.pause_cron("a").await?);
+        assert!(!queue.pause_cron("none").await?);
+        // A program that puts its entries when it starts does not resume one.
+        queue.every("a", hour, &task(3), MissedTicks::RunAll).await?;
+        let entries = queue.cron_entries().await?;
+        assert_eq!((entries[0].paused, entries[0].next, entries[0].upcoming(3).len()), (true, None, 0));
+        let runs = entries[1].upcoming(3);
+        assert_eq!((runs[1] - runs[0], runs[2] - runs[1]), (hour, hour));
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        assert!(queue.run_cron("a").await?.is_some_and(|enqueued| enqueued.is_new()));
+        assert!(queue.run_cron("none").await?.is_none());
+        log.reaches(1).await?;
+        if backend.is_embedded() {
+            store.advance(hour)?;
+            log.reaches(2).await?;
+            assert_eq!(log.all(), [3, 2], "the paused one has no tick");
+            assert!(queue.resume_cron("a").await?);
+            store.advance(hour)?;
+            log.reaches(4).await?;
+        } else {
+            assert!(queue.resume_cron("a").await?);
+            assert!(queue.cron_entries().await?[0].next.is_some());
+        }
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}

@@ -5,6 +5,7 @@
 //! server's clock.
 
 use std::{
+    borrow::Cow,
     future::{Future, IntoFuture},
     pin::Pin,
     time::Duration,
@@ -18,9 +19,10 @@ use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Job, JobPolicy, Queue,
+    Backoff, Enqueued, Job, JobPolicy, Queue,
+    policy::JobBackoff,
     record::{Body, Options},
-    script::{CRON_FIRE, CRON_PUT, CRON_REMOVE},
+    script::{CRON_FIRE, CRON_PAUSE, CRON_PUT, CRON_REMOVE},
 };
 use crate::{
     codec::{Codec, Json},
@@ -33,6 +35,8 @@ use crate::{
 const LATE: Duration = Duration::from_secs(30);
 /// [`MissedTicks::RunAll`] makes up for this many ticks at most.
 const MAKE_UP: usize = 1000;
+/// Begins the expression of an entry without a calendar.
+const EVERY: &str = "@every ";
 
 /// What happens to ticks that passed while no worker ran.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,10 +62,10 @@ struct Stored {
     policy: StoredPolicy,
 }
 
-/// The part of a kind's policy that its record has, in milliseconds.
+/// A kind's policy as text, in milliseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-struct StoredPolicy {
+pub(super) struct StoredPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     attempts: Option<u16>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,6 +75,44 @@ struct StoredPolicy {
     #[serde(skip_serializing_if = "Option::is_none")]
     keep: Option<u64>,
     priority: i16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff: Option<StoredBackoff>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredBackoff {
+    Exponential { first: u64, most: u64 },
+    Fixed { wait: u64 },
+    Named { name: String },
+}
+
+impl From<JobBackoff> for StoredBackoff {
+    fn from(backoff: JobBackoff) -> Self {
+        match backoff {
+            JobBackoff::Named(name) => Self::Named { name },
+            JobBackoff::These(backoff) => match backoff.parts() {
+                (b'f', wait, _) => Self::Fixed { wait: millis(wait) },
+                (_, first, most) => Self::Exponential {
+                    first: millis(first),
+                    most: millis(most),
+                },
+            },
+        }
+    }
+}
+
+impl From<StoredBackoff> for JobBackoff {
+    fn from(stored: StoredBackoff) -> Self {
+        let time = Duration::from_millis;
+        match stored {
+            StoredBackoff::Named { name } => Self::Named(name),
+            StoredBackoff::Fixed { wait } => Self::These(Backoff::fixed(time(wait))),
+            StoredBackoff::Exponential { first, most } => {
+                Self::These(Backoff::exponential(time(first), time(most)))
+            }
+        }
+    }
 }
 
 impl From<JobPolicy> for StoredPolicy {
@@ -81,6 +123,7 @@ impl From<JobPolicy> for StoredPolicy {
             expires_after: policy.expires_after.map(millis),
             keep: policy.keep.map(millis),
             priority: policy.priority,
+            backoff: policy.backoff.map(StoredBackoff::from),
         }
     }
 }
@@ -93,7 +136,7 @@ impl From<StoredPolicy> for JobPolicy {
             expires_after: stored.expires_after.map(Duration::from_millis),
             keep: stored.keep.map(Duration::from_millis),
             priority: stored.priority,
-            backoff: None,
+            backoff: stored.backoff.map(JobBackoff::from),
         }
     }
 }
@@ -112,8 +155,24 @@ pub struct CronEntry {
     pub job: String,
     /// What happens to ticks that were missed.
     pub missed: MissedTicks,
-    /// The next tick since the Unix epoch; `None` if there will be no other.
+    /// The next tick since the Unix epoch; `None` if there will be no other, or while the entry is paused.
     pub next: Option<Duration>,
+    /// Whether it is [paused](Queue::pause_cron).
+    pub paused: bool,
+}
+
+impl CronEntry {
+    /// The next ticks, `count` at most, since the Unix epoch. None while the entry is paused.
+    pub fn upcoming(&self, count: usize) -> Vec<Duration> {
+        let Ok(schedule) = Schedule::parse(&self.expression, &self.time_zone) else {
+            return Vec::new();
+        };
+        let first = self.next.map(|next| next.as_micros() as i64);
+        std::iter::successors(first, |tick| schedule.after(*tick))
+            .take(count)
+            .map(|tick| Duration::from_micros(tick as u64))
+            .collect()
+    }
 }
 
 impl Queue {
@@ -145,11 +204,111 @@ impl Queue {
         CronPut {
             queue: self,
             id,
-            expression,
+            expression: Cow::Borrowed(expression),
             job,
             missed,
             time_zone: "UTC",
         }
+    }
+
+    /// Enqueues a job every so often, from a millisecond on. Ticks are at multiples of the period since the Unix epoch,
+    /// so that they do not depend on when a program was started. Otherwise as [`cron`](Self::cron).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use std::time::Duration;
+    /// # use redstart::{Store, messaging::{Job, MissedTicks, Queue}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Poll;
+    /// # impl Job for Poll { const NAME: &'static str = "poll"; }
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "feeds")?;
+    /// queue.every("poll", Duration::from_secs(90), &Poll, MissedTicks::RunOnce).await?;
+    /// let entry = &queue.cron_entries().await?[0];
+    /// let runs = entry.upcoming(3);
+    /// assert_eq!(runs[2] - runs[1], Duration::from_secs(90));
+    /// assert!(queue.pause_cron("poll").await?);
+    /// assert!(queue.cron_entries().await?[0].paused);
+    /// # Ok(()) }
+    /// ```
+    pub fn every<'a, J: Job + Sync>(
+        &'a self,
+        id: &'a str,
+        period: Duration,
+        job: &'a J,
+        missed: MissedTicks,
+    ) -> CronPut<'a, J> {
+        CronPut {
+            queue: self,
+            id,
+            expression: Cow::Owned(format!("{EVERY}{}ms", millis(period))),
+            job,
+            missed,
+            time_zone: "UTC",
+        }
+    }
+
+    /// Stops the ticks of one entry until [`resume_cron`](Self::resume_cron); `false` if there is no such entry. Ticks
+    /// that pass meanwhile are not made up for. Putting the entry again does not resume it.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn pause_cron(&self, id: &str) -> Result<bool> {
+        self.set_cron_paused(id, "").await
+    }
+
+    /// Lets the ticks of an entry go on with the next one; `false` if there is no such entry.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn resume_cron(&self, id: &str) -> Result<bool> {
+        let Some(stored) = self.stored_cron(id).await? else {
+            return Ok(false);
+        };
+        let now = self.store().time().await?.as_micros() as i64;
+        let schedule = Schedule::parse(&stored.expression, &stored.time_zone)?;
+        let next = schedule.after(now).unwrap_or(i64::MAX / 2048);
+        self.set_cron_paused(id, &next.to_string()).await
+    }
+
+    async fn set_cron_paused(&self, id: &str, next: &str) -> Result<bool> {
+        let known: u8 = CRON_PAUSE
+            .on(self.entity())
+            .part("cron")
+            .part("crontab")
+            .part("cron_paused")
+            .arg(&self.0.channel)
+            .arg(id)
+            .arg(next)
+            .idempotent()
+            .run(self.store())
+            .await?;
+        Ok(known == 1)
+    }
+
+    /// Enqueues the job of an entry now, beside its ticks; `None` if there is no such entry.
+    ///
+    /// # Errors
+    ///
+    /// As for [`enqueue`](Self::enqueue).
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped early, the job may or may not have been added.
+    pub async fn run_cron(&self, id: &str) -> Result<Option<Enqueued>> {
+        let Some(stored) = self.stored_cron(id).await? else {
+            return Ok(None);
+        };
+        let options = self.options_of(&stored.name, stored.policy.into());
+        let body = Body::raw(&stored.name, stored.payload.as_bytes(), &options);
+        self.add(body, &options).await.map(Some)
+    }
+
+    async fn stored_cron(&self, id: &str) -> Result<Option<Stored>> {
+        let mut get = redis::cmd("HGET");
+        get.arg(self.entity().part("crontab")).arg(id);
+        let stored: Option<Vec<u8>> = self.store().query(&get).await?;
+        stored.map(|stored| Json::decode(&stored)).transpose()
     }
 
     /// Removes a cron entry; `false` if there was none. Jobs that it enqueued stay.
@@ -162,6 +321,7 @@ impl Queue {
             .on(self.entity())
             .part("cron")
             .part("crontab")
+            .part("cron_paused")
             .arg(id)
             .idempotent()
             .run(self.store())
@@ -183,9 +343,11 @@ impl Queue {
             .arg(self.entity().part("cron"))
             .arg(0)
             .arg(-1)
-            .arg("WITHSCORES");
-        type Entries = (Vec<(String, Vec<u8>)>, Vec<(String, f64)>);
-        let (stored, next): Entries = self.store().pipeline(&pipeline).await?;
+            .arg("WITHSCORES")
+            .cmd("SMEMBERS")
+            .arg(self.entity().part("cron_paused"));
+        type Entries = (Vec<(String, Vec<u8>)>, Vec<(String, f64)>, Vec<String>);
+        let (stored, next, paused): Entries = self.store().pipeline(&pipeline).await?;
         let mut entries: Vec<CronEntry> = stored
             .into_iter()
             .filter_map(|(id, stored)| {
@@ -197,6 +359,7 @@ impl Queue {
                     job: stored.name,
                     missed: stored.missed,
                     next: next.map(|(_, micros)| Duration::from_micros(*micros as u64)),
+                    paused: paused.contains(&id),
                     id,
                 })
             })
@@ -245,7 +408,7 @@ impl Queue {
 pub struct CronPut<'a, J> {
     queue: &'a Queue,
     id: &'a str,
-    expression: &'a str,
+    expression: Cow<'a, str>,
     job: &'a J,
     missed: MissedTicks,
     time_zone: &'a str,
@@ -278,7 +441,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                 if self.id.is_empty() || self.id.len() > 255 {
                     return Err(Error::config("a cron entry's id must have 1 to 255 bytes"));
                 }
-                let schedule = Schedule::parse(self.expression, self.time_zone)?;
+                let schedule = Schedule::parse(&self.expression, self.time_zone)?;
                 // Checks the payload's size as enqueue does.
                 Body::new(self.job, &Options::new(J::policy()), queue.0.max_payload)?;
                 let payload = String::from_utf8(Json::encode(self.job)?)
@@ -288,7 +451,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                     .after(now)
                     .ok_or_else(|| Error::config("the cron expression never fires"))?;
                 let stored = Stored {
-                    expression: self.expression.to_owned(),
+                    expression: self.expression.clone().into_owned(),
                     time_zone: self.time_zone.to_owned(),
                     name: J::NAME.to_owned(),
                     payload,
@@ -299,11 +462,12 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                     .on(queue.entity())
                     .part("cron")
                     .part("crontab")
+                    .part("cron_paused")
                     .arg(&queue.0.channel)
                     .arg(self.id)
                     .arg(Json::encode(&stored)?)
                     .arg(first)
-                    .arg(self.expression)
+                    .arg(&*self.expression)
                     .arg(self.time_zone)
                     .run(queue.store())
                     .await?;
@@ -313,13 +477,26 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
     }
 }
 
-struct Schedule {
-    cron: Cron,
-    zone: TimeZone,
+enum Schedule {
+    Cron {
+        cron: Box<Cron>,
+        zone: TimeZone,
+    },
+    /// In microseconds.
+    Every(i64),
 }
 
 impl Schedule {
     fn parse(expression: &str, time_zone: &str) -> Result<Self> {
+        if let Some(period) = expression.strip_prefix(EVERY) {
+            let millis = period
+                .strip_suffix("ms")
+                .and_then(|n| n.parse::<i64>().ok());
+            return match millis.and_then(|millis| millis.checked_mul(1000)) {
+                Some(micros) if micros > 0 => Ok(Self::Every(micros)),
+                _ => Err(Error::config("a period must be at least a millisecond")),
+            };
+        }
         let cron = CronParser::builder()
             .seconds(Seconds::Optional)
             .build()
@@ -327,16 +504,24 @@ impl Schedule {
             .map_err(|error| Error::config("invalid cron expression").with_source(error))?;
         let zone = TimeZone::get(time_zone)
             .map_err(|error| Error::config("unknown time zone").with_source(error))?;
-        Ok(Self { cron, zone })
+        Ok(Self::Cron {
+            cron: Box::new(cron),
+            zone,
+        })
     }
 
     /// The first tick after a time, both in microseconds.
     fn after(&self, micros: i64) -> Option<i64> {
-        let from: Zoned = Timestamp::from_microsecond(micros)
-            .ok()?
-            .to_zoned(self.zone.clone());
-        let next = self.cron.find_next_occurrence(&from, false).ok()?;
-        Some(next.timestamp().as_microsecond())
+        match self {
+            Self::Every(period) => micros.checked_sub(micros % period)?.checked_add(*period),
+            Self::Cron { cron, zone } => {
+                let from: Zoned = Timestamp::from_microsecond(micros)
+                    .ok()?
+                    .to_zoned(zone.clone());
+                let next = cron.find_next_occurrence(&from, false).ok()?;
+                Some(next.timestamp().as_microsecond())
+            }
+        }
     }
 
     /// How many runs are due for the ticks from `tick` until now, and the next tick.

@@ -35,6 +35,9 @@ pub enum ChildFailure {
     Continue,
     /// The same, but the parent does not see this child.
     Ignore,
+    /// The parent runs after all children are over, and is told [how many failed](super::JobContext::failed_children),
+    /// but not what each returned. For batches of any size.
+    Count,
 }
 
 impl ChildFailure {
@@ -43,6 +46,7 @@ impl ChildFailure {
             Self::FailParent => b'f',
             Self::Continue => b'c',
             Self::Ignore => b'i',
+            Self::Count => b'b',
         }
     }
 }
@@ -127,6 +131,40 @@ impl Flow {
     pub fn children(mut self, children: impl IntoIterator<Item = Flow>) -> Self {
         self.children.extend(children);
         self
+    }
+
+    /// Adds children whose results are not kept: this job is called when all of a batch is over, and is told
+    /// [how many failed](super::JobContext::failed_children).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{Flow, Job, Queue}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail(u64);
+    /// # impl Job for Mail { const NAME: &'static str = "mail"; }
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct AllSent;
+    /// # impl Job for AllSent { const NAME: &'static str = "all_sent"; }
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// let batch = Flow::new(&AllSent)?.batch(&(0..25).map(Mail).collect::<Vec<_>>())?;
+    /// let _ = queue.add_flow(batch).await?;
+    /// # assert_eq!(queue.inspect().counts().await?.ready, 25);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As for [`new`](Self::new).
+    pub fn batch<J: Job>(mut self, jobs: &[J]) -> Result<Self> {
+        for job in jobs {
+            let child = Self::new(job)?.on_failure(ChildFailure::Count);
+            self.children.push(child);
+        }
+        Ok(self)
+    }
+
+    /// How many children there are up to the last one whose result is kept.
+    fn results(&self) -> usize {
+        let kept = |child: &Flow| child.failure != ChildFailure::Count;
+        self.children.iter().rposition(kept).map_or(0, |at| at + 1)
     }
 
     /// A job that runs after this one: the flow of `next`, whose only child is this.
@@ -242,8 +280,8 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for an invalid option, more than 64 levels, more than 10,000 children of one job,
-    /// or a payload over the limit, with nothing sent; otherwise those of the store.
+    /// [`is_config`](Error::is_config) for an invalid option, more than 64 levels, more than 10,000 children of one job
+    /// whose results are kept, or a payload over the limit, with nothing sent; otherwise those of the store.
     ///
     /// # Cancel safety
     ///
@@ -322,15 +360,16 @@ impl Queue {
                     self.0.max_payload
                 )));
             }
-            if flow.children.len() > MAX_CHILDREN {
+            if flow.results() > MAX_CHILDREN {
                 return Err(Error::config(format!(
-                    "a job of a flow must have at most {MAX_CHILDREN} children"
+                    "a job of a flow must have at most {MAX_CHILDREN} children whose results are kept"
                 )));
             }
+            let results = flow.results();
             let mut options: Options = self.options_of(flow.name, flow.policy);
             options.group = flow.group.or(options.group);
             options.child_of = child_of;
-            options.children = (!flow.children.is_empty()).then_some(flow.children.len() as u32);
+            options.children = (!flow.children.is_empty()).then_some(results as u32);
             options.check()?;
             nodes.push(Node {
                 id: flow.id,

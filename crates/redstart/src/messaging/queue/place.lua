@@ -158,7 +158,8 @@ local function bury(record, reason, now)
   local id = id_of(record)
   if uniqueness(record) ~= 3 then free_unique(record) end
   record = with_flag(settle_cancel(record), 8)
-  redis.call('HSET', jobs, id, as(record, 'z', now))
+  -- If it is replayed, its parent does not hear of it a second time.
+  redis.call('HSET', jobs, id, as(with_flag(record, 128), 'z', now))
   redis.call('HSET', details, id .. 'x', sub(reason, 1, 4000))
   redis.call('ZADD', dead, format('%.0f', now), id)
   tell(record, 'z')
@@ -230,7 +231,7 @@ end
 
 -- A child is over: its parent hears of it, and runs after the last one.
 child_ended = function(record, well, text, now)
-  local link = flag(record, 64) and extra(record, 'p')
+  local link = flag(record, 64) and not flag(record, 128) and extra(record, 'p')
   if not link then return end
   local id, policy, number = sub(link, 1, 16), sub(link, 17, 17), sub(link, 18)
   local parent = redis.call('HGET', jobs, id)

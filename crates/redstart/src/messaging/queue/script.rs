@@ -34,6 +34,7 @@ macro_rules! small_script {
 
 pub(crate) static CANCEL: Script = script!("queue.cancel", "cancel.lua");
 pub(crate) static CRON_FIRE: Script = script!("queue.cron_fire", "cron_fire.lua");
+pub(crate) static CRON_PAUSE: Script = small_script!("queue.pause_cron", "cron_pause.lua");
 pub(crate) static CRON_PUT: Script = small_script!("queue.cron", "cron_put.lua");
 pub(crate) static CRON_REMOVE: Script = small_script!("queue.remove_cron", "cron_remove.lua");
 pub(crate) static ENQUEUE: Script = script!("queue.enqueue", "enqueue.lua");

@@ -29,11 +29,12 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use builder::WorkerBuilder;
+pub use builder::{WorkerBuilder, WorkerSlots};
 pub use context::JobContext;
 pub use dispatcher::{DispatchedJob, Dispatcher, DispatcherBuilder, JobFence};
 use registration::Registration;
-use run::{Ended, Runner};
+use run::Ended;
+pub(super) use run::Runner;
 use signal::Signals;
 
 use super::{
@@ -62,6 +63,8 @@ struct Shared {
     /// How long a handler may go on after it was told to stop.
     cancel_grace: Duration,
     permits: Arc<Semaphore>,
+    /// How many permits it waits for at a time: its weight where permits are shared.
+    turn: u32,
     jobs: TaskTracker,
     /// Has room for every job that holds a permit, so sending never waits.
     ended: mpsc::Sender<Ended>,

@@ -1,6 +1,6 @@
 //! Settings of a worker, and its start.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use tokio::sync::{Notify, Semaphore, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -38,6 +38,41 @@ pub struct WorkerBuilder {
     backoffs: HashMap<String, Arc<NamedBackoff>>,
     timeout: Option<Duration>,
     cancel_grace: Duration,
+    shared_slots: Option<(Arc<Semaphore>, NonZeroU32)>,
+}
+
+/// Slots that the workers of several queues share; see [`WorkerBuilder::share`]. Cheap to clone.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// # use std::num::NonZeroU32;
+/// # use redstart::{Store, messaging::{Job, JobRegistry, Payload, Queue, WorkerSlots}};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail;
+/// # impl Job for Mail { const NAME: &'static str = "mail"; }
+/// # let store = Store::connect("memory://").await?;
+/// # let registry = JobRegistry::new(()).on(async |_: Payload<Mail>| {});
+/// let (urgent, bulk) = (Queue::new(&store, "shop", "urgent")?, Queue::new(&store, "shop", "bulk")?);
+/// let slots = WorkerSlots::new(32);
+/// let weight = |n| NonZeroU32::new(n).unwrap();
+/// let first = urgent.serve(&registry).share(&slots, weight(4)).start().await?;
+/// let second = bulk.serve(&registry).share(&slots, weight(1)).start().await?;
+/// # drop((first, second));
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct WorkerSlots {
+    semaphore: Arc<Semaphore>,
+    count: usize,
+}
+
+impl WorkerSlots {
+    /// So many jobs at a time in all.
+    pub fn new(count: usize) -> Self {
+        Self {
+            semaphore: Arc::new(Semaphore::new(count.min(MAX_CONCURRENCY))),
+            count,
+        }
+    }
 }
 
 impl WorkerBuilder {
@@ -53,15 +88,24 @@ impl WorkerBuilder {
             backoffs: HashMap::new(),
             timeout: None,
             cancel_grace: Duration::from_secs(10),
+            shared_slots: None,
         }
     }
 
     /// Handles another kind of job too. A job of a kind without a handler is left to workers that have one; see
     /// [`park_for`](crate::messaging::QueueBuilder::park_for).
-    pub fn handler<J: Job, H: JobHandler<J>>(mut self, handler: H) -> Self {
+    pub fn handler<J: Job, H: JobHandler<J>>(self, handler: H) -> Self {
         let runner = Arc::new(Typed(handler, std::marker::PhantomData::<fn(J)>));
-        if self.handlers.insert(J::NAME, runner).is_some() {
-            self.twice = Some(J::NAME);
+        self.runner(J::NAME, runner)
+    }
+
+    pub(in crate::messaging::queue) fn runner(
+        mut self,
+        kind: &'static str,
+        runner: Arc<dyn Runner>,
+    ) -> Self {
+        if self.handlers.insert(kind, runner).is_some() {
+            self.twice = Some(kind);
         }
         self
     }
@@ -69,6 +113,14 @@ impl WorkerBuilder {
     /// How many jobs the worker holds at a time, from taken to acknowledged (default 16).
     pub fn concurrency(mut self, jobs: usize) -> Self {
         self.concurrency = jobs;
+        self
+    }
+
+    /// Shares slots with the workers of other queues, instead of a [concurrency](Self::concurrency) of its own. Where all
+    /// of them have jobs, each gets a part in proportion to its weight; where some have none, the others get all.
+    pub fn share(mut self, slots: &WorkerSlots, weight: NonZeroU32) -> Self {
+        self.concurrency = slots.count;
+        self.shared_slots = Some((slots.semaphore.clone(), weight));
         self
     }
 
@@ -119,6 +171,11 @@ impl WorkerBuilder {
                 "a worker's concurrency must be from 1 to {MAX_CONCURRENCY}"
             )));
         }
+        if let Some((_, weight)) = &self.shared_slots
+            && weight.get() as usize > self.concurrency
+        {
+            return Err(Error::config("a worker's weight must not exceed the slots"));
+        }
         if self.lease < Duration::from_millis(100) || self.lease > Duration::from_secs(86_400) {
             return Err(Error::config("a lease must be from 100 ms to a day"));
         }
@@ -147,7 +204,14 @@ impl WorkerBuilder {
             id: token(),
             current: parking_lot::Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds)),
-            permits: Arc::new(Semaphore::new(self.concurrency)),
+            turn: self
+                .shared_slots
+                .as_ref()
+                .map_or(1, |(_, weight)| weight.get()),
+            permits: match self.shared_slots {
+                Some((slots, _)) => slots,
+                None => Arc::new(Semaphore::new(self.concurrency)),
+            },
             queue: self.queue,
             handlers: self.handlers,
             concurrency: self.concurrency,

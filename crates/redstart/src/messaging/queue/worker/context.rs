@@ -122,6 +122,20 @@ impl JobContext {
         self.0.cancelled.is_cancelled()
     }
 
+    /// How many [children](crate::messaging::Flow) of this job failed, other than those that made it fail.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn failed_children(&self) -> Result<u64> {
+        let queue = &self.0.shared.queue;
+        let mut get = redis::cmd("HGET");
+        get.arg(queue.entity().part("details"))
+            .arg([&self.0.id.0[..], b"f"].concat());
+        let failed: Option<u64> = queue.store().query(&get).await?;
+        Ok(failed.unwrap_or(0))
+    }
+
     /// What became of the [children](crate::messaging::Flow) of this job, in the order in which they were added. All of
     /// them are over.
     ///

@@ -192,6 +192,7 @@ impl DispatcherBuilder {
             current: Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds)),
             permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
+            turn: 1,
             queue: self.queue,
             handlers: HashMap::new(),
             concurrency: MAX_JOBS,

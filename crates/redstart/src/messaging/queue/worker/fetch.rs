@@ -103,7 +103,7 @@ impl Fetcher {
     async fn permits(&self) -> OwnedSemaphorePermit {
         let semaphore = &self.shared.permits;
         // Neither fails: the semaphore is never closed.
-        let mut permits = match semaphore.clone().acquire_owned().await {
+        let mut permits = match semaphore.clone().acquire_many_owned(self.shared.turn).await {
             Ok(permit) => permit,
             Err(_) => std::future::pending().await,
         };

@@ -14,14 +14,14 @@ use crate::{
 };
 
 /// A handler whose job type is erased.
-pub(super) trait Runner: Send + Sync {
+pub(in crate::messaging::queue) trait Runner: Send + Sync {
     /// Runs the job whose payload begins at this byte of the record; an error if the payload cannot be decoded.
     fn run(
         &self,
         record: Vec<u8>,
         payload: usize,
         context: JobContext,
-    ) -> Result<Pin<Box<dyn Future<Output = Verdict> + Send + '_>>>;
+    ) -> Pin<Box<dyn Future<Output = Result<Verdict>> + Send + '_>>;
 }
 
 pub(super) struct Typed<J, H>(pub(super) H, pub(super) std::marker::PhantomData<fn(J)>);
@@ -32,10 +32,12 @@ impl<J: Job, H: JobHandler<J>> Runner for Typed<J, H> {
         record: Vec<u8>,
         payload: usize,
         context: JobContext,
-    ) -> Result<Pin<Box<dyn Future<Output = Verdict> + Send + '_>>> {
-        let job = Json::decode::<J>(&record[payload..])?;
-        drop(record);
-        Ok(Box::pin(self.0.run(job, context)))
+    ) -> Pin<Box<dyn Future<Output = Result<Verdict>> + Send + '_>> {
+        Box::pin(async move {
+            let job = Json::decode::<J>(&record[payload..])?;
+            drop(record);
+            Ok(self.0.run(job, context).await)
+        })
     }
 }
 
@@ -77,13 +79,8 @@ pub(super) async fn run(
     let shared = delivery.shared.clone();
     let context = JobContext(delivery.clone());
     let was_parked = Record::was_parked(&record);
-    let work = AssertUnwindSafe(async {
-        match runner.run(record, payload, context) {
-            Ok(work) => Ok(work.await),
-            Err(error) => Err(error),
-        }
-    })
-    .catch_unwind();
+    let work =
+        AssertUnwindSafe(async { runner.run(record, payload, context).await }).catch_unwind();
     let limited = async {
         match timeout {
             None => Some(work.await),

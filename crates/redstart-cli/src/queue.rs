@@ -1,0 +1,442 @@
+//! `redstart queue`: look into a job queue, and repair it by hand.
+//!
+//! ```text
+//! queue.rs          arguments, one function per command
+//! queue/show.rs     jobs, letters and counters as tables and as JSON
+//! queue/transfer.rs export and import as JSON lines
+//! queue/glob.rs     errors by a pattern
+//! ```
+
+use std::{
+    io::{IsTerminal as _, Write as _},
+    time::Duration,
+};
+
+use redstart::{
+    Store,
+    messaging::{Cancelled, DeadLetter, JobId, JobState, Queue, QueueInspector},
+};
+
+use crate::Failure;
+
+mod glob;
+mod show;
+mod transfer;
+
+/// Arguments of `redstart queue`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Where the queue is
+    #[arg(long, global = true, env = "REDSTART_URL", hide_env_values = true)]
+    url: Option<String>,
+    /// The namespace of the queue
+    #[arg(long, short = 's', global = true)]
+    namespace: Option<String>,
+    /// The name of the queue
+    #[arg(long, short, global = true)]
+    name: Option<String>,
+    /// One JSON object per line, for programs
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// List jobs
+    List {
+        /// ready, delayed, running, parked, waiting, done, cancelled, expired or dead; all that are not over if left out
+        #[arg(long)]
+        state: Option<String>,
+        /// How many at most
+        #[arg(long, default_value_t = 50)]
+        limit: usize,
+    },
+    /// Show a job with its attempts, its log and its result
+    Show {
+        /// Its id
+        id: JobId,
+    },
+    /// Show the dead letters, grouped by what went wrong
+    Dead {
+        /// Each letter by itself
+        #[arg(long)]
+        each: bool,
+        /// Only letters whose error matches, with * for any text
+        #[arg(long)]
+        error: Option<String>,
+    },
+    /// Make dead letters ready again, with all their attempts
+    Retry(Chosen),
+    /// Delete dead letters for good
+    Purge(Chosen),
+    /// Cancel jobs: at once if they wait, through their worker if they run
+    Cancel {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
+    /// Hand out no more jobs until `resume`
+    Pause,
+    /// Hand out jobs again
+    Resume,
+    /// Delete all jobs that wait
+    Drain {
+        #[command(flatten)]
+        careful: Careful,
+    },
+    /// Count the jobs of each state, and show how busy the queue is
+    Stats {
+        /// Again and again
+        #[arg(long)]
+        watch: bool,
+        /// Seconds between two looks
+        #[arg(long, default_value_t = 1.0)]
+        every: f64,
+    },
+    /// List schedules, pause them one by one, or run one now
+    Cron {
+        /// What to do with an entry
+        #[command(subcommand)]
+        action: Option<CronAction>,
+    },
+    /// Write all jobs that are not over, and dead letters, as JSON lines
+    Export,
+    /// Add jobs from JSON lines, as `export` writes them
+    Import {
+        /// The file; - is the standard input
+        #[arg(default_value = "-")]
+        file: String,
+        /// Only say what would be done
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+#[derive(clap::Subcommand)]
+enum CronAction {
+    /// Stop its ticks
+    Pause {
+        /// The entry
+        id: String,
+    },
+    /// Let its ticks go on
+    Resume {
+        /// The entry
+        id: String,
+    },
+    /// Enqueue its job now
+    Run {
+        /// The entry
+        id: String,
+    },
+}
+
+/// Which dead letters.
+#[derive(clap::Args)]
+struct Chosen {
+    /// The ids of jobs
+    ids: Vec<JobId>,
+    /// Those whose error matches, with * for any text
+    #[arg(long)]
+    error: Option<String>,
+    /// All of them
+    #[arg(long)]
+    all: bool,
+    #[command(flatten)]
+    careful: Careful,
+}
+
+#[derive(clap::Args)]
+struct Careful {
+    /// Only say what would be done
+    #[arg(long)]
+    dry_run: bool,
+    /// Do not ask
+    #[arg(long, short)]
+    yes: bool,
+}
+
+impl Careful {
+    /// Whether to go on: asks at a terminal, and refuses without one unless `--yes` is given.
+    fn confirm(&self, what: &str) -> Result<bool, Failure> {
+        if self.dry_run {
+            say!("would {what}");
+            return Ok(false);
+        }
+        if self.yes {
+            return Ok(true);
+        }
+        if !std::io::stdin().is_terminal() {
+            return Err(Failure::Usage(format!(
+                "about to {what}: confirm with --yes, or look first with --dry-run"
+            )));
+        }
+        anstream::eprint!("{what}? [y/N] ");
+        let _ = std::io::stderr().flush();
+        let mut line = String::new();
+        std::io::stdin().read_line(&mut line)?;
+        Ok(line.trim().eq_ignore_ascii_case("y"))
+    }
+}
+
+impl Chosen {
+    fn accepts(&self) -> Result<impl Fn(&DeadLetter) -> bool + Clone + '_, Failure> {
+        if self.ids.is_empty() && self.error.is_none() && !self.all {
+            return Err(Failure::Usage(
+                "choose letters by their ids, by --error \"timeout*\", or --all".to_owned(),
+            ));
+        }
+        Ok(|letter: &DeadLetter| {
+            self.all
+                || letter
+                    .job
+                    .as_ref()
+                    .is_some_and(|job| self.ids.contains(&job.id))
+                || self
+                    .error
+                    .as_ref()
+                    .is_some_and(|pattern| glob::matches(pattern, &letter.reason))
+        })
+    }
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let required = |what: Option<String>, option: &str| {
+        what.ok_or_else(|| Failure::Usage(format!("`redstart queue` needs --{option}")))
+    };
+    let store = Store::connect(&required(args.url, "url")?).await?;
+    let namespace = required(args.namespace, "namespace")?;
+    let queue = Queue::new(&store, &namespace, &required(args.name, "name")?)?;
+    let (look, json) = (queue.inspect(), args.json);
+    match args.command {
+        Command::List { state, limit } => list(&look, state.as_deref(), limit, json).await,
+        Command::Show { id } => match queue.job(id).await? {
+            Some(found) => {
+                show::details(&found, json);
+                Ok(())
+            }
+            None => Err(Failure::Usage(format!(
+                "there is no job {id} in this queue"
+            ))),
+        },
+        Command::Dead { each, error } => dead(&look, each, error.as_deref(), json).await,
+        Command::Retry(chosen) => {
+            let accepts = chosen.accepts()?;
+            let count = letters(&look, &accepts).await?.len();
+            if chosen.careful.dry_run {
+                return done("would retry", count as u64, json);
+            }
+            let replayed = look.dead_letters().replay(accepts).await?;
+            done("retried", replayed, json)
+        }
+        Command::Purge(chosen) => {
+            let accepts = chosen.accepts()?;
+            let count = letters(&look, &accepts).await?.len();
+            if count > 0
+                && !chosen
+                    .careful
+                    .confirm(&format!("delete {count} dead letters"))?
+            {
+                return Ok(());
+            }
+            let purged = look.dead_letters().purge(accepts).await?;
+            done("deleted", purged, json)
+        }
+        Command::Cancel { ids } => cancel(&queue, &ids, json).await,
+        Command::Pause => {
+            queue.pause().await?;
+            done("paused", 1, json)
+        }
+        Command::Resume => {
+            queue.resume().await?;
+            done("resumed", 1, json)
+        }
+        Command::Drain { careful } => drain(&look, &careful, json).await,
+        Command::Stats { watch, every } => stats(&look, watch, every, json).await,
+        Command::Cron { action } => cron(&queue, action, json).await,
+        Command::Export => transfer::export(&look).await,
+        Command::Import { file, dry_run } => transfer::import(&queue, &file, dry_run, json).await,
+    }
+}
+
+/// Says how many things were done.
+fn done(what: &str, count: u64, json: bool) -> Result<(), Failure> {
+    if json {
+        say!("{}", serde_json::json!({ "done": what, "count": count }));
+    } else {
+        say!("{what}: {count}");
+    }
+    Ok(())
+}
+
+/// The states of jobs that are not over.
+const OPEN: [JobState; 5] = [
+    JobState::Running,
+    JobState::Ready,
+    JobState::Delayed,
+    JobState::Waiting,
+    JobState::Parked,
+];
+
+async fn list(
+    look: &QueueInspector,
+    state: Option<&str>,
+    limit: usize,
+    json: bool,
+) -> Result<(), Failure> {
+    let states = match state {
+        None => OPEN.to_vec(),
+        Some(name) => vec![show::state(name).ok_or_else(|| {
+            Failure::Usage(format!(
+                "unknown state {name:?}; one of {}",
+                show::STATES.map(|(name, _)| name).join(", ")
+            ))
+        })?],
+    };
+    let mut jobs = Vec::new();
+    for state in states {
+        let left = limit - jobs.len();
+        jobs.extend(look.search(state, "", left).await?);
+        if jobs.len() >= limit {
+            break;
+        }
+    }
+    show::jobs(&jobs, json);
+    Ok(())
+}
+
+/// The dead letters that are chosen.
+async fn letters(
+    look: &QueueInspector,
+    accepts: &impl Fn(&DeadLetter) -> bool,
+) -> Result<Vec<DeadLetter>, Failure> {
+    let (mut chosen, mut after) = (Vec::new(), None);
+    loop {
+        let page = look.dead_letters().list(after.as_deref()).await?;
+        let Some(last) = page.last() else {
+            return Ok(chosen);
+        };
+        after = Some(last.letter.clone());
+        chosen.extend(page.into_iter().filter(|letter| accepts(letter)));
+    }
+}
+
+async fn dead(
+    look: &QueueInspector,
+    each: bool,
+    error: Option<&str>,
+    json: bool,
+) -> Result<(), Failure> {
+    if each {
+        let accepts =
+            |letter: &DeadLetter| error.is_none_or(|error| glob::matches(error, &letter.reason));
+        show::letters(&letters(look, &accepts).await?, json);
+        return Ok(());
+    }
+    let mut groups = look.dead_letters().groups().await?;
+    groups.retain(|group| error.is_none_or(|error| glob::matches(error, &group.example)));
+    show::groups(&groups, json);
+    Ok(())
+}
+
+async fn cancel(queue: &Queue, ids: &[JobId], json: bool) -> Result<(), Failure> {
+    let mut missing = 0;
+    for id in ids {
+        let what = match queue.cancel(*id).await? {
+            Cancelled::Ended => "cancelled",
+            Cancelled::Told => "told to stop",
+            Cancelled::NotFound => {
+                missing += 1;
+                "not found, or over"
+            }
+        };
+        if json {
+            say!(
+                "{}",
+                serde_json::json!({ "id": id.to_string(), "outcome": what })
+            );
+        } else {
+            say!("{id}  {what}");
+        }
+    }
+    match missing {
+        0 => Ok(()),
+        _ => Err(Failure::Claim),
+    }
+}
+
+async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(), Failure> {
+    let counts = look.counts().await?;
+    let waiting = counts.unfinished() - counts.running;
+    if waiting == 0 {
+        return done("deleted", 0, json);
+    }
+    if !careful.confirm(&format!("delete {waiting} jobs that wait"))? {
+        return Ok(());
+    }
+    let mut deleted = 0;
+    // Parents first: a child that goes would make its parent run or fail.
+    for state in [
+        JobState::Waiting,
+        JobState::Delayed,
+        JobState::Parked,
+        JobState::Ready,
+    ] {
+        loop {
+            let jobs = look.search(state, "", 500).await?;
+            let mut gone = 0;
+            for job in &jobs {
+                gone += u64::from(look.delete(job.id).await?);
+            }
+            deleted += gone;
+            if gone == 0 {
+                break;
+            }
+        }
+    }
+    done("deleted", deleted, json)
+}
+
+async fn stats(look: &QueueInspector, watch: bool, every: f64, json: bool) -> Result<(), Failure> {
+    let every = Duration::try_from_secs_f64(every.max(0.1))
+        .map_err(|_| Failure::Usage("--every must be a number of seconds".to_owned()))?;
+    loop {
+        let (counts, history) = (look.counts().await?, look.history().await?);
+        // At a terminal the table is drawn in the same place.
+        if watch && !json && std::io::stdout().is_terminal() {
+            let _ = write!(anstream::stdout(), "\x1b[2J\x1b[H");
+        }
+        show::stats(&counts, &history, json);
+        if !watch {
+            return Ok(());
+        }
+        tokio::select! {
+            () = tokio::time::sleep(every) => {}
+            _ = tokio::signal::ctrl_c() => return Ok(()),
+        }
+    }
+}
+
+async fn cron(queue: &Queue, action: Option<CronAction>, json: bool) -> Result<(), Failure> {
+    let unknown = |id: &str| Failure::Usage(format!("there is no schedule {id:?} in this queue"));
+    match action {
+        None => {
+            show::schedules(&queue.cron_entries().await?, json);
+            Ok(())
+        }
+        Some(CronAction::Pause { id }) => match queue.pause_cron(&id).await? {
+            true => done("paused", 1, json),
+            false => Err(unknown(&id)),
+        },
+        Some(CronAction::Resume { id }) => match queue.resume_cron(&id).await? {
+            true => done("resumed", 1, json),
+            false => Err(unknown(&id)),
+        },
+        Some(CronAction::Run { id }) => match queue.run_cron(&id).await? {
+            Some(enqueued) => done("enqueued", u64::from(enqueued.is_new()), json),
+            None => Err(unknown(&id)),
+        },
+    }
+}

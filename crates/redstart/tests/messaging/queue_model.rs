@@ -1,0 +1,487 @@
+//! Random histories: whatever happens, a job is in exactly one place, and what is counted is what is there.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rand::{RngExt as _, SeedableRng as _, rngs::StdRng, seq::IndexedRandom as _};
+use redstart::{
+    Store,
+    messaging::{
+        Backoff, Cancelled, ChildFailure, Flow, Job, JobContext, JobId, JobLimit, JobPolicy, Queue,
+        UniqueUntil, Verdict, Worker,
+    },
+};
+use redstart_testkit::{Backend, eventually, matrix, scale};
+use serde::{Deserialize, Serialize};
+
+use crate::queue::LONG;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Step {
+    n: u64,
+    fate: Fate,
+}
+
+/// What the handler does with it.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+enum Fate {
+    Done,
+    FailsOnce,
+    Dies,
+    Hangs,
+}
+
+impl Job for Step {
+    const NAME: &'static str = "step";
+}
+
+/// What a test knows of the jobs that it added.
+#[derive(Default)]
+struct Model {
+    /// How often each was done.
+    done: BTreeMap<u64, u32>,
+    /// Confirmed as cancelled while they waited: they must not run after that.
+    cancelled: BTreeSet<u64>,
+    ran_after_cancel: Vec<u64>,
+}
+
+struct World {
+    store: Store,
+    queue: Queue,
+    prefix: String,
+    random: StdRng,
+    model: Arc<Mutex<Model>>,
+    /// No run hangs any more.
+    calm: Arc<AtomicBool>,
+    workers: Vec<Worker>,
+    added: Vec<(JobId, u64)>,
+    next: u64,
+    embedded: bool,
+}
+
+impl World {
+    async fn worker(&self) -> Result<Worker> {
+        let (model, calm) = (self.model.clone(), self.calm.clone());
+        Ok(self
+            .queue
+            .worker(move |step: Step, cx: JobContext| {
+                let (model, calm) = (model.clone(), calm.clone());
+                async move {
+                    {
+                        let mut model = model.lock().unwrap();
+                        if model.cancelled.contains(&step.n) {
+                            model.ran_after_cancel.push(step.n);
+                        }
+                    }
+                    if step.n % 3 == 0 {
+                        let _ = cx.progress(0.5).await;
+                    }
+                    match step.fate {
+                        Fate::Done => {}
+                        Fate::FailsOnce if cx.attempt() > 1 => {}
+                        Fate::FailsOnce => return Verdict::retry("once"),
+                        Fate::Dies => return Verdict::dead("by fate"),
+                        Fate::Hangs => {
+                            while !calm.load(Ordering::SeqCst) && !cx.is_cancelled() {
+                                tokio::time::sleep(Duration::from_millis(5)).await;
+                            }
+                        }
+                    }
+                    if cx.is_cancelled() {
+                        return Verdict::retry("told to stop");
+                    }
+                    *model.lock().unwrap().done.entry(step.n).or_default() += 1;
+                    Verdict::Done
+                }
+            })
+            .retry(Backoff::fixed(Duration::from_millis(3)), 3)
+            .cancel_grace(Duration::from_millis(20))
+            .concurrency(8)
+            .start()
+            .await?)
+    }
+
+    fn step(&mut self) -> Step {
+        self.next += 1;
+        let fate = [
+            (80, Fate::Done),
+            (90, Fate::FailsOnce),
+            (95, Fate::Dies),
+            (100, Fate::Hangs),
+        ];
+        let dice = self.random.random_range(0..100);
+        let (_, fate) = fate.into_iter().find(|(to, _)| dice < *to).unwrap();
+        Step { n: self.next, fate }
+    }
+
+    async fn enqueue(&mut self) -> Result<()> {
+        let step = self.step();
+        let random = &mut self.random;
+        let mut enqueue = self.queue.enqueue(&step);
+        if random.random_bool(0.3) {
+            enqueue = enqueue.delay(Duration::from_millis(random.random_range(0..30)));
+        }
+        match random.random_range(0..4) {
+            0 => enqueue = enqueue.group(["a", "b", "c"].choose(random).unwrap()),
+            1 => enqueue = enqueue.priority(random.random_range(-3..=3)),
+            _ => {}
+        }
+        let key = format!("u{}", random.random_range(0..4));
+        match random.random_range(0..8) {
+            0 => enqueue = enqueue.unique(&key, UniqueUntil::Done),
+            1 => enqueue = enqueue.unique(&key, UniqueUntil::Started).replace_waiting(),
+            2 => enqueue = enqueue.throttle(&key, Duration::from_millis(20)),
+            3 => enqueue = enqueue.debounce(&key, Duration::from_millis(10)),
+            _ => {}
+        }
+        if random.random_bool(0.2) {
+            enqueue = enqueue.keep(Duration::from_millis(100));
+        }
+        if random.random_bool(0.1) {
+            enqueue = enqueue.expires_after(Duration::from_millis(50));
+        }
+        let handle = enqueue.await?;
+        if handle.is_new() {
+            self.added.push((handle.id().context("an id")?, step.n));
+        }
+        Ok(())
+    }
+
+    async fn flow(&mut self) -> Result<()> {
+        let mut root = Flow::new(&self.step())?;
+        for _ in 0..self.random.random_range(1..5) {
+            let failure = [
+                ChildFailure::FailParent,
+                ChildFailure::Continue,
+                ChildFailure::Ignore,
+            ];
+            let mut child =
+                Flow::new(&self.step())?.on_failure(*failure.choose(&mut self.random).unwrap());
+            if self.random.random_bool(0.3) {
+                child = child.child(Flow::new(&self.step())?);
+            }
+            if self.random.random_bool(0.3) {
+                child = child.group("b").policy(JobPolicy::new().attempts(1));
+            }
+            root = root.child(child);
+        }
+        let _ = self.queue.add_flow(root).await?;
+        Ok(())
+    }
+
+    async fn act(&mut self) -> Result<()> {
+        match self.random.random_range(0..100) {
+            0..60 => self.enqueue().await?,
+            60..68 => self.flow().await?,
+            68..80 => {
+                if let Some((id, n)) = self.added.choose(&mut self.random).copied()
+                    && self.queue.cancel(id).await? == Cancelled::Ended
+                {
+                    // A duplicate may have put its payload there.
+                    self.model.lock().unwrap().cancelled.insert(n);
+                }
+            }
+            80..84 => {
+                if let Some((id, _)) = self.added.choose(&mut self.random).copied() {
+                    let look = self.queue.inspect();
+                    match self.random.random_bool(0.5) {
+                        true => look.run_now(id).await?,
+                        false => look.delete(id).await?,
+                    };
+                }
+            }
+            84..88 => {
+                let letters = self.queue.inspect().dead_letters();
+                match self.random.random_bool(0.5) {
+                    true => {
+                        letters
+                            .replay(|letter| letter.at.as_micros() % 2 == 0)
+                            .await?
+                    }
+                    false => letters.purge(|_| true).await?,
+                };
+            }
+            88..90 => self.queue.pause().await?,
+            90..94 => self.queue.resume().await?,
+            94..97 => {
+                // One goes, with grace or without, and another comes.
+                let at = self.random.random_range(0..self.workers.len());
+                let worker = self.workers.swap_remove(at);
+                if self.random.random_bool(0.5) {
+                    drop(worker);
+                } else {
+                    worker.shutdown(Duration::from_millis(1)).await?;
+                }
+                let worker = self.worker().await?;
+                self.workers.push(worker);
+            }
+            _ if self.embedded => self.store.advance(Duration::from_millis(15))?,
+            _ => tokio::time::sleep(Duration::from_millis(2)).await,
+        }
+        Ok(())
+    }
+
+    /// All that is stored, at one moment.
+    async fn look(&self) -> Result<Snapshot> {
+        loop {
+            let key = |part: &str| format!("{}:{part}", self.prefix);
+            let workers: BTreeSet<String> = self
+                .store
+                .query(redis::cmd("ZRANGE").arg(key("workers")).arg(0).arg(-1))
+                .await?;
+            let mut all = redis::pipe();
+            all.atomic();
+            all.cmd("ZRANGE").arg(key("workers")).arg(0).arg(-1);
+            all.cmd("HGETALL").arg(key("jobs"));
+            all.cmd("LRANGE").arg(key("ready")).arg(0).arg(-1);
+            for part in [
+                "ranked",
+                "delayed",
+                "grouped",
+                "parents",
+                "dead",
+                "parked:step",
+            ] {
+                all.cmd("ZRANGE").arg(key(part)).arg(0).arg(-1);
+            }
+            for part in ["unique", "meta", "details"] {
+                all.cmd("HGETALL").arg(key(part));
+            }
+            for worker in &workers {
+                all.cmd("HKEYS").arg(key(&format!("running:{worker}")));
+            }
+            let replies: Vec<redis::Value> = self.store.pipeline(&all).await?;
+            let mut replies = replies.into_iter();
+            let mut list = || -> Result<Vec<Vec<u8>>> {
+                Ok(redis::from_redis_value(replies.next().context("a reply")?)?)
+            };
+            let now: BTreeSet<String> = list()?
+                .into_iter()
+                .map(|name| String::from_utf8_lossy(&name).into_owned())
+                .collect();
+            if now != workers {
+                continue;
+            }
+            let pairs = |flat: Vec<Vec<u8>>| -> BTreeMap<Vec<u8>, Vec<u8>> {
+                flat.chunks(2)
+                    .map(|pair| (pair[0].clone(), pair[1].clone()))
+                    .collect()
+            };
+            return Ok(Snapshot {
+                jobs: pairs(list()?),
+                ready: list()?,
+                scored: [
+                    (b'r', list()?),
+                    (b'l', list()?),
+                    (b'r', list()?),
+                    (b'w', list()?),
+                    (b'z', list()?),
+                    (b'p', list()?),
+                ],
+                unique: pairs(list()?),
+                meta: pairs(list()?),
+                details: pairs(list()?),
+                running: {
+                    let mut running = Vec::new();
+                    for _ in &workers {
+                        running.extend(list()?.into_iter().filter(|name| !name.is_empty()));
+                    }
+                    running
+                },
+            });
+        }
+    }
+}
+
+struct Snapshot {
+    jobs: BTreeMap<Vec<u8>, Vec<u8>>,
+    ready: Vec<Vec<u8>>,
+    /// With the state of what is in it.
+    scored: [(u8, Vec<Vec<u8>>); 6],
+    unique: BTreeMap<Vec<u8>, Vec<u8>>,
+    meta: BTreeMap<Vec<u8>, Vec<u8>>,
+    details: BTreeMap<Vec<u8>, Vec<u8>>,
+    running: Vec<Vec<u8>>,
+}
+
+impl Snapshot {
+    fn number(&self, field: &str) -> i64 {
+        let value = self.meta.get(field.as_bytes());
+        value.map_or(0, |value| {
+            String::from_utf8_lossy(value).parse().unwrap_or(-1)
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        let mut places: BTreeMap<&[u8], Vec<u8>> = BTreeMap::new();
+        let mut deleted = 0;
+        for id in &self.ready {
+            match self.jobs.get(id) {
+                Some(record) if record[1] == b'r' => places.entry(id).or_default().push(b'r'),
+                _ => deleted += 1,
+            }
+        }
+        ensure!(
+            deleted == self.number("deleted"),
+            "{deleted} places of deleted jobs, {} counted",
+            self.number("deleted")
+        );
+        for (state, members) in &self.scored {
+            for member in members {
+                let id = &member[member.len() - 16..];
+                places.entry(id).or_default().push(*state);
+            }
+        }
+        for delivery in &self.running {
+            places.entry(&delivery[..16]).or_default().push(b'x');
+        }
+        for (id, states) in &places {
+            let record = self.jobs.get(*id).map(|record| record[1] as char);
+            ensure!(
+                states.len() == 1 && record == Some(states[0] as char),
+                "a job is {record:?}, and found in {:?}",
+                states.iter().map(|s| *s as char).collect::<Vec<_>>()
+            );
+        }
+        for (id, record) in &self.jobs {
+            ensure!(
+                places.contains_key(&id[..]),
+                "a job in state {:?} is nowhere",
+                record[1] as char
+            );
+        }
+        ensure!(
+            self.running.len() as i64 == self.number("running"),
+            "{} run, {} counted",
+            self.running.len(),
+            self.number("running")
+        );
+        // Keys that are held until done or started belong to a job that is there.
+        for (key, holder) in &self.unique {
+            ensure!(
+                holder.len() > 16 || self.jobs.contains_key(&holder[..16]),
+                "the unique key {:?} is held by nobody",
+                String::from_utf8_lossy(key)
+            );
+        }
+        // Details belong to a job that is there.
+        for field in self.details.keys() {
+            ensure!(
+                self.jobs.contains_key(&field[..16]),
+                "details {:?} of a job that is gone",
+                String::from_utf8_lossy(&field[16..])
+            );
+        }
+        // A parent waits for as many as there are children of it.
+        let mut left: BTreeMap<&[u8], i64> = BTreeMap::new();
+        for record in self.jobs.values() {
+            if record[1] == b'z' {
+                continue;
+            }
+            if let Some(parent) = parent(record) {
+                *left.entry(parent).or_default() += 1;
+            }
+        }
+        for (id, record) in &self.jobs {
+            if record[1] == b'w' {
+                let counted = self.details.get(&[&id[..], b"w"].concat());
+                let counted = counted.map(|n| String::from_utf8_lossy(n).parse::<i64>());
+                let Some(Ok(counted)) = counted else {
+                    bail!("a parent without a count");
+                };
+                let children = left.get(&id[..]).copied().unwrap_or(0);
+                ensure!(
+                    counted == children,
+                    "a parent waits for {counted} of {children} children"
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parent in a record's extras.
+fn parent(record: &[u8]) -> Option<&[u8]> {
+    let shift = if record[1] == b'x' { 48 } else { 0 };
+    // The parent was told that it failed, and does not wait for it.
+    if record[56 + shift] & 128 != 0 {
+        return None;
+    }
+    let length = usize::from(u16::from_be_bytes([record[63 + shift], record[64 + shift]]));
+    let mut rest = &record[65 + shift..65 + shift + length];
+    while let [tag, high, low, after @ ..] = rest {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if *tag == b'p' {
+            return Some(&after[..16]);
+        }
+        rest = &after[length..];
+    }
+    None
+}
+
+matrix! {
+    async fn random_histories_keep_every_job_in_exactly_one_place(backend: &Backend) -> Result<()> {
+        let seed = match std::env::var("REDSTART_SEED") {
+            Ok(seed) => seed.parse()?,
+            Err(_) => rand::random::<u64>(),
+        };
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .limit(JobLimit::concurrency(12))
+            .group_limit(JobLimit::concurrency(2))
+            .build()?;
+        let mut world = World {
+            prefix: format!("{}:queue:{{q}}", backend.namespace()),
+            random: StdRng::seed_from_u64(seed),
+            model: Arc::default(),
+            calm: Arc::default(),
+            workers: Vec::new(),
+            added: Vec::new(),
+            next: 0,
+            embedded: backend.is_embedded(),
+            queue,
+            store,
+        };
+        for _ in 0..2 {
+            let worker = world.worker().await?;
+            world.workers.push(worker);
+        }
+        let steps = scale(600, "steps of a random history");
+        for step in 0..steps {
+            world.act().await.with_context(|| format!("step {step} of seed {seed}"))?;
+            if step % 7 == 0 {
+                world.look().await?.check().with_context(|| format!("step {step} of seed {seed}"))?;
+            }
+        }
+        // At the end everything that can run has run, and nothing is left but dead letters.
+        world.calm.store(true, Ordering::SeqCst);
+        world.queue.resume().await?;
+        let came = eventually(LONG * 2, async || {
+            if world.embedded {
+                let _ = world.store.advance(Duration::from_millis(50));
+            }
+            world.queue.inspect().counts().await.is_ok_and(|counts| counts.unfinished() == 0)
+        }).await;
+        ensure!(came, "left over with seed {seed}: {:?}", world.queue.inspect().counts().await?);
+        world.look().await?.check().with_context(|| format!("at the end of seed {seed}"))?;
+        for worker in std::mem::take(&mut world.workers) {
+            worker.shutdown(LONG).await?;
+        }
+        let model = world.model.lock().unwrap();
+        ensure!(model.ran_after_cancel.is_empty(), "ran after their cancellation, seed {seed}: {:?}", model.ran_after_cancel);
+        drop(model);
+        world.queue.inspect().dead_letters().purge(|_| true).await?;
+        let last = world.look().await?;
+        assert!(last.jobs.is_empty() && last.details.is_empty(), "seed {seed}");
+        assert!(last.meta.keys().all(|field| ["turn", "stamp", "side", "deleted", "hungry"].contains(&&*String::from_utf8_lossy(field))),
+            "seed {seed}: {:?}", last.meta.keys().map(|f| String::from_utf8_lossy(f).into_owned()).collect::<Vec<_>>());
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! Workers with a registry of handlers, layers and shared slots.
+
+use std::{
+    num::NonZeroU32,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::{Result, ensure};
+use redstart::{
+    Store,
+    messaging::{
+        Backoff, FromRef, JobContext, JobId, JobRegistry, Payload, Queue, State, Verdict,
+        WorkerSlots,
+    },
+};
+use redstart_testkit::{Backend, eventually, matrix};
+use tower::{ServiceBuilder, timeout::TimeoutLayer};
+
+use crate::queue::{LONG, Log, Other, Task, empty, open, task};
+
+#[derive(Clone, Default)]
+struct App {
+    log: Log,
+    others: Counter,
+}
+
+#[derive(Clone, Default)]
+struct Counter(Arc<AtomicU64>);
+
+impl FromRef<App> for Counter {
+    fn from_ref(app: &App) -> Self {
+        app.others.clone()
+    }
+}
+
+async fn run(Payload(job): Payload<Task>, State(app): State<App>, id: JobId, cx: JobContext) {
+    assert_eq!(id, cx.id());
+    app.log.push(job.n);
+}
+
+async fn count(Payload(_): Payload<Other>, State(counter): State<Counter>) -> Verdict {
+    counter.0.fetch_add(1, Ordering::SeqCst);
+    Verdict::Done
+}
+
+matrix! {
+    async fn a_registry_runs_each_kind_with_the_state_it_asks_for(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let app = App::default();
+        let registry = JobRegistry::new(app.clone()).on(run).on(count);
+        let worker = queue.serve(&registry).start().await?;
+        for n in 0..10 {
+            queue.enqueue(&task(n)).await?;
+            queue.enqueue(&Other).await?;
+        }
+        app.log.reaches(10).await?;
+        empty(&queue).await?;
+        assert_eq!(app.others.0.load(Ordering::SeqCst), 10);
+        // An undecodable job is parked, not failed.
+        queue.enqueue_raw("task", b"{}").await?;
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.parked == 1)).await);
+        worker.shutdown(LONG).await?;
+        assert!(queue.serve(&JobRegistry::new(app).on(run).on(run)).start().await.unwrap_err().is_config());
+        Ok(())
+    }
+
+    async fn layers_of_tower_apply_as_they_are(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let runs = Arc::new(AtomicU64::new(0));
+        let seen = runs.clone();
+        async fn hang(Payload(_): Payload<Task>) {
+            std::future::pending().await
+        }
+        let layers = ServiceBuilder::new()
+            .map_request(move |request: redstart::messaging::JobRequest| {
+                assert_eq!(request.kind(), "task");
+                seen.fetch_add(1, Ordering::SeqCst);
+                request
+            })
+            .layer(TimeoutLayer::new(Duration::from_millis(10)))
+            .into_inner();
+        let registry = JobRegistry::new(()).on(hang).layer(layers);
+        let worker = queue.serve(&registry).retry(Backoff::fixed(Duration::from_millis(1)), 3).start().await?;
+        queue.enqueue(&task(1)).await?;
+        ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.dead == 1)).await);
+        assert_eq!(runs.load(Ordering::SeqCst), 3);
+        let letters = queue.inspect().dead_letters().list(None).await?;
+        assert!(letters[0].reason.contains("timed out"), "{}", letters[0].reason);
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn queues_share_slots_by_weight_and_idle_ones_leave_theirs(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let (heavy, light) = (
+            Queue::new(&store, backend.namespace(), "heavy")?,
+            Queue::new(&store, backend.namespace(), "light")?,
+        );
+        heavy.enqueue_many((0..300).map(task)).await?;
+        light.enqueue_many((1000..1300).map(task)).await?;
+        let log = Log::default();
+        let registry = JobRegistry::new(log.clone()).on(async |Payload(job): Payload<Task>, State(log): State<Log>| {
+            tokio::time::sleep(Duration::from_millis(2)).await;
+            log.push(job.n);
+        });
+        let slots = WorkerSlots::new(4);
+        let weight = |n| NonZeroU32::new(n).unwrap();
+        let workers = [
+            heavy.serve(&registry).share(&slots, weight(3)).start().await?,
+            light.serve(&registry).share(&slots, weight(1)).start().await?,
+        ];
+        log.reaches(600).await?;
+        let first = log.all().into_iter().take(240).filter(|n| *n < 1000).count();
+        assert!((140..=220).contains(&first), "{first} of 240 are of weight 3 against 1");
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+}
