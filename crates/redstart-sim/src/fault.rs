@@ -15,6 +15,8 @@ use crate::{
     world::World,
 };
 
+/// How long after the last sentinel has said so a client may still talk to the old master.
+const LEFT_WITHIN: Duration = Duration::from_secs(4);
 /// How long a process is away at least before it starts again.
 const RESTART: Duration = Duration::from_millis(20);
 
@@ -235,7 +237,7 @@ impl World {
                 self.servers[before].crash(true);
                 now
             }
-            OldMaster::Alive => now + knows_after,
+            OldMaster::Alive => now + knows_after.min(LEFT_WITHIN + sentinel_delay(4, knows_after)),
             OldMaster::Hangs => {
                 self.servers[before].hang();
                 now + knows_after
@@ -259,9 +261,7 @@ impl World {
         });
         let hosts = [before, after].map(|index| self.servers[index].host.clone());
         for sentinel in 2..self.servers.len() {
-            // One may be cut off for a while.
-            let delay = Duration::from_millis(10 * sentinel as u64)
-                + (knows_after / 4) * (sentinel as u32 - 2);
+            let delay = sentinel_delay(sentinel, knows_after);
             let [from, to] = hosts.clone();
             self.later(delay, move |world| {
                 let server = &world.servers[sentinel];
@@ -377,6 +377,11 @@ impl World {
             drop(session.execute(&[Bytes::from_static(b"DEL"), key]));
         }
     }
+}
+
+/// When a sentinel learns of a failover: one may be cut off for a while.
+fn sentinel_delay(sentinel: usize, knows_after: Duration) -> Duration {
+    Duration::from_millis(10 * sentinel as u64) + (knows_after / 8) * (sentinel as u32 - 2)
 }
 
 /// How long before a fault the data must be kept.

@@ -16,6 +16,7 @@
 //! | `client`, `workload` | what the clients do, and the judges |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
 //! | `campaign`, `mutation` | many worlds; worlds without one of the library's checks |
+//! | `shrink`, `timeline` | a broken world made smaller, and told to a person |
 //!
 //! # Why not turmoil or madsim
 //!
@@ -37,7 +38,9 @@ mod network;
 pub mod plan;
 mod resp;
 mod server;
+pub mod shrink;
 mod slots;
+pub mod timeline;
 mod trace;
 mod workload;
 mod world;

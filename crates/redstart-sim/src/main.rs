@@ -1,35 +1,73 @@
 //! `cargo xtask sim`: runs worlds and explains the broken ones.
 
 use std::{
+    io::Write as _,
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use anyhow::{Context as _, Result};
 use clap::Parser;
-use redstart_sim::{Pattern, Plan, campaign::Campaign, run};
+use redstart_sim::{
+    Pattern, Plan,
+    campaign::{Campaign, find},
+    mutation::MUTATIONS,
+    run,
+    shrink::shrink,
+    timeline,
+};
+
+/// How many runs a broken world is worth.
+const SHRINK: usize = 300;
 
 /// Runs seeded worlds in which servers, processes and the network fail.
 #[derive(Parser)]
+#[command(bin_name = "cargo xtask sim")]
 struct Args {
-    /// How many worlds.
+    /// How many worlds
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
-    /// The first seed; with `--seeds 1`, its whole time line is printed.
+    /// The first seed; with `--seeds 1`, its time line is printed
     #[arg(long)]
     seed: Option<u64>,
-    /// Only this pattern.
+    /// Only this pattern
     #[arg(long)]
     pattern: Option<Pattern>,
-    /// Ends after this many minutes.
+    /// End after this many minutes
     #[arg(long)]
     minutes: Option<f64>,
-    /// How many threads.
+    /// How many threads
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Take out the library's checks one at a time, and count the seeds until that is noticed
+    #[arg(long)]
+    mutations: bool,
+    /// With `--mutations`: write the table into this file, between its marks
+    #[arg(long)]
+    write: Option<PathBuf>,
+    /// With `--seeds 1`: as it is, not made smaller
+    #[arg(long)]
+    whole: bool,
 }
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    let fine = match args.mutations {
+        true => mutations(&args),
+        false => Ok(worlds(&args)),
+    };
+    match fine {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn worlds(args: &Args) -> bool {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let fresh = now.map_or(1, |now| now.as_micros() as u64 % 1_000_000_000_000);
     let campaign = Campaign {
@@ -42,7 +80,8 @@ fn main() -> ExitCode {
         jobs: args.jobs,
     };
     if args.seeds == 1 {
-        return explain(campaign.first, campaign.pattern_of(campaign.first));
+        let plan = Plan::new(campaign.first, campaign.pattern_of(campaign.first));
+        return explain(&plan, args.whole);
     }
     let report = campaign.run(&|plan, outcome| {
         for breach in outcome.breaches.iter().take(3) {
@@ -58,28 +97,75 @@ fn main() -> ExitCode {
         report.speed(),
         report.failures.len()
     );
-    match report.failures.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    if let Some(failure) = report.failures.first() {
+        println!();
+        explain(&failure.plan, false);
     }
+    report.failures.is_empty()
 }
 
-/// Prints the time line of one world.
-fn explain(seed: u64, pattern: Pattern) -> ExitCode {
-    let plan = Plan::new(seed, pattern);
-    println!("{plan}");
-    let outcome = run(&plan, true, None);
-    for line in &outcome.lines {
+/// Prints the time line of one world, made smaller if it is broken; whether it is not.
+fn explain(plan: &Plan, whole: bool) -> bool {
+    let mut plan = plan.clone();
+    let broken = !run(&plan, false, None).breaches.is_empty();
+    if broken && !whole {
+        let (smaller, runs) = shrink(&plan, None, SHRINK);
         println!(
-            "{:>9.3} {:<10} {}",
-            line.at.as_secs_f64(),
-            line.who,
-            line.what
+            "made smaller in {runs} runs; the whole: --seeds 1 --seed {} --pattern {} --whole\n",
+            plan.seed, plan.pattern
         );
+        plan = smaller;
     }
+    let outcome = run(&plan, true, None);
+    let width = std::env::var("COLUMNS")
+        .ok()
+        .and_then(|columns| columns.parse().ok());
+    print!("{}", timeline::tell(&plan, &outcome, width.unwrap_or(160)));
     println!("trace {:016x} of {} events", outcome.hash, outcome.events);
-    match outcome.breaches.is_empty() {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::FAILURE,
+    !broken
+}
+
+/// Counts the seeds until each missing check is noticed.
+fn mutations(args: &Args) -> Result<bool> {
+    let first = args.seed.unwrap_or(1);
+    let most = args.seeds.max(10_000);
+    let mut table =
+        String::from("| what is missing | judge | worlds until it was noticed |\n|---|---|---:|\n");
+    let mut fine = true;
+    for mutation in MUTATIONS {
+        if args
+            .pattern
+            .is_some_and(|pattern| pattern != mutation.pattern)
+        {
+            continue;
+        }
+        let row = match find(mutation, first, most) {
+            Some((seeds, breach)) => {
+                println!("{:>6}  {}: {breach}", seeds, mutation.name);
+                format!("| {} | {} | {seeds} |\n", mutation.name, mutation.pattern)
+            }
+            None => {
+                fine = false;
+                println!("  none  {}", mutation.name);
+                format!(
+                    "| {} | {} | not within {most} |\n",
+                    mutation.name, mutation.pattern
+                )
+            }
+        };
+        table.push_str(&row);
+        std::io::stdout().flush()?;
     }
+    if let Some(path) = &args.write {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let marks = ("<!-- mutations -->\n", "<!-- end -->");
+        let (head, rest) = text
+            .split_once(marks.0)
+            .context("there is no mark for the table")?;
+        let (_, tail) = rest
+            .split_once(marks.1)
+            .context("there is no end of the table")?;
+        std::fs::write(path, format!("{head}{}{table}{}{tail}", marks.0, marks.1))?;
+    }
+    Ok(fine)
 }

@@ -43,7 +43,7 @@ impl fmt::Display for Peer {
 }
 
 /// How the network behaves all the time.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Weather {
     /// The usual delay, from and to, in milliseconds.
     pub delay: (u64, u64),

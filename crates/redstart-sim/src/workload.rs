@@ -4,8 +4,15 @@ use std::{fmt, future::Future, pin::Pin, str::FromStr, sync::Arc};
 
 use crate::{client::Client, world::World};
 
+mod cache;
+mod idempotency;
 mod limiter;
 mod mutex;
+mod queue;
+mod sessions;
+mod stock;
+mod store;
+mod write_behind;
 
 /// A future of a workload.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -28,27 +35,58 @@ pub trait Workload: Send + Sync {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)]
 pub enum Pattern {
+    Store,
     Mutex,
     Limiter,
+    Stock,
+    Idempotency,
+    Queue,
+    Cache,
+    WriteBehind,
+    Sessions,
 }
 
 impl Pattern {
     /// All of them.
-    pub const ALL: &'static [Pattern] = &[Self::Mutex, Self::Limiter];
+    pub const ALL: &'static [Pattern] = &[
+        Self::Store,
+        Self::Mutex,
+        Self::Limiter,
+        Self::Stock,
+        Self::Idempotency,
+        Self::Queue,
+        Self::Cache,
+        Self::WriteBehind,
+        Self::Sessions,
+    ];
 
     /// Its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Store => "store",
             Self::Mutex => "mutex",
             Self::Limiter => "limiter",
+            Self::Stock => "stock",
+            Self::Idempotency => "idempotency",
+            Self::Queue => "queue",
+            Self::Cache => "cache",
+            Self::WriteBehind => "write-behind",
+            Self::Sessions => "sessions",
         }
     }
 
     /// The clients and the judge of a world.
     pub fn workload(self, world: &World) -> Arc<dyn Workload> {
         match self {
+            Self::Store => Arc::new(store::Counting::new(world)),
             Self::Mutex => Arc::new(mutex::Locking::new(world)),
             Self::Limiter => Arc::new(limiter::Limiting::new(world)),
+            Self::Stock => Arc::new(stock::Selling::new(world)),
+            Self::Idempotency => Arc::new(idempotency::Executing::new(world)),
+            Self::Queue => Arc::new(queue::Queueing::new(world)),
+            Self::Cache => Arc::new(cache::Reading::new(world)),
+            Self::WriteBehind => Arc::new(write_behind::Writing::new(world)),
+            Self::Sessions => Arc::new(sessions::Browsing::new(world)),
         }
     }
 }

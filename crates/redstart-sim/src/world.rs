@@ -135,8 +135,8 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
             let trace = world.trace.clone();
             Box::new(move || (EPOCH / 1000) as u64 + trace.now().as_millis() as u64)
         },
-        scripts: mutation.map(|m| m.scripts.to_vec()).unwrap_or_default(),
-        broken: mutation.map(|m| m.broken.to_vec()).unwrap_or_default(),
+        scripts: mutation.and_then(Mutation::script).into_iter().collect(),
+        broken: mutation.and_then(Mutation::switch).into_iter().collect(),
     });
     PANIC.set(None);
     let workload = plan.pattern.workload(&world);

@@ -173,6 +173,7 @@ mod down;
 mod duration;
 mod error;
 pub mod key;
+mod mend;
 pub mod observe;
 pub mod script;
 #[cfg(feature = "sim")]
@@ -242,7 +243,7 @@ mod tests {
             .split_once("[dependencies]")
             .expect("dependencies follow");
         let names = features.lines().filter_map(|line| line.split_once(" = ["));
-        for (name, _) in names.filter(|(name, _)| !["default", "mutation"].contains(name)) {
+        for (name, _) in names.filter(|(name, _)| !["default", "mutation", "sim"].contains(name)) {
             assert!(page.contains(&format!("//! | `{name}` |")), "{name}");
         }
     }

@@ -112,7 +112,6 @@ pub(crate) fn unix_millis() -> Option<u64> {
 }
 
 /// Whether a mend is taken out in this world.
-#[allow(dead_code)]
 pub(crate) fn is_broken(mend: &str) -> bool {
     is_here()
         && WORLD.with_borrow(|world| {

@@ -107,7 +107,8 @@ pub(crate) async fn persist<D: Destination>(
             }
             Failure::Lost(_) => {
                 to.troubled();
-                (harmless, backoff.next())
+                let blindly = crate::mend::is_missing("a write is not resent");
+                (harmless || blindly, backoff.next())
             }
             Failure::TimedOut | Failure::Down(_) => {
                 to.troubled();
@@ -115,7 +116,8 @@ pub(crate) async fn persist<D: Destination>(
             }
         };
         if !again || Instant::now() + pause >= request.deadline {
-            return Err(failure.into_error(|| to.place(), harmless).unsent(!sent));
+            let certain = harmless || crate::mend::is_missing("doubt about a lost reply");
+            return Err(failure.into_error(|| to.place(), certain).unsent(!sent));
         }
         metrics::counter!("redstart_store_retries_total").increment(1);
         if !pause.is_zero() {

@@ -1,0 +1,115 @@
+//! A broken world made smaller: fewer faults, clients and operations, better weather, as long as it stays broken.
+
+use crate::{
+    Plan,
+    mutation::Mutation,
+    network::Weather,
+    plan::{FaultKind, Shape},
+    run,
+};
+
+/// The smallest broken world that was found within so many runs, and how many were needed.
+pub fn shrink(plan: &Plan, mutation: Option<&Mutation>, most: usize) -> (Plan, usize) {
+    let mut shrinker = Shrinker {
+        best: plan.clone(),
+        mutation,
+        runs: 0,
+        most,
+    };
+    while shrinker.round() {}
+    (shrinker.best, shrinker.runs)
+}
+
+struct Shrinker<'a> {
+    best: Plan,
+    mutation: Option<&'a Mutation>,
+    runs: usize,
+    most: usize,
+}
+
+impl Shrinker<'_> {
+    /// Tries everything once; whether something was taken away.
+    fn round(&mut self) -> bool {
+        let mut smaller = false;
+        // Half of the faults at once, then one by one.
+        let count = self.best.faults.len();
+        if count > 2 {
+            smaller |= self.attempt(|plan| plan.faults.truncate(count / 2));
+            smaller |= self.attempt(|plan| drop(plan.faults.drain(..plan.faults.len() / 2)));
+        }
+        let mut at = 0;
+        while at < self.best.faults.len() {
+            match self.attempt(|plan| drop(plan.faults.remove(at))) {
+                true => smaller = true,
+                false => at += 1,
+            }
+        }
+        while self.best.clients > 1 && self.attempt(remove_client) {
+            smaller = true;
+        }
+        while self.best.operations > 1 && self.attempt(|plan| plan.operations /= 2) {
+            smaller = true;
+        }
+        while self.best.operations > 1 && self.attempt(|plan| plan.operations -= 1) {
+            smaller = true;
+        }
+        let fine = Weather {
+            delay: (1, 3),
+            slow: (0, 0),
+            split: 0,
+            window: 64 * 1024,
+        };
+        if self.best.weather != fine {
+            smaller |= self.attempt(|plan| plan.weather = fine.clone());
+        }
+        if self.best.shape != Shape::Single {
+            smaller |= self.attempt(single_server);
+        }
+        smaller
+    }
+
+    /// Keeps a change if the world is still broken.
+    fn attempt(&mut self, change: impl FnOnce(&mut Plan)) -> bool {
+        if self.runs >= self.most {
+            return false;
+        }
+        self.runs += 1;
+        let mut plan = self.best.clone();
+        change(&mut plan);
+        let broken = !run(&plan, false, self.mutation).breaches.is_empty();
+        if broken {
+            self.best = plan;
+        }
+        broken
+    }
+}
+
+fn remove_client(plan: &mut Plan) {
+    plan.clients -= 1;
+    let clients = plan.clients;
+    plan.faults.retain(|fault| match fault.kind {
+        FaultKind::Cut { client }
+        | FaultKind::CutInside { client, .. }
+        | FaultKind::Silence { client, .. }
+        | FaultKind::Stop { client, .. }
+        | FaultKind::Kill { client, .. } => client < clients,
+        _ => true,
+    });
+}
+
+fn single_server(plan: &mut Plan) {
+    plan.shape = Shape::Single;
+    plan.faults.retain_mut(|fault| match &mut fault.kind {
+        FaultKind::Failover { .. } | FaultKind::MoveSlots { .. } => false,
+        FaultKind::Silence { server, .. }
+        | FaultKind::Hang { server, .. }
+        | FaultKind::Crash { server, .. }
+        | FaultKind::Refuse { server, .. }
+        | FaultKind::Answer { server, .. }
+        | FaultKind::Forget { server } => {
+            *server = 0;
+            true
+        }
+        _ => true,
+    });
+}

@@ -1,0 +1,206 @@
+//! Idempotency keys: one execution, the same answer to all, and doubt that is never taken for nothing.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redstart::{
+    Store,
+    resilience::{Idempotency, Run, WorkError},
+};
+
+use super::{Work, Workload};
+use crate::{client::Client, dice::Dice, world::World};
+
+pub(super) struct Executing {
+    lease: Duration,
+    keys: u64,
+    executions: Mutex<BTreeMap<String, Vec<Execution>>>,
+    /// By key: a result that a caller was given.
+    answered: Mutex<BTreeMap<String, u64>>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Execution {
+    number: u64,
+    at: Duration,
+    /// It ended, and said that nothing happened.
+    undone: bool,
+}
+
+impl Executing {
+    pub(super) fn new(world: &World) -> Self {
+        let mut dice = Dice::of(world.plan.seed, &[13]);
+        Self {
+            lease: dice.millis(1000, 4000),
+            keys: dice.from_to(1, 6),
+            executions: Mutex::default(),
+            answered: Mutex::default(),
+        }
+    }
+
+    fn idempotency(&self, store: &Store) -> Idempotency {
+        match Idempotency::builder(store, "sim", "pay")
+            .lease(self.lease)
+            .build()
+        {
+            Ok(idempotency) => idempotency,
+            Err(error) => panic!("idempotency keys cannot be made: {error}"),
+        }
+    }
+
+    /// The work: it is noted that it began, and how it ended.
+    async fn work(
+        self: Arc<Self>,
+        world: Arc<World>,
+        key: String,
+        number: u64,
+        lasts: Duration,
+        fails: bool,
+    ) -> Result<u64, WorkError<String>> {
+        let before = {
+            let mut executions = self.executions.lock();
+            let of = executions.entry(key.clone()).or_default();
+            let before = of.iter().rev().find(|execution| !execution.undone).copied();
+            of.push(Execution {
+                number,
+                at: world.now(),
+                undone: false,
+            });
+            before
+        };
+        world
+            .trace
+            .note("work", format_args!("{key} is executed as {number}"));
+        if let Some(before) = before
+            && !world.may_have_lost(before.at, world.now())
+        {
+            world.breach(format!(
+                "{key} was executed again, as {number}, after {before:?}"
+            ));
+        }
+        tokio::time::sleep(lasts).await;
+        if fails {
+            let mut executions = self.executions.lock();
+            let of = executions.get_mut(&key).into_iter().flatten();
+            of.filter(|execution| execution.number == number)
+                .for_each(|execution| execution.undone = true);
+            return Err(WorkError::NotDone("refused".to_owned()));
+        }
+        Ok(number)
+    }
+
+    fn answer(&self, world: &World, key: &str, number: u64) {
+        let executions = self.executions.lock();
+        let known = executions
+            .get(key)
+            .is_some_and(|of| of.iter().any(|execution| execution.number == number));
+        drop(executions);
+        if !known {
+            world.breach(format!(
+                "{key} was answered with {number}, which was never executed"
+            ));
+        }
+        let before = self.answered.lock().insert(key.to_owned(), number);
+        if before.is_some_and(|before| before != number)
+            && !world.may_have_lost(Duration::ZERO, world.now())
+        {
+            world.breach(format!(
+                "{key} was answered with {before:?} and then with {number}"
+            ));
+        }
+    }
+}
+
+impl Workload for Executing {
+    fn client(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let store = client.store().await;
+            let idempotency = self.idempotency(&store);
+            let world = client.world.clone();
+            while client.next_operation() {
+                client.rest(0, 900).await;
+                let key = format!("key{}", client.dice.below(self.keys));
+                let number = client.dice.next() >> 12;
+                let lasts = client.dice.millis(0, 3000);
+                let fails = client.dice.per_mille(200);
+                let print: &[u8] = match client.dice.per_mille(50) {
+                    true => b"another request",
+                    false => b"the request",
+                };
+                let work = self
+                    .clone()
+                    .work(world.clone(), key.clone(), number, lasts, fails);
+                let run = idempotency.run::<u64, String, _>(&key, print, work);
+                let Some(run) = client.perhaps_dropped(150, run).await else {
+                    continue;
+                };
+                client.note(format_args!("{key}: {run:?}"));
+                match run {
+                    Ok(Run::Done(answer)) => {
+                        if answer != number {
+                            world.breach(format!("{key} is done with {answer}, not with {number}"));
+                        }
+                        self.answer(&world, &key, answer);
+                    }
+                    Ok(Run::Replayed(answer)) => self.answer(&world, &key, answer),
+                    Err(error) if !error.is_in_doubt() => {
+                        let executions = self.executions.lock();
+                        let started = executions.get(&key).is_some_and(|of| {
+                            of.iter().any(|execution| execution.number == number)
+                        });
+                        if started {
+                            drop(executions);
+                            world.breach(format!(
+                                "{key} was executed, and the error says that it was not: {error}"
+                            ));
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        })
+    }
+
+    fn settle(self: Arc<Self>, client: Client) -> Work {
+        Box::pin(async move {
+            let store = client.store().await;
+            let idempotency = self.idempotency(&store);
+            let world = client.world.clone();
+            // What is written in the background has been written, and every lease has ended.
+            tokio::time::sleep(self.lease + Duration::from_secs(12)).await;
+            for key in 0..self.keys {
+                let key = format!("key{key}");
+                let answered = self.answered.lock().get(&key).copied();
+                let executed = self
+                    .executions
+                    .lock()
+                    .get(&key)
+                    .is_some_and(|of| of.iter().any(|one| !one.undone));
+                let work = self
+                    .clone()
+                    .work(world.clone(), key.clone(), 7, Duration::ZERO, false);
+                let run = idempotency
+                    .run::<u64, String, _>(&key, b"the request", work)
+                    .await;
+                client.note(format_args!("{key} at the end: {run:?}"));
+                if world.may_have_lost(Duration::ZERO, world.now()) {
+                    continue;
+                }
+                match run {
+                    Ok(Run::Replayed(answer)) => self.answer(&world, &key, answer),
+                    Ok(Run::Done(_)) if !executed => {}
+                    Ok(Run::Unknown(_)) if answered.is_none() => {}
+                    Ok(Run::Mismatch) => {}
+                    other => world.breach(format!(
+                        "{key} (executed: {executed}, answered: {answered:?}) ends with {other:?}"
+                    )),
+                }
+            }
+            for (key, ttl) in world.keys() {
+                if ttl < 0 {
+                    world.breach(format!("{key} never expires"));
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,209 @@
+//! Write-behind: the database has the last acknowledged writes, in order, each once.
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use redstart::{
+    Store,
+    caching::{Changes, EntryId, Put, Sink, SinkClaim, SinkError, WriteBehind},
+};
+
+use super::{Work, Workload};
+use crate::{client::Client, dice::Dice, world::World};
+
+/// A database that nothing happens to but what chance wants.
+struct Table {
+    world: std::sync::Weak<World>,
+    inner: Arc<Mutex<Rows>>,
+}
+
+struct Rows {
+    dice: Dice,
+    rows: BTreeMap<String, (u64, EntryId)>,
+    shards: BTreeMap<u32, (i64, EntryId)>,
+}
+
+impl Table {
+    async fn think(&self) -> bool {
+        let (pause, fails) = {
+            let mut rows = self.inner.lock();
+            (rows.dice.millis(0, 300), rows.dice.per_mille(100))
+        };
+        tokio::time::sleep(pause).await;
+        fails
+    }
+
+    fn breach(&self, text: String) {
+        if let Some(world) = self.world.upgrade()
+            && !world.may_have_lost(Duration::ZERO, world.now())
+        {
+            world.breach(text);
+        }
+    }
+}
+
+impl Sink<u64> for Table {
+    async fn claim(&self, _: &str, shard: u32) -> Result<SinkClaim, SinkError> {
+        if self.think().await {
+            return Err(SinkError::Unavailable("by chance".into()));
+        }
+        let mut rows = self.inner.lock();
+        let known = rows.shards.entry(shard).or_default();
+        known.0 += 1;
+        Ok(SinkClaim {
+            epoch: known.0,
+            applied: known.1,
+        })
+    }
+
+    async fn apply(&self, changes: &Changes<u64>) -> Result<(), SinkError> {
+        let fails = self.think().await;
+        let mut breaches = Vec::new();
+        let mut guard = self.inner.lock();
+        let rows = &mut *guard;
+        let known = rows.shards.entry(changes.shard).or_default();
+        if known.0 != changes.epoch {
+            return Err(SinkError::Fenced);
+        }
+        if fails && rows.dice.per_mille(500) {
+            return Err(SinkError::Unavailable("by chance".into()));
+        }
+        known.1 = changes.upto;
+        for change in &changes.changes {
+            let Some(value) = change.value else { continue };
+            let before = rows.rows.insert(change.key.clone(), (value, change.id));
+            if let Some((old, id)) = before
+                // The same change again is an attempt whose answer was lost.
+                && (id > change.id || (id < change.id && old >= value))
+            {
+                breaches.push(format!(
+                    "{} was {old} at {id} and became {value} at {}",
+                    change.key, change.id
+                ));
+            }
+        }
+        drop(guard);
+        breaches.into_iter().for_each(|breach| self.breach(breach));
+        // It was done, and the answer is lost.
+        match fails {
+            true => Err(SinkError::Unavailable("the answer was lost".into())),
+            false => Ok(()),
+        }
+    }
+
+    async fn load(&self, key: &str) -> Result<Option<u64>, SinkError> {
+        Ok(self.inner.lock().rows.get(key).map(|(value, _)| *value))
+    }
+}
+
+pub(super) struct Writing {
+    lease: Duration,
+    shards: u32,
+    table: Arc<Mutex<Rows>>,
+    /// By key: the last value that was surely taken, when, and the last that may have been.
+    written: Mutex<BTreeMap<String, (u64, Duration, u64)>>,
+}
+
+type Behind = WriteBehind<str, u64, Table>;
+
+impl Writing {
+    pub(super) fn new(world: &World) -> Self {
+        let mut dice = Dice::of(world.plan.seed, &[16]);
+        Self {
+            lease: dice.millis(1000, 4000),
+            shards: dice.from_to(1, 2) as u32,
+            table: Arc::new(Mutex::new(Rows {
+                dice,
+                rows: BTreeMap::new(),
+                shards: BTreeMap::new(),
+            })),
+            written: Mutex::default(),
+        }
+    }
+
+    fn behind(&self, world: &Arc<World>, store: &Store) -> Behind {
+        let table = Table {
+            world: Arc::downgrade(world),
+            inner: self.table.clone(),
+        };
+        let builder = WriteBehind::builder(store, "sim", "views", table);
+        match builder
+            .shards(self.shards)
+            .lease(self.lease)
+            .batch(3)
+            .build()
+        {
+            Ok(behind) => behind,
+            Err(error) => panic!("a write-behind cannot be made: {error}"),
+        }
+    }
+}
+
+impl Workload for Writing {
+    fn client(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let world = client.world.clone();
+            let store = client.store().await;
+            let behind = self.behind(&world, &store);
+            let worker = match client.dice.per_mille(600) {
+                true => behind.work().ok(),
+                false => None,
+            };
+            // Each key has one writer, so that the order is known.
+            while client.next_operation() {
+                client.rest(0, 600).await;
+                let key = format!("row{}-{}", client.index, client.dice.below(2));
+                let value = {
+                    let mut written = self.written.lock();
+                    let known = written.entry(key.clone()).or_default();
+                    known.2 += 1;
+                    known.2
+                };
+                let at = world.now();
+                let put = client.perhaps_dropped(100, behind.put(&key, &value)).await;
+                if let Some(Ok(Put::Accepted(_))) = put {
+                    client.note(format_args!("{key} is {value}"));
+                    if let Some(known) = self.written.lock().get_mut(&key) {
+                        *known = (value, at, known.2);
+                    }
+                    let lost = |world: &World| world.may_have_lost(at, world.now());
+                    if client.dice.per_mille(300)
+                        && let Ok(read) = behind.get(&key).await
+                        && read != Some(value)
+                        && !lost(&world)
+                    {
+                        world.breach(format!("{key} was set to {value} and read as {read:?}"));
+                    }
+                }
+            }
+            client.rest(0, 2000).await;
+            drop(worker);
+        })
+    }
+
+    fn settle(self: Arc<Self>, client: Client) -> Work {
+        Box::pin(async move {
+            let world = client.world.clone();
+            let store = client.store().await;
+            let behind = self.behind(&world, &store);
+            let Ok(worker) = behind.work() else {
+                return world.breach("no worker starts".to_owned());
+            };
+            if let Err(error) = behind.flush(Duration::from_secs(100)).await {
+                world.breach(format!("the log is not applied: {error}"));
+            }
+            worker.stop().await;
+            let written = self.written.lock().clone();
+            let rows = self.table.lock().rows.clone();
+            for (key, (sure, at, perhaps)) in written {
+                let found = rows.get(&key).map_or(0, |(value, _)| *value);
+                let lost = world.may_have_lost(at, world.now());
+                if (found < sure && !lost) || found > perhaps {
+                    world.breach(format!(
+                        "{key} is {found} in the database; {sure} was acknowledged at {at:?}, {perhaps} was tried"
+                    ));
+                }
+            }
+        })
+    }
+}
