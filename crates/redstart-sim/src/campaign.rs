@@ -42,7 +42,7 @@ pub struct Report {
     pub events: u64,
     /// How much time passed in them.
     pub simulated: Duration,
-    /// How long that took on all threads together.
+    /// How long that took on a core, over all threads.
     pub took: Duration,
     /// The broken ones.
     pub failures: Vec<Failure>,
@@ -68,7 +68,7 @@ impl Campaign {
         let began = Instant::now();
         let report = Mutex::new(Report::default());
         let work = || {
-            let began_here = Instant::now();
+            let before = on_core();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let late = self.within.is_some_and(|within| began.elapsed() >= within);
@@ -92,7 +92,7 @@ impl Campaign {
                     over.fetch_or(report.failures.len() >= 20, Ordering::Relaxed);
                 }
             }
-            report.lock().took += began_here.elapsed();
+            report.lock().took += on_core().saturating_sub(before);
         };
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {
@@ -102,6 +102,21 @@ impl Campaign {
         let mut report = report.into_inner();
         report.failures.sort_by_key(|failure| failure.plan.seed);
         report
+    }
+}
+
+/// How long this thread has run on a core; on other systems, the time of day.
+fn on_core() -> Duration {
+    let stat = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanos = stat
+        .as_deref()
+        .and_then(|stat| stat.split(' ').next()?.parse().ok());
+    match nanos {
+        Some(nanos) => Duration::from_nanos(nanos),
+        None => {
+            static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+            START.get_or_init(Instant::now).elapsed()
+        }
     }
 }
 

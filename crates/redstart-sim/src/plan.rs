@@ -178,12 +178,22 @@ impl Plan {
         };
         let clients = dice.from_to(2, 4) as usize;
         let operations = dice.from_to(4, 16) as usize;
-        let deadline = Duration::from_millis(*dice.pick(&[150, 300, 500, 1000]));
+        let delay = *dice.pick(&[(0, 1), (1, 3), (1, 20), (20, 60)]);
+        // A whole script must get through within a deadline.
+        let deadlines = match delay.1 {
+            0..=3 => &[150, 300, 1000][..],
+            _ => &[500, 1000, 2000],
+        };
+        let deadline = Duration::from_millis(*dice.pick(deadlines));
+        let windows = match delay.1 {
+            0..=3 => &[64 * 1024, 64 * 1024, 1024][..],
+            _ => &[64 * 1024],
+        };
         let weather = Weather {
-            delay: *dice.pick(&[(0, 1), (1, 3), (1, 20), (20, 60)]),
-            slow: *dice.pick(&[(0, 0), (20, 200), (50, 1500)]),
+            delay,
+            slow: *dice.pick(&[(0, 0), (0, 0), (20, 200), (50, 1500)]),
             split: *dice.pick(&[0, 50, 500]),
-            window: *dice.pick(&[64 * 1024, 64 * 1024, 512]),
+            window: *dice.pick(windows),
         };
         let mut plan = Self {
             seed,
@@ -200,7 +210,7 @@ impl Plan {
             _ => dice.from_to(1, 6),
         };
         for _ in 0..count {
-            let at = dice.millis(50, 12_000);
+            let at = dice.millis(50, 200 + operations as u64 * pattern.pace());
             let kind = plan.fault(&mut dice);
             plan.faults.push(Fault { at, kind });
         }
@@ -225,9 +235,9 @@ impl Plan {
             1 | 2 => dice.millis(100, 2500),
             _ => dice.millis(2500, 9000),
         };
-        match dice.below(16) {
+        match dice.below(18) {
             0 | 1 => FaultKind::Cut { client },
-            2 | 3 => FaultKind::CutInside {
+            2 | 3 | 16 | 17 => FaultKind::CutInside {
                 client,
                 reply: dice.per_mille(600),
                 after: match dice.below(3) {

@@ -75,6 +75,21 @@ impl Pattern {
         }
     }
 
+    /// How long an operation of a client takes, about, in milliseconds.
+    pub fn pace(self) -> u64 {
+        match self {
+            Self::Store => 300,
+            Self::Mutex => 1800,
+            Self::Limiter => 500,
+            Self::Stock => 2000,
+            Self::Idempotency => 1200,
+            Self::Queue => 600,
+            Self::Cache => 700,
+            Self::WriteBehind => 450,
+            Self::Sessions => 350,
+        }
+    }
+
     /// The clients and the judge of a world.
     pub fn workload(self, world: &World) -> Arc<dyn Workload> {
         match self {

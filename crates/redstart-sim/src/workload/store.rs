@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 
 use super::{Work, Workload};
@@ -29,13 +30,24 @@ impl Counting {
         }
     }
 
+    fn begin(&self, keys: &[u64]) {
+        let mut counts = self.counts.lock();
+        for key in keys {
+            counts.entry(*key).or_default().perhaps += 1;
+        }
+    }
+
     fn count(&self, key: u64, outcome: Outcome, at: Duration) {
         let mut counts = self.counts.lock();
         let count = counts.entry(key).or_default();
+        // It was counted as perhaps when it began, since its process may be killed.
         match outcome {
-            Outcome::Done => count.sure.push(at),
-            Outcome::Perhaps => count.perhaps += 1,
-            Outcome::Not => {}
+            Outcome::Done => {
+                count.perhaps -= 1;
+                count.sure.push(at);
+            }
+            Outcome::Perhaps => {}
+            Outcome::Not => count.perhaps -= 1,
         }
     }
 }
@@ -66,43 +78,49 @@ impl Workload for Counting {
             let deadline = client.world.plan.deadline;
             while client.next_operation() {
                 client.rest(0, 500).await;
-                // Some at once, so that they share a connection.
-                for _ in 0..client.dice.from_to(1, 3) {
-                    let at = client.world.now();
-                    let twin = client.twin();
-                    if client.dice.per_mille(700) {
-                        let key = client.dice.below(self.keys);
+                let at = client.world.now();
+                let twin = client.twin();
+                if client.dice.per_mille(700) {
+                    // Some at once, so that they share a connection.
+                    let keys: Vec<u64> = (0..client.dice.from_to(1, 4))
+                        .map(|_| client.dice.below(self.keys))
+                        .collect();
+                    self.begin(&keys);
+                    let mut done: Vec<Option<redstart::Result<u64>>> =
+                        keys.iter().map(|_| None).collect();
+                    let calls = keys.iter().zip(&mut done).map(|(key, done)| {
                         let mut cmd = redis::cmd("INCR");
-                        cmd.arg(name(key));
-                        let call = client.perhaps_dropped(100, store.query::<u64>(&cmd));
-                        let result = twin.timed("query", deadline, call).await;
+                        cmd.arg(name(*key));
+                        let store = &store;
+                        async move { *done = Some(store.query::<u64>(&cmd).await) }
+                    });
+                    let call = client.perhaps_dropped(100, join_all(calls));
+                    twin.timed("query", deadline, call).await;
+                    for (key, result) in keys.into_iter().zip(done) {
                         let outcome = outcome(&result);
                         client.note(format_args!("INCR {key}: {outcome:?}"));
                         self.count(key, outcome, at);
-                        continue;
                     }
-                    let mut pipeline = redis::pipe();
-                    let keys: Vec<u64> = (0..3).map(|_| client.dice.below(self.keys)).collect();
-                    for key in &keys {
-                        pipeline.cmd("INCR").arg(name(*key));
-                    }
-                    let call = client.perhaps_dropped(100, store.pipeline::<Vec<u64>>(&pipeline));
-                    let result = twin.timed("pipeline", deadline, call).await;
-                    // A part of a pipeline that failed may have happened.
-                    let outcome = match outcome(&result) {
-                        Outcome::Not
-                            if result.as_ref().is_some_and(|r| {
-                                r.as_ref().is_err_and(|e| e.server_code().is_some())
-                            }) =>
-                        {
-                            Outcome::Perhaps
-                        }
-                        outcome => outcome,
-                    };
-                    client.note(format_args!("pipeline of {keys:?}: {outcome:?}"));
-                    for key in keys {
-                        self.count(key, outcome, at);
-                    }
+                    continue;
+                }
+                let mut pipeline = redis::pipe();
+                let keys: Vec<u64> = (0..3).map(|_| client.dice.below(self.keys)).collect();
+                self.begin(&keys);
+                for key in &keys {
+                    pipeline.cmd("INCR").arg(name(*key));
+                }
+                let call = client.perhaps_dropped(100, store.pipeline::<Vec<u64>>(&pipeline));
+                let result = twin.timed("pipeline", deadline, call).await;
+                // Of a pipeline that a server refused, a part may have happened.
+                let refused = |error: &redstart::Error| error.server_code().is_some();
+                let partly = matches!(&result, Some(Err(error)) if refused(error));
+                let outcome = match outcome(&result) {
+                    Outcome::Not if partly => Outcome::Perhaps,
+                    outcome => outcome,
+                };
+                client.note(format_args!("pipeline of {keys:?}: {outcome:?}"));
+                for key in keys {
+                    self.count(key, outcome, at);
                 }
             }
         })

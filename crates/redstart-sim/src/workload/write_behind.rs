@@ -74,7 +74,7 @@ impl Sink<u64> for Table {
             let before = rows.rows.insert(change.key.clone(), (value, change.id));
             if let Some((old, id)) = before
                 // The same change again is an attempt whose answer was lost.
-                && (id > change.id || (id < change.id && old >= value))
+                && id > change.id
             {
                 breaches.push(format!(
                     "{} was {old} at {id} and became {value} at {}",
@@ -100,8 +100,17 @@ pub(super) struct Writing {
     lease: Duration,
     shards: u32,
     table: Arc<Mutex<Rows>>,
-    /// By key: the last value that was surely taken, when, and the last that may have been.
-    written: Mutex<BTreeMap<String, (u64, Duration, u64)>>,
+    written: Mutex<BTreeMap<String, Written>>,
+}
+
+/// The writes of a key.
+#[derive(Clone, Debug, Default)]
+struct Written {
+    count: u64,
+    /// The last one that was surely taken, and when it was sent.
+    sure: (u64, Duration),
+    /// Those that may have been taken; they may arrive after later ones.
+    perhaps: Vec<u64>,
 }
 
 type Behind = WriteBehind<str, u64, Table>;
@@ -156,18 +165,23 @@ impl Workload for Writing {
                 let value = {
                     let mut written = self.written.lock();
                     let known = written.entry(key.clone()).or_default();
-                    known.2 += 1;
-                    known.2
+                    known.count += 1;
+                    known.perhaps.push(known.count);
+                    known.count
                 };
                 let at = world.now();
                 let put = client.perhaps_dropped(100, behind.put(&key, &value)).await;
                 if let Some(Ok(Put::Accepted(_))) = put {
                     client.note(format_args!("{key} is {value}"));
+                    let mut certain = false;
                     if let Some(known) = self.written.lock().get_mut(&key) {
-                        *known = (value, at, known.2);
+                        known.sure = (value, at);
+                        known.perhaps.retain(|perhaps| *perhaps != value);
+                        certain = known.perhaps.is_empty();
                     }
                     let lost = |world: &World| world.may_have_lost(at, world.now());
-                    if client.dice.per_mille(300)
+                    if certain
+                        && client.dice.per_mille(300)
                         && let Ok(read) = behind.get(&key).await
                         && read != Some(value)
                         && !lost(&world)
@@ -195,13 +209,11 @@ impl Workload for Writing {
             worker.stop().await;
             let written = self.written.lock().clone();
             let rows = self.table.lock().rows.clone();
-            for (key, (sure, at, perhaps)) in written {
+            for (key, known) in written {
                 let found = rows.get(&key).map_or(0, |(value, _)| *value);
-                let lost = world.may_have_lost(at, world.now());
-                if (found < sure && !lost) || found > perhaps {
-                    world.breach(format!(
-                        "{key} is {found} in the database; {sure} was acknowledged at {at:?}, {perhaps} was tried"
-                    ));
+                let lost = world.may_have_lost(known.sure.1, world.now());
+                if found != known.sure.0 && !known.perhaps.contains(&found) && !lost {
+                    world.breach(format!("{key} is {found} in the database, after {known:?}"));
                 }
             }
         })
