@@ -18,6 +18,7 @@ mod api;
 mod deny;
 mod feature;
 mod picture;
+mod report;
 mod servers;
 mod soak;
 mod step;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result, ensure};
 use indicatif::{ProgressBar, ProgressStyle};
 
+use crate::report::{Outcome, Report};
 use crate::step::{cargo, seconds};
 use crate::{servers, suite};
 
@@ -46,6 +47,37 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[],
     },
     Campaign {
+        name: "store-hung",
+        about: "masters that hang without a word, on Cluster and behind sentinels",
+        package: "redstart",
+        test: "store",
+        filter: "hung_cluster_master hung_master_behind",
+        scale: 1,
+        counts: &[("HUNG_MASTERS", 10), ("TEST_SECONDS", 1800)],
+    },
+    Campaign {
+        name: "store-nonce",
+        about: "a million requests of all shapes on every backend, each with its asker's nonce, with cuts and timeouts",
+        package: "redstart",
+        test: "store",
+        filter: "nonce::",
+        scale: 1,
+        counts: &[("NONCE_REQUESTS", 1_000_000), ("TEST_SECONDS", 3600)],
+    },
+    Campaign {
+        name: "subscriptions",
+        about: "subscriptions that come and go, killed connections, 20,000 waiting locks",
+        package: "redstart",
+        test: "store",
+        filter: "shared_line:: subscription::",
+        scale: 1,
+        counts: &[
+            ("SUBSCRIPTION_ROUNDS", 1_000),
+            ("WAITING_LOCKS", 20_000),
+            ("TEST_SECONDS", 1800),
+        ],
+    },
+    Campaign {
         name: "limiting",
         about: "limiters against brute force, and under many processes",
         package: "redstart",
@@ -56,6 +88,8 @@ const CAMPAIGNS: &[Campaign] = &[
             ("LIMITER_CLIENTS", 50),
             ("LIMITER_LIMIT", 1_000),
             ("REFUND_ROUNDS", 12_500),
+            ("LEASE_WORLDS", 1_000),
+            ("LEASE_MS", 10_000),
             ("TEST_SECONDS", 900),
         ],
     },
@@ -362,6 +396,9 @@ pub(crate) struct Options {
     /// Build with optimisations
     #[arg(long)]
     release: bool,
+    /// Write docs/reliability.md from the results of this run, and of earlier runs for campaigns that it left out
+    #[arg(long)]
+    report: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<bool> {
@@ -413,6 +450,10 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
         .map(|minutes| Duration::from_secs(60 * minutes));
     let bar = bar(time, chosen.len());
     let mut failed = 0;
+    let mut report = match options.report {
+        true => Some(Report::open()?),
+        false => None,
+    };
     'rounds: for round in 1.. {
         for campaign in &chosen {
             if time.is_some_and(|time| start.elapsed() >= time) {
@@ -420,7 +461,12 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
             }
             bar.set_prefix(format!("{} (round {round})", campaign.name));
             let outcome = one(campaign, options, &bar, start, time)?;
-            failed += u64::from(!outcome);
+            failed += u64::from(!outcome.passed);
+            if let Some(report) = &mut report {
+                // After each campaign, so that a run that is ended early leaves what it found.
+                report.add(outcome)?;
+                report.write()?;
+            }
             if time.is_none() {
                 bar.inc(1);
             }
@@ -477,14 +523,14 @@ fn build(campaign: &Campaign, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Runs a campaign once, shows its last line as it goes, and prints the outcome. Whether it passed.
+/// Runs a campaign once, shows its last line as it goes, and prints the outcome.
 fn one(
     campaign: &Campaign,
     options: &Options,
     bar: &ProgressBar,
     start: Instant,
     time: Option<Duration>,
-) -> Result<bool> {
+) -> Result<Outcome> {
     let scale = options.scale.unwrap_or(campaign.scale);
     let counts = match options.scale {
         None => campaign.counts,
@@ -494,13 +540,7 @@ fn one(
     // Both streams into one pipe, in the order in which they were written.
     let (reader, writer) = std::io::pipe()?;
     let mut child = command(campaign, options)
-        .args([
-            "--quiet",
-            "--",
-            "--nocapture",
-            "--include-ignored",
-            "--test-threads=2",
-        ])
+        .args(["--", "--nocapture", "--include-ignored", "--test-threads=2"])
         .args(campaign.filter.split(' '))
         .env("REDSTART_SCALE", scale.to_string())
         // A hang still fails, but a campaign may take its time.
@@ -517,6 +557,7 @@ fn one(
     let mut last = VecDeque::new();
     let mut result = String::new();
     let mut figures = Vec::new();
+    let mut tests = Vec::new();
     for line in BufReader::new(reader).lines() {
         let line = line?;
         if line.trim().is_empty() {
@@ -527,6 +568,9 @@ fn one(
         }
         if let Some((_, figure)) = line.split_once("figure: ") {
             figures.push(figure.to_owned());
+        }
+        if let Some(test) = ended(&line) {
+            tests.push(test);
         }
         bar.set_message(line.clone());
         if time.is_some() {
@@ -550,5 +594,48 @@ fn one(
             .for_each(|figure| println!("        {figure}"));
         println!("{outcome:<6}  {name:<15} {took:>9}  scale {scale}  {result}");
     });
-    Ok(passed)
+    let counts = counts.iter().map(|(name, count)| format!("{name}={count}"));
+    Ok(Outcome {
+        campaign: campaign.name,
+        about: campaign.about,
+        counts: std::iter::once(format!("scale {scale}"))
+            .chain(counts)
+            .collect(),
+        took: took.to_string(),
+        passed,
+        figures,
+        tests,
+    })
+}
+
+/// The name of a test that has ended, and whether it passed, from a line of the test runner.
+fn ended(line: &str) -> Option<(String, bool)> {
+    let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
+    match outcome {
+        "ok" => Some((name.to_owned(), true)),
+        "FAILED" => Some((name.to_owned(), false)),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_end_of_a_test_counts() {
+        let line = "test nonce::a_reply::redis ... ok";
+        assert_eq!(
+            ended(line),
+            Some(("nonce::a_reply::redis".to_owned(), true))
+        );
+        assert_eq!(ended("test x ... FAILED"), Some(("x".to_owned(), false)));
+        for other in [
+            "test x ... ignored",
+            "test result: ok. 1 passed",
+            "figure: 3",
+        ] {
+            assert_eq!(ended(other), None, "{other}");
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! | [`CsrfLayer`] | refuses changes without the session's token against cross-site request forgery |
 //! | [`LimitLayer`] | rate limits: 429, `Retry-After`, the `RateLimit` headers |
 //! | [`IdempotencyLayer`] | `Idempotency-Key`: a request that arrives twice is carried out once |
+//! | [`PolicyLayer`] | for clients: timeout, repetitions within a budget, bulkhead, hedging and circuit breaker |
 //! | [`SessionStore`] | a session store for `tower-sessions` |
 //!
 //! # How layers are made
@@ -47,6 +48,7 @@ mod csrf;
 mod idempotency;
 mod limit;
 mod login;
+mod policy;
 mod problem;
 mod session_store;
 mod subject;
@@ -63,6 +65,7 @@ pub use limit::{LimitLayer, LimitLayerBuilder, LimitService};
 #[cfg(feature = "axum")]
 pub use login::LoggedIn;
 pub use login::{LoginLayer, LoginLayerBuilder, LoginService};
+pub use policy::{PolicyLayer, PolicyService};
 pub use problem::Problem;
 pub use session_store::SessionStore;
 pub use subject::Subject;

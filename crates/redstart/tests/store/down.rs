@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use redstart::{Store, key::Keys};
-use redstart_testkit::{Cluster, Kind, Proxy, Sentinel, Server, eventually};
+use redstart_testkit::{Cluster, Kind, Proxy, Sentinel, Server, eventually, scale};
 use tokio::{
     io::copy_bidirectional,
     net::{TcpListener, TcpStream},
@@ -20,6 +20,13 @@ fn increment(key: &str) -> redis::Cmd {
 /// No reset and no close: the node is silent, a replica takes its place, and the client has to find that out.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_hung_cluster_master_is_left_for_its_replica() -> anyhow::Result<()> {
+    for _ in 0..scale(1, "HUNG_MASTERS") {
+        leave_a_hung_cluster_master().await?;
+    }
+    Ok(())
+}
+
+async fn leave_a_hung_cluster_master() -> anyhow::Result<()> {
     let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
     let store = Store::connect(&cluster.url()).await?;
     let entity = Keys::new("app", "hung")?.entity("x")?;
@@ -53,6 +60,13 @@ async fn fault_a_hung_cluster_master_is_left_for_its_replica() -> anyhow::Result
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_hung_master_behind_sentinels_is_left_for_its_replica() -> anyhow::Result<()> {
+    for _ in 0..scale(1, "HUNG_MASTERS") {
+        leave_a_hung_master_behind_sentinels().await?;
+    }
+    Ok(())
+}
+
+async fn leave_a_hung_master_behind_sentinels() -> anyhow::Result<()> {
     let group = Sentinel::start(Kind::Redis).await?;
     let store = Store::connect(&group.url()).await?;
     store.query::<i64>(&increment("n")).await?;
