@@ -1,0 +1,272 @@
+//! `redstart doctor` as a person, a program and a pipeline use it.
+
+use std::{
+    collections::BTreeSet,
+    process::{Command, Output, Stdio},
+    time::Duration,
+};
+
+use redstart_testkit::{Kind, Server};
+
+fn redstart(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_redstart"));
+    command
+        .args(args)
+        .env_remove("REDSTART_URL")
+        .stdin(Stdio::null());
+    command
+}
+
+fn doctor(url: &str, args: &[&str]) -> anyhow::Result<Output> {
+    let first = [
+        "doctor",
+        "--url",
+        url,
+        "--gap",
+        "100ms",
+        "--patience",
+        "60s",
+    ];
+    Ok(redstart(&[&first[..], args].concat()).output()?)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+fn findings(output: &Output) -> Vec<serde_json::Value> {
+    text(&output.stdout)
+        .lines()
+        .filter(|line| !line.is_empty())
+        .map(|line| serde_json::from_str(line).expect("one JSON object per line"))
+        .collect()
+}
+
+/// A server with a lock that nobody can take and a cache that never ends.
+async fn faulty() -> anyhow::Result<Server> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    server.command(&["SET", "lock:report", "1"]).await?;
+    for i in 0..20 {
+        server
+            .command(&["SET", &format!("cache:product:{i}"), "{\"id\":1}"])
+            .await?;
+    }
+    Ok(server)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn json_has_one_object_per_finding_with_the_eight_fields() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let output = doctor(&server.url(), &["--sample", "--json"])?;
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let found = findings(&output);
+    let wanted: BTreeSet<&str> = [
+        "rule",
+        "severity",
+        "confidence",
+        "subject",
+        "evidence",
+        "effect",
+        "fix",
+        "pattern",
+    ]
+    .into();
+    for finding in &found {
+        let fields: BTreeSet<&str> = finding
+            .as_object()
+            .expect("an object")
+            .keys()
+            .map(String::as_str)
+            .collect();
+        assert_eq!(fields, wanted);
+        assert!(
+            finding["confidence"]
+                .as_f64()
+                .is_some_and(|n| (0.0..=1.0).contains(&n))
+        );
+        assert!(matches!(
+            finding["severity"].as_str(),
+            Some("low" | "medium" | "high")
+        ));
+    }
+    let rule = |id: &str| found.iter().any(|finding| finding["rule"] == id);
+    assert!(
+        rule("lock-without-ttl") && rule("lock-without-owner") && rule("cache-without-ttl"),
+        "{found:#?}"
+    );
+    // The stage that did not run is named, and not on the output of the findings.
+    assert!(
+        text(&output.stderr).contains("observed"),
+        "{}",
+        text(&output.stderr)
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn exit_status_suppressions_and_baseline_serve_a_pipeline() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let url = server.url();
+    let failed = doctor(&url, &["--sample", "--json", "--fail-on", "high"])?;
+    assert_eq!(failed.status.code(), Some(1));
+
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("accepted.toml");
+    let accept = |until: &str| {
+        [
+            "lock-without-ttl",
+            "lock-without-owner",
+            "cache-without-ttl",
+        ]
+        .map(|rule| {
+            format!("[[suppress]]\nrule = \"{rule}\"\nreason = \"known\"\nuntil = \"{until}\"\n")
+        })
+        .concat()
+    };
+    let path = file.display().to_string();
+    std::fs::write(&file, accept("2999-01-01"))?;
+    let accepted = doctor(
+        &url,
+        &["--sample", "--fail-on", "low", "--suppressions", &path],
+    )?;
+    assert!(accepted.status.success(), "{}", text(&accepted.stdout));
+    assert!(text(&accepted.stdout).contains("suppressed"));
+    std::fs::write(&file, accept("2020-01-01"))?;
+    let ended = doctor(
+        &url,
+        &["--sample", "--fail-on", "high", "--suppressions", &path],
+    )?;
+    assert_eq!(
+        ended.status.code(),
+        Some(1),
+        "a suppression that has ended hides nothing"
+    );
+
+    let baseline = folder.path().join("before.jsonl");
+    std::fs::write(&baseline, &failed.stdout)?;
+    let path = baseline.display().to_string();
+    server
+        .command(&["SET", "lock:other:thing", "locked"])
+        .await?;
+    let news = findings(&doctor(&url, &["--sample", "--json", "--baseline", &path])?);
+    let subjects: BTreeSet<&str> = news
+        .iter()
+        .filter_map(|finding| finding["subject"].as_str())
+        .collect();
+    assert_eq!(subjects, ["lock:other:thing"].into(), "{news:#?}");
+
+    assert_eq!(doctor("http://example", &[])?.status.code(), Some(2));
+    assert_eq!(doctor("redis://127.0.0.1:1", &[])?.status.code(), Some(3));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_report_is_for_people_too() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let folder = tempfile::tempdir()?;
+    let html = folder.path().join("report.html");
+    let output = doctor(
+        &server.url(),
+        &["--sample", "--html", &html.display().to_string()],
+    )?;
+    let shown = text(&output.stdout);
+    for part in [
+        "A lock without TTL",
+        "lock:report",
+        "SET lock token NX PX 30000",
+        "did not run",
+        "cost:",
+    ] {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    assert!(
+        shown.lines().all(|line| line.chars().count() <= 160),
+        "{shown}"
+    );
+    let page = std::fs::read_to_string(&html)?;
+    assert!(page.contains("<svg") && page.contains("lock:report") && !page.contains("<script"));
+    let markdown = text(&doctor(&server.url(), &["--sample", "--markdown"])?.stdout);
+    assert!(markdown.contains("| high |"), "{markdown}");
+    let sarif: serde_json::Value =
+        serde_json::from_slice(&doctor(&server.url(), &["--sample", "--sarif"])?.stdout)?;
+    assert_eq!(sarif["version"], "2.1.0");
+    assert!(
+        sarif["runs"][0]["results"]
+            .as_array()
+            .is_some_and(|results| !results.is_empty())
+    );
+
+    let rules = text(&redstart(&["doctor", "rules", "--json"]).output()?.stdout);
+    assert!(rules.lines().count() > 50);
+    let explained = text(
+        &redstart(&["doctor", "explain", "lock-released-by-del"])
+            .output()?
+            .stdout,
+    );
+    assert!(
+        explained.contains("How it happens") && explained.contains("1."),
+        "{explained}"
+    );
+    assert_eq!(
+        redstart(&["doctor", "explain", "nonsense"])
+            .output()?
+            .status
+            .code(),
+        Some(2)
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ctrl_c_ends_with_what_is_known() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let mut child = redstart(&[
+        "doctor",
+        "--url",
+        &server.url(),
+        "--sample",
+        "--observe",
+        "600s",
+        "--json",
+    ])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::null())
+    .spawn()?;
+    // It observes when MONITOR is on.
+    redstart_testkit::wait_until("MONITOR to run", Duration::from_secs(60), async || {
+        let clients: String = server.query(&["CLIENT", "LIST"]).await.ok()?;
+        clients.contains("cmd=monitor").then_some(())
+    })
+    .await?;
+    redstart_testkit::interrupt(child.id())?;
+    let output = tokio::task::spawn_blocking(move || {
+        let mut out = Vec::new();
+        std::io::Read::read_to_end(child.stdout.as_mut().expect("a pipe"), &mut out)
+            .map(|_| (child.wait(), out))
+    })
+    .await??;
+    assert_eq!(output.0?.code(), Some(130));
+    assert!(
+        text(&output.1).contains("lock-without-ttl"),
+        "{}",
+        text(&output.1)
+    );
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn redstarts_own_tour_is_healthy() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = format!("{}?timeout=10s", server.url());
+    let mut tour = redstart(&["tour", "--json", "--url", &url])
+        .stdout(Stdio::null())
+        .spawn()?;
+    let output = doctor(&server.url(), &["--sample", "--observe", "6s", "--json"])?;
+    assert!(tour.wait()?.success());
+    let sure: Vec<_> = findings(&output)
+        .into_iter()
+        .filter(|finding| finding["confidence"].as_f64().is_some_and(|n| n >= 0.7))
+        .collect();
+    assert!(sure.is_empty(), "{sure:#?}");
+    Ok(())
+}
