@@ -326,6 +326,14 @@ impl Run {
             )
             .await;
             self.observed = self.facts.trace.is_some();
+            // On a Cluster a key would have to be asked for at its owner; the sample has to do there.
+            if let (Some(trace), true, false) = (&self.facts.trace, self.sampled, cluster)
+                && let Some(node) = nodes.iter_mut().find(|node| !node.replica)
+            {
+                let (groups, libraries) = (&mut self.facts.groups, &self.facts.libraries);
+                collect::keys::look_at_traffic(node, trace, groups, libraries, &mut self.blinds)
+                    .await;
+            }
         }
         if let Some(names) = &names {
             let left = budget.gap.saturating_sub(looked.elapsed());

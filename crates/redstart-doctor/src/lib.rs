@@ -19,7 +19,7 @@
 //! # Promises
 //!
 //! - Nothing is written: commands that could write are refused before they are sent.
-//! - No own command takes the server long: names are walked in steps of 200, big keys are measured and never read, and
+//! - No own command takes the server long: names are walked in steps of 100, big keys are measured and never read, and
 //!   MONITOR ends when it cannot be read as fast as it comes.
 //! - No value leaves the server's data: values are looked at for their form, compared by hash, and not kept.
 //! - Names are printed without control characters.

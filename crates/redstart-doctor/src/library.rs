@@ -74,6 +74,10 @@ pub(crate) struct Libraries {
 pub(crate) struct BullQueue {
     pub(crate) name: String,
     pub(crate) version: Option<String>,
+    /// On the second look.
+    pub(crate) version_later: Option<String>,
+    /// Where it is: the number of the node, and the beginning of its keys.
+    pub(crate) place: (usize, Vec<u8>),
     pub(crate) wait: u64,
     pub(crate) paused: u64,
     pub(crate) active: u64,

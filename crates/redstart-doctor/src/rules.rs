@@ -48,6 +48,8 @@ mod queue_without_persistence;
 mod rate_limiter_flexible_without_ttl;
 mod redis_py_lock_without_ttl;
 mod redstart_queue_without_workers;
+mod redstart_two_quotas;
+mod redstart_two_ttls;
 mod redstart_wedged_partition;
 mod replica_lag_under_locks;
 mod scores_in_strings;
@@ -144,6 +146,8 @@ pub static RULES: &[Rule] = &[
     session_store_without_ttl::RULE,
     redstart_queue_without_workers::RULE,
     redstart_wedged_partition::RULE,
+    redstart_two_quotas::RULE,
+    redstart_two_ttls::RULE,
 ];
 
 /// The rule of an id.

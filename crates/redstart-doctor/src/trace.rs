@@ -12,10 +12,12 @@ use crate::pattern;
 pub(crate) mod command;
 pub(crate) mod key;
 pub(crate) mod line;
+mod setting;
 
 use command::{Action, actions, fingerprint, is_whole};
 pub(crate) use key::{KeyTrace, Ops};
 use line::Line;
+use setting::Settings;
 
 /// Keys whose sequences are followed; further ones are only counted.
 const KEYS: usize = 50_000;
@@ -78,6 +80,8 @@ pub(crate) struct Trace {
     /// Commands per slot, on a Cluster.
     pub(crate) slots: HashMap<u16, u64>,
     pub(crate) keyed: u64,
+    /// What processes send along with Redstart's scripts.
+    pub(crate) settings: Settings,
     clients: HashMap<String, Client>,
     sequence: u64,
 }
@@ -122,6 +126,9 @@ impl Trace {
                 None => return,
             },
         };
+        if name == "EVALSHA" {
+            self.settings.see(&line.words, client.id);
+        }
         self.beside_keys(line, &name, script);
         for (at, action) in actions(&name, &line.words, line.at) {
             // A name that was cut is no name.

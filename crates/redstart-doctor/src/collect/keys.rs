@@ -27,13 +27,15 @@ const PER_PATTERN: usize = 24;
 /// Patterns; further ones are left out and noted.
 const PATTERNS: usize = 20_000;
 /// Names that one SCAN step looks at. It is halved where a step takes long.
-const STEP: usize = 200;
+const STEP: usize = 100;
 /// The pause between steps, in which the server serves others.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Commands that leave together.
 const BATCH: usize = 32;
 /// What is read of a string to see its form.
 const PREFIX: &str = "127";
+/// Keys of live traffic that are looked at besides the sample.
+const TRAFFIC: usize = 400;
 /// Elements are only read where they are small on average.
 const SMALL_ELEMENT: u64 = 4096;
 
@@ -276,6 +278,42 @@ pub(crate) async fn look(
     groups
 }
 
+/// Looks at keys of live traffic that the sample did not have, because they were made meanwhile.
+pub(crate) async fn look_at_traffic(
+    node: &mut Node,
+    trace: &crate::trace::Trace,
+    groups: &mut Vec<Group>,
+    libraries: &Libraries,
+    blinds: &mut Blinds,
+) {
+    let mut looked = 0;
+    for (pattern, keys_of) in trace.patterns() {
+        if looked >= TRAFFIC || groups.iter().any(|group| group.pattern == pattern) {
+            continue;
+        }
+        let names: Vec<&[u8]> = keys_of
+            .iter()
+            .map(|(name, _)| *name)
+            .take(BATCH / 4)
+            .collect();
+        looked += names.len();
+        let mut by_kind: HashMap<Kind, Vec<KeyFact>> = HashMap::new();
+        for fact in keys(node, &names, blinds).await {
+            by_kind.entry(fact.kind).or_default().push(fact);
+        }
+        for (kind, facts) in by_kind {
+            let library = facts.first().and_then(|fact| libraries.owner(&fact.name));
+            groups.push(Group {
+                pattern: pattern.clone(),
+                kind,
+                seen: keys_of.len() as u64,
+                library: library.map(str::to_owned),
+                facts,
+            });
+        }
+    }
+}
+
 /// The facts of some keys of one node.
 async fn keys(node: &mut Node, names: &[&[u8]], blinds: &mut Blinds) -> Vec<KeyFact> {
     let mut first = Vec::new();
@@ -351,7 +389,13 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
         match fact.kind {
             Kind::String => {
                 if let Ok(Value::BulkString(bytes)) = answer {
-                    fact.shape = shape(bytes, fact.size);
+                    // A key that is written and expires between the questions has no form.
+                    fact.size = fact.size.max(bytes.len() as u64);
+                    let gone = bytes.is_empty() && (fact.size > 0 || fact.ttl.is_some());
+                    fact.shape = match gone {
+                        true => Shape::Unknown,
+                        false => shape(bytes, fact.size),
+                    };
                     fact.fingerprint = fingerprint(bytes);
                 }
             }

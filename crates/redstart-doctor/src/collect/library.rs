@@ -58,7 +58,8 @@ pub(crate) async fn look(
             if !exists.is_ok_and(|n| n > 0) {
                 continue;
             }
-            let (queue, open) = bull(node, &prefix, groups).await;
+            let (mut queue, open) = bull(node, &prefix, groups).await;
+            queue.place = (index, prefix.clone());
             if !open.is_empty() {
                 unlocked.push((index, prefix.clone(), open));
             }
@@ -80,6 +81,17 @@ pub(crate) async fn look(
 
 /// The second look at jobs without a lock: still active, still without.
 pub(crate) async fn look_again(nodes: &mut [Node], libraries: &mut Libraries, unlocked: &Unlocked) {
+    for queue in &mut libraries.bull {
+        let (index, prefix) = &queue.place;
+        let version: Answer<Option<String>> = nodes[*index]
+            .wire
+            .get(words!["HGET", join(prefix, b"meta"), "version"])
+            .await;
+        queue.version_later = version
+            .ok()
+            .flatten()
+            .map(|version| printable(version.as_bytes()));
+    }
     for (index, prefix, ids) in unlocked {
         let node = &mut nodes[*index];
         let active: HashSet<Vec<u8>> = list(node, &join(prefix, b"active"), CHECKED as u64)

@@ -59,7 +59,8 @@ svg text{fill:var(--text);font:13px system-ui,sans-serif}
 svg .bar{fill:var(--bar)}svg .rest{fill:var(--line)}
 .scroll{overflow-x:auto}
 table{border-collapse:collapse;width:100%;background:var(--card)}
-th,td{text-align:left;padding:.4rem .6rem;border-bottom:1px solid var(--line);vertical-align:top;overflow-wrap:anywhere}
+th,td{text-align:left;padding:.4rem .6rem;border-bottom:1px solid var(--line);vertical-align:top}
+td:last-child{overflow-wrap:anywhere}
 @media(max-width:560px){dl{grid-template-columns:1fr}dt{margin-top:.35rem}body{font-size:15px}}
 ";
 

@@ -1,7 +1,7 @@
-//! Queues of different major versions of BullMQ.
+//! Different versions of BullMQ work on one queue.
 //!
-//! Queues on one server were last written by different major versions. Scripts of one version move jobs in ways the
-//! other does not expect.
+//! A queue notes the version that wrote it last. Between two looks it changed from one major version to another, so
+//! processes of both work on it. Scripts of one version move jobs in ways the other does not expect.
 
 use crate::{
     finding::Severity,
@@ -12,14 +12,14 @@ use crate::{
 /// The rule.
 pub(super) const RULE: Rule = Rule {
     id: "bullmq-mixed-versions",
-    title: "Queues of different major versions of BullMQ",
+    title: "Different versions of BullMQ work on one queue",
     family: Family::Library,
     stage: Stage::Sampled,
     severity: Severity::Medium,
-    about: "Queues on one server were last written by different major versions. Scripts of one version move jobs in ways the other does not expect.",
+    about: "A queue notes the version that wrote it last. Between two looks it changed from one major version to another, so processes of both work on it. Scripts of one version move jobs in ways the other does not expect.",
     timeline: &[
         "service A is upgraded, service B is not",
-        "both add to and take from the same queues",
+        "both add to and take from the same queue",
         "a script of B leaves a job where A never looks",
     ],
     effect: "jobs are left behind or run twice while versions are mixed",
@@ -36,23 +36,19 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .and_then(|version| version.split('.').next())
             .map(str::to_owned)
     };
-    let mut majors: Vec<String> = facts
-        .libraries
-        .bull
-        .iter()
-        .filter_map(|queue| major(queue.version.as_deref()?))
-        .collect();
-    majors.sort();
-    majors.dedup();
-    if majors.len() > 1 {
-        out.add(
-            Subject::setting("BullMQ"),
-            0.8,
-            format!(
-                "queues were last written by versions {}",
-                majors.join(" and ")
-            ),
-        );
+    for queue in &facts.libraries.bull {
+        let before = queue.version.as_deref().and_then(major);
+        let after = queue.version_later.as_deref().and_then(major);
+        if let Some((before, after)) = before.zip(after).filter(|(before, after)| before != after) {
+            out.add(
+                Subject::keys(format!("BullMQ queue {}", queue.name)),
+                0.88,
+                format!(
+                    "it was written by version {before} and {:.0} s later by version {after}",
+                    facts.gap
+                ),
+            );
+        }
     }
 }
 
@@ -65,12 +61,12 @@ mod tests {
     fn it_is_found() {
         {
             let mut world = World::new();
-            for version in ["bullmq:5.1.0", "bullmq:6.0.1"] {
-                world.0.libraries.bull.push(BullQueue {
-                    version: Some(version.into()),
-                    ..BullQueue::default()
-                });
-            }
+            world.0.libraries.bull.push(BullQueue {
+                name: "bull:mail".into(),
+                version: Some("bullmq:6.0.1".into()),
+                version_later: Some("bullmq:5.1.0".into()),
+                ..BullQueue::default()
+            });
             world
         }
         .must_show(RULE.id);
@@ -80,12 +76,12 @@ mod tests {
     fn its_healthy_twin_is_quiet() {
         {
             let mut world = World::new();
-            for version in ["bullmq:5.1.0", "bullmq:5.2.1"] {
-                world.0.libraries.bull.push(BullQueue {
-                    version: Some(version.into()),
-                    ..BullQueue::default()
-                });
-            }
+            world.0.libraries.bull.push(BullQueue {
+                name: "bull:mail".into(),
+                version: Some("bullmq:5.1.0".into()),
+                version_later: Some("bullmq:5.2.1".into()),
+                ..BullQueue::default()
+            });
             world
         }
         .must_be_quiet();

@@ -77,7 +77,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         let without = facts
             .group(&seen.pattern)
             .is_none_or(|group| group.permanent() > 0.0);
-        if never && without && seen.is(Role::Limit) {
+        let named = seen.is(Role::Limit)
+            || pattern::words(&seen.pattern)
+                .iter()
+                .any(|word| matches!(word.as_str(), "rate" | "ip"));
+        if never && without && named {
             out.add(
                 Subject::keys(&seen.pattern),
                 0.8,

@@ -39,10 +39,10 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         let rate = seen.busiest as f64 / trace.seconds().max(1.0);
         // On a small server one busy key harms nobody.
         if share >= 0.3 && rate >= 2_000.0 {
-            let (severity, confidence) = if facts.cluster {
-                (Severity::Medium, 0.85)
-            } else {
-                (Severity::Low, 0.72)
+            let (severity, confidence) = match (facts.cluster, rate) {
+                (true, _) => (Severity::Medium, 0.85),
+                (false, 30_000.0..) => (Severity::Low, 0.72),
+                _ => (Severity::Low, 0.5),
             };
             out.add_as(
                 severity,
@@ -68,6 +68,7 @@ mod tests {
             let mut world = World::new().rounds(2100, &["a GET stock:7"]);
             let trace = world.0.trace.as_mut().expect("traffic");
             trace.last = trace.first.expect("a line") + 1.0;
+            world.0.cluster = true;
             world
         }
         .must_show(RULE.id);

@@ -39,10 +39,12 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             (count + 1, longest.max(entry.micros))
         });
         if count > 0 {
-            let confidence = match count {
-                1 => 0.6,
-                2 => 0.75,
-                _ => 0.92,
+            // A machine that is short of time makes any command slow once; a slow script is slow often.
+            let calls = node.calls("eval") + node.calls("evalsha") + node.calls("fcall");
+            let confidence = if count >= 5 && count * 100 >= calls {
+                0.9
+            } else {
+                0.6
             };
             out.add(
                 Subject::setting("EVAL"),

@@ -163,3 +163,11 @@ impl World {
         assert!(found.is_empty(), "{found:#?}");
     }
 }
+
+/// The digest of one of Redstart's scripts.
+pub(crate) fn digest(name: &str) -> String {
+    let script = redstart::script::all()
+        .into_iter()
+        .find(|script| script.name() == name);
+    script.expect(name).digest().to_owned()
+}
