@@ -11,6 +11,8 @@
 //! pattern.rs      keys into patterns: user:17:session becomes user:*:session
 //! budget.rs       how much a look may cost
 //! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows
+//! inspect.rs      queues of other libraries through one interface that only reads
+//! plan.rs         what to do about what was found
 //! bullmq.rs       BullMQ both ways: a producer, and a worker beside Node's
 //! script.rs       Lua on keys that another library lays out
 //! error.rs        the one error
@@ -40,14 +42,18 @@ mod catalogue;
 mod error;
 mod found;
 mod glimpse;
+mod inspect;
 mod library;
 mod look;
 pub mod pattern;
+mod plan;
 mod recognise;
 mod script;
 
 pub use budget::Budget;
 pub use error::{Error, Result};
 pub use found::{Found, KeySet, Recognition};
+pub use inspect::{Inspector, JobView, Overview, Payload, State};
 pub use library::{Library, Purpose, UnknownLibrary};
+pub use plan::{Plan, PlanItem, PlanStep};
 pub use recognise::recognise;

@@ -4,12 +4,14 @@
 //! main.rs        where the scripts of other languages are
 //! served.rs      the embedded engine behind a listener of its own
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
+//! inspect.rs     queues through one interface, and the plan
 //! recognise.rs   every library is named, none misnamed
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bullmq;
+mod inspect;
 mod recognise;
 mod served;
 

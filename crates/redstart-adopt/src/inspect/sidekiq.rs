@@ -1,0 +1,92 @@
+//! Sidekiq. The sets of scheduled, retried and dead jobs belong to all queues.
+
+use serde_json::Value;
+
+use super::{Inspector, JobView, Overview, Payload, State, text};
+use crate::error::Result;
+
+const SETS: [(&str, &str); 3] = [
+    ("scheduled", "schedule"),
+    ("retry", "retry"),
+    ("dead", "dead"),
+];
+
+/// What stands before `queue:` where redis-namespace is used.
+fn namespace(of: &Inspector) -> &str {
+    of.subject.split("queue:").next().unwrap_or("")
+}
+
+pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("LLEN").arg(&of.subject);
+    for (_, set) in SETS {
+        pipeline.cmd("ZCARD").arg(format!("{}{set}", namespace(of)));
+    }
+    let counts: Vec<u64> = of.store.pipeline(&pipeline).await?;
+    let names = [("enqueued", false)]
+        .into_iter()
+        .chain(SETS.map(|(name, _)| (name, true)));
+    let states = names.zip(counts).map(|((name, shared), count)| State {
+        name,
+        count,
+        shared,
+    });
+    let next = of.list(&of.subject, 0, 1, true).await?;
+    let added = next.first().and_then(|job| view(job).added_ms);
+    let now = of.now().await?;
+    Ok(Overview {
+        library: of.library,
+        subject: of.subject.clone(),
+        states: states.collect(),
+        oldest_ms: added.map(|at| now.saturating_sub(at)),
+        oldest_active_ms: None,
+        paused: false,
+    })
+}
+
+pub(super) async fn jobs(
+    of: &Inspector,
+    state: &str,
+    offset: usize,
+    limit: usize,
+) -> Result<Vec<JobView>> {
+    let jobs = if state == "enqueued" {
+        of.list(&of.subject, offset, limit, true).await?
+    } else {
+        let known = SETS.iter().find(|(name, _)| *name == state);
+        let (_, set) = known.ok_or_else(|| of.unknown_state(state))?;
+        of.sorted(&format!("{}{set}", namespace(of)), offset, limit)
+            .await?
+    };
+    Ok(jobs.iter().map(|job| view(job)).collect())
+}
+
+fn view(job: &[u8]) -> JobView {
+    let known: Value = serde_json::from_slice(job).unwrap_or_default();
+    let string = |name: &str| known[name].as_str().map(str::to_owned);
+    let payload = match known.get("args") {
+        Some(args) => Payload::Json {
+            text: args.to_string(),
+        },
+        None => Payload::of(job),
+    };
+    let at = known.get("enqueued_at").or(known.get("created_at"));
+    JobView {
+        id: string("jid").unwrap_or_default(),
+        name: string("class").unwrap_or_else(|| text(&job[..job.len().min(32)])),
+        payload,
+        // Absent until the first failure, 0 after it.
+        attempts: Some(known["retry_count"].as_u64().map_or(0, |count| count + 1)),
+        error: string("error_message"),
+        added_ms: at.and_then(Value::as_f64).map(to_millis),
+    }
+}
+
+/// Up to version 7 times are seconds with a fraction, from version 8 on milliseconds.
+fn to_millis(at: f64) -> u64 {
+    if at < 1e11 {
+        (at * 1000.0) as u64
+    } else {
+        at as u64
+    }
+}

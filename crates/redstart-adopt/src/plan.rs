@@ -1,0 +1,256 @@
+//! What to do about what was found: stay, or go step by step with a way back.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+
+use crate::{
+    found::{Found, Recognition},
+    library::{Library, Purpose},
+};
+
+/// A plan for everything that was recognised with a confidence above 0.5.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
+/// use redstart::Store;
+/// use redstart_adopt::{Budget, Plan, recognise};
+///
+/// let store = Store::connect("memory://").await?;
+/// let plan = Plan::of(&recognise(&store, &Budget::default()).await?);
+/// assert!(plan.items.is_empty());
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Plan {
+    /// One for each subject.
+    pub items: Vec<PlanItem>,
+}
+
+/// What to do about one subject.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PlanItem {
+    /// What it is: a queue, locks, a limiter, sessions, a cache.
+    pub found: &'static str,
+    /// The library.
+    pub library: Library,
+    /// Its version, as far as it is known.
+    pub version: Option<String>,
+    /// From 0 to 1.
+    pub confidence: f64,
+    /// The queue, or the pattern of the keys.
+    pub subject: String,
+    /// Why we think so.
+    pub evidence: Vec<String>,
+    /// What can go wrong as it is.
+    pub risks: Vec<&'static str>,
+    /// What Redstart has for it; `None` if there is nothing that shares the keys.
+    pub target: Option<&'static str>,
+    /// What we would do.
+    pub advice: &'static str,
+    /// The steps, in order. Empty where staying is right.
+    pub steps: Vec<PlanStep>,
+}
+
+/// One step, with its check and its way back.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct PlanStep {
+    /// `shadow`, `share`, `drain` or `switch`.
+    pub step: &'static str,
+    /// What to do.
+    pub what: &'static str,
+    /// How to see that it went well.
+    pub check: &'static str,
+    /// How to take it back.
+    pub back: &'static str,
+}
+
+impl Plan {
+    /// The plan for what was found.
+    pub fn of(recognition: &Recognition) -> Self {
+        let sure = recognition.found.iter().filter(|one| one.confidence > 0.5);
+        Self {
+            items: sure.map(PlanItem::of).collect(),
+        }
+    }
+
+    /// The plan as Markdown.
+    pub fn markdown(&self) -> String {
+        let mut out = String::from("# Adoption plan\n");
+        if self.items.is_empty() {
+            out.push_str("\nNo library was recognised with a confidence above 0.5.\n");
+        }
+        for item in &self.items {
+            item.write(&mut out);
+        }
+        out
+    }
+}
+
+impl PlanItem {
+    fn of(found: &Found) -> Self {
+        let (risks, target, advice) = judge(found.library);
+        Self {
+            found: match found.library.purpose() {
+                Purpose::Queue => "queue",
+                Purpose::Lock => "locks",
+                Purpose::Limiter => "limiter",
+                Purpose::Sessions => "sessions",
+                Purpose::Cache => "cache",
+                Purpose::Toolkit => "patterns",
+            },
+            library: found.library,
+            version: found.version.clone(),
+            confidence: found.confidence,
+            subject: found.subject.clone(),
+            evidence: found.evidence.clone(),
+            risks,
+            target,
+            advice,
+            steps: steps(found.library),
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        let version = self.version.as_deref().map(|version| format!(" {version}"));
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "\n## {} `{}`\n\n{}{} (confidence {:.2})",
+            self.found,
+            self.subject,
+            self.library,
+            version.unwrap_or_default(),
+            self.confidence
+        );
+        let _ = writeln!(out, "\n{}", self.advice);
+        list(out, "Evidence", self.evidence.iter().map(String::as_str));
+        list(out, "At risk", self.risks.iter().copied());
+        if let Some(target) = self.target {
+            let _ = writeln!(out, "\nTarget: `{target}`");
+        }
+        for (n, step) in self.steps.iter().enumerate() {
+            let _ = writeln!(
+                out,
+                "\n{}. **{}**: {}\n   - check: {}\n   - back: {}",
+                n + 1,
+                step.step,
+                step.what,
+                step.check,
+                step.back
+            );
+        }
+    }
+}
+
+fn list<'a>(out: &mut String, title: &str, lines: impl Iterator<Item = &'a str>) {
+    let mut lines = lines.peekable();
+    if lines.peek().is_none() {
+        return;
+    }
+    let _ = writeln!(out, "\n{title}:\n");
+    for line in lines {
+        let _ = writeln!(out, "- {line}");
+    }
+}
+
+type Judgement = (Vec<&'static str>, Option<&'static str>, &'static str);
+
+/// What can go wrong, what we have instead, and what we would do.
+fn judge(library: Library) -> Judgement {
+    match library {
+        Library::BullMq => (
+            vec![
+                "versions 5 and 6 on one queue lose jobs when one of them resumes or pauses what the other paused",
+                "a job whose worker stops for longer than its lock runs twice",
+            ],
+            Some("redstart_adopt::bullmq"),
+            "Stay with BullMQ where Node runs the jobs. Where Rust is to add or run jobs, share the queue: both sides work on the same keys.",
+        ),
+        Library::Bull => (
+            vec![
+                "Bull is in maintenance mode; its successor is BullMQ, which does not read Bull's queues",
+            ],
+            None,
+            "Stay, or move to BullMQ with new queues. Redstart can look into the queue and does not write to it.",
+        ),
+        Library::Sidekiq => (
+            vec![
+                "free Sidekiq takes a job off the list before it runs it: a killed process loses what it had",
+            ],
+            None,
+            "Stay with Sidekiq where Ruby runs the jobs. Redstart can look into the queues and does not write to them.",
+        ),
+        Library::Celery => (
+            vec![
+                "a task that is not acknowledged within the visibility timeout is delivered again, also if its ETA is later",
+            ],
+            None,
+            "Stay with Celery where Python runs the tasks. Redstart can look into the queues and does not write to them.",
+        ),
+        Library::Rq | Library::Asynq | Library::Dramatiq => (
+            Vec::new(),
+            None,
+            "Stay with the library. Redstart does not write to its queues.",
+        ),
+        Library::RedisPyLock | Library::Redlock | Library::Redisson => (
+            vec![
+                "no fence token: a holder that stops and goes on after its lease can still write",
+                "waiters poll",
+            ],
+            None,
+            "Stay until all holders can change together: two kinds of locks on one resource do not exclude each other.",
+        ),
+        Library::RateLimiterFlexible | Library::ExpressRateLimit | Library::Limits => (
+            vec!["fixed windows admit up to twice the limit around their edges"],
+            None,
+            "Stay with the library; a second limiter on other keys would count separately.",
+        ),
+        Library::ConnectRedis | Library::SpringSession => (
+            Vec::new(),
+            None,
+            "Stay with the library while it writes the sessions.",
+        ),
+        Library::DjangoCache | Library::RailsCache => (
+            vec!["many requests that miss at the same time all compute the value"],
+            None,
+            "Stay with the framework's cache: values are in the format of its language.",
+        ),
+        Library::Redstart => (Vec::new(), None, "Nothing to do."),
+    }
+}
+
+fn steps(library: Library) -> Vec<PlanStep> {
+    if library != Library::BullMq {
+        return Vec::new();
+    }
+    vec![
+        PlanStep {
+            step: "shadow",
+            what: "read only: look into the queue from Rust and compare with what Node's Queue reports",
+            check: "Inspector::overview and Queue.getJobCounts agree; BullQueue::versions is not mixed",
+            back: "stop looking; nothing was written",
+        },
+        PlanStep {
+            step: "share",
+            what: "start a Rust worker beside the Node workers, or add jobs from Rust; resume a paused queue only from Rust while two versions share it",
+            check: "every job is completed once: the completed count grows by what was added, and stalled jobs do not pile up",
+            back: "stop the Rust worker: its unfinished jobs are given back by the next stalled check of any Node worker",
+        },
+        PlanStep {
+            step: "drain",
+            what: "stop the Node workers one at a time and let the Rust worker take over",
+            check: "waiting and active do not grow, failed does not rise faster than before",
+            back: "start the Node workers again: the keys are the same",
+        },
+        PlanStep {
+            step: "switch",
+            what: "keep the queue as it is with Rust on both ends, or let producers add to a queue of Redstart and drain this one",
+            check: "the old queue's counts of waiting, delayed, prioritized and active are 0",
+            back: "let producers add to the old queue again and start a worker on it",
+        },
+    ]
+}
