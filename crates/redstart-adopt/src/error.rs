@@ -29,6 +29,18 @@ impl Error {
         }
     }
 
+    /// The store's own error, if it is one, or this one again.
+    ///
+    /// # Errors
+    ///
+    /// This error, if it is not the store's.
+    pub fn into_store(self) -> std::result::Result<redstart::Error, Self> {
+        match self.0 {
+            Kind::Store(error) => Ok(error),
+            kind => Err(Self(kind)),
+        }
+    }
+
     /// The store's own error, if it is one: [`is_timeout`](redstart::Error::is_timeout),
     /// [`is_in_doubt`](redstart::Error::is_in_doubt) and the others tell what kind.
     pub fn store(&self) -> Option<&redstart::Error> {

@@ -14,6 +14,8 @@
 //! inspect.rs      queues of other libraries through one interface that only reads
 //! plan.rs         what to do about what was found
 //! bullmq.rs       BullMQ both ways: a producer, and a worker beside Node's
+//! sidekiq.rs      jobs for Sidekiq, pushed from Rust
+//! celery.rs       tasks for Celery, sent from Rust, and their results
 //! script.rs       Lua on keys that another library lays out
 //! error.rs        the one error
 //! ```
@@ -36,6 +38,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bullmq;
+pub mod celery;
 
 mod budget;
 mod catalogue;
@@ -49,6 +52,7 @@ pub mod pattern;
 mod plan;
 mod recognise;
 mod script;
+pub mod sidekiq;
 
 pub use budget::Budget;
 pub use error::{Error, Result};

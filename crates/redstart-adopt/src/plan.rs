@@ -181,15 +181,15 @@ fn judge(library: Library) -> Judgement {
             vec![
                 "free Sidekiq takes a job off the list before it runs it: a killed process loses what it had",
             ],
-            None,
-            "Stay with Sidekiq where Ruby runs the jobs. Redstart can look into the queues and does not write to them.",
+            Some("redstart_adopt::sidekiq"),
+            "Stay with Sidekiq where Ruby runs the jobs. Jobs can be pushed from Rust, and the queues can be looked into.",
         ),
         Library::Celery => (
             vec![
                 "a task that is not acknowledged within the visibility timeout is delivered again, also if its ETA is later",
             ],
-            None,
-            "Stay with Celery where Python runs the tasks. Redstart can look into the queues and does not write to them.",
+            Some("redstart_adopt::celery"),
+            "Stay with Celery where Python runs the tasks. Tasks can be sent and results read from Rust, and the queues can be looked into.",
         ),
         Library::Rq | Library::Asynq | Library::Dramatiq => (
             Vec::new(),

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! main.rs      arguments, exit status
+//! adopt.rs     what other libraries keep on a server, and what to do about it
 //! tour.rs      runs every pattern and checks its promises; tour/<family>.rs has the steps
 //! guide.rs     which pattern for which need; guide/entries.rs has the table, guide/anti.rs the anti-patterns
 //! script.rs    the exact Lua of each pattern, for other languages
@@ -25,6 +26,7 @@ macro_rules! say {
     }};
 }
 
+mod adopt;
 mod bench;
 mod doctor;
 mod engine;
@@ -51,6 +53,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Recognise which libraries keep data on a server, and plan what to do about it
+    Adopt(adopt::Args),
     /// Put patterns under load: speed, cost, memory, and whether their promises held
     Bench(bench::Args),
     /// Run every pattern for real and check that its promise holds
@@ -122,6 +126,7 @@ fn main() -> ExitCode {
     };
     let result = runtime.block_on(async {
         match Cli::parse().command {
+            Command::Adopt(args) => adopt::run(args).await,
             Command::Bench(args) => Box::pin(bench::run(args)).await,
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),

@@ -17,23 +17,56 @@ async fn queues_of_four_libraries_are_shown_without_a_write() -> Result<()> {
 
     // What specimens.js, specimens.py and specimens.rb have left.
     for (library, subject, counts) in [
-        (Library::BullMq, "bull:mail-five", &[("waiting", 1), ("delayed", 1), ("completed", 2), ("failed", 0)][..]),
-        (Library::BullMq, "bull:mail-six", &[("waiting", 1), ("delayed", 1), ("completed", 2)]),
-        (Library::Bull, "bull:mail-four", &[("waiting", 1), ("delayed", 1), ("completed", 1)]),
-        (Library::Sidekiq, "queue:default", &[("enqueued", 1), ("scheduled", 1), ("dead", 0)]),
+        (
+            Library::BullMq,
+            "bull:mail-five",
+            &[
+                ("waiting", 1),
+                ("delayed", 1),
+                ("completed", 2),
+                ("failed", 0),
+            ][..],
+        ),
+        (
+            Library::BullMq,
+            "bull:mail-six",
+            &[("waiting", 1), ("delayed", 1), ("completed", 2)],
+        ),
+        (
+            Library::Bull,
+            "bull:mail-four",
+            &[("waiting", 1), ("delayed", 1), ("completed", 1)],
+        ),
+        (
+            Library::Sidekiq,
+            "queue:default",
+            &[("enqueued", 1), ("scheduled", 1), ("dead", 0)],
+        ),
         (Library::Celery, "celery", &[("waiting", 3), ("unacked", 0)]),
-        (Library::Rq, "rq:queue:default", &[("queued", 2), ("failed", 0)]),
+        (
+            Library::Rq,
+            "rq:queue:default",
+            &[("queued", 2), ("failed", 0)],
+        ),
     ] {
         let inspector = Inspector::new(&store, library, subject)?;
         let overview = inspector.overview().await?;
         for (state, count) in counts {
-            assert_eq!(overview.count(state), *count, "{subject} {state}: {overview:?}");
+            assert_eq!(
+                overview.count(state),
+                *count,
+                "{subject} {state}: {overview:?}"
+            );
             let jobs = inspector.jobs(state, 0, 50).await?;
             assert_eq!(jobs.len() as u64, *count, "{subject} {state}: {jobs:?}");
             assert!(jobs.iter().all(|job| !job.id.is_empty()), "{jobs:?}");
         }
         let has_age = library != Library::Celery;
-        assert_eq!(overview.oldest_ms.is_some_and(|ms| ms < 600_000), has_age, "{overview:?}");
+        assert_eq!(
+            overview.oldest_ms.is_some_and(|ms| ms < 600_000),
+            has_age,
+            "{overview:?}"
+        );
         let error = inspector.jobs("nonsense", 0, 1).await.unwrap_err();
         assert!(error.is_invalid(), "{error}");
     }
@@ -42,22 +75,38 @@ async fn queues_of_four_libraries_are_shown_without_a_write() -> Result<()> {
 }
 
 async fn payloads_are_shown(store: &Store) -> Result<()> {
-    let json = |text: &str| Payload::Json { text: text.to_owned() };
+    let json = |text: &str| Payload::Json {
+        text: text.to_owned(),
+    };
     let first = async |library, subject, state| -> Result<_> {
-        let jobs = Inspector::new(store, library, subject)?.jobs(state, 0, 1).await?;
+        let jobs = Inspector::new(store, library, subject)?
+            .jobs(state, 0, 1)
+            .await?;
         jobs.into_iter().next().context("a job")
     };
     let bullmq = first(Library::BullMq, "bull:mail-six", "waiting").await?;
-    assert_eq!((bullmq.name.as_str(), bullmq.payload), ("waits", json(r#"{"to":"d@example.org"}"#)));
+    assert_eq!(
+        (bullmq.name.as_str(), bullmq.payload),
+        ("waits", json(r#"{"to":"d@example.org"}"#))
+    );
     let sidekiq = first(Library::Sidekiq, "queue:default", "enqueued").await?;
-    assert_eq!((sidekiq.name.as_str(), sidekiq.payload), ("Charge", json("[1]")));
+    assert_eq!(
+        (sidekiq.name.as_str(), sidekiq.payload),
+        ("Charge", json("[1]"))
+    );
     let celery = first(Library::Celery, "celery", "waiting").await?;
     assert_eq!(celery.name, "shop.charge");
-    assert!(matches!(&celery.payload, Payload::Json { text } if text.starts_with("[[1]")), "{celery:?}");
+    assert!(
+        matches!(&celery.payload, Payload::Json { text } if text.starts_with("[[1]")),
+        "{celery:?}"
+    );
     let rq = first(Library::Rq, "rq:queue:default", "queued").await?;
     assert_eq!(rq.name, "shop.charge(1)");
     // A compressed pickle stays what it is.
-    assert!(matches!(rq.payload, Payload::Bytes { format: "zlib", .. }), "{rq:?}");
+    assert!(
+        matches!(rq.payload, Payload::Bytes { format: "zlib", .. }),
+        "{rq:?}"
+    );
     Ok(())
 }
 
@@ -68,9 +117,13 @@ async fn large_payloads_are_not_read() -> Result<()> {
     let large = "x".repeat(100_000);
     for id in 0..150 {
         let mut job = cmd("HSET");
-        job.arg(format!("bull:mail:{id}")).arg(&["name", "n", "data"]).arg(if id == 0 { large.as_str() } else { "{}" });
+        job.arg(format!("bull:mail:{id}"))
+            .arg(&["name", "n", "data"])
+            .arg(if id == 0 { large.as_str() } else { "{}" });
         let _: () = store.query(&job).await?;
-        let _: () = store.query(cmd("LPUSH").arg("bull:mail:wait").arg(id)).await?;
+        let _: () = store
+            .query(cmd("LPUSH").arg("bull:mail:wait").arg(id))
+            .await?;
     }
     let inspector = Inspector::new(&store, Library::BullMq, "bull:mail")?;
     let jobs = inspector.jobs("waiting", 0, 1_000).await?;
@@ -78,7 +131,11 @@ async fn large_payloads_are_not_read() -> Result<()> {
     assert_eq!(jobs[0].payload, Payload::Large { len: 100_000 });
     let rest = inspector.jobs("waiting", 100, 1_000).await?;
     assert_eq!((rest.len(), rest[0].id.as_str()), (50, "100"));
-    assert!(Inspector::new(&store, Library::ConnectRedis, "sess:*").unwrap_err().is_invalid());
+    assert!(
+        Inspector::new(&store, Library::ConnectRedis, "sess:*")
+            .unwrap_err()
+            .is_invalid()
+    );
     Ok(())
 }
 
@@ -86,17 +143,46 @@ async fn large_payloads_are_not_read() -> Result<()> {
 #[tokio::test]
 async fn a_plan_has_steps_with_a_way_back_or_says_to_stay() -> Result<()> {
     let store = Store::connect("memory://").await?;
-    let _: () = store.query(cmd("HSET").arg("bull:mail:meta").arg("version").arg("bullmq:5.81.5")).await?;
+    let _: () = store
+        .query(
+            cmd("HSET")
+                .arg("bull:mail:meta")
+                .arg("version")
+                .arg("bullmq:5.81.5"),
+        )
+        .await?;
     let session = r#"{"cookie":{"originalMaxAge":1,"path":"/"}}"#;
-    let _: () = store.query(cmd("SET").arg("sess:u8Zk3PqWmVtR0yXbN5cE2aLhJ7sDgF1o").arg(session)).await?;
+    let _: () = store
+        .query(
+            cmd("SET")
+                .arg("sess:u8Zk3PqWmVtR0yXbN5cE2aLhJ7sDgF1o")
+                .arg(session),
+        )
+        .await?;
     let plan = Plan::of(&recognise(&store, &Budget::default()).await?);
-    let queue = plan.items.iter().find(|item| item.library == Library::BullMq).context("the queue")?;
+    let queue = plan
+        .items
+        .iter()
+        .find(|item| item.library == Library::BullMq)
+        .context("the queue")?;
     let names: Vec<&str> = queue.steps.iter().map(|step| step.step).collect();
     assert_eq!(names, ["shadow", "share", "drain", "switch"]);
-    assert!(queue.steps.iter().all(|step| !step.check.is_empty() && !step.back.is_empty()));
-    let sessions = plan.items.iter().find(|item| item.library == Library::ConnectRedis).context("sessions")?;
+    assert!(
+        queue
+            .steps
+            .iter()
+            .all(|step| !step.check.is_empty() && !step.back.is_empty())
+    );
+    let sessions = plan
+        .items
+        .iter()
+        .find(|item| item.library == Library::ConnectRedis)
+        .context("sessions")?;
     assert!(sessions.steps.is_empty() && sessions.advice.starts_with("Stay"));
     let text = plan.markdown();
-    assert!(text.contains("## queue `bull:mail`") && text.contains("1. **shadow**"), "{text}");
+    assert!(
+        text.contains("## queue `bull:mail`") && text.contains("1. **shadow**"),
+        "{text}"
+    );
     Ok(())
 }

@@ -4,6 +4,7 @@
 //! main.rs        where the scripts of other languages are
 //! served.rs      the embedded engine behind a listener of its own
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
+//! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
 //! recognise.rs   every library is named, none misnamed
 //! ```
@@ -11,6 +12,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bullmq;
+mod foreign_workers;
 mod inspect;
 mod recognise;
 mod served;

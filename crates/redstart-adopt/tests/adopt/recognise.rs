@@ -202,7 +202,10 @@ pub(crate) async fn only_reads(tap: MonitorTap<'_>, more: &[&str]) -> Result<()>
     assert!(commands.len() > 20);
     for seen in commands {
         let name = seen.name().to_ascii_lowercase();
-        assert!(allowed.contains(&name.as_str()) || more.contains(&name.as_str()), "{name} was sent");
+        assert!(
+            allowed.contains(&name.as_str()) || more.contains(&name.as_str()),
+            "{name} was sent"
+        );
     }
     Ok(())
 }
