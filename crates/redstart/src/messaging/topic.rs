@@ -372,14 +372,18 @@ impl Unread {
         }
     }
 
+    fn hear(&self, event: Event) {
+        match event {
+            Event::Message(message) => self.push(Some(message)),
+            // Reported when messages arrive again: state that is fetched then is complete.
+            Event::Resubscribed => self.push(None),
+            _ => {}
+        }
+    }
+
     async fn fill(&self, mut subscription: Subscription) {
         while let Some(event) = subscription.next().await {
-            match event {
-                Event::Message(message) => self.push(Some(message)),
-                // Reported when messages arrive again: state that is fetched then is complete.
-                Event::Resubscribed => self.push(None),
-                _ => {}
-            }
+            self.hear(event);
         }
         self.state.lock().ended = true;
         self.changed.notify_one();
@@ -389,20 +393,18 @@ impl Unread {
 impl<T: DeserializeOwned> TopicListener<T> {
     async fn open(store: &Store, source: Listen, named: Named, limit: usize) -> Result<Self> {
         let mut subscription = store.subscribe([source]).await?;
-        match tokio::time::timeout(store.deadline() * 5, subscription.next()).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(Error::config("this store cannot subscribe")),
-            Err(_) => {
-                return Err(Error::timeout(
-                    "the subscription was not established in time",
-                ));
-            }
-        }
         let unread = Arc::new(Unread {
             limit,
             state: Mutex::default(),
             changed: Notify::new(),
         });
+        subscription
+            .established(
+                store.deadline() * 5,
+                "the subscription was not established in time",
+                |event| unread.hear(event),
+            )
+            .await?;
         let reader = crate::task::spawn({
             let unread = unread.clone();
             async move { unread.fill(subscription).await }

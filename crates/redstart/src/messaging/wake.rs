@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tokio::{sync::Notify, task::JoinHandle};
 
 use crate::{
-    error::{Error, Result},
+    error::Result,
     key::Channel,
     store::{Event, Listen, Store},
 };
@@ -30,12 +30,18 @@ impl Wake {
     ) -> Result<Self> {
         let channels: Vec<Listen> = channels.into_iter().map(Listen::Sharded).collect();
         let mut subscription = store.subscribe(channels).await?;
-        match tokio::time::timeout(store.deadline() * 5, subscription.next()).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(Error::config("this store cannot subscribe")),
-            Err(_) => return Err(Error::timeout("the wake-up channel did not open in time")),
-        }
         let notify = Arc::new(Notify::new());
+        subscription
+            .established(
+                store.deadline() * 5,
+                "the wake-up channel did not open in time",
+                |event| {
+                    if wakes(&event) {
+                        notify.notify_one();
+                    }
+                },
+            )
+            .await?;
         let reader = crate::task::spawn({
             let notify = notify.clone();
             async move {

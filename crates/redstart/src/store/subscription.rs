@@ -14,7 +14,10 @@
 //!                   Line           one connection: subscribes for all, hears, is re-established
 //! ```
 //!
-//! A line lives in the runtime of its subscribers, so that it runs whenever they do.
+//! A line lives in the runtime of its subscribers, so that it runs whenever they do. It is given up if its server says
+//! nothing for the store's deadline (at least a second) while an answer is awaited; a server that is busy with messages is
+//! given a minute. A connection counts as good once it has served for a second; until then the pauses between attempts
+//! grow.
 
 use std::{
     fmt,
@@ -22,6 +25,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::Stream;
@@ -127,6 +131,45 @@ impl Subscription {
     /// No event is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Event> {
         poll_fn(|cx| self.poll_event(cx)).await
+    }
+
+    /// Waits for [`Event::Subscribed`]. Another event may come before it, if a part of the subscription is active
+    /// already; it goes to `early`.
+    ///
+    /// # Errors
+    ///
+    /// A time-out, with the reason if a server gave one.
+    #[cfg_attr(not(feature = "messaging"), allow(dead_code))]
+    pub(crate) async fn established(
+        &mut self,
+        within: Duration,
+        late: &'static str,
+        mut early: impl FnMut(Event),
+    ) -> Result<()> {
+        let waiting = async {
+            loop {
+                match self.next().await {
+                    Some(Event::Subscribed) => return Ok(()),
+                    Some(event) => early(event),
+                    None => return Err(Error::config("this store cannot subscribe")),
+                }
+            }
+        };
+        match tokio::time::timeout(within, waiting).await {
+            Ok(established) => established,
+            Err(_) => {
+                let error = Error::timeout(late);
+                Err(match self.hub.why(&self.wanted) {
+                    Some(why) => error.with_source(Error::shared(&why)),
+                    None => error,
+                })
+            }
+        }
+    }
+
+    #[cfg(test)]
+    fn wanted(&self) -> &Wanted {
+        &self.wanted
     }
 
     pub(super) fn open(hubs: &Arc<Hubs>, runtime: &Handle, topics: Vec<Listen>) -> Result<Self> {

@@ -242,15 +242,11 @@ impl Endings {
     async fn open(queue: &Queue) -> Result<Arc<Self>> {
         let channel = queue.entity().channel("wake:ended");
         let mut subscription = queue.store().subscribe([Listen::Sharded(channel)]).await?;
-        match tokio::time::timeout(queue.store().deadline() * 5, subscription.next()).await {
-            Ok(Some(_)) => {}
-            Ok(None) => return Err(Error::config("this store cannot subscribe")),
-            Err(_) => {
-                return Err(Error::timeout(
-                    "the channel of results did not open in time",
-                ));
-            }
-        }
+        // Nobody waits by it yet, so nothing that comes earlier matters.
+        let late = "the channel of results did not open in time";
+        subscription
+            .established(queue.store().deadline() * 5, late, drop)
+            .await?;
         let waiters = Arc::new(Waiters::default());
         let reader = crate::task::spawn({
             let waiters = waiters.clone();

@@ -1,8 +1,8 @@
 //! Who listens to what, and on which line.
 //!
 //! Invariants, all under one lock: a channel is on one line; a part of a subscription that is not active is counted in
-//! its mailbox; what a line has to send is marked in its `dirty` list. Readers are woken and tasks are spawned after the
-//! lock is released, because both may run code that takes it.
+//! its mailbox; what a line has to send is marked in its `dirty` list. Readers are woken, tasks are spawned, and logs and
+//! metrics are written after the lock is released, because all of them may run code that takes it.
 
 use std::{
     collections::{BTreeMap, HashMap, VecDeque},
@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Cmd, PushKind, RedisError, Value};
+use redis::{Cmd, RedisError, Value};
 use tokio::{
     runtime::{self, Handle},
     sync::Notify,
@@ -20,9 +20,8 @@ use tokio::{
 };
 
 use super::{
-    Event, Message,
     line::{Sent, Task},
-    mailbox::Mailbox,
+    mailbox::{Effect, Mailbox},
     topic::{Kind, Name, Wanted},
     tracking::{Step, Tracking},
 };
@@ -32,10 +31,16 @@ use crate::{
     watch,
 };
 
-/// When a channel that was refused because its slot moved is asked for again.
+mod heard;
+#[cfg(test)]
+mod tests;
+
+/// When a channel that was refused because its slot moved, or for now, is asked for again at first.
 const MOVED_PAUSE: Duration = Duration::from_millis(25);
-/// When a channel that was refused for another reason is asked for again.
+/// When a channel that was refused for another reason is asked for again; the longest pause for all.
 const REFUSED_PAUSE: Duration = Duration::from_secs(1);
+/// After this many deliveries the lock is given back for a moment.
+const DELIVERIES: usize = 1024;
 
 /// The subscriptions of a store.
 pub(crate) struct Hubs {
@@ -76,7 +81,14 @@ impl Hubs {
     /// The hub of a runtime.
     pub(super) fn hub(&self, runtime: &Handle) -> Arc<Hub> {
         let mut hubs = self.hubs.lock();
-        hubs.retain(|_, hub| !hub.state.lock().ended);
+        let here = runtime.id();
+        // Nobody can attach to a hub that only this map holds, except through this map. One whose runtime ended after its
+        // last line had been closed is not told so.
+        hubs.retain(|id, hub| {
+            let state = hub.state.lock();
+            let is_empty = state.lines.is_empty() && state.subscribers.is_empty();
+            !state.ended && (*id == here || !is_empty || Arc::strong_count(hub) > 1)
+        });
         let made = || {
             Arc::new(Hub {
                 backend: self.backend.clone(),
@@ -84,7 +96,7 @@ impl Hubs {
                 state: Mutex::default(),
             })
         };
-        hubs.entry(runtime.id()).or_insert_with(made).clone()
+        hubs.entry(here).or_insert_with(made).clone()
     }
 }
 
@@ -128,7 +140,17 @@ struct Line {
     /// Channels that were refused, and when they are asked for again.
     refused: Vec<(Kind, Name)>,
     retry_at: Option<Instant>,
+    /// How often that was in vain, since the last confirmation.
+    retries: u32,
+    /// Slots whose loss may have been taken for the answer to the end of a subscription, which is then still to come.
+    answered_early: Vec<u16>,
+    /// Why the connection was lost or not made, until a server confirms something.
+    down: Option<Arc<Error>>,
+    /// A refusal was reported in the log since the connection was made.
+    reported: bool,
+    credentials_refused: bool,
     tracking: Tracking,
+    tracking_refused: Option<Arc<Error>>,
     /// Whether this line is a part of the subscriptions to changes of keys.
     tracked: bool,
     tracking_dirty: bool,
@@ -140,6 +162,8 @@ struct Topic {
     state: TopicState,
     /// Refused together with others, so the next command has no others.
     alone: bool,
+    /// The last refusal, until the subscription is confirmed.
+    refusal: Option<Arc<Error>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -157,14 +181,40 @@ enum TopicState {
 #[derive(Default)]
 struct After {
     readers: Vec<Waker>,
+    gaps: u64,
+    overflows: u64,
+    deliveries: usize,
+    logs: Vec<Box<dyn FnOnce() + Send>>,
     tasks: Vec<Task>,
     /// The topology may have changed; the redirection says more, if there is one.
     trouble: Option<(Option<RedisError>, Option<Arc<Dial>>)>,
 }
 
 impl After {
-    fn wake(&mut self, reader: Option<Waker>) {
-        self.readers.extend(reader);
+    fn add(&mut self, effect: Effect) {
+        self.readers.extend(effect.reader);
+        self.gaps += u64::from(effect.gap);
+        self.overflows += u64::from(effect.overflow);
+    }
+
+    fn log(&mut self, log: impl FnOnce() + Send + 'static) {
+        self.logs.push(Box::new(log));
+    }
+
+    /// Wakes the readers, and writes logs and metrics.
+    fn tell(&mut self) {
+        for reader in self.readers.drain(..) {
+            reader.wake();
+        }
+        for log in self.logs.drain(..) {
+            log();
+        }
+        if self.gaps > 0 {
+            metrics::counter!("redstart_store_gaps_total").increment(self.gaps);
+        }
+        if self.overflows > 0 {
+            metrics::counter!("redstart_store_overflows_total").increment(self.overflows);
+        }
     }
 }
 
@@ -174,6 +224,8 @@ pub(super) struct Plan {
     pub(super) retry_at: Option<Instant>,
     /// Nobody uses the line.
     pub(super) unused: bool,
+    /// The server refused new credentials since the last plan.
+    pub(super) credentials_refused: bool,
 }
 
 /// How many channels one command may name.
@@ -205,20 +257,39 @@ impl Line {
     }
 
     /// Its channel is refused, and asked for again after a pause.
-    fn refuse(&mut self, kind: Kind, name: &Name, alone: bool, pause: Duration, after: &mut After) {
+    fn refuse(&mut self, kind: Kind, name: &Name, pause: Duration, after: &mut After) {
         let Some(topic) = self.channels[kind as usize].get_mut(name) else {
             return;
         };
         if topic.state == TopicState::Active {
             for mailbox in topic.listeners.values() {
-                after.wake(mailbox.down());
+                after.add(mailbox.down());
             }
         }
         topic.state = TopicState::Refused;
-        topic.alone |= alone;
         self.refused.push((kind, name.clone()));
+        self.retry_in(pause);
+    }
+
+    fn retry_in(&mut self, pause: Duration) {
         let at = Instant::now() + pause;
         self.retry_at = Some(self.retry_at.map_or(at, |known| known.min(at)));
+    }
+
+    /// How long to wait after this refusal. It grows, because what a server refuses for now it may refuse for long.
+    fn pause(&self, error: &RedisError) -> Duration {
+        if elsewhere_or_later(error) {
+            (MOVED_PAUSE * (1 << self.retries.min(6))).min(REFUSED_PAUSE)
+        } else {
+            REFUSED_PAUSE
+        }
+    }
+
+    /// The server did something that was asked for.
+    fn confirmed(&mut self) {
+        self.retries = 0;
+        self.down = None;
+        self.answered_early.clear();
     }
 }
 
@@ -229,12 +300,10 @@ impl State {
 }
 
 impl Hub {
-    fn finish(&self, after: After, runtime: &Handle) {
-        for reader in after.readers {
-            reader.wake();
-        }
+    fn finish(&self, mut after: After, runtime: &Handle) {
+        after.tell();
         for task in after.tasks {
-            crate::task::spawn_on(&runtime, task.run());
+            crate::task::spawn_on(runtime, task.run());
         }
         match after.trouble {
             Some((Some(error), dial)) => {
@@ -277,7 +346,13 @@ impl Hub {
             moved_away: Vec::new(),
             refused: Vec::new(),
             retry_at: None,
+            retries: 0,
+            answered_early: Vec::new(),
+            down: None,
+            reported: false,
+            credentials_refused: false,
             tracking: Tracking::default(),
+            tracking_refused: None,
             tracked: false,
             tracking_dirty: true,
         });
@@ -346,16 +421,16 @@ impl Hub {
         state.count += 1;
         let id = state.count;
         if state.ended {
-            after.wake(mailbox.orphan());
+            after.add(mailbox.orphan());
             drop(guard);
             self.finish(after, runtime);
             return id;
         }
         // Held until all parts are known.
-        mailbox.down();
+        after.add(mailbox.down());
         let mut active = 1;
         for (kind, name, slot) in &wanted.channels {
-            mailbox.down();
+            after.add(mailbox.down());
             let known = state
                 .lines
                 .iter()
@@ -373,6 +448,7 @@ impl Hub {
                 slot: *slot,
                 state: TopicState::Idle,
                 alone: false,
+                refusal: None,
             };
             let topic = line
                 .channels(*kind)
@@ -395,7 +471,7 @@ impl Hub {
         if wanted.prefixes.is_some() {
             self.track(state, true, &mut after);
             for line in state.lines.iter_mut().filter(|line| line.tracked) {
-                mailbox.down();
+                after.add(mailbox.down());
                 line.tracking_dirty = true;
                 line.wake.notify_one();
             }
@@ -403,7 +479,7 @@ impl Hub {
         }
         state.subscribers.insert(id, subscriber);
         for _ in 0..active {
-            after.wake(mailbox.up());
+            after.add(mailbox.up());
         }
         drop(guard);
         self.finish(after, runtime);
@@ -451,7 +527,7 @@ impl Hub {
             let line = &mut state.lines[at];
             if !std::mem::replace(&mut line.tracked, true) {
                 for tracker in state.trackers.values() {
-                    after.wake(tracker.mailbox.down());
+                    after.add(tracker.mailbox.down());
                 }
                 line.tracking_dirty = true;
                 line.wake.notify_one();
@@ -462,9 +538,9 @@ impl Hub {
             if line.tracked && !is_master {
                 for (id, tracker) in &state.trackers {
                     if line.tracking.up.remove(id) {
-                        after.wake(tracker.mailbox.down());
+                        after.add(tracker.mailbox.down());
                     }
-                    after.wake(tracker.mailbox.up());
+                    after.add(tracker.mailbox.up());
                 }
                 line.tracked = false;
                 line.tracking_dirty = true;
@@ -522,7 +598,7 @@ impl Hub {
                 Step::Served => {
                     for (id, tracker) in trackers() {
                         if line.tracking.up.insert(*id) {
-                            after.wake(tracker.mailbox.up());
+                            after.add(tracker.mailbox.up());
                         }
                     }
                 }
@@ -530,7 +606,7 @@ impl Hub {
                     if gap {
                         for id in std::mem::take(&mut line.tracking.up) {
                             if let Some(tracker) = state.trackers.get(&id) {
-                                after.wake(tracker.mailbox.down());
+                                after.add(tracker.mailbox.down());
                             }
                         }
                     }
@@ -542,9 +618,10 @@ impl Hub {
             sends,
             retry_at: line.retry_at,
             unused: line.is_unused(),
+            credentials_refused: std::mem::take(&mut line.credentials_refused),
         };
         drop(guard);
-        after.readers.into_iter().for_each(Waker::wake);
+        after.tell();
         Some(plan)
     }
 
@@ -557,29 +634,54 @@ impl Hub {
         &self,
         id: u64,
         sent: &mut VecDeque<(Sent, Instant)>,
-        values: impl Iterator<Item = Value>,
+        mut values: impl Iterator<Item = Value>,
     ) -> Result<()> {
-        let mut after = After::default();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let Some(line) = state.lines.iter_mut().find(|line| line.id == id) else {
-            return Ok(());
-        };
-        let mut outcome = Ok(());
-        for value in values {
-            outcome = match value {
-                Value::Push { kind, data } => {
-                    pushed(line, &state.trackers, sent, &kind, data, &mut after)
-                }
-                reply => answered(line, sent, reply, &mut after),
+        loop {
+            let mut after = After::default();
+            let mut guard = self.state.lock();
+            let state = &mut *guard;
+            let Some(line) = state.lines.iter_mut().find(|line| line.id == id) else {
+                return Ok(());
             };
-            if outcome.is_err() {
-                break;
+            let outcome = loop {
+                if after.deliveries >= DELIVERIES {
+                    break Ok(true);
+                }
+                let heard = match values.next() {
+                    None => break Ok(false),
+                    Some(Value::Push { kind, data }) => {
+                        heard::pushed(line, &state.trackers, sent, &kind, data, &mut after)
+                    }
+                    Some(reply) => heard::answered(line, sent, reply, &mut after),
+                };
+                if let Err(error) = heard {
+                    break Err(error);
+                }
+            };
+            drop(guard);
+            self.finish(after, &Handle::current());
+            if !outcome? {
+                return Ok(());
             }
         }
-        drop(guard);
-        self.finish(after, &Handle::current());
-        outcome
+    }
+
+    /// Why a subscription is not active, as far as servers have said so.
+    pub(super) fn why(&self, wanted: &Wanted) -> Option<Arc<Error>> {
+        let state = self.state.lock();
+        state.lines.iter().find_map(|line| {
+            let channels = wanted.channels.iter();
+            let mut topics = channels
+                .filter_map(|(kind, name, _)| line.channels[*kind as usize].get(name))
+                .filter(|topic| topic.state != TopicState::Active)
+                .peekable();
+            let tracks = wanted.prefixes.is_some() && line.tracked;
+            let is_part = topics.peek().is_some() || tracks;
+            topics
+                .find_map(|topic| topic.refusal.clone())
+                .or_else(|| line.tracking_refused.clone().filter(|_| tracks))
+                .or_else(|| line.down.clone().filter(|_| is_part))
+        })
     }
 
     /// Channels that were refused are asked for again.
@@ -590,21 +692,26 @@ impl Hub {
                 return;
             };
             line.retry_at = None;
+            line.retries = line.retries.saturating_add(1);
             line.tracking_dirty = true;
             for (kind, name) in std::mem::take(&mut line.refused) {
-                if let Some(topic) = line.channels(kind).get_mut(&name)
-                    && topic.state == TopicState::Refused
-                {
-                    topic.state = TopicState::Idle;
-                    line.dirty.push((kind, name));
+                let Some(topic) = line.channels(kind).get_mut(&name) else {
+                    continue;
+                };
+                match topic.state {
+                    TopicState::Refused => topic.state = TopicState::Idle,
+                    // Its end was refused.
+                    TopicState::Active if topic.listeners.is_empty() => {}
+                    _ => continue,
                 }
+                line.dirty.push((kind, name));
             }
         }
         self.rehome(id);
     }
 
-    /// The connection of the line is gone.
-    pub(super) fn lost(&self, id: u64) {
+    /// The connection of the line is gone, or could not be made.
+    pub(super) fn lost(&self, id: u64, why: Option<Arc<Error>>) {
         let mut after = After::default();
         let mut guard = self.state.lock();
         let state = &mut *guard;
@@ -612,9 +719,15 @@ impl Hub {
             return;
         };
         line.connected = false;
+        line.down = why.or(line.down.take());
         line.moved_away.clear();
         line.refused.clear();
         line.retry_at = None;
+        line.retries = 0;
+        line.answered_early.clear();
+        line.reported = false;
+        line.credentials_refused = false;
+        line.tracking_refused = None;
         line.dirty.clear();
         for kind in Kind::ALL {
             let channels = &mut line.channels[kind as usize];
@@ -622,7 +735,7 @@ impl Hub {
             for (name, topic) in channels {
                 if topic.state == TopicState::Active {
                     for mailbox in topic.listeners.values() {
-                        after.wake(mailbox.down());
+                        after.add(mailbox.down());
                     }
                 }
                 topic.state = TopicState::Idle;
@@ -633,7 +746,7 @@ impl Hub {
         line.tracking_dirty = true;
         for id in std::mem::take(&mut line.tracking.up) {
             if let Some(tracker) = state.trackers.get(&id) {
-                after.wake(tracker.mailbox.down());
+                after.add(tracker.mailbox.down());
             }
         }
         after.trouble = Some((None, None));
@@ -680,7 +793,7 @@ impl Hub {
             };
             if topic.state == TopicState::Active {
                 for mailbox in topic.listeners.values() {
-                    after.wake(mailbox.down());
+                    after.add(mailbox.down());
                 }
             }
             if matches!(topic.state, TopicState::Active | TopicState::Asked) && line.connected {
@@ -732,11 +845,11 @@ impl Hub {
         for line in lines {
             line.wake.notify_one();
         }
+        let mut after = After::default();
         for subscriber in subscribers.0.values() {
-            if let Some(reader) = subscriber.mailbox.orphan() {
-                reader.wake();
-            }
+            after.add(subscriber.mailbox.orphan());
         }
+        after.tell();
     }
 }
 
@@ -746,231 +859,6 @@ impl Drop for Hub {
             line.wake.notify_one();
         }
     }
-}
-
-/// The server spoke by itself, or confirmed that a subscription begins or ends.
-fn pushed(
-    line: &mut Line,
-    trackers: &BTreeMap<u64, Subscriber>,
-    sent: &mut VecDeque<(Sent, Instant)>,
-    kind: &PushKind,
-    data: Vec<Value>,
-    after: &mut After,
-) -> Result<()> {
-    match kind {
-        PushKind::Message => deliver(line, Kind::Channel, data, after),
-        PushKind::SMessage => deliver(line, Kind::Sharded, data, after),
-        PushKind::PMessage => deliver(line, Kind::Pattern, data, after),
-        PushKind::Invalidate => invalidate(line, trackers, data, after),
-        PushKind::Subscribe => return begun(line, Kind::Channel, sent, data, after),
-        PushKind::SSubscribe => return begun(line, Kind::Sharded, sent, data, after),
-        PushKind::PSubscribe => return begun(line, Kind::Pattern, sent, data, after),
-        PushKind::Unsubscribe => ended(line, Kind::Channel, sent, data, after),
-        PushKind::SUnsubscribe => ended(line, Kind::Sharded, sent, data, after),
-        PushKind::PUnsubscribe => ended(line, Kind::Pattern, sent, data, after),
-        _ => {}
-    }
-    Ok(())
-}
-
-fn bytes(value: Option<Value>) -> Option<Vec<u8>> {
-    match value? {
-        Value::BulkString(bytes) => Some(bytes),
-        Value::SimpleString(text) => Some(text.into_bytes()),
-        _ => None,
-    }
-}
-
-fn deliver(line: &Line, kind: Kind, data: Vec<Value>, after: &mut After) {
-    let mut data = data.into_iter();
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let Some(name) = bytes(data.next()) else {
-        return;
-    };
-    let Some(topic) = line.channels[kind as usize].get(&name[..]) else {
-        // The last listener has gone.
-        return;
-    };
-    let (channel, pattern) = match kind {
-        Kind::Pattern => match bytes(data.next()) {
-            Some(channel) => (text(&channel), Some(text(&name))),
-            None => return,
-        },
-        _ => (text(&name), None),
-    };
-    let Some(payload) = bytes(data.next()) else {
-        return;
-    };
-    let event = Event::Message(Message {
-        channel,
-        pattern,
-        payload,
-    });
-    let mut listeners = topic.listeners.values();
-    let last = listeners.next();
-    for mailbox in listeners {
-        after.wake(mailbox.push(event.clone()));
-    }
-    if let Some(mailbox) = last {
-        after.wake(mailbox.push(event));
-    }
-}
-
-fn invalidate(
-    line: &Line,
-    trackers: &BTreeMap<u64, Subscriber>,
-    data: Vec<Value>,
-    after: &mut After,
-) {
-    let mine = trackers
-        .iter()
-        .filter(|(id, _)| line.tracking.up.contains(id));
-    match data.into_iter().next() {
-        None | Some(Value::Nil) => {
-            for (_, tracker) in mine {
-                after.wake(tracker.mailbox.push(Event::Flushed));
-            }
-        }
-        Some(keys) => {
-            let Ok(keys) = redis::from_redis_value::<Vec<Vec<u8>>>(keys) else {
-                return;
-            };
-            for (_, tracker) in mine {
-                let changed: Vec<Vec<u8>> = tracker.wanted.changed(&keys).collect();
-                if !changed.is_empty() {
-                    after.wake(tracker.mailbox.push(Event::Changed(changed)));
-                }
-            }
-        }
-    }
-}
-
-/// A subscription is confirmed.
-fn begun(
-    line: &mut Line,
-    kind: Kind,
-    sent: &mut VecDeque<(Sent, Instant)>,
-    data: Vec<Value>,
-    after: &mut After,
-) -> Result<()> {
-    let unexpected = || Error::codec("the server confirmed a subscription that was not asked for");
-    let name = bytes(data.into_iter().next()).ok_or_else(unexpected)?;
-    match sent.front_mut() {
-        Some((Sent::Subscribe(asked, names), _)) if *asked == kind => {
-            if names.front().is_none_or(|first| **first != name[..]) {
-                return Err(unexpected());
-            }
-            names.pop_front();
-            if names.is_empty() {
-                sent.pop_front();
-            }
-        }
-        _ => return Err(unexpected()),
-    }
-    let name: Name = name.into();
-    if let Some(topic) = line.channels[kind as usize].get_mut(&name)
-        && topic.state == TopicState::Asked
-    {
-        topic.state = TopicState::Active;
-        topic.alone = false;
-        for mailbox in topic.listeners.values() {
-            after.wake(mailbox.up());
-        }
-        if topic.listeners.is_empty() {
-            line.dirty.push((kind, name));
-        }
-    }
-    Ok(())
-}
-
-/// A subscription has ended: because that was asked for, or because the slot moved away.
-fn ended(
-    line: &mut Line,
-    kind: Kind,
-    sent: &mut VecDeque<(Sent, Instant)>,
-    data: Vec<Value>,
-    after: &mut After,
-) {
-    let Some(name) = bytes(data.into_iter().next()) else {
-        return;
-    };
-    let name: Name = name.into();
-    let asked_for = match sent.front_mut() {
-        Some((Sent::Unsubscribe(asked, names), _))
-            if *asked == kind && names.front() == Some(&name) =>
-        {
-            names.pop_front();
-            if names.is_empty() {
-                sent.pop_front();
-            }
-            true
-        }
-        _ => false,
-    };
-    let Some(topic) = line.channels[kind as usize].get_mut(&name) else {
-        return;
-    };
-    if asked_for {
-        if topic.state == TopicState::Ending {
-            topic.state = TopicState::Idle;
-            line.dirty.push((kind, name));
-        }
-    } else {
-        line.refuse(kind, &name, false, MOVED_PAUSE, after);
-        after.trouble = Some((None, None));
-    }
-}
-
-/// The server answered a command.
-fn answered(
-    line: &mut Line,
-    sent: &mut VecDeque<(Sent, Instant)>,
-    reply: Value,
-    after: &mut After,
-) -> Result<()> {
-    let Some((command, _)) = sent.pop_front() else {
-        return Err(Error::codec("the server sent a reply without a request"));
-    };
-    let error = match reply {
-        Value::ServerError(error) => Some(RedisError::from(error)),
-        _ => None,
-    };
-    match (command, error) {
-        (Sent::Ping, _) | (Sent::Unsubscribe(..), _) | (Sent::Auth, None) => {}
-        (Sent::Auth, Some(error)) => {
-            tracing::warn!(code = error.code(), "a server refused new credentials");
-        }
-        (Sent::Tracking, None) => {
-            line.tracking.confirmed();
-            line.tracking_dirty = true;
-        }
-        (Sent::Tracking, Some(error)) => {
-            tracing::debug!(%error, "the server refused to track changes");
-            line.tracking.refused();
-            let at = Instant::now() + REFUSED_PAUSE;
-            line.retry_at = Some(line.retry_at.map_or(at, |known| known.min(at)));
-        }
-        (Sent::Subscribe(kind, names), Some(error)) => {
-            tracing::debug!(%error, "the server refused a subscription");
-            let pause = if elsewhere_or_later(&error) {
-                MOVED_PAUSE
-            } else {
-                REFUSED_PAUSE
-            };
-            let several = names.len() > 1;
-            let pause = if several { MOVED_PAUSE } else { pause };
-            for name in &names {
-                line.refuse(kind, name, several, pause, after);
-            }
-            after.trouble = Some((Some(error), line.dial.clone()));
-        }
-        (Sent::Subscribe(..), None) => {
-            return Err(Error::codec(
-                "a subscription got another reply than a confirmation",
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Names that go into commands.

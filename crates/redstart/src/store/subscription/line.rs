@@ -17,6 +17,7 @@ use crate::{
     store::{
         backend::Backend,
         credentials::{Rotations, rotated},
+        request::BoxFuture,
         retry::Backoff,
         transport::{Dial, Duplex},
     },
@@ -29,6 +30,20 @@ const LINGER: Duration = Duration::from_secs(10);
 const SEVERAL: usize = 256;
 /// How many channels one command names.
 const NAMES: usize = 256;
+/// How long a server may say nothing at all while an answer is awaited, at least: this is no request of anybody, and a
+/// lost line is a gap for all its subscribers.
+const SILENCE: Duration = Duration::from_secs(1);
+/// How long an answer may take while the server says other things: it may have a backlog of messages to send first.
+const BACKLOG: Duration = Duration::from_secs(60);
+/// A connection that has served for so long is a good one.
+const GOOD: Duration = Duration::from_secs(1);
+/// How often the table of a Cluster is read for the sake of a line, in seconds. A node that was replaced while it is cut off
+/// from the others keeps the line open and says nothing.
+const LOOK_SECONDS: std::ops::RangeInclusive<f64> = 30.0..=60.0;
+/// How many attempts fail before that is reported in the log.
+const REPORTED: u32 = 3;
+/// How long to wait after new credentials were not to be had, or were refused.
+const CREDENTIALS_PAUSE: Duration = Duration::from_secs(1);
 
 /// A command that the server has not answered.
 pub(super) enum Sent {
@@ -79,29 +94,45 @@ impl Task {
 
     pub(super) async fn run(mut self) {
         let mut backoff = Backoff::new();
+        let mut failures = 0;
         while self.is_wanted().await {
+            let mut served_since = None;
             let ended = match self.connect().await {
-                Ok(made) => {
-                    // It was reached, so the next try may come at once.
-                    backoff = Backoff::new();
-                    self.serve(made).await
-                }
+                Ok(made) => self.serve(made, &mut served_since).await,
                 Err(error) => Err(error),
             };
-            match ended {
+            // A connection alone proves nothing: the other side may close it or stay silent as soon as it is used.
+            if served_since.is_some_and(|since: Instant| since.elapsed() >= GOOD) {
+                backoff = Backoff::new();
+                failures = 0;
+            }
+            let why = match ended {
                 Ok(End::Unused) => break,
-                Ok(End::Lost) => {}
-                Err(error) => tracing::debug!(%error, "a subscription waits for its server"),
+                Ok(End::Lost) => None,
+                Err(error) => Some(Arc::new(error)),
+            };
+            if let Some(error) = &why {
+                failures += 1;
+                self.report(error, failures == REPORTED);
             }
             let Some(hub) = self.hub.upgrade() else {
                 break;
             };
-            hub.lost(self.id);
+            hub.lost(self.id, why);
             hub.rehome(self.id);
             drop(hub);
             tokio::time::sleep(backoff.next()).await;
         }
         self.ended = true;
+    }
+
+    fn report(&self, error: &Error, is_lasting: bool) {
+        let place = self.dial.as_ref().map(|dial| dial.place());
+        if is_lasting {
+            tracing::warn!(place, %error, "subscriptions cannot be established");
+        } else {
+            tracing::debug!(place, %error, "a subscription waits for its server");
+        }
     }
 
     /// Waits until somebody uses the line; `false` if that does not happen.
@@ -146,12 +177,13 @@ impl Task {
         }
     }
 
-    /// Listens until the connection is lost or is not wanted any more.
-    async fn serve(&self, made: Made) -> Result<End> {
+    /// Listens until the connection is lost or is not wanted any more. `served_since` is when all that was asked for had
+    /// been answered for the first time.
+    async fn serve(&self, made: Made, served_since: &mut Option<Instant>) -> Result<End> {
         let Made {
             mut connection,
             switches,
-            mut rotations,
+            rotations,
         } = made;
         let Some(hub) = self.hub.upgrade() else {
             return Ok(End::Unused);
@@ -164,28 +196,46 @@ impl Task {
         // A line that only listens does not notice a peer that is gone, so it asks now and then.
         let every = patience.clamp(Duration::from_millis(100), Duration::from_secs(5));
         let mut topology = hub.topology();
+        let mut look_at = topology.is_some().then(next_look);
         drop(hub);
         let mut switched = std::pin::pin!(self.switched(switches));
+        let mut rotation = Rotation::new(self.dial.as_deref(), rotations);
         let mut sent: VecDeque<(Sent, Instant)> = VecDeque::new();
-        let mut heard = Instant::now();
         let mut unused_since: Option<Instant> = None;
         loop {
-            let Some(plan) = self.hub.upgrade().and_then(|hub| hub.plan(self.id, batch)) else {
+            let Some(hub) = self.hub.upgrade() else {
                 return Ok(End::Unused);
             };
+            let Some(plan) = hub.plan(self.id, batch) else {
+                return Ok(End::Unused);
+            };
+            let now = Instant::now();
+            if plan.credentials_refused {
+                rotation.refused();
+            }
             for (command, cmd) in plan.sends {
-                sent.push_back((command, Instant::now()));
+                sent.push_back((command, now));
                 connection.send(&cmd).await;
             }
-            let now = Instant::now();
+            // Here, because the alarm is not looked at while values keep coming.
+            if due(plan.retry_at, now) {
+                hub.retry(self.id);
+                continue;
+            }
+            if due(look_at, now) {
+                hub.backend().troubled();
+                look_at = Some(next_look());
+            }
+            drop(hub);
             unused_since = plan.unused.then(|| unused_since.unwrap_or(now));
-            let answer_by = sent.front().map(|(_, at)| *at + patience);
-            let ping_at = match answer_by {
-                None if self.dial.is_some() => Some(heard + every),
+            let asked = sent.front().map(|(_, at)| *at);
+            let given_up_at = asked.map(|asked| answer_by(asked, connection.heard(), patience));
+            let ping_at = match asked {
+                None if self.dial.is_some() => Some(connection.heard() + every),
                 _ => None,
             };
             let retire_at = unused_since.map(|since| since + LINGER);
-            let times = [answer_by, ping_at, retire_at, plan.retry_at];
+            let times = [given_up_at, ping_at, retire_at, plan.retry_at, look_at];
             let alarm = times.into_iter().flatten().min();
             tokio::select! {
                 // What is rare comes first. A value comes before the alarm: it may be the answer that is awaited.
@@ -196,11 +246,9 @@ impl Task {
                         hub.rehome(self.id);
                     }
                 }
-                () = rotated(&mut rotations) => {
-                    if let Some(auth) = self.auth().await {
-                        sent.push_back((Sent::Auth, Instant::now()));
-                        connection.send(&auth).await;
-                    }
+                auth = rotation.next() => {
+                    sent.push_back((Sent::Auth, Instant::now()));
+                    connection.send(&auth).await;
                 }
                 () = self.wake.notified() => {}
                 value = connection.next() => {
@@ -208,42 +256,27 @@ impl Task {
                     while values.len() < SEVERAL && let Some(value) = connection.received()? {
                         values.push(value);
                     }
-                    heard = Instant::now();
                     if let Some(hub) = self.hub.upgrade() {
                         hub.hear(self.id, &mut sent, values.into_iter())?;
+                    }
+                    if sent.is_empty() {
+                        served_since.get_or_insert_with(Instant::now);
                     }
                 }
                 () = until(alarm) => {
                     let now = Instant::now();
-                    let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
-                    let Some(hub) = self.hub.upgrade() else {
-                        return Ok(End::Unused);
-                    };
-                    if due(answer_by) {
+                    // Bytes of a value that is not whole yet may have arrived meanwhile.
+                    if let Some(asked) = asked && answer_by(asked, connection.heard(), patience) <= now {
                         return Err(Error::timeout("the server did not answer a subscription in time"));
                     }
-                    if due(retire_at) && hub.retire(self.id) {
+                    if due(retire_at, now) && self.hub.upgrade().is_none_or(|hub| hub.retire(self.id)) {
                         return Ok(End::Unused);
                     }
-                    if due(plan.retry_at) {
-                        hub.retry(self.id);
-                    }
-                    if due(ping_at) {
+                    if due(ping_at, now) && connection.heard() + every <= now {
                         sent.push_back((Sent::Ping, now));
                         connection.send(&redis::cmd("PING")).await;
                     }
                 }
-            }
-        }
-    }
-
-    /// The command that presents new credentials.
-    async fn auth(&self) -> Option<Cmd> {
-        match self.dial.as_ref()?.auth().await {
-            Ok(auth) => auth,
-            Err(error) => {
-                tracing::warn!(%error, "there are no new credentials for a subscription");
-                None
             }
         }
     }
@@ -254,6 +287,72 @@ impl Task {
             Some(dial) => dial.switched(since).await,
             None => std::future::pending().await,
         }
+    }
+}
+
+/// When a server that has not answered is given up.
+fn answer_by(asked: Instant, heard: Instant, patience: Duration) -> Instant {
+    let silent_for = patience.max(SILENCE);
+    let at_most = asked + BACKLOG.max(silent_for);
+    (asked.max(heard) + silent_for).min(at_most)
+}
+
+fn next_look() -> Instant {
+    Instant::now() + Duration::from_secs_f64(crate::chance::range(LOOK_SECONDS))
+}
+
+fn due(at: Option<Instant>, now: Instant) -> bool {
+    at.is_some_and(|at| at <= now)
+}
+
+/// New credentials for an open connection. They are fetched beside everything else that happens on it.
+struct Rotation<'d> {
+    dial: Option<&'d Dial>,
+    rotations: Option<Rotations>,
+    fetching: Option<BoxFuture<'d, Result<Option<Cmd>>>>,
+    again_at: Option<Instant>,
+}
+
+impl<'d> Rotation<'d> {
+    fn new(dial: Option<&'d Dial>, rotations: Option<Rotations>) -> Self {
+        Self {
+            dial,
+            rotations,
+            fetching: None,
+            again_at: None,
+        }
+    }
+
+    /// The command that presents new credentials, once there are some. Cancel safe.
+    async fn next(&mut self) -> Cmd {
+        let Some(dial) = self.dial else {
+            return std::future::pending().await;
+        };
+        loop {
+            if self.fetching.is_none() {
+                tokio::select! {
+                    () = rotated(&mut self.rotations) => {}
+                    () = until(self.again_at) => {}
+                }
+                self.again_at = None;
+            }
+            let fetching = self.fetching.get_or_insert_with(|| Box::pin(dial.auth()));
+            let fetched = fetching.await;
+            self.fetching = None;
+            match fetched {
+                Ok(Some(auth)) => return auth,
+                Ok(None) => {}
+                Err(error) => {
+                    tracing::warn!(%error, "there are no new credentials for a subscription");
+                    self.refused();
+                }
+            }
+        }
+    }
+
+    /// They are fetched and presented again after a while.
+    fn refused(&mut self) {
+        self.again_at = Some(Instant::now() + CREDENTIALS_PAUSE);
     }
 }
 
@@ -346,6 +445,15 @@ impl Connection {
         }
     }
 
+    /// When the other side spoke last.
+    fn heard(&self) -> Instant {
+        match self {
+            Self::Remote(duplex) => duplex.heard(),
+            #[cfg(feature = "engine")]
+            Self::Embedded(_) => Instant::now(),
+        }
+    }
+
     /// Waits for the next value. Cancel safe.
     async fn next(&mut self) -> RedisResult<Value> {
         match self {
@@ -378,4 +486,27 @@ fn value(reply: redstart_engine::Reply) -> Value {
 
 fn unreachable_server() -> Error {
     Error::unavailable("no server is known that a subscription could be made at")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_speaks_is_not_given_up_for_an_answer_that_is_late() {
+        let asked = Instant::now();
+        let (hasty, second) = (Duration::from_millis(20), Duration::from_secs(1));
+        assert_eq!(answer_by(asked, asked - second, hasty), asked + SILENCE);
+        assert_eq!(answer_by(asked, asked, 5 * second), asked + 5 * second);
+        // Confirmations of other channels and messages count.
+        assert_eq!(
+            answer_by(asked, asked + 10 * second, hasty),
+            asked + 10 * second + SILENCE
+        );
+        assert_eq!(
+            answer_by(asked, asked + 2 * BACKLOG, hasty),
+            asked + BACKLOG,
+            "but not for ever"
+        );
+    }
 }

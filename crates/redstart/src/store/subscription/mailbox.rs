@@ -2,12 +2,13 @@
 
 use std::{
     collections::VecDeque,
+    sync::Arc,
     task::{Context, Poll, Waker},
 };
 
 use parking_lot::Mutex;
 
-use super::Event;
+use super::{Event, Message};
 
 /// What waits for a slow reader at most.
 pub(super) const MAX_EVENTS: usize = 8192;
@@ -19,7 +20,7 @@ pub(super) struct Mailbox(Mutex<Inbox>);
 
 #[derive(Default)]
 struct Inbox {
-    events: VecDeque<Event>,
+    events: VecDeque<Held>,
     bytes: usize,
     /// Parts of the subscription that are not active.
     missing: usize,
@@ -33,6 +34,40 @@ struct Inbox {
     reader: Option<Waker>,
 }
 
+/// An event that waits for its reader.
+enum Held {
+    Event(Event),
+    /// One message for all who listen to its channel. The reader makes its own copy.
+    Message(Arc<Message>),
+}
+
+impl Held {
+    fn into_event(self) -> Event {
+        match self {
+            Self::Event(event) => event,
+            Self::Message(message) => Event::Message(Arc::unwrap_or_clone(message)),
+        }
+    }
+}
+
+/// What is to be done about a change of a mailbox once no lock is held: wakers and recorders of metrics are code of the
+/// application.
+#[derive(Default)]
+pub(super) struct Effect {
+    pub(super) reader: Option<Waker>,
+    pub(super) gap: bool,
+    pub(super) overflow: bool,
+}
+
+impl Effect {
+    fn wake(reader: Option<Waker>) -> Self {
+        Self {
+            reader,
+            ..Self::default()
+        }
+    }
+}
+
 /// What a reader finds.
 pub(super) enum Mail {
     Event(Event),
@@ -42,41 +77,53 @@ pub(super) enum Mail {
 
 impl Mailbox {
     /// Another part of the subscription is not active.
-    pub(super) fn down(&self) -> Option<Waker> {
+    pub(super) fn down(&self) -> Effect {
         self.0.lock().down()
     }
 
     /// One part of the subscription is active, or is no longer one.
-    pub(super) fn up(&self) -> Option<Waker> {
+    pub(super) fn up(&self) -> Effect {
         let mut inbox = self.0.lock();
         inbox.missing = inbox.missing.saturating_sub(1);
         inbox.stand()
     }
 
-    /// A message or a change.
-    pub(super) fn push(&self, event: Event) -> Option<Waker> {
+    /// A change.
+    pub(super) fn push(&self, event: Event) -> Effect {
+        self.hold(Held::Event(event))
+    }
+
+    /// A message that others get too.
+    pub(super) fn share(&self, message: &Arc<Message>) -> Effect {
+        self.hold(Held::Message(message.clone()))
+    }
+
+    fn hold(&self, event: Held) -> Effect {
         let mut inbox = self.0.lock();
         if inbox.overflowed {
-            return None;
+            return Effect::default();
         }
         let bytes = size(&event);
         let full = inbox.events.len() >= MAX_EVENTS || inbox.bytes + bytes > MAX_BYTES;
         if full && !inbox.events.is_empty() {
-            metrics::counter!("redstart_store_overflows_total").increment(1);
-            return inbox.overflow();
+            return Effect {
+                overflow: true,
+                ..inbox.overflow()
+            };
         }
         inbox.bytes += bytes;
         inbox.events.push_back(event);
-        inbox.reader.take()
+        Effect::wake(inbox.reader.take())
     }
 
     /// The runtime that fed this has ended. All parts are to be attached again.
-    pub(super) fn orphan(&self) -> Option<Waker> {
+    pub(super) fn orphan(&self) -> Effect {
         let mut inbox = self.0.lock();
-        let reader = inbox.down();
+        let mut effect = inbox.down();
         inbox.missing = 0;
         inbox.orphaned = true;
-        reader.or_else(|| inbox.reader.take())
+        effect.reader = effect.reader.or_else(|| inbox.reader.take());
+        effect
     }
 
     pub(super) fn poll(&self, cx: &mut Context<'_>) -> Poll<Mail> {
@@ -87,7 +134,8 @@ impl Mailbox {
                 // From here on, nothing is dropped.
                 inbox.stand();
             }
-            return Poll::Ready(Mail::Event(event));
+            drop(inbox);
+            return Poll::Ready(Mail::Event(event.into_event()));
         }
         if std::mem::take(&mut inbox.orphaned) {
             return Poll::Ready(Mail::Orphaned);
@@ -102,52 +150,56 @@ impl Mailbox {
 
 impl Inbox {
     /// Tells the reader that the subscription is active, if it is.
-    fn stand(&mut self) -> Option<Waker> {
+    fn stand(&mut self) -> Effect {
         if self.missing > 0 || self.stands || self.overflowed {
-            return None;
+            return Effect::default();
         }
         if self.events.len() >= MAX_EVENTS {
             // The line comes and goes, and the reader does not look.
             return self.overflow();
         }
         self.stands = true;
-        self.events
-            .push_back(if std::mem::replace(&mut self.stood_before, true) {
-                Event::Resubscribed
-            } else {
-                Event::Subscribed
-            });
-        self.reader.take()
+        let event = if std::mem::replace(&mut self.stood_before, true) {
+            Event::Resubscribed
+        } else {
+            Event::Subscribed
+        };
+        self.events.push_back(Held::Event(event));
+        Effect::wake(self.reader.take())
     }
 
-    fn down(&mut self) -> Option<Waker> {
+    fn down(&mut self) -> Effect {
         self.missing += 1;
         self.lose()
     }
 
-    fn lose(&mut self) -> Option<Waker> {
+    fn lose(&mut self) -> Effect {
         if !std::mem::take(&mut self.stands) {
-            return None;
+            return Effect::default();
         }
-        metrics::counter!("redstart_store_gaps_total").increment(1);
-        self.events.push_back(Event::Lost);
-        self.reader.take()
+        self.events.push_back(Held::Event(Event::Lost));
+        Effect {
+            gap: true,
+            ..Effect::wake(self.reader.take())
+        }
     }
 
-    fn overflow(&mut self) -> Option<Waker> {
+    fn overflow(&mut self) -> Effect {
         self.overflowed = true;
         self.lose()
     }
 }
 
 /// What an event occupies.
-fn size(event: &Event) -> usize {
+fn size(event: &Held) -> usize {
+    let of_message = |message: &Message| {
+        let pattern = message.pattern.as_ref().map_or(0, String::len);
+        message.channel.len() + pattern + message.payload.len()
+    };
     match event {
-        Event::Message(message) => {
-            let pattern = message.pattern.as_ref().map_or(0, String::len);
-            message.channel.len() + pattern + message.payload.len()
-        }
-        Event::Changed(keys) => keys
+        Held::Message(message) => of_message(message),
+        Held::Event(Event::Message(message)) => of_message(message),
+        Held::Event(Event::Changed(keys)) => keys
             .iter()
             .map(|key| size_of::<Vec<u8>>() + key.len())
             .sum(),
@@ -160,7 +212,6 @@ mod tests {
     use futures_util::task::noop_waker;
 
     use super::*;
-    use crate::store::Message;
 
     fn message(n: usize, bytes: usize) -> Event {
         Event::Message(Message {
@@ -183,6 +234,22 @@ mod tests {
         mailbox.up();
         assert_eq!(read(&mailbox), Some(Event::Subscribed));
         mailbox
+    }
+
+    #[test]
+    fn a_message_is_kept_once_for_all_its_listeners() {
+        let (one, other) = (active(), active());
+        let message = Arc::new(Message {
+            channel: "news".to_owned(),
+            pattern: None,
+            payload: vec![0; 100],
+        });
+        one.share(&message);
+        other.share(&message);
+        assert_eq!(Arc::strong_count(&message), 3);
+        assert_eq!(read(&one), Some(Event::Message((*message).clone())));
+        assert_eq!(read(&other), Some(Event::Message((*message).clone())));
+        assert_eq!(Arc::strong_count(&message), 1);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::{
 };
 
 use redis::{Cmd, Pipeline, RedisError, RedisResult, Value};
+use tokio::time::Instant;
 
 use super::{
     input::{Input, closed},
@@ -20,6 +21,8 @@ pub(crate) struct Duplex {
     output: Vec<u8>,
     /// How much of the output the system has taken.
     sent: usize,
+    /// When bytes arrived last.
+    heard: Instant,
 }
 
 impl Duplex {
@@ -29,7 +32,13 @@ impl Duplex {
             input: Input::new(),
             output: Vec::new(),
             sent: 0,
+            heard: Instant::now(),
         }
+    }
+
+    /// When bytes arrived last, be it of a value that is not whole yet.
+    pub(crate) fn heard(&self) -> Instant {
+        self.heard
     }
 
     /// Adds a command to what is sent by the next call of [`next`](Self::next).
@@ -76,7 +85,9 @@ impl Duplex {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(ready) => ready?,
             }
-            self.input.receive(&self.stream)?;
+            if self.input.receive(&self.stream)? {
+                self.heard = Instant::now();
+            }
         }
     }
 
