@@ -90,6 +90,19 @@ struct Open {
 }
 
 impl Open {
+    /// Sends a request, and waits for the reply no longer than the server is the master: one that was replaced may be
+    /// alive and keep a command blocked, or hand out what is thrown away with its data.
+    async fn send(&self, request: Request<'_>) -> Result<Value, Failure> {
+        tokio::select! {
+            biased;
+            outcome = self.wire.send(request) => outcome,
+            () = self.dial.switched(self.switches) => {
+                let replaced = (redis::ErrorKind::Io, "another server is the master now");
+                Err(Failure::Lost(replaced.into()))
+            }
+        }
+    }
+
     /// There are new credentials since it was made.
     fn is_outdated(&self) -> bool {
         let rotations = self.rotations.as_ref();
@@ -152,7 +165,9 @@ impl Dedicated {
     /// Sends a command that may block for `wait` and reads its reply.
     ///
     /// The deadline is `wait` plus the store's own. A command that was refused because the server moved or
-    /// is loading is sent again within it; one whose reply was lost is not.
+    /// is loading is sent again within it; one whose reply was lost is not. With Sentinel, a command that waits at a
+    /// master that was replaced is ended at once: one that only reads (`XREAD`) waits on at the new master, any other
+    /// (`BLMOVE`, `XREADGROUP`) is an error that is [in doubt](Error::is_in_doubt).
     ///
     /// # Errors
     ///
@@ -249,7 +264,7 @@ impl Destination for Dedicated {
         match state {
             State::Closed => Err(Failure::NotSent(Error::unavailable("not connected"))),
             State::Open(open) => {
-                let outcome = match open.wire.send(request).await {
+                let outcome = match open.send(request).await {
                     Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
                     outcome => outcome,
                 };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redstart::{Store, key::Keys};
-use redstart_testkit::{Backend, Cluster, Kind, Server, matrix};
+use redstart_testkit::{Backend, Cluster, Kind, Sentinel, Server, eventually, matrix};
 
 fn word(name: &str, key: &redstart::key::Key) -> redis::Cmd {
     let mut cmd = redis::cmd(name);
@@ -110,5 +110,41 @@ async fn fault_a_transaction_whose_watch_was_lost_runs_nothing() -> anyhow::Resu
         own.pipeline::<Option<(i64,)>>(&increment).await?,
         Some((8,))
     );
+    Ok(())
+}
+
+/// The old master hangs, so it neither ends the command nor learns that it was replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_command_that_is_blocked_at_a_replaced_master_goes_on_at_the_new_one()
+-> anyhow::Result<()> {
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let group = Sentinel::start(Kind::Redis).await?;
+    let store = Store::connect(&group.url()).await?;
+    let log = Keys::new("app", "log")?.entity("x")?;
+    let old = group.master().await?;
+    let mut own = store.dedicated(log.key());
+    let mut read = redis::cmd("XREAD");
+    read.arg("BLOCK")
+        .arg(0)
+        .arg("STREAMS")
+        .arg(log.key())
+        .arg("0");
+    let wait = 10 * PATIENCE;
+    let reading = tokio::spawn(async move { own.query::<redis::Value>(&read, wait).await });
+    let server = group.server(old);
+    let blocked = eventually(PATIENCE, async || {
+        let count = server.info("blocked_clients").await;
+        count.is_ok_and(|count| count == "1")
+    });
+    assert!(blocked.await, "the command does not wait");
+    server.pause()?;
+    group.wait_promotion(old).await?;
+    let mut add = redis::cmd("XADD");
+    add.arg(log.key()).arg("*").arg("n").arg(1);
+    let added = eventually(PATIENCE, async || store.query::<String>(&add).await.is_ok());
+    assert!(added.await, "nothing is written at the new master");
+    let found = tokio::time::timeout(PATIENCE, reading).await;
+    server.resume()?;
+    assert_ne!(found???, redis::Value::Nil);
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use redstart::Store;
+use redstart::{Store, key::Keys};
 use redstart_testkit::{Kind, Sentinel, Server, eventually};
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -57,26 +57,47 @@ fn fault_a_replaced_master_is_left_at_once_in_a_second_runtime_too() -> anyhow::
     let group = first.block_on(Sentinel::start(Kind::Redis))?;
     let store = first.block_on(Store::connect(&group.url()))?;
     drop(first);
-    runtime().block_on(async {
-        works(&store).await;
-        let port = async || {
-            let mut get = redis::cmd("CONFIG");
-            get.arg("GET").arg("port");
-            let (_, port) = store.query::<(String, u16)>(&get).await.ok()?;
-            Some(port)
-        };
-        let old = group.master().await?;
-        assert_eq!(port().await, Some(group.server(old).port()));
-        let new = Some(group.server(group.failover().await?).port());
-        let follows = eventually(Duration::from_secs(30), async || port().await == new);
-        assert!(follows.await, "the store stays with the old master");
-        assert_eq!(
-            group.server(old).role().await?,
-            "master",
-            "the store was faster than the sentinels"
-        );
-        Ok(())
-    })
+    runtime().block_on(leaves_a_replaced_master_at_once(&store, &group))
+}
+
+async fn leaves_a_replaced_master_at_once(store: &Store, group: &Sentinel) -> anyhow::Result<()> {
+    works(store).await;
+    let port = async || {
+        let mut get = redis::cmd("CONFIG");
+        get.arg("GET").arg("port");
+        let (_, port) = store.query::<(String, u16)>(&get).await.ok()?;
+        Some(port)
+    };
+    let old = group.master().await?;
+    assert_eq!(port().await, Some(group.server(old).port()));
+    let new = Some(group.server(group.failover().await?).port());
+    let follows = eventually(Duration::from_secs(30), async || port().await == new);
+    assert!(follows.await, "the store stays with the old master");
+    assert_eq!(
+        group.server(old).role().await?,
+        "master",
+        "the store was faster than the sentinels"
+    );
+    Ok(())
+}
+
+/// The runtime that has the connections keeps its own tasks, whatever other runtimes come and go.
+#[test]
+fn fault_a_replaced_master_is_left_at_once_after_another_runtime_has_come_and_gone()
+-> anyhow::Result<()> {
+    let first = runtime();
+    let group = first.block_on(Sentinel::start(Kind::Redis))?;
+    let store = first.block_on(Store::connect(&group.url()))?;
+    first.block_on(works(&store));
+    let key = Keys::new("app", "x")?.entity("x")?;
+    let second = runtime();
+    second.block_on(async {
+        let mut own = store.dedicated(key.key());
+        let ping = redis::cmd("PING");
+        own.query::<String>(&ping, Duration::from_secs(30)).await
+    })?;
+    drop(second);
+    first.block_on(leaves_a_replaced_master_at_once(&store, &group))
 }
 
 /// Without the budget, a task that awaits only the embedded engine would never let another run.

@@ -4,7 +4,11 @@
 //! ten seconds. A client that still talks to it reads old values and writes what will be thrown away. So the store
 //! listens to each sentinel, and closes a line to another server than the one they name at once.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redis::{Pipeline, PushKind, Value};
@@ -37,8 +41,9 @@ pub(crate) struct Sentinels {
     master: Arc<str>,
     settings: Settings,
     word: Arc<Word>,
-    /// One task per sentinel, from the first question on, and the runtime they live in.
-    listeners: Mutex<Option<(runtime::Id, JoinSet<()>)>>,
+    /// One task per sentinel, from the first question on, in each runtime that asked: another runtime may end, or not be
+    /// driven, while this one has connections.
+    listeners: Mutex<HashMap<runtime::Id, JoinSet<()>>>,
 }
 
 /// What the sentinels said last.
@@ -77,7 +82,7 @@ impl Sentinels {
                 named: Mutex::new(None),
                 switches: watch::Sender::new(0),
             }),
-            listeners: Mutex::new(None),
+            listeners: Mutex::default(),
         }
     }
 
@@ -150,15 +155,16 @@ impl Sentinels {
         Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
     }
 
-    /// Begins to listen, unless it does already. The tasks end with this, or with their runtime.
+    /// Begins to listen, unless this runtime does already. The tasks end with this, or with their runtime.
     fn listen(&self) {
         let here = Handle::current().id();
         let mut listeners = self.listeners.lock();
-        if let Some((runtime, tasks)) = &mut *listeners {
+        listeners.retain(|_, tasks| {
             while tasks.try_join_next().is_some() {}
-            if *runtime == here && !tasks.is_empty() {
-                return;
-            }
+            !tasks.is_empty()
+        });
+        if listeners.contains_key(&here) {
+            return;
         }
         let mut tasks = JoinSet::new();
         for sentinel in &self.addresses {
@@ -175,7 +181,7 @@ impl Sentinels {
                 }
             });
         }
-        *listeners = Some((here, tasks));
+        listeners.insert(here, tasks);
     }
 }
 
