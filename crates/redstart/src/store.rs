@@ -62,7 +62,9 @@
 //! With Sentinel the store listens to each sentinel from the first connection on. When they name a new master,
 //! requests, subscriptions and dedicated connections leave the old one at once, even if it is alive and does
 //! not know yet that it was replaced. On a Cluster, a node that does not answer makes the store read the slot table
-//! again in the background until the node answers or has been replaced. A write that it took before is gone with it: a failover can lose
+//! again in the background until the node answers or has been replaced. While there are subscriptions, the table is also
+//! read once or twice a minute: a master that was replaced while it is cut off from the other nodes, but not from this
+//! process, keeps its connections and is silent. A write that it took before is gone with it: a failover can lose
 //! what was not replicated.
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
@@ -532,6 +534,16 @@ impl Store {
     #[cfg(feature = "locking")]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Changes when a request for this slot, or for any slot, followed a redirection. What such a request read comes
+    /// from a node whose changes may not be listened to yet.
+    #[cfg(feature = "caching")]
+    pub(crate) fn redirections(&self, slot: Option<u16>) -> u32 {
+        match &*self.shared.backend {
+            Backend::Cluster(cluster) => cluster.redirections(slot),
+            _ => 0,
+        }
     }
 
     /// A number for the server that owns a slot; the same for all slots where there is one server.

@@ -310,7 +310,7 @@ where
         let inner = &self.inner;
         observe::operation("cache.get", inner.keys.namespace(), async {
             let entity = inner.keys.entity(name)?;
-            let mark = inner.l1.as_ref().map(|level| level.mark(name));
+            let mark = inner.mark(name, &entity);
             match inner.read(&entity).await {
                 Ok(Seen::Found(found)) if found.freshness != Freshness::Fallback => {
                     inner.remember(&name.into(), mark.as_ref(), &found);

@@ -39,8 +39,12 @@ use crate::{
 ///
 /// In the process that invalidates, nothing older is read once `invalidate` has returned. In another process
 /// the message takes its time on the wire; after it has arrived, nothing older is read. A line that died
-/// silently is noticed by a ping within the store's deadline (at most 5 s) and is bounded by
-/// [`max_age`](L1::max_age) in any case. [`get_remote`](super::Cache::get_remote) asks the store itself.
+/// silently is noticed by a ping: sent after the store's deadline (at most 5 s) of silence, and given up after the same
+/// time again (at least 1 s). [`max_age`](L1::max_age) is the bound in any case.
+/// [`get_remote`](super::Cache::get_remote) asks the store itself.
+///
+/// While a slot of a Cluster moves, values that are read by a redirection are not kept: the node may be one whose
+/// changes nobody listens to yet.
 ///
 /// An invalidated tag hides the entries that carry it, and on average one in 4096 of the other tagged entries.
 #[derive(Clone, Debug)]

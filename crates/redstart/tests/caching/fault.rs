@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use redstart::{
     Down, Store,
     caching::{Cache, HitSource, L1},
@@ -383,4 +384,39 @@ async fn a_node_that_hangs_does_not_take_the_entries_of_the_others_away() -> any
         assert_eq!((hit.value.as_deref(), hit.source), (Some(key), expected));
     }
     Ok(())
+}
+
+/// A redirection may lead to a node whose changes nobody listens to yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_value_that_was_read_by_a_redirection_is_not_kept_in_the_first_level()
+-> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let namespace = unique_namespace("ask");
+    let cache = near(&store, &namespace, L1::tracking(100))?;
+    up(&cache).await?;
+    let rows = Rows::at(7);
+    warm(&cache, &rows, "k").await?;
+    let keys = store.scan(&format!("{namespace}:*")).await?;
+    let key = keys.iter().find(|key| key.ends_with("{k}"));
+    let slot = redstart_testkit::key_slot(key.context("no entry")?.as_bytes());
+    let to = (cluster.owner(slot).await? + 1) % 3;
+    let migration = cluster.begin_migration(slot, to).await?;
+    migration.move_keys(10).await?;
+    // The old owner reports the key as changed.
+    let source = async || {
+        let hit = rows.through(&cache, "k", Duration::ZERO).await?;
+        anyhow::Ok(hit.source)
+    };
+    let asks = eventually(LONG, async || {
+        source()
+            .await
+            .is_ok_and(|source| source == HitSource::Store)
+    });
+    assert!(asks.await, "the first level keeps what has moved away");
+    for _ in 0..5 {
+        assert_eq!(source().await?, HitSource::Store);
+    }
+    migration.finish().await?;
+    warm(&cache, &rows, "k").await
 }

@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicU16, Ordering},
+        atomic::{AtomicBool, AtomicU16, Ordering},
     },
     time::Duration,
 };
@@ -22,6 +22,10 @@ struct Nodes {
     owner: AtomicU16,
     /// What the first node answers to a command with a key.
     moved: String,
+    /// Each has half of the slots.
+    halves: AtomicBool,
+    /// The first node is cut off, and the second one has its half of the slots.
+    cut_off: AtomicBool,
 }
 
 impl Nodes {
@@ -35,6 +39,8 @@ impl Nodes {
             ports,
             owner: AtomicU16::new(ports[0]),
             moved: moved(ports[1]),
+            halves: AtomicBool::new(false),
+            cut_off: AtomicBool::new(false),
         });
         for (listener, is_first) in [(first, true), (second, false)] {
             let nodes = nodes.clone();
@@ -61,6 +67,10 @@ impl Nodes {
             // A request begins with the number of its words; the words are short, come in one piece and have no asterisk.
             let requests = text.split('*').skip(1);
             let answers: String = requests.map(|words| self.answer(words, is_first)).collect();
+            if !is_first && self.cut_off.load(Ordering::SeqCst) {
+                // The answer of the first node comes first.
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
             if stream.write_all(answers.as_bytes()).await.is_err() {
                 return;
             }
@@ -68,6 +78,21 @@ impl Nodes {
     }
 
     fn answer(&self, words: &str, is_first: bool) -> String {
+        let cut_off = self.cut_off.load(Ordering::SeqCst);
+        if words.contains("INFO") {
+            let state = match cut_off && is_first {
+                true => "cluster_state:fail",
+                false => "cluster_state:ok",
+            };
+            return format!("${}\r\n{state}\r\n", state.len());
+        }
+        if words.contains("SLOTS") && self.halves.load(Ordering::SeqCst) && (is_first || !cut_off) {
+            let [first, second] = self.ports;
+            return format!(
+                "*2\r\n*3\r\n:0\r\n:8191\r\n*2\r\n$0\r\n\r\n:{first}\r\n\
+                 *3\r\n:8192\r\n:16383\r\n*2\r\n$0\r\n\r\n:{second}\r\n"
+            );
+        }
         if words.contains("SLOTS") {
             let owner = self.owner.load(Ordering::SeqCst);
             return format!("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$0\r\n\r\n:{owner}\r\n");
@@ -138,5 +163,22 @@ async fn what_goes_to_every_master_goes_to_those_of_now() -> anyhow::Result<()> 
     assert_eq!(store.query::<i64>(&redis::cmd("DBSIZE")).await?, 1);
     nodes.owner.store(nodes.ports[1], Ordering::SeqCst);
     assert_eq!(store.query::<i64>(&redis::cmd("DBSIZE")).await?, 7);
+    Ok(())
+}
+
+/// A master that was replaced while it is cut off from the others still names itself.
+#[tokio::test]
+async fn the_table_of_a_node_that_is_cut_off_is_not_taken_if_there_is_another() -> anyhow::Result<()>
+{
+    let nodes = Nodes::start(|_| String::new()).await?;
+    nodes.halves.store(true, Ordering::SeqCst);
+    let store = nodes.store().await?;
+    let size = redis::cmd("DBSIZE");
+    assert_eq!(store.query::<i64>(&size).await?, 8, "of both");
+    nodes.owner.store(nodes.ports[1], Ordering::SeqCst);
+    nodes.cut_off.store(true, Ordering::SeqCst);
+    for _ in 0..3 {
+        assert_eq!(store.query::<i64>(&size).await?, 7, "of the second");
+    }
     Ok(())
 }

@@ -117,6 +117,18 @@ pub(crate) struct ReadMark {
     generation: u64,
     tag_clock: u64,
     at: Instant,
+    /// What the store's count of redirections was.
+    pub(super) redirections: Redirections,
+}
+
+/// How often requests followed a redirection: a value that was read so is not kept, because it comes from a node whose
+/// changes may not be listened to yet.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Redirections {
+    pub(super) slot: u16,
+    pub(super) of_slot: u32,
+    /// Of all slots, for the tags.
+    pub(super) of_all: u32,
 }
 
 pub(crate) struct Level1<V> {
@@ -188,6 +200,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
             generation: *self.stripes[stripe].lock(),
             tag_clock: self.tag_clock.load(Ordering::Acquire),
             at: self.now(),
+            redirections: Redirections::default(),
         }
     }
 

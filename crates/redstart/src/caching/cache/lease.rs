@@ -137,12 +137,18 @@ impl<V, C> Inner<V, C> {
 /// Listens for the end of another process's load.
 pub(crate) struct WakeListener {
     subscription: Option<Subscription>,
+    /// Messages arrive.
+    stands: bool,
 }
+
+/// How often it is worth asking again while no message can arrive.
+const DEAF: Duration = Duration::from_millis(100);
 
 impl WakeListener {
     pub(crate) async fn open(store: &Store, channel: Channel, until: Instant) -> Self {
         let mut listener = Self {
             subscription: store.subscribe([Listen::Sharded(channel)]).await.ok(),
+            stands: false,
         };
         listener.wait(until).await;
         listener
@@ -151,16 +157,25 @@ impl WakeListener {
     /// Waits until it is worth asking again, or until `until`.
     pub(crate) async fn wait(&mut self, until: Instant) {
         match &mut self.subscription {
-            Some(subscription) => match timeout_at(until, subscription.next()).await {
-                Ok(Some(Event::Lost)) => {
-                    // Nothing is heard until the line is re-established or the lease ends.
-                    let _ = timeout_at(until, subscription.next()).await;
+            Some(subscription) => loop {
+                // A server may refuse the subscription for good.
+                let until = match self.stands {
+                    true => until,
+                    false => until.min(Instant::now() + DEAF),
+                };
+                match timeout_at(until, subscription.next()).await {
+                    // Nothing is heard until the line is re-established.
+                    Ok(Some(Event::Lost)) => self.stands = false,
+                    Ok(Some(Event::Subscribed | Event::Resubscribed)) => {
+                        self.stands = true;
+                        return;
+                    }
+                    Ok(None) => {
+                        self.subscription = None;
+                        return Box::pin(self.wait(until)).await;
+                    }
+                    Ok(Some(_)) | Err(_) => return,
                 }
-                Ok(None) => {
-                    self.subscription = None;
-                    Box::pin(self.wait(until)).await;
-                }
-                Ok(Some(_)) | Err(_) => {}
             },
             // A store made from the application's own connection cannot subscribe.
             None => {

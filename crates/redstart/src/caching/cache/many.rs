@@ -143,7 +143,7 @@ where
             }
             open.push(Open {
                 key: key.clone(),
-                mark: self.l1.as_ref().map(|level| level.mark(&name)),
+                mark: self.mark(&name, &entity),
                 name,
                 entity,
                 seen: None,

@@ -107,7 +107,7 @@ where
         let name: Arc<str> = name.into();
         let mut loader = Some(loader);
         loop {
-            let mark = self.l1.as_ref().map(|level| level.mark(&name));
+            let mark = self.mark(&name, &entity);
             let (purpose, fallback) = match self.read(&entity).await {
                 Ok(Seen::Found(found)) => {
                     self.remember(&name, mark.as_ref(), &found);
@@ -239,7 +239,7 @@ where
         let mut listener: Option<WakeListener> = None;
         loop {
             let step = progress.step();
-            let mark = self.l1.as_ref().map(|level| level.mark(name));
+            let mark = self.mark(name, entity);
             let ask = self.ask(entity, &token, lasts, shared, seen);
             let ask = ask.run::<Grant>(&self.store);
             // The tags' state is needed from before the load; asked for together, it takes no time. After a wait it

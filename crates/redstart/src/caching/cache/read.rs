@@ -10,7 +10,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::{
     Count, Hit, HitSource, Inner,
     entry::{self, Meta, Opened, Stamp},
-    l1::{Incoming, ReadMark},
+    l1::{Incoming, ReadMark, Redirections},
 };
 use crate::{
     codec::Codec,
@@ -62,6 +62,14 @@ pub(super) struct Raw {
 impl<V, C> Inner<V, C> {
     fn node(&self, entity: &Entity) -> u64 {
         self.store.node_of(entity.slot())
+    }
+
+    fn redirections(&self, slot: u16) -> Redirections {
+        Redirections {
+            slot,
+            of_slot: self.store.redirections(Some(slot)),
+            of_all: self.store.redirections(None),
+        }
     }
 
     /// Counts the failures of the server that has this entity.
@@ -342,6 +350,19 @@ where
         }
     }
 
+    /// The first level's mark for a key that is going to be read.
+    pub(super) fn mark(&self, name: &str, entity: &Entity) -> Option<ReadMark> {
+        let mut mark = self.l1.as_ref()?.mark(name);
+        mark.redirections = self.redirections(entity.slot());
+        Some(mark)
+    }
+
+    /// Whether the value was read from a node that the Cluster's table names for it, and its tags too.
+    fn was_read_at_its_owner(&self, mark: &ReadMark, found: &Found<V>) -> bool {
+        let (before, now) = (mark.redirections, self.redirections(mark.redirections.slot));
+        before.of_slot == now.of_slot && (found.meta.tags.is_empty() || before == now)
+    }
+
     /// Inserts a value into the first level, and into the values last seen.
     pub(super) fn remember(&self, name: &Arc<str>, mark: Option<&ReadMark>, found: &Found<V>) {
         if let Some(last_seen) = &self.last_seen {
@@ -351,6 +372,10 @@ where
             return;
         };
         if found.hit.stale || fresh_for.is_zero() {
+            return;
+        }
+        if !self.was_read_at_its_owner(mark, found) {
+            self.stats.add(Count::InsertRefused);
             return;
         }
         let tags: Vec<&str> = found.meta.tags.iter().map(|stamp| &*stamp.tag).collect();

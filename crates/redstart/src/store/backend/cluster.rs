@@ -6,7 +6,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -25,7 +25,7 @@ use crate::{
     store::{
         location::{Address, Settings},
         pool::Node,
-        request::{Body, BoxFuture, Failure, Request, aborted_by},
+        request::{Body, BoxFuture, Failure, Request, aborted_by, array},
         retry::{Backoff, Destination, persist},
         transport::Dial,
     },
@@ -50,7 +50,11 @@ pub(crate) struct Cluster {
     /// The background task that reads the table: its number while it runs, and when it has to have reported.
     refreshing: Mutex<Refreshing>,
     turn: AtomicUsize,
+    /// How often a redirection was followed, by slot; slots share counters. The last counter is for all slots.
+    redirections: [AtomicU32; COUNTERS + 1],
 }
+
+const COUNTERS: usize = 256;
 
 #[derive(Default)]
 struct Refreshing {
@@ -78,6 +82,7 @@ impl Cluster {
             version: watch::Sender::new(0),
             refreshing: Mutex::default(),
             turn: AtomicUsize::new(0),
+            redirections: [const { AtomicU32::new(0) }; COUNTERS + 1],
             settings,
         });
         let within = cluster.settings.deadline.max(Duration::from_secs(1));
@@ -94,6 +99,20 @@ impl Cluster {
 
     pub(crate) fn masters(&self) -> Vec<Arc<Node>> {
         self.topology.load().masters().to_vec()
+    }
+
+    /// Changes when a request for this slot, or for any slot, was answered by a node that the table does not name for it.
+    /// Nobody may listen for changes there yet.
+    #[cfg(feature = "caching")]
+    pub(crate) fn redirections(&self, slot: Option<u16>) -> u32 {
+        let at = slot.map_or(COUNTERS, |slot| usize::from(slot) % COUNTERS);
+        self.redirections[at].load(Ordering::Acquire)
+    }
+
+    fn count_redirection(&self, slot: u16) {
+        for at in [usize::from(slot) % COUNTERS, COUNTERS] {
+            self.redirections[at].fetch_add(1, Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn owner(&self, slot: u16) -> Option<Arc<Node>> {
@@ -184,21 +203,25 @@ impl Cluster {
         Err(failure.unwrap_or_else(|| Error::unavailable("no node of the cluster answered")))
     }
 
-    /// Asks these nodes at once, so that one that hangs does not hold up the others, and takes the first table.
+    /// Asks these nodes at once, so that one that hangs does not hold up the others, and takes the first table. A node
+    /// that says that the cluster is down may be cut off from it and know nothing of a failover, so its table is
+    /// taken only if no other comes.
     async fn refresh_from(
         &self,
         candidates: Vec<Arc<Node>>,
         within: Duration,
     ) -> Option<Result<()>> {
-        let mut cmd = redis::cmd("CLUSTER");
-        cmd.arg("SLOTS");
+        let mut questions = Pipeline::with_capacity(2);
+        questions.cmd("CLUSTER").arg("SLOTS");
+        questions.cmd("CLUSTER").arg("INFO");
         let deadline = Instant::now() + within.max(Duration::from_millis(50));
-        let cmd = &cmd;
+        let questions = &questions;
         let mut asking: FuturesUnordered<_> = candidates
             .iter()
             .map(|node| async move {
                 let link = node.link();
-                let answer = link.attempt(Request::one(cmd, deadline)).await;
+                let request = Request::new(Body::all(questions), deadline);
+                let answer = link.attempt(request).await;
                 (
                     node,
                     answer.map_err(|failure| failure.into_error(|| link.place(), true)),
@@ -206,15 +229,20 @@ impl Cluster {
             })
             .collect();
         let mut failure: Option<Error> = None;
+        let mut second_best: Option<Table> = None;
         while let Some((node, answer)) = asking.next().await {
-            let error = match answer.and_then(|table| Table::parse(table, node.dial().address())) {
-                Ok(table) if table.is_empty() => Error::unavailable(format!(
+            let error = match answer.and_then(|answers| read_table(answers, node)) {
+                Ok((table, _)) if table.is_empty() => Error::unavailable(format!(
                     "{} belongs to a cluster that serves no slots",
                     node.dial().place()
                 )),
-                Ok(table) => {
+                Ok((table, true)) => {
                     self.install(table);
                     return Some(Ok(()));
+                }
+                Ok((table, false)) => {
+                    second_best.get_or_insert(table);
+                    continue;
                 }
                 Err(error) => {
                     let plain = error
@@ -234,7 +262,13 @@ impl Cluster {
                 failure = Some(error);
             }
         }
-        failure.map(Err)
+        match second_best {
+            Some(table) => {
+                self.install(table);
+                Some(Ok(()))
+            }
+            None => failure.map(Err),
+        }
     }
 
     fn install(&self, table: Table) {
@@ -383,6 +417,19 @@ impl Cluster {
     }
 }
 
+/// The table that a node gave, and whether the cluster works as far as it knows.
+fn read_table(answers: Value, node: &Node) -> Result<(Table, bool)> {
+    let mut answers = array(answers)?.into_iter();
+    let table = answers.next().unwrap_or(Value::Nil).extract_error()?;
+    // A user may not be allowed to ask for this.
+    let state: String = answers
+        .next()
+        .and_then(|info| redis::from_redis_value(info).ok())
+        .unwrap_or_default();
+    let table = Table::parse(table, node.dial().address())?;
+    Ok((table, !state.contains("cluster_state:fail")))
+}
+
 /// All replies, or the first error. If a part was or may have been carried out, the whole is in doubt.
 fn whole(request: &Request<'_>, replies: Vec<Result<Value>>) -> Result<Vec<Value>> {
     let any_done = replies.iter().any(|reply| match reply {
@@ -443,7 +490,12 @@ impl Destination for Owner<'_> {
 
     fn redirected(&mut self, request: &Request<'_>, error: &RedisError) -> bool {
         let asked = self.last.as_ref().and_then(|node| node.dial().address());
-        match redirect(error, asked) {
+        let redirect = redirect(error, asked);
+        if let (Some(_), Some(slot)) = (&redirect, self.slot) {
+            // Before the next attempt, so that whoever compares the counts before and after a read learns of it.
+            self.cluster.count_redirection(slot);
+        }
+        match redirect {
             Some(Redirect::Moved(_)) => {
                 // Without a place that can be read, the next attempt goes by the table.
                 let node = self.cluster.redirected(error, asked);
