@@ -11,7 +11,7 @@ use super::{
     lease::{Terms, valid_until},
     lock::Lock,
     owner::{Answer, Ask, Owner, Ownership},
-    wake_up::Listener,
+    wake_up::{Listener, WokenBy},
 };
 use crate::{
     error::{Error, Result},
@@ -84,7 +84,16 @@ pub(crate) struct Waiter<'a> {
     missed: u32,
     backoff: Backoff,
     listening: Listening,
+    /// How long to sleep while messages cannot arrive.
+    deaf: Duration,
 }
+
+/// While messages cannot arrive, a waiter asks after this time, then less often.
+const DEAF_FIRST: Duration = Duration::from_millis(100);
+const DEAF_MAX: Duration = Duration::from_secs(1);
+/// After a gap, the waiters of a process ask within this time, if they are many.
+const AFTER_GAP_MAX: Duration = Duration::from_millis(50);
+const AFTER_GAP_EACH: Duration = Duration::from_micros(50);
 
 enum Listening {
     NotYet,
@@ -115,6 +124,7 @@ impl<'a> Waiter<'a> {
             missed: 0,
             backoff: Backoff::new(),
             listening: Listening::NotYet,
+            deaf: DEAF_FIRST,
         }
     }
 
@@ -217,8 +227,17 @@ impl<'a> Waiter<'a> {
         if let Some(poll) = lock.kind.poll {
             pause = pause.min(poll);
         }
-        if let Listening::Impossible = self.listening {
-            pause = pause.min(Duration::from_millis(crate::chance::range(25..=100)));
+        match &self.listening {
+            Listening::Impossible => {
+                pause = pause.min(Duration::from_millis(crate::chance::range(25..=100)));
+            }
+            // The subscription may be refused for good, and a lease may be long.
+            Listening::To(listener) if !listener.stands() => {
+                pause = pause.min(self.deaf.mul_f64(crate::chance::range(0.5..=1.0)));
+                self.deaf = (self.deaf * 2).min(DEAF_MAX);
+            }
+            Listening::To(_) => self.deaf = DEAF_FIRST,
+            Listening::NotYet => {}
         }
         let until = self
             .clock
@@ -228,13 +247,29 @@ impl<'a> Waiter<'a> {
         let Listening::To(listener) = &mut self.listening else {
             return self.clock.sleep_until(until).await;
         };
+        let stood = listener.stands();
         tokio::select! {
             biased;
-            () = listener.woken(&self.acquisition.owner().token) => {
+            woken_by = listener.woken(&self.acquisition.owner().token) => {
+                if woken_by == WokenBy::Gap && stood {
+                    // Every waiter of every process is told at the same time.
+                    self.disperse().await;
+                }
                 lock.yield_to_waiters(self.missed).await;
                 self.missed += 1;
             }
             () = self.clock.sleep_until(until) => {}
         }
+    }
+
+    /// Sleeps for a random time, longer if many wait here.
+    async fn disperse(&self) {
+        let waiters = u32::try_from(self.lock.store.listeners(&self.lock.channel));
+        let longest = AFTER_GAP_EACH.saturating_mul(waiters.unwrap_or(u32::MAX));
+        let pause = longest
+            .min(AFTER_GAP_MAX)
+            .mul_f64(crate::chance::range(0.0..=1.0));
+        let left = self.deadline.saturating_duration_since(self.clock.now());
+        tokio::time::sleep(pause.min(left)).await;
     }
 }

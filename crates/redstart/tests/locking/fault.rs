@@ -384,3 +384,36 @@ async fn waiters_on_a_store_that_cannot_subscribe_get_the_lock() -> anyhow::Resu
     waiter.await??.context("not granted")?.release().await?;
     Ok(())
 }
+
+/// A user of a server has no channels unless they are given to it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_whose_subscription_is_refused_gets_the_lock_long_before_the_lease_would_end()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let rules = [
+        "ACL",
+        "SETUSER",
+        "mute",
+        "on",
+        ">pw",
+        "~*",
+        "+@all",
+        "resetchannels",
+    ];
+    server.query::<()>(&rules).await?;
+    let url = format!("redis://mute:pw@{}", server.addr());
+    let (holder, waiter) = (store(&server.url()).await?, store(&url).await?);
+    let lock = |store: &Store| {
+        let mutex = Mutex::builder(store, "app", "m");
+        mutex.ttl(20 * PATIENCE).build()
+    };
+    let (held, wanted) = (lock(&holder)?, lock(&waiter)?);
+    let guard = held.lock(PATIENCE).await?.context("not granted")?;
+    let waiting = tokio::spawn(async move { wanted.lock(FOREVER).await });
+    // By then it has asked, and sleeps.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    guard.release().await?;
+    let granted = timeout(PATIENCE, waiting).await???;
+    ensure!(granted.is_some(), "not granted");
+    Ok(())
+}

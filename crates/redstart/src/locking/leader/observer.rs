@@ -74,11 +74,14 @@ impl LeaderObserver {
             let ttl = lock.terms.ttl;
             let pause = left.map_or(ttl, |left| left + Duration::from_millis(1));
             match &mut self.listener {
-                Some(listener) => tokio::select! {
-                    biased;
-                    () = listener.any() => {}
-                    () = clock.sleep(pause.min(ttl)) => {}
-                },
+                Some(listener) => {
+                    let pause = pause.min(if listener.stands() { ttl } else { ttl / 3 });
+                    tokio::select! {
+                        biased;
+                        () = listener.any() => {}
+                        () = clock.sleep(pause) => {}
+                    }
+                }
                 None => clock.sleep(pause.min(ttl / 3)).await,
             }
         }
