@@ -119,8 +119,10 @@ matrix! {
         for entity in [&a, &b, &c] {
             set(entity.key()).await?;
         }
-        assert_eq!(next(&mut wide).await, changed(a.key()));
-        assert_eq!(next(&mut wide).await, changed(b.key()));
+        // Two nodes of a Cluster report in any order.
+        let heard = [next(&mut wide).await, next(&mut wide).await];
+        assert!(heard.contains(&changed(a.key())), "{heard:?}");
+        assert!(heard.contains(&changed(b.key())), "{heard:?}");
         assert_eq!(next_change(&mut narrow).await, changed(b.key()));
         assert_eq!(next(&mut twin).await, changed(b.key()));
         assert_eq!(next(&mut elsewhere).await, changed(c.key()));
