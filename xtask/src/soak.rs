@@ -280,6 +280,15 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[("BENCH_OPERATIONS", 100_000), ("TEST_SECONDS", 3600)],
     },
     Campaign {
+        name: "capacity",
+        about: "a million entities of several patterns against what the table of costs predicts",
+        package: "redstart-load",
+        test: "load",
+        filter: "predicted",
+        scale: 1,
+        counts: &[("FILL_ENTITIES", 1_000_000)],
+    },
+    Campaign {
         name: "places",
         about: "searches against brute force",
         package: "redstart",

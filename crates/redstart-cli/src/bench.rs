@@ -63,6 +63,12 @@ pub(crate) struct Args {
     /// Run each pattern on this store too, and compare
     #[arg(long, value_name = "URL", conflicts_with = "ramp")]
     against: Option<String>,
+    /// Put load on the server from so many processes, each with --clients and a namespace of its own
+    #[arg(long, default_value_t = 1, conflicts_with_all = ["ramp", "against", "naive"])]
+    processes: usize,
+    /// Add the histogram to the JSON
+    #[arg(long, hide = true, requires = "json")]
+    histogram: bool,
     /// Run the form that people write by hand beside ours, and count what goes wrong; without names, all that have one
     #[arg(long, conflicts_with_all = ["ramp", "against"])]
     naive: bool,
@@ -121,6 +127,37 @@ impl Args {
         })
     }
 
+    /// The arguments of one of several processes: its share of a rate, and keys of its own.
+    fn repeated(&self, process: usize) -> Vec<String> {
+        let share = |rate: f64| (rate / self.processes as f64).to_string();
+        let mut args: Vec<String> = Vec::new();
+        let mut add = |flag: &str, value: String| args.extend([flag.to_owned(), value]);
+        add("--clients", self.clients.to_string());
+        if let Some(rate) = self.rate {
+            add("--rate", share(rate));
+            add("--in-flight", self.in_flight.to_string());
+        }
+        match self.operations {
+            Some(operations) => add("--operations", operations.to_string()),
+            None => add("--seconds", self.seconds.to_string()),
+        }
+        add("--keys", self.keys.to_string());
+        add("--spread", self.spread.to_string());
+        add("--payload", self.payload.to_string());
+        if let Some(writes) = self.writes {
+            add("--writes", writes.to_string());
+        }
+        if let Some(rate) = self
+            .max_rate
+            .or((!is_loopback(&self.url)).then_some(10_000.0))
+        {
+            add("--max-rate", share(rate));
+        }
+        add("--max-memory", self.max_memory.to_string());
+        add("--seed", (self.seed + process as u64).to_string());
+        args
+    }
+
     fn urls(&self) -> impl Iterator<Item = &str> {
         [self.url.as_str()]
             .into_iter()
@@ -141,9 +178,15 @@ impl From<redstart_load::Error> for Failure {
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let patterns = choose(&args)?;
     let settings = args.settings()?;
-    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    // A baseline that cannot be read is better known before a long run.
+    if let Some(path) = &args.baseline {
+        Baseline::read(path)?;
+    }
     for url in args.urls() {
         confirm(&args, url, &settings)?;
+    }
+    if args.processes > 1 {
+        return several(&args, &patterns).await;
     }
     let store = Store::connect(&args.url).await?;
     let other = match &args.against {
@@ -168,18 +211,71 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         }
     }
     let reports = outcome?;
-    bench.screen.close(&reports);
+    finish(&args, &bench.screen, &reports)
+}
+
+/// The end of the output, the page and the verdict.
+fn finish(args: &Args, screen: &Screen, reports: &[Report]) -> Result<(), Failure> {
+    screen.close(reports);
     if let Some(path) = &args.html {
         let title = format!("Load on {}", without_credentials(&args.url));
-        std::fs::write(path, redstart_load::html(&title, &reports))
+        std::fs::write(path, redstart_load::html(&title, reports))
             .map_err(|error| Failure::Other(format!("{}: {error}", path.display())))?;
     }
-    let slower = baseline.is_some_and(|baseline| compare(&args, &baseline, &reports));
+    let baseline = args.baseline.as_deref().map(Baseline::read).transpose()?;
+    let slower = baseline.is_some_and(|baseline| compare(args, &baseline, reports));
     if reports.iter().all(held) && !slower {
         Ok(())
     } else {
         Err(Failure::Claim)
     }
+}
+
+/// Starts this program several times for each pattern, and puts their reports together.
+async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failure> {
+    if args.url.starts_with("memory:") || args.url.starts_with("file:") {
+        return Err(Failure::Usage(
+            "an engine inside a process cannot be shared by --processes".to_owned(),
+        ));
+    }
+    if args.processes > 64 {
+        return Err(Failure::Usage("at most 64 processes".to_owned()));
+    }
+    let screen = Screen::new(args, patterns.len());
+    let program = std::env::current_exe()?;
+    let mut reports = Vec::new();
+    for pattern in patterns {
+        let mut children = tokio::task::JoinSet::new();
+        for process in 0..args.processes {
+            let mut command = tokio::process::Command::new(&program);
+            command
+                .args(["bench", pattern.name(), "--json", "--histogram", "--yes"])
+                .args(args.repeated(process))
+                // Not an argument: it may have a password in it, and arguments can be seen by others.
+                .env("REDSTART_URL", &args.url)
+                .stdin(std::process::Stdio::null())
+                .stderr(std::process::Stdio::inherit())
+                .kill_on_drop(true);
+            children.spawn(async move { command.output().await });
+        }
+        let mut parts = Vec::new();
+        while let Some(ended) = children.join_next().await {
+            let output = ended.map_err(|error| Failure::Other(error.to_string()))??;
+            let line = String::from_utf8_lossy(&output.stdout);
+            let part: Report = serde_json::from_str(line.trim()).map_err(|_| {
+                Failure::Other(format!(
+                    "a process of {} ended without a report",
+                    pattern.name()
+                ))
+            })?;
+            parts.push(part);
+        }
+        if let Some(report) = redstart_load::merge(parts) {
+            screen.end(&report);
+            reports.push(report);
+        }
+    }
+    finish(args, &screen, &reports)
 }
 
 /// Prints how the patterns compare with an earlier run; true if one is slower.
@@ -297,12 +393,15 @@ impl Bench<'_> {
             self.screen.watch(pattern.name(), &live);
             live
         };
-        let report = if self.args.ramp {
+        let mut report = if self.args.ramp {
             redstart_load::ramp(store, namespace, pattern, settings, watch).await?
         } else {
             redstart_load::run_on(store, namespace, pattern, settings, &watch()).await?
         };
         self.screen.unwatch();
+        if !self.args.histogram {
+            report.histogram.clear();
+        }
         Ok(report)
     }
 }

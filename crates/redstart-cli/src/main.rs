@@ -8,6 +8,7 @@
 //! script.rs    the exact Lua of each pattern, for other languages
 //! engine.rs    the embedded engine as a server
 //! bench.rs     patterns under load, and whether their promises held
+//! capacity.rs  how much a deployment needs
 //! doctor.rs    finds the faults of programs that use Redis or Valkey
 //! queue.rs     a job queue: look, repair, export
 //! ```
@@ -28,6 +29,7 @@ macro_rules! say {
 
 mod adopt;
 mod bench;
+mod capacity;
 mod doctor;
 mod engine;
 mod guide;
@@ -57,6 +59,8 @@ enum Command {
     Adopt(adopt::Args),
     /// Put patterns under load: speed, cost, memory, and whether their promises held
     Bench(bench::Args),
+    /// Plan memory, nodes and hot spots from measured costs: `redstart capacity --sessions 20M`
+    Capacity(capacity::Args),
     /// Run every pattern for real and check that its promise holds
     Tour(tour::Args),
     /// Find the pattern for a need: `redstart guide only one worker`
@@ -128,6 +132,7 @@ fn main() -> ExitCode {
         match Cli::parse().command {
             Command::Adopt(args) => adopt::run(args).await,
             Command::Bench(args) => Box::pin(bench::run(args)).await,
+            Command::Capacity(args) => Box::pin(capacity::run(args)).await,
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),
             Command::Queue(args) => queue::run(args).await,

@@ -32,9 +32,10 @@
 //! server.rs      INFO of every server: CPU, commands, memory, round trips
 //! footprint.rs   memory and slots of a run's keys, and their removal
 //! run.rs         one pattern from the first key to the last; the ramp
-//! report.rs      what a run found
+//! report.rs      what a run found; merge.rs puts several processes together
 //! baseline.rs    a verdict against an earlier run
 //! html.rs        reports as a page with charts
+//! capacity.rs    a table of measured costs, and plans made from it
 //! address.rs     which URLs lead to this machine
 //! ```
 
@@ -42,11 +43,13 @@
 
 mod address;
 mod baseline;
+pub mod capacity;
 mod drive;
 mod error;
 mod footprint;
 mod html;
 mod key_choice;
+mod merge;
 mod report;
 mod run;
 mod server;
@@ -60,6 +63,7 @@ pub use error::{Error, Result};
 pub use footprint::sweep;
 pub use html::html;
 pub use key_choice::{KeyChoice, Spread};
+pub use merge::merge;
 pub use report::{CommandCost, Hottest, LargestKey, NaiveReport, RampStep, Report, knee};
 pub use run::{compare_naive, namespace, ramp, run, run_on};
 pub use settings::{Length, Pace, Settings};

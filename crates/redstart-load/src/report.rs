@@ -124,6 +124,9 @@ pub struct Report {
     /// Operations per second in each slice of the run, for charts.
     #[serde(default)]
     pub slices: Vec<f64>,
+    /// Latencies in nanoseconds and how many operations had them, if wanted: for merging the reports of processes.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub histogram: Vec<(u64, u64)>,
     /// The same on another store.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub against: Option<Box<Report>>,

@@ -183,6 +183,10 @@ fn speed(report: &mut Report, settings: &Settings, live: &Live, driven: &Driven)
     .into_iter()
     .map(|quantile| (quantile, micros(quantile)))
     .collect();
+    report.histogram = histogram
+        .iter_recorded()
+        .map(|value| (value.value_iterated_to(), value.count_at_value()))
+        .collect();
     report.interval = interval(&driven.slices);
     report.slices = driven.slices.clone();
     report.errors = live.errors();

@@ -1,4 +1,6 @@
 //! Patterns under load, on every backend.
 
+mod fill;
 mod omission;
+mod overhead;
 mod pattern;

@@ -1,0 +1,119 @@
+//! `redstart capacity` as a person and as a program use it.
+
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+fn capacity(args: &[&str]) -> std::io::Result<std::process::Output> {
+    Command::new(env!("CARGO_BIN_EXE_redstart"))
+        .arg("capacity")
+        .args(args)
+        .env_remove("REDSTART_URL")
+        .stdin(Stdio::null())
+        .output()
+}
+
+fn plans(args: &[&str]) -> anyhow::Result<Vec<Value>> {
+    let output = capacity(args)?;
+    anyhow::ensure!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let text = String::from_utf8(output.stdout)?;
+    Ok(text
+        .lines()
+        .map(serde_json::from_str)
+        .collect::<Result<_, _>>()?)
+}
+
+const WANTED: [&str; 10] = [
+    "--users",
+    "100M",
+    "--checkins",
+    "31d",
+    "--uniques",
+    "daily:90d",
+    "--sessions",
+    "20M",
+    "--limiter",
+    "50k/s",
+];
+
+#[test]
+fn a_plan_for_every_server_with_memory_nodes_and_alternatives() -> anyhow::Result<()> {
+    let plans = plans(&[&WANTED[..], &["--json"]].concat())?;
+    let servers: Vec<&str> = plans
+        .iter()
+        .filter_map(|plan| plan["server"].as_str())
+        .collect();
+    for name in ["redis", "valkey", "embedded"] {
+        assert!(
+            servers.iter().any(|server| server.starts_with(name)),
+            "{servers:?}"
+        );
+    }
+    for plan in &plans {
+        assert_eq!(plan["needs"].as_array().map(Vec::len), Some(4), "{plan}");
+        let bytes: f64 = plan["needs"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|n| n["bytes"].as_f64())
+            .sum();
+        assert!((plan["bytes"].as_f64().unwrap() - bytes).abs() < 1.0);
+        // A hundred million users with a key each, and twenty million sessions, are tens of gigabytes.
+        assert!(bytes > 2e10 && bytes < 2e11, "{bytes}");
+        assert!(plan["masters"].as_u64().unwrap() >= 1);
+        let forms: Vec<&str> = plan["alternatives"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|a| a["form"].as_str())
+            .collect();
+        assert!(
+            forms.iter().any(|form| form.contains("set"))
+                && forms.iter().any(|form| form.contains("bitmap"))
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_says_the_same_as_flags_and_nonsense_is_refused() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("need.toml").display().to_string();
+    std::fs::write(
+        &path,
+        "users = '100M'\ncheckins = '31d'\nuniques = 'daily:90d'\nsessions = '20M'\nlimiter = '50k/s'\n",
+    )?;
+    let file = plans(&["--file", &path, "--json"])?;
+    assert_eq!(file, plans(&[&WANTED[..], &["--json"]].concat())?);
+    for (args, part) in [
+        (&["--checkins", "31d"][..], "users"),
+        (&[], "nothing is wanted"),
+        (&["--sessions", "lots"], "lots"),
+        (&["--sessions", "1M", "--server", "oracle"], "redis"),
+        (&["--measure"], "--table"),
+        (
+            &["--measure", "--table", "x", "--url", "redis://192.0.2.1"],
+            "this machine",
+        ),
+        (&["--simulate", "many"], "1G,1000"),
+    ] {
+        let output = capacity(args)?;
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(line.contains(part), "{args:?}: {line}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_billion_users_on_a_thousand_nodes_are_simulated() -> anyhow::Result<()> {
+    let even = &plans(&["--simulate", "1G,1000", "--json"])?[0];
+    let skewed = &plans(&["--simulate", "1G,1000", "--skew", "1", "--json"])?[0];
+    assert!(even["traffic"].as_f64().unwrap() < 1.2, "{even}");
+    assert!(skewed["traffic"].as_f64().unwrap() > 20.0, "{skewed}");
+    Ok(())
+}

@@ -1,0 +1,227 @@
+//! Makes the table of costs on a real server.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{Store, redis};
+use tokio::task::JoinSet;
+
+use super::{
+    cost::{EntityCost, PatternCost, Point, ServerCosts},
+    fill::{Filling, Put, fillings},
+};
+use crate::{
+    Length, Live, Pace, Settings,
+    error::{Error, Result},
+    is_loopback,
+    run::{namespace, run_on},
+    server::{Servers, version},
+};
+
+/// Callers that fill a store at a time.
+const CALLERS: u64 = 32;
+
+/// Measures what every pattern costs on a server, which must be empty and on this machine: it is flushed between the
+/// measurements, because the tables that a server keeps do not shrink at once. `each` is how long each pattern is put under
+/// load; `only` names what is measured, everything if it is empty; `note` hears what is being done.
+///
+/// # Errors
+///
+/// If the server has keys or is not this machine, and those of the store.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, keys of the measurement stay.
+pub async fn measure(
+    url: &str,
+    each: Duration,
+    only: &[String],
+    note: impl Fn(&str),
+) -> Result<ServerCosts> {
+    let wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    if !is_loopback(url) {
+        return Err(Error::config(
+            "costs are measured on a server of this machine, which is flushed meanwhile",
+        ));
+    }
+    let store = Store::connect(url).await?;
+    if store.is_cluster() {
+        return Err(Error::config("costs are measured on one server"));
+    }
+    let keys: u64 = store.query(&redis::cmd("DBSIZE")).await?;
+    if keys > 0 {
+        return Err(Error::config(format!(
+            "the server has {keys} keys: costs are measured on an empty one, which is flushed meanwhile"
+        )));
+    }
+    let mut costs = ServerCosts {
+        server: version(&store).await,
+        redstart: env!("CARGO_PKG_VERSION").to_owned(),
+        measured: jiff::Timestamp::now().strftime("%Y-%m-%d").to_string(),
+        machine: format!(
+            "{} {}, {} cores",
+            std::env::consts::OS,
+            std::env::consts::ARCH,
+            std::thread::available_parallelism().map_or(1, usize::from)
+        ),
+        build: match cfg!(debug_assertions) {
+            true => "without optimisation",
+            false => "optimised",
+        }
+        .to_owned(),
+        patterns: Vec::new(),
+        entities: Vec::new(),
+    };
+    for filling in fillings().iter().filter(|filling| wanted(filling.kind())) {
+        let mut points = Vec::new();
+        for value in filling.values() {
+            note(&format!("{} at {value}", filling.kind()));
+            points.push(weigh(&store, filling, *value).await?);
+        }
+        costs.entities.push(EntityCost {
+            kind: filling.kind().to_owned(),
+            entity: filling.entity().to_owned(),
+            parameter: filling.parameter().map(str::to_owned),
+            points,
+        });
+    }
+    let settings = Settings {
+        pace: Pace::Closed { clients: 32 },
+        length: Length::Time(each),
+        keys: 1000,
+        max_memory: 1 << 30,
+        ..Settings::default()
+    };
+    for pattern in crate::all().filter(|pattern| wanted(pattern.name())) {
+        note(pattern.name());
+        let live = Arc::new(Live::new());
+        let report = run_on(&store, &namespace(), pattern, &settings, &live).await?;
+        if !report.held {
+            let broken = report.broken.unwrap_or_default();
+            return Err(Error::config(format!(
+                "{} did not hold while it was measured: {broken}",
+                report.pattern
+            )));
+        }
+        costs.patterns.push(PatternCost {
+            pattern: report.pattern,
+            server_us_per_op: round(report.server_us_per_op.unwrap_or(0.0)),
+            round_trips_per_op: report.round_trips_per_op.map(round),
+            network_bytes_per_op: report.network_bytes_per_op.map(round),
+            writes: report.writes,
+        });
+        flush(&store).await?;
+    }
+    Ok(costs)
+}
+
+/// Two decimals are more than a measurement is worth.
+fn round(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+async fn flush(store: &Store) -> Result<()> {
+    let mut flush = redis::cmd("FLUSHALL");
+    flush.arg("SYNC");
+    Ok(store.query(&flush).await?)
+}
+
+async fn weigh(store: &Store, filling: &Filling, value: u64) -> Result<Point> {
+    flush(store).await?;
+    // Larger entities need fewer of them, but not so few that the server's own buffers weigh.
+    let first = filling.values().first().copied().unwrap_or(0).max(1);
+    let larger = (value / first).clamp(1, 4);
+    let entities = (filling.count() / larger).max(filling.count().min(8));
+    let bytes = measure_fill(store, &namespace(), filling, value, entities).await?;
+    flush(store).await?;
+    Ok(Point {
+        at: value as f64,
+        bytes: round(bytes),
+        entities,
+    })
+}
+
+/// Fills a store with entities, and returns what one of them takes. The keys stay.
+///
+/// # Errors
+///
+/// Those of the store, and if it does not tell its memory.
+///
+/// # Cancel safety
+///
+/// If the future is dropped, a part of the entities is there.
+pub async fn measure_fill(
+    store: &Store,
+    namespace: &str,
+    filling: &Filling,
+    value: u64,
+    entities: u64,
+) -> Result<f64> {
+    let servers = Servers::open(store).await?;
+    // Scripts, connections and their buffers are no part of an entity.
+    let warm = format!("{namespace}-warm");
+    fill(&filling.open(store, &warm, value).await?, CALLERS).await?;
+    crate::sweep(store, &warm).await?;
+    let put = filling.open(store, namespace, value).await?;
+    let before = still(&servers).await;
+    fill(&put, entities).await?;
+    store.settle().await;
+    let after = servers.memory().await;
+    let (Some(before), Some(after)) = (before, after) else {
+        return Err(Error::config("the server does not tell its memory"));
+    };
+    Ok(after.saturating_sub(before) as f64 / entities as f64)
+}
+
+/// The memory in use once it no longer changes: a server frees large values in the background.
+async fn still(servers: &Servers) -> Option<u64> {
+    let mut last = servers.memory().await?;
+    let mut same = 0;
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let now = servers.memory().await?;
+        // The server's own buffers come and go.
+        same = match now.abs_diff(last) < 4096 {
+            true => same + 1,
+            false => 0,
+        };
+        last = now;
+        if same == 4 {
+            break;
+        }
+    }
+    Some(last)
+}
+
+/// Puts entities, by several callers at a time.
+async fn fill(put: &Put, entities: u64) -> Result<()> {
+    let next = Arc::new(AtomicU64::new(0));
+    let mut callers = JoinSet::new();
+    for _ in 0..CALLERS.min(entities) {
+        let (put, next) = (put.clone(), next.clone());
+        callers.spawn(async move {
+            loop {
+                let n = next.fetch_add(1, Ordering::Relaxed);
+                if n >= entities {
+                    return Ok::<_, redstart::Error>(());
+                }
+                put(n).await?;
+                if n % 64 == 0 {
+                    tokio::task::yield_now().await;
+                }
+            }
+        });
+    }
+    while let Some(ended) = callers.join_next().await {
+        match ended {
+            Ok(filled) => filled?,
+            Err(error) => return Err(Error::config(format!("a caller ended: {error}"))),
+        }
+    }
+    Ok(())
+}
