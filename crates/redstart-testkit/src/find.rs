@@ -162,6 +162,21 @@ pub fn ruby_libraries() -> Result<PathBuf> {
     complete.then_some(ruby).ok_or_else(|| missing("Sidekiq"))
 }
 
+/// chromedriver, and the script of axe-core, for tests in a real browser.
+///
+/// # Errors
+///
+/// If one is missing; the message names the command that installs it.
+pub fn browser() -> Result<(PathBuf, PathBuf)> {
+    let driver = on_path("chromedriver").ok_or_else(|| missing("chromedriver"))?;
+    on_path("chromium").ok_or_else(|| missing("chromium"))?;
+    let axe = cache_dir().join("clients/browser/node_modules/axe-core/axe.min.js");
+    let complete = axe.is_file();
+    complete
+        .then_some((driver, axe))
+        .ok_or_else(|| missing("axe-core"))
+}
+
 /// The folder into which `cargo xtask servers` puts what the system has no package for.
 pub fn cache_dir() -> PathBuf {
     let from_env = |name: &str| {

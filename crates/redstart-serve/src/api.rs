@@ -1,0 +1,116 @@
+//! The API: one file per family of patterns, each with its routes and their types.
+
+use std::{collections::HashMap, hash::Hash};
+
+use parking_lot::Mutex;
+use redstart::{
+    limiting::{Grant, Limiter},
+    membership::Bloom,
+    resilience::{Admission, Breaker},
+};
+use tokio::sync::oneshot;
+
+use crate::{held::Held, route::Routes};
+
+mod account;
+mod board;
+mod breaker;
+mod cache;
+mod count;
+mod idempotency;
+mod limiter;
+mod lock;
+mod membership;
+mod message;
+mod place;
+mod queue;
+mod session;
+mod stock;
+mod system;
+
+pub(crate) use breaker::{breaker, state_name as circuit_name};
+pub(crate) use cache::{JsonCache, json_cache};
+pub(crate) use limiter::limiter_of;
+pub(crate) use queue::{count_letters, group_of, open_queue, parse_state, state_name};
+
+/// Handles that are kept between requests, because making them costs a round trip or a subscription.
+#[derive(Default)]
+pub(crate) struct Patterns {
+    limiters: Kept<limiter::Key, Limiter>,
+    caches: Kept<(String, String), JsonCache>,
+    breakers: tokio::sync::Mutex<HashMap<(String, String), Breaker>>,
+    blooms: Kept<(String, String), Bloom>,
+    dispatchers: queue::Dispatchers,
+    grants: Held<(Limiter, Grant)>,
+    admissions: Held<Admission>,
+    claims: Held<oneshot::Sender<idempotency::Finished>>,
+    loads: Held<oneshot::Sender<cache::Filled>>,
+}
+
+impl Patterns {
+    /// Drops what clients left behind.
+    pub(crate) fn sweep(&self) {
+        self.grants.sweep();
+        self.admissions.sweep();
+        self.claims.sweep();
+        self.loads.sweep();
+    }
+}
+
+/// Handles by what they are made from. A client chooses names, so their number is limited.
+pub(crate) struct Kept<K, V>(Mutex<HashMap<K, V>>);
+
+impl<K, V> Default for Kept<K, V> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Hash + Eq, V: Clone> Kept<K, V> {
+    const MOST: usize = 4096;
+
+    pub(crate) fn get(&self, key: &K) -> Option<V> {
+        self.0.lock().get(key).cloned()
+    }
+
+    pub(crate) fn put(&self, key: K, value: V) {
+        let mut kept = self.0.lock();
+        if kept.len() >= Self::MOST {
+            kept.clear();
+        }
+        kept.insert(key, value);
+    }
+
+    fn remove(&self, key: &K) {
+        self.0.lock().remove(key);
+    }
+
+    fn get_or<E>(&self, key: K, make: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
+        if let Some(value) = self.get(&key) {
+            return Ok(value);
+        }
+        let value = make()?;
+        self.put(key, value.clone());
+        Ok(value)
+    }
+}
+
+/// Adds all routes of the service.
+pub(crate) fn add_routes(routes: &mut Routes) {
+    system::add_routes(routes);
+    limiter::add_routes(routes);
+    lock::add_routes(routes);
+    queue::add_routes(routes);
+    cache::add_routes(routes);
+    idempotency::add_routes(routes);
+    session::add_routes(routes);
+    board::add_routes(routes);
+    count::add_routes(routes);
+    stock::add_routes(routes);
+    breaker::add_routes(routes);
+    membership::add_routes(routes);
+    place::add_routes(routes);
+    account::add_routes(routes);
+    message::add_routes(routes);
+    crate::page::add_routes(routes);
+}

@@ -1,0 +1,436 @@
+//! Limiters: named in the configuration, or given with the call.
+
+use std::time::Duration;
+
+use http::{HeaderName, HeaderValue};
+use redstart::limiting::{Decision, Limiter, Quota, Snapshot};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::{
+    app::App,
+    call::{Call, Seconds, lost},
+    config::{AlgorithmName, Config, QuotaText},
+    problem::{Kind, Problem},
+    reply::Reply,
+    route::{Route, Routes},
+};
+
+const FAMILY: &str = "Limiters";
+/// How long a grant can be refunded.
+const REFUND_TIME: Duration = Duration::from_secs(120);
+
+/// What a limiter is made from.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    namespace: String,
+    name: String,
+    algorithm: AlgorithmName,
+    quota: QuotaText,
+    burst: Option<u64>,
+    refundable: bool,
+}
+
+/// A limit that is given with the call.
+#[derive(Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Limit {
+    #[serde(default)]
+    algorithm: AlgorithmName,
+    /// Units per period: `100/s`, `20/m`, `5/15m`.
+    quota: String,
+    /// How many may come at once; for token buckets.
+    burst: Option<u64>,
+    #[serde(default)]
+    refundable: bool,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Check {
+    /// Whose limit it is: a user, an address, a key.
+    subject: String,
+    #[serde(default = "one")]
+    cost: u64,
+    /// Another quota of the configured limiter.
+    tier: Option<String>,
+    /// For a limiter that is not configured.
+    limit: Option<Limit>,
+}
+
+fn one() -> u64 {
+    1
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct CheckMany {
+    checks: Vec<One>,
+    limit: Option<Limit>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct One {
+    subject: String,
+    #[serde(default = "one")]
+    cost: u64,
+}
+
+#[derive(Serialize, JsonSchema)]
+pub(crate) struct Checked {
+    allowed: bool,
+    /// The most that can be taken at once.
+    limit: u64,
+    remaining: u64,
+    /// Seconds until a request of this cost is allowed; null if it never will be.
+    retry_after: Option<Seconds>,
+    /// Seconds until all of the limit is available again.
+    reset_after: Seconds,
+    /// To refund, if the limiter is refundable.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    grant: Option<String>,
+    /// Whether the limiter only tries: it decides, and lets everything pass.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    shadow: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct CheckedMany {
+    results: Vec<Checked>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Refund {
+    grant: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Refunded {
+    /// How much was given back.
+    refunded: u64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Reset {
+    subject: String,
+    limit: Option<Limit>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Done {
+    done: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Configured {
+    limiters: Vec<ConfiguredLimiter>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ConfiguredLimiter {
+    name: String,
+    algorithm: AlgorithmName,
+    quota: String,
+    tiers: Vec<String>,
+    shadow: bool,
+}
+
+pub(super) fn add_routes(routes: &mut Routes) {
+    let example =
+        json!({"algorithm": "token-bucket", "quota": "100/m", "burst": 20, "refundable": true});
+    routes.add(
+        Route::get("/v1/limiters", list)
+            .doc(FAMILY, "List the limiters of the configuration")
+            .reply::<Configured>(200, "The configured limiters"),
+    );
+    routes.add(
+        Route::post("/v1/limiters/{name}:check", check)
+            .doc(FAMILY, "Check a limit and take from it")
+            .param("name", "api")
+            .query(
+                "enforce",
+                "Answer 429 with Retry-After when the limiter refuses",
+                "1",
+            )
+            .body::<Check>(json!({"subject": "user:7", "cost": 1, "limit": example}))
+            .reply::<Checked>(200, "Whether it is allowed")
+            .status(429, "Refused, with ?enforce=1"),
+    );
+    routes.add(
+        Route::post("/v1/limiters/{name}:refund", refund)
+            .doc(FAMILY, "Give back what a check took")
+            .param("name", "api")
+            .body::<Refund>(json!({"grant": "5f2b…"}))
+            .reply::<Refunded>(200, "How much was given back")
+            .status(410, "The grant is too old, or another instance gave it"),
+    );
+    routes.add(
+        Route::post("/v1/limiters/{name}:check-many", check_many)
+            .doc(FAMILY, "Check many subjects in one round trip")
+            .param("name", "api")
+            .body::<CheckMany>(json!({"checks": [{"subject": "user:7"}, {"subject": "user:8", "cost": 2}], "limit": example}))
+            .reply::<CheckedMany>(200, "One result for each check, in order"),
+    );
+    routes.add(
+        Route::post("/v1/limiters/{name}:peek", peek)
+            .reads()
+            .doc(FAMILY, "Look at a limit without taking from it")
+            .param("name", "api")
+            .body::<Reset>(json!({"subject": "user:7", "limit": example}))
+            .reply::<Checked>(200, "How the subject stands"),
+    );
+    routes.add(
+        Route::post("/v1/limiters/{name}:reset", reset)
+            .doc(FAMILY, "Forget what a subject took")
+            .param("name", "api")
+            .body::<Reset>(json!({"subject": "user:7", "limit": example}))
+            .reply::<Done>(200, "The subject has its whole limit"),
+    );
+}
+
+/// A limiter, and how its answers are treated.
+pub(crate) struct Chosen {
+    pub(crate) limiter: Limiter,
+    /// It only tries.
+    shadow: bool,
+    /// What it grants can be given back.
+    refundable: bool,
+}
+
+/// A limiter of the configuration.
+pub(crate) fn limiter_of(
+    app: &App,
+    config: &Config,
+    namespace: &str,
+    name: &str,
+) -> Result<Chosen, Problem> {
+    let configured = config.limiter.get(name).ok_or_else(|| {
+        Problem::not_found("limiter in the configuration; give a `limit` with the call")
+    })?;
+    let key = Key {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        algorithm: configured.algorithm,
+        quota: configured.quota,
+        burst: configured.burst,
+        refundable: configured.refundable,
+    };
+    Ok(Chosen {
+        limiter: make(app, key)?,
+        shadow: configured.shadow,
+        refundable: configured.refundable,
+    })
+}
+
+fn find(call: &Call, limit: Option<&Limit>) -> Result<Chosen, Problem> {
+    let (namespace, name) = (call.namespace()?, call.param("name"));
+    let Some(limit) = limit else {
+        return limiter_of(&call.app, &call.config, &namespace, name);
+    };
+    let key = Key {
+        namespace,
+        name: name.to_owned(),
+        algorithm: limit.algorithm,
+        quota: QuotaText::parse(&limit.quota).map_err(Problem::invalid)?,
+        burst: limit.burst,
+        refundable: limit.refundable,
+    };
+    Ok(Chosen {
+        limiter: make(&call.app, key)?,
+        shadow: false,
+        refundable: limit.refundable,
+    })
+}
+
+fn make(app: &App, key: Key) -> Result<Limiter, Problem> {
+    Ok(app.patterns.limiters.get_or(key.clone(), || {
+        let quota = key.quota.quota(key.burst);
+        let builder = Limiter::builder(
+            &app.store,
+            &key.namespace,
+            &key.name,
+            key.algorithm.into(),
+            quota,
+        );
+        let builder = match key.refundable {
+            true => builder.refundable(),
+            false => builder,
+        };
+        builder.build()
+    })?)
+}
+
+fn tier(call: &Call, name: &str) -> Result<Quota, Problem> {
+    let configured = call.config.limiter.get(call.param("name"));
+    let quota = configured.and_then(|limiter| limiter.tiers.get(name));
+    Ok(quota.ok_or_else(|| Problem::not_found("tier"))?.quota(None))
+}
+
+async fn list(call: Call) -> Result<Reply, Problem> {
+    let limiters = call
+        .config
+        .limiter
+        .iter()
+        .map(|(name, limiter)| ConfiguredLimiter {
+            name: name.clone(),
+            algorithm: limiter.algorithm,
+            quota: limiter.quota.to_string(),
+            tiers: limiter.tiers.keys().cloned().collect(),
+            shadow: limiter.shadow,
+        });
+    Ok(Reply::ok(&Configured {
+        limiters: limiters.collect(),
+    }))
+}
+
+async fn check(call: Call) -> Result<Reply, Problem> {
+    let body: Check = call.json()?;
+    let chosen = find(&call, body.limit.as_ref())?;
+    let limiter = &chosen.limiter;
+    let decision = match &body.tier {
+        Some(name) => {
+            let quota = tier(&call, name)?;
+            limiter.check_quota(&body.subject, body.cost, quota).await?
+        }
+        None => limiter.check(&body.subject, body.cost).await?,
+    };
+    let checked = describe(&call.app, &chosen, decision);
+    let headers = rate_headers(limiter, &checked);
+    if !checked.allowed && call.query.flag("enforce") {
+        let mut problem = Problem::new(Kind::Limited).with("remaining", checked.remaining);
+        if let Some(wait) = checked.retry_after {
+            problem = problem
+                .with("retry_after", wait.0)
+                .retry_after(wait.duration()?);
+        }
+        for (name, value) in headers {
+            problem = problem.header(name, value);
+        }
+        return Err(problem);
+    }
+    let mut reply = Reply::ok(&checked);
+    for (name, value) in headers {
+        reply.set(name, value);
+    }
+    Ok(reply)
+}
+
+async fn check_many(call: Call) -> Result<Reply, Problem> {
+    let body: CheckMany = call.json()?;
+    if body.checks.len() > 1000 {
+        return Err(Problem::invalid("at most 1000 checks in one call"));
+    }
+    let chosen = find(&call, body.limit.as_ref())?;
+    let checks: Vec<(&str, u64)> = body
+        .checks
+        .iter()
+        .map(|c| (c.subject.as_str(), c.cost))
+        .collect();
+    let mut results = Vec::with_capacity(checks.len());
+    for decision in chosen.limiter.check_many(&checks).await {
+        results.push(describe(&call.app, &chosen, decision?));
+    }
+    Ok(Reply::ok(&CheckedMany { results }))
+}
+
+async fn peek(call: Call) -> Result<Reply, Problem> {
+    let body: Reset = call.json()?;
+    let limiter = find(&call, body.limit.as_ref())?.limiter;
+    let snapshot = limiter.peek(&body.subject).await?;
+    Ok(Reply::ok(&shown(snapshot.remaining > 0, &snapshot)))
+}
+
+async fn reset(call: Call) -> Result<Reply, Problem> {
+    let body: Reset = call.json()?;
+    let limiter = find(&call, body.limit.as_ref())?.limiter;
+    limiter.reset(&body.subject).await?;
+    Ok(Reply::ok(&Done { done: true }))
+}
+
+async fn refund(call: Call) -> Result<Reply, Problem> {
+    let body: Refund = call.json()?;
+    let held = call.app.patterns.grants.take(&body.grant);
+    let (limiter, grant) = held.ok_or_else(|| lost("grant"))?;
+    let refunded = limiter.refund(grant).await?;
+    Ok(Reply::ok(&Refunded { refunded }))
+}
+
+fn describe(app: &App, chosen: &Chosen, decision: Decision) -> Checked {
+    let mut checked = answer(app, chosen, decision);
+    checked.allowed |= chosen.shadow;
+    checked.shadow = chosen.shadow;
+    checked
+}
+
+fn answer(app: &App, chosen: &Chosen, decision: Decision) -> Checked {
+    match decision {
+        Decision::Allowed(grant) => {
+            let mut checked = shown(true, grant.snapshot());
+            checked.retry_after = Some(Seconds(0.0));
+            if chosen.refundable {
+                let thing = (chosen.limiter.clone(), grant);
+                checked.grant = app.patterns.grants.put(thing, REFUND_TIME);
+            }
+            checked
+        }
+        Decision::Limited {
+            retry_after,
+            snapshot,
+        } => Checked {
+            retry_after: Some(retry_after.into()),
+            ..shown(false, &snapshot)
+        },
+        Decision::Never { max } => Checked {
+            allowed: false,
+            limit: max,
+            remaining: 0,
+            retry_after: None,
+            reset_after: Seconds(0.0),
+            grant: None,
+            shadow: false,
+        },
+    }
+}
+
+fn shown(allowed: bool, snapshot: &Snapshot) -> Checked {
+    Checked {
+        allowed,
+        limit: snapshot.limit,
+        remaining: snapshot.remaining,
+        retry_after: Some(snapshot.retry_after.into()),
+        reset_after: snapshot.reset_after.into(),
+        grant: None,
+        shadow: false,
+    }
+}
+
+/// The fields of draft-ietf-httpapi-ratelimit-headers.
+fn rate_headers(limiter: &Limiter, checked: &Checked) -> Vec<(HeaderName, HeaderValue)> {
+    let mut headers = Vec::new();
+    let Some((name, quota)) = limiter.limits().next() else {
+        return headers;
+    };
+    // A structured field's string has no quotes and is ASCII.
+    let name: String = name
+        .chars()
+        .filter(|c| c.is_ascii_alphanumeric() || "-_.:/".contains(*c))
+        .collect();
+    let window = quota.period().as_secs_f64() * quota.capacity() as f64 / quota.units() as f64;
+    let policy = format!(
+        "\"{name}\";q={};w={}",
+        quota.capacity(),
+        (window.ceil() as u64).max(1)
+    );
+    let reset = checked.reset_after.0.ceil() as u64;
+    let limit = format!("\"{name}\";r={};t={reset}", checked.remaining);
+    for (name, value) in [("ratelimit-policy", policy), ("ratelimit", limit)] {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.push((HeaderName::from_static(name), value));
+        }
+    }
+    headers
+}

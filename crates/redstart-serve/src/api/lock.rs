@@ -1,0 +1,488 @@
+//! Locks, semaphores, offices and fenced values.
+
+use std::{num::NonZeroU32, time::Duration};
+
+use http::StatusCode;
+use redstart::locking::{
+    FenceToken, FencedValues, FencedWrite, Leader, Mutex, Released, Semaphore, Ticket,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+use serde_json::{json, value::RawValue};
+
+use crate::{
+    auth::Role,
+    call::{Call, Seconds},
+    problem::{Kind, Problem},
+    reply::Reply,
+    route::{Route, Routes},
+};
+
+const FAMILY: &str = "Locks";
+const TTL: Duration = Duration::from_secs(30);
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Acquire {
+    /// Seconds until the lock is free again unless it is renewed (default 30).
+    ttl: Option<Seconds>,
+    /// Seconds to wait for the holder (default 0).
+    wait: Option<Seconds>,
+    /// A name that others see while the lock is held.
+    owner: Option<String>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Acquired {
+    /// A secret: whoever has it can renew and release the lock.
+    lease: String,
+    /// Rises with each holder. Give it to whatever the lock protects.
+    fence: u64,
+    ttl: Seconds,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Renew {
+    lease: String,
+    ttl: Option<Seconds>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Renewed {
+    ttl: Seconds,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Release {
+    lease: String,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct ReleasedReply {
+    released: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct LockState {
+    held: bool,
+    owner: Option<String>,
+    /// Seconds until the lease ends.
+    remaining: Option<Seconds>,
+    /// How many processes wait.
+    waiting: u64,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct AcquirePermit {
+    /// How many may hold it at the same time.
+    permits: NonZeroU32,
+    ttl: Option<Seconds>,
+    wait: Option<Seconds>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Permit {
+    lease: String,
+    ttl: Seconds,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct Campaign {
+    /// The candidate's name, which others see.
+    id: String,
+    ttl: Option<Seconds>,
+    wait: Option<Seconds>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Elected {
+    lease: String,
+    /// Rises from leader to leader: the fence of what the leader writes.
+    term: u64,
+    ttl: Seconds,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Office {
+    leader: Option<String>,
+    term: Option<u64>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct FencedPut {
+    fence: u64,
+    /// Any JSON.
+    #[schemars(with = "serde_json::Value")]
+    value: Box<RawValue>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Written {
+    written: bool,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct FencedValue {
+    #[schemars(with = "serde_json::Value")]
+    value: Option<Box<RawValue>>,
+    /// The highest fence that wrote it.
+    fence: Option<u64>,
+}
+
+pub(super) fn add_routes(routes: &mut Routes) {
+    routes.add(
+        Route::post("/v1/locks/{name}:acquire", acquire)
+            .waits()
+            .doc(FAMILY, "Take a lock, waiting for its holder if asked to")
+            .param("name", "order:5001")
+            .body::<Acquire>(json!({"ttl": 30, "wait": 5, "owner": "worker-7"}))
+            .reply::<Acquired>(201, "The lock is held")
+            .status(409, "Another holder has it: `owner` and `remaining`"),
+    );
+    routes.add(
+        Route::get("/v1/locks/{name}", state)
+            .doc(FAMILY, "Who holds a lock")
+            .param("name", "order:5001")
+            .reply::<LockState>(200, "The state of the lock"),
+    );
+    routes.add(
+        Route::post("/v1/locks/{name}:renew", renew)
+            .doc(FAMILY, "Extend a lease")
+            .param("name", "order:5001")
+            .body::<Renew>(json!({"lease": "rs-5f2b…", "ttl": 30}))
+            .reply::<Renewed>(200, "The lease runs for at least this long from now")
+            .status(410, "The lock was lost"),
+    );
+    routes.add(
+        Route::put("/v1/fenced/{name}/{key}", fenced_put)
+            .doc(
+                FAMILY,
+                "Write a value that refuses holders which lost their lock",
+            )
+            .param("name", "orders")
+            .param("key", "5001")
+            .body::<FencedPut>(json!({"fence": 1, "value": {"state": "paid"}}))
+            .reply::<Written>(200, "Written")
+            .status(409, "A higher fence has written: `highest`"),
+    );
+    routes.add(
+        Route::get("/v1/fenced/{name}/{key}", fenced_get)
+            .doc(FAMILY, "Read a fenced value")
+            .param("name", "orders")
+            .param("key", "5001")
+            .reply::<FencedValue>(200, "The value and the highest fence"),
+    );
+    routes.add(
+        Route::post("/v1/locks/{name}:release", release)
+            .doc(FAMILY, "Release a lock")
+            .param("name", "order:5001")
+            .body::<Release>(json!({"lease": "rs-5f2b…"}))
+            .reply::<ReleasedReply>(200, "The lock was held until now")
+            .status(410, "The lock was lost before"),
+    );
+    routes.add(
+        Route::post("/v1/locks/{name}:force-release", force)
+            .role(Role::Admin)
+            .doc(FAMILY, "End the lock of whoever holds it")
+            .param("name", "order:5001")
+            .reply::<ReleasedReply>(200, "Whether somebody held it"),
+    );
+    routes.add(
+        Route::post("/v1/semaphores/{name}:acquire", permit_acquire)
+            .waits()
+            .doc(FAMILY, "Take one of several permits")
+            .param("name", "reports")
+            .body::<AcquirePermit>(json!({"permits": 3, "ttl": 30, "wait": 5}))
+            .reply::<Permit>(201, "A permit is held")
+            .status(409, "All are held"),
+    );
+    routes.add(
+        Route::post("/v1/semaphores/{name}:renew", permit_renew)
+            .doc(FAMILY, "Extend a permit")
+            .param("name", "reports")
+            .body::<Renew>(json!({"lease": "rs-5f2b…", "ttl": 30}))
+            .reply::<Renewed>(200, "The permit runs for at least this long from now")
+            .status(410, "The permit was lost"),
+    );
+    routes.add(
+        Route::post("/v1/semaphores/{name}:release", permit_release)
+            .doc(FAMILY, "Give a permit back")
+            .param("name", "reports")
+            .body::<Release>(json!({"lease": "rs-5f2b…"}))
+            .reply::<ReleasedReply>(200, "The permit was held until now")
+            .status(410, "The permit was lost before"),
+    );
+    routes.add(
+        Route::post("/v1/leaders/{name}:campaign", campaign)
+            .waits()
+            .doc(FAMILY, "Become the leader")
+            .param("name", "scheduler")
+            .body::<Campaign>(json!({"id": "node-1", "ttl": 30, "wait": 5}))
+            .reply::<Elected>(201, "Elected")
+            .status(409, "Another candidate leads: `leader` and `term`"),
+    );
+    routes.add(
+        Route::get("/v1/leaders/{name}", office)
+            .doc(FAMILY, "Who leads")
+            .param("name", "scheduler")
+            .reply::<Office>(200, "The leader and its term"),
+    );
+    routes.add(
+        Route::post("/v1/leaders/{name}:renew", office_renew)
+            .doc(FAMILY, "Stay the leader")
+            .param("name", "scheduler")
+            .body::<Renew>(json!({"lease": "rs-5f2b…", "ttl": 30}))
+            .reply::<Renewed>(200, "The term runs for at least this long from now")
+            .status(410, "The office was lost"),
+    );
+    routes.add(
+        Route::post("/v1/leaders/{name}:resign", resign)
+            .doc(FAMILY, "Stop leading")
+            .param("name", "scheduler")
+            .body::<Release>(json!({"lease": "rs-5f2b…"}))
+            .reply::<ReleasedReply>(200, "Led until now")
+            .status(410, "The office was lost before"),
+    );
+}
+
+fn mutex(call: &Call, ttl: Duration, owner: Option<&str>) -> Result<Mutex, Problem> {
+    let builder = Mutex::builder(&call.app.store, &call.namespace()?, call.param("name"));
+    let builder = match owner {
+        Some(owner) => builder.label(owner),
+        None => builder,
+    };
+    Ok(builder.ttl(ttl).without_renewal().build()?)
+}
+
+/// A ticket that was given out by this service. Any other text was never granted.
+fn ticket(text: &str) -> Result<Ticket, Problem> {
+    text.parse().map_err(|_| Problem::new(Kind::Lost))
+}
+
+fn renewed(kept: bool, ttl: Duration) -> Result<Reply, Problem> {
+    match kept {
+        true => Ok(Reply::ok(&Renewed { ttl: ttl.into() })),
+        false => Err(Problem::new(Kind::Lost)),
+    }
+}
+
+fn released(released: Released) -> Result<Reply, Problem> {
+    match released {
+        Released::Released => Ok(Reply::ok(&ReleasedReply { released: true })),
+        Released::AlreadyLost => Err(Problem::new(Kind::Lost)),
+    }
+}
+
+async fn acquire(call: Call) -> Result<Reply, Problem> {
+    let body: Acquire = call.json()?;
+    let (ttl, wait) = (Seconds::or(body.ttl, TTL)?, call.wait(body.wait)?);
+    let mutex = mutex(&call, ttl, body.owner.as_deref())?;
+    let guard = match wait.is_zero() {
+        true => mutex.try_lock().await?,
+        false => mutex.lock(wait).await?,
+    };
+    let Some(guard) = guard else {
+        let mut problem = Problem::new(Kind::Held);
+        if let Some(holder) = mutex.holder().await? {
+            problem = problem
+                .with("owner", holder.label)
+                .with("remaining", holder.remaining.map(|left| left.as_secs_f64()))
+                .with("waiting", holder.waiting);
+        }
+        return Err(problem);
+    };
+    let fence = guard.fence().get();
+    let lease = guard.into_ticket()?.expose().to_owned();
+    let acquired = Acquired {
+        lease,
+        fence,
+        ttl: ttl.into(),
+    };
+    Ok(Reply::json(StatusCode::CREATED, &acquired))
+}
+
+async fn state(call: Call) -> Result<Reply, Problem> {
+    let holder = mutex(&call, TTL, None)?.holder().await?;
+    Ok(Reply::ok(&match holder {
+        None => LockState {
+            held: false,
+            owner: None,
+            remaining: None,
+            waiting: 0,
+        },
+        Some(holder) => LockState {
+            held: true,
+            owner: holder.label,
+            remaining: holder.remaining.map(Into::into),
+            waiting: holder.waiting,
+        },
+    }))
+}
+
+async fn renew(call: Call) -> Result<Reply, Problem> {
+    let body: Renew = call.json()?;
+    let ttl = Seconds::or(body.ttl, TTL)?;
+    let kept = mutex(&call, TTL, None)?
+        .extend_held(&ticket(&body.lease)?, ttl)
+        .await?;
+    renewed(kept, ttl)
+}
+
+async fn release(call: Call) -> Result<Reply, Problem> {
+    let body: Release = call.json()?;
+    released(
+        mutex(&call, TTL, None)?
+            .release_held(&ticket(&body.lease)?)
+            .await?,
+    )
+}
+
+async fn force(call: Call) -> Result<Reply, Problem> {
+    let mutex = mutex(&call, TTL, None)?;
+    let held = match mutex.holder().await? {
+        Some(holder) => mutex.force_release(&holder).await?,
+        None => false,
+    };
+    let on = format!("{} {}", call.namespace()?, call.param("name"));
+    call.app
+        .changed(&call, "lock.force-release", on, u64::from(held), None)
+        .await;
+    Ok(Reply::ok(&ReleasedReply { released: held }))
+}
+
+fn semaphore(call: &Call, permits: NonZeroU32, ttl: Duration) -> Result<Semaphore, Problem> {
+    let namespace = call.namespace()?;
+    let builder = Semaphore::builder(&call.app.store, &namespace, call.param("name"), permits);
+    Ok(builder.ttl(ttl).without_renewal().build()?)
+}
+
+async fn permit_acquire(call: Call) -> Result<Reply, Problem> {
+    let body: AcquirePermit = call.json()?;
+    let (ttl, wait) = (Seconds::or(body.ttl, TTL)?, call.wait(body.wait)?);
+    let semaphore = semaphore(&call, body.permits, ttl)?;
+    let guard = match wait.is_zero() {
+        true => semaphore.try_acquire().await?,
+        false => semaphore.acquire(wait).await?,
+    };
+    let Some(guard) = guard else {
+        return Err(Problem::new(Kind::Held));
+    };
+    let permit = Permit {
+        lease: guard.into_ticket()?.expose().to_owned(),
+        ttl: ttl.into(),
+    };
+    Ok(Reply::json(StatusCode::CREATED, &permit))
+}
+
+async fn permit_renew(call: Call) -> Result<Reply, Problem> {
+    let body: Renew = call.json()?;
+    let ttl = Seconds::or(body.ttl, TTL)?;
+    // How many permits there are does not matter to whoever has one.
+    let semaphore = semaphore(&call, NonZeroU32::MIN, TTL)?;
+    renewed(
+        semaphore.extend_held(&ticket(&body.lease)?, ttl).await?,
+        ttl,
+    )
+}
+
+async fn permit_release(call: Call) -> Result<Reply, Problem> {
+    let body: Release = call.json()?;
+    let semaphore = semaphore(&call, NonZeroU32::MIN, TTL)?;
+    released(semaphore.release_held(&ticket(&body.lease)?).await?)
+}
+
+fn leader(call: &Call, id: &str, ttl: Duration) -> Result<Leader, Problem> {
+    let builder = Leader::builder(&call.app.store, &call.namespace()?, call.param("name"));
+    Ok(builder.id(id).ttl(ttl).without_renewal().build()?)
+}
+
+async fn campaign(call: Call) -> Result<Reply, Problem> {
+    let body: Campaign = call.json()?;
+    let (ttl, wait) = (Seconds::or(body.ttl, TTL)?, call.wait(body.wait)?);
+    let office = leader(&call, &body.id, ttl)?;
+    let elected = match wait.is_zero() {
+        true => office.try_campaign().await?,
+        false => office.campaign(wait).await?,
+    };
+    let Some(leadership) = elected else {
+        let mut problem = Problem::new(Kind::Held);
+        if let Some(other) = office.leader().await? {
+            problem = problem
+                .with("leader", other.id)
+                .with("term", other.term.get());
+        }
+        return Err(problem);
+    };
+    let (ticket, term) = leadership.into_ticket()?;
+    let elected = Elected {
+        lease: ticket.expose().to_owned(),
+        term: term.get(),
+        ttl: ttl.into(),
+    };
+    Ok(Reply::json(StatusCode::CREATED, &elected))
+}
+
+async fn office(call: Call) -> Result<Reply, Problem> {
+    let leader = leader(&call, "reader", TTL)?.leader().await?;
+    let (leader, term) = match leader {
+        Some(elected) => (Some(elected.id), Some(elected.term.get())),
+        None => (None, None),
+    };
+    Ok(Reply::ok(&Office { leader, term }))
+}
+
+async fn office_renew(call: Call) -> Result<Reply, Problem> {
+    let body: Renew = call.json()?;
+    let ttl = Seconds::or(body.ttl, TTL)?;
+    let office = leader(&call, "holder", TTL)?;
+    renewed(office.extend_held(&ticket(&body.lease)?, ttl).await?, ttl)
+}
+
+async fn resign(call: Call) -> Result<Reply, Problem> {
+    let body: Release = call.json()?;
+    let office = leader(&call, "holder", TTL)?;
+    released(office.release_held(&ticket(&body.lease)?).await?)
+}
+
+fn fenced(call: &Call) -> Result<FencedValues, Problem> {
+    let namespace = call.namespace()?;
+    Ok(FencedValues::new(
+        &call.app.store,
+        &namespace,
+        call.param("name"),
+    )?)
+}
+
+async fn fenced_put(call: Call) -> Result<Reply, Problem> {
+    let body: FencedPut = call.json()?;
+    let fence = FenceToken::new(body.fence)?;
+    let value = body.value.get().as_bytes();
+    match fenced(&call)?.set(call.param("key"), value, fence).await? {
+        FencedWrite::Done => Ok(Reply::ok(&Written { written: true })),
+        FencedWrite::Stale { highest } => {
+            Err(Problem::new(Kind::StaleFence).with("highest", highest.get()))
+        }
+    }
+}
+
+async fn fenced_get(call: Call) -> Result<Reply, Problem> {
+    let values = fenced(&call)?;
+    let value = values.get(call.param("key")).await?;
+    let fence = values.highest(call.param("key")).await?;
+    let value = value.and_then(|bytes| {
+        let text = String::from_utf8_lossy(&bytes).into_owned();
+        // Values that another program wrote need not be JSON.
+        RawValue::from_string(text.clone())
+            .or_else(|_| serde_json::value::to_raw_value(&text))
+            .ok()
+    });
+    Ok(Reply::ok(&FencedValue {
+        value,
+        fence: fence.map(FenceToken::get),
+    }))
+}

@@ -1,0 +1,361 @@
+//! The service itself: what all requests share, and the life of one request.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use axum::body::Body;
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use parking_lot::RwLock;
+use redstart::Store;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    api::Patterns,
+    audit::{Audit, Change},
+    auth,
+    call::{Call, Query},
+    config::Config,
+    idempotent::Repeats,
+    inventory::Looks,
+    metric,
+    problem::{Kind, Problem},
+    reply::Reply,
+    route::Routes,
+    sampler::Sampler,
+};
+
+pub(crate) struct App {
+    pub(crate) store: Store,
+    config: RwLock<Arc<Config>>,
+    pub(crate) routes: Routes,
+    pub(crate) patterns: Patterns,
+    pub(crate) audit: Audit,
+    pub(crate) looks: Looks,
+    pub(crate) sampler: Sampler,
+    repeats: Repeats,
+    long_polls: AtomicUsize,
+    streams: Arc<AtomicUsize>,
+    /// The service stops: no more long polls.
+    pub(crate) stop: CancellationToken,
+}
+
+const DEADLINE: &str = "request-timeout";
+/// Scripts, styles and pictures come from the service itself, and nothing is inline.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
+    form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
+
+impl App {
+    pub(crate) fn new(store: &Store, config: Config) -> redstart::Result<Self> {
+        metric::recorder();
+        let mut routes = Routes::default();
+        crate::api::add_routes(&mut routes);
+        Ok(Self {
+            patterns: Patterns::default(),
+            audit: Audit::new(store)?,
+            looks: Looks::default(),
+            sampler: Sampler::default(),
+            repeats: Repeats::new(store)?,
+            store: store.clone(),
+            config: RwLock::new(Arc::new(config)),
+            routes,
+            long_polls: AtomicUsize::new(0),
+            streams: Arc::default(),
+            stop: CancellationToken::new(),
+        })
+    }
+
+    pub(crate) fn config(&self) -> Arc<Config> {
+        self.config.read().clone()
+    }
+
+    pub(crate) fn reload(&self, config: Config) {
+        *self.config.write() = Arc::new(config);
+    }
+
+    /// Answers one request.
+    pub(crate) async fn handle(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+        let begun = Instant::now();
+        let method = request.method().clone();
+        let path = request.uri().path().to_owned();
+        let config = self.config();
+        let wants_page = wants_page(request.headers());
+        let answered = AssertUnwindSafe(self.clone().answer(request, config.clone()));
+        let (route, reply) = match answered.catch_unwind().await {
+            Ok((route, Ok(reply))) => (route, reply),
+            Ok((route, Err(problem))) => (route, self.refuse(&config, problem, wants_page, &path)),
+            Err(_) => ("panic", Problem::new(Kind::Failed).into_reply()),
+        };
+        let status = reply.status.as_u16();
+        metrics::counter!("redstart_http_requests_total", "route" => route, "status" => status.to_string())
+            .increment(1);
+        metrics::histogram!("redstart_http_request_seconds", "route" => route)
+            .record(begun.elapsed().as_secs_f64());
+        tracing::info!(target: "redstart_serve::request", %method, path, route, status,
+            ms = begun.elapsed().as_secs_f64() * 1e3, "request");
+        let mut response = reply.into_response();
+        if method == Method::HEAD {
+            *response.body_mut() = Body::empty();
+        }
+        protect(response.headers_mut());
+        response
+    }
+
+    /// The reply to a request that is refused: a problem, or a page for a browser.
+    fn refuse(&self, config: &Config, problem: Problem, page: bool, path: &str) -> Reply {
+        if !page {
+            return problem.into_reply();
+        }
+        crate::page::refusal(config, problem, path)
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Body>,
+        config: Arc<Config>,
+    ) -> (&'static str, Result<Reply, Problem>) {
+        let (parts, body) = request.into_parts();
+        let Some(path) = parts.uri.path().strip_prefix(config.base_path.0.as_str()) else {
+            return ("none", Err(Problem::not_found("resource")));
+        };
+        let path = if path.is_empty() { "/" } else { path }.to_owned();
+        let found = match self.routes.find(&parts.method, &path, config.limits.name) {
+            Ok(found) => found,
+            Err(problem) => return ("none", Err(problem)),
+        };
+        let route = found.route;
+        let params = found.params;
+        let work = async {
+            auth::same_site(&config, &parts.method, &parts.headers)?;
+            let open = matches!(route.path, "/healthz" | "/readyz" | "/login")
+                || route.path.starts_with("/assets/");
+            let identity = match auth::identify(&config, &parts.headers) {
+                Ok(identity) => identity,
+                Err(_) if open => auth::Identity::nobody(),
+                Err(problem) => return Err(problem),
+            };
+            if !open {
+                identity.require(route.role)?;
+            }
+            if route.writes && config.read_only && route.path != "/login" {
+                return Err(Problem::new(Kind::ReadOnly));
+            }
+            let deadline = deadline(&parts.headers)?;
+            let body = self
+                .body(&config, &parts.headers, body, route.doc.is_some())
+                .await?;
+            let call = Call {
+                app: self.clone(),
+                config: config.clone(),
+                identity,
+                method: parts.method.clone(),
+                path: path.clone(),
+                query: Query::parse(parts.uri.query().unwrap_or_default()),
+                headers: parts.headers.clone(),
+                params,
+                body,
+                deadline,
+            };
+            self.carry_out(call, route).await
+        };
+        (route.path, work.await)
+    }
+
+    async fn carry_out(
+        self: &Arc<Self>,
+        call: Call,
+        route: &crate::route::Route,
+    ) -> Result<Reply, Problem> {
+        let _place = match route.waits {
+            true => Some(Place::take(
+                &self.long_polls,
+                call.config.limits.long_polls,
+            )?),
+            false => None,
+        };
+        let (deadline, writes) = (call.deadline, route.writes);
+        let work = async {
+            match route.repeatable {
+                true => self.repeats.run(call, &route.handler).await,
+                false => (route.handler)(call).await,
+            }
+        };
+        let late = async {
+            match deadline {
+                Some(deadline) => tokio::time::sleep(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            reply = work => reply,
+            () = late => Err(Problem::new(if writes { Kind::InDoubt } else { Kind::Deadline })),
+            () = self.stop.cancelled(), if route.waits => Err(Problem::new(Kind::Stopping)),
+        }
+    }
+
+    /// The body, within its limits of size and time.
+    async fn body(
+        &self,
+        config: &Config,
+        headers: &HeaderMap,
+        body: Body,
+        json: bool,
+    ) -> Result<Bytes, Problem> {
+        let limits = &config.limits;
+        let collected = Limited::new(body, limits.body).collect();
+        let body = match tokio::time::timeout(limits.body_time.0, collected).await {
+            Err(_) => return Err(Problem::new(Kind::SlowRequest)),
+            Ok(Err(error)) if error.is::<LengthLimitError>() => {
+                return Err(Problem::new(Kind::TooLarge));
+            }
+            Ok(Err(_)) => return Err(Problem::invalid("the body broke off")),
+            Ok(Ok(body)) => body.to_bytes(),
+        };
+        if json && !body.is_empty() {
+            let kind = headers
+                .get(header::CONTENT_TYPE)
+                .and_then(|v| v.to_str().ok());
+            let kind = kind
+                .unwrap_or_default()
+                .split(';')
+                .next()
+                .unwrap_or_default()
+                .trim();
+            // A browser sends text/plain to another site without asking first; it never does that with JSON.
+            if !kind.eq_ignore_ascii_case("application/json") {
+                return Err(Problem::new(Kind::MediaType));
+            }
+        }
+        Ok(body)
+    }
+
+    /// Makes an event stream of this service, within the limit of open ones; it ends when the service stops.
+    pub(crate) fn stream(
+        self: &Arc<Self>,
+        events: impl futures_util::Stream<Item = crate::reply::Event> + Send + 'static,
+    ) -> Result<Reply, Problem> {
+        use futures_util::StreamExt as _;
+        let place = OwnedPlace::take(&self.streams, self.config().limits.streams)?;
+        let stop = self.stop.clone();
+        let events = events
+            .map(move |event| {
+                let _ = &place;
+                event
+            })
+            .take_until(async move { stop.cancelled().await });
+        Ok(Reply::events(events))
+    }
+
+    /// Writes a change by hand to the audit log.
+    pub(crate) async fn changed(
+        &self,
+        call: &Call,
+        what: &str,
+        on: String,
+        count: u64,
+        expected: Option<u64>,
+    ) {
+        let change = Change {
+            who: call.identity.name.clone(),
+            what: what.to_owned(),
+            on,
+            count,
+            expected,
+        };
+        self.audit.write(change).await;
+    }
+
+    pub(crate) fn open_streams(&self) -> usize {
+        self.streams.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn waiting(&self) -> usize {
+        self.long_polls.load(Ordering::Relaxed)
+    }
+}
+
+fn wants_page(headers: &HeaderMap) -> bool {
+    let accept = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+fn deadline(headers: &HeaderMap) -> Result<Option<Duration>, Problem> {
+    let Some(value) = headers.get(DEADLINE) else {
+        return Ok(None);
+    };
+    let seconds = value
+        .to_str()
+        .ok()
+        .and_then(|text| text.parse::<f64>().ok());
+    match seconds {
+        Some(seconds) if (0.001..=3600.0).contains(&seconds) => {
+            Ok(Some(Duration::from_secs_f64(seconds)))
+        }
+        _ => Err(Problem::invalid(
+            "Request-Timeout must be a number of seconds from 0.001 to 3600",
+        )),
+    }
+}
+
+fn protect(headers: &mut HeaderMap) {
+    for (name, value) in [
+        ("content-security-policy", POLICY),
+        ("x-content-type-options", "nosniff"),
+        ("x-frame-options", "DENY"),
+        ("referrer-policy", "same-origin"),
+        ("cross-origin-opener-policy", "same-origin"),
+        ("cross-origin-resource-policy", "same-origin"),
+    ] {
+        headers.insert(
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        );
+    }
+    if !headers.contains_key(header::CACHE_CONTROL) {
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+}
+
+/// One of a limited number of places.
+struct Place<'a>(&'a AtomicUsize);
+
+impl<'a> Place<'a> {
+    fn take(taken: &'a AtomicUsize, most: usize) -> Result<Self, Problem> {
+        if taken.fetch_add(1, Ordering::Relaxed) >= most {
+            taken.fetch_sub(1, Ordering::Relaxed);
+            return Err(Problem::new(Kind::TooManyWaiting).retry_after(Duration::from_secs(1)));
+        }
+        Ok(Self(taken))
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// The same, for a stream that outlives its request.
+struct OwnedPlace(Arc<AtomicUsize>);
+
+impl OwnedPlace {
+    fn take(taken: &Arc<AtomicUsize>, most: usize) -> Result<Self, Problem> {
+        std::mem::forget(Place::take(taken, most)?);
+        Ok(Self(taken.clone()))
+    }
+}
+
+impl Drop for OwnedPlace {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,378 @@
+//! The configuration file: TOML. An error names the line.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use redstart::limiting::{Algorithm, Quota};
+use serde::{Deserialize, Deserializer, de::Error as _};
+
+use crate::auth::{Role, TokenHash};
+
+/// The configuration of the service. An empty file is a valid one.
+///
+/// ```
+/// use redstart_serve::Config;
+///
+/// let config = Config::parse(r#"
+/// namespace = "shop"
+///
+/// [[token]]
+/// name = "ci"
+/// sha256 = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"
+/// role = "operate"
+///
+/// [limiter.api]
+/// algorithm = "token-bucket"
+/// quota = "100/m"
+/// burst = 20
+/// tiers = { pro = "1000/m" }
+/// "#)?;
+///
+/// let error = Config::parse("namespace = \"shop\"\nlimiter.api.quota = \"100/fortnight\"").unwrap_err();
+/// assert!(error.to_string().contains("line 2"), "{error}");
+/// # Ok::<(), redstart_serve::ConfigError>(())
+/// ```
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// The namespace of requests that name none.
+    pub(crate) namespace: Name,
+    /// Where the service lies behind a proxy, such as `/redstart`.
+    pub(crate) base_path: BasePath,
+    pub(crate) read_only: bool,
+    /// A header in which a proxy names the user whom it has authenticated.
+    pub(crate) trusted_header: Option<TrustedHeader>,
+    pub(crate) token: Vec<TokenConfig>,
+    pub(crate) limits: Limits,
+    pub(crate) limiter: BTreeMap<String, LimiterConfig>,
+    pub(crate) redact: Vec<String>,
+    /// How long the audit log keeps a change.
+    pub(crate) audit: Span,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            namespace: Name("app".to_owned()),
+            base_path: BasePath::default(),
+            read_only: false,
+            trusted_header: None,
+            token: Vec::new(),
+            limits: Limits::default(),
+            limiter: BTreeMap::new(),
+            redact: ["password", "secret", "token", "authorization", "card"]
+                .map(str::to_owned)
+                .to_vec(),
+            audit: Span(Duration::from_secs(30 * 86_400)),
+        }
+    }
+}
+
+/// What a client may ask for.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct Limits {
+    /// Bytes of a body.
+    pub(crate) body: usize,
+    /// Bytes of a name in a path.
+    pub(crate) name: usize,
+    pub(crate) wait: Span,
+    /// Requests that wait at the same time.
+    pub(crate) long_polls: usize,
+    /// Event streams that are open at the same time.
+    pub(crate) streams: usize,
+    pub(crate) connections: usize,
+    /// How long a body may take to arrive.
+    pub(crate) body_time: Span,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            body: 1 << 20,
+            name: 512,
+            wait: Span(Duration::from_secs(60)),
+            long_polls: 5_000,
+            streams: 1_000,
+            connections: 10_000,
+            body_time: Span(Duration::from_secs(10)),
+        }
+    }
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TokenConfig {
+    pub(crate) name: String,
+    pub(crate) sha256: TokenHash,
+    pub(crate) role: Role,
+    /// The namespaces it may use; empty for all.
+    #[serde(default)]
+    pub(crate) namespaces: Vec<String>,
+}
+
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct TrustedHeader {
+    pub(crate) name: String,
+    pub(crate) role: Role,
+}
+
+#[derive(Clone, Debug, Deserialize, PartialEq)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct LimiterConfig {
+    #[serde(default)]
+    pub(crate) algorithm: AlgorithmName,
+    pub(crate) quota: QuotaText,
+    pub(crate) burst: Option<u64>,
+    #[serde(default)]
+    pub(crate) refundable: bool,
+    /// Other quotas, for requests that name a tier.
+    #[serde(default)]
+    pub(crate) tiers: BTreeMap<String, QuotaText>,
+    /// Decides, and lets everything pass: to try a limit out.
+    #[serde(default)]
+    pub(crate) shadow: bool,
+}
+
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    Hash,
+    Deserialize,
+    serde::Serialize,
+    schemars::JsonSchema,
+)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum AlgorithmName {
+    #[default]
+    TokenBucket,
+    FixedWindow,
+    SlidingWindow,
+    SlidingCounter,
+}
+
+impl From<AlgorithmName> for Algorithm {
+    fn from(name: AlgorithmName) -> Self {
+        match name {
+            AlgorithmName::TokenBucket => Self::TokenBucket,
+            AlgorithmName::FixedWindow => Self::FixedWindow,
+            AlgorithmName::SlidingWindow => Self::SlidingWindow,
+            AlgorithmName::SlidingCounter => Self::SlidingCounter,
+        }
+    }
+}
+
+/// `100/s`, `100/m`, `100/h`, `100/d`, or `100/15m`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct QuotaText {
+    units: u64,
+    period: Duration,
+}
+
+impl QuotaText {
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        const FORM: &str = "a quota must be units per period, such as 100/s, 20/m or 5/15m";
+        let (units, period) = text.split_once('/').ok_or(FORM)?;
+        let units: u64 = units.trim().parse().map_err(|_| FORM)?;
+        let period = period.trim();
+        let period = match period.starts_with(|c: char| c.is_ascii_digit()) {
+            true => Span::parse(period).map_err(|_| FORM)?,
+            false => Span::parse(&format!("1{period}")).map_err(|_| FORM)?,
+        };
+        if units == 0 || period.0.is_zero() {
+            return Err("a quota must have at least one unit and a period");
+        }
+        Ok(Self {
+            units,
+            period: period.0,
+        })
+    }
+
+    pub(crate) fn quota(self, burst: Option<u64>) -> Quota {
+        let quota = Quota::per(self.units, self.period);
+        match burst {
+            Some(burst) => quota.burst(burst),
+            None => quota,
+        }
+    }
+}
+
+impl fmt::Display for QuotaText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { units, period } = self;
+        match period.as_secs() {
+            1 => write!(f, "{units}/s"),
+            60 => write!(f, "{units}/m"),
+            3600 => write!(f, "{units}/h"),
+            86_400 => write!(f, "{units}/d"),
+            _ => write!(f, "{units}/{period:?}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for QuotaText {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(input)?).map_err(D::Error::custom)
+    }
+}
+
+/// A duration as people write it: `500ms`, `30s`, `15m`, `2h`, `7d`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Span(pub(crate) Duration);
+
+impl Span {
+    pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
+        const FORM: &str = "a duration must be a number with ms, s, m, h or d, such as 30s";
+        let at = text.find(|c: char| !c.is_ascii_digit()).ok_or(FORM)?;
+        let (number, unit) = text.split_at(at);
+        let number: u64 = number.parse().map_err(|_| FORM)?;
+        let millis = match unit {
+            "ms" => 1,
+            "s" => 1_000,
+            "m" => 60_000,
+            "h" => 3_600_000,
+            "d" => 86_400_000,
+            _ => return Err(FORM),
+        };
+        let millis = number.checked_mul(millis).ok_or(FORM)?;
+        Ok(Self(Duration::from_millis(millis)))
+    }
+}
+
+impl<'de> Deserialize<'de> for Span {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        Self::parse(&String::deserialize(input)?).map_err(D::Error::custom)
+    }
+}
+
+/// A namespace that the library accepts.
+#[derive(Clone, Debug)]
+pub(crate) struct Name(pub(crate) String);
+
+impl<'de> Deserialize<'de> for Name {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(input)?;
+        redstart::key::Keys::new(&name, "queue").map_err(D::Error::custom)?;
+        Ok(Self(name))
+    }
+}
+
+/// Empty, or a path that begins with `/` and does not end with it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BasePath(pub(crate) String);
+
+impl<'de> Deserialize<'de> for BasePath {
+    fn deserialize<D: Deserializer<'de>>(input: D) -> Result<Self, D::Error> {
+        let path = String::deserialize(input)?;
+        let path = path.trim_end_matches('/');
+        let plain = |c: char| c.is_ascii_alphanumeric() || "/-_.".contains(c);
+        if !path.is_empty() && !path.starts_with('/') || !path.chars().all(plain) {
+            return Err(D::Error::custom(
+                "base_path must begin with / and have letters, digits and - _ . /",
+            ));
+        }
+        Ok(Self(path.to_owned()))
+    }
+}
+
+/// An invalid configuration file. The message names the line.
+#[derive(Debug)]
+pub struct ConfigError(String);
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for ConfigError {}
+
+impl Config {
+    /// Reads a configuration file's text.
+    ///
+    /// # Errors
+    ///
+    /// If the text is not TOML or a setting is unknown or invalid; the message names the line.
+    pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let config: Self = toml::from_str(text).map_err(|error| {
+            let line = match error.span() {
+                Some(span) => 1 + text[..span.start.min(text.len())].matches('\n').count(),
+                None => 1,
+            };
+            ConfigError(format!("line {line}: {}", error.message()))
+        })?;
+        let mut seen = std::collections::HashSet::new();
+        for token in &config.token {
+            if token.name.is_empty() || !seen.insert(&token.name) {
+                let line = text
+                    .lines()
+                    .position(|line| line.contains(&format!("\"{}\"", token.name)));
+                return Err(ConfigError(format!(
+                    "line {}: the names of tokens must be given and differ: {:?}",
+                    line.map_or(1, |line| line + 1),
+                    token.name
+                )));
+            }
+        }
+        Ok(config)
+    }
+
+    /// Switches changes off.
+    pub fn read_only(&mut self) {
+        self.read_only = true;
+    }
+
+    /// Whether requests must authenticate.
+    pub fn has_authentication(&self) -> bool {
+        !self.token.is_empty() || self.trusted_header.is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_the_line() {
+        for (text, line, word) in [
+            ("namespace = \"a b\"", 1, "namespace"),
+            ("\n\nnonsense = 1", 3, "nonsense"),
+            ("[limits]\nwait = \"soon\"", 2, "duration"),
+            ("[limiter.api]\nquota = \"0/s\"", 2, "at least one"),
+            (
+                "[[token]]\nname=\"a\"\nsha256=\"xyz\"\nrole=\"read\"",
+                3,
+                "64",
+            ),
+            (
+                "[[token]]\nname=\"a\"\nsha256=\"9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08\"\nrole=\"boss\"",
+                4,
+                "boss",
+            ),
+            ("base_path = \"x\"", 1, "base_path"),
+            ("namespace = ", 1, ""),
+        ] {
+            let error = Config::parse(text).unwrap_err().to_string();
+            assert!(
+                error.starts_with(&format!("line {line}: ")),
+                "{text:?}: {error}"
+            );
+            assert!(error.contains(word), "{text:?}: {error}");
+        }
+    }
+
+    #[test]
+    fn quotas_are_units_per_period() {
+        let period = |text| QuotaText::parse(text).map(|q| (q.units, q.period.as_secs()));
+        assert_eq!(period("100/m"), Ok((100, 60)));
+        assert_eq!(period("5/15m"), Ok((5, 900)));
+        assert_eq!(period("7/d"), Ok((7, 86_400)));
+        for bad in ["", "5", "/s", "x/s", "5/y", "5/0s", "-5/s"] {
+            assert!(period(bad).is_err(), "{bad}");
+        }
+    }
+}

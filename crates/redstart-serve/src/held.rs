@@ -1,0 +1,60 @@
+//! What this process keeps between two requests: a grant that may be refunded, a call that a breaker admitted.
+
+use std::collections::HashMap;
+
+use parking_lot::Mutex;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// Entries are few and short-lived; a client that leaves them behind must not fill the memory.
+const MOST: usize = 100_000;
+
+/// Things under random ids, each until its time ends.
+pub(crate) struct Held<T>(Mutex<HashMap<String, (Instant, T)>>);
+
+impl<T> Default for Held<T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<T> Held<T> {
+    /// Keeps a thing, and returns its id; `None` if too many are kept.
+    pub(crate) fn put(&self, thing: T, time: Duration) -> Option<String> {
+        let now = Instant::now();
+        let mut held = self.0.lock();
+        if held.len() >= MOST {
+            held.retain(|_, (until, _)| *until > now);
+        }
+        if held.len() >= MOST {
+            return None;
+        }
+        let id = random_id();
+        held.insert(id.clone(), (now + time, thing));
+        Some(id)
+    }
+
+    pub(crate) fn take(&self, id: &str) -> Option<T> {
+        let (until, thing) = self.0.lock().remove(id)?;
+        (until > Instant::now()).then_some(thing)
+    }
+
+    /// Drops what has ended.
+    pub(crate) fn sweep(&self) {
+        let now = Instant::now();
+        let mut held = self.0.lock();
+        let ended: Vec<String> = held
+            .iter()
+            .filter(|(_, (until, _))| *until <= now)
+            .map(|(id, _)| id.clone())
+            .collect();
+        let dropped: Vec<_> = ended.iter().filter_map(|id| held.remove(id)).collect();
+        drop(held);
+        drop(dropped);
+    }
+}
+
+/// 128 random bits as text.
+pub(crate) fn random_id() -> String {
+    format!("{:032x}", rand::random::<u128>())
+}

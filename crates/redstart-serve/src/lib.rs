@@ -1,0 +1,152 @@
+//! Redstart over HTTP: the patterns as an API for every language, a dashboard, and metrics.
+//!
+//! ```
+//! # #[tokio::main] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use redstart::Store;
+//! use redstart_serve::{Config, Service};
+//!
+//! let store = Store::connect("memory://").await?;
+//! let service = Service::new(&store, Config::default())?;
+//! let listener = service.bind("127.0.0.1:0".parse()?).await?;
+//! println!("http://{}", listener.local_addr()?);
+//! service.run(listener, async {}).await;
+//! # Ok(()) }
+//! ```
+//!
+//! # Where to look
+//!
+//! ```text
+//! server.rs      connections, their limits, the graceful end
+//!    │
+//!    ▼
+//! app.rs         the life of a request: who asks, may they, body, deadline, Idempotency-Key, handler, headers
+//!    │  auth.rs  tokens, roles, cross-site checks        idempotent.rs  a change that arrives twice is made once
+//!    │  route.rs paths, and what the document says       config.rs      the TOML file
+//!    ▼
+//! api/<family>.rs   the handlers of the API, with their types       problem.rs  what can go wrong
+//! page/<screen>.rs  the dashboard                                   openapi.rs  the document
+//! ```
+
+#![forbid(unsafe_code)]
+
+use std::{net::SocketAddr, sync::Arc};
+
+use redstart::Store;
+use tokio::net::TcpListener;
+
+mod api;
+mod app;
+mod audit;
+mod auth;
+mod call;
+mod chart;
+mod config;
+mod demo;
+mod held;
+mod idempotent;
+mod inventory;
+mod metric;
+mod openapi;
+mod page;
+mod pretty;
+mod problem;
+mod reply;
+mod route;
+mod sampler;
+mod server;
+
+pub use auth::{Role, hash_token};
+pub use config::{Config, ConfigError};
+pub use demo::Demo;
+
+/// The service: the API, the dashboard and the metrics, on one store. Cheap to clone.
+///
+/// # Promises
+///
+/// - Nothing is kept in this process that another instance needs, except what is documented at its route: grants that may
+///   be refunded, calls that a breaker admitted, loads and claims under way. Locks and jobs are in the store.
+/// - A change whose reply from the store was lost is a problem of the type `in-doubt`, never a success and never a plain
+///   failure.
+/// - On an address that others can reach, it does not start without authentication.
+///
+/// # While the store is down
+///
+/// Requests are answered with 503; `/readyz` too, `/healthz` not.
+///
+/// # Metrics
+///
+/// `redstart_http_requests_total` by route and status, `redstart_http_request_seconds` by route, `redstart_http_streams`,
+/// `redstart_http_waiting`, `process_resident_memory_bytes`, `process_open_fds`, and those of the
+/// [patterns](redstart::observe).
+#[derive(Clone)]
+pub struct Service(Arc<app::App>);
+
+impl Service {
+    /// A service on this store.
+    ///
+    /// # Errors
+    ///
+    /// Those of the patterns that the service itself uses; with a store that was made there are none.
+    pub fn new(store: &Store, config: Config) -> redstart::Result<Self> {
+        Ok(Self(Arc::new(app::App::new(store, config)?)))
+    }
+
+    /// Takes another configuration from now on. Requests under way keep theirs.
+    pub fn reload(&self, config: Config) {
+        self.0.reload(config);
+    }
+
+    /// Listens on an address.
+    ///
+    /// # Errors
+    ///
+    /// If the address cannot be listened on, or if others can reach it and the configuration has no authentication.
+    pub async fn bind(&self, address: SocketAddr) -> std::io::Result<TcpListener> {
+        if !address.ip().is_loopback() && !self.0.config().has_authentication() {
+            return Err(std::io::Error::new(
+                std::io::ErrorKind::PermissionDenied,
+                format!(
+                    "{address} can be reached by others: add a [[token]] to the configuration, or listen on 127.0.0.1"
+                ),
+            ));
+        }
+        TcpListener::bind(address).await
+    }
+
+    /// Serves until `shutdown` ends. Then long polls and event streams end at once, and other requests have 10 s.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, connections end with their tasks.
+    pub async fn run(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
+        let app = self.0.clone();
+        let upkeep = tokio::spawn(async move {
+            let mut turn = 0_u64;
+            loop {
+                // Looking at the keys costs more than looking at what is known.
+                let inventory = match turn % 10 {
+                    0 => app.looks.get(&app.store).await,
+                    _ => app.looks.any(&app.store).await,
+                };
+                if let Ok(inventory) = inventory {
+                    app.sampler.sample(&app.store, &inventory).await;
+                }
+                app.patterns.sweep();
+                metric::upkeep();
+                if turn % 1200 == 0 {
+                    app.audit.trim(app.config().audit.0).await;
+                }
+                turn += 1;
+                tokio::time::sleep(sampler::EVERY).await;
+            }
+        });
+        server::run(self.0.clone(), listener, shutdown).await;
+        upkeep.abort();
+    }
+}
+
+impl std::fmt::Debug for Service {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Service").field(&self.0.store).finish()
+    }
+}

@@ -1,0 +1,436 @@
+//! Changes by hand: a page says what will happen and to how many, a form does it, the audit log remembers it.
+
+use std::time::Duration;
+
+use maud::html;
+use redstart::{
+    locking::Mutex,
+    messaging::{Cancelled, DeadLetter, JobId},
+    sessions::Sessions,
+};
+
+use super::{
+    Shell,
+    layout::{curl, encode},
+};
+use crate::{
+    api::{breaker, count_letters, group_of, json_cache, limiter_of, open_queue},
+    call::{Call, Query},
+    problem::{Kind, Problem},
+    reply::Reply,
+};
+
+/// What an action will do.
+struct Plan {
+    title: &'static str,
+    text: String,
+    /// How many things it will change, as far as is known now.
+    count: u64,
+    /// Where to go afterwards, below the base path.
+    back: String,
+    /// The same by the API.
+    api: Option<(&'static str, String, Option<String>)>,
+}
+
+const FIELDS: &[&str] = &[
+    "queue", "job", "group", "letter", "kind", "payload", "name", "key", "tag", "user", "handle",
+    "subject",
+];
+
+pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let action = call.param("action").to_owned();
+    let plan = plan(&call, &shell, &action, &call.query).await?;
+    let adds = action == "queue.add";
+    let body = html! {
+        section.card {
+            p { (plan.text) }
+            form method="post" action=(format!("{}/act/{action}?namespace={}", shell.base, encode(&shell.namespace))) {
+                @for name in FIELDS {
+                    @if !(adds && ["kind", "payload"].contains(name)) && let Some(value) = call.query.given(name) {
+                        input type="hidden" name=(name) value=(value);
+                    }
+                }
+                input type="hidden" name="expected" value=(plan.count);
+                @if adds {
+                    p { label { "Kind" input name="kind" value=(call.query.given("kind").unwrap_or_default()) required; } }
+                    p { label { "Payload, JSON" textarea name="payload" rows="8" required { (call.query.given("payload").unwrap_or("{}")) } } }
+                }
+                p {
+                    button.primary type="submit" { (plan.title) } " "
+                    a.button href=(shell.link(&plan.back)) { "Cancel" }
+                }
+            }
+            @if let Some((method, path, body)) = &plan.api { (curl(&shell, method, path, body.as_deref())) }
+        }
+    };
+    Ok(shell.page(
+        "/act",
+        plan.title,
+        html! { "A change by hand in " (shell.namespace) },
+        body,
+    ))
+}
+
+pub(super) async fn act(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let action = call.param("action").to_owned();
+    let form = call.form();
+    let plan = plan(&call, &shell, &action, &form).await?;
+    let count = perform(&call, &shell, &action, &form).await?;
+    let on: Vec<&str> = [
+        "queue", "name", "job", "group", "letter", "key", "tag", "user", "subject",
+    ]
+    .iter()
+    .filter_map(|name| form.given(name))
+    .collect();
+    let on = format!("{} {}", shell.namespace, on.join(" "));
+    call.app
+        .changed(&call, &action, on, count, form.number("expected")?)
+        .await;
+    Ok(Reply::see_other(&shell.link(&plan.back)))
+}
+
+fn given<'f>(form: &'f Query, name: &str) -> Result<&'f str, Problem> {
+    form.given(name)
+        .ok_or_else(|| Problem::invalid(format!("{name} is missing")))
+}
+
+/// Which letters an action is about: one, or all of a group.
+fn wanted(form: &Query) -> Result<impl Fn(&DeadLetter) -> bool, Problem> {
+    let (letter, group) = (
+        form.given("letter").map(str::to_owned),
+        form.given("group").map(str::to_owned),
+    );
+    if letter.is_none() && group.is_none() {
+        return Err(Problem::invalid("letter or group is missing"));
+    }
+    Ok(move |dead: &DeadLetter| match (&letter, &group) {
+        (Some(letter), _) => dead.letter == *letter,
+        (None, group) => group
+            .as_ref()
+            .is_some_and(|group| group_of(&dead.reason) == *group),
+    })
+}
+
+async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<Plan, Problem> {
+    let ns = &shell.namespace;
+    let queue = |rest: &str| {
+        form.given("queue")
+            .map(|name| format!("/queues/{}{rest}", encode(name)))
+            .unwrap_or("/queues".to_owned())
+    };
+    let v1 = |rest: String| {
+        format!(
+            "/v1/queues/{}{rest}",
+            encode(form.given("queue").unwrap_or_default())
+        )
+    };
+    let plan = |title, text: String, count, back: String, api| Plan {
+        title,
+        text,
+        count,
+        back,
+        api,
+    };
+    Ok(match action {
+        "queue.pause" => {
+            let name = given(form, "queue")?;
+            plan(
+                "Pause the queue",
+                format!("Workers of {name} get no more jobs. Running jobs finish."),
+                1,
+                queue(""),
+                Some(("POST", v1(":pause".into()), None)),
+            )
+        }
+        "queue.resume" => {
+            let name = given(form, "queue")?;
+            plan(
+                "Resume the queue",
+                format!("Workers of {name} get jobs again."),
+                1,
+                queue(""),
+                Some(("POST", v1(":resume".into()), None)),
+            )
+        }
+        "queue.run-now" => {
+            let job = given(form, "job")?;
+            plan(
+                "Run the job now",
+                format!("The delayed job {job} becomes ready now."),
+                1,
+                queue("?state=ready"),
+                Some(("POST", v1(format!("/jobs/{job}:run-now")), None)),
+            )
+        }
+        "queue.delete" => {
+            let job = given(form, "job")?;
+            plan(
+                "Delete the job",
+                format!(
+                    "The job {job} is deleted and its unique key is free. This cannot be undone."
+                ),
+                1,
+                queue(""),
+                Some(("DELETE", v1(format!("/jobs/{job}")), None)),
+            )
+        }
+        "queue.cancel" => {
+            let job = given(form, "job")?;
+            plan(
+                "Cancel the job",
+                format!(
+                    "The job {job} will not be tried again. If it runs, its worker is told to stop."
+                ),
+                1,
+                queue(""),
+                Some(("POST", v1(format!("/jobs/{job}:cancel")), None)),
+            )
+        }
+        "queue.add" => {
+            let name = given(form, "queue")?;
+            plan(
+                "Add a job",
+                format!("A job is added to {name}."),
+                1,
+                queue("?state=ready"),
+                None,
+            )
+        }
+        "queue.replay" | "queue.purge" => {
+            let letters = open_queue(&call.app.store, ns, given(form, "queue")?)?
+                .inspect()
+                .dead_letters();
+            let count = count_letters(&letters, wanted(form)?).await?;
+            let body = form
+                .given("group")
+                .map(|group| serde_json::json!({"group": group}).to_string());
+            match action {
+                "queue.replay" => plan(
+                    "Retry dead letters",
+                    format!("{count} dead letters are enqueued again, with all their attempts."),
+                    count,
+                    queue("/dead"),
+                    Some(("POST", v1("/dead:replay".into()), body)),
+                ),
+                _ => plan(
+                    "Delete dead letters",
+                    format!("{count} dead letters are deleted. This cannot be undone."),
+                    count,
+                    queue("/dead"),
+                    Some(("POST", v1("/dead:purge".into()), body)),
+                ),
+            }
+        }
+        "lock.force-release" => {
+            let name = given(form, "name")?;
+            let holder = Mutex::new(&call.app.store, ns, name)?.holder().await?;
+            let who = holder
+                .and_then(|holder| holder.label)
+                .unwrap_or("unnamed".to_owned());
+            plan(
+                "Force the lock open",
+                format!(
+                    "The lock {name} of {who} ends now. Its holder learns of it when it renews, and may still work until then: only fenced writes are safe."
+                ),
+                1,
+                "/locks".into(),
+                Some((
+                    "POST",
+                    format!("/v1/locks/{}:force-release", encode(name)),
+                    None,
+                )),
+            )
+        }
+        "breaker.force-open" => {
+            let name = given(form, "name")?;
+            plan(
+                "Force the breaker open",
+                format!("All calls through {name} are refused for 60 s."),
+                1,
+                "/breakers".into(),
+                Some((
+                    "POST",
+                    format!("/v1/breakers/{}:force-open", encode(name)),
+                    Some(r#"{"for": 60}"#.into()),
+                )),
+            )
+        }
+        "breaker.reset" => {
+            let name = given(form, "name")?;
+            plan(
+                "Reset the breaker",
+                format!("{name} is closed, and what it counted is forgotten."),
+                1,
+                "/breakers".into(),
+                Some(("POST", format!("/v1/breakers/{}:reset", encode(name)), None)),
+            )
+        }
+        "cache.invalidate" => {
+            let name = given(form, "name")?;
+            match (form.given("key"), form.given("tag")) {
+                (Some(key), None) => plan(
+                    "Invalidate the key",
+                    format!("{key} of the cache {name} is loaded anew by whoever asks next."),
+                    1,
+                    "/caches".into(),
+                    Some((
+                        "POST",
+                        format!("/v1/caches/{}/{}:invalidate", encode(name), encode(key)),
+                        None,
+                    )),
+                ),
+                (None, Some(tag)) => plan(
+                    "Invalidate the tag",
+                    format!(
+                        "Everything with the tag {tag} in the cache {name} is loaded anew by whoever asks next."
+                    ),
+                    1,
+                    "/caches".into(),
+                    Some((
+                        "POST",
+                        format!(
+                            "/v1/caches/{}/tags/{}:invalidate",
+                            encode(name),
+                            encode(tag)
+                        ),
+                        None,
+                    )),
+                ),
+                _ => return Err(Problem::invalid("give a key or a tag")),
+            }
+        }
+        "session.revoke" | "session.revoke-all" => {
+            let (name, user) = (given(form, "name")?, given(form, "user")?);
+            let sessions = Sessions::new(&call.app.store, ns, name)?
+                .list(user)
+                .await?
+                .len() as u64;
+            let (count, text) = match action {
+                "session.revoke" => (
+                    1,
+                    format!("One session of {user} ends; the device must log in again."),
+                ),
+                _ => (
+                    sessions,
+                    format!("{sessions} sessions of {user} end; all devices must log in again."),
+                ),
+            };
+            plan(
+                "End sessions",
+                text,
+                count,
+                format!("/sessions?name={}&user={}", encode(name), encode(user)),
+                None,
+            )
+        }
+        "limiter.reset" => {
+            let (name, subject) = (given(form, "name")?, given(form, "subject")?);
+            plan(
+                "Forget what was taken",
+                format!("{subject} has the whole limit of {name} again."),
+                1,
+                "/limiters".into(),
+                None,
+            )
+        }
+        _ => return Err(Problem::not_found("action")),
+    })
+}
+
+async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<u64, Problem> {
+    let (store, ns) = (&call.app.store, &shell.namespace);
+    let queue = || Ok::<_, Problem>(open_queue(store, ns, given(form, "queue")?)?);
+    let one = |done: bool| match done {
+        true => Ok(1),
+        false => Err(Problem::new(Kind::Conflict).detail("it is no longer in a state for this")),
+    };
+    match action {
+        "queue.pause" => queue()?.pause().await?,
+        "queue.resume" => queue()?.resume().await?,
+        "queue.run-now" => {
+            return one(queue()?
+                .inspect()
+                .run_now(given(form, "job")?.parse::<JobId>()?)
+                .await?);
+        }
+        "queue.cancel" => {
+            let cancelled = queue()?
+                .cancel(given(form, "job")?.parse::<JobId>()?)
+                .await?;
+            return one(cancelled != Cancelled::NotFound);
+        }
+        "queue.delete" => {
+            return one(queue()?
+                .inspect()
+                .delete(given(form, "job")?.parse::<JobId>()?)
+                .await?);
+        }
+        "queue.add" => {
+            let queue = queue()?;
+            let payload = given(form, "payload")?.as_bytes();
+            return one(queue
+                .enqueue_raw(given(form, "kind")?, payload)
+                .await?
+                .is_new());
+        }
+        "queue.replay" => {
+            return Ok(queue()?
+                .inspect()
+                .dead_letters()
+                .replay(wanted(form)?)
+                .await?);
+        }
+        "queue.purge" => {
+            return Ok(queue()?
+                .inspect()
+                .dead_letters()
+                .purge(wanted(form)?)
+                .await?);
+        }
+        "lock.force-release" => {
+            let mutex = Mutex::new(store, ns, given(form, "name")?)?;
+            return match mutex.holder().await? {
+                Some(holder) => one(mutex.force_release(&holder).await?),
+                None => one(false),
+            };
+        }
+        "breaker.force-open" => {
+            breaker(&call.app, ns, given(form, "name")?)
+                .await?
+                .force_open(Duration::from_secs(60))
+                .await?
+        }
+        "breaker.reset" => {
+            breaker(&call.app, ns, given(form, "name")?)
+                .await?
+                .reset()
+                .await?
+        }
+        "cache.invalidate" => {
+            let cache = json_cache(&call.app, ns, given(form, "name")?)?;
+            match form.given("key") {
+                Some(key) => cache.invalidate(key).await?,
+                None => cache.invalidate_tag(given(form, "tag")?).await?,
+            }
+        }
+        "session.revoke" => {
+            let sessions = Sessions::new(store, ns, given(form, "name")?)?;
+            return one(sessions
+                .revoke_one(given(form, "user")?, given(form, "handle")?)
+                .await?);
+        }
+        "session.revoke-all" => {
+            return Ok(Sessions::new(store, ns, given(form, "name")?)?
+                .revoke_all(given(form, "user")?)
+                .await?);
+        }
+        "limiter.reset" => {
+            let chosen = limiter_of(&call.app, &call.config, ns, given(form, "name")?)?;
+            chosen.limiter.reset(given(form, "subject")?).await?;
+        }
+        _ => return Err(Problem::not_found("action")),
+    }
+    Ok(1)
+}

@@ -1,0 +1,525 @@
+//! The screens of the other patterns.
+
+use std::time::Duration;
+
+use jiff::ToSpan as _;
+use maud::{Markup, html};
+use redstart::{
+    commerce::Stock,
+    counting::{Activity, CheckIns, Counter, DaySpan, Keep, Uniques},
+    location::{Area, Origin, Places},
+    membership::Bloom,
+    messaging::EventStream,
+    ranking::Leaderboard,
+    redis::cmd,
+    sessions::Sessions,
+};
+use serde_json::Value;
+
+use super::{
+    Shell,
+    layout::{curl, empty, encode, live, moment, span, tile},
+};
+use crate::{
+    api::{breaker, circuit_name, json_cache, limiter_of},
+    call::Call,
+    chart::{bars, calendar, map, shares, short},
+    pretty::brief,
+    problem::Problem,
+    reply::Reply,
+};
+
+/// A field that chooses one of the names of a pattern.
+fn choose(shell: &Shell, path: &str, names: &[String], chosen: &str, more: Markup) -> Markup {
+    html! {
+        form.row method="get" action=(format!("{}{path}", shell.base)) {
+            input type="hidden" name="namespace" value=(shell.namespace);
+            label { "Name" select name="name" { @for name in names { option value=(name) selected[name == chosen] { (name) } } } }
+            (more)
+            button type="submit" { "Show" }
+        }
+    }
+}
+
+/// The names of patterns in this namespace, and the chosen one.
+fn names(call: &Call, shell: &Shell, patterns: &[&str]) -> (Vec<String>, String) {
+    let names: Vec<String> = patterns
+        .iter()
+        .flat_map(|pattern| shell.inventory.names(&shell.namespace, pattern))
+        .map(str::to_owned)
+        .collect();
+    let chosen = call
+        .query
+        .given("name")
+        .map(str::to_owned)
+        .or_else(|| names.first().cloned())
+        .unwrap_or_default();
+    (names, chosen)
+}
+
+pub(super) async fn limiters(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, _) = names(&call, &shell, &["limiter"]);
+    let tried = match (call.query.given("name"), call.query.given("subject")) {
+        (Some(name), Some(subject)) => {
+            let chosen = limiter_of(&call.app, &call.config, &shell.namespace, name)?;
+            Some((name, subject, chosen.limiter.peek_all(subject).await?))
+        }
+        _ => None,
+    };
+    let body = html! {
+        section.card {
+            h2 { "Configured" }
+            @if call.config.limiter.is_empty() { (empty("The configuration names no limiters.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "Limiter" } th { "Algorithm" } th { "Quota" } th { "Tiers" } th { "Mode" } } }
+                tbody { @for (name, limiter) in &call.config.limiter { tr {
+                    td { strong { (name) } } td { (format!("{:?}", limiter.algorithm)) } td.mono { (limiter.quota.to_string()) }
+                    td { (limiter.tiers.keys().cloned().collect::<Vec<_>>().join(", ")) }
+                    td { @if limiter.shadow { span.tag.warn { "shadow" } } @else { span.tag.good { "enforcing" } } }
+                } } }
+            } } }
+        }
+        section.card {
+            h2 { "Look at a subject" }
+            @if call.config.limiter.is_empty() { (empty("Only configured limiters can be looked at here; the API takes any.")) } @else {
+            form.row method="get" action=(format!("{}/limiters", shell.base)) {
+                input type="hidden" name="namespace" value=(shell.namespace);
+                label { "Limiter" select name="name" { @for name in call.config.limiter.keys() { option value=(name) { (name) } } } }
+                label { "Subject" input name="subject" required; }
+                button type="submit" { "Look" }
+            } }
+            @if let Some((name, subject, snapshots)) = &tried { @for one in snapshots {
+                div.tiles { (tile("Remaining", one.remaining, &format!("of {}", one.limit))) (tile("Whole again in", span(one.reset_after), "")) }
+                (shares("Taken", &[("taken", one.limit - one.remaining.min(one.limit)), ("", 0), ("left", one.remaining)]))
+                p { (shell.act("limiter.reset", "Forget what it took", &[("name", name), ("subject", subject)])) }
+            } }
+        }
+        section.card {
+            h2 { "Limiters with subjects now" }
+            @if names.is_empty() { (empty("No limiter keeps anything in this namespace.")) }
+            @else { ul { @for name in &names { @let keys = shell.inventory.found.get(&(shell.namespace.clone(), "limiter".to_owned(), name.clone())); li { (name) " " span.muted { (keys.copied().unwrap_or(0)) " keys" } } } } }
+        }
+        (curl(&shell, "POST", "/v1/limiters/api:check?enforce=1", Some(r#"{"subject": "user:7", "limit": {"quota": "100/m"}}"#)))
+    };
+    Ok(shell.page(
+        "/limiters",
+        "Limiters",
+        html! { "Rates and their subjects" },
+        body,
+    ))
+}
+
+pub(super) async fn caches(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, _) = names(&call, &shell, &["cache"]);
+    let body = html! {
+        section.card {
+            @if names.is_empty() { (empty("No cache in this namespace.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "Cache" } th.num { "Keys in the sample" } th.num { "Hits here" } th.num { "Misses" } th.num { "Waited" } th { "Invalidate" } } }
+                tbody { @for name in &names {
+                    @let stats = json_cache(&call.app, &shell.namespace, name)?.stats();
+                    @let keys = shell.inventory.found.get(&(shell.namespace.clone(), "cache".to_owned(), name.clone()));
+                    tr {
+                        td { strong { (name) } } td.num { (keys.copied().unwrap_or(0)) } td.num { (stats.hits + stats.l1_hits) } td.num { (stats.misses) } td.num { (stats.waits) }
+                        td { @if shell.may_act() {
+                            form.row method="get" action=(format!("{}/act/cache.invalidate", shell.base)) {
+                                input type="hidden" name="namespace" value=(shell.namespace); input type="hidden" name="name" value=(name);
+                                label { "Key" input name="key" size="12"; } label { "or tag" input name="tag" size="12"; }
+                                button.small type="submit" { "Invalidate" }
+                            }
+                        } }
+                    }
+                } }
+            } } }
+            p.muted { "Hits and misses are those through this service; programs count their own as " code { "redstart_events_total" } "." }
+        }
+        (curl(&shell, "POST", "/v1/caches/product/42:lease", Some(r#"{"lease": 10}"#)))
+    };
+    Ok(shell.page(
+        "/caches",
+        "Caches",
+        html! { "What is kept, and how to drop it" },
+        body,
+    ))
+}
+
+pub(super) async fn breakers(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, _) = names(&call, &shell, &["breaker"]);
+    let mut rows = Vec::new();
+    for name in names.iter().take(100) {
+        rows.push((
+            name,
+            circuit_name(breaker(&call.app, &shell.namespace, name).await?.state()),
+        ));
+    }
+    let body = html! {
+        section.card {
+            @if rows.is_empty() { (empty("No breaker has counted anything yet.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "Breaker" } th { "State" } th {} } }
+                tbody { @for (name, state) in &rows { tr {
+                    td { strong { (name) } }
+                    td { span class=(match *state { "closed" => "tag good", "open" => "tag bad", _ => "tag warn" }) { (state) } }
+                    td.acts { (shell.act("breaker.force-open", "Force open for 60 s", &[("name", name)])) (shell.act("breaker.reset", "Reset", &[("name", name)])) }
+                } } }
+            } } }
+        }
+        (curl(&shell, "POST", "/v1/breakers/payments:admit", None))
+    };
+    Ok(shell.page(
+        "/breakers",
+        "Breakers",
+        html! { "Which services are called, and which are left alone" },
+        live(&call, body),
+    ))
+}
+
+pub(super) async fn stock(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, chosen) = names(&call, &shell, &["stock"]);
+    let item = call.query.given("item").unwrap_or("lamp").to_owned();
+    let report = match chosen.is_empty() {
+        true => None,
+        false => {
+            Stock::builder(&call.app.store, &shell.namespace, &chosen)
+                .build()?
+                .report(&item)
+                .await?
+        }
+    };
+    let shown = match &report {
+        None => html! { (empty("This item is not on sale.")) },
+        Some(report) => html! {
+            div.tiles { (tile("Free", report.free, "")) (tile("Held", report.held, "by orders")) (tile("Sold", report.sold, "")) (tile("Total", report.total(), "free + held + sold")) }
+            (shares("Stock", &[("sold", report.sold), ("held", report.held), ("free", report.free)]))
+            p.muted { "The three make up the total: nothing is sold twice and nothing is lost." }
+        },
+    };
+    let body = html! {
+        (choose(&shell, "/stock", &names, &chosen, html! { label { "Item" input name="item" value=(item); } }))
+        (live(&call, html! { section.card { h2 { (item) } (shown) } }))
+        (curl(&shell, "POST", "/v1/stock/sale/lamp:hold", Some(r#"{"user": "ann", "order": "5001"}"#)))
+    };
+    Ok(shell.page("/stock", "Stock", html! { "Free, held and sold" }, body))
+}
+
+pub(super) async fn boards(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, chosen) = names(&call, &shell, &["leaderboard"]);
+    let (top, len) = match chosen.is_empty() {
+        true => (Vec::new(), 0),
+        false => {
+            let board = Leaderboard::new(&call.app.store, &shell.namespace, &chosen)?;
+            (board.top(20).await?, board.len().await?)
+        }
+    };
+    let most = top.first().map_or(1.0, |entry| entry.score.max(1.0));
+    let table = html! {
+        section.card {
+            h2 { (chosen) " " span.muted { (len) " members" } }
+            @if top.is_empty() { (empty("Nobody is on this board.")) }
+            @else { div.scroll { table {
+                thead { tr { th.num { "Rank" } th { "Member" } th.num { "Score" } th { span.muted { "Of the best" } } } }
+                tbody { @for entry in &top { tr {
+                    td.num { (entry.rank) } td { strong { (entry.member) } } td.num { (short(entry.score)) }
+                    td { (shares(&entry.member, &[("score", (entry.score.max(0.0) / most * 100.0) as u64), ("", 0), ("", 0), ("rest", 0)])) }
+                } } }
+            } } }
+        }
+    };
+    let body = html! {
+        (choose(&shell, "/boards", &names, &chosen, html! {}))
+        (live(&call, table))
+        (curl(&shell, "GET", &format!("/v1/boards/{}?count=10", encode(&chosen)), None))
+    };
+    Ok(shell.page(
+        "/boards",
+        "Leaderboards",
+        html! { "The best, in order" },
+        body,
+    ))
+}
+
+pub(super) async fn sessions(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, chosen) = names(&call, &shell, &["session"]);
+    let user = call.query.given("user").unwrap_or_default().to_owned();
+    let list = match user.is_empty() || chosen.is_empty() {
+        true => Vec::new(),
+        false => {
+            Sessions::new(&call.app.store, &shell.namespace, &chosen)?
+                .list(&user)
+                .await?
+        }
+    };
+    let body = html! {
+        (choose(&shell, "/sessions", &names, &chosen, html! { label { "User" input name="user" value=(user) required; } }))
+        section.card {
+            h2 { "Devices" @if !user.is_empty() { " of " (user) } }
+            @if list.is_empty() { (empty(if user.is_empty() { "Choose a user." } else { "This user has no session." })) }
+            @else {
+                div.scroll { table {
+                    thead { tr { th { "Device" } th { "Handle" } th { "Created" } th { "Seen" } th {} } }
+                    tbody { @for one in &list { tr {
+                        td { (one.label.as_deref().unwrap_or("unnamed")) @if one.remembered { " " span.tag { "remembered" } } }
+                        td.mono { (one.handle.chars().take(12).collect::<String>()) } td { (moment(one.created)) } td { (moment(one.seen)) }
+                        td.acts { (shell.act("session.revoke", "End", &[("name", &chosen), ("user", &user), ("handle", &one.handle)])) }
+                    } } }
+                } }
+                p { (shell.act("session.revoke-all", "End all", &[("name", &chosen), ("user", &user)])) }
+            }
+        }
+    };
+    Ok(shell.page(
+        "/sessions",
+        "Sessions",
+        html! { "Who is logged in, and where" },
+        body,
+    ))
+}
+
+pub(super) async fn streams(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, chosen) = names(&call, &shell, &["stream"]);
+    let shown = match chosen.is_empty() {
+        true => empty("No event stream in this namespace."),
+        false => stream(&call, &shell, &chosen).await?,
+    };
+    let body = html! {
+        (choose(&shell, "/streams", &names, &chosen, html! {}))
+        (live(&call, shown))
+        (curl(&shell, "POST", &format!("/v1/streams/{}", encode(&chosen)), Some(r#"{"event": {"order": 5001}}"#)))
+    };
+    Ok(shell.page(
+        "/streams",
+        "Streams",
+        html! { "Events, groups and what is pending" },
+        body,
+    ))
+}
+
+async fn stream(call: &Call, shell: &Shell, name: &str) -> Result<Markup, Problem> {
+    let store = &call.app.store;
+    let stream = EventStream::<Value>::new(store, &shell.namespace, name)?;
+    let entity = redstart::key::Keys::new(&shell.namespace, "stream")?.entity(name)?;
+    let mut ask = cmd("XINFO");
+    ask.arg("GROUPS").arg(entity.key());
+    let groups: Vec<std::collections::HashMap<String, redstart::redis::Value>> =
+        store.query(&ask).await.unwrap_or_default();
+    let mut newest = cmd("XREVRANGE");
+    newest
+        .arg(entity.key())
+        .arg("+")
+        .arg("-")
+        .arg("COUNT")
+        .arg(1);
+    let last: Vec<(String, Vec<redstart::redis::Value>)> =
+        store.query(&newest).await.unwrap_or_default();
+    let after = last
+        .first()
+        .and_then(|(id, _)| id.split('-').next()?.parse::<u64>().ok());
+    // The last minute, as far as one page goes.
+    let after = after.map(|ms| format!("{}-0", ms.saturating_sub(60_000)));
+    let mut events = stream.read(after.as_deref(), 200).await?;
+    let skip = events.len().saturating_sub(20);
+    events.drain(..skip);
+    let field = |group: &std::collections::HashMap<String, redstart::redis::Value>, name: &str| {
+        let value = group
+            .get(name)
+            .cloned()
+            .unwrap_or(redstart::redis::Value::Nil);
+        redstart::redis::from_redis_value::<String>(value).unwrap_or_else(|_| "–".to_owned())
+    };
+    Ok(html! {
+        section.card {
+            h2 { "Groups " span.muted { (stream.len().await?) " events in all" } }
+            @if groups.is_empty() { (empty("No groups.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "Group" } th.num { "Consumers" } th.num { "Pending" } th.num { "Lag" } th { "Delivered up to" } } }
+                tbody { @for group in &groups { tr {
+                    td { strong { (field(group, "name")) } } td.num { (field(group, "consumers")) } td.num { (field(group, "pending")) }
+                    td.num { (field(group, "lag")) } td.mono { (field(group, "last-delivered-id")) }
+                } } }
+            } } }
+        }
+        section.card {
+            h2 { "Newest events" }
+            @if events.is_empty() { (empty("None.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "Id" } th { "Event" } } }
+                tbody { @for event in events.iter().rev() { tr { td.mono { (event.id) } td.wide.mono { (brief(&event.event.to_string(), &call.config.redact, 160)) } } } }
+            } } }
+        }
+    })
+}
+
+pub(super) async fn counting(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (store, namespace) = (&call.app.store, &shell.namespace);
+    let of = |pattern: &'static str| {
+        shell
+            .inventory
+            .names(namespace, pattern)
+            .map(str::to_owned)
+            .collect::<Vec<_>>()
+    };
+    let (counters, uniques, check_ins, activities) = (
+        of("counter"),
+        of("uniques"),
+        of("check_ins"),
+        of("activity"),
+    );
+    let entity = call.query.given("entity").unwrap_or("home").to_owned();
+    let user = call.query.given("user").unwrap_or("ann").to_owned();
+    let keep = Keep::For(Duration::from_secs(400 * 86_400));
+    let mut totals = Vec::new();
+    for name in &counters {
+        totals.push((
+            name,
+            Counter::new(store, namespace, name, Keep::Forever)?
+                .get(&entity)
+                .await?,
+        ));
+    }
+    let mut charts = Vec::new();
+    for name in &uniques {
+        let pattern = Uniques::new(store, namespace, name, keep)?;
+        let today = pattern.today().await?;
+        let mut days = Vec::new();
+        for back in (0..14_i64).rev() {
+            let day = today.checked_sub(back.days()).unwrap_or(today);
+            days.push((
+                day.strftime("%d").to_string(),
+                pattern.count(&entity, &DaySpan::Day(day)).await?.count as f64,
+            ));
+        }
+        charts.push((format!("{name}: different visitors of {entity}"), days));
+    }
+    for name in &activities {
+        let pattern = Activity::new(store, namespace, name, 1 << 20, keep)?;
+        let today = pattern.today().await?;
+        let mut days = Vec::new();
+        for back in (0..14_i64).rev() {
+            let day = today.checked_sub(back.days()).unwrap_or(today);
+            days.push((
+                day.strftime("%d").to_string(),
+                pattern.daily(&entity, day).await? as f64,
+            ));
+        }
+        charts.push((format!("{name}: active members of {entity}"), days));
+    }
+    let mut months = Vec::new();
+    for name in &check_ins {
+        let pattern = CheckIns::new(store, namespace, name, Keep::Forever)?;
+        let today = pattern.today(&jiff::tz::TimeZone::UTC).await?;
+        let month = pattern.month(&user, today).await?;
+        months.push((
+            name,
+            month.first().weekday().to_monday_zero_offset() as usize,
+            month,
+            pattern.streaks(&user, today).await?,
+        ));
+    }
+    let body = html! {
+        form.row method="get" action=(format!("{}/counting", shell.base)) {
+            input type="hidden" name="namespace" value=(shell.namespace);
+            label { "Entity" input name="entity" value=(entity); } label { "User" input name="user" value=(user); }
+            button type="submit" { "Show" }
+        }
+        @if counters.is_empty() && uniques.is_empty() && check_ins.is_empty() && activities.is_empty() { section.card { (empty("Nothing is counted in this namespace.")) } }
+        @if !totals.is_empty() { div.tiles { @for (name, value) in &totals { (tile(name, value, &entity)) } } }
+        div.grid {
+            @for (title, days) in &charts { section.card { h2 { (title) } (bars(title, days)) p.muted { "The last 14 days" } } }
+            @for (name, first, month, streaks) in &months { section.card {
+                h2 { (name) ": check-ins of " (user) }
+                (calendar("Check-ins", *first, month.days()))
+                p.muted { (month.count()) " days this month; streak " (streaks.current) ", longest " (streaks.longest) }
+            } }
+        }
+    };
+    Ok(shell.page(
+        "/counting",
+        "Counting",
+        html! { "Counters, visitors, check-ins, activity" },
+        body,
+    ))
+}
+
+pub(super) async fn filters(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (mut names, _) = names(&call, &shell, &["bloom"]);
+    // Partitions and generations are keys of the same filter.
+    for name in &mut names {
+        name.truncate(name.find(['/', '#', '@', ':']).unwrap_or(name.len()));
+    }
+    names.dedup();
+    let mut rows = Vec::new();
+    for name in names.iter().take(100) {
+        if let Ok(filter) = Bloom::builder(&call.app.store, &shell.namespace, name)
+            .open()
+            .await
+        {
+            rows.push((name, filter.stats().await?));
+        }
+    }
+    let body = html! {
+        section.card {
+            @if rows.is_empty() { (empty("No filter in this namespace.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "Filter" } th.num { "Elements" } th.num { "Bits" } th { "Fill" } th.num { "Estimated error" } } }
+                tbody { @for (name, stats) in &rows { tr {
+                    td { strong { (name) } } td.num { (stats.elements) } td.num { (short(stats.bits as f64)) }
+                    td { (format!("{:.1} %", stats.fill * 100.0)) (shares(name, &[("set", (stats.fill * 1000.0) as u64), ("", 0), ("", 0), ("free", 0)])) }
+                    td.num { (format!("{:.4} %", stats.estimated_error * 100.0)) }
+                } } }
+            } } }
+        }
+        (curl(&shell, "POST", "/v1/blooms/sent:contains", Some(r#"{"elements": ["ann@example.com"]}"#)))
+    };
+    Ok(shell.page(
+        "/filters",
+        "Bloom filters",
+        html! { "How full they are, and how often they err" },
+        live(&call, body),
+    ))
+}
+
+pub(super) async fn places(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let (names, chosen) = names(&call, &shell, &["places"]);
+    let mut points = Vec::new();
+    if !chosen.is_empty() {
+        let places = Places::new(&call.app.store, &shell.namespace, &chosen)?;
+        // Around whoever comes first: a map needs a middle.
+        let entity = redstart::key::Keys::new(&shell.namespace, "places")?.entity(&chosen)?;
+        let mut some = cmd("ZRANDMEMBER");
+        some.arg(entity.key());
+        let member: Option<String> = call.app.store.query(&some).await.unwrap_or(None);
+        if let Some(member) = member {
+            let near = places
+                .nearby(Origin::Member(member), Area::Radius(50_000.0))
+                .limit(100)
+                .find()
+                .await?;
+            points.extend(near.into_iter().map(|near| {
+                (
+                    near.member,
+                    near.position.longitude(),
+                    near.position.latitude(),
+                )
+            }));
+            points.sort_by(|a, b| a.0.cmp(&b.0));
+        }
+    }
+    let body = html! {
+        (choose(&shell, "/places", &names, &chosen, html! {}))
+        (live(&call, html! {
+            section.card { h2 { (chosen) " " span.muted { (points.len()) " within 50 km of one of them" } } (map(&chosen, &points)) }
+        }))
+        (curl(&shell, "POST", "/v1/places/riders:nearby", Some(r#"{"point": {"longitude": 13.41, "latitude": 52.52}, "radius": 5000}"#)))
+    };
+    Ok(shell.page("/places", "Places", html! { "Who is where" }, body))
+}

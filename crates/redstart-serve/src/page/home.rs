@@ -1,0 +1,193 @@
+//! The overview: the server, what is in use, what other libraries keep here; and the audit log.
+
+use maud::{Markup, html};
+
+use super::{
+    Shell,
+    layout::{empty, encode, live, moment, span, tile},
+};
+use crate::{
+    call::Call,
+    chart::{lines, short},
+    problem::Problem,
+    reply::Reply,
+    sampler::Server,
+};
+
+pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let server = Server::read(&call.app.store).await.unwrap_or_default();
+    let health = call.app.store.health().await?;
+    let sampler = &call.app.sampler;
+    let (major, minor, patch) = health.version;
+    let memory = server.number("used_memory").unwrap_or(0.0);
+    let uptime = server.number("uptime_in_seconds").unwrap_or(0.0);
+    let body = html! {
+        div.tiles {
+            (tile(&format!("{:?}", health.server), format!("{major}.{minor}.{patch}"), if call.app.store.is_cluster() { "Cluster" } else { "one server" }))
+            (tile("Answered in", format!("{:.2} ms", health.round_trip.as_secs_f64() * 1e3), "one round trip"))
+            (tile("Commands", sampler.ops().last().map_or("…".to_owned(), |ops| short(*ops)), "per second"))
+            (tile("Memory", format!("{:.1} MiB", memory / 1048576.0), &policy(&server)))
+            (tile("Clients", server.text("connected_clients").unwrap_or("–"), "connected"))
+            (tile("Up for", span(std::time::Duration::from_secs(uptime as u64)), ""))
+        }
+        (findings(&server, &shell))
+        div.grid {
+            section.card { h2 { "Commands per second" } (lines("Commands per second", &[("commands", sampler.ops())], "10 min")) }
+            section.card { h2 { "Memory, MiB" } (lines("Memory in MiB", &[("used", sampler.memory())], "10 min")) }
+            section.card { h2 { "Round trip, ms" } (lines("Round trip in milliseconds", &[("INFO", sampler.latency())], "10 min")) }
+        }
+        (in_use(&shell))
+        @if call.app.store.is_cluster() { (nodes(&call).await) }
+    };
+    Ok(shell.page(
+        "/",
+        "Overview",
+        html! { "Everything on this store" },
+        live(&call, body),
+    ))
+}
+
+fn policy(server: &Server) -> String {
+    match server.number("maxmemory") {
+        Some(most) if most > 0.0 => format!("of {:.0} MiB", most / 1048576.0),
+        _ => "no limit".to_owned(),
+    }
+}
+
+/// What an operator should know without being asked.
+fn findings(server: &Server, shell: &Shell) -> Markup {
+    let mut found: Vec<String> = Vec::new();
+    let limit = server.number("maxmemory").unwrap_or(0.0);
+    let used = server.number("used_memory").unwrap_or(0.0);
+    if limit > 0.0 && used > 0.9 * limit {
+        found.push(format!("Memory is {:.0} % full.", 100.0 * used / limit));
+    }
+    if limit > 0.0
+        && server
+            .text("maxmemory_policy")
+            .is_some_and(|policy| policy != "noeviction")
+    {
+        found.push("The server may evict keys: locks, queues and fences can disappear. Use noeviction for them.".to_owned());
+    }
+    if server.number("rejected_connections").unwrap_or(0.0) > 0.0 {
+        found.push(
+            "Connections were rejected: raise maxclients or close what is not used.".to_owned(),
+        );
+    }
+    if server.text("master_link_status") == Some("down") {
+        found.push("The link to the master is down.".to_owned());
+    }
+    if server.text("rdb_last_bgsave_status") == Some("err")
+        || server.text("aof_last_write_status") == Some("err")
+    {
+        found.push("The last save to disk failed.".to_owned());
+    }
+    html! {
+        @for text in &found { p.note.bad { (text) } }
+        @if shell.inventory.partial { p.note { "A sample of " (shell.inventory.keys) " keys was looked at; counts of names and keys are of that sample." } }
+    }
+}
+
+fn in_use(shell: &Shell) -> Markup {
+    let screen = |pattern: &str| match pattern {
+        "queue" => Some("/queues"),
+        "mutex" | "semaphore" | "leader" | "rw" | "fair" => Some("/locks"),
+        "limiter" => Some("/limiters"),
+        "cache" => Some("/caches"),
+        "breaker" => Some("/breakers"),
+        "stock" => Some("/stock"),
+        "leaderboard" | "sharded" => Some("/boards"),
+        "session" => Some("/sessions"),
+        "stream" => Some("/streams"),
+        "counter" | "uniques" | "check_ins" | "activity" | "windowed" => Some("/counting"),
+        "bloom" => Some("/filters"),
+        "places" => Some("/places"),
+        _ => None,
+    };
+    let mut rows: std::collections::BTreeMap<(&str, &str), (Vec<&str>, u64)> = Default::default();
+    for ((namespace, pattern, name), keys) in &shell.inventory.found {
+        let row = rows.entry((namespace, pattern)).or_default();
+        row.0.push(name);
+        row.1 += keys;
+    }
+    html! {
+        section.card {
+            h2 { "In use" }
+            @if rows.is_empty() { (empty("No keys of Redstart's patterns yet. Use the API, or start with --demo.")) }
+            @else {
+                div.scroll { table {
+                    thead { tr { th { "Namespace" } th { "Pattern" } th { "Names" } th.num { "Keys" } } }
+                    tbody {
+                        @for ((namespace, pattern), (names, keys)) in &rows {
+                            tr {
+                                td { a href=(format!("{}/?namespace={}", shell.base, encode(namespace))) { (namespace) } }
+                                td { @match screen(pattern) {
+                                    Some(path) => { a href=(format!("{}{path}?namespace={}", shell.base, encode(namespace))) { (pattern) } }
+                                    None => { (pattern) }
+                                } }
+                                td.wide { (names.iter().take(8).copied().collect::<Vec<_>>().join(", ")) @if names.len() > 8 { " and " (names.len() - 8) " more" } }
+                                td.num { (keys) }
+                            }
+                        }
+                    }
+                } }
+            }
+            @if shell.inventory.foreign > 0 { p.muted { (shell.inventory.foreign) " keys are not of Redstart's form." } }
+        }
+    }
+}
+
+async fn nodes(call: &Call) -> Markup {
+    let mut ask = redstart::redis::cmd("CLUSTER");
+    ask.arg("NODES");
+    let text: String = call.app.store.query(&ask).await.unwrap_or_default();
+    html! {
+        section.card {
+            h2 { "Nodes" }
+            div.scroll { table {
+                thead { tr { th { "Address" } th { "Role" } th { "State" } th { "Slots" } } }
+                tbody {
+                    @for line in text.lines() {
+                        @let fields: Vec<&str> = line.split(' ').collect();
+                        @if fields.len() >= 8 {
+                            tr {
+                                td.mono { (fields[1].split('@').next().unwrap_or_default()) }
+                                td { (if fields[2].contains("master") { "master" } else { "replica" }) }
+                                td { span class=(if fields[7] == "connected" { "tag good" } else { "tag bad" }) { (fields[7]) } }
+                                td.mono { (fields[8..].join(" ")) }
+                            }
+                        }
+                    }
+                }
+            } }
+        }
+    }
+}
+
+pub(super) async fn audit(call: Call) -> Result<Reply, Problem> {
+    let shell = Shell::new(&call).await?;
+    let changes = call.app.audit.newest(200).await?;
+    let body = html! {
+        section.card {
+            @if changes.is_empty() { (empty("Nobody has changed anything by hand.")) }
+            @else { div.scroll { table {
+                thead { tr { th { "When" } th { "Who" } th { "What" } th { "On" } th.num { "Changed" } th.num { "Counted before" } } }
+                tbody { @for (id, change) in &changes {
+                    @let millis = id.split('-').next().and_then(|ms| ms.parse::<u64>().ok()).unwrap_or(0);
+                    tr {
+                        td { (moment(std::time::Duration::from_millis(millis))) }
+                        td { (change.who) } td { code { (change.what) } } td.wide { (change.on) }
+                        td.num { (change.count) } td.num { (change.expected.map_or("–".to_owned(), |n| n.to_string())) }
+                    }
+                } }
+            } } }
+        }
+    };
+    Ok(shell.page(
+        "/audit",
+        "Audit log",
+        html! { "Changes that were made by hand, newest first" },
+        live(&call, body),
+    ))
+}

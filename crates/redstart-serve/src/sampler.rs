@@ -1,0 +1,129 @@
+//! A short history of the server and its queues for the charts, kept in this process.
+
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redstart::{
+    Store,
+    messaging::{Queue, QueueCounts},
+};
+
+use crate::inventory::Inventory;
+
+pub(crate) const EVERY: Duration = Duration::from_secs(3);
+/// Ten minutes.
+const POINTS: usize = 200;
+/// Queues that are followed.
+const QUEUES: usize = 50;
+
+/// The server's own numbers, as INFO has them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Server(BTreeMap<String, String>);
+
+impl Server {
+    pub(crate) async fn read(store: &Store) -> redstart::Result<Self> {
+        let text: String = store.query(&redstart::redis::cmd("INFO")).await?;
+        let lines = text.lines().filter_map(|line| line.split_once(':'));
+        Ok(Self(
+            lines
+                .map(|(name, value)| (name.to_owned(), value.trim().to_owned()))
+                .collect(),
+        ))
+    }
+
+    pub(crate) fn text(&self, name: &str) -> Option<&str> {
+        self.0.get(name).map(String::as_str)
+    }
+
+    pub(crate) fn number(&self, name: &str) -> Option<f64> {
+        self.text(name)?.parse().ok()
+    }
+}
+
+#[derive(Default)]
+struct Series {
+    ops: VecDeque<f64>,
+    memory: VecDeque<f64>,
+    latency: VecDeque<f64>,
+    queues: HashMap<(String, String), VecDeque<QueueCounts>>,
+    last_commands: Option<(tokio::time::Instant, f64)>,
+}
+
+/// The history.
+#[derive(Default)]
+pub(crate) struct Sampler(Mutex<Series>);
+
+fn push<T>(series: &mut VecDeque<T>, value: T) {
+    if series.len() >= POINTS {
+        series.pop_front();
+    }
+    series.push_back(value);
+}
+
+impl Sampler {
+    /// Takes one sample of everything.
+    pub(crate) async fn sample(&self, store: &Store, inventory: &Inventory) {
+        let begun = tokio::time::Instant::now();
+        let server = Server::read(store).await.unwrap_or_default();
+        let latency = begun.elapsed().as_secs_f64() * 1e3;
+        {
+            let mut series = self.0.lock();
+            let commands = server.number("total_commands_processed").unwrap_or(0.0);
+            if let Some((at, before)) = series.last_commands.replace((begun, commands)) {
+                let time = (begun - at).as_secs_f64().max(0.001);
+                push(&mut series.ops, ((commands - before) / time).max(0.0));
+            }
+            push(
+                &mut series.memory,
+                server.number("used_memory").unwrap_or(0.0) / 1048576.0,
+            );
+            push(&mut series.latency, latency);
+        }
+        let queues = inventory
+            .found
+            .keys()
+            .filter(|(_, pattern, _)| pattern == "queue");
+        for (namespace, _, name) in queues.take(QUEUES) {
+            let Ok(queue) = Queue::new(store, namespace, name) else {
+                continue;
+            };
+            if let Ok(counts) = queue.inspect().counts().await {
+                let mut series = self.0.lock();
+                if series.queues.len() >= 4 * QUEUES {
+                    series.queues.clear();
+                }
+                let key = (namespace.clone(), name.clone());
+                push(series.queues.entry(key).or_default(), counts);
+            }
+        }
+    }
+
+    pub(crate) fn ops(&self) -> Vec<f64> {
+        self.0.lock().ops.iter().copied().collect()
+    }
+
+    pub(crate) fn memory(&self) -> Vec<f64> {
+        self.0.lock().memory.iter().copied().collect()
+    }
+
+    pub(crate) fn latency(&self) -> Vec<f64> {
+        self.0.lock().latency.iter().copied().collect()
+    }
+
+    /// A queue's past counts, one number for each.
+    pub(crate) fn queue(
+        &self,
+        namespace: &str,
+        name: &str,
+        read: impl Fn(&QueueCounts) -> u64,
+    ) -> Vec<f64> {
+        let series = self.0.lock();
+        let found = series.queues.get(&(namespace.to_owned(), name.to_owned()));
+        found.map_or_else(Vec::new, |counts| {
+            counts.iter().map(|c| read(c) as f64).collect()
+        })
+    }
+}

@@ -1,0 +1,265 @@
+//! The dashboard without a browser: every screen reads without JavaScript, every action asks first.
+
+use anyhow::{Context as _, Result, ensure};
+use redstart::{
+    Store,
+    locking::Mutex,
+    messaging::Queue,
+    sessions::{Login, Sessions},
+};
+use redstart_serve::{Demo, hash_token};
+use redstart_testkit::{Backend, eventually, matrix};
+use serde_json::json;
+
+use crate::{
+    Served,
+    client::{Answer, Client, PATIENCE},
+};
+
+const SCREENS: &[&str] = &[
+    "/",
+    "/queues",
+    "/locks",
+    "/limiters",
+    "/caches",
+    "/breakers",
+    "/stock",
+    "/boards",
+    "/sessions",
+    "/streams",
+    "/counting",
+    "/filters",
+    "/places",
+    "/audit",
+    "/api",
+    "/login",
+];
+
+async fn html(client: &mut Client, path: &str) -> Result<String> {
+    let answer = client
+        .send("GET", path, &[("accept", "text/html")], b"")
+        .await?;
+    ensure!(
+        answer.status == 200,
+        "{path}: {} {}",
+        answer.status,
+        answer.text()
+    );
+    let text = answer.text();
+    ensure!(
+        text.contains("<h1>") && text.contains("lang=\"en\""),
+        "{path}: {text}"
+    );
+    // The policy forbids what is inline, so none of it may be there.
+    for inline in [" style=\"", " onclick=", "<script>", "javascript:"] {
+        ensure!(!text.contains(inline), "{path} has {inline}");
+    }
+    Ok(text)
+}
+
+/// Asks for an action, reads the page that says what will happen, and sends its form.
+async fn act(client: &mut Client, path: &str, more: &str) -> Result<(String, Answer)> {
+    let page = html(client, path).await?;
+    let target = path.split('?').next().context("no path")?;
+    let namespace = path
+        .split("namespace=")
+        .nth(1)
+        .and_then(|rest| rest.split('&').next())
+        .context("no namespace")?;
+    let mut form = Vec::new();
+    for field in page.split("<input type=\"hidden\" name=\"").skip(1) {
+        let (name, rest) = field.split_once("\" value=\"").context("no value")?;
+        let value = rest
+            .split('"')
+            .next()
+            .unwrap_or_default()
+            .replace("&quot;", "\"")
+            .replace("&lt;", "<")
+            .replace("&gt;", ">")
+            .replace("&amp;", "&");
+        let value: String = value.bytes().map(|b| format!("%{b:02X}")).collect();
+        form.push(format!("{name}={value}"));
+    }
+    form.push(more.to_owned());
+    let kind = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("accept", "text/html"),
+        ("sec-fetch-site", "same-origin"),
+    ];
+    let answer = client
+        .send(
+            "POST",
+            &format!("{target}?namespace={namespace}"),
+            &kind,
+            form.join("&").as_bytes(),
+        )
+        .await?;
+    Ok((page, answer))
+}
+
+matrix! {
+    async fn every_screen_reads_without_javascript(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let served = Served::on(&store, "shop", "[limiter.api]\nquota = \"60/m\"\nburst = 20").await?;
+        let mut client = served.client();
+        // An empty store first: nothing to show is not an error.
+        if backend.is_embedded() {
+            for path in SCREENS {
+                html(&mut client, path).await?;
+            }
+        }
+        let demo = Demo::start(&store).await?;
+        let queue = Queue::new(&store, "shop", "mail")?;
+        ensure!(eventually(PATIENCE, async || matches!(queue.inspect().counts().await, Ok(counts) if counts.done > 0)).await);
+        // The look at the keys is some seconds old at most.
+        for (path, word) in [("/?namespace=shop", "places"), ("/queues?namespace=shop", "payments"), ("/breakers?namespace=shop", "payments"), ("/streams?namespace=shop", "orders")] {
+            ensure!(eventually(PATIENCE, async || matches!(html(&mut client, path).await, Ok(text) if text.contains(word))).await, "{path}");
+        }
+        for path in SCREENS {
+            html(&mut client, &format!("{path}?namespace=shop")).await?;
+        }
+        for (path, expected) in [
+            ("/queues?namespace=shop", "payments"), ("/queues/mail?namespace=shop", "nightly-report"), ("/queues/images?namespace=shop&state=delayed", "lamp-320"),
+            ("/queues/images/search?namespace=shop&state=delayed&text=lamp-640", "Scanned"), ("/queues/payments/dead?namespace=shop", "By error"),
+            ("/locks?namespace=shop", "warehouse-1"), ("/limiters?namespace=shop&name=api&subject=ann", "Remaining"), ("/stock?namespace=shop&item=lamp", "Total"),
+            ("/boards?namespace=shop", "ann"), ("/sessions?namespace=shop&user=ann", "Firefox on Linux"), ("/streams?namespace=shop&name=orders", "Newest events"),
+            ("/counting?namespace=shop", "visitors"), ("/filters?namespace=shop", "sent"), ("/places?namespace=shop", "<circle"), ("/breakers?namespace=shop", "payments"),
+        ] {
+            let text = html(&mut client, path).await?;
+            ensure!(text.contains(expected), "{path} has no {expected}: {text}");
+        }
+        let dead = html(&mut client, "/queues/payments?namespace=shop&state=running").await?;
+        ensure!(!dead.contains("4111"), "a card's number is shown");
+        let missing = client.send("GET", "/queues/mail/jobs/00000000000000000000000000000000?namespace=shop", &[("accept", "text/html")], b"").await?;
+        assert_eq!((missing.status, missing.header("x-problem")), (404, Some("not-found")));
+        demo.stop().await;
+        served.stop().await
+    }
+
+    async fn every_action_asks_first_and_is_written_down(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let namespace = backend.namespace();
+        let served = Served::on(&store, namespace, "[limiter.api]\nquota = \"1/h\"").await?;
+        let mut client = served.client();
+        let queue = Queue::new(&store, namespace, "q")?;
+        let counts = async || queue.inspect().counts().await;
+        let at = |path: &str| format!("{path}{}namespace={namespace}", if path.contains('?') { "&" } else { "?" });
+
+        let (page, done) = act(&mut client, &at("/act/queue.pause?queue=q"), "").await?;
+        ensure!(page.contains("Running jobs finish") && done.status == 303, "{}", done.text());
+        ensure!(counts().await?.paused);
+        act(&mut client, &at("/act/queue.resume?queue=q"), "").await?;
+        ensure!(!counts().await?.paused);
+
+        act(&mut client, &at("/act/queue.add?queue=q"), "kind=mail&payload=%7B%22to%22%3A%22%3Cann%3E%22%7D").await?;
+        let later = queue.enqueue_raw("mail", b"1").delay(std::time::Duration::from_secs(3600)).await?.id().context("full")?;
+        ensure!(counts().await?.ready == 1);
+        act(&mut client, &at(&format!("/act/queue.run-now?queue=q&job={later}")), "").await?;
+        ensure!(counts().await?.ready == 2);
+        let page = html(&mut client, &at("/queues/q?state=ready")).await?;
+        ensure!(page.contains("&lt;ann&gt;") && !page.contains("<ann>"), "payloads are escaped");
+        act(&mut client, &at(&format!("/act/queue.delete?queue=q&job={later}")), "").await?;
+        ensure!(counts().await?.ready == 1);
+        let again = act(&mut client, &at(&format!("/act/queue.delete?queue=q&job={later}")), "").await?.1;
+        assert_eq!(again.status, 409, "what is gone cannot be deleted");
+
+        for n in 0..3 {
+            queue.enqueue_raw("bad", b"1").await?;
+            let leased = client.post(&at("/v1/queues/q:lease"), json!({"kinds": ["bad"], "wait": 30})).await?.json();
+            let fence = &leased["jobs"][0]["fence"];
+            client.post(&at("/v1/queues/q:fail"), json!({"fence": fence, "error": format!("code {n} for 'x{n}'"), "dead": true})).await?;
+        }
+        let page = html(&mut client, &at("/queues/q/dead")).await?;
+        ensure!(page.contains("code # for"), "{page}");
+        let group = "code%20%23%20for%20%22%E2%80%A6%22";
+        let (page, _) = act(&mut client, &at(&format!("/act/queue.replay?queue=q&group={group}")), "").await?;
+        ensure!(page.contains("3 dead letters are enqueued again"), "{page}");
+        let now = counts().await?;
+        // The worker left the job of a kind that it does not know to others.
+        assert_eq!((now.dead, now.ready, now.parked), (0, 3, 1));
+
+        let mutex = Mutex::builder(&store, namespace, "m").label("stuck").without_renewal().build()?;
+        let ticket = mutex.try_lock().await?.context("not granted")?.into_ticket()?;
+        let (page, _) = act(&mut client, &at("/act/lock.force-release?name=m"), "").await?;
+        ensure!(page.contains("stuck"), "{page}");
+        ensure!(!mutex.extend_held(&ticket, std::time::Duration::from_secs(1)).await?);
+
+        let sessions = Sessions::new(&store, namespace, "web")?;
+        sessions.login(Login::new("ann"), &json!({})).await?;
+        sessions.login(Login::new("ann"), &json!({})).await?;
+        let handle = sessions.list("ann").await?[0].handle.clone();
+        act(&mut client, &at(&format!("/act/session.revoke?name=web&user=ann&handle={handle}")), "").await?;
+        assert_eq!(sessions.list("ann").await?.len(), 1);
+        act(&mut client, &at("/act/session.revoke-all?name=web&user=ann"), "").await?;
+        ensure!(sessions.list("ann").await?.is_empty());
+
+        client.post(&at("/v1/limiters/api:check"), json!({"subject": "ann"})).await?;
+        act(&mut client, &at("/act/limiter.reset?name=api&subject=ann"), "").await?;
+        ensure!(client.post(&at("/v1/limiters/api:check"), json!({"subject": "ann"})).await?.json()["allowed"] == true);
+
+        act(&mut client, &at("/act/breaker.force-open?name=b"), "").await?;
+        ensure!(eventually(PATIENCE, async || {
+            matches!(client.get(&at("/v1/breakers/b")).await, Ok(state) if state.json()["state"] == "open")
+        }).await);
+        act(&mut client, &at("/act/breaker.reset?name=b"), "").await?;
+        act(&mut client, &at("/act/cache.invalidate?name=c&tag=t"), "").await?;
+
+        let audit = client.get("/v1/audit").await?.json();
+        let entries: Vec<(&str, u64)> = audit["changes"].as_array().context("no log")?.iter()
+            .filter(|change| change["on"].as_str().is_some_and(|on| on.starts_with(namespace)))
+            .filter_map(|change| Some((change["what"].as_str()?, change["count"].as_u64()?))).collect();
+        for expected in [("queue.pause", 1), ("queue.replay", 3), ("lock.force-release", 1), ("session.revoke-all", 1), ("breaker.reset", 1)] {
+            ensure!(entries.contains(&expected), "{expected:?} is not in {entries:?}");
+        }
+        served.stop().await
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_browser_logs_in_with_a_token_and_readers_see_no_actions() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let config = format!(
+        "[[token]]\nname = \"eve\"\nsha256 = {:?}\nrole = \"read\"",
+        hash_token("eve-secret")
+    );
+    let served = Served::on(&store, "n", &config).await?;
+    Queue::new(&store, "n", "q")?.enqueue_raw("k", b"1").await?;
+    let mut client = served.client();
+    let page = client
+        .send("GET", "/", &[("accept", "text/html")], b"")
+        .await?;
+    ensure!(
+        page.status == 401 && page.text().contains("type=\"password\""),
+        "{}",
+        page.text()
+    );
+    let form = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("accept", "text/html"),
+    ];
+    let wrong = client.send("POST", "/login", &form, b"token=wrong").await?;
+    ensure!(wrong.text().contains("not known") && wrong.header("set-cookie").is_none());
+    let right = client
+        .send("POST", "/login", &form, b"token=eve-secret")
+        .await?;
+    let cookie = right.header("set-cookie").context("no cookie")?.to_owned();
+    ensure!(
+        cookie.contains("HttpOnly") && cookie.contains("SameSite=Strict"),
+        "{cookie}"
+    );
+    let mut eve = served
+        .client()
+        .header("cookie", cookie.split(';').next().context("no cookie")?);
+    let page = html(&mut eve, "/queues/q?namespace=n").await?;
+    ensure!(
+        page.contains("<strong>eve</strong>") && !page.contains("/act/"),
+        "a reader sees actions"
+    );
+    assert_eq!(
+        eve.send("GET", "/act/queue.pause?queue=q&namespace=n", &[], b"")
+            .await?
+            .status,
+        403
+    );
+    served.stop().await
+}

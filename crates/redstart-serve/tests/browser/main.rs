@@ -1,0 +1,346 @@
+//! The dashboard in a real Chromium: every screen in both themes and two widths, without violations of axe-core; actions,
+//! live parts, and reading without JavaScript. Screenshots go to `REDSTART_SCREENSHOTS`, or to the target folder.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic")]
+#![allow(dead_code, reason = "the client has more than this test needs")]
+
+#[path = "../api/client.rs"]
+mod client;
+
+use std::{path::PathBuf, process::Stdio, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use base64::Engine as _;
+use client::Client;
+use redstart::{Store, messaging::Queue};
+use redstart_serve::{Config, Demo, Service};
+use redstart_testkit::{eventually, figure, find};
+use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncBufReadExt as _, BufReader},
+    process::{Child, Command},
+};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// One browser, driven over WebDriver.
+struct Browser {
+    driver: Client,
+    session: String,
+    axe: String,
+    shots: PathBuf,
+    _process: Child,
+}
+
+impl Browser {
+    async fn start() -> Result<Self> {
+        let (driver, axe) = find::browser()?;
+        let mut process = Command::new(driver)
+            .arg("--port=0")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn()?;
+        let mut lines = BufReader::new(process.stdout.take().context("no output")?).lines();
+        let port: u16 = loop {
+            let line = lines.next_line().await?.context("chromedriver ended")?;
+            if let Some((_, port)) = line.split_once("on port ") {
+                break port.trim_end_matches('.').parse()?;
+            }
+        };
+        let mut driver = Client::new(([127, 0, 0, 1], port).into());
+        let options = json!({"args": ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]});
+        let wanted = json!({"capabilities": {"alwaysMatch": {"browserName": "chrome", "goog:chromeOptions": options}}});
+        let session = driver.post("/session", wanted).await?.json()["value"]["sessionId"]
+            .as_str()
+            .context("no session")?
+            .to_owned();
+        let shots = std::env::var_os("REDSTART_SCREENSHOTS").map_or_else(
+            || PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("screenshots"),
+            PathBuf::from,
+        );
+        std::fs::create_dir_all(&shots)?;
+        Ok(Self {
+            driver,
+            session,
+            axe: std::fs::read_to_string(axe)?,
+            shots,
+            _process: process,
+        })
+    }
+
+    async fn call(&mut self, path: &str, body: Value) -> Result<Value> {
+        let answer = self
+            .driver
+            .post(&format!("/session/{}/{path}", self.session), body)
+            .await?;
+        let value = answer.json()["value"].clone();
+        ensure!(answer.status == 200, "{path}: {value}");
+        Ok(value)
+    }
+
+    async fn open(&mut self, url: &str) -> Result<()> {
+        self.call("url", json!({"url": url})).await.map(drop)
+    }
+
+    async fn run(&mut self, script: &str) -> Result<Value> {
+        self.call("execute/sync", json!({"script": script, "args": []}))
+            .await
+    }
+
+    async fn tool(&mut self, command: &str, params: Value) -> Result<Value> {
+        self.call(
+            "goog/cdp/execute",
+            json!({"cmd": command, "params": params}),
+        )
+        .await
+    }
+
+    async fn look(&mut self, width: u32, theme: &str) -> Result<()> {
+        self.tool(
+            "Emulation.setDeviceMetricsOverride",
+            json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false}),
+        )
+        .await?;
+        self.tool(
+            "Emulation.setEmulatedMedia",
+            json!({"features": [{"name": "prefers-color-scheme", "value": theme}]}),
+        )
+        .await?;
+        Ok(())
+    }
+
+    async fn click(&mut self, css: &str) -> Result<()> {
+        let found = self
+            .call("element", json!({"using": "css selector", "value": css}))
+            .await?;
+        let id = found
+            .as_object()
+            .and_then(|map| map.values().next())
+            .and_then(Value::as_str)
+            .context("no element")?
+            .to_owned();
+        self.call(&format!("element/{id}/click"), json!({}))
+            .await
+            .map(drop)
+    }
+
+    async fn text(&mut self) -> Result<String> {
+        Ok(self
+            .run("return document.body.innerText")
+            .await?
+            .as_str()
+            .unwrap_or_default()
+            .to_owned())
+    }
+
+    async fn shoot(&mut self, name: &str) -> Result<()> {
+        let answer = self
+            .driver
+            .get(&format!("/session/{}/screenshot", self.session))
+            .await?
+            .json();
+        let picture = base64::engine::general_purpose::STANDARD
+            .decode(answer["value"].as_str().context("no picture")?)?;
+        std::fs::write(self.shots.join(format!("{name}.png")), picture)?;
+        Ok(())
+    }
+
+    /// What axe-core finds on the page, and whether it is wider than the window.
+    async fn faults(&mut self) -> Result<Vec<String>> {
+        let axe = self.axe.clone();
+        self.run(&axe).await?;
+        let script = "const done = arguments[arguments.length - 1]; \
+            axe.run(document, {resultTypes: ['violations']}).then((r) => done(r.violations.map((v) => \
+            v.id + ': ' + v.help + ' ' + v.nodes.slice(0, 3).map((n) => n.html.slice(0, 160)).join(' | '))));";
+        let found = self
+            .call("execute/async", json!({"script": script, "args": []}))
+            .await?;
+        let mut faults: Vec<String> = found
+            .as_array()
+            .context("axe did not answer")?
+            .iter()
+            .filter_map(|v| v.as_str().map(str::to_owned))
+            .collect();
+        if self
+            .run("return document.documentElement.scrollWidth > innerWidth")
+            .await?
+            == true
+        {
+            faults.push("the page is wider than the window".to_owned());
+        }
+        Ok(faults)
+    }
+}
+
+const SCREENS: &[(&str, &str)] = &[
+    ("overview", "/?namespace=shop"),
+    ("queues", "/queues?namespace=shop"),
+    ("queue", "/queues/payments?namespace=shop"),
+    ("dead", "/queues/payments/dead?namespace=shop"),
+    (
+        "search",
+        "/queues/images/search?namespace=shop&state=delayed&text=lamp",
+    ),
+    ("action", "/act/queue.pause?queue=mail&namespace=shop"),
+    ("locks", "/locks?namespace=shop"),
+    ("limiters", "/limiters?namespace=shop&name=api&subject=ann"),
+    ("caches", "/caches?namespace=shop"),
+    ("breakers", "/breakers?namespace=shop"),
+    ("stock", "/stock?namespace=shop&item=lamp"),
+    ("boards", "/boards?namespace=shop"),
+    ("sessions", "/sessions?namespace=shop&user=ann"),
+    ("streams", "/streams?namespace=shop&name=orders"),
+    ("counting", "/counting?namespace=shop"),
+    ("filters", "/filters?namespace=shop"),
+    ("places", "/places?namespace=shop"),
+    ("audit", "/audit?namespace=shop"),
+    ("api", "/api?namespace=shop"),
+    ("login", "/login"),
+];
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let config = Config::parse(
+        "namespace = \"shop\"\n[limiter.api]\nquota = \"60/m\"\nburst = 20\ntiers = { pro = \"600/m\" }",
+    )?;
+    let service = Service::new(&store, config)?;
+    let listener = service.bind("127.0.0.1:0".parse()?).await?;
+    let base = format!("http://{}", listener.local_addr()?);
+    let serving = tokio::spawn(async move { service.run(listener, std::future::pending()).await });
+    let demo = Demo::start(&store).await?;
+    let payments = Queue::new(&store, "shop", "payments")?;
+    // There must be something to see in every screen, dead letters too.
+    ensure!(
+        eventually(
+            PATIENCE,
+            async || matches!(payments.inspect().counts().await, Ok(counts) if counts.dead > 0)
+        )
+        .await
+    );
+    let mut browser = Browser::start().await?;
+
+    let mut faults = Vec::new();
+    for (width, theme) in [(1440, "light"), (375, "dark")] {
+        browser.look(width, theme).await?;
+        for (name, path) in SCREENS {
+            browser.open(&format!("{base}{path}")).await?;
+            for fault in browser.faults().await? {
+                faults.push(format!("{name} {width} {theme}: {fault}"));
+            }
+            browser.shoot(&format!("{name}-{width}-{theme}")).await?;
+        }
+    }
+    ensure!(
+        faults.is_empty(),
+        "{} faults:\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+
+    browser.look(1920, "dark").await?;
+    browser.open(&format!("{base}/?namespace=shop")).await?;
+    browser.shoot("overview-1920-dark").await?;
+    browser.look(1280, "light").await?;
+
+    // Live: the page's own numbers change without a reload.
+    browser
+        .open(&format!("{base}/queues?namespace=shop"))
+        .await?;
+    browser.run("window.same = true").await?;
+    let mut seen = std::collections::HashSet::new();
+    let ends = tokio::time::Instant::now() + PATIENCE;
+    while seen.len() < 3 {
+        ensure!(
+            tokio::time::Instant::now() < ends,
+            "the page does not change: {seen:?}"
+        );
+        seen.insert(
+            browser
+                .run("return document.querySelector('#live table').innerText")
+                .await?
+                .to_string(),
+        );
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    }
+    ensure!(browser.run("return window.same === true && document.getElementById('beat').dataset.state === 'on'").await? == true);
+
+    // An action: asked for, said, confirmed, done, written down.
+    browser
+        .open(&format!("{base}/queues/mail?namespace=shop"))
+        .await?;
+    browser.click("a[href*='act/queue.pause']").await?;
+    ensure!(browser.text().await?.contains("Running jobs finish"));
+    browser.click("button.primary").await?;
+    ensure!(
+        browser.text().await?.contains("paused"),
+        "{}",
+        browser.text().await?
+    );
+    browser.click("a[href*='act/queue.resume']").await?;
+    browser.click("button.primary").await?;
+    browser
+        .open(&format!("{base}/audit?namespace=shop"))
+        .await?;
+    ensure!(browser.text().await?.contains("queue.resume"));
+
+    // Trying the API, the theme switch and the keyboard.
+    browser.open(&format!("{base}/api?namespace=shop")).await?;
+    browser
+        .run("document.querySelector('details').open = true")
+        .await?;
+    browser.click("form[data-try] button").await?;
+    ensure!(eventually(PATIENCE, async || {
+        matches!(browser.run("return document.querySelector('form[data-try] output').textContent").await, Ok(text) if text.to_string().contains("200 in"))
+    }).await);
+    browser.click("#theme").await?;
+    ensure!(
+        browser
+            .run("return document.documentElement.dataset.theme")
+            .await?
+            == "dark"
+    );
+    browser.run("document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'g', bubbles: true})); document.body.dispatchEvent(new KeyboardEvent('keydown', {key: 'q', bubbles: true}))").await?;
+    ensure!(
+        eventually(PATIENCE, async || {
+            matches!(browser.run("return location.pathname").await, Ok(path) if path == "/queues")
+        })
+        .await
+    );
+
+    // Without JavaScript everything can still be read.
+    browser
+        .tool(
+            "Emulation.setScriptExecutionDisabled",
+            json!({"value": true}),
+        )
+        .await?;
+    for (name, path) in &SCREENS[..4] {
+        browser.open(&format!("{base}{path}")).await?;
+        let source = browser
+            .driver
+            .get(&format!("/session/{}/source", browser.session))
+            .await?
+            .json();
+        ensure!(
+            source["value"]
+                .as_str()
+                .is_some_and(|html| html.contains("<h1>")),
+            "{name}"
+        );
+    }
+    let session = browser.session.clone();
+    browser
+        .driver
+        .send("DELETE", &format!("/session/{session}"), &[], b"")
+        .await?;
+    figure(format!(
+        "{} screens in two widths and themes, 0 violations of axe-core",
+        SCREENS.len()
+    ));
+    demo.stop().await;
+    serving.abort();
+    Ok(())
+}
