@@ -358,6 +358,28 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[],
     },
     Campaign {
+        name: "doctor-corpus",
+        about: "every world of the doctor's corpus and its twin, on Redis and on Valkey",
+        package: "redstart-doctor",
+        test: "corpus",
+        filter: "",
+        scale: 1,
+        counts: &[("DOCTOR_CORPUS", 2)],
+    },
+    Campaign {
+        name: "doctor-cost",
+        about: "what an examination costs a server with ten million keys and a live workload",
+        package: "redstart-doctor",
+        test: "clinic",
+        filter: "cost::",
+        scale: 1,
+        counts: &[
+            ("DOCTOR_KEYS", 10_000_000),
+            ("DOCTOR_LIVE_KEYS", 1_000_000),
+            ("DOCTOR_LIVE_SECONDS", 20),
+        ],
+    },
+    Campaign {
         name: "sim",
         about: "seeded worlds in virtual time, over all patterns",
         package: "redstart-sim",

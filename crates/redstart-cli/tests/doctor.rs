@@ -270,3 +270,63 @@ async fn redstarts_own_tour_is_healthy() -> anyhow::Result<()> {
     assert!(sure.is_empty(), "{sure:#?}");
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watching_shows_what_is_new() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let mut child = redstart(&[
+        "doctor",
+        "--url",
+        &server.url(),
+        "--sample",
+        "--gap",
+        "50ms",
+        "--watch",
+        "200ms",
+        "--json",
+    ])
+    .stdout(Stdio::piped())
+    .stderr(Stdio::null())
+    .spawn()?;
+    let mut pipe = child.stdout.take().expect("a pipe");
+    let shown = std::sync::Arc::new(std::sync::Mutex::new(String::new()));
+    let into = std::sync::Arc::clone(&shown);
+    let reader = std::thread::spawn(move || {
+        let mut room = [0; 4096];
+        while let Ok(read @ 1..) = std::io::Read::read(&mut pipe, &mut room) {
+            into.lock()
+                .expect("no panic while it is held")
+                .push_str(&text(&room[..read]));
+        }
+    });
+    let seen = |what: &'static str| {
+        let shown = std::sync::Arc::clone(&shown);
+        async move {
+            redstart_testkit::wait_until(what, Duration::from_secs(60), async || {
+                shown
+                    .lock()
+                    .expect("no panic while it is held")
+                    .contains(what)
+                    .then_some(())
+            })
+            .await
+        }
+    };
+    seen("\"lock:report\"").await?;
+    server.command(&["SET", "mutex:other", "1"]).await?;
+    seen("\"mutex:other\"").await?;
+    redstart_testkit::interrupt(child.id())?;
+    let status = tokio::task::spawn_blocking(move || child.wait()).await??;
+    assert!(matches!(status.code(), Some(0 | 130)), "{status}");
+    reader.join().expect("the reader ends with the pipe");
+    // Each finding is shown once.
+    assert_eq!(
+        shown
+            .lock()
+            .expect("no panic while it is held")
+            .matches("\"rule\":\"cache-without-ttl\"")
+            .count(),
+        1
+    );
+    Ok(())
+}

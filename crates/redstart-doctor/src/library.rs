@@ -286,6 +286,15 @@ impl Libraries {
         }
     }
 
+    /// Adds what other names speak for.
+    pub(crate) fn add_all(&mut self, other: Self) {
+        for library in other.found {
+            for owns in library.owns {
+                self.add(&library.name, owns);
+            }
+        }
+    }
+
     /// Adds what was recognised by contents.
     pub(crate) fn recognise(&mut self, recognition: Recognition) {
         for found in recognition

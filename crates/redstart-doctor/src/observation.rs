@@ -362,6 +362,12 @@ impl Observations {
     /// Sums the trace per key pattern.
     pub(crate) fn fold(&mut self) {
         let Some(trace) = &self.trace else { return };
+        // Names in traffic speak for libraries too, where there was no sample or they came later.
+        let mut signs = crate::library::Signs::default();
+        for (_, name) in trace.keys.keys() {
+            signs.see(name);
+        }
+        self.libraries.add_all(signs.libraries());
         let mut sequences = Vec::new();
         for (pattern, keys) in trace.patterns() {
             let mut sequence = Sequence {
@@ -421,5 +427,36 @@ impl Observations {
     /// Calls of a command on all masters.
     pub(crate) fn calls(&self, command: &str) -> u64 {
         self.masters().map(|node| node.calls(command)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::rules::world::World;
+
+    #[test]
+    fn a_library_that_only_traffic_shows_is_not_accused() {
+        World::new()
+            .rounds(
+                5,
+                &[
+                    "a SADD queues default",
+                    "a LPUSH queue:default j#",
+                    "w BRPOP queue:default 2",
+                    "w INCRBY stat:processed 1",
+                ],
+            )
+            .must_be_quiet();
+        World::new()
+            .rounds(
+                5,
+                &[
+                    "a SADD _kombu.binding.celery x",
+                    "a LPUSH celery j#",
+                    "w BRPOP celery 1",
+                    "w ZADD unacked_index 1700000000 t#",
+                ],
+            )
+            .must_be_quiet();
     }
 }

@@ -253,6 +253,14 @@ const ROLES: &[(Role, &[&str])] = &[
     ),
 ];
 
+/// `mylock`, `orderlock`; not `block` or `clock`.
+fn is_lock(word: &str) -> bool {
+    const OTHERS: &[&str] = &[
+        "block", "clock", "unlock", "flock", "deadlock", "warlock", "padlock", "wedlock",
+    ];
+    word.ends_with("lock") && !OTHERS.iter().any(|other| word.ends_with(other))
+}
+
 /// Whether the pattern's name says this role.
 pub(crate) fn has_role(pattern: &str, role: Role) -> bool {
     let words = words(pattern);
@@ -260,6 +268,11 @@ pub(crate) fn has_role(pattern: &str, role: Role) -> bool {
         .iter()
         .filter(|(known, _)| *known == role)
         .any(|(_, names)| words.iter().any(|word| names.contains(&word.as_str())))
+        || (role == Role::Lock && words.iter().any(|word| is_lock(word)))
+        || (role == Role::Limit
+            && words
+                .iter()
+                .any(|word| word.ends_with("limit") || word.ends_with("limiter")))
         || (role == Role::Limit
             && words
                 .windows(2)
@@ -303,6 +316,8 @@ mod tests {
         assert!(has_role("orderLock:*", Role::Lock));
         assert!(!has_role("block:*", Role::Lock));
         assert!(!has_role("clock:*", Role::Lock));
+        assert!(has_role("mylock", Role::Lock));
+        assert!(!has_role("flock:sheep", Role::Lock));
         assert!(has_role("rate_limit:*", Role::Limit));
         assert!(!has_role("rate:usd", Role::Limit));
     }

@@ -343,6 +343,21 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn a_pool_of_connections_does_not_hide_an_overlap() {
+        // Two threads of one program: every command takes the next free connection.
+        let seen = trace(&["a GET n", "b GET n", "c INCR n", "d INCR n"]);
+        assert_eq!(ops(&seen, "n").crossed, 1);
+        let seen = trace(&["a GET n", "b INCR n", "c GET n", "d INCR n"]);
+        assert_eq!(ops(&seen, "n").crossed, 0);
+        let seen = trace(&["a GET n", "b GET n", "c SET n 6", "d SET n 6", "a SET n 7"]);
+        assert_eq!((ops(&seen, "n").repeated, ops(&seen, "n").changed), (1, 1));
+        let seen = trace(&["a GET p", "b DEL p", "c SET p {old} EX 60"]);
+        assert_eq!(ops(&seen, "p").late_fill, 1);
+        let seen = trace(&["b DEL p", "a GET p", "c SET p {new} EX 60"]);
+        assert_eq!(ops(&seen, "p").late_fill, 0);
+    }
+
+    #[test]
     fn a_transaction_under_watch_is_no_race() {
         let seen = trace(&[
             "a WATCH n",

@@ -122,7 +122,7 @@ async fn faults_are_found_and_healthy_twins_are_quiet_on_redis() -> anyhow::Resu
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn faults_are_found_and_healthy_twins_are_quiet_on_valkey() -> anyhow::Result<()> {
     // Every third case here; all of them in the long campaign.
-    let every = if redstart_testkit::scale(1, "REDSTART_DOCTOR_CORPUS") > 1 {
+    let every = if redstart_testkit::scale(1, "doctor corpus") > 1 {
         1
     } else {
         3

@@ -44,6 +44,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             ),
         );
     }
+    for seen in facts.own_sequences().filter(|seen| {
+        seen.ops.late_fill >= 2 && seen.ops.takes == 0 && seen.ops.gets >= seen.ops.sets
+    }) {
+        out.add(Subject::keys(&seen.pattern), 0.82, format!("{} fills came after a deletion that no read followed, so their reads were before it", seen.ops.late_fill));
+    }
 }
 
 #[cfg(test)]

@@ -34,16 +34,22 @@ pub(super) const RULE: Rule = Rule {
 fn check(facts: &Observations, out: &mut Findings<'_>) {
     for seen in facts.own_sequences() {
         let ops = &seen.ops;
+        // Who shows a number and then counts does the same; a limiter's name says what it is for.
+        let limits = seen.is(Role::Limit)
+            || pattern::words(&seen.pattern)
+                .iter()
+                .any(|word| word == "rate");
         if ops.race_incr > 0 {
             out.add(Subject::keys(&seen.pattern), 0.96, format!("proven: {} of {} increments followed a read that another connection's write had made old", ops.race_incr, ops.get_incr));
         } else if ops.overlaps > 0 && ops.increments > 0 {
             out.add(Subject::keys(&seen.pattern), if ops.overlaps > 1 { 0.9 } else { 0.8 }, format!("{} times two reads were followed by two increments on one connection: tasks that share it overlapped", ops.overlaps));
+        } else if ops.crossed >= 3
+            && limits
+            && ops.gets * 10 >= ops.increments * 8
+            && ops.gets * 8 <= ops.increments * 10
+        {
+            out.add(Subject::keys(&seen.pattern), 0.85, format!("{} times two reads were followed by two increments, over a pool of connections: {} reads and {} increments in all", ops.crossed, ops.gets, ops.increments));
         } else if ops.get_incr >= 3 && ops.get_incr * 10 >= ops.increments * 8 {
-            // Who shows a number and then counts does the same; a limiter's name says what it is for.
-            let limits = seen.is(Role::Limit)
-                || pattern::words(&seen.pattern)
-                    .iter()
-                    .any(|word| word == "rate");
             out.add_as(Severity::Medium, Subject::keys(&seen.pattern), if limits { 0.78 } else { 0.6 }, format!("possible: {} of {} increments were decided by a read before them; no overlap was seen in this time", ops.get_incr, ops.increments));
         }
     }

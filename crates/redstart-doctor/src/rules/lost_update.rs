@@ -39,6 +39,12 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             out.add(Subject::keys(&seen.pattern), 0.95, format!("proven: {} of {} read-and-write-back sequences overwrote a number that another connection had written meanwhile", ops.race_counter, ops.get_set));
         } else if ops.overlaps > 0 && ops.increments == 0 {
             out.add(Subject::keys(&seen.pattern), if ops.overlaps > 1 { 0.88 } else { 0.78 }, format!("{} times two reads were followed by two writes on one connection: tasks that share it overlapped", ops.overlaps));
+        } else if ops.repeated >= 2
+            && ops.changed >= 5
+            && ops.crossed > 0
+            && ops.gets * 10 >= ops.sets * 8
+        {
+            out.add(Subject::keys(&seen.pattern), 0.85, format!("{} times the same number was written twice in a row while it was counting, and {} times two writes followed two reads: increments were lost", ops.repeated, ops.crossed));
         } else if ops.race_value > 0 && ops.sets_without_ttl * 2 > ops.sets {
             out.add(Subject::keys(&seen.pattern), 0.9, format!("proven: {} of {} read-and-write-back sequences overwrote another connection's value", ops.race_value, ops.get_set));
         } else if ops.race_value > 2 {

@@ -34,6 +34,13 @@ pub(crate) struct Ops {
     pub(crate) race_incr: u64,
     /// Two reads and then two writes on one connection: tasks that share it overlapped.
     pub(crate) overlaps: u64,
+    /// The same over all connections: with a pool, a task's read and write may be on two of them.
+    pub(crate) crossed: u64,
+    /// Numbers written twice in a row, and numbers that differ from the one before.
+    pub(crate) repeated: u64,
+    pub(crate) changed: u64,
+    /// Writes after a deletion that no read followed: their reads were before it.
+    pub(crate) late_fill: u64,
     pub(crate) race_counter: u64,
     pub(crate) race_value: u64,
     pub(crate) stale_fill: u64,
@@ -88,7 +95,7 @@ macro_rules! add_fields {
 impl Ops {
     pub(crate) fn add(&mut self, other: &Self) {
         add_fields!(self, other, all scripts by_script gets sets sets_without_ttl sets_json sets_integer set_then_expire blind_sets get_set get_incr
-            race_incr overlaps race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
+            race_incr overlaps crossed repeated changed late_fill race_counter race_value stale_fill duplicate_fill increments incr_then_expire incr_with_expire
             drains expires deletes takes takes_without_ttl take_then_expire shared_value plain_release get_delete
             foreign_release script_release overrun hash_gets hash_sets pushes pops blocking_pops moves list_trims whole
             set_adds set_removes zadds zadds_of_time ztrims zremoves zcounts zadd_then_count stream_adds
@@ -144,6 +151,12 @@ pub(crate) struct KeyTrace {
     spare: Option<Read>,
     /// When anybody last read it.
     last_read: f64,
+    /// Reads of all connections that no write has answered.
+    open_reads: u32,
+    /// The last command of a client was a write.
+    just_written: bool,
+    /// When it was deleted, by whom, and whether somebody had just read it.
+    deleted: Option<(f64, u32, bool)>,
     writes: Vec<Write>,
     holder: Option<Holder>,
     /// Who held it last and let its time pass.
@@ -237,10 +250,16 @@ impl KeyTrace {
 
     fn read(&mut self, who: Who, when: When) {
         self.ops.gets += 1;
+        if when.at - self.last_read > 1.0 {
+            self.open_reads = 0;
+        }
         self.last_read = when.at;
+        self.deleted = None;
         if who.atomic {
             return;
         }
+        self.open_reads += 1;
+        self.just_written = false;
         self.reads.retain(|read| when.at - read.when < TOGETHER);
         self.spare = None;
         let read = Read {
@@ -266,6 +285,17 @@ impl KeyTrace {
             ..read
         });
         (!who.atomic && when.at - read.when < TOGETHER).then_some(read)
+    }
+
+    /// Counts a write that follows a write, while a read from before both is unanswered.
+    fn cross(&mut self, who: Who, when: When) {
+        if who.atomic {
+            return;
+        }
+        let fresh = when.at - self.last_read < 1.0;
+        self.ops.crossed += u64::from(self.just_written && self.open_reads > 0 && fresh);
+        self.open_reads = self.open_reads.saturating_sub(1);
+        self.just_written = true;
     }
 
     /// Whether this write belongs to a read that came before the connection's last write: two tasks that share the
@@ -311,6 +341,20 @@ impl KeyTrace {
         ops.sets_without_ttl += u64::from(ttl.is_none());
         ops.sets_json += u64::from(form == Form::Json);
         ops.sets_integer += u64::from(form == Form::Integer);
+        if form == Form::Integer
+            && let Some(Write {
+                what: What::Value(before),
+                ..
+            }) = self.writes.last()
+        {
+            ops.repeated += u64::from(*before == value);
+            ops.changed += u64::from(*before != value);
+        }
+        if let Some((at, by, read)) = self.deleted.take() {
+            let late = read && by != who.id && !who.atomic && when.at - at < 1.0;
+            ops.late_fill += u64::from(late);
+        }
+        self.cross(who, when);
         let waiting = self
             .reads
             .iter()
@@ -380,6 +424,7 @@ impl KeyTrace {
 
     fn increment(&mut self, who: Who, when: When) {
         self.ops.increments += 1;
+        self.cross(who, when);
         if let Some(read) = self.read_before(who, when) {
             // All clients of a unix socket have one name.
             self.ops.get_incr += u64::from(!who.shared);
@@ -437,6 +482,8 @@ impl KeyTrace {
 
     fn delete(&mut self, who: Who, when: When) {
         self.ops.deletes += 1;
+        let just_read = self.open_reads > 0 && when.at - self.last_read < 1.0;
+        self.deleted = (who.id != u32::MAX).then_some((when.at, who.id, just_read));
         if who.id == u32::MAX {
             self.ops.script_release += u64::from(self.holder.is_some());
         } else if self.holder.is_some() {

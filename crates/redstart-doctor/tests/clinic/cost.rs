@@ -22,7 +22,7 @@ async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
-    let keys = scale(100_000, "REDSTART_DOCTOR_KEYS");
+    let keys = scale(100_000, "doctor keys");
     fill(&server, keys).await?;
     server.command(&["SET", "lock:report", "1"]).await?;
     server.command(&["LPUSH", "jobs", "1"]).await?;
@@ -59,6 +59,67 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
         .split(',')
         .find_map(|pair| pair.strip_prefix("p50=")?.parse::<f64>().ok());
     assert!(median.is_some_and(|micros| micros < 1000.0), "{scan}");
+    Ok(())
+}
+
+/// Asks the server again and again until it is told to end; returns the latencies in microseconds.
+async fn work(
+    url: String,
+    end: std::sync::Arc<std::sync::atomic::AtomicBool>,
+) -> redis::RedisResult<Vec<u64>> {
+    let mut client = redis::Client::open(url)?
+        .get_multiplexed_async_connection()
+        .await?;
+    let mut took = Vec::new();
+    for i in 0u64.. {
+        if end.load(std::sync::atomic::Ordering::Relaxed) {
+            break;
+        }
+        let begun = std::time::Instant::now();
+        let key = format!("user:{}:name", i.wrapping_mul(7919) % 10_000);
+        redis::cmd("GET")
+            .arg(&key)
+            .query_async::<Option<String>>(&mut client)
+            .await?;
+        took.push(begun.elapsed().as_micros() as u64);
+    }
+    Ok(took)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    fill(&server, scale(20_000, "doctor live keys")).await?;
+    let seconds = Duration::from_secs(scale(1, "doctor live seconds"));
+    for stage in ["none", "free", "sampled", "observed"] {
+        let end = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let mut workers = tokio::task::JoinSet::new();
+        for _ in 0..4 {
+            workers.spawn(work(server.url(), std::sync::Arc::clone(&end)));
+        }
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < seconds {
+            match stage {
+                "none" => tokio::time::sleep(seconds).await,
+                "free" => drop(examine(doctor(&server.url())).await?),
+                "sampled" => drop(examine(doctor(&server.url()).sampled()).await?),
+                _ => drop(examine(doctor(&server.url()).observed(seconds)).await?),
+            }
+        }
+        let elapsed = begun.elapsed().as_secs_f64();
+        end.store(true, std::sync::atomic::Ordering::Relaxed);
+        let mut took = Vec::new();
+        while let Some(worker) = workers.join_next().await {
+            took.extend(worker??);
+        }
+        took.sort_unstable();
+        let rate = took.len() as f64 / elapsed;
+        let p99 = took.get(took.len() * 99 / 100).copied().unwrap_or(0);
+        figure(format!(
+            "stage {stage}: {rate:.0} requests a second, p99 {p99} us, over {elapsed:.1} s"
+        ));
+        assert!(took.len() > 20, "the workload stood still in stage {stage}");
+    }
     Ok(())
 }
 
