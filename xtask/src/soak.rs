@@ -199,6 +199,9 @@ const CAMPAIGNS: &[Campaign] = &[
         scale: 1,
         counts: &[
             ("WORKER_KILLS", 100),
+            ("WORKER_KILLS_WITH_FLOWS", 100),
+            ("OUTBOX_KILLS", 50),
+            ("STEPS_OF_A_RANDOM_HISTORY", 100_000),
             ("WORKER_STOPS", 20),
             ("QUEUE_BACKLOG", 1_000_000),
             ("CLIENT_KILL_SECONDS", 30),

@@ -12,6 +12,8 @@ mod queue_fault;
 mod queue_flow;
 mod queue_group;
 mod queue_model;
+#[cfg(feature = "sqlite")]
+mod queue_outbox;
 mod queue_parked;
 mod queue_policy;
 mod queue_result;

@@ -46,6 +46,59 @@ async fn an_enqueue_that_does_not_look_at_the_unique_key_is_noticed() -> Result<
 }
 
 #[tokio::test]
+async fn a_group_that_does_not_take_turns_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let same_turn = without(reserve, "tonumber(turn) + 1", "tonumber(turn)");
+    let test = "queue_group::a_noisy_group_delays_the_first_job_of_another_by_one_job::embedded";
+    must_notice(test, "queue.reserve", &format!("{RECORD}{same_turn}")).await
+}
+
+#[tokio::test]
+async fn a_group_limit_that_is_not_looked_at_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let no_limit = without(reserve, "busy >= limit[1]", "false");
+    let no_limit = without(&no_limit, "busy < limit[1]", "true");
+    let test = "queue_group::a_group_of_one_at_a_time_runs_in_order_through_failures::embedded";
+    must_notice(test, "queue.reserve", &format!("{RECORD}{no_limit}")).await
+}
+
+#[tokio::test]
+async fn an_expiry_that_is_not_looked_at_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let broken = format!(
+        "{RECORD}{}",
+        without(reserve, "if expires and", "if false and")
+    );
+    let test = "queue_policy::an_expired_job_does_not_start::embedded";
+    must_notice(test, "queue.reserve", &broken).await
+}
+
+#[tokio::test]
+async fn a_cancelled_job_that_runs_again_is_noticed() -> Result<()> {
+    let cancel = include_str!("../../src/messaging/queue/cancel.lua");
+    let broken = format!(
+        "{RECORD}{}",
+        without(
+            cancel,
+            "redis.call('SPUBLISH', channel .. ':' .. worker",
+            "redis.call('SPUBLISH', channel .. 'x' .. worker"
+        )
+    );
+    let test =
+        "queue_result::a_running_job_is_told_to_stop_and_is_dropped_after_the_grace::embedded";
+    must_notice(test, "queue.cancel", &broken).await
+}
+
+#[tokio::test]
+async fn a_parent_that_does_not_wait_for_all_is_noticed() -> Result<()> {
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let early = RECORD.replace("'w', -1) <= 0 then", "'w', -1) <= 1 then");
+    assert_ne!(early, RECORD);
+    let test = "queue_flow::a_parent_runs_once_after_all_children_with_their_results::embedded";
+    must_notice(test, "queue.finish", &format!("{early}{finish}")).await
+}
+
+#[tokio::test]
 async fn a_tick_that_fires_twice_is_noticed() -> Result<()> {
     let fire = include_str!("../../src/messaging/queue/cron_fire.lua");
     let broken = format!("{RECORD}{}", without(fire, "then return 0 end", "then end"));

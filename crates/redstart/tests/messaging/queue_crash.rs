@@ -655,3 +655,83 @@ matrix! {
         Ok(())
     }
 }
+
+/// Children note their end before their parent begins; nothing that was cancelled while it waited begins after that.
+#[derive(Default)]
+struct Plan {
+    /// Children of each parent.
+    flows: HashMap<u64, Vec<u64>>,
+    /// When the cancellation of a job was confirmed.
+    cancelled: HashMap<u64, u64>,
+    next: u64,
+}
+
+impl Plan {
+    fn step(&mut self) -> Step {
+        self.next += 1;
+        Step { n: self.next }
+    }
+}
+
+matrix! {
+    processes:
+    async fn killed_workers_lose_nothing_of_flows_groups_and_cancels(backend: &Backend) -> Result<()> {
+        let takes = Duration::from_millis(10);
+        if child::role().is_some() {
+            return serve(backend, 16, takes).await;
+        }
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let kills = scale(2, "worker kills with flows");
+        let mut workers = vec![Process::start(backend, &store).await?, Process::start(backend, &store).await?];
+        let mut plan = Plan::default();
+        for kill in 0..kills {
+            for _ in 0..10 {
+                let parent = plan.step();
+                let mut flow = redstart::messaging::Flow::new(&parent)?;
+                let mut children = Vec::new();
+                for _ in 0..5 {
+                    let child = plan.step();
+                    children.push(child.n);
+                    flow = flow.child(redstart::messaging::Flow::new(&child)?.group(["a", "b"][child.n as usize % 2]));
+                }
+                plan.flows.insert(parent.n, children);
+                let _ = queue.add_flow(flow).await?;
+            }
+            for _ in 0..30 {
+                let step = plan.step();
+                let id = queue.enqueue(&step).group("c").await?.id().context("an id")?;
+                if step.n % 3 == 0 && queue.cancel(id).await? == redstart::messaging::Cancelled::Ended {
+                    plan.cancelled.insert(step.n, micros());
+                }
+            }
+            let begun = (kill * 90 + rand::random_range(1..60)) as usize;
+            ensure!(eventually(LONG, async || ran(&store, backend.namespace()).await.is_ok_and(|ran| ran.len() >= begun)).await);
+            let at = rand::random_range(0..workers.len());
+            workers[at].child.kill9();
+            workers[at] = Process::start(backend, &store).await?;
+        }
+        drained(&queue, LEASE * 4 + LONG).await?;
+        assert_eq!(queue.inspect().counts().await?.dead, 0);
+        let ran = ran(&store, backend.namespace()).await?;
+        for n in 1..=plan.next {
+            let ended = ran.get(&n).map_or(0, |ran| ran.ended);
+            match plan.cancelled.get(&n) {
+                Some(at) => {
+                    let late = ran.get(&n).is_some_and(|ran| ran.began.iter().any(|began| began > at));
+                    assert!(!late, "job {n} began after its cancellation");
+                }
+                None => assert!(ended > 0, "job {n} was lost"),
+            }
+        }
+        for (parent, children) in &plan.flows {
+            let begun = ran[parent].began.iter().min().context("it ran")?;
+            for child in children {
+                let first = ran[child].began.iter().min().context("it ran")?;
+                assert!(first < begun, "parent {parent} ran before its child {child}");
+            }
+        }
+        figure(format!("{kills} kills with flows, groups and cancels, {} jobs, 0 lost", plan.next));
+        Ok(())
+    }
+}

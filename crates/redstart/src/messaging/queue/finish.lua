@@ -40,6 +40,10 @@ for from = first, last, CHUNK do
   each_piece('HDEL', running, over)
   each_piece('HDEL', jobs, ids)
   given_back = given_back + #ids
+  -- It was done before its worker heard that it should stop.
+  if redis.call('HEXISTS', meta, 'cancels') == 1 then
+    for _, id in ipairs(ids) do forget_cancel(id) end
+  end
   if keep_events > 0 then event('done', table.concat(ids), worker) end
 end
 

@@ -142,12 +142,16 @@ local function tell(record, letter)
   redis.call('SPUBLISH', channel .. ':ended', letter .. id_of(record))
 end
 
+local function forget_cancel(id)
+  if redis.call('HDEL', meta, 'c:' .. id) == 1 and redis.call('HINCRBY', meta, 'cancels', -1) <= 0 then
+    redis.call('HDEL', meta, 'cancels')
+  end
+end
+
 -- The job is no longer to be cancelled: it is over.
 local function settle_cancel(record)
   if not flag(record, 16) then return record end
-  if redis.call('HDEL', meta, 'c:' .. id_of(record)) == 1 and redis.call('HINCRBY', meta, 'cancels', -1) <= 0 then
-    redis.call('HDEL', meta, 'cancels')
-  end
+  forget_cancel(id_of(record))
   return without_flag(record, 16)
 end
 

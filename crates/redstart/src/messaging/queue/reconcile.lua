@@ -12,7 +12,7 @@ redis.call('HSET', running, '', ARGV[6])
 
 local known = { [''] = true }
 for i = 7, #ARGV do known[ARGV[i]] = true end
-local unknown, back = {}, {}
+local unknown, back, cancelled = {}, {}, 0
 for _, name in ipairs(redis.call('HKEYS', running)) do
   if not known[name] then
     unknown[#unknown + 1] = name
@@ -20,12 +20,18 @@ for _, name in ipairs(redis.call('HKEYS', running)) do
     if record and state(record) == 'x' then
       record = released(record)
       free_place(record)
-      back[#back + 1] = handed_back(record)
+      if flag(record, 16) then
+        cancelled = cancelled + 1
+        event('cancelled', id_of(record))
+        conclude(record, 'c', '', now())
+      else
+        back[#back + 1] = handed_back(record)
+      end
     end
   end
 end
 each_piece('HDEL', running, unknown)
 make_ready('LPUSH', back)
-count_ended(#back)
+count_ended(#back + cancelled)
 wake(#back)
 return #back

@@ -1,0 +1,202 @@
+//! `redstart queue` against `redstart engine`.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::{Child, Command, Output, Stdio},
+    time::Duration,
+};
+
+use redstart::{
+    Store,
+    messaging::{Job, JobContext, MissedTicks, Queue, Verdict},
+};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+#[derive(Serialize, Deserialize)]
+struct Mail {
+    n: u64,
+}
+
+impl Job for Mail {
+    const NAME: &'static str = "mail";
+}
+
+struct Listening {
+    process: Child,
+    url: String,
+}
+
+impl Listening {
+    fn start() -> Listening {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
+            .args(["engine", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = process.stdout.take().unwrap();
+        BufReader::new(out).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("ready: ").unwrap().to_owned();
+        Listening { process, url }
+    }
+
+    /// Runs `redstart queue …` with this standard input.
+    fn queue(&self, args: &[&str], input: &str) -> Output {
+        let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
+            .args([
+                "queue",
+                "--url",
+                &self.url,
+                "--namespace",
+                "shop",
+                "--name",
+                "mail",
+            ])
+            .args(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        process
+            .stdin
+            .take()
+            .unwrap()
+            .write_all(input.as_bytes())
+            .unwrap();
+        process.wait_with_output().unwrap()
+    }
+
+    /// What it prints, line by line, as JSON.
+    fn json(&self, args: &[&str]) -> Vec<Value> {
+        let output = self.queue(&[args, &["--json"]].concat(), "");
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        text.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    }
+
+    fn text(&self, args: &[&str]) -> String {
+        let output = self.queue(args, "");
+        assert!(output.status.success(), "{args:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_person_looks_into_a_queue_and_repairs_it() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    // Nine dead letters of one bad deploy, and one of another kind.
+    let worker = queue
+        .worker(|mail: Mail, _: JobContext| async move {
+            match mail.n {
+                9 => Verdict::dead("no such address \"eve\""),
+                n => Verdict::dead(format!("timeout after {} ms", 1000 + n)),
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    for n in 0..10 {
+        queue.enqueue(&Mail { n }).await.unwrap();
+    }
+    while queue.inspect().counts().await.unwrap().dead < 10 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    worker.shutdown(Duration::from_secs(5)).await.unwrap();
+
+    let groups = server.json(&["dead"]);
+    assert_eq!(groups.len(), 2, "{groups:?}");
+    assert_eq!(
+        (&groups[0]["count"], &groups[0]["error"]),
+        (&9.into(), &"timeout after # ms".into())
+    );
+    assert!(server.text(&["dead"]).contains("timeout after # ms"));
+    assert_eq!(
+        server
+            .json(&["dead", "--each", "--error", "no such*"])
+            .len(),
+        1
+    );
+
+    assert!(
+        server
+            .text(&["retry", "--error", "timeout*", "--dry-run"])
+            .contains('9')
+    );
+    assert_eq!(
+        queue.inspect().counts().await.unwrap().dead,
+        10,
+        "a dry run changes nothing"
+    );
+    assert_eq!(
+        server.json(&["retry", "--error", "timeout*"])[0]["count"],
+        9
+    );
+    assert!(
+        !server.queue(&["retry"], "").status.success(),
+        "which ones?"
+    );
+
+    let jobs = server.json(&["list", "--state", "ready"]);
+    assert_eq!(jobs.len(), 9);
+    let id = jobs[0]["id"].as_str().unwrap();
+    assert_eq!(server.json(&["show", id])[0]["payload"], jobs[0]["payload"]);
+    assert!(server.text(&["show", id]).contains("mail"));
+    assert_eq!(server.json(&["cancel", id])[0]["outcome"], "cancelled");
+    assert!(!server.queue(&["cancel", id], "").status.success());
+    assert!(!server.queue(&["show", id], "").status.success());
+
+    server.text(&["pause"]);
+    assert_eq!(server.json(&["stats"])[0]["paused"], true);
+    server.text(&["resume"]);
+    let stats = server.json(&["stats"]);
+    assert_eq!(
+        (&stats[0]["ready"], &stats[0]["dead"]),
+        (&8.into(), &1.into())
+    );
+    assert!(server.text(&["stats"]).contains("ready"));
+
+    // Out of one queue and into it again: eight that wait and the dead one.
+    let exported = server.text(&["export"]);
+    assert_eq!(exported.lines().count(), 9);
+    assert!(
+        !server.queue(&["drain"], "").status.success(),
+        "nobody confirmed it"
+    );
+    assert!(server.text(&["drain", "--dry-run"]).contains("8 jobs"));
+    assert_eq!(server.json(&["drain", "--yes"])[0]["count"], 8);
+    assert_eq!(server.json(&["purge", "--all", "--yes"])[0]["count"], 1);
+    let imported = server.queue(&["import"], &exported);
+    assert!(imported.status.success(), "{imported:?}");
+    assert_eq!(queue.inspect().counts().await.unwrap().ready, 9);
+    assert!(!server.queue(&["import"], "{\"kind\":1}\n").status.success());
+
+    queue
+        .cron("nightly", "0 3 * * *", &Mail { n: 1 }, MissedTicks::Skip)
+        .await
+        .unwrap();
+    server.text(&["cron", "pause", "nightly"]);
+    assert_eq!(server.json(&["cron"])[0]["paused"], true);
+    server.text(&["cron", "run", "nightly"]);
+    assert_eq!(queue.inspect().counts().await.unwrap().ready, 10);
+    assert!(
+        !server
+            .queue(&["cron", "run", "weekly"], "")
+            .status
+            .success()
+    );
+}

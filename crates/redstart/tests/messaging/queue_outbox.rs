@@ -1,0 +1,158 @@
+//! The outbox: no job without its commit, no commit without its job.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use anyhow::{Context as _, Result, ensure};
+use redstart::{
+    Store,
+    messaging::{Job, JobContext, JobPolicy, Outbox, Queue, Worker},
+};
+use redstart_testkit::{Backend, Child, child, eventually, matrix, scale};
+use serde::{Deserialize, Serialize};
+use sqlx::{
+    Sqlite, SqlitePool,
+    sqlite::{SqliteConnectOptions, SqlitePoolOptions},
+};
+
+use crate::queue::{LONG, Log, empty};
+
+#[derive(Serialize, Deserialize)]
+struct Confirm {
+    order: u64,
+}
+
+impl Job for Confirm {
+    const NAME: &'static str = "confirm";
+
+    fn policy() -> JobPolicy {
+        JobPolicy::new().attempts(7)
+    }
+}
+
+async fn database(path: &str) -> Result<SqlitePool> {
+    let options = SqliteConnectOptions::new()
+        .filename(path)
+        .create_if_missing(true)
+        .busy_timeout(Duration::from_secs(20));
+    let pool = SqlitePoolOptions::new()
+        .max_connections(2)
+        .connect_with(options)
+        .await?;
+    sqlx::query("CREATE TABLE IF NOT EXISTS orders (id INTEGER PRIMARY KEY)")
+        .execute(&pool)
+        .await?;
+    Ok(pool)
+}
+
+async fn confirming(queue: &Queue, log: &Log) -> Result<Worker> {
+    let log = log.clone();
+    Ok(queue
+        .worker(move |job: Confirm, _: JobContext| {
+            let log = log.clone();
+            async move { log.push(job.order) }
+        })
+        .start()
+        .await?)
+}
+
+async fn order(pool: &SqlitePool, outbox: &Outbox<Sqlite>, order: u64, commit: bool) -> Result<()> {
+    let mut tx = pool.begin().await?;
+    sqlx::query("INSERT INTO orders (id) VALUES ($1)")
+        .bind(order as i64)
+        .execute(&mut *tx)
+        .await?;
+    outbox.enqueue(&mut tx, &Confirm { order }).await?;
+    match commit {
+        true => tx.commit().await?,
+        false => tx.rollback().await?,
+    }
+    Ok(())
+}
+
+matrix! {
+    async fn a_job_is_enqueued_exactly_if_its_transaction_is_committed(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let folder = tempfile::tempdir()?;
+        let pool = database(folder.path().join("db").to_str().context("a path")?).await?;
+        assert!(Outbox::<Sqlite>::new(&queue, "out; drop table orders").unwrap_err().is_config());
+        let outbox = Outbox::<Sqlite>::new(&queue, "outbox")?;
+        outbox.create_table(&pool).await?;
+        for n in 0..20 {
+            order(&pool, &outbox, n, n % 3 != 0).await?;
+        }
+        assert_eq!(queue.inspect().counts().await?.ready, 0);
+        // As after a relay that died between the two steps: the rows are still there.
+        let rows: Vec<(i64, String, String, String, String)> =
+            sqlx::query_as("SELECT id, uid, kind, payload, policy FROM outbox").fetch_all(&pool).await?;
+        assert_eq!(outbox.relay_once(&pool).await?, 13);
+        for (id, uid, kind, payload, policy) in rows {
+            sqlx::query("INSERT INTO outbox (id, uid, kind, payload, policy) VALUES ($1, $2, $3, $4, $5)")
+                .bind(id).bind(uid).bind(kind).bind(payload).bind(policy)
+                .execute(&pool).await?;
+        }
+        let log = Log::default();
+        let worker = confirming(&queue, &log).await?;
+        log.reaches(13).await?;
+        empty(&queue).await?;
+        // Even after the jobs have run.
+        assert_eq!(outbox.relay_once(&pool).await?, 13);
+        assert_eq!(outbox.relay_once(&pool).await?, 0);
+        let relay = outbox.start_relay(&pool);
+        order(&pool, &outbox, 100, true).await?;
+        relay.notify();
+        log.reaches(14).await?;
+        empty(&queue).await?;
+        let mut ran = log.all();
+        ran.sort_unstable();
+        let expected: Vec<u64> = (0..20).filter(|n| n % 3 != 0).chain([100]).collect();
+        assert_eq!(ran, expected);
+        relay.shutdown().await;
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
+matrix! {
+    processes:
+    async fn a_process_killed_between_any_two_steps_loses_no_job_and_adds_none(backend: &Backend) -> Result<()> {
+        let path = std::env::temp_dir().join(format!("redstart-outbox-{}", backend.namespace().replace([':', '{', '}'], "_")));
+        let path = path.to_str().context("a path")?;
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let outbox = Outbox::<Sqlite>::new(&queue, "outbox")?;
+        let pool = database(path).await?;
+        outbox.create_table(&pool).await?;
+        if child::role().is_some() {
+            // Orders come in while a relay moves them; the process dies at no particular point.
+            let _relay = outbox.start_relay(&pool);
+            child::say("ready");
+            loop {
+                order(&pool, &outbox, rand::random_range(1..1 << 40), rand::random_bool(0.8)).await?;
+                _relay.notify();
+            }
+        }
+        for _ in 0..scale(4, "outbox kills") {
+            let mut child = Child::of(backend.test()).role("shop").namespace(backend.namespace()).spawn()?;
+            assert_eq!(child.line().await?, "ready");
+            tokio::time::sleep(Duration::from_millis(rand::random_range(20..200))).await;
+            child.kill9();
+        }
+        while outbox.relay_once(&pool).await? > 0 {}
+        let log = Log::default();
+        let worker = confirming(&queue, &log).await?;
+        let orders: Vec<(i64,)> = sqlx::query_as("SELECT id FROM orders ORDER BY id").fetch_all(&pool).await?;
+        ensure!(eventually(LONG, async || log.len() >= orders.len()).await, "{} of {} ran", log.len(), orders.len());
+        empty(&queue).await?;
+        let mut ran = log.all();
+        ran.sort_unstable();
+        let expected: BTreeSet<u64> = orders.into_iter().map(|(id,)| id as u64).collect();
+        assert!(ran.iter().copied().eq(expected), "each order has one job");
+        worker.shutdown(LONG).await?;
+        pool.close().await;
+        for suffix in ["", "-wal", "-shm", "-journal"] {
+            let _ = std::fs::remove_file(format!("{path}{suffix}"));
+        }
+        Ok(())
+    }
+}
