@@ -74,22 +74,6 @@ async fn an_expiry_that_is_not_looked_at_is_noticed() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_cancelled_job_that_runs_again_is_noticed() -> Result<()> {
-    let cancel = include_str!("../../src/messaging/queue/cancel.lua");
-    let broken = format!(
-        "{RECORD}{}",
-        without(
-            cancel,
-            "redis.call('SPUBLISH', channel .. ':' .. worker",
-            "redis.call('SPUBLISH', channel .. 'x' .. worker"
-        )
-    );
-    let test =
-        "queue_result::a_running_job_is_told_to_stop_and_is_dropped_after_the_grace::embedded";
-    must_notice(test, "queue.cancel", &broken).await
-}
-
-#[tokio::test]
 async fn a_parent_that_does_not_wait_for_all_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let early = RECORD.replace("'w', -1) <= 0 then", "'w', -1) <= 1 then");
