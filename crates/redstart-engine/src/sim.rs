@@ -4,6 +4,8 @@
 
 use std::cell::Cell;
 
+use bytes::Bytes;
+
 use crate::{Engine, Protocol, Reply, aof, resp};
 
 thread_local! {
@@ -34,6 +36,28 @@ pub fn snapshot(engine: &Engine) -> Vec<u8> {
     // A vector takes everything.
     let _ = aof::write_all(&engine.inner.lock(), &mut bytes);
     bytes
+}
+
+/// Replaces all data by that of a snapshot, and forgets all scripts.
+pub fn restore(engine: &Engine, snapshot: &[u8]) {
+    let words = |text: &'static str| -> Vec<Bytes> {
+        text.split(' ')
+            .map(|word| Bytes::from_static(word.as_bytes()))
+            .collect()
+    };
+    let mut session = engine.session();
+    for command in ["FLUSHALL", "SCRIPT FLUSH"] {
+        drop(session.execute(&words(command)));
+    }
+    let mut parser = resp::Parser::default();
+    parser.buffer().extend_from_slice(snapshot);
+    let limits = resp::Limits {
+        bulk: usize::MAX,
+        authenticated: true,
+    };
+    while let Ok(Some(command)) = parser.next(limits) {
+        drop(session.execute(&command));
+    }
 }
 
 /// A reply as a client sees it on the wire.

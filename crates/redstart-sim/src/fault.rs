@@ -15,8 +15,6 @@ use crate::{
     world::World,
 };
 
-/// How long after the last sentinel has said so a client may still talk to the old master.
-const LEFT_WITHIN: Duration = Duration::from_secs(4);
 /// How long a process is away at least before it starts again.
 const RESTART: Duration = Duration::from_millis(20);
 
@@ -187,8 +185,15 @@ impl World {
         let data = match lost {
             Lost::Nothing => Some(self.servers[server].snapshot()),
             Lost::Tail(tail) => {
-                // Keys that moved here lately may be on neither node then.
-                let moves = |fault: &Fault| matches!(fault.kind, FaultKind::MoveSlots { .. });
+                // Keys that moved here lately may be on neither node then, and a replica that took over lately had
+                // nothing before.
+                let moves = |fault: &Fault| {
+                    let kind = &fault.kind;
+                    matches!(
+                        kind,
+                        FaultKind::MoveSlots { .. } | FaultKind::Failover { .. }
+                    )
+                };
                 let from = match self.plan.faults.iter().any(moves) {
                     true => Duration::ZERO,
                     false => now.saturating_sub(tail),
@@ -237,7 +242,7 @@ impl World {
                 self.servers[before].crash(true);
                 now
             }
-            OldMaster::Alive => now + knows_after.min(LEFT_WITHIN + sentinel_delay(4, knows_after)),
+            OldMaster::Alive => now + knows_after.min(self.left_within(knows_after)),
             OldMaster::Hangs => {
                 self.servers[before].hang();
                 now + knows_after
@@ -276,6 +281,12 @@ impl World {
                 server.publish("+switch-master", &message);
             });
         }
+    }
+
+    /// How long a client may still talk to an old master: until the sentinels have said so, and the news has come.
+    fn left_within(&self, knows_after: Duration) -> Duration {
+        let slowest = Duration::from_millis(self.plan.weather.slow.1 + self.plan.weather.delay.1);
+        sentinel_delay(4, knows_after) + slowest + Duration::from_secs(1)
     }
 
     /// A part of the slots moves, key by key, and the nodes learn of it one after the other.
@@ -325,6 +336,10 @@ impl World {
             lasts + known_after + Duration::from_millis(2),
             move |world| {
                 let Some(map) = &world.map else { return };
+                // Unless it was given up.
+                if map.view(to)[part] != to {
+                    return;
+                }
                 for node in 0..world.plan.servers() {
                     map.learn(node, part, to);
                 }
@@ -381,7 +396,7 @@ impl World {
 
 /// When a sentinel learns of a failover: one may be cut off for a while.
 fn sentinel_delay(sentinel: usize, knows_after: Duration) -> Duration {
-    Duration::from_millis(10 * sentinel as u64) + (knows_after / 8) * (sentinel as u32 - 2)
+    Duration::from_millis(10 * sentinel as u64) + (knows_after / 16) * (sentinel as u32 - 2)
 }
 
 /// How long before a fault the data must be kept.

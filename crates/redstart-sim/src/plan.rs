@@ -284,7 +284,7 @@ impl Plan {
                     lasts,
                 }
             }
-            14 => FaultKind::Forget { server },
+            14 if self.shape == Shape::Single => FaultKind::Forget { server },
             _ => match self.shape {
                 Shape::Single => FaultKind::Forget { server },
                 Shape::Sentinel => FaultKind::Failover {

@@ -114,6 +114,7 @@
 //! | `tls` | yes | `rediss://` and its variants, by rustls |
 //! | `from-manager` |  | `Store: From<redis::aio::ConnectionManager>`, for applications that have one |
 //! | `from-cluster` |  | `Store: From<redis::cluster_async::ClusterConnection>`, for applications that have one |
+//! | `testing` |  | [`testing`]: faults on purpose on `memory://`, for the tests of applications |
 //! | `caching` | yes | the family [`caching`] |
 //! | `limiting` | yes | the family [`limiting`] |
 //! | `locking` | yes | the family [`locking`] |
@@ -181,6 +182,8 @@ pub mod script;
 pub mod sim;
 pub mod store;
 mod task;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod token;
 mod watch;
 

@@ -456,6 +456,17 @@ impl Store {
         Ok(found)
     }
 
+    /// What goes wrong on purpose, and the engine, if there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn mishaps(
+        &self,
+    ) -> Option<(Arc<crate::testing::Mishaps>, redstart_engine::Engine)> {
+        match &*self.shared.backend {
+            Backend::Embedded(embedded) => Some(embedded.mishaps()),
+            _ => None,
+        }
+    }
+
     /// Moves the clock of the embedded engine forward: TTLs, limiters, blocked commands, and what patterns of this
     /// process keep about them, such as leases and cached copies, see the time pass at once.
     ///

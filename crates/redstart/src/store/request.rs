@@ -218,7 +218,6 @@ pub(crate) fn aborted_by(error: &RedisError) -> Option<RedisError> {
 /// READONLY means that the connection leads to a replica.
 pub(crate) fn wrong_server(error: &RedisError) -> bool {
     error.kind() == ErrorKind::Server(ServerErrorKind::ReadOnly)
-        && !crate::mend::is_missing("a demoted master is left")
 }
 
 /// Whether this reply says that its command has to be sent elsewhere or later.

@@ -26,6 +26,8 @@ pub(crate) struct Embedded {
     db: i64,
     /// For commands that neither wait nor change their session.
     shared: Mutex<Session>,
+    #[cfg(feature = "testing")]
+    mishaps: Arc<crate::testing::Mishaps>,
 }
 
 /// Engines that are shared within the process, by the name or the folder in their URL.
@@ -82,7 +84,35 @@ impl Embedded {
             shared: Mutex::new(shared),
             clock,
             db,
+            #[cfg(feature = "testing")]
+            mishaps: Arc::default(),
         })
+    }
+
+    #[cfg(feature = "testing")]
+    pub(crate) fn mishaps(&self) -> (Arc<crate::testing::Mishaps>, Engine) {
+        (self.mishaps.clone(), self.clock.engine().clone())
+    }
+
+    /// Lets go wrong what a test wants to.
+    #[cfg(feature = "testing")]
+    async fn request_with_mishaps(&self, request: Request<'_>) -> Result<Value> {
+        use crate::{store::request::Failure, testing::Next};
+        let place = || "the embedded engine".to_owned();
+        let harmless = request.is_harmless();
+        if !self.mishaps.answers_by(request.deadline).await {
+            return Err(Failure::TimedOut.into_error(place, harmless));
+        }
+        let next = self.mishaps.take();
+        let reply = self.carry_out(request).await;
+        match next {
+            Next::Lose if harmless => self.carry_out(request).await,
+            Next::Lose => {
+                let lost = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+                Err(Failure::Lost(lost.into()).into_error(place, false))
+            }
+            Next::Spare => reply,
+        }
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -104,6 +134,15 @@ impl Embedded {
     pub(crate) async fn request(&self, request: Request<'_>) -> Result<Value> {
         // A call is a function call and never waits, so a task that makes many has to let others run in between.
         tokio::task::coop::consume_budget().await;
+        #[cfg(feature = "testing")]
+        if self.mishaps.are_due() {
+            let request: BoxFuture<'_, _> = Box::pin(self.request_with_mishaps(request));
+            return request.await;
+        }
+        self.carry_out(request).await
+    }
+
+    async fn carry_out(&self, request: Request<'_>) -> Result<Value> {
         match request.body {
             Body::One(cmd) if needs_own_session(cmd) => {
                 // It may wait, and what waits is boxed: the others' futures need no room for it.

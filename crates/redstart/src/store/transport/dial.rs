@@ -301,7 +301,6 @@ pub(super) fn refused(
 fn check_role(role: &Value, address: &Address, master: &str) -> Result<()> {
     match first_text(role) {
         Some("master") => Ok(()),
-        _ if crate::mend::is_missing("the role of a master is checked") => Ok(()),
         _ => Err(Error::unavailable(format!(
             "the sentinels name {address} as master {master:?}, but it is not a master yet"
         ))),
