@@ -31,6 +31,8 @@ struct Known {
     token: Token,
     /// The last value that was surely written, and the last that may have been.
     count: (u64, u64),
+    /// A write that is in doubt may still arrive, also after later ones.
+    late: bool,
     /// It was surely ended.
     gone: bool,
     /// It may have been ended, or have another token by now.
@@ -119,10 +121,9 @@ impl Browsing {
                                 .breach("a session that was ended was patched".to_owned());
                         }
                     }
-                    Some(Ok(Patched::Done)) => known.count.0 = known.count.1,
+                    Some(Ok(Patched::Done)) if !known.late => known.count.0 = known.count.1,
                     Some(Ok(_)) => {}
-                    // It may still arrive, also after later ones.
-                    _ => known.count.0 = 0,
+                    _ => (known.late, known.count.0) = (true, 0),
                 }
             }
             5 | 6 => match client
@@ -189,6 +190,7 @@ impl Workload for Browsing {
                             user,
                             token,
                             count: (1, 1),
+                            late: false,
                             gone: false,
                             // It ends by itself.
                             doubt: short,
