@@ -88,7 +88,6 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a lock that is granted twice", Mutex, "mutex.acquire", "'NX', ", ""),
     script("a fence that only counts", Mutex, "mutex.acquire", "local time = now()", "local time = 1"),
     script("a lock without an end", Mutex, "mutex.acquire", "'NX', 'PX', ARGV[2]", "'NX'"),
-    switch("a lease counted from the reply", Mutex, "lease counted from before the request"),
     script("a window that ignores the cost", Limiter, "sliding_window.check", "local over = used + cost - limit", "local over = used + 1 - limit"),
     script("a bucket that forgets its debt", Limiter, "token_bucket.check_exact", "local after = debt + cost", "local after = tonumber(cost)"),
     script("a fixed window that forgets its count", Limiter, "fixed_window.check", "used + cost, ends)", "cost, ends)"),

@@ -63,9 +63,6 @@ fn drift(ttl: Duration) -> Duration {
 
 /// Until when a lease that was requested at `asked` is valid: the server counts from a later time.
 pub(crate) fn valid_until(asked: Instant, ttl: Duration) -> Instant {
-    if crate::mend::is_missing("lease counted from before the request") {
-        return Instant::now() + ttl;
-    }
     asked + ttl.saturating_sub(drift(ttl))
 }
 
