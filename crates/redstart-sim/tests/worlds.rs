@@ -34,7 +34,7 @@ fn no_promise_is_broken_in_fresh_worlds() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let campaign = Campaign {
         first: now.as_micros() as u64 % 1_000_000_000_000,
-        seeds: scale(2_000, "sim worlds"),
+        seeds: scale(700, "sim worlds"),
         patterns: Pattern::ALL.to_vec(),
         within: None,
         jobs: 2,
