@@ -178,8 +178,7 @@ impl Versions {
             .as_deref()
             .and_then(|text| text.split('.').next());
         let six = major.is_some_and(|major| major == "6");
-        (self.in_paused > 0 && (six || !self.paused))
-            || (self.paused && self.in_paused > 0 && self.in_wait > 0)
+        self.in_paused > 0 && (six || !self.paused || self.in_wait > 0)
     }
 }
 

@@ -165,11 +165,13 @@ fn push_segment(out: &mut String, segment: &str) {
     if segment.is_empty() {
         return;
     }
-    if is_id(segment) {
+    // A UUID first: what stands before it is a name, however long the whole is.
+    let uuid = around_uuid(segment);
+    if uuid.is_none() && is_id(segment) {
         out.push('*');
         return;
     }
-    if let Some((before, after)) = around_uuid(segment) {
+    if let Some((before, after)) = uuid {
         push_segment(out, before);
         out.push('*');
         push_segment(out, after);
@@ -221,11 +223,13 @@ fn is_id(word: &str) -> bool {
             b'A'..=b'Z' => 2,
             _ => 3,
         };
-        let pairs = word.as_bytes().windows(2);
+        // Dashes join words as often as they stand in tokens, so they do not count.
+        let letters: Vec<u8> = word.bytes().filter(u8::is_ascii_alphanumeric).collect();
+        let pairs = letters.windows(2);
         let changes = pairs
             .filter(|pair| class(pair[0]) != class(pair[1]))
             .count();
-        return changes * 5 >= word.len();
+        return changes * 4 >= letters.len();
     }
     false
 }
@@ -264,6 +268,11 @@ mod tests {
             ("rq:job:35f7327c-0f7f-47fa-bd3b-a55ee08bb752", "rq:job:*"),
             ("bull:mail:wait", "bull:mail:wait"),
             ("stalled-check", "stalled-check"),
+            ("order-2026-summary-v2x", "order-*-summary-v2x"),
+            (
+                "celery-task-meta-332a73db-f060-4658-adeb-5f938050af56",
+                "celery-task-meta-*",
+            ),
             ("a/b/550e8400", "a/b/*"),
             ("deadbeef", "deadbeef"),
             (

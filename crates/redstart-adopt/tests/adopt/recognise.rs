@@ -23,7 +23,9 @@ pub(crate) async fn fill(port: u16, store: &Store) -> Result<()> {
         Foreign::run(Language::Python, &scripts[1], &args),
         Foreign::run(Language::Ruby, &scripts[2], &args),
     );
-    (node?, python?, ruby?);
+    node?;
+    python?;
+    ruby?;
     record(store, RECORDED).await?;
     let cache =
         redstart::caching::Cache::<str, String>::builder(store, "shop", "product").build()?;
