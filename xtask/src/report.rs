@@ -30,12 +30,14 @@ const ELSEWHERE: &str = "own servers";
 
 pub(crate) struct Report {
     results: Map<String, Value>,
+    /// All campaigns and what they attack.
+    campaigns: Vec<(&'static str, &'static str)>,
     folder: PathBuf,
 }
 
 impl Report {
     /// With the results of earlier runs.
-    pub(crate) fn open() -> Result<Self> {
+    pub(crate) fn open(campaigns: Vec<(&'static str, &'static str)>) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
         let file = folder.join("reliability.json");
         let results = match std::fs::read_to_string(&file) {
@@ -43,7 +45,11 @@ impl Report {
                 .with_context(|| format!("{} cannot be read", file.display()))?,
             Err(_) => Map::new(),
         };
-        Ok(Self { results, folder })
+        Ok(Self {
+            results,
+            campaigns,
+            folder,
+        })
     }
 
     /// Replaces the result of one campaign.
@@ -71,7 +77,10 @@ impl Report {
     pub(crate) fn write(&self) -> Result<()> {
         let text = serde_json::to_string_pretty(&self.results)?;
         std::fs::write(self.folder.join("reliability.json"), text + "\n")?;
-        std::fs::write(self.folder.join("reliability.md"), page(&self.results)?)?;
+        std::fs::write(
+            self.folder.join("reliability.md"),
+            page(&self.results, &self.campaigns)?,
+        )?;
         Ok(())
     }
 }
@@ -92,7 +101,7 @@ fn promise(test: &str) -> (String, &str) {
     }
 }
 
-fn page(results: &Map<String, Value>) -> Result<String> {
+fn page(results: &Map<String, Value>, campaigns: &[(&str, &str)]) -> Result<String> {
     let mut page = String::from(
         "# Reliability\n\nWritten by `cargo xtask soak --report` from the last run of each campaign; not by hand.\n\n\
          Each promise is a test. A campaign runs the tests of a family with large counts, against the embedded engine and \
@@ -119,6 +128,11 @@ fn page(results: &Map<String, Value>) -> Result<String> {
             text(&result["took"]).trim(),
             text(&result["commit"]),
         )?;
+    }
+    for (name, about) in campaigns {
+        if !results.contains_key(*name) {
+            writeln!(page, "| {name} | {about} | | | not run for this page yet |")?;
+        }
     }
     for (name, result) in results {
         writeln!(
@@ -186,6 +200,7 @@ mod tests {
         );
         let mut report = Report {
             results: Map::new(),
+            campaigns: vec![("store", "the store"), ("queue", "the queue")],
             folder: PathBuf::new(),
         };
         report.add(Outcome {
@@ -200,7 +215,8 @@ mod tests {
                 ("a::it_holds::cluster".to_owned(), false),
             ],
         })?;
-        let page = page(&report.results)?;
+        let page = page(&report.results, &report.campaigns)?;
+        assert!(page.contains("| queue | the queue | | | not run"), "{page}");
         assert!(
             page.contains("| a: it holds |  | kept |  | **broken** |  |"),
             "{page}"

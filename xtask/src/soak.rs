@@ -485,7 +485,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     let bar = bar(time, chosen.len());
     let mut failed = 0;
     let mut report = match options.report {
-        true => Some(Report::open()?),
+        true => {
+            let all = CAMPAIGNS.iter();
+            Some(Report::open(
+                all.map(|campaign| (campaign.name, campaign.about))
+                    .collect(),
+            )?)
+        }
         false => None,
     };
     'rounds: for round in 1.. {
