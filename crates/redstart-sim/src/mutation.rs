@@ -96,8 +96,6 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a reservation without replay", Stock, "stock.reserve", "if found then", "if false then"),
     script("an expired hold whose units are lost", Stock, "stock.reserve", "redis.call('HINCRBY', KEYS[1], 'free', found.qty)", ""),
     script("a sale without a cap", Stock, "stock.reserve", "if capped then return", "if false then return"),
-    script("a sale that sells more than it has", Stock, "stock.reserve", "if free < qty then return", "if false then return"),
-    script("a settlement in any state", Stock, "stock.settle", "if found.state ~= (ARGV[2] == 'r' and 's' or 'h') then", "if false then"),
     script("unknown work that is taken for free", Idempotency, "idempotency.begin", "if ARGV[5] ~= '1' then return { 'unknown' } end", ""),
     script("a release that frees a finished key", Idempotency, "idempotency.release", "if found[1] == ARGV[1] and not found[2] then", "if found[1] then"),
     script("an answer that is not replayed", Idempotency, "idempotency.begin", "if result then return { 'replay', result } end", ""),
@@ -110,5 +108,4 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a log that is cut too far", WriteBehind, "write_behind.ack", "'MINID', ARGV[1]", "'MAXLEN', 0"),
     script("an index whose time is shortened", Sessions, "session.create", "if redis.call('PTTL', index) < wanted then", "if true then"),
     script("a logout that leaves the session", Sessions, "session.revoke", "return redis.call('UNLINK', unpack(KEYS, 2))", "return #KEYS - 1"),
-    script("a rotation that is not repeated", Sessions, "session.rotate", "if redis.call('HGET', KEYS[1], 'token') == ARGV[3] then return 1 end", ""),
 ];
