@@ -64,7 +64,7 @@ async fn send(
     let breaker = Breaker::builder(&app.store, "example", &format!("hooks-{}", hook.tenant))
         .open()
         .await?;
-    Ok(match breaker.call(post(&app, &hook)).await {
+    Ok(match breaker.call(async || post(&app, &hook).await).await {
         Ok(()) => Verdict::Done,
         Err(CallError::Open { .. }) => {
             Verdict::retry_after(Duration::from_millis(50), "its breaker is open")
