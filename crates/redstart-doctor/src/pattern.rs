@@ -141,10 +141,8 @@ pub(crate) fn words(pattern: &str) -> Vec<String> {
     let mut before = ' ';
     for c in pattern.chars() {
         let edge = c.is_uppercase() && before.is_lowercase();
-        if !c.is_alphanumeric() || edge {
-            if !word.is_empty() {
-                words.push(std::mem::take(&mut word));
-            }
+        if (!c.is_alphanumeric() || edge) && !word.is_empty() {
+            words.push(std::mem::take(&mut word));
         }
         if c.is_alphanumeric() {
             word.extend(c.to_lowercase());

@@ -197,15 +197,13 @@ impl Trace {
                         .insert(body);
                 }
             }
-            "SMEMBERS" | "HGETALL" | "LRANGE" | "ZRANGE" | "ZREVRANGE" if words.len() > 1 => {
-                if (matches!(name, "SMEMBERS" | "HGETALL") || is_whole(words))
-                    && self.whole.len() < KEYS
-                {
-                    *self
-                        .whole
-                        .entry(pattern::generalise(&words[1]))
-                        .or_default() += 1;
-                }
+            "SMEMBERS" | "HGETALL" | "LRANGE" | "ZRANGE" | "ZREVRANGE"
+                if words.len() > 1
+                    && (matches!(name, "SMEMBERS" | "HGETALL") || is_whole(words))
+                    && self.whole.len() < KEYS =>
+            {
+                let pattern = pattern::generalise(&words[1]);
+                *self.whole.entry(pattern).or_default() += 1;
             }
             _ => {}
         }
@@ -232,7 +230,7 @@ impl Trace {
     }
 
     /// Sums of the counters per key pattern, with the number of keys.
-    pub(crate) fn patterns(&self) -> Vec<(String, Vec<(&[u8], &KeyTrace)>)> {
+    pub(crate) fn patterns(&self) -> Vec<(String, Vec<NamedTrace<'_>>)> {
         let named: Vec<(String, &[u8], &KeyTrace)> = self
             .keys
             .iter()
@@ -250,6 +248,9 @@ impl Trace {
         groups.into_iter().collect()
     }
 }
+
+/// A key's name and its history.
+type NamedTrace<'a> = (&'a [u8], &'a KeyTrace);
 
 /// The sender of a command.
 #[derive(Clone, Copy)]
