@@ -25,7 +25,7 @@ async fn predicted(kind: Kind, name: &str) -> anyhow::Result<()> {
             filling.kind()
         ));
         assert!(
-            (0.9..=1.1).contains(&ratio),
+            (0.875..=1.125).contains(&ratio),
             "{name} {}: {ratio}",
             filling.kind()
         );
@@ -34,11 +34,11 @@ async fn predicted(kind: Kind, name: &str) -> anyhow::Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_on_redis_is_predicted_within_a_tenth() -> anyhow::Result<()> {
+async fn memory_on_redis_is_predicted_within_an_eighth() -> anyhow::Result<()> {
     predicted(Kind::Redis, "redis").await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn memory_on_valkey_is_predicted_within_a_tenth() -> anyhow::Result<()> {
+async fn memory_on_valkey_is_predicted_within_an_eighth() -> anyhow::Result<()> {
     predicted(Kind::Valkey, "valkey").await
 }
