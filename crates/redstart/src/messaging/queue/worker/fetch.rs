@@ -282,7 +282,9 @@ impl Fetcher {
         let mut pause = Duration::from_millis(10);
         loop {
             let epoch = registration.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-            let known: Vec<DeliveryId> = registration.known.lock().keys().copied().collect();
+            let mut known: Vec<DeliveryId> = registration.known.lock().keys().copied().collect();
+            // The same request for the same deliveries.
+            known.sort_unstable();
             let mut call = shared
                 .queue
                 .call(&RECONCILE, &[&registration.running])
