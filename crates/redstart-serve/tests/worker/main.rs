@@ -39,13 +39,13 @@ Worker(sys.argv[2], "q", {"count": work}, namespace="w", lease=1, wait=5, attemp
 "#;
 
 const NODE: &str = r#"
-const { Worker, Retry } = await import(process.argv[2] + "/redstart-worker.mjs");
+const { Worker, Retry } = await import(process.argv[1] + "/redstart-worker.mjs");
 const { appendFileSync } = await import("node:fs");
-await new Worker(process.argv[3], "q", { count: async (payload, job) => {
+await new Worker(process.argv[2], "q", { count: async (payload, job) => {
   await job.progress(0.5);
   await new Promise((done) => setTimeout(done, 20));
   if (payload.n % 10 === 0 && job.attempt === 1) throw new Retry("not yet", 0);
-  appendFileSync(process.argv[4], payload.n + "\n");
+  appendFileSync(process.argv[3], payload.n + "\n");
 } }, { namespace: "w", lease: 1, wait: 5, attempts: 1000 }).run();
 "#;
 
