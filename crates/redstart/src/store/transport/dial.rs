@@ -28,7 +28,7 @@ enum Target {
     /// What a client of the application does and we cannot.
     Unreachable(&'static str),
     /// The master that the sentinels name.
-    Sentinels(Sentinels),
+    Sentinels(Box<Sentinels>),
 }
 
 impl Dial {
@@ -73,7 +73,7 @@ impl Dial {
 
     pub(crate) fn sentinel(sentinels: Vec<Address>, master: String, settings: Settings) -> Self {
         Self {
-            target: Target::Sentinels(Sentinels::new(sentinels, master, &settings)),
+            target: Target::Sentinels(Box::new(Sentinels::new(sentinels, master, &settings))),
             settings,
         }
     }
