@@ -106,14 +106,16 @@ async fn main() -> Result<()> {
     }
     worker.shutdown(Duration::from_secs(5)).await?;
 
-    let sent = app.sent.lock().map_err(|_| anyhow::anyhow!("poisoned"))?;
+    let sent = {
+        let sent = app.sent.lock();
+        sent.map_err(|_| anyhow::anyhow!("poisoned"))?.clone()
+    };
     let last_quiet = sent.iter().rposition(|tenant| tenant == "quiet");
     ensure!(sent.len() == 203, "{} were sent", sent.len());
     println!(
         "203 hooks were sent; the quiet tenant's last was number {}",
         last_quiet.unwrap_or(0) + 1
     );
-    drop(sent);
     let letters = queue.inspect().dead_letters();
     for group in letters.groups().await? {
         println!("  {} dead: {}", group.count, group.error);

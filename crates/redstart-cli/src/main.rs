@@ -56,6 +56,10 @@ struct Cli {
 }
 
 #[derive(Subcommand)]
+#[allow(
+    clippy::large_enum_variant,
+    reason = "made once, when the program starts"
+)]
 enum Command {
     /// Recognise which libraries keep data on a server, and plan what to do about it
     Adopt(adopt::Args),

@@ -278,7 +278,7 @@ async fn run_client(client: usize, shared: Arc<Shared>) {
         shared.live.record(client, op.key, due.elapsed(), &outcome);
         count += 1;
         // An operation of the embedded engine never waits, and others must get their turn.
-        if count % 32 == 0 {
+        if count.is_multiple_of(32) {
             tokio::task::yield_now().await;
         }
         if outcome.is_err() {

@@ -312,13 +312,13 @@ impl Shop {
                 Ok::<_, redstart::Error>(Loaded::from(RawValue::from_string(text).ok()))
             })
             .await?;
-        if turn % 3 == 0 {
+        if turn.is_multiple_of(3) {
             let request = Request::new("lamp", person, &order.to_string());
             let _ = self
                 .stock
                 .reserve(&request, 1, Duration::from_secs(60))
                 .await?;
-            if turn % 2 == 0 {
+            if turn.is_multiple_of(2) {
                 let _ = self.stock.confirm(&request).await?;
             }
             self.orders
@@ -344,7 +344,7 @@ impl Shop {
                 .submit(person, f64::from(cents as u32) / 100.0, Policy::Sum)
                 .await?;
         }
-        if turn % 7 == 0 {
+        if turn.is_multiple_of(7) {
             self.images
                 .enqueue(&Resize {
                     image: format!("photo-{turn}.jpg"),
@@ -379,7 +379,7 @@ impl Shop {
 
     /// Locks that somebody holds.
     async fn hold(&self, turn: u64) -> Result<()> {
-        if turn % 40 == 0 {
+        if turn.is_multiple_of(40) {
             for guard in [
                 self.report.try_lock().await?,
                 self.inventory.try_lock().await?,

@@ -133,7 +133,7 @@ impl Service {
                 }
                 app.patterns.sweep();
                 metric::upkeep();
-                if turn % 1200 == 0 {
+                if turn.is_multiple_of(1200) {
                     app.audit.trim(app.config().audit.0).await;
                 }
                 turn += 1;

@@ -115,7 +115,7 @@ impl Client {
             }
             return ended;
         }
-        let mut awaits = self.dice.from_to(1, 5);
+        let mut awaits = self.dice.between(1, 5);
         let ended = std::future::poll_fn(|cx| match call.as_mut().poll(cx) {
             Poll::Ready(value) => Poll::Ready(Some(value)),
             Poll::Pending if awaits == 1 => Poll::Ready(None),

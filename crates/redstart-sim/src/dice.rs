@@ -35,13 +35,13 @@ impl Dice {
     }
 
     /// A number from `low` to `high`, both included.
-    pub fn from_to(&mut self, low: u64, high: u64) -> u64 {
+    pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
     /// A time from `low` to `high` milliseconds.
     pub fn millis(&mut self, low: u64, high: u64) -> std::time::Duration {
-        std::time::Duration::from_millis(self.from_to(low, high))
+        std::time::Duration::from_millis(self.between(low, high))
     }
 
     /// True in so many of a thousand cases.

@@ -524,7 +524,7 @@ impl Connection {
             let delay = net.delay(&mut lane.dice);
             let split = bytes.len() > 1 && lane.dice.per_mille(net.weather.split);
             let count = match split {
-                true => lane.dice.from_to(1, bytes.len() as u64 - 1) as usize,
+                true => lane.dice.between(1, bytes.len() as u64 - 1) as usize,
                 false => bytes.len(),
             };
             let (first, rest) = bytes.split_at(count);

@@ -176,8 +176,8 @@ impl Plan {
             6..=7 => Shape::Sentinel,
             _ => Shape::Cluster,
         };
-        let clients = dice.from_to(2, 4) as usize;
-        let operations = dice.from_to(4, 16) as usize;
+        let clients = dice.between(2, 4) as usize;
+        let operations = dice.between(4, 16) as usize;
         let delay = *dice.pick(&[(0, 1), (1, 3), (1, 20), (20, 60)]);
         // A whole script must get through within a deadline.
         let deadlines = match delay.1 {
@@ -207,7 +207,7 @@ impl Plan {
         };
         let count = match dice.below(8) {
             0 => 0,
-            _ => dice.from_to(1, 6),
+            _ => dice.between(1, 6),
         };
         for _ in 0..count {
             let at = dice.millis(50, 200 + operations as u64 * pattern.pace());

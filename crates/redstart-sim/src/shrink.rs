@@ -39,7 +39,9 @@ impl Shrinker<'_> {
         }
         let mut at = 0;
         while at < self.best.faults.len() {
-            match self.attempt(|plan| drop(plan.faults.remove(at))) {
+            match self.attempt(|plan| {
+                plan.faults.remove(at);
+            }) {
                 true => smaller = true,
                 false => at += 1,
             }

@@ -138,7 +138,7 @@ impl Workload for Map {
             *self.members[index].lock() = Some(position);
             return Ok(());
         }
-        if op.random % 2 == 0 {
+        if op.random.is_multiple_of(2) {
             let area = Area::Radius(1000.0);
             let found = self.places.nearby(position, area).limit(20).find().await?;
             let far = found
@@ -230,7 +230,7 @@ impl Workload for Friends {
             return Ok(());
         }
         // Three follows to one unfollow.
-        if op.random / 8 % 4 == 0 {
+        if (op.random / 8).is_multiple_of(4) {
             let gone = self.graph.unfollow(&name, &to).await;
             edge.store(u64::from(gone.is_ok()), Ordering::SeqCst);
             return gone.map(|_| ());

@@ -118,10 +118,10 @@ impl Workload for Board {
         if self.unsure.iter().any(|n| n.load(Ordering::Relaxed) > 0) {
             return Ok(());
         }
-        if let Kind::Period(board, period) = &self.kind {
-            if board.current().await? != *period {
-                return Ok(());
-            }
+        if let Kind::Period(board, period) = &self.kind
+            && board.current().await? != *period
+        {
+            return Ok(());
         }
         let scores: Vec<u64> = self
             .scores

@@ -52,7 +52,7 @@ impl Workload for Circuits {
     async fn operate(&self, op: Op) -> Result<()> {
         let breaker = &self.breakers[op.index(self.breakers.len())];
         // Failures beyond half of the calls would be a reason to open.
-        let fails = op.write && op.random % 2 == 0;
+        let fails = op.write && op.random.is_multiple_of(2);
         let called = breaker
             .call(async || {
                 tokio::task::yield_now().await;

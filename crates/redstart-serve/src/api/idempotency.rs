@@ -127,7 +127,7 @@ async fn begin(call: Call) -> Result<Reply, Problem> {
         let work = async move {
             let (finish, finished) = oneshot::channel::<Finished>();
             let id = app.patterns.claims.put(finish, lease);
-            if !id.is_some_and(|id| claimed.send(id).is_ok()) {
+            if id.is_none_or(|id| claimed.send(id).is_err()) {
                 // The client has gone before it could begin.
                 return Err(WorkError::NotDone("nobody does the work"));
             }

@@ -97,7 +97,7 @@ async fn no_job_is_lost(start: fn(&str, &Path) -> Result<Child>) -> Result<()> {
     }
     let folder = tempfile::tempdir()?;
     let out = folder.path().join("done");
-    let mut workers = vec![start(&url, &out)?, start(&url, &out)?];
+    let mut workers = [start(&url, &out)?, start(&url, &out)?];
     let lines = || {
         std::fs::read_to_string(&out)
             .unwrap_or_default()

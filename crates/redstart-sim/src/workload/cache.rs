@@ -24,7 +24,7 @@ impl Reading {
         let mut dice = Dice::of(world.plan.seed, &[15]);
         Self {
             ttl: dice.millis(2000, 60_000),
-            keys: dice.from_to(1, 2),
+            keys: dice.between(1, 2),
             rows: Arc::default(),
             floor: Mutex::default(),
         }
@@ -47,7 +47,7 @@ impl Reading {
             *row
         };
         client.note(format_args!("row {key} has version {version}"));
-        for _ in 0..client.dice.from_to(1, 5) {
+        for _ in 0..client.dice.between(1, 5) {
             let call = client.perhaps_dropped(100, cache.invalidate(&key)).await;
             if matches!(call, Some(Ok(()))) {
                 client.note(format_args!("row {key} is invalidated"));

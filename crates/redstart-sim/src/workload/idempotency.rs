@@ -32,7 +32,7 @@ impl Executing {
         let mut dice = Dice::of(world.plan.seed, &[13]);
         Self {
             lease: dice.millis(1000, 4000),
-            keys: dice.from_to(1, 6),
+            keys: dice.between(1, 6),
             executions: Mutex::default(),
             answered: Mutex::default(),
         }

@@ -48,9 +48,9 @@ impl Limiting {
                 Kind::SlidingWindow,
                 Kind::SlidingCounter,
             ]),
-            units: dice.from_to(1, 8) as u32,
+            units: dice.between(1, 8) as u32,
             period: dice.millis(500, 6000),
-            subjects: dice.from_to(1, 2),
+            subjects: dice.between(1, 2),
             grants: Mutex::default(),
         }
     }
@@ -131,8 +131,8 @@ impl Workload for Limiting {
                 client.rest(0, 600).await;
                 let subject = client.dice.below(self.subjects);
                 let name = format!("subject{subject}");
-                let cost = client.dice.from_to(1, u64::from(self.units.min(3)));
-                for _ in 0..client.dice.from_to(1, 4) {
+                let cost = client.dice.between(1, u64::from(self.units.min(3)));
+                for _ in 0..client.dice.between(1, 4) {
                     let from = client.world.now();
                     let twin = client.twin();
                     let call = client.perhaps_dropped(100, limiter.check(&name, cost));

@@ -39,7 +39,7 @@ impl Locking {
         let mut dice = Dice::of(world.plan.seed, &[10]);
         Self {
             ttl: dice.millis(1000, 5000),
-            names: dice.from_to(1, 2),
+            names: dice.between(1, 2),
             state: Mutex::default(),
         }
     }
@@ -124,7 +124,7 @@ impl Locking {
             return;
         };
         let number = self.granted(client, name, guard.lease(), asked);
-        for _ in 0..client.dice.from_to(0, 4) {
+        for _ in 0..client.dice.between(0, 4) {
             client.rest(0, 800).await;
             if !guard.is_valid() {
                 break;

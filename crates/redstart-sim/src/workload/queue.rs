@@ -113,7 +113,7 @@ impl Workload for Queueing {
                 client.rest(0, 800).await;
                 let task = Task {
                     number: client.dice.next() >> 16,
-                    lasts: client.dice.from_to(0, 2000),
+                    lasts: client.dice.between(0, 2000),
                     fails: client.dice.below(4).saturating_sub(2) as u16,
                 };
                 let mut call = queue.enqueue(&task);

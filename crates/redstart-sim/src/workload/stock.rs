@@ -38,7 +38,7 @@ impl Selling {
     pub(super) fn new(world: &World) -> Self {
         let mut dice = Dice::of(world.plan.seed, &[12]);
         Self {
-            units: dice.from_to(2, 12),
+            units: dice.between(2, 12),
             shards: *dice.pick(&[1, 1, 2, 3]),
             sales: Mutex::default(),
         }
@@ -66,7 +66,7 @@ impl Selling {
         let user = format!("user{}", client.dice.below(3));
         let id = format!("request-{}-{number}", client.index);
         let request = Request::new(SKU, &user, &id);
-        let qty = client.dice.from_to(1, 2);
+        let qty = client.dice.between(1, 2);
         let hold = client.dice.millis(300, 4000);
         {
             let mut sales = self.sales.lock();
@@ -78,7 +78,7 @@ impl Selling {
             (sale.user, sale.qty) = (user, qty);
         }
         let mut answered = None;
-        for _ in 0..client.dice.from_to(1, 4) {
+        for _ in 0..client.dice.between(1, 4) {
             let begun = world.now();
             let call = client
                 .perhaps_dropped(100, stock.reserve(&request, qty, hold))
@@ -124,7 +124,7 @@ impl Selling {
                 change(sale);
             }
         };
-        for _ in 0..client.dice.from_to(1, 3) {
+        for _ in 0..client.dice.between(1, 3) {
             if sells {
                 change(&|sale| sale.perhaps = true);
             }

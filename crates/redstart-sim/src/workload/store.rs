@@ -25,7 +25,7 @@ impl Counting {
     pub(super) fn new(world: &World) -> Self {
         let mut dice = Dice::of(world.plan.seed, &[17]);
         Self {
-            keys: dice.from_to(1, 4),
+            keys: dice.between(1, 4),
             counts: Mutex::default(),
         }
     }
@@ -82,7 +82,7 @@ impl Workload for Counting {
                 let twin = client.twin();
                 if client.dice.per_mille(700) {
                     // Some at once, so that they share a connection.
-                    let keys: Vec<u64> = (0..client.dice.from_to(1, 4))
+                    let keys: Vec<u64> = (0..client.dice.between(1, 4))
                         .map(|_| client.dice.below(self.keys))
                         .collect();
                     self.begin(&keys);

@@ -120,7 +120,7 @@ impl Writing {
         let mut dice = Dice::of(world.plan.seed, &[16]);
         Self {
             lease: dice.millis(1000, 4000),
-            shards: dice.from_to(1, 2) as u32,
+            shards: dice.between(1, 2) as u32,
             table: Arc::new(Mutex::new(Rows {
                 dice,
                 rows: BTreeMap::new(),

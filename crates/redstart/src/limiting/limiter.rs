@@ -170,7 +170,7 @@ impl Limiter {
             if cost > 0
                 && let Some(snapshot) = leases.spend(subject, cost, self.0.clock.now())
             {
-                return Ok(self.from_lease(subject, cost, snapshot));
+                return Ok(self.leased_decision(subject, cost, snapshot));
             }
             return self.check_leased(leases, subject, cost).await;
         }
@@ -195,7 +195,7 @@ impl Limiter {
         if turn.is_some()
             && let Some(snapshot) = leases.spend(subject, cost, clock.now())
         {
-            return Ok(self.from_lease(subject, cost, snapshot));
+            return Ok(self.leased_decision(subject, cost, snapshot));
         }
         let sent = clock.now();
         let units = leases
@@ -219,7 +219,7 @@ impl Limiter {
         Ok(decision)
     }
 
-    fn from_lease(&self, subject: &str, cost: u64, snapshot: Snapshot) -> Decision {
+    fn leased_decision(&self, subject: &str, cost: u64, snapshot: Snapshot) -> Decision {
         Decision::Allowed(Grant {
             limiter: self.clone(),
             limits: self.0.limits.clone(),

@@ -237,7 +237,7 @@ matrix! {
         let queue = Queue::new(&store, backend.namespace(), "q")?;
         let stalls = Stalls::watch(&store, backend.namespace());
         let kills = scale(3, "worker kills");
-        let mut workers = vec![Process::start(backend, &store).await?, Process::start(backend, &store).await?];
+        let mut workers = [Process::start(backend, &store).await?, Process::start(backend, &store).await?];
         let (mut jobs, mut in_flight, mut orphans) = (0, 0, Vec::new());
         for kill in 0..kills {
             queue.enqueue_many((jobs..jobs + 400).map(|n| Step { n })).await?;
@@ -685,7 +685,7 @@ matrix! {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;
         let kills = scale(2, "worker kills with flows");
-        let mut workers = vec![Process::start(backend, &store).await?, Process::start(backend, &store).await?];
+        let mut workers = [Process::start(backend, &store).await?, Process::start(backend, &store).await?];
         let mut plan = Plan::default();
         for kill in 0..kills {
             for _ in 0..10 {

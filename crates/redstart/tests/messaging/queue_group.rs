@@ -122,7 +122,7 @@ matrix! {
                 .worker(move |job: Task, _: JobContext| {
                     let gauges = tasks.clone();
                     async move {
-                        let group = async { if job.n % 2 == 0 { gauges[1].pass().await } };
+                        let group = async { if job.n.is_multiple_of(2) { gauges[1].pass().await } };
                         tokio::join!(gauges[0].pass(), group);
                     }
                 })

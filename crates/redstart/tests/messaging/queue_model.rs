@@ -80,7 +80,7 @@ impl World {
                             model.ran_after_cancel.push(step.n);
                         }
                     }
-                    if step.n % 3 == 0 {
+                    if step.n.is_multiple_of(3) {
                         let _ = cx.progress(0.5).await;
                     }
                     match step.fate {
@@ -474,9 +474,8 @@ matrix! {
         for worker in std::mem::take(&mut world.workers) {
             worker.shutdown(LONG).await?;
         }
-        let model = world.model.lock().unwrap();
-        ensure!(model.ran_after_cancel.is_empty(), "ran after their cancellation, seed {seed}: {:?}", model.ran_after_cancel);
-        drop(model);
+        let ran = std::mem::take(&mut world.model.lock().unwrap().ran_after_cancel);
+        ensure!(ran.is_empty(), "ran after their cancellation, seed {seed}: {ran:?}");
         world.queue.inspect().dead_letters().purge(|_| true).await?;
         let last = world.look().await?;
         assert!(last.jobs.is_empty() && last.details.is_empty(), "seed {seed}");
