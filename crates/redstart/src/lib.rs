@@ -114,7 +114,7 @@
 //! | `tls` | yes | `rediss://` and its variants, by rustls |
 //! | `from-manager` |  | `Store: From<redis::aio::ConnectionManager>`, for applications that have one |
 //! | `from-cluster` |  | `Store: From<redis::cluster_async::ClusterConnection>`, for applications that have one |
-//! | `testing` |  | [`testing`]: faults on purpose on `memory://`, for the tests of applications |
+//! | `testing` |  | the module `testing`: faults on purpose on `memory://`, for the tests of applications |
 //! | `caching` | yes | the family [`caching`] |
 //! | `limiting` | yes | the family [`limiting`] |
 //! | `locking` | yes | the family [`locking`] |
