@@ -73,7 +73,7 @@ impl ChildFailure {
 ///     .handler(|_: Sum, cx: JobContext| async move {
 ///         let squares = cx.children::<u64>().await?;
 ///         let sum = squares.into_iter().filter_map(ChildResult::done).sum();
-///         redstart::Result::Ok(Returned::<Sum>(sum))
+///         Ok::<_, redstart::Error>(Returned::<Sum>(sum))
 ///     })
 ///     .start()
 ///     .await?;
