@@ -201,7 +201,7 @@ impl Celery {
         }
     }
 
-    /// The result of a task; `None` while there is none, or after it expired.
+    /// The result of a task; `None` before the task has ended, and after the result expired.
     ///
     /// # Errors
     ///

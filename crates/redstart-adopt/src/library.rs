@@ -150,7 +150,7 @@ impl FromStr for Library {
     }
 }
 
-/// The name is none of a known library.
+/// The name does not belong to a known library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownLibrary;
 

@@ -112,7 +112,7 @@ impl ByHand {
     }
 }
 
-/// So many that they never run out.
+/// A burst that never runs out.
 const PLENTY: u64 = 1 << 30;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 

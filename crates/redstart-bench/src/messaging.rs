@@ -409,7 +409,7 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
 /// A session is loaded: when its idle time-out was renewed a moment ago, and when a renewal is due. Ours also checks the
 /// token's digest, the absolute end and the rotation's grace.
 async fn session(bench: &mut Bench, store: &Store, server: &Server) -> Result<()> {
-    // Visited in turn, so many are not visited again within the second that needs no renewal.
+    // The sessions are visited in turn. With this many, none is visited twice within the second that needs no renewal.
     for (name, count, touch, floor) in [
         ("session load, 64 tasks", 64, "PTTL", 0.8),
         (

@@ -30,10 +30,10 @@ pub(crate) struct Args {
         hide_env_values = true
     )]
     url: String,
-    /// Closed loop: so many clients, each with one operation at a time
+    /// Closed loop: number of clients, each with one operation at a time
     #[arg(long, default_value_t = 64)]
     clients: usize,
-    /// Open loop: so many operations per second, with latency counted from when each was due
+    /// Open loop: operations per second, with latency counted from when each was due
     #[arg(long)]
     rate: Option<f64>,
     /// How many operations of an open loop may be under way
@@ -42,7 +42,7 @@ pub(crate) struct Args {
     /// How long each pattern runs
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
-    /// Run so many operations instead of a time
+    /// Number of operations to run, instead of a time
     #[arg(long, conflicts_with = "seconds")]
     operations: Option<u64>,
     /// How many entities operations choose from

@@ -189,14 +189,14 @@ impl NewJob {
         self
     }
 
-    /// Keeps so many completed jobs of the queue when it completes (default all).
+    /// How many completed jobs of the queue are kept when it completes (default all).
     #[must_use]
     pub fn keep_completed(mut self, count: u64) -> Self {
         self.keep_completed = Some(count);
         self
     }
 
-    /// Keeps so many failed jobs of the queue when it fails (default all).
+    /// How many failed jobs of the queue are kept when it fails (default all).
     #[must_use]
     pub fn keep_failed(mut self, count: u64) -> Self {
         self.keep_failed = Some(count);

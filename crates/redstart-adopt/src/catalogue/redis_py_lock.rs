@@ -45,7 +45,7 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// When a UUID of version 1 in hexadecimal was made; `None` if it is none.
+/// When a UUID of version 1 in hexadecimal was made; `None` for any other text.
 pub(super) fn made_at(text: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(text).ok()?;
     let lower = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');

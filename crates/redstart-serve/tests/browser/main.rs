@@ -201,7 +201,7 @@ const SCREENS: &[(&str, &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "takes a browser of its own: run it by name"]
+#[ignore = "not yet run: it needs Chromium and axe-core from `cargo xtask servers`"]
 async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<()> {
     let store = Store::connect("memory://").await?;
     let config = Config::parse(
