@@ -111,8 +111,9 @@ pub use worker::{
 ///   cancellation. Results are kept as long as the [queue](QueueBuilder::keep_done) or the [job](JobPolicy::keep) says.
 /// - **Cancelled is cancelled.** A job that waits ends at once. One that runs is told, is dropped after a grace, and never
 ///   runs again, also if its worker dies.
-/// - **Groups take turns.** A group with a million jobs delays the first job of another by one job. Limits of concurrency
-///   and rate, of the queue, a kind or each group, hold over all workers.
+/// - **Groups take turns.** A group with a million jobs delays the first job of another by one job: groups stand in a line,
+///   and one that had its turn, or comes back from its limit, goes to the end. Limits of concurrency and rate, of the
+///   queue, a kind or each group, hold over all workers.
 /// - **Parents run after their children**, once, with their results: see [`Flow`].
 /// - **Ticks are kept.** Cron entries, delays and the jobs of dead workers are looked after while all workers are busy.
 /// - **Nothing is trimmed.** At its capacity the queue refuses ([`Enqueued::Full`]); it never drops a job.
@@ -139,12 +140,12 @@ pub use worker::{
 /// | `ready` | list | jobs of priority 0, oldest first; the place of one that was deleted is passed over |
 /// | `ranked` | sorted set | jobs of another priority, by due time − priority × boost |
 /// | `grouped` | sorted set | jobs of groups, by group and time of enqueueing |
-/// | `groups`, `resting` | sorted set | groups that may have a job to run, by turn; those that wait for their rate limit |
+/// | `groups`, `resting` | sorted set | groups that may have a job to run, first in, first out; those that wait for their rate limit |
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
 /// | `parents` | sorted set | jobs that wait for their children |
 /// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |
 /// | `workers` | sorted set | by the end of their lease |
-/// | `idle` | sorted set | workers that wait for jobs, by since when |
+/// | `idle` | sorted set | registrations that wait for jobs, by since when |
 /// | `parked`, `parked:<kind>` | sorted set | kinds with parked jobs; the parked jobs of a kind, by their limit |
 /// | `unique`, `uniques` | hash, sorted set | unique keys and the jobs that hold them; those that are held for a time |
 /// | `dead` | sorted set | dead letters, by time of death |

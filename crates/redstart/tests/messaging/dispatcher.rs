@@ -82,4 +82,53 @@ matrix! {
         ensure!(got.len() == 1 && got[0].kind == "mail", "{got:?}");
         Ok(())
     }
+
+    async fn a_worker_that_waits_is_woken_although_another_of_its_dispatcher_settled(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        // A worker that is not woken would look again after a third of this.
+        let dispatcher = queue.dispatcher(["mail"]).lease(Duration::from_secs(3600)).start().await?;
+        queue.enqueue_raw("mail", b"1").await?;
+        let first = dispatcher.take(1, PATIENCE).await?;
+        ensure!(first.len() == 1);
+        let waiting = tokio::spawn({
+            let dispatcher = dispatcher.clone();
+            async move { dispatcher.take(1, PATIENCE * 2).await }
+        });
+        let idle = format!("{}:queue:{{q}}:idle", backend.namespace());
+        let waits = async || store.query::<u64>(redis::cmd("ZCARD").arg(&idle)).await.is_ok_and(|count| count == 1);
+        ensure!(eventually(PATIENCE, waits).await, "nobody waits");
+        assert_eq!(dispatcher.settle(&first[0].fence, Verdict::Done).await?, Settled::Done);
+        // The first worker is unregistered in the background.
+        ensure!(eventually(PATIENCE, async || queue.inspect().counts().await.is_ok_and(|counts| counts.workers == 1)).await);
+        ensure!(waits().await, "the other worker is no longer known to wait");
+        queue.enqueue_raw("mail", b"2").await?;
+        let second = tokio::time::timeout(PATIENCE, waiting).await.context("it was not woken")???;
+        ensure!(second.len() == 1 && second[0].payload == b"2", "{second:?}");
+        Ok(())
+    }
+
+    async fn a_worker_that_waits_is_woken_although_another_of_its_dispatcher_died(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let lease = Duration::from_secs(3600);
+        let dispatcher = queue.dispatcher(["mail"]).lease(lease).start().await?;
+        let waiting = tokio::spawn(async move { dispatcher.take(1, PATIENCE * 2).await });
+        let key = |part: &str| format!("{}:queue:{{q}}:{part}", backend.namespace());
+        let idle = async || store.query::<Vec<String>>(redis::cmd("ZRANGE").arg(key("idle")).arg(0).arg(-1)).await;
+        ensure!(eventually(PATIENCE, async || idle().await.is_ok_and(|idle| idle.len() == 1)).await, "nobody waits");
+        // Another worker of the same dispatcher, whose lease ended long ago.
+        let waits = idle().await?.remove(0);
+        let dead = format!("{}{}", &waits[..32], "0".repeat(32));
+        store.query::<()>(redis::cmd("HSET").arg(key(&format!("running:{dead}"))).arg("").arg(1)).await?;
+        store.query::<()>(redis::cmd("ZADD").arg(key("workers")).arg(1).arg(&dead)).await?;
+        // It looks after silent workers when it starts.
+        let _second = queue.dispatcher(["mail"]).lease(lease).start().await?;
+        ensure!(eventually(PATIENCE, async || queue.inspect().counts().await.is_ok_and(|counts| counts.workers == 1)).await);
+        assert_eq!(idle().await?, [waits], "the other worker is no longer known to wait");
+        queue.enqueue_raw("mail", b"1").await?;
+        let jobs = tokio::time::timeout(PATIENCE, waiting).await.context("it was not woken")???;
+        ensure!(jobs.len() == 1, "{jobs:?}");
+        Ok(())
+    }
 }

@@ -48,9 +48,46 @@ async fn an_enqueue_that_does_not_look_at_the_unique_key_is_noticed() -> Result<
 #[tokio::test]
 async fn a_group_that_does_not_take_turns_is_noticed() -> Result<()> {
     let reserve = include_str!("../../src/messaging/queue/reserve.lua");
-    let same_turn = without(reserve, "tonumber(turn) + 1", "tonumber(turn)");
+    let same_turn = without(reserve, "next_turn()", "0");
     let test = "queue_group::a_noisy_group_delays_the_first_job_of_another_by_one_job::embedded";
     must_notice(test, "queue.reserve", &format!("{RECORD}{same_turn}")).await
+}
+
+#[tokio::test]
+async fn a_limited_group_that_comes_back_to_the_front_is_noticed() -> Result<()> {
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let in_front = without(RECORD, "'NX', next_turn()", "'NX', 0");
+    let test = "queue_group::limited_groups_take_turns_whatever_their_names::embedded";
+    must_notice(test, "queue.finish", &format!("{in_front}{finish}")).await
+}
+
+#[tokio::test]
+async fn a_parent_that_is_made_ready_while_jobs_are_read_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let at_once = without(
+        reserve,
+        "expired[#expired + 1] = record",
+        "conclude(record, 'e', '', now)",
+    );
+    let test = "queue_flow::a_parent_whose_child_expired_runs_whatever_its_priority::embedded";
+    must_notice(test, "queue.reserve", &format!("{RECORD}{at_once}")).await
+}
+
+#[tokio::test]
+async fn a_worker_that_leaves_for_others_too_is_noticed() -> Result<()> {
+    let (mark, all) = (
+        "redis.call('ZREM', idle, ARGV[7])",
+        "redis.call('DEL', idle)",
+    );
+    let leave = include_str!("../../src/messaging/queue/leave.lua");
+    let broken = format!("{RECORD}{}", without(leave, mark, all));
+    let test = "dispatcher::a_worker_that_waits_is_woken_although_another_of_its_dispatcher_settled::embedded";
+    must_notice(test, "queue.leave", &broken).await?;
+    let reclaim = include_str!("../../src/messaging/queue/reclaim.lua");
+    let mark = mark.replace('7', "6");
+    let broken = format!("{RECORD}{}", without(reclaim, &mark, all));
+    let test = "dispatcher::a_worker_that_waits_is_woken_although_another_of_its_dispatcher_died::embedded";
+    must_notice(test, "queue.reclaim", &broken).await
 }
 
 #[tokio::test]

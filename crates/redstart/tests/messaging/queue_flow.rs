@@ -9,8 +9,8 @@ use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
     messaging::{
-        Backoff, Cancelled, ChildFailure, ChildResult, Flow, Job, JobContext, JobOutput, JobState,
-        Outcome, Queue, Returned, Worker,
+        Backoff, Cancelled, ChildFailure, ChildResult, Flow, Job, JobContext, JobOutput, JobPolicy,
+        JobState, Outcome, Queue, Returned, Worker,
     },
 };
 use redstart_testkit::{Backend, eventually, matrix, scale};
@@ -138,6 +138,44 @@ matrix! {
         Ok(())
     }
 
+    async fn a_parent_whose_child_expired_runs_whatever_its_priority(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(1000, KEEP).build()?;
+        let soon = Duration::from_millis(20);
+        let mut roots = Vec::new();
+        // The parent comes before its child in rank, after it, in the same group, and in the plain list.
+        for (parent, child, group) in [(10, 1, ""), (1, 10, ""), (0, 0, "g"), (0, 5, ""), (5, 0, "")] {
+            let mut last = Flow::new(&Square(2))?
+                .policy(JobPolicy::new().priority(child).expires_after(soon))
+                .on_failure(ChildFailure::Continue);
+            let mut root = Flow::new(&Sum)?.policy(JobPolicy::new().priority(parent));
+            if !group.is_empty() {
+                (last, root) = (last.group(group), root.group(group));
+            }
+            roots.push(queue.add_flow(root.child(last)).await?.root().context("added")?);
+        }
+        let others = queue.enqueue_many((0..5).map(Square)).priority(1).await?.added;
+        if backend.is_embedded() {
+            store.advance(Duration::from_secs(60))?;
+        } else {
+            // Nothing but time lets them expire.
+            tokio::time::sleep(soon * 2).await;
+        }
+        let seen = Seen::default();
+        let worker = adding(&queue, &seen).await?;
+        // A job that is in no container is not counted, and does not run.
+        empty(&queue).await?;
+        let expected = roots.into_iter().map(|id| (id, 1000));
+        let expected = expected.chain(others.into_iter().zip([0, 1, 4, 9, 16]));
+        for (number, (id, result)) in expected.enumerate() {
+            let found = queue.job(id).await?.context("kept")?;
+            ensure!(found.decode_result::<u64>()? == Some(result), "number {number}: {found:?}");
+        }
+        assert_eq!(seen.lock().unwrap().len(), 5, "each parent ran once");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn a_cancelled_child_counts_as_failed_and_a_cancelled_parent_does_not_run(backend: &Backend) -> Result<()> {
         let queue = keeping(backend).await?;
         let (first, second) = (Flow::new(&Square(1))?, Flow::new(&Square(2))?.on_failure(ChildFailure::Continue));
@@ -186,8 +224,8 @@ matrix! {
         if !backend.is_embedded() {
             return Ok(());
         }
-        let queue = keeping(backend).await?;
         let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").keep_done(100_000, KEEP).build()?;
         let mut root = Flow::new(&Sum)?;
         for _ in 0..1500 {
             root = root.child(Flow::new(&Sum)?.child(Flow::new(&Square(1))?));

@@ -64,6 +64,61 @@ matrix! {
         Ok(())
     }
 
+    async fn limited_groups_take_turns_whatever_their_names(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .group_limit(JobLimit::concurrency(1))
+            .kind_limit("other", JobLimit::concurrency(1))
+            .build()?;
+        // The line of a kind and the first group by name have many jobs each; of the last group there is one.
+        for n in 0..50 {
+            queue.enqueue(&Other).await?;
+            queue.enqueue(&task(n)).group("a").await?;
+        }
+        queue.enqueue(&task(1000)).group("z").await?;
+        let log = Log::default();
+        let (tasks, others) = (log.clone(), log.clone());
+        let worker = queue
+            .worker(move |job: Task, _: JobContext| {
+                let log = tasks.clone();
+                async move { log.push(job.n) }
+            })
+            .handler(move |_: Other, _: JobContext| {
+                let log = others.clone();
+                async move { log.push(2000) }
+            })
+            .concurrency(1)
+            .start()
+            .await?;
+        log.reaches(10).await?;
+        let ran = log.all();
+        let first = ran.iter().position(|n| *n == 1000);
+        assert!(first.is_some_and(|first| first <= 2), "the last group waits for more than its turn: {ran:?}");
+        let others = ran[..10].iter().filter(|n| **n == 2000).count();
+        assert!((3..=7).contains(&others), "they do not take turns: {ran:?}");
+        worker.shutdown(LONG).await?;
+
+        // More groups than there are slots: each has its turn before any has its second.
+        let queue = Queue::builder(&store, backend.namespace(), "slots")
+            .group_limit(JobLimit::concurrency(1))
+            .build()?;
+        for group in 0..4 {
+            let jobs = (0..20).map(|n| task(100 * group + n));
+            queue.enqueue_many(jobs).group(&format!("g{group}")).await?;
+        }
+        let log = Log::default();
+        let worker = logging(&queue, &log, 2).await?;
+        log.reaches(12).await?;
+        let ran = log.all();
+        for group in 0..4 {
+            // Two may be on their way when the others are written down.
+            let first = ran.iter().position(|n| n / 100 == group);
+            assert!(first.is_some_and(|first| first <= 6), "group {group} waits: {ran:?}");
+        }
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn a_group_of_one_at_a_time_runs_in_order_through_failures(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::builder(&store, backend.namespace(), "q")

@@ -169,8 +169,18 @@ impl World {
             }
             if self.random.random_bool(0.3) {
                 child = child.group("b").policy(JobPolicy::new().attempts(1));
+            } else if self.random.random_bool(0.5) {
+                let mut policy = JobPolicy::new().priority(self.random.random_range(-3..=3));
+                if self.random.random_bool(0.3) {
+                    policy = policy.expires_after(Duration::from_millis(20));
+                }
+                child = child.policy(policy);
             }
             root = root.child(child);
+        }
+        if self.random.random_bool(0.5) {
+            let priority = self.random.random_range(-3..=3);
+            root = root.policy(JobPolicy::new().priority(priority));
         }
         let _ = self.queue.add_flow(root).await?;
         Ok(())

@@ -1,7 +1,7 @@
 -- Unregisters a worker and hands back, uncharged, what it still holds.
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 workers
--- ARGV  1-5 as in place.lua  6 worker  7 its name on the wake channel
+-- ARGV  1-5 as in place.lua  6 worker  7 the worker that is no longer idle: mostly the same
 -- Returns  how many were handed back
 local running, workers = KEYS[17], KEYS[18]
 local time, back, count = now(), {}, 0

@@ -10,7 +10,8 @@
 -- left, 'c' .. number: what became of a child, 'f' how many failed. `ended` has 'r', the result, too.
 --
 -- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
--- `groups` has the groups that may have a job to run, by their turn; `resting` those that wait for their rate limit.
+-- `groups` has the groups that may have a job to run, first in, first out: a group that had its turn, or was away because
+-- of a limit, goes to the end. `resting` has those that wait for their rate limit.
 local jobs, ready, ranked, delayed, idle, meta = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local unique, dead, done, ended, details = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local groups, grouped, resting, parents, events = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
@@ -23,13 +24,13 @@ local function event(name, ids, text)
   redis.call('XADD', events, 'MAXLEN', '~', keep_events, '*', 'event', name, 'jobs', ids, 'text', text or '')
 end
 
--- Wakes as many idle workers as there are jobs. Each listens on a channel of its own. If nobody listens, the worker has
--- died, and the next one is woken instead.
+-- Wakes as many idle workers as there are jobs. Each listens on a channel of its own, under the first half of the name
+-- of its registration. If nobody listens, the worker has died, and the next one is woken instead.
 local function wake(jobs)
   while jobs > 0 do
     local worker = redis.call('ZPOPMIN', idle)[1]
     if not worker then return end
-    if redis.call('SPUBLISH', channel .. ':' .. worker, '') > 0 then jobs = jobs - 1 end
+    if redis.call('SPUBLISH', channel .. ':' .. sub(worker, 1, 32), '') > 0 then jobs = jobs - 1 end
   end
 end
 
@@ -57,9 +58,14 @@ local function place_in_group(group, record)
   return group .. '\0' .. sub(record, 19, 34) .. id_of(record)
 end
 
--- The group may have a job to run: it gets a turn, unless it has one.
+-- The end of the line of groups.
+local function next_turn()
+  return redis.call('HINCRBY', meta, 'turn', 1)
+end
+
+-- The group may have a job to run: it goes to the end of the line, unless it is in it.
 local function enter_round(group)
-  redis.call('ZADD', groups, 'NX', redis.call('HGET', meta, 'turn') or 0, group)
+  redis.call('ZADD', groups, 'NX', next_turn(), group)
 end
 
 -- Makes records available to workers: those of a group in its order, those of priority 0 in the list at `side`, the

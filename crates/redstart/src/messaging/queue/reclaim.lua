@@ -39,7 +39,7 @@ local missed = math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranke
 make_ready('LPUSH', back)
 redis.call('DEL', running)
 redis.call('ZREM', workers, ARGV[6])
-redis.call('ZREM', idle, ARGV[7])
+redis.call('ZREM', idle, ARGV[6])
 count_ended(count)
 wake(#back + missed)
 return { #back, buried }

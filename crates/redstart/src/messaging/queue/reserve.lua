@@ -97,6 +97,9 @@ local function fits(record)
   return true
 end
 
+-- Jobs that expired. They are concluded after all containers were read: a parent that runs now would change what is read.
+local expired = {}
+
 -- Whether a job that was found under this id can be given to a worker. One that cannot is dealt with.
 local function startable(id, record, in_list)
   looked = looked + 1
@@ -112,8 +115,7 @@ local function startable(id, record, in_list)
   end
   local expires = flag(record, 64) and extra(record, 'e')
   if expires and created(record) + tonumber(expires) * 1000 < now then
-    event('expired', id)
-    conclude(record, 'e', '', now)
+    expired[#expired + 1] = record
     return false
   end
   return true
@@ -209,8 +211,7 @@ local of_groups = { tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]) }
 
 -- Takes the first job of the group whose turn it is. Returns false when there is none.
 local function take_from_group()
-  local first = redis.call('ZRANGE', groups, 0, 0, 'WITHSCORES')
-  local group, turn = first[1], first[2]
+  local group = redis.call('ZRANGE', groups, 0, 0)[1]
   if not group then return false end
   local limit = limits[group] or (byte(group, 1) == 1 and { 0, 0, 0 }) or of_groups
   local busy = tonumber(redis.call('HGET', meta, 'n:' .. group) or 0)
@@ -240,9 +241,8 @@ local function take_from_group()
     end
     redis.call('ZREM', grouped, places[1])
   end
-  redis.call('HSET', meta, 'turn', turn)
   if places[2] and (limit[1] == 0 or busy < limit[1]) then
-    redis.call('ZADD', groups, format('%.0f', tonumber(turn) + 1), group)
+    redis.call('ZADD', groups, next_turn(), group)
   else
     redis.call('ZREM', groups, group)
   end
@@ -288,11 +288,19 @@ if n > 0 then
   if keep_events > 0 then event('started', table.concat(ids), worker) end
 end
 
+for _, record in ipairs(expired) do
+  event('expired', id_of(record))
+  conclude(record, 'e', '', now)
+  -- Its parent may be ready, in a container that was read before.
+  full = full or extra(record, 'p')
+end
+if #expired > 0 then trim_done() end
+
 if full or n == tonumber(ARGV[8]) then
-  redis.call('ZREM', idle, worker)
+  redis.call('ZREM', idle, ARGV[6])
   return { 1, 0, taken, until_now }
 end
-redis.call('ZADD', idle, until_now, worker)
+redis.call('ZADD', idle, until_now, ARGV[6])
 for _, key in ipairs({ delayed, resting }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first then look_after(math.max(1, tonumber(first) - now)) end

@@ -4,10 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
-    },
+    sync::{Arc, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -220,7 +217,6 @@ impl DispatcherBuilder {
             kinds: self.kinds.into_iter().collect(),
             wake: Arc::new(wake),
             turn: Arc::default(),
-            waiting: AtomicUsize::new(0),
             shared,
         })))
     }
@@ -257,8 +253,8 @@ impl DispatcherBuilder {
 ///
 /// # Round trips
 ///
-/// Taking: three, one of them in the background, and one for each time that a waiting worker is woken. Settling: two, and one more for the last job that
-/// was taken together. Extending and recording progress: one.
+/// Taking: three, one of them in the background, and one for each time that a waiting worker is woken. Settling: two, and
+/// one more for the last job that was taken together. Extending and recording progress: one.
 #[derive(Clone)]
 pub struct Dispatcher(Arc<Inner>);
 
@@ -268,7 +264,6 @@ struct Inner {
     wake: Arc<Wake>,
     /// Held by the worker whose turn it is to take jobs.
     turn: Arc<tokio::sync::Mutex<()>>,
-    waiting: AtomicUsize,
     scheduler: JoinHandle<()>,
 }
 
@@ -293,7 +288,6 @@ impl Dispatcher {
     pub async fn take(&self, max: usize, wait: Duration) -> Result<Vec<DispatchedJob>> {
         let inner = &*self.0;
         let end = Instant::now().checked_add(wait);
-        let _waiting = Waiting::new(&inner.waiting);
         let turn = inner.turn.clone().lock_owned();
         let turn = match end {
             // Whoever has the turn takes what there is, so there is nothing for this worker.
@@ -317,8 +311,7 @@ impl Dispatcher {
                 Reserved::Jobs { next, records, .. } => {
                     let jobs = self.accept(&taking, records).await?;
                     if !jobs.is_empty() {
-                        // The next in line looks at once; otherwise nobody listens for wake-ups any more.
-                        taking.keep(inner.waiting.load(Ordering::Relaxed) > 1);
+                        taking.keep();
                         return Ok(jobs);
                     }
                     next
@@ -526,28 +519,13 @@ impl fmt::Debug for Dispatcher {
     }
 }
 
-/// Counts the workers that wait.
-struct Waiting<'a>(&'a AtomicUsize);
-
-impl<'a> Waiting<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::Relaxed);
-        Self(count)
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-/// One worker's turn to take jobs. When it ends, the dispatcher no longer counts as idle, and what was not kept is handed
-/// back. The next turn begins after that: otherwise the store would forget that the next worker waits.
+/// One worker's turn to take jobs. When it ends, the worker no longer counts as idle, and what was not kept is handed
+/// back. The next worker waits under a registration of its own, so it need not wait for that.
 struct Taking {
     shared: Arc<Shared>,
     registration: Arc<Registration>,
-    turn: Option<OwnedMutexGuard<()>>,
+    kept: bool,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl Taking {
@@ -555,7 +533,8 @@ impl Taking {
         Self {
             registration: registration(&format!("{}{}", shared.id, token())),
             shared: shared.clone(),
-            turn: Some(turn),
+            kept: false,
+            _turn: turn,
         }
     }
 
@@ -585,29 +564,24 @@ impl Taking {
         }
     }
 
-    /// Leaves the jobs to their worker. If another worker of this dispatcher waits, it has the next turn at once.
-    fn keep(mut self, another_waits: bool) {
-        if another_waits {
-            self.turn = None;
-        } else {
-            // A name that holds nothing: only the dispatcher stops being idle.
-            self.registration = registration(&self.name());
-        }
+    /// Leaves the jobs to their worker.
+    fn keep(mut self) {
+        self.kept = true;
     }
 }
 
 impl Drop for Taking {
     fn drop(&mut self) {
-        let Some(turn) = self.turn.take() else {
-            return;
-        };
         let (shared, registration) = (self.shared.clone(), self.registration.clone());
-        let store = shared.queue.store().clone();
+        let (store, kept) = (shared.queue.store().clone(), self.kept);
         store.defer(async move {
-            if let Err(error) = shared.leave(&registration).await {
+            let left = match kept {
+                true => shared.stop_waiting(&registration).await,
+                false => shared.leave(&registration).await.map(drop),
+            };
+            if let Err(error) = left {
                 tracing::debug!(%error, "a worker elsewhere could not unregister");
             }
-            drop(turn);
         });
     }
 }

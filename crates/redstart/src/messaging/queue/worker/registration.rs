@@ -123,10 +123,22 @@ impl Shared {
 
     /// Unregisters and hands back what the worker still holds; how many.
     pub(super) async fn leave(&self, registration: &Registration) -> Result<u64> {
+        self.leave_as(registration, &registration.name).await
+    }
+
+    /// Keeps what the worker holds, but no longer waits for jobs under this registration. If it was woken for a job that
+    /// it did not take, another worker is woken.
+    pub(super) async fn stop_waiting(&self, registration: &Registration) -> Result<()> {
+        // A name that holds nothing.
+        let nobody = Registration::new(format!("{}{}", self.id, token()));
+        self.leave_as(&nobody, &registration.name).await.map(drop)
+    }
+
+    async fn leave_as(&self, registration: &Registration, idle: &str) -> Result<u64> {
         self.queue
             .call(&LEAVE, &[&registration.running, "workers"])
             .arg(&registration.name)
-            .arg(&self.id)
+            .arg(idle)
             .idempotent()
             .run(self.queue.store())
             .await
