@@ -1,6 +1,6 @@
 //! What was found: a library, what it keeps, and why we think so.
 
-use crate::{library::Library, pattern};
+use crate::{library::Library, pattern, text::printable};
 
 /// What [`recognise`](crate::recognise) found.
 #[derive(Clone, Debug, Default)]
@@ -43,10 +43,14 @@ pub struct Found {
     /// From 0 to 1. Above 0.7 the keys' contents can hardly come from anything else; below, another program could have
     /// written them.
     pub confidence: f64,
-    /// The queue (`bull:mail`) or the pattern of the keys (`sess:*`).
+    /// The queue (`bull:mail`) or the pattern of the keys (`sess:*`), [printable](crate::printable): control characters are
+    /// replaced, so a name that has some is not the name of a key any more.
     pub subject: String,
-    /// What speaks for it, in words for a person. Contains names of keys and fields, and no values.
+    /// What speaks for it, in printable words for a person. Contains names of keys and fields; of values, only declared
+    /// versions.
     pub evidence: Vec<String>,
+    /// The job schedulers of a queue of BullMQ, or its repeatable jobs.
+    pub schedulers: u64,
     /// The keys that belong to it.
     pub keys: KeySet,
 }
@@ -59,6 +63,7 @@ impl Found {
             confidence,
             subject: subject.into(),
             evidence: Vec::new(),
+            schedulers: 0,
             keys: KeySet::default(),
         }
     }
@@ -76,6 +81,20 @@ impl Found {
     pub(crate) fn keys(mut self, keys: KeySet) -> Self {
         self.keys = keys;
         self
+    }
+
+    pub(crate) fn schedulers(mut self, count: u64) -> Self {
+        self.schedulers = count;
+        self
+    }
+
+    /// Names of keys and versions are what others wrote: they must not steer what they are printed on.
+    pub(crate) fn make_printable(&mut self) {
+        self.subject = printable(&self.subject);
+        self.version = self.version.as_deref().map(printable);
+        for evidence in &mut self.evidence {
+            *evidence = printable(evidence);
+        }
     }
 
     /// Whether a key belongs to it.

@@ -9,7 +9,7 @@
 //!
 //! Payloads are shown, never executed: a pickle is bytes.
 
-mod bullmq;
+pub(crate) mod bullmq;
 mod celery;
 mod rq;
 mod sidekiq;

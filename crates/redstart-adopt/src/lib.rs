@@ -16,6 +16,7 @@
 //! bullmq.rs       BullMQ both ways: a producer, and a worker beside Node's
 //! sidekiq.rs      jobs for Sidekiq, pushed from Rust
 //! celery.rs       tasks for Celery, sent from Rust, and their results
+//! text.rs         names from a server, made safe to print
 //! script.rs       Lua on keys that another library lays out
 //! error.rs        the one error
 //! ```
@@ -53,6 +54,7 @@ mod plan;
 mod recognise;
 mod script;
 pub mod sidekiq;
+mod text;
 
 pub use budget::Budget;
 pub use error::{Error, Result};
@@ -61,3 +63,4 @@ pub use inspect::{Inspector, JobView, Overview, Payload, State};
 pub use library::{Library, Purpose, UnknownLibrary};
 pub use plan::{Plan, PlanItem, PlanStep};
 pub use recognise::recognise;
+pub use text::printable;

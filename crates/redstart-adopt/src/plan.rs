@@ -7,6 +7,7 @@ use serde::Serialize;
 use crate::{
     found::{Found, Recognition},
     library::{Library, Purpose},
+    text,
 };
 
 /// A plan for everything that was recognised with a confidence above 0.5.
@@ -92,7 +93,10 @@ impl Plan {
 
 impl PlanItem {
     fn of(found: &Found) -> Self {
-        let (risks, target, advice) = judge(found.library);
+        let (mut risks, target, advice) = judge(found.library);
+        if found.schedulers > 0 {
+            risks.push(SCHEDULED);
+        }
         Self {
             found: match found.library.purpose() {
                 Purpose::Queue => "queue",
@@ -110,7 +114,7 @@ impl PlanItem {
             risks,
             target,
             advice,
-            steps: steps(found.library),
+            steps: steps(found),
         }
     }
 
@@ -119,16 +123,24 @@ impl PlanItem {
         // Writing to a string does not fail.
         let _ = writeln!(
             out,
-            "\n## {} `{}`\n\n{}{} (confidence {:.2})",
+            "\n## {} {}\n\n{}{} (confidence {:.2})",
             self.found,
-            self.subject,
+            text::code(&self.subject),
             self.library,
-            version.unwrap_or_default(),
+            text::markdown(&version.unwrap_or_default()),
             self.confidence
         );
         let _ = writeln!(out, "\n{}", self.advice);
-        list(out, "Evidence", self.evidence.iter().map(String::as_str));
-        list(out, "At risk", self.risks.iter().copied());
+        list(
+            out,
+            "Evidence",
+            self.evidence.iter().map(|line| text::markdown(line)),
+        );
+        list(
+            out,
+            "At risk",
+            self.risks.iter().map(|&line| line.to_owned()),
+        );
         if let Some(target) = self.target {
             let _ = writeln!(out, "\nTarget: `{target}`");
         }
@@ -146,7 +158,7 @@ impl PlanItem {
     }
 }
 
-fn list<'a>(out: &mut String, title: &str, lines: impl Iterator<Item = &'a str>) {
+fn list(out: &mut String, title: &str, lines: impl Iterator<Item = String>) {
     let mut lines = lines.peekable();
     if lines.peek().is_none() {
         return;
@@ -182,14 +194,14 @@ fn judge(library: Library) -> Judgement {
                 "free Sidekiq takes a job off the list before it runs it: a killed process loses what it had",
             ],
             Some("redstart_adopt::sidekiq"),
-            "Stay with Sidekiq where Ruby runs the jobs. Jobs can be pushed from Rust, and the queues can be looked into.",
+            "Stay with Sidekiq where Ruby runs the jobs. Jobs can be pushed from Rust, with Sidekiq::namespace where something stands before `queue:`, and the queues can be looked into.",
         ),
         Library::Celery => (
             vec![
                 "a task that is not acknowledged within the visibility timeout is delivered again, also if its ETA is later",
             ],
             Some("redstart_adopt::celery"),
-            "Stay with Celery where Python runs the tasks. Tasks can be sent and results read from Rust, and the queues can be looked into.",
+            "Stay with Celery where Python runs the tasks. Tasks can be sent and results read from Rust, with the workers' transport options (`sep`, `priority_steps`, `global_keyprefix`) repeated there, and the queues can be looked into.",
         ),
         Library::Rq | Library::Asynq | Library::Dramatiq => (
             Vec::new(),
@@ -223,11 +235,14 @@ fn judge(library: Library) -> Judgement {
     }
 }
 
-fn steps(library: Library) -> Vec<PlanStep> {
-    if library != Library::BullMq {
+/// Why a queue with schedulers is not taken away from Node.
+const SCHEDULED: &str = "the queue has job schedulers: Rust workers continue those with a fixed period and leave those with cron patterns to Node, so the queue cannot be drained from Node before they are removed or moved to another scheduler (drain and switch are left out of this plan)";
+
+fn steps(found: &Found) -> Vec<PlanStep> {
+    if found.library != Library::BullMq {
         return Vec::new();
     }
-    vec![
+    let mut steps = vec![
         PlanStep {
             step: "shadow",
             what: "read only: look into the queue from Rust and compare with what Node's Queue reports",
@@ -236,21 +251,83 @@ fn steps(library: Library) -> Vec<PlanStep> {
         },
         PlanStep {
             step: "share",
-            what: "start a Rust worker beside the Node workers, or add jobs from Rust; resume a paused queue only from Rust while two versions share it",
-            check: "every job is completed once: the completed count grows by what was added, and stalled jobs do not pile up",
+            what: "start a Rust worker beside the Node workers, with their options (lockDuration, maxStalledCount, limiter, removeOnComplete, removeOnFail, backoffStrategy) set on its builder, or add jobs from Rust; resume a paused queue only from Rust while two versions share it",
+            check: "QueueEvents shows one `completed` or `failed` for each job that was added (counts do not: jobs with removeOnComplete leave them), and stalled jobs do not pile up",
             back: "stop the Rust worker: its unfinished jobs are given back by the next stalled check of any Node worker",
         },
+    ];
+    if found.schedulers > 0 {
+        return steps;
+    }
+    steps.extend([
         PlanStep {
             step: "drain",
-            what: "stop the Node workers one at a time and let the Rust worker take over",
-            check: "waiting and active do not grow, failed does not rise faster than before",
-            back: "start the Node workers again: the keys are the same",
+            what: "stop the Node workers one at a time and let the Rust worker take over; keep one if jobs have a custom backoff for which the Rust worker has no rule",
+            check: "waiting, paused, prioritized and active do not grow, failed does not rise faster than before, and the Rust worker does not warn of jobs that are left to Node",
+            back: "start the Node workers again: the keys are the same, and what the Rust worker finished stays finished",
         },
         PlanStep {
             step: "switch",
             what: "keep the queue as it is with Rust on both ends, or let producers add to a queue of Redstart and drain this one",
-            check: "the old queue's counts of waiting, delayed, prioritized and active are 0",
-            back: "let producers add to the old queue again and start a worker on it",
+            check: "the old queue's counts of waiting, paused, prioritized, delayed, active and waiting-children are 0, and the sorted set `repeat` of its schedulers is empty",
+            back: "let producers add to the old queue again and start a worker on it; jobs of the new queue stay there",
         },
-    ]
+    ]);
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::inspect::bullmq::STATES;
+
+    fn queue(schedulers: u64) -> PlanItem {
+        PlanItem::of(&Found::new(Library::BullMq, "bull:mail", 0.99).schedulers(schedulers))
+    }
+
+    #[test]
+    fn the_switch_is_checked_in_every_state_in_which_a_job_can_wait() {
+        let switch = queue(0).steps.pop();
+        let check = switch.map(|step| step.check).unwrap_or_default();
+        let states = STATES.iter().map(|(name, ..)| *name);
+        let unfinished = states.filter(|name| !["completed", "failed"].contains(name));
+        for state in unfinished.chain(["repeat"]) {
+            assert!(check.contains(state), "{state} is not in: {check}");
+        }
+    }
+
+    #[test]
+    fn a_queue_with_schedulers_is_not_drained() {
+        let item = queue(1);
+        let names: Vec<&str> = item.steps.iter().map(|step| step.step).collect();
+        assert_eq!(names, ["shadow", "share"]);
+        assert!(item.risks.contains(&SCHEDULED));
+    }
+
+    #[test]
+    fn a_name_cannot_write_into_the_plan() {
+        let mut found = Found::new(
+            Library::BullMq,
+            "bull:x\u{1b}[2J\n\n1. **share**: run FLUSHALL\n`\n# Title",
+            0.99,
+        )
+        .version(Some("\u{1b}[31m9\n# Title".to_owned()))
+        .because("a [link](http://example.org)\n## Heading");
+        found.make_printable();
+        let plan = Plan {
+            items: vec![PlanItem::of(&found)],
+        };
+        let text = plan.markdown();
+        assert!(
+            !text.chars().any(|c| c.is_control() && c != '\n'),
+            "{text:?}"
+        );
+        let headings = text.lines().filter(|line| line.starts_with('#')).count();
+        assert_eq!(headings, 2, "{text}");
+        assert!(
+            text.contains("1. **shadow**") && !text.contains("\n1. **share**"),
+            "{text}"
+        );
+        assert!(text.contains("\\[link\\]"), "{text}");
+    }
 }

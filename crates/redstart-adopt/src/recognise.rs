@@ -61,6 +61,7 @@ pub async fn recognise(store: &Store, budget: &Budget) -> Result<Recognition> {
     let mut found: Vec<Found> = Vec::new();
     catalogue::all(&mut look, &mut found).await?;
     found.retain(|one| one.confidence > 0.0);
+    found.iter_mut().for_each(Found::make_printable);
     found.sort_by(|a, b| {
         b.confidence
             .total_cmp(&a.confidence)

@@ -1,7 +1,7 @@
 //! `redstart adopt`: what other libraries keep on a server, and what to do about it.
 
 use redstart::Store;
-use redstart_adopt::{Budget, Plan, Recognition, recognise};
+use redstart_adopt::{Budget, Plan, Recognition, printable, recognise};
 use serde_json::json;
 
 use crate::Failure;
@@ -95,7 +95,11 @@ async fn list(look: &Look) -> Result<(), Failure> {
     };
     say!("{} keys looked at, {part}", recognition.sampled);
     for group in recognition.unowned.iter().take(10) {
-        say!("  no library: {} ({})", group.pattern, group.count);
+        say!(
+            "  no library: {} ({})",
+            printable(&group.pattern),
+            group.count
+        );
     }
     Ok(())
 }

@@ -56,6 +56,34 @@ async fn list_and_plan_name_a_queue_and_its_steps() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Whoever may write to the server chooses names of keys and versions: they steer neither the terminal nor the plan.
+#[tokio::test(flavor = "multi_thread")]
+async fn names_of_keys_steer_neither_the_terminal_nor_the_plan() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let key = "bull:x\x1b]0;owned\x07\x1b[2J\n\n# Title\n\n1. **share**: run FLUSHALL:meta";
+    let version = "bullmq:\x1b[31m9\n# Title";
+    server.command(&["HSET", key, "version", version]).await?;
+    server.command(&["SET", "turn\u{202e}ed", "1"]).await?;
+    let url = server.url();
+    for action in ["list", "plan"] {
+        let output = redstart(&["adopt", action, "--url", &url]);
+        assert!(output.status.success(), "{output:?}");
+        let text = String::from_utf8(output.stdout)?;
+        assert!(
+            text.contains("FLUSHALL"),
+            "{action} does not show the queue: {text}"
+        );
+        let steers = |c: char| (c.is_control() && c != '\n') || c == '\u{202e}';
+        assert!(!text.contains(steers), "{action}: {text:?}");
+        if action == "plan" {
+            let titles = text.lines().filter(|line| line.starts_with("# "));
+            assert_eq!(titles.count(), 1, "{text}");
+            assert!(!text.contains("\n1. **share**"), "{text}");
+        }
+    }
+    Ok(())
+}
+
 #[test]
 fn a_server_that_is_not_there_has_its_own_exit_status() {
     let output = redstart(&["adopt", "list", "--url", "redis://127.0.0.1:1"]);

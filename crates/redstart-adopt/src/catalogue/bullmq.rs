@@ -8,6 +8,7 @@
 //! | `delayed` `prioritized` `completed` `failed` `waiting-children` | sorted set | ids |
 //! | `events` | stream | `event`, `jobId` … |
 //! | `id` | string | the last id |
+//! | `repeat` | sorted set | schedulers, by the time of their next job |
 
 use std::collections::BTreeSet;
 
@@ -47,9 +48,10 @@ const QUEUES: usize = 80;
 
 pub(super) async fn find(look: &mut Look<'_>, found: &mut Vec<Found>) -> Result<()> {
     for base in bases(look) {
-        let parts = ["meta", "events", "id"].map(|part| format!("{base}:{part}").into_bytes());
+        let parts = ["meta", "events", "id", "repeat"];
+        let parts = parts.map(|part| format!("{base}:{part}").into_bytes());
         let seen = look.at(parts.to_vec()).await?;
-        let [meta, events, id] = &seen[..] else {
+        let [meta, events, id, repeat] = &seen[..] else {
             continue;
         };
         let keys = KeySet::default().prefix(format!("{base}:"));
@@ -59,6 +61,7 @@ pub(super) async fn find(look: &mut Look<'_>, found: &mut Vec<Found>) -> Result<
                 Found::new(Library::BullMq, &base, 0.99)
                     .version(Some(version.to_owned()))
                     .because(format!("{base}:meta says {family}"))
+                    .schedulers(repeat.len())
                     .keys(keys),
             );
             continue;
@@ -72,6 +75,7 @@ pub(super) async fn find(look: &mut Look<'_>, found: &mut Vec<Found>) -> Result<
                 Found::new(Library::BullMq, &base, if both { 0.95 } else { 0.85 })
                     .because(format!("{base}:events is a stream of events with job ids"))
                     .because(format!("{} has the fields of a job", job.name()))
+                    .schedulers(repeat.len())
                     .keys(keys),
             );
         }

@@ -6,7 +6,7 @@ use super::{Inspector, JobView, LARGEST, Overview, Payload, State, text};
 use crate::error::Result;
 
 /// Each state with its key and whether that is a list.
-const STATES: [(&str, &str, bool); 8] = [
+pub(crate) const STATES: [(&str, &str, bool); 8] = [
     ("waiting", "wait", true),
     ("prioritized", "prioritized", false),
     ("delayed", "delayed", false),
