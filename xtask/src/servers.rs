@@ -43,7 +43,7 @@ pub(crate) fn ensure() -> Result<()> {
         packages.push("npm");
     }
     if find::ruby_libraries().is_err() {
-        packages.extend(["ruby", "ruby-sidekiq"]);
+        packages.extend(["ruby", "ruby-sidekiq", "ruby-redis-namespace"]);
     }
     if !libraries::has_python() && !has_venv() {
         packages.extend(["python3", "python3-venv"]);
@@ -149,7 +149,7 @@ pub(crate) fn ensure() -> Result<()> {
         (
             "sidekiq",
             find::ruby_libraries(),
-            "install ruby-sidekiq and run this again",
+            "install ruby-sidekiq and ruby-redis-namespace and run this again",
         ),
         (
             "chromedriver",

@@ -7,6 +7,11 @@
 //! Sending and reading results; Python runs the tasks. Chains, groups and chords are Python's business. Workers must accept JSON, which
 //! is Celery's default. A task's ETA must be within the visibility timeout of the broker: later ones would be delivered again and
 //! again, so they are refused here.
+//!
+//! The transport options of the workers decide which keys they read: `sep`, `priority_steps` and `global_keyprefix` must be
+//! repeated here ([`separator`](Celery::separator), [`priority_steps`](Celery::priority_steps), [`key_prefix`](Celery::key_prefix)).
+//! The server knows only the first: a task with a priority is refused if the queue's binding has another separator. What
+//! is set for the two others cannot be checked, and a task that is sent to a list that nobody reads waits there.
 
 use std::time::Duration;
 
@@ -20,6 +25,21 @@ use crate::error::{Error, Result};
 
 /// The steps of priorities that kombu has by default: each is a list of its own.
 const STEPS: [u8; 4] = [0, 3, 6, 9];
+
+/// Between the parts of a binding and before a priority, by default.
+pub(crate) const SEPARATOR: &str = "\u{6}\u{16}";
+
+/// Before the name of an exchange, in the key of its bindings.
+pub(crate) const BINDING: &str = "_kombu.binding.";
+
+/// The separator of a binding, if the queue is bound by its own name, as Celery does: the routing key, an empty pattern and the
+/// queue.
+pub(crate) fn separator_of(member: &[u8], queue: &str) -> Option<String> {
+    let text = std::str::from_utf8(member).ok()?;
+    let twice = text.strip_prefix(queue)?.strip_suffix(queue)?;
+    let (first, second) = twice.split_at_checked(twice.len() / 2)?;
+    (first == second && !first.is_empty()).then(|| first.to_owned())
+}
 
 /// Sends tasks to Celery workers.
 ///
@@ -39,6 +59,10 @@ pub struct Celery {
     store: Store,
     queue: String,
     visibility: Duration,
+    separator: String,
+    steps: Vec<u8>,
+    key_prefix: String,
+    result_key_prefix: String,
 }
 
 /// A task to be sent.
@@ -127,6 +151,10 @@ impl Celery {
             store: store.clone(),
             queue: "celery".to_owned(),
             visibility: Duration::from_secs(3600),
+            separator: SEPARATOR.to_owned(),
+            steps: STEPS.to_vec(),
+            key_prefix: String::new(),
+            result_key_prefix: String::new(),
         }
     }
 
@@ -144,11 +172,47 @@ impl Celery {
         self
     }
 
-    /// Sends a task and returns its id.
+    /// What stands between the name of a queue and a priority: `sep` in `broker_transport_options` (default kombu's, two
+    /// control characters).
+    #[must_use]
+    pub fn separator(mut self, separator: &str) -> Self {
+        self.separator = separator.to_owned();
+        self
+    }
+
+    /// The priorities that have lists of their own: `priority_steps` in `broker_transport_options` (default 0, 3, 6, 9). A task goes
+    /// to the list of the highest step that is not above its priority.
+    #[must_use]
+    pub fn priority_steps(mut self, steps: impl IntoIterator<Item = u8>) -> Self {
+        self.steps = steps.into_iter().collect();
+        self.steps.sort_unstable();
+        self
+    }
+
+    /// What stands before the names of queues: `global_keyprefix` in `broker_transport_options` (default nothing).
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: &str) -> Self {
+        self.key_prefix = prefix.to_owned();
+        self
+    }
+
+    /// What stands before the names of results: `global_keyprefix` in `result_backend_transport_options` (default nothing). As in
+    /// Celery, `_` follows unless it ends in one of `:_-.`.
+    #[must_use]
+    pub fn result_key_prefix(mut self, prefix: &str) -> Self {
+        self.result_key_prefix = prefix.to_owned();
+        if !prefix.is_empty() && !prefix.ends_with([':', '_', '-', '.']) {
+            self.result_key_prefix.push('_');
+        }
+        self
+    }
+
+    /// Sends a task and returns its id. One round trip; a second one with a delay, and with a priority.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for a delay that is not below the visibility timeout; otherwise those of the store.
+    /// [`is_invalid`](Error::is_invalid) for a delay that is not below the visibility timeout, and for a priority if the workers
+    /// of the queue have another [`separator`](Self::separator), so that they would not find the task; otherwise those of the store.
     /// After [`is_in_doubt`](redstart::Error::is_in_doubt) the task may have been sent.
     ///
     /// # Cancel safety
@@ -164,6 +228,10 @@ impl Celery {
             Some(delay) => Some(moment(self.store.time().await? + delay)?),
             None => None,
         };
+        let step = self.step(task.priority);
+        if step != 0 {
+            self.check_separator().await?;
+        }
         let (id, tag) = (uuid(), uuid());
         let embed = json!({"callbacks": null, "errbacks": null, "chain": null, "chord": null});
         let body = json!([task.args, task.kwargs, embed]).to_string();
@@ -180,25 +248,39 @@ impl Celery {
         });
         let _: u64 = self
             .store
-            .query(
-                cmd("LPUSH")
-                    .arg(self.list(task.priority))
-                    .arg(message.to_string()),
-            )
+            .query(cmd("LPUSH").arg(self.list(step)).arg(message.to_string()))
             .await?;
         Ok(id)
     }
 
-    /// The list of a priority: the highest step that is not above it.
-    fn list(&self, priority: u8) -> String {
-        let step = STEPS
-            .into_iter()
-            .rfind(|step| *step <= priority)
-            .unwrap_or(0);
+    /// The highest step that is not above a priority; kombu takes the last if there is none.
+    fn step(&self, priority: u8) -> u8 {
+        let below = self.steps.iter().rfind(|step| **step <= priority);
+        below.or(self.steps.last()).copied().unwrap_or(0)
+    }
+
+    fn list(&self, step: u8) -> String {
+        let (prefix, queue, separator) = (&self.key_prefix, &self.queue, &self.separator);
         match step {
-            0 => self.queue.clone(),
-            step => format!("{}\u{6}\u{16}{step}", self.queue),
+            0 => format!("{prefix}{queue}"),
+            step => format!("{prefix}{queue}{separator}{step}"),
         }
+    }
+
+    /// Workers bind their queue under an exchange of its name, by members that are joined by their separator.
+    async fn check_separator(&self) -> Result<()> {
+        let binding = format!("{}{BINDING}{}", self.key_prefix, self.queue);
+        let member: Option<Vec<u8>> = self.store.query(cmd("SRANDMEMBER").arg(binding)).await?;
+        // No worker has been there yet, or another exchange is used: nothing is known.
+        let Some(found) = member.and_then(|member| separator_of(&member, &self.queue)) else {
+            return Ok(());
+        };
+        if found == self.separator {
+            return Ok(());
+        }
+        Err(Error::invalid(
+            "the workers of this queue have another separator: set it as `sep` of broker_transport_options says",
+        ))
     }
 
     /// The result of a task; `None` before the task has ended, and after the result expired.
@@ -209,7 +291,7 @@ impl Celery {
     pub async fn result(&self, id: &str) -> Result<Option<TaskResult>> {
         let stored: Option<Vec<u8>> = self
             .store
-            .query(cmd("GET").arg(format!("celery-task-meta-{id}")))
+            .query(cmd("GET").arg(format!("{}celery-task-meta-{id}", self.result_key_prefix)))
             .await?;
         let Some(stored) = stored else {
             return Ok(None);

@@ -5,6 +5,11 @@
 //! # Limits
 //!
 //! Only pushing: Ruby runs the jobs. As with Sidekiq's own client, a Cluster is not supported.
+//!
+//! Only Ruby knows the options of a class (`sidekiq_options`). `retry` is left out of a job, so that the class decides when its
+//! job fails; a job that fails before its class is loaded (the class does not exist, or not yet) is then not retried by
+//! Sidekiq, and [`Sidekiq::retry`] is for those who want that. Other options of the class (`backtrace`, `dead`, `retry_queue`, `expires_in`)
+//! do not apply to jobs that were pushed from here.
 
 use std::time::Duration;
 
@@ -42,6 +47,9 @@ pub enum Times {
 pub struct Sidekiq {
     store: Store,
     times: Times,
+    /// With its colon, or empty.
+    namespace: String,
+    retry: Option<u32>,
 }
 
 impl Sidekiq {
@@ -50,15 +58,40 @@ impl Sidekiq {
         Self {
             store: store.clone(),
             times,
+            namespace: String::new(),
+            retry: None,
         }
+    }
+
+    /// For a Sidekiq that uses redis-namespace (up to version 6): its keys begin with this and a colon. Recognition shows it in the
+    /// names of queues: `app:queue:default` is the queue `default` in the namespace `app`.
+    #[must_use]
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = match namespace {
+            "" => String::new(),
+            namespace => format!("{namespace}:"),
+        };
+        self
+    }
+
+    /// How often a job is retried after it failed, whatever its class says; 0 sends it to the dead jobs at once (default what
+    /// the class says).
+    #[must_use]
+    pub fn retry(mut self, times: u32) -> Self {
+        self.retry = Some(times);
+        self
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}{name}", self.namespace)
     }
 
     /// Pushes a job: `class` is run with `args`, which must become a JSON array. Returns its id.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) for an empty queue or class, or arguments that are no array; otherwise those of the
-    /// store. After [`is_in_doubt`](redstart::Error::is_in_doubt) the job may have been pushed.
+    /// [`is_invalid`](Error::is_invalid) for an empty queue or class, the key of a queue instead of its name, or arguments that
+    /// are no array; otherwise those of the store. After [`is_in_doubt`](redstart::Error::is_in_doubt) the job may have been pushed.
     ///
     /// # Cancel safety
     ///
@@ -69,9 +102,9 @@ impl Sidekiq {
         // The queue is listed before it has a job, so that no job is invisible.
         let _: u64 = self
             .store
-            .query(cmd("SADD").arg("queues").arg(queue))
+            .query(cmd("SADD").arg(self.key("queues")).arg(queue))
             .await?;
-        let key = format!("queue:{queue}");
+        let key = self.key(&format!("queue:{queue}"));
         let _: u64 = self
             .store
             .query(cmd("LPUSH").arg(key).arg(job.to_string()))
@@ -98,7 +131,7 @@ impl Sidekiq {
         let (jid, job) = self.job(queue, class, args).await?;
         let at = self.store.time().await? + delay;
         let add = cmd("ZADD")
-            .arg("schedule")
+            .arg(self.key("schedule"))
             .arg(at.as_secs_f64())
             .arg(job.to_string())
             .take();
@@ -115,6 +148,11 @@ impl Sidekiq {
         if queue.is_empty() || class.is_empty() {
             return Err(Error::invalid("a job of Sidekiq needs a queue and a class"));
         }
+        if queue.starts_with("queue:") || queue.contains(":queue:") {
+            return Err(Error::invalid(
+                "a queue of Sidekiq is named without `queue:`; what stands before it is the namespace",
+            ));
+        }
         let args = serde_json::to_value(args).ok().filter(Value::is_array);
         let args = args.ok_or_else(|| {
             Error::invalid("the arguments of a job of Sidekiq must be a JSON array")
@@ -125,9 +163,12 @@ impl Sidekiq {
             Times::Seconds => json!(now.as_secs_f64()),
             Times::Millis => json!(now.as_millis() as u64),
         };
-        let job = json!({
-            "class": class, "args": args, "retry": true, "queue": queue, "jid": jid, "created_at": at,
+        let mut job = json!({
+            "class": class, "args": args, "queue": queue, "jid": jid, "created_at": at,
         });
+        if let Some(times) = self.retry {
+            job["retry"] = json!(times);
+        }
         Ok((jid, job))
     }
 }

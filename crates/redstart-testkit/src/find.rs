@@ -152,14 +152,23 @@ pub fn python_libraries() -> Result<PathBuf> {
 /// If there is none; the message names the command that installs it.
 pub fn ruby_libraries() -> Result<PathBuf> {
     let ruby = on_path("ruby").ok_or_else(|| missing("Ruby"))?;
-    // Debian's package.
-    let sidekiq = Path::new("/usr/share/rubygems-integration/all/specifications");
-    let complete = std::fs::read_dir(sidekiq)
+    // Debian's packages.
+    let gems = Path::new("/usr/share/rubygems-integration/all/specifications");
+    let names: Vec<String> = std::fs::read_dir(gems)
         .into_iter()
         .flatten()
         .flatten()
-        .any(|entry| entry.file_name().to_string_lossy().starts_with("sidekiq-"));
-    complete.then_some(ruby).ok_or_else(|| missing("Sidekiq"))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect();
+    for (gem, title) in [
+        ("sidekiq-", "Sidekiq"),
+        ("redis-namespace-", "redis-namespace"),
+    ] {
+        if !names.iter().any(|name| name.starts_with(gem)) {
+            return Err(missing(title));
+        }
+    }
+    Ok(ruby)
 }
 
 /// chromedriver, and the script of axe-core, for tests in a real browser.

@@ -5,22 +5,59 @@ use redis::cmd;
 use serde_json::Value;
 
 use super::{Inspector, JobView, Overview, Payload, State};
-use crate::error::Result;
+use crate::{
+    celery::{BINDING, SEPARATOR, separator_of},
+    error::Result,
+};
 
-/// The lists of a queue: one for each step of priorities.
-fn lists(of: &Inspector) -> [String; 4] {
-    ["", "\u{6}\u{16}3", "\u{6}\u{16}6", "\u{6}\u{16}9"].map(|step| format!("{}{step}", of.subject))
+/// Where a queue and what belongs to it stand.
+struct Place {
+    /// Before all keys: the transport option `global_keyprefix`.
+    prefix: String,
+    /// One for each priority that could have a list, the first is served first.
+    lists: Vec<String>,
+}
+
+/// What the binding of the queue says of it; where there is none, the defaults.
+async fn place(of: &Inspector) -> Result<Place> {
+    let subject = of.subject.as_str();
+    // The prefix is not written down: it is what stands before the name that a binding has.
+    let cuts = subject
+        .match_indices([':', '.', '_', '-', '/'])
+        .map(|(at, _)| at + 1);
+    let cuts: Vec<usize> = std::iter::once(0).chain(cuts).take(8).collect();
+    let mut pipeline = redis::pipe();
+    for cut in &cuts {
+        let (prefix, queue) = subject.split_at(*cut);
+        pipeline
+            .cmd("SRANDMEMBER")
+            .arg(format!("{prefix}{BINDING}{queue}"));
+    }
+    let members: Vec<Option<Vec<u8>>> = of.store.pipeline(&pipeline).await?;
+    let found = cuts.iter().zip(members).find_map(|(cut, member)| {
+        let (prefix, queue) = subject.split_at(*cut);
+        Some((prefix, separator_of(&member?, queue)?))
+    });
+    let (prefix, separator) = found.unwrap_or(("", SEPARATOR.to_owned()));
+    let steps = (1..=9).map(|step| format!("{subject}{separator}{step}"));
+    Ok(Place {
+        prefix: prefix.to_owned(),
+        lists: std::iter::once(subject.to_owned()).chain(steps).collect(),
+    })
 }
 
 pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
+    let place = place(of).await?;
     let mut pipeline = redis::pipe();
-    for list in lists(of) {
+    for list in &place.lists {
         pipeline.cmd("LLEN").arg(list);
     }
-    pipeline.cmd("HLEN").arg("unacked");
+    let unacked = format!("{}unacked", place.prefix);
+    pipeline.cmd("HLEN").arg(&unacked);
     let counts: Vec<u64> = of.store.pipeline(&pipeline).await?;
+    let (taken_count, waiting) = counts.split_last().unwrap_or((&0, &[]));
     let oldest = cmd("ZRANGE")
-        .arg("unacked_index")
+        .arg(format!("{unacked}_index"))
         .arg(0)
         .arg(0)
         .arg("WITHSCORES")
@@ -37,8 +74,8 @@ pub(super) async fn overview(of: &Inspector) -> Result<Overview> {
         library: of.library,
         subject: of.subject.clone(),
         states: vec![
-            state("waiting", counts[..4].iter().sum(), false),
-            state("unacked", counts[4], true),
+            state("waiting", waiting.iter().sum(), false),
+            state("unacked", *taken_count, true),
         ],
         // Messages do not say when they were sent.
         oldest_ms: None,
@@ -54,11 +91,12 @@ pub(super) async fn jobs(
     limit: usize,
 ) -> Result<Vec<JobView>> {
     let mut messages = Vec::new();
+    let place = place(of).await?;
     match state {
         "waiting" => {
             // The first list is served first, whatever the numbers mean.
             let mut skip = offset;
-            for list in lists(of) {
+            for list in place.lists {
                 let len: usize = of.store.query(cmd("LLEN").arg(&list)).await?;
                 if skip < len && messages.len() < limit {
                     messages.extend(of.list(&list, skip, limit - messages.len(), true).await?);
@@ -67,11 +105,14 @@ pub(super) async fn jobs(
             }
         }
         "unacked" => {
-            let tags = of.sorted("unacked_index", offset, limit).await?;
-            if !tags.is_empty() && !of.is_large("unacked", "HLEN").await? {
+            let unacked = format!("{}unacked", place.prefix);
+            let tags = of
+                .sorted(&format!("{unacked}_index"), offset, limit)
+                .await?;
+            if !tags.is_empty() && !of.is_large(&unacked, "HLEN").await? {
                 let taken: Vec<Option<Vec<u8>>> = of
                     .store
-                    .query(cmd("HMGET").arg("unacked").arg(&tags))
+                    .query(cmd("HMGET").arg(&unacked).arg(&tags))
                     .await?;
                 // Each is a JSON array: the message, the exchange, the routing key.
                 messages.extend(taken.into_iter().flatten().filter_map(|entry| {

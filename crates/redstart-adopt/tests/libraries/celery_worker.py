@@ -1,8 +1,11 @@
 """A Celery worker as the other side of a test.
 
-    python celery_worker.py PORT QUEUE
+    python celery_worker.py PORT QUEUE [BROKER_TRANSPORT_OPTIONS RESULT_BACKEND_TRANSPORT_OPTIONS]
+
+The options are JSON.
 """
 
+import json
 import sys
 
 from celery import Celery
@@ -11,6 +14,9 @@ PORT, QUEUE = sys.argv[1], sys.argv[2]
 URL = f"redis://127.0.0.1:{PORT}/0"
 app = Celery("shop", broker=URL, backend=URL)
 app.conf.worker_hijack_root_logger = False
+if len(sys.argv) > 3:
+    app.conf.broker_transport_options = json.loads(sys.argv[3])
+    app.conf.result_backend_transport_options = json.loads(sys.argv[4])
 
 
 @app.task(name="shop.add")

@@ -1,9 +1,30 @@
-# The job that sidekiq_worker.rb runs. It notes what it was given in the list "ran:<queue>".
+# The jobs that sidekiq_worker.rb runs. They note what they were given in the list "ran:<queue>".
 
 class Charge
   include Sidekiq::Worker
 
   def perform(order, currency)
     Sidekiq.redis { |redis| redis.rpush("ran:#{ARGV[1]}", "#{order} #{currency}") }
+  end
+end
+
+# Fails, and must not be tried again.
+class Once
+  include Sidekiq::Worker
+  sidekiq_options retry: false
+
+  def perform
+    Sidekiq.redis { |redis| redis.rpush("ran:#{ARGV[1]}", "once") }
+    raise "no luck"
+  end
+end
+
+# Fails, and is tried again.
+class Again
+  include Sidekiq::Worker
+
+  def perform
+    Sidekiq.redis { |redis| redis.rpush("ran:#{ARGV[1]}", "again") }
+    raise "no luck"
   end
 end
