@@ -3,7 +3,8 @@
 //! ```text
 //! bullmq.rs          the queue: its keys, pause and resume, mixed versions
 //! bullmq/job.rs      a job to be added; options as BullMQ writes them
-//! bullmq/worker.rs   takes jobs, holds them, ends them
+//! bullmq/worker.rs   takes jobs and runs them
+//! bullmq/taken.rs    a job that a worker holds, and its end
 //! bullmq/*.lua       our own scripts on BullMQ's layout; layout.lua is in front of each
 //! ```
 //!
@@ -15,12 +16,17 @@
 //! - A job that is taken is locked and renewed; if this process dies, any worker gives it back by its stalled check.
 //! - Only the holder of the lock can complete or fail a job: [`Taken::complete`] says if the hold was lost.
 //! - A list is never renamed over another. [`BullQueue::resume`] merges what both versions left.
+//! - A job of a scheduler with a fixed period (`every`) is followed by its next one in the same step in which it is taken.
+//! - A worker takes no job that it could not end as Node would. Jobs of schedulers with a cron pattern, of repeatable jobs from
+//!   before there were schedulers, and jobs that can be retried with a backoff of the application's own (unless the worker has
+//!   a [rule](BullWorkerBuilder::backoff) for it) stay where they are, for Node.
 //!
 //! # Limits
 //!
-//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Job schedulers,
-//! sandboxed processors, groups and metrics are Node's business: leave them to a Node process on the same queue. On a Cluster the
-//! prefix needs a hash tag (`{bull}`), as BullMQ itself requires.
+//! A job can run twice: when its worker stops for longer than the lease and goes on. The second to end it is told. Creating job
+//! schedulers, sandboxed processors, groups and metrics are Node's business. While a queue has schedulers with cron patterns, at least
+//! one Node worker must run on it: their jobs wait for it, and with them all later jobs of these schedulers. A worker looks past
+//! at most 100 jobs that it leaves to Node. On a Cluster the prefix needs a hash tag (`{bull}`), as BullMQ itself requires.
 //!
 //! # Why not `bullmq-official`
 //!
@@ -29,18 +35,22 @@
 //! would not hold for calls that do not go through it. This is a judgement from its documentation; it was not benchmarked.
 
 mod job;
+mod taken;
 mod worker;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use redis::cmd;
 use redstart::Store;
 
 use crate::{
     error::{Error, Result},
-    script::Lua,
+    script::{Arg, Lua},
 };
 
 pub use job::{Added, Backoff, Flow, NewJob};
-pub use worker::{BullWorker, BullWorkerBuilder, Ended, JobError, Taken};
+pub use taken::{Ended, JobError, Taken};
+pub use worker::{BullWorker, BullWorkerBuilder, Keep};
 
 macro_rules! script {
     ($name:literal) => {
@@ -52,6 +62,7 @@ macro_rules! script {
 }
 
 static ADD: Lua = script!("add.lua");
+static ADMIT: Lua = script!("admit.lua");
 static TAKE: Lua = script!("take.lua");
 static FINISH: Lua = script!("finish.lua");
 static RETRY: Lua = script!("retry.lua");
@@ -61,7 +72,7 @@ static PAUSE: Lua = script!("pause.lua");
 static NOTE: Lua = script!("note.lua");
 
 /// The fixed keys, in the order in which the scripts expect them.
-const PARTS: [&str; 16] = [
+const PARTS: [&str; 17] = [
     "wait",
     "active",
     "paused",
@@ -78,6 +89,7 @@ const PARTS: [&str; 16] = [
     "stalled-check",
     "limiter",
     "waiting-children",
+    "repeat",
 ];
 
 /// A queue of BullMQ.
@@ -119,7 +131,8 @@ impl BullQueueBuilder {
         self
     }
 
-    /// The major version of the Node processes, while the queue does not declare one (default 6).
+    /// The major version of the Node processes, while the queue does not declare one (default 5: version 6 always declares
+    /// itself, and early releases of 5 do not).
     pub fn major(mut self, major: u32) -> Self {
         self.major = major;
         self
@@ -159,7 +172,7 @@ impl BullQueueBuilder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Versions {
-    /// What the queue declares: the version that wrote last.
+    /// What the queue declares: the version that wrote last. Of another family, such as `bullmq-pro:7.1.0`, the whole.
     pub declared: Option<String>,
     /// Ids in the list that only version 5 fills.
     pub in_paused: u64,
@@ -173,11 +186,10 @@ impl Versions {
     /// Whether two major versions have written to a paused queue, so that a resume by version 5 would lose what stands in
     /// `wait`. [`BullQueue::resume`] loses nothing.
     pub fn is_mixed(&self) -> bool {
-        let major = self
+        let six = self
             .declared
             .as_deref()
-            .and_then(|text| text.split('.').next());
-        let six = major.is_some_and(|major| major == "6");
+            .is_some_and(|version| version.split('.').next() == Some("6"));
         self.in_paused > 0 && (six || !self.paused || self.in_wait > 0)
     }
 }
@@ -198,7 +210,7 @@ impl BullQueue {
             store: store.clone(),
             name: name.to_owned(),
             prefix: "bull".to_owned(),
-            major: 6,
+            major: 5,
         }
     }
 
@@ -222,7 +234,7 @@ impl BullQueue {
     ///
     /// Dropped before it is done, the job may have been added.
     pub async fn add(&self, job: NewJob) -> Result<Added> {
-        self.add_as(&job, None, false).await
+        self.add_as(&job, None, false, false).await
     }
 
     /// Adds a parent and its children, in this queue or others. The parent waits until its children are completed.
@@ -231,25 +243,71 @@ impl BullQueue {
     /// children it has so far is unfinished: if the first of several children could end before the last one is added, pause the
     /// children's queue meanwhile. Returns the parent.
     ///
+    /// A child whose [id](NewJob::id) exists is not added again: if it is completed it counts as done, otherwise the parent
+    /// waits for it. One that has failed must be retried by somebody before the parent goes on.
+    ///
     /// # Errors
     ///
-    /// Those of [`add`](Self::add). What was added before stays: the parent then waits for the children that it has.
+    /// [`is_invalid`](Error::is_invalid) before anything is written if a child exists and has another parent, or would be
+    /// deduplicated: the parent would wait for a job that never reports to it. Otherwise those of [`add`](Self::add). What was
+    /// added before an error stays: the parent then waits for the children that it has, and for ever if it has none.
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, some of the jobs may have been added.
+    /// Dropped before it is done, some of the jobs may have been added, as after an error.
     pub async fn add_flow(&self, flow: Flow) -> Result<Added> {
-        self.add_flow_under(flow, None).await
+        let id = flow.job.id_text();
+        let exists = !id.is_empty() && self.store.query(cmd("EXISTS").arg(self.key(id))).await?;
+        if !exists {
+            let mut guards = BTreeSet::new();
+            self.admit_children(&flow, &mut guards).await?;
+        }
+        self.add_flow_under(flow, None, false).await
     }
 
-    async fn add_flow_under(&self, flow: Flow, parent: Option<(&str, &str)>) -> Result<Added> {
+    /// Refuses a flow whose parents would wait for ever, before anything is written.
+    async fn admit_children(
+        &self,
+        flow: &Flow,
+        guards: &mut BTreeSet<(String, String)>,
+    ) -> Result<()> {
+        let parent = match flow.job.id_text() {
+            "" => String::new(),
+            id => self.key(id),
+        };
+        for (queue, child) in &flow.children {
+            let (id, (guard, _)) = (child.job.id_text(), child.job.deduplication());
+            if !guard.is_empty() && !guards.insert((queue.base.clone(), guard.to_owned())) {
+                return Err(refused(-8));
+            }
+            if !id.is_empty() || !guard.is_empty() {
+                let args: [&(dyn Arg + Sync); 5] =
+                    [&queue.prefix, &queue.major, &id, &guard, &parent];
+                let code: i64 = ADMIT.run(&queue.store, &queue.keys, &args).await?;
+                if code != 0 {
+                    return Err(refused(code));
+                }
+            }
+            Box::pin(queue.admit_children(child, guards)).await?;
+        }
+        Ok(())
+    }
+
+    async fn add_flow_under(
+        &self,
+        flow: Flow,
+        parent: Option<(&str, &str)>,
+        last: bool,
+    ) -> Result<Added> {
         let added = self
-            .add_as(&flow.job, parent, !flow.children.is_empty())
+            .add_as(&flow.job, parent, !flow.children.is_empty(), last)
             .await?;
         if let Added::New(id) = &added {
+            let mut left = flow.children.len();
             for (queue, child) in flow.children {
-                let base = self.base.clone();
-                let _ = Box::pin(queue.add_flow_under(child, Some((&base, id)))).await?;
+                left -= 1;
+                let parent = Some((self.base.as_str(), id.as_str()));
+                let _ = Box::pin(queue.add_flow_under(child, parent, left == 0)).await?;
             }
         }
         Ok(added)
@@ -260,6 +318,7 @@ impl BullQueue {
         job: &NewJob,
         parent: Option<(&str, &str)>,
         has_children: bool,
+        last: bool,
     ) -> Result<Added> {
         let (parent_key, parent_json) = match parent {
             Some((base, id)) => (format!("{base}:{id}"), job.parent_json(base, id)),
@@ -285,6 +344,7 @@ impl BullQueue {
                     &parent_key,
                     &parent_json,
                     &u8::from(has_children),
+                    &u8::from(last),
                 ],
             )
             .await?;
@@ -292,7 +352,7 @@ impl BullQueue {
             (0, id) => Ok(Added::New(id)),
             (1, id) => Ok(Added::Exists(id)),
             (2, id) => Ok(Added::Deduplicated(id)),
-            _ => Err(Error::invalid("the parent of the job does not exist")),
+            (code, _) => Err(refused(code)),
         }
     }
 
@@ -355,9 +415,9 @@ impl BullQueue {
         pipeline.cmd("LLEN").arg(self.key("wait"));
         let (meta, in_paused, in_wait): ((Option<String>, Option<String>), u64, u64) =
             self.store.pipeline(&pipeline).await?;
-        let declared = meta.0.map(|text| {
-            text.split_once(':')
-                .map_or(text.clone(), |(_, v)| v.to_owned())
+        let declared = meta.0.map(|text| match text.strip_prefix("bullmq:") {
+            Some(version) => version.to_owned(),
+            None => text,
         });
         Ok(Versions {
             declared,
@@ -372,11 +432,8 @@ impl BullQueue {
     /// # Errors
     ///
     /// Those of the store.
-    pub async fn job(
-        &self,
-        id: &str,
-    ) -> Result<Option<std::collections::BTreeMap<String, String>>> {
-        let fields: std::collections::BTreeMap<String, String> =
+    pub async fn job(&self, id: &str) -> Result<Option<BTreeMap<String, String>>> {
+        let fields: BTreeMap<String, String> =
             self.store.query(cmd("HGETALL").arg(self.key(id))).await?;
         Ok((!fields.is_empty()).then_some(fields))
     }
@@ -385,4 +442,13 @@ impl BullQueue {
     pub fn worker(&self) -> BullWorkerBuilder {
         BullWorkerBuilder::new(self.clone())
     }
+}
+
+/// Why a job was not added.
+fn refused(code: i64) -> Error {
+    Error::invalid(match code {
+        -7 => "a child of the flow exists and belongs to another parent",
+        -8 => "a child of the flow would be deduplicated, so its parent would wait for ever",
+        _ => "the parent of the job does not exist",
+    })
 }

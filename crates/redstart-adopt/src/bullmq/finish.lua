@@ -16,26 +16,49 @@ if known[3] then
   -- A guard with a ttl ends by itself.
   local guard = prefix .. 'de:' .. known[3]
   if call('PTTL', guard) == -1 and call('GET', guard) == id then call('DEL', guard) end
+  -- With `keepLastIfActive` BullMQ keeps the last job that was refused while this one ran. Its turn is now.
+  local kept = prefix .. 'dn:' .. known[3]
+  local last = call('HMGET', kept, 'name', 'data', 'opts', 'pk', 'pd', 'pdk', 'rjk', 'jid')
+  if last[3] then
+    local number = whole(call('INCR', KEYS[5]))
+    local next_id = last[8] or number
+    if call('EXISTS', prefix .. next_id) == 1 then next_id = number end
+    local options, fields = cjson.decode(last[3]), {}
+    local rules = given(options.de) or {}
+    if not given(rules.keepLastIfActive) and (tonumber(given(rules.ttl)) or 0) > 0 then
+      call('SET', guard, next_id, 'PX', whole(rules.ttl))
+    else
+      call('SET', guard, next_id)
+    end
+    if last[4] then fields = {'parentKey', last[4], 'parent', last[5] or ''} end
+    if last[7] then
+      fields[#fields + 1] = 'rjk'
+      fields[#fields + 1] = last[7]
+    end
+    insert_as(here, next_id, last[1], last[2], options, at, fields)
+    if last[6] then call('SADD', last[6], prefix .. next_id) end
+    call('DEL', kept)
+  end
 end
 
-if known[1] and known[2] then
-  local parent = cjson.decode(known[2])
+if known[1] and known[1] ~= '' then
   local parent_key, children = known[1], known[1] .. ':dependencies'
+  local base, parent_id, parent = parent_of(parent_key, known[2])
   if not failed then
     if call('SREM', children, key) == 1 then
       call('HSET', parent_key .. ':processed', key, ARGV[6])
-      if call('SCARD', children) == 0 then release_parent(parent.queueKey, parent.id, at) end
+      if call('SCARD', children) == 0 then release_parent(base, parent_id, at) end
     end
-  elseif parent.fpof then
+  elseif given(parent.fpof) then
     if call('SREM', children, key) == 1 then
       call('ZADD', parent_key .. ':unsuccessful', whole(at), key)
-      call('HSET', parent_key, 'defa', 'child ' .. key .. ' failed')
-      release_parent(parent.queueKey, parent.id, at)
+      if call('EXISTS', parent_key) == 1 then call('HSET', parent_key, 'defa', 'child ' .. key .. ' failed') end
+      release_parent(base, parent_id, at)
     end
-  elseif parent.cpof or parent.idof or parent.rdof then
+  elseif given(parent.cpof) or given(parent.idof) or given(parent.rdof) then
     if call('SREM', children, key) == 1 then
-      if not parent.rdof then call('HSET', parent_key .. ':failed', key, ARGV[6]) end
-      if parent.cpof or call('SCARD', children) == 0 then release_parent(parent.queueKey, parent.id, at) end
+      if not given(parent.rdof) then call('HSET', parent_key .. ':failed', key, ARGV[6]) end
+      if given(parent.cpof) or call('SCARD', children) == 0 then release_parent(base, parent_id, at) end
     end
   end
 end
@@ -44,7 +67,7 @@ local attempts = call('HINCRBY', key, 'atm', 1)
 local field = failed and 'failedReason' or 'returnvalue'
 local set, keep = failed and KEYS[10] or KEYS[9], tonumber(ARGV[8])
 if keep == 0 then
-  remove_job(id)
+  remove_job(id, at)
 else
   call('ZADD', set, whole(at), id)
   call('HSET', key, field, ARGV[6], 'finishedOn', whole(at))
@@ -57,7 +80,7 @@ else
   end
   for _, gone in ipairs(old) do
     call('ZREM', set, gone)
-    remove_job(gone)
+    remove_job(gone, at)
   end
 end
 event(here, ARGV[5], 'jobId', id, field, ARGV[6], 'prev', 'active')

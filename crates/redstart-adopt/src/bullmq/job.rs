@@ -86,8 +86,8 @@ pub struct NewJob {
     fail_parent: bool,
 }
 
-/// The largest priority that fits into a score.
-const LOWEST: u32 = 2_097_152;
+/// The largest priority that BullMQ accepts: above it a score has no room for the order within a priority.
+const LOWEST: u32 = (1 << 21) - 1;
 
 impl NewJob {
     /// A job with a name and data that becomes JSON.
@@ -138,7 +138,7 @@ impl NewJob {
         self
     }
 
-    /// From 1, which comes first, to 2,097,152. Jobs without a priority come before all of them.
+    /// From 1, which comes first, to 2,097,151. Jobs without a priority come before all of them.
     ///
     /// # Errors
     ///
@@ -146,7 +146,7 @@ impl NewJob {
     pub fn priority(mut self, priority: u32) -> Result<Self> {
         if priority == 0 || priority > LOWEST {
             return Err(Error::invalid(
-                "the priority of a job must be from 1 to 2097152",
+                "the priority of a job must be from 1 to 2097151",
             ));
         }
         self.priority = priority;

@@ -2,7 +2,7 @@
 -- their arguments change between releases.
 --
 -- KEYS of every script: wait active paused meta id delayed prioritized pc completed failed events marker stalled
---   stalled-check limiter waiting-children
+--   stalled-check limiter waiting-children repeat
 -- ARGV[1] of every script: the prefix of the queue's keys, `bull:<queue>:`
 -- ARGV[2] of every script: the major version that is assumed while the queue declares none
 local call = redis.call
@@ -34,10 +34,18 @@ local function event(q, ...)
   call('XADD', q.events, 'MAXLEN', '~', most, '*', 'event', ...)
 end
 
--- The major version that the queue declares.
+-- The major version that the queue declares. Only `bullmq:<version>` counts: other families have numbers of their own, and
+-- pause as version 5 does.
 local function major(q)
   local version = call('HGET', q.meta, 'version')
-  return tonumber(string.match(version or '', ':(%d+)')) or tonumber(ARGV[2])
+  if not version then return tonumber(ARGV[2]) end
+  return tonumber(string.match(version, '^bullmq:(%d+)')) or 5
+end
+
+-- A value out of JSON, where null is not nil.
+local function given(value)
+  if value == cjson.null then return nil end
+  return value
 end
 
 local function is_paused(q) return call('HEXISTS', q.meta, 'paused') == 1 end
@@ -86,6 +94,37 @@ local function delay_until(q, id, at)
   wake_later(q)
 end
 
+-- Writes a new job and puts it where workers, its children or the clock find it.
+-- job: id, name, data, opts as JSON, delay, priority, push, waits (for children), fields: more of its hash
+local function insert(q, job, at)
+  call('HSET', q.base .. job.id, 'name', job.name, 'data', job.data, 'opts', job.opts, 'timestamp', whole(at),
+    'delay', whole(job.delay), 'priority', whole(job.priority), unpack(job.fields))
+  event(q, 'added', 'jobId', job.id, 'name', job.name)
+  if job.waits then
+    call('ZADD', q.children, whole(at), job.id)
+    event(q, 'waiting-children', 'jobId', job.id)
+  elseif job.delay > 0 then
+    delay_until(q, job.id, at + job.delay)
+  else
+    if job.priority > 0 then prioritise(q, job.id, job.priority) else enqueue(q, job.id, job.push) end
+    event(q, 'waiting', 'jobId', job.id)
+  end
+end
+
+-- The same for a job whose options are what another job or a scheduler left.
+local function insert_as(q, id, name, data, options, at, fields)
+  local guard = given(options.de) and given(options.de.id)
+  if guard then
+    fields[#fields + 1] = 'deid'
+    fields[#fields + 1] = guard
+  end
+  insert(q, {
+    id = id, name = name, data = data, opts = cjson.encode(options), fields = fields,
+    delay = tonumber(given(options.delay)) or 0, priority = tonumber(given(options.priority)) or 0,
+    push = given(options.lifo) and 'RPUSH' or 'LPUSH',
+  }, at)
+end
+
 -- Delayed jobs that are due.
 local function promote(q, at)
   local due = call('ZRANGEBYSCORE', q.delayed, 0, whole(at * 4096 + 4095), 'LIMIT', 0, 500)
@@ -123,7 +162,23 @@ local function unlock(id, token)
   return 0
 end
 
-local function remove_job(id)
+-- The queue and the id of a parent: as the child notes them, or out of its key.
+local function parent_of(key, json)
+  local noted = json and json ~= '' and cjson.decode(json)
+  if noted then return noted.queueKey, noted.id, noted end
+  local base, id = string.match(key, '^(.*):([^:]*)$')
+  return base, id, {}
+end
+
+-- Removes a job. A parent that waited for it does not wait any more.
+local function remove_job(id, at)
   local key = prefix .. id
+  local known = call('HMGET', key, 'parentKey', 'parent')
   call('DEL', key, key .. ':logs', key .. ':dependencies', key .. ':processed', key .. ':failed', key .. ':unsuccessful')
+  if not known[1] or known[1] == '' then return end
+  local children = known[1] .. ':dependencies'
+  if call('SREM', children, key) == 1 and call('SCARD', children) == 0 then
+    local base, parent_id = parent_of(known[1], known[2])
+    release_parent(base, parent_id, at)
+  end
 end

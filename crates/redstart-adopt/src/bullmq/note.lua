@@ -1,4 +1,5 @@
 -- Writes the progress of a job, or a line to its log.
+-- KEYS: those of every script, of which it uses events, and meta for the length of events
 -- ARGV[3] id  [4] progress or log  [5] the text
 -- Returns 0, or -1 if there is no such job.
 local key = prefix .. ARGV[3]

@@ -8,7 +8,11 @@ local back = {}
 for _, id in ipairs(suspects) do
   local key = prefix .. id
   if call('EXISTS', key .. ':lock') == 0 and call('LREM', KEYS[2], 1, id) > 0 then
-    if call('HINCRBY', key, 'stc', 1) > tonumber(ARGV[3]) then
+    -- A job of a scheduler that exists is never failed for this, as in BullMQ.
+    local scheduler = call('HGET', key, 'rjk')
+    local recurs = scheduler
+      and (call('EXISTS', KEYS[17] .. ':' .. scheduler) == 1 or call('ZSCORE', KEYS[17], scheduler))
+    if call('HINCRBY', key, 'stc', 1) > tonumber(ARGV[3]) and not recurs then
       -- The worker that takes it next fails it, as in BullMQ.
       call('HSET', key, 'defa', 'job stalled more than allowable limit')
     end

@@ -1,7 +1,8 @@
-//! Takes jobs, holds them, ends them.
+//! Takes jobs and runs them.
 
 use std::{
     collections::BTreeMap,
+    fmt,
     future::Future,
     sync::{
         Arc,
@@ -12,28 +13,92 @@ use std::{
 
 use futures_util::StreamExt as _;
 use redis::cmd;
-use redstart::{
-    Store,
-    key::{Keys, Layout},
-};
-use serde::{Serialize, de::DeserializeOwned};
-use serde_json::{Value, json};
-use tokio::task::JoinHandle;
+use redstart::key::{Keys, Layout};
+use serde::Serialize;
 
-use super::{BullQueue, EXTEND, FINISH, NOTE, RETRY, STALLED, TAKE};
+use super::{
+    BullQueue, STALLED, TAKE,
+    taken::{JobError, Taken},
+};
 use crate::error::{Error, Result};
 
+/// How many finished jobs are kept, and for how long.
+///
+/// ```
+/// use std::time::Duration;
+/// use redstart_adopt::bullmq::Keep;
+///
+/// let at_most = Keep::from(1_000);
+/// let for_a_day = Keep::from(Duration::from_secs(86_400));
+/// let both = at_most.and_for(Duration::from_secs(86_400));
+/// # let _ = (for_a_day, both);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keep {
+    /// -1 for all.
+    pub(super) count: i64,
+    /// Seconds, 0 for ever.
+    pub(super) age: i64,
+}
+
+impl Keep {
+    pub(super) const ALL: Self = Self { count: -1, age: 0 };
+
+    /// Those that are older than this are removed too.
+    #[must_use]
+    pub fn and_for(mut self, age: Duration) -> Self {
+        self.age = i64::try_from(age.as_secs())
+            .unwrap_or(i64::MAX >> 20)
+            .max(1);
+        self
+    }
+}
+
+/// So many; 0 keeps none.
+impl From<u32> for Keep {
+    fn from(count: u32) -> Self {
+        Self {
+            count: i64::from(count),
+            age: 0,
+        }
+    }
+}
+
+/// Those that are not older than this.
+impl From<Duration> for Keep {
+    fn from(age: Duration) -> Self {
+        Self::ALL.and_for(age)
+    }
+}
+
+/// How long a job waits whose backoff is of a type that BullMQ does not have.
+type Wait = Arc<dyn Fn(&Taken, u32) -> Duration + Send + Sync>;
+
 /// Makes a [`BullWorker`].
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct BullWorkerBuilder {
-    queue: BullQueue,
+    pub(super) queue: BullQueue,
     name: String,
-    lease: Duration,
+    pub(super) lease: Duration,
     concurrency: usize,
     stalled_every: Duration,
     max_stalled: u32,
     limit: Option<(u32, Duration)>,
+    pub(super) keep_completed: Keep,
+    pub(super) keep_failed: Keep,
+    pub(super) backoff: Option<Wait>,
+}
+
+impl fmt::Debug for BullWorkerBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BullWorkerBuilder")
+            .field("queue", &self.queue)
+            .field("name", &self.name)
+            .field("lease", &self.lease)
+            .field("concurrency", &self.concurrency)
+            .finish_non_exhaustive()
+    }
 }
 
 impl BullWorkerBuilder {
@@ -46,6 +111,9 @@ impl BullWorkerBuilder {
             stalled_every: Duration::from_secs(30),
             max_stalled: 1,
             limit: None,
+            keep_completed: Keep::ALL,
+            keep_failed: Keep::ALL,
+            backoff: None,
         }
     }
 
@@ -86,6 +154,30 @@ impl BullWorkerBuilder {
         self
     }
 
+    /// The completed jobs of the queue that are kept when this worker completes one that does not say (default all), as the option
+    /// `removeOnComplete` of Node's `Worker`. All workers of a queue should say the same.
+    pub fn keep_completed(mut self, keep: impl Into<Keep>) -> Self {
+        self.keep_completed = keep.into();
+        self
+    }
+
+    /// The failed jobs of the queue that are kept when one fails that does not say (default all), as `removeOnFail` of Node's
+    /// `Worker`.
+    pub fn keep_failed(mut self, keep: impl Into<Keep>) -> Self {
+        self.keep_failed = keep.into();
+        self
+    }
+
+    /// How long a job waits whose backoff is of a type that BullMQ does not have itself, given the attempts that have ended: what
+    /// `settings.backoffStrategy` is in Node. Without this such jobs are left to Node if they can be retried.
+    pub fn backoff(
+        mut self,
+        wait: impl Fn(&Taken, u32) -> Duration + Send + Sync + 'static,
+    ) -> Self {
+        self.backoff = Some(Arc::new(wait));
+        self
+    }
+
     /// Makes the worker. Nothing is sent.
     ///
     /// # Errors
@@ -118,6 +210,7 @@ impl BullWorkerBuilder {
         Ok(BullWorker(Arc::new(Inner {
             marker: marker.key().clone(),
             settings: self,
+            has_warned: AtomicBool::new(false),
         })))
     }
 }
@@ -146,57 +239,30 @@ pub struct BullWorker(Arc<Inner>);
 struct Inner {
     marker: redstart::key::Key,
     settings: BullWorkerBuilder,
-}
-
-/// Why a job did not succeed.
-#[derive(Clone, Debug)]
-pub struct JobError {
-    message: String,
-    retry: bool,
-}
-
-impl JobError {
-    /// It is tried again if it has attempts left.
-    pub fn new(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            retry: true,
-        }
-    }
-
-    /// It fails for good, whatever attempts it has left.
-    pub fn unrecoverable(message: impl Into<String>) -> Self {
-        Self {
-            message: message.into(),
-            retry: false,
-        }
-    }
-}
-
-/// What became of a job when its worker ended it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the hold on the job may have been lost, and then the result was not written"]
-#[non_exhaustive]
-pub enum Ended {
-    /// It is completed.
-    Completed,
-    /// It failed for good.
-    Failed,
-    /// It will be tried again.
-    Retried,
-    /// This worker did not hold it any more, so nothing was written: it ran longer than its lease without renewals, or was
-    /// removed.
-    Lost,
+    /// Whether it has said that jobs are left to Node.
+    has_warned: AtomicBool,
 }
 
 enum Next {
     Job(Box<Taken>),
-    /// Nothing now; asking again may help after this time.
-    None(Option<Duration>),
+    None(Pause),
+}
+
+/// How long to wait before asking again.
+enum Pause {
+    /// Until the marker shows up, or this time has passed.
+    Marker(Duration),
+    /// This time, without the marker, which is Node's: it alone can run what is there.
+    Node(Duration),
 }
 
 impl BullWorker {
-    /// Takes the next job, if there is one that may run now. Two round trips at most.
+    pub(super) fn settings(&self) -> &BullWorkerBuilder {
+        &self.0.settings
+    }
+
+    /// Takes the next job, if there is one that may run now and that this worker can end as Node would; others are left to Node.
+    /// Two round trips at most.
     ///
     /// # Errors
     ///
@@ -210,8 +276,8 @@ impl BullWorker {
         loop {
             match self.next().await? {
                 // A parent of a failed child, or a job that stalled too often.
-                Next::Job(job) if job.fields.contains_key("defa") => {
-                    let reason = job.fields["defa"].clone();
+                Next::Job(job) if job.fields().contains_key("defa") => {
+                    let reason = job.fields()["defa"].clone();
                     let _ = job.fail(JobError::unrecoverable(reason)).await?;
                 }
                 Next::Job(job) => return Ok(Some(*job)),
@@ -237,14 +303,17 @@ impl BullWorker {
                     &settings.name,
                     &jobs,
                     &millis(window),
+                    &u8::from(settings.backoff.is_some()),
                 ],
             )
             .await?;
         let mut reply = reply.into_iter();
         let id: String = redis::from_redis_value(reply.next().unwrap_or(redis::Value::Nil))?;
         if id.is_empty() {
-            let wait: u64 = redis::from_redis_value(reply.next().unwrap_or(redis::Value::Int(0)))?;
-            return Ok(Next::None((wait > 0).then(|| Duration::from_millis(wait))));
+            let mut number =
+                || redis::from_redis_value(reply.next().unwrap_or(redis::Value::Int(0)));
+            let (wait, left): (u64, u64) = (number()?, number()?);
+            return Ok(Next::None(self.pause(wait, left > 0)));
         }
         let mut fields = BTreeMap::new();
         while let (Some(name), Some(value)) = (reply.next(), reply.next()) {
@@ -252,22 +321,29 @@ impl BullWorker {
             let value: Vec<u8> = redis::from_redis_value(value)?;
             fields.insert(name, String::from_utf8_lossy(&value).into_owned());
         }
-        let held = Arc::new(AtomicBool::new(true));
-        let renewal = tokio::spawn(renew(
-            queue.clone(),
-            id.clone(),
-            token.clone(),
-            settings.lease,
-            held.clone(),
-        ));
-        Ok(Next::Job(Box::new(Taken {
-            queue: queue.clone(),
+        Ok(Next::Job(Box::new(Taken::hold(
+            self.clone(),
             id,
             token,
             fields,
-            held,
-            renewal,
-        })))
+        ))))
+    }
+
+    fn pause(&self, wait: u64, left: bool) -> Pause {
+        if left && !self.0.has_warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                queue = self.0.settings.queue.base(),
+                "jobs are left to Node: their scheduler has a cron pattern, or their backoff is not BullMQ's own"
+            );
+        }
+        let wait = match wait {
+            0 => LONGEST_WAIT,
+            wait => Duration::from_millis(wait).min(LONGEST_WAIT),
+        };
+        match left {
+            true => Pause::Node(wait.min(NODE_FIRST)),
+            false => Pause::Marker(wait),
+        }
     }
 
     /// Gives back jobs of dead workers, if no other worker has looked lately. Returns their ids.
@@ -314,7 +390,7 @@ impl BullWorker {
         let mut check = tokio::time::interval(self.0.settings.stalled_every);
         check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut own = self.0.settings.queue.store.dedicated(&self.0.marker);
-        let mut wait = Duration::ZERO;
+        let mut pause = None;
         loop {
             let free = running.len() < self.0.settings.concurrency;
             tokio::select! {
@@ -327,7 +403,7 @@ impl BullWorker {
                     }
                     continue;
                 }
-                () = self.wait_for_marker(&mut own, wait), if free => {}
+                () = self.rest(&mut own, pause.as_ref()), if free => {}
             }
             if running.len() >= self.0.settings.concurrency {
                 continue;
@@ -341,10 +417,10 @@ impl BullWorker {
                     Some(()) = running.next(), if !running.is_empty() => {}
                 }
             };
-            wait = match next {
+            pause = match next {
                 Ok(Next::Job(job)) => {
                     let job: Arc<Taken> = Arc::from(job);
-                    let defect = job.fields.get("defa").cloned();
+                    let defect = job.fields().get("defa").cloned();
                     let work = defect.is_none().then(|| handler(job.clone()));
                     running.push(async move {
                         let ended = match (work, defect) {
@@ -362,13 +438,13 @@ impl BullWorker {
                             tracing::warn!(%error, "the end of a job could not be written");
                         }
                     });
-                    Duration::ZERO
+                    None
                 }
-                Ok(Next::None(soon)) => soon.unwrap_or(LONGEST_WAIT).min(LONGEST_WAIT),
+                Ok(Next::None(pause)) => Some(pause),
                 Err(error) if error.is_invalid() => return Err(error),
                 Err(error) => {
                     tracing::warn!(%error, "no job could be taken");
-                    LONGEST_WAIT
+                    Some(Pause::Marker(LONGEST_WAIT))
                 }
             };
         }
@@ -387,11 +463,12 @@ impl BullWorker {
 
     /// Waits for the marker, which Node's workers wait for too. It is only a hint, so nobody waits for it long, and it does no harm
     /// if it is taken by a wait that is dropped.
-    async fn wait_for_marker(&self, own: &mut redstart::store::Dedicated, wait: Duration) {
-        if wait.is_zero() {
-            return;
-        }
-        let wait = wait.max(Duration::from_millis(2));
+    async fn rest(&self, own: &mut redstart::store::Dedicated, pause: Option<&Pause>) {
+        let wait = match pause {
+            None => return,
+            Some(Pause::Node(wait)) => return tokio::time::sleep(*wait).await,
+            Some(Pause::Marker(wait)) => (*wait).max(Duration::from_millis(2)),
+        };
         let mut block = cmd("BZPOPMIN");
         block.arg(&self.0.marker).arg(wait.as_secs_f64());
         let hint: Result<Option<(String, String, f64)>, _> = own.query(&block, wait).await;
@@ -406,291 +483,12 @@ impl BullWorker {
     }
 }
 
+/// While jobs wait that only Node can run, Node's workers get the marker.
+const NODE_FIRST: Duration = Duration::from_millis(500);
+
 /// A worker asks again after this long, even if nothing woke it.
 const LONGEST_WAIT: Duration = Duration::from_secs(2);
 
-async fn renew(
-    queue: BullQueue,
-    id: String,
-    token: String,
-    lease: Duration,
-    held: Arc<AtomicBool>,
-) {
-    loop {
-        tokio::time::sleep(lease / 2).await;
-        let extended: Result<u8> = EXTEND
-            .run(
-                &queue.store,
-                &queue.keys,
-                &[&queue.prefix, &queue.major, &id, &token, &millis(lease)],
-            )
-            .await;
-        match extended {
-            Ok(0) => {
-                held.store(false, Ordering::Release);
-                return;
-            }
-            Ok(_) => {}
-            // The lease may survive this; the next renewal or the end of the job will tell.
-            Err(error) => tracing::warn!(%error, "a lease could not be renewed"),
-        }
-    }
-}
-
-/// A job that this worker holds. Dropped without an end, its lease ends and a stalled check gives it back.
-#[derive(Debug)]
-pub struct Taken {
-    queue: BullQueue,
-    id: String,
-    token: String,
-    fields: BTreeMap<String, String>,
-    held: Arc<AtomicBool>,
-    renewal: JoinHandle<()>,
-}
-
-impl Drop for Taken {
-    fn drop(&mut self) {
-        self.renewal.abort();
-    }
-}
-
-impl Taken {
-    /// Its id.
-    pub fn id(&self) -> &str {
-        &self.id
-    }
-
-    /// Its name.
-    pub fn name(&self) -> &str {
-        self.fields.get("name").map_or("", String::as_str)
-    }
-
-    /// Its data.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) if it is not a `T`.
-    pub fn data<T: DeserializeOwned>(&self) -> Result<T> {
-        let text = self.fields.get("data").map_or("null", String::as_str);
-        serde_json::from_str(text)
-            .map_err(|_| Error::invalid("the data of a job is not of the expected type"))
-    }
-
-    /// All its fields as they were stored when it was taken.
-    pub fn fields(&self) -> &BTreeMap<String, String> {
-        &self.fields
-    }
-
-    /// The attempts that ended before this one.
-    pub fn attempts_made(&self) -> u32 {
-        self.number("atm")
-    }
-
-    /// Whether a renewal has found that the job is not held any more: its work should stop.
-    pub fn is_lost(&self) -> bool {
-        !self.held.load(Ordering::Acquire)
-    }
-
-    fn number(&self, field: &str) -> u32 {
-        self.fields
-            .get(field)
-            .and_then(|text| text.parse().ok())
-            .unwrap_or(0)
-    }
-
-    fn options(&self) -> Value {
-        let text = self.fields.get("opts").map_or("{}", String::as_str);
-        serde_json::from_str(text).unwrap_or_default()
-    }
-
-    /// Completes it with a result.
-    ///
-    /// # Errors
-    ///
-    /// [`is_invalid`](Error::is_invalid) if the result cannot be JSON; otherwise those of the store. After
-    /// [`is_in_doubt`](redstart::Error::is_in_doubt) it may be completed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, the job may have ended.
-    pub async fn complete(&self, result: &impl Serialize) -> Result<Ended> {
-        let value = serde_json::to_string(result)
-            .map_err(|_| Error::invalid("the result of a job must be representable as JSON"))?;
-        self.end(
-            "completed",
-            &value,
-            "",
-            "removeOnComplete",
-            Ended::Completed,
-        )
-        .await
-    }
-
-    /// Says that this attempt failed: it is tried again if it may be, or fails for good.
-    ///
-    /// # Errors
-    ///
-    /// As [`complete`](Self::complete).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`complete`](Self::complete).
-    pub async fn fail(&self, error: JobError) -> Result<Ended> {
-        let options = self.options();
-        let attempts = options["attempts"].as_u64().unwrap_or(0);
-        let made = u64::from(self.attempts_made()) + 1;
-        // What Node keeps there are stack traces; ours has the messages.
-        let before = self.fields.get("stacktrace").map_or("[]", String::as_str);
-        let mut trace: Vec<Value> = serde_json::from_str(before).unwrap_or_default();
-        trace.push(json!(error.message));
-        let trace = Value::Array(trace).to_string();
-        if !error.retry || made >= attempts {
-            return self
-                .end(
-                    "failed",
-                    &error.message,
-                    &trace,
-                    "removeOnFail",
-                    Ended::Failed,
-                )
-                .await;
-        }
-        let push = if options["lifo"].as_bool() == Some(true) {
-            "RPUSH"
-        } else {
-            "LPUSH"
-        };
-        let code: i64 = RETRY
-            .run(
-                &self.queue.store,
-                &self.queue.keys,
-                &[
-                    &self.queue.prefix,
-                    &self.queue.major,
-                    &self.id,
-                    &self.token,
-                    &backoff(&options["backoff"], made),
-                    &error.message,
-                    &trace,
-                    &push,
-                ],
-            )
-            .await?;
-        self.ended(code, Ended::Retried)
-    }
-
-    async fn end(
-        &self,
-        state: &str,
-        value: &str,
-        trace: &str,
-        keep: &str,
-        ended: Ended,
-    ) -> Result<Ended> {
-        let options = self.options();
-        let (count, age) = match &options[keep] {
-            Value::Bool(true) => (0, 0),
-            Value::Number(count) => (count.as_i64().unwrap_or(-1), 0),
-            Value::Object(both) => (
-                both.get("count").and_then(Value::as_i64).unwrap_or(-1),
-                both.get("age").and_then(Value::as_i64).unwrap_or(0),
-            ),
-            _ => (-1, 0),
-        };
-        let attempts = options["attempts"].as_u64().unwrap_or(0);
-        let code: i64 = FINISH
-            .run(
-                &self.queue.store,
-                &self.queue.keys,
-                &[
-                    &self.queue.prefix,
-                    &self.queue.major,
-                    &self.id,
-                    &self.token,
-                    &state,
-                    &value,
-                    &trace,
-                    &count,
-                    &age,
-                    &attempts,
-                ],
-            )
-            .await?;
-        self.ended(code, ended)
-    }
-
-    fn ended(&self, code: i64, ended: Ended) -> Result<Ended> {
-        self.renewal.abort();
-        match code {
-            0 => Ok(ended),
-            -4 => Err(Error::invalid(
-                "a job with unfinished children cannot be completed",
-            )),
-            _ => Ok(Ended::Lost),
-        }
-    }
-
-    /// Writes how far it is, which Node's `QueueEvents` hears.
-    ///
-    /// # Errors
-    ///
-    /// As [`complete`](Self::complete).
-    pub async fn progress(&self, progress: &impl Serialize) -> Result<()> {
-        let text = serde_json::to_string(progress)
-            .map_err(|_| Error::invalid("the progress of a job must be representable as JSON"))?;
-        self.note("progress", &text).await
-    }
-
-    /// Writes a line to its log.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store.
-    pub async fn log(&self, line: &str) -> Result<()> {
-        self.note("log", line).await
-    }
-
-    async fn note(&self, what: &str, text: &str) -> Result<()> {
-        let _: i64 = NOTE
-            .run(
-                &self.queue.store,
-                &self.queue.keys,
-                &[
-                    &self.queue.prefix,
-                    &self.queue.major,
-                    &self.id,
-                    &what,
-                    &text,
-                ],
-            )
-            .await?;
-        Ok(())
-    }
-
-    /// The store that it is on.
-    pub fn store(&self) -> &Store {
-        &self.queue.store
-    }
-}
-
-/// How long BullMQ would wait before the next attempt.
-fn backoff(options: &Value, made: u64) -> u64 {
-    match options {
-        Value::Number(delay) => delay.as_u64().unwrap_or(0),
-        Value::Object(both) => {
-            let delay = both.get("delay").and_then(Value::as_u64).unwrap_or(0);
-            match both.get("type").and_then(Value::as_str) {
-                Some("exponential") => {
-                    let factor = 1_u64 << made.saturating_sub(1).min(40);
-                    delay.saturating_mul(factor).min(1 << 40)
-                }
-                _ => delay,
-            }
-        }
-        _ => 0,
-    }
-}
-
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX >> 12)
 }

@@ -17,15 +17,15 @@ use serde_json::{Value, json};
 
 use crate::{Side, library, on};
 
-const LONG: Duration = Duration::from_secs(100);
+pub(crate) const LONG: Duration = Duration::from_secs(100);
 
-fn node(module: &str, side: &Side, queue: &str, what: &[&str]) -> Result<Foreign> {
+pub(crate) fn node(module: &str, side: &Side, queue: &str, what: &[&str]) -> Result<Foreign> {
     let port = side.port.to_string();
     let args = [&[module, &port, queue], what].concat();
     Foreign::start(Language::Node, &library("bullmq.js"), &args)
 }
 
-async fn node_to_its_end(
+pub(crate) async fn node_to_its_end(
     module: &str,
     side: &Side,
     queue: &str,
@@ -36,7 +36,7 @@ async fn node_to_its_end(
     Foreign::run(Language::Node, &library("bullmq.js"), &args).await
 }
 
-async fn completed(store: &Store, queue: &BullQueue) -> Result<BTreeSet<String>> {
+pub(crate) async fn completed(store: &Store, queue: &BullQueue) -> Result<BTreeSet<String>> {
     let key = format!("{}:completed", queue.base());
     Ok(store.query(cmd("ZRANGE").arg(key).arg(0).arg(-1)).await?)
 }
@@ -351,7 +351,7 @@ async fn a_second_pause(side: Side) -> Result<()> {
 }
 on!(a_second_pause: a_second_pause_here_loses_nothing);
 
-async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Result<()> {
+pub(crate) async fn all_run(store: &Store, queue: &BullQueue, jobs: usize) -> Result<()> {
     let worker = queue.worker().build()?;
     let mut order = Vec::new();
     while let Some(job) = worker.take().await? {
@@ -608,7 +608,11 @@ async fn wrong_input_is_refused_before_anything_is_sent() -> Result<()> {
     for id in ["", "17", "a:b"] {
         assert!(NewJob::new("x", &1)?.id(id).unwrap_err().is_invalid());
     }
-    assert!(NewJob::new("x", &1)?.priority(0).unwrap_err().is_invalid());
+    for priority in [0, 1 << 21] {
+        let job = NewJob::new("x", &1)?.priority(priority);
+        assert!(job.unwrap_err().is_invalid());
+    }
+    assert!(NewJob::new("x", &1)?.priority((1 << 21) - 1).is_ok());
     let queue = BullQueue::new(&store, "a")?;
     assert!(
         queue

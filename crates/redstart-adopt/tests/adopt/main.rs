@@ -4,6 +4,7 @@
 //! main.rs        where the scripts of other languages are
 //! served.rs      the embedded engine behind a listener of its own
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
+//! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
 //! recognise.rs   every library is named, none misnamed
@@ -12,6 +13,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 mod bullmq;
+mod bullmq_as_node;
 mod foreign_workers;
 mod inspect;
 mod recognise;

@@ -4,7 +4,8 @@
 //   node bullmq.js MODULE PORT QUEUE kinds       adds one job of each kind
 //   node bullmq.js MODULE PORT QUEUE work [ms]   runs jobs until its stdin closes; prints "done <id>"
 //   node bullmq.js MODULE PORT QUEUE listen      prints what QueueEvents hears
-//   node bullmq.js MODULE PORT QUEUE pause | resume | counts
+//   node bullmq.js MODULE PORT QUEUE pause | resume
+//   node bullmq.js MODULE PORT QUEUE run CODE    runs CODE, which has `queue` and `flow`, a FlowProducer
 "use strict";
 
 const [module_, port, name, what, argument] = process.argv.slice(2);
@@ -62,6 +63,15 @@ const actions = {
     console.log("ready");
     await closed();
     await events.close();
+  },
+
+  async run() {
+    const queue = new Queue(name, { connection });
+    const flow = new FlowProducer({ connection });
+    const Code = Object.getPrototypeOf(async () => {}).constructor;
+    await new Code("queue", "flow", argument)(queue, flow);
+    await flow.close();
+    await queue.close();
   },
 
   async pause() {
