@@ -1,4 +1,4 @@
-// A worker for the queues of `redstart serve`. Node 18 or later, no packages.
+// A worker for the queues of `redstart serve`. Node 18.17 or later, no packages.
 //
 //     import { Worker } from "./redstart-worker.mjs";
 //
@@ -10,6 +10,10 @@
 // A handler that returns has done its job. One that throws is tried again later; `new Dead(reason)` is not. A job may run
 // more than once: when a worker dies, another one takes its jobs at the end of the lease, and what the dead worker says too
 // late is refused by the fence.
+//
+// While the service cannot be reached, the worker goes on and asks again. `job.signal` is aborted when somebody cancelled
+// the job, when it ran past its timeout, or when another worker has it: give it to `fetch` and the like. After its timeout
+// a job is tried again and the worker takes the next one, whether or not the handler has ended.
 
 import { randomUUID } from "node:crypto";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -28,6 +32,11 @@ export class Dead extends Error {}
 /** Another worker has the job by now. */
 export class Lost extends Error {}
 
+/** Whether a refusal may be gone when the request is sent again. */
+const isPassing = (status) => status === 408 || status === 429 || status >= 500;
+
+const NO_ANSWER = { status: 503, body: { title: "no answer" } };
+
 export class Client {
   constructor(url, { namespace, token } = {}) {
     this.url = url.replace(/\/$/, "");
@@ -35,13 +44,22 @@ export class Client {
     this.token = token;
   }
 
+  /** Sends a request. Throws if there was no answer; an error that is not JSON, such as a proxy's page, has no fields. */
   async post(path, body, { key, signal } = {}) {
     const headers = { "content-type": "application/json" };
     if (this.token) headers.authorization = `Bearer ${this.token}`;
     if (key) headers["idempotency-key"] = key;
     const reply = await fetch(this.url + path + this.query, { method: "POST", body: JSON.stringify(body), headers, signal });
     const text = await reply.text();
-    return { status: reply.status, body: text ? JSON.parse(text) : null };
+    let fields = null;
+    try {
+      fields = JSON.parse(text);
+    } catch {
+      // Not the service's.
+    }
+    if (fields !== null && typeof fields === "object" && !Array.isArray(fields)) return { status: reply.status, body: fields };
+    if (reply.status < 400) throw new Error(`a reply of ${reply.status} that is not the service's`);
+    return { status: reply.status, body: {} };
   }
 
   /** Adds a job; returns its id. A lost reply is asked for again under the same key. */
@@ -49,18 +67,18 @@ export class Client {
     const key = randomUUID();
     for (let attempt = 0; ; attempt += 1) {
       const path = `/v1/queues/${encodeURIComponent(queue)}/jobs`;
-      const reply = await this.post(path, { kind, payload, ...options }, { key }).catch(() => ({ status: 503, body: { title: "no answer" } }));
-      if (reply.status === 200 || reply.status === 201) return reply.body.id;
-      if (![409, 429, 503].includes(reply.status) || attempt === 4) throw new Error(`${reply.status} ${reply.body?.title}`);
+      const { status, body } = await this.post(path, { kind, payload, ...options }, { key }).catch(() => NO_ANSWER);
+      if (status === 200 || status === 201) return body.id;
+      if (!(status === 409 || isPassing(status)) || attempt === 4) throw new Error(`${status} ${body.title}: ${body.detail ?? ""}`);
       await sleep(200 * 2 ** attempt);
     }
   }
 }
 
 export class Worker {
-  constructor(url, queue, handlers, { namespace, token, lease = 30, wait = 20, attempts = 10 } = {}) {
+  constructor(url, queue, handlers, { namespace, token, lease = 30, wait = 20, attempts = 10, warn = console.warn } = {}) {
     this.client = new Client(url, { namespace, token });
-    Object.assign(this, { queue, handlers, lease, wait, attempts });
+    Object.assign(this, { queue, handlers, lease, wait, attempts, warn });
     this.stopping = new AbortController();
   }
 
@@ -88,46 +106,98 @@ export class Worker {
   async take() {
     const body = { kinds: Object.keys(this.handlers), max: 1, wait: this.wait, lease: this.lease, attempts: this.attempts };
     const path = `/v1/queues/${encodeURIComponent(this.queue)}:lease`;
-    const reply = await this.client.post(path, body, { signal: this.stopping.signal });
-    if (reply.status !== 200) throw new Error(`${reply.status} ${reply.body?.title}`);
-    return reply.body.jobs;
+    const signal = AbortSignal.any([this.stopping.signal, AbortSignal.timeout((this.wait + 30) * 1000)]);
+    const reply = await this.client.post(path, body, { signal });
+    if (reply.status !== 200) throw new Error(`${reply.status} ${reply.body.title}`);
+    return reply.body.jobs ?? [];
   }
 
   async work(job) {
-    let lost = false;
-    const beat = setInterval(async () => {
-      lost ||= !(await this.tell("extend", { fence: job.fence, lease: this.lease }));
-    }, (this.lease * 1000) / 3);
+    const state = { lost: false, cancelled: false, over: new AbortController(), settled: new AbortController() };
     const handle = {
       ...job,
-      isLost: () => lost,
+      signal: state.over.signal,
+      isLost: () => state.lost,
+      isCancelled: () => state.cancelled,
+      // While the service cannot be reached, nothing is recorded and nothing is thrown.
       progress: async (share) => {
-        if (!(await this.tell("progress", { fence: job.fence, progress: share }))) throw new Lost(job.id);
+        const { answer } = await this.tell("progress", { fence: job.fence, progress: share }, { tries: 2 });
+        if (answer !== "lost") return;
+        state.lost = true;
+        state.over.abort();
+        throw new Lost(job.id);
       },
     };
+    const beat = this.keep(job, state);
     try {
-      await this.handlers[job.kind](job.payload, handle);
-      await this.tell("ack", { fence: job.fence });
-    } catch (error) {
-      if (error instanceof Lost) return;
-      const body = { fence: job.fence, error: String(error?.message ?? error), attempts: this.attempts };
-      if (error instanceof Dead) body.dead = true;
-      if (error?.after !== undefined) body.retry_after = error.after;
-      await this.tell("fail", body);
+      const verdict = await this.handled(job, handle, state);
+      // The lease is kept until this is written.
+      if (verdict && !state.lost) await this.tell(verdict.verb, { fence: job.fence, ...verdict.body }, { patience: this.lease * 1000 });
     } finally {
-      clearInterval(beat);
+      state.settled.abort();
+      await beat;
     }
   }
 
-  /** Says something about a job; `false` if the job is another worker's by now. */
-  async tell(verb, body) {
-    const path = `/v1/queues/${encodeURIComponent(this.queue)}:${verb}`;
-    for (let attempt = 0; attempt < 6; attempt += 1) {
-      const { status } = await this.client.post(path, body).catch(() => ({ status: 503 }));
-      if (status === 200) return true;
-      if (status === 409) return false;
-      await sleep(100 * 2 ** attempt);
+  /** Runs the handler, for no longer than the job's timeout; what to say of it. */
+  async handled(job, handle, state) {
+    const timer = new AbortController();
+    const run = (async () => this.handlers[job.kind](job.payload, handle))();
+    const late = async () => {
+      await sleep(job.timeout * 1000, undefined, { signal: timer.signal });
+      state.over.abort();
+      throw new Error("timed out");
+    };
+    try {
+      await (job.timeout ? Promise.race([run, late()]) : run);
+      return { verb: "ack" };
+    } catch (error) {
+      run.catch(() => {}); // what a late handler throws is nobody's any more
+      if (error instanceof Lost) return null;
+      const body = { error: String(error?.message ?? error), attempts: this.attempts };
+      if (error instanceof Dead) body.dead = true;
+      if (error?.after !== undefined) body.retry_after = error.after;
+      return { verb: "fail", body };
+    } finally {
+      timer.abort();
     }
-    return false;
+  }
+
+  /** Extends the lease until the job is settled. Only another worker's lease ends this, not a lost reply. */
+  async keep(job, state) {
+    let pause = (this.lease * 1000) / 3;
+    while (!state.settled.signal.aborted) {
+      await sleep(pause, undefined, { signal: state.settled.signal }).catch(() => {});
+      if (state.settled.signal.aborted) return;
+      const { answer, body } = await this.tell("extend", { fence: job.fence, lease: this.lease });
+      if (answer === "lost") state.lost = true;
+      if (body.cancelled) state.cancelled = true;
+      if (state.lost || state.cancelled) state.over.abort();
+      if (state.lost) return;
+      pause = answer === "done" ? (this.lease * 1000) / 3 : Math.min(1000, (this.lease * 1000) / 30);
+    }
+  }
+
+  /**
+   * Says something about a job: `done`, `lost` if it is another worker's by now, or `unknown`. It is said again while
+   * there is no answer, so often or for so many milliseconds.
+   */
+  async tell(verb, body, { tries = 1, patience = 0 } = {}) {
+    const path = `/v1/queues/${encodeURIComponent(this.queue)}:${verb}`;
+    const end = Date.now() + patience;
+    for (let pause = 100; ; pause = Math.min(pause * 2, 1000)) {
+      // A request that hangs must not outlast the lease.
+      const signal = AbortSignal.timeout(Math.max((this.lease * 1000) / 3, 1000));
+      const reply = await this.client.post(path, body, { signal }).catch(() => NO_ANSWER);
+      if (reply.status === 200) return { answer: "done", body: reply.body };
+      if (reply.status === 409) return { answer: "lost", body: reply.body };
+      tries -= 1;
+      if (!isPassing(reply.status)) {
+        this.warn(`${verb} was refused: ${reply.status} ${reply.body.detail ?? reply.body.title}`);
+        return { answer: "unknown", body: {} };
+      }
+      if (tries <= 0 && Date.now() >= end) return { answer: "unknown", body: {} };
+      await sleep(pause);
+    }
   }
 }
