@@ -31,8 +31,8 @@ pub use queue::{
     JobContext, JobCursor, JobDetails, JobFence, JobFunction, JobHandle, JobHandler, JobId,
     JobInfo, JobLimit, JobOutput, JobPolicy, JobRegistry, JobRequest, JobService, JobState,
     MissedTicks, Outcome, Payload, Queue, QueueBuilder, QueueCounts, QueueEvent, QueueEventKind,
-    QueueEvents, QueueInspector, QueueMinute, Returned, ShutdownReport, Spread, State, UniqueUntil,
-    Verdict, Worker, WorkerBuilder, WorkerSlots, normalized_error,
+    QueueEvents, QueueInspector, QueueMinute, Returned, Settler, ShutdownReport, Spread, State,
+    UniqueUntil, Verdict, Worker, WorkerBuilder, WorkerSlots, normalized_error,
 };
 #[cfg(any(feature = "sqlite", feature = "postgres"))]
 pub use queue::{Outbox, OutboxDatabase, OutboxRelay};

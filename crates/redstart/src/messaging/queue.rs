@@ -89,8 +89,8 @@ pub use registry::{
 };
 pub use verdict::{IntoVerdict, Returned, Verdict};
 pub use worker::{
-    DispatchedJob, Dispatcher, DispatcherBuilder, JobContext, JobFence, ShutdownReport, Worker,
-    WorkerBuilder, WorkerSlots,
+    DispatchedJob, Dispatcher, DispatcherBuilder, JobContext, JobFence, Settler, ShutdownReport,
+    Worker, WorkerBuilder, WorkerSlots,
 };
 
 /// A job queue: typed jobs, retries, dead letters, delays, priorities, unique jobs, cron. Cheap to clone.

@@ -57,6 +57,66 @@ matrix! {
         Ok(())
     }
 
+    async fn the_worker_that_took_a_job_decides_how_often_it_is_tried(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let dispatcher = |attempts| {
+            queue.dispatcher(["mail"]).lease(Duration::from_millis(300)).retry(Backoff::fixed(Duration::from_millis(1)), attempts)
+        };
+        queue.enqueue_raw("mail", b"1").await?;
+        let patient = dispatcher(2).start().await?;
+        ensure!(patient.take(1, PATIENCE).await?.len() == 1);
+        drop(patient);
+        // Whoever finds out that the worker died has another limit.
+        let hasty = dispatcher(1).start().await?;
+        let jobs = hasty.take(1, PATIENCE).await?;
+        ensure!(jobs.len() == 1 && jobs[0].attempt == 2, "{jobs:?}");
+        drop(hasty);
+        let _patient = dispatcher(50).start().await?;
+        let buried = eventually(PATIENCE, async || matches!(queue.inspect().counts().await, Ok(counts) if counts.dead == 1));
+        ensure!(buried.await, "{:?}", queue.inspect().counts().await?);
+        Ok(())
+    }
+
+    async fn any_number_of_kinds_can_be_asked_for(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        if backend.is_embedded() {
+            for call in 0..160 {
+                let kinds = (0..64).map(|kind| format!("{call}-{kind}"));
+                drop(queue.dispatcher(kinds).start().await?);
+            }
+        }
+        queue.enqueue_raw("new", b"1").await?;
+        let jobs = queue.dispatcher(["new"]).start().await?.take(1, PATIENCE).await?;
+        ensure!(jobs.len() == 1);
+        for bad in ["", &"x".repeat(256)] {
+            ensure!(queue.dispatcher([bad]).start().await.is_err_and(|error| error.is_config()));
+        }
+        Ok(())
+    }
+
+    async fn a_settler_knows_how_long_a_job_waited_and_ran(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").history(Duration::from_secs(3600)).build()?;
+        let pause = Duration::from_millis(300);
+        queue.enqueue_raw("mail", b"1").await?;
+        // No less than this passes, however busy the machine is.
+        tokio::time::sleep(pause).await;
+        let dispatcher = queue.dispatcher(["mail"]).start().await?;
+        let jobs = dispatcher.take(1, PATIENCE).await?;
+        tokio::time::sleep(pause).await;
+        let settler = queue.dispatcher(None::<String>).settler()?;
+        assert_eq!(settler.settle(&jobs[0].fence, Verdict::Done).await?, Settled::Done);
+        let minutes = queue.inspect().history().await?;
+        let minute = minutes.iter().find(|minute| minute.done == 1).context("no minute")?;
+        for (what, spread) in [("wait", &minute.wait), ("run", &minute.run)] {
+            let half = spread.percentile(0.5).context("no percentile")?;
+            ensure!(half >= pause, "{what}: {half:?}");
+        }
+        Ok(())
+    }
+
     async fn kinds_of_others_are_left_to_them_and_waiting_is_woken(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;

@@ -85,6 +85,28 @@ impl EnqueueRaw<'_> {
         self.options.policy.timeout = Some(timeout);
         self
     }
+
+    /// Whether the job could be added, as far as that is known without asking the store.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config), as when it is awaited.
+    pub fn check(&self) -> Result<()> {
+        self.options.check()?;
+        if self.kind.is_empty() || self.kind.len() > 255 {
+            return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
+        }
+        let (limit, length) = (self.queue.0.max_payload, self.payload.len());
+        if length > limit {
+            return Err(Error::config(format!(
+                "the payload has {length} bytes; the queue accepts at most {limit}"
+            )));
+        }
+        if serde_json::from_slice::<serde::de::IgnoredAny>(self.payload).is_err() {
+            return Err(Error::config("the payload of a job must be JSON"));
+        }
+        Ok(())
+    }
 }
 
 /// # Errors
@@ -100,33 +122,13 @@ impl<'a> IntoFuture for EnqueueRaw<'a> {
     type IntoFuture = Pin<Box<dyn Future<Output = Self::Output> + Send + 'a>>;
 
     fn into_future(self) -> Self::IntoFuture {
-        let Self {
-            queue,
-            kind,
-            payload,
-            options,
-        } = self;
         Box::pin(observe::operation(
             "queue.enqueue",
-            queue.namespace(),
+            self.queue.namespace(),
             async move {
-                options.check()?;
-                if kind.is_empty() || kind.len() > 255 {
-                    return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
-                }
-                let limit = queue.0.max_payload;
-                if payload.len() > limit {
-                    return Err(Error::config(format!(
-                        "the payload has {} bytes; the queue accepts at most {limit}",
-                        payload.len()
-                    )));
-                }
-                if serde_json::from_slice::<serde::de::IgnoredAny>(payload).is_err() {
-                    return Err(Error::config("the payload of a job must be JSON"));
-                }
-                queue
-                    .add(Body::raw(kind, payload, &options), &options)
-                    .await
+                self.check()?;
+                let body = Body::raw(self.kind, self.payload, &self.options);
+                self.queue.add(body, &self.options).await
             },
         ))
     }

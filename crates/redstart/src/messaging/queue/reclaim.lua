@@ -2,7 +2,8 @@
 -- or, after the last attempt, to the dead letters. One that was to be cancelled is.
 --
 -- KEYS  1-16 as in place.lua  17 running of that worker  18 workers
--- ARGV  1-5 as in place.lua  6 that worker  7 its name on the wake channel  8 attempts at most
+-- ARGV  1-5 as in place.lua  6 that worker  7 its name on the wake channel
+--       8 attempts at most, where neither the job nor the worker that took it said so
 -- Returns  {-1, 0} its lease has not ended or another worker was faster, otherwise {made ready, dead}
 local running, workers = KEYS[17], KEYS[18]
 local until_us = redis.call('ZSCORE', workers, ARGV[6])
@@ -10,7 +11,9 @@ local now = now()
 if not until_us or tonumber(until_us) > now then return { -1, 0 } end
 
 local back, buried, count, stalled = {}, 0, 0, {}
-for _, name in ipairs(redis.call('HKEYS', running)) do
+local fields = redis.call('HGETALL', running)
+for i = 1, #fields, 2 do
+  local name = fields[i]
   local record = name ~= '' and redis.call('HGET', jobs, sub(name, 1, 16))
   if record and state(record) == 'x' then
     local worker, since
@@ -19,7 +22,7 @@ for _, name in ipairs(redis.call('HKEYS', running)) do
     stalled[#stalled + 1] = id_of(record)
     free_place(record)
     local most = number(record, 62)
-    if most == 0 then most = tonumber(ARGV[8]) end
+    if most == 0 then most = tonumber(fields[i + 1]) or tonumber(ARGV[8]) end
     redis.call('HDEL', details, id_of(record) .. 'p')
     record = charged(note_attempt(record, worker, since, now, 'its worker died'))
     if flag(record, 16) then

@@ -11,7 +11,8 @@
 --       13 how many jobs may run at a time in the whole queue (0 = any)
 --       14, 15 rate limit of the queue: microseconds per job (0 = none), jobs at once
 --       16, 17, 18 for each group: jobs at a time, microseconds per job, jobs at once
---       19... the same for a kind of job: name, jobs at a time, microseconds per job, jobs at once
+--       19 attempts at most, for jobs that have no limit of their own
+--       20... the same as for a group, for a kind of job: name, jobs at a time, microseconds per job, jobs at once
 -- Returns  {0} not registered (its jobs were reclaimed), {2} another epoch, or
 --          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records, now}
 local running, workers, rates = KEYS[17], KEYS[18], KEYS[19]
@@ -204,7 +205,7 @@ local function take_plain(limit)
 end
 
 local limits = {}
-for i = 19, #ARGV, 4 do
+for i = 20, #ARGV, 4 do
   limits['\1' .. ARGV[i]] = { tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]) }
 end
 local of_groups = { tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]) }
@@ -251,7 +252,7 @@ end
 
 local in_groups = redis.call('ZCARD', groups) > 0
 if in_groups then
-  if tonumber(ARGV[17]) > 0 or #ARGV >= 19 then redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now) end
+  if tonumber(ARGV[17]) > 0 or #ARGV >= 20 then redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now) end
   -- Of an odd number the jobs without a group get one more every second time.
   local share = math.floor(want / 2)
   if want % 2 == 1 and redis.call('HDEL', meta, 'side') == 0 then
@@ -273,7 +274,7 @@ for _, record in ipairs(taken) do
   n = n + 1
   local id = id_of(record)
   ids[n] = id
-  owned[2 * n - 1], owned[2 * n] = delivery(record), ''
+  owned[2 * n - 1], owned[2 * n] = delivery(record), ARGV[19]
   written[2 * n - 1], written[2 * n] = id, held(record, worker, now)
   if uniqueness(record) == 2 then free_unique(record) end
 end

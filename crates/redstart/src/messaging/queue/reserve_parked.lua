@@ -3,6 +3,7 @@
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 parked jobs of that kind, by their limit  19 parked
 -- ARGV  1-5 as in place.lua  6 epoch  7 want  8 kind  9 how many bytes of records at most, unless the first is larger
 --       10 how many jobs to skip: this worker could not decode them  11 the worker's name on the wake channel
+--       12 attempts at most, for jobs that have no limit of their own
 -- Returns  {0} not registered, {2} another epoch, or {1, whether there are more behind those skipped, records, now}
 local running, waiting, parked = KEYS[17], KEYS[18], KEYS[19]
 local epoch = redis.call('HGET', running, '')
@@ -20,7 +21,7 @@ while #given < want do
     bytes = bytes + #record
     given[#given + 1] = record
     owned[#owned + 1] = delivery(record)
-    owned[#owned + 1] = ''
+    owned[#owned + 1] = ARGV[12]
     written[#written + 1] = id
     written[#written + 1] = held(record, ARGV[11], now)
     local group = group_of(record)

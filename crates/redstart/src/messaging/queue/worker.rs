@@ -9,6 +9,7 @@ mod heartbeat;
 mod registration;
 mod run;
 mod schedule;
+mod settler;
 mod signal;
 
 use std::{
@@ -35,6 +36,7 @@ pub use dispatcher::{DispatchedJob, Dispatcher, DispatcherBuilder, JobFence};
 use registration::Registration;
 use run::Ended;
 pub(super) use run::Runner;
+pub use settler::Settler;
 use signal::Signals;
 
 use super::{

@@ -171,7 +171,8 @@ impl<'a> Batch<'a> {
         let mut call = queue
             .call(&FINISH, &parts)
             .arg(micros(queue.0.park_for))
-            .arg(&shared.id)
+            // The worker that took them, which need not be this one.
+            .arg(registration.worker())
             .arg(u8::from(queue.0.group_limit.is_in_order()))
             .arg(queue.0.history)
             .arg(self.plain.len());

@@ -199,7 +199,7 @@ impl WorkerBuilder {
         self.check()?;
         let (ended, endings) = mpsc::channel(self.concurrency);
         let clock = self.queue.store().clock();
-        let kinds = self.handlers.keys().copied().collect();
+        let kinds = self.handlers.keys().map(|kind| Arc::from(*kind)).collect();
         let shared = Arc::new(Shared {
             id: token(),
             current: parking_lot::Mutex::default(),

@@ -4,7 +4,7 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     str::FromStr,
-    sync::{Arc, atomic::AtomicBool},
+    sync::Arc,
     time::Duration,
 };
 
@@ -17,11 +17,9 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
-    Delivery, Registration, Shared, Totals,
-    acknowledge::Batch,
+    Registration, Settler, Shared, Totals,
     fetch::{Fetcher, Next, Reserved},
-    heartbeat::renew,
-    run::{Ended, Ending},
+    run::Ending,
     schedule::schedule,
     signal::Signals,
 };
@@ -32,26 +30,23 @@ use crate::{
         queue::{
             Backoff, JobId, Queue, Verdict,
             record::{DeliveryId, Record},
-            script::{PROGRESS, REGISTER},
+            script::REGISTER,
         },
         wake::Wake,
     },
-    observe,
     token::token,
 };
 
 /// Jobs that one call hands out.
 const MAX_JOBS: usize = 256;
-/// Names of kinds that a process keeps for good; see [`kind_name`].
-const MAX_KIND_NAMES: usize = 10_000;
 
 /// Says which delivery of which job a worker speaks of. Made by [`Dispatcher::take`]; only the worker that got it can
 /// settle that delivery, and only while it holds the job.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct JobFence {
     /// The registration that holds the job.
-    lease: String,
-    delivery: DeliveryId,
+    pub(super) lease: String,
+    pub(super) delivery: DeliveryId,
 }
 
 impl JobFence {
@@ -173,28 +168,61 @@ impl DispatcherBuilder {
         if self.kinds.is_empty() || self.kinds.len() > 64 {
             return Err(Error::config("a dispatcher must have 1 to 64 kinds of job"));
         }
+        if self
+            .kinds
+            .iter()
+            .any(|kind| kind.is_empty() || kind.len() > 255)
+        {
+            return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
+        }
+        let shared = self.shared()?;
+        let queue = &shared.queue;
+        let own = queue.entity().channel(&format!("wake:{}", shared.id));
+        let signals = shared.signals.clone();
+        let channels = [queue.0.channel.clone(), own];
+        let wake = Wake::open(queue.store(), channels, move |event| signals.hear(event)).await?;
+        Ok(Dispatcher(Arc::new(Inner {
+            scheduler: crate::task::spawn(schedule(shared.clone())),
+            kinds: self.kinds.into_iter().collect(),
+            wake: Arc::new(wake),
+            turn: Arc::default(),
+            settler: Settler(shared.clone()),
+            shared,
+        })))
+    }
+
+    /// A handle that settles jobs and takes none. It has no subscription and nothing runs, so it costs no round trip;
+    /// the kinds do not matter to it.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for invalid settings.
+    pub fn settler(self) -> Result<Settler> {
+        Ok(Settler(self.shared()?))
+    }
+
+    fn shared(&self) -> Result<Arc<Shared>> {
         if self.lease < Duration::from_millis(100) || self.lease > Duration::from_secs(86_400) {
             return Err(Error::config("a lease must be from 100 ms to a day"));
         }
         if self.max_attempts == 0 {
             return Err(Error::config("max_attempts must be at least 1"));
         }
-        let kinds = self.kinds.iter().map(|kind| kind_name(kind));
-        let kinds = kinds.collect::<Result<Vec<_>>>()?;
+        let kinds = self.kinds.iter().map(|kind| Arc::from(kind.as_str()));
         // Nobody receives: endings are written by `settle`, which can answer.
         let (ended, _) = mpsc::channel(1);
         let clock = self.queue.store().clock();
-        let shared = Arc::new(Shared {
+        Ok(Arc::new(Shared {
             id: token(),
             current: Mutex::default(),
-            signals: Arc::new(Signals::new(clock, kinds)),
+            signals: Arc::new(Signals::new(clock, kinds.collect())),
             permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             turn: 1,
-            queue: self.queue,
+            queue: self.queue.clone(),
             handlers: HashMap::new(),
             concurrency: MAX_JOBS,
             lease: self.lease,
-            backoff: self.backoff,
+            backoff: self.backoff.clone(),
             backoffs: HashMap::new(),
             max_attempts: self.max_attempts,
             timeout: None,
@@ -206,19 +234,7 @@ impl DispatcherBuilder {
             drained: CancellationToken::new(),
             suspect: Notify::new(),
             totals: Totals::default(),
-        });
-        let queue = &shared.queue;
-        let own = queue.entity().channel(&format!("wake:{}", shared.id));
-        let signals = shared.signals.clone();
-        let channels = [queue.0.channel.clone(), own];
-        let wake = Wake::open(queue.store(), channels, move |event| signals.hear(event)).await?;
-        Ok(Dispatcher(Arc::new(Inner {
-            scheduler: crate::task::spawn(schedule(shared.clone())),
-            kinds: self.kinds.into_iter().collect(),
-            wake: Arc::new(wake),
-            turn: Arc::default(),
-            shared,
-        })))
+        }))
     }
 }
 
@@ -253,13 +269,15 @@ impl DispatcherBuilder {
 ///
 /// # Round trips
 ///
-/// Taking: three, one of them in the background, and one for each time that a waiting worker is woken. Settling: two, and
-/// one more for the last job that was taken together. Extending and recording progress: one.
+/// Taking: three, one of them in the background, and one for each time that a waiting worker is woken. Settling: two, a
+/// third beside the first where the queue has a history, and one more for the last job that was taken together. Extending
+/// and recording progress: one.
 #[derive(Clone)]
 pub struct Dispatcher(Arc<Inner>);
 
 struct Inner {
     shared: Arc<Shared>,
+    settler: Settler,
     kinds: HashSet<String>,
     wake: Arc<Wake>,
     /// Held by the worker whose turn it is to take jobs.
@@ -334,7 +352,7 @@ impl Dispatcher {
 
     /// The jobs among these records that the workers can run; the others are left to other workers.
     async fn accept(&self, taking: &Taking, records: Vec<Vec<u8>>) -> Result<Vec<DispatchedJob>> {
-        let shared = &self.0.shared;
+        let (shared, settler) = (&self.0.shared, &self.0.settler);
         let (mut jobs, mut others) = (Vec::new(), Vec::new());
         for bytes in records {
             let Some(delivery) = Record::delivery(&bytes) else {
@@ -357,22 +375,24 @@ impl Dispatcher {
                 Some(record) => {
                     let reason = format!("no handler for the job {:?}", record.name);
                     let ending = shared.cannot_run(record.name.clone(), reason);
-                    others.push(self.ended(&taking.registration, &fence, Some(&record), ending)?);
+                    let delivery =
+                        settler.delivery(&taking.registration, &fence, Some(&record), None);
+                    others.push(settler.ended(delivery, ending)?);
                 }
                 None => {
                     let ending = Ending::Dead("corrupt record".to_owned());
-                    others.push(self.ended(&taking.registration, &fence, None, ending)?);
+                    let delivery = settler.delivery(&taking.registration, &fence, None, None);
+                    others.push(settler.ended(delivery, ending)?);
                 }
             }
         }
         if !others.is_empty() {
-            self.write(&taking.registration, &others).await?;
+            settler.write(&taking.registration, &others).await?;
         }
         Ok(jobs)
     }
 
-    /// Says how a delivery ended. [`Settled::Lost`] if the worker no longer held the job: its lease had ended, or it had
-    /// settled the job before.
+    /// Says how a delivery ended; see [`Settler::settle`].
     ///
     /// # Errors
     ///
@@ -382,44 +402,7 @@ impl Dispatcher {
     ///
     /// If the future is dropped, the ending may have been written.
     pub async fn settle(&self, fence: &JobFence, verdict: Verdict) -> Result<Settled> {
-        let shared = &self.0.shared;
-        let registration = registration(&fence.lease);
-        let running = shared.queue.entity().part(&registration.running);
-        let mut look = redis::pipe();
-        look.cmd("HEXISTS").arg(&running).arg(&fence.delivery[..]);
-        look.cmd("HLEN").arg(&running);
-        let jobs = shared.queue.entity().part("jobs");
-        look.cmd("HGET").arg(jobs).arg(&fence.delivery[..16]);
-        let (is_held, held, record): (bool, u64, Option<Vec<u8>>) =
-            shared.queue.store().pipeline(&look).await?;
-        let (true, Some(record)) = (is_held, record) else {
-            observe::event("queue.refused");
-            return Ok(Settled::Lost);
-        };
-        let record = Record::parse(&record);
-        let delivery = Delivery::new(shared, &registration, fence.delivery, record.as_ref(), 0);
-        let ending = match verdict {
-            Verdict::Done => Ending::Done(Vec::new()),
-            Verdict::DoneWith { result } => Ending::Done(result),
-            Verdict::Retry { after, reason } => shared.after_failure(&delivery, after, reason),
-            Verdict::Dead { reason } => Ending::Dead(reason),
-        };
-        let ended = self.ended(&registration, fence, record.as_ref(), ending)?;
-        if !self.write(&registration, &[ended]).await? {
-            observe::event("queue.refused");
-            return Ok(Settled::Lost);
-        }
-        // One field of the hash is the registration's own.
-        if held <= 2 {
-            let shared = shared.clone();
-            let store = shared.queue.store().clone();
-            store.defer(async move {
-                if let Err(error) = shared.leave(&registration).await {
-                    tracing::debug!(%error, "a worker elsewhere could not unregister");
-                }
-            });
-        }
-        Ok(Settled::Done)
+        self.0.settler.settle(fence, verdict).await
     }
 
     /// Makes the lease of a worker run anew; `false` if it was lost.
@@ -432,8 +415,7 @@ impl Dispatcher {
     ///
     /// If the future is dropped, the lease may have been extended.
     pub async fn extend(&self, fence: &JobFence) -> Result<bool> {
-        let registration = registration(&fence.lease);
-        Ok(renew(&self.0.shared, &registration).await?.0 >= 0)
+        self.0.settler.extend(fence).await
     }
 
     /// Records how far a job is, from 0 to 1; `false` if the worker no longer holds it.
@@ -442,72 +424,21 @@ impl Dispatcher {
     ///
     /// [`is_config`](Error::is_config) for a number outside 0 to 1; otherwise those of the store.
     pub async fn progress(&self, fence: &JobFence, progress: f64) -> Result<bool> {
-        if !(0.0..=1.0).contains(&progress) {
-            return Err(Error::config("progress must be from 0 to 1"));
-        }
-        let queue = &self.0.shared.queue;
-        let noted: u8 = queue
-            .call(&PROGRESS, &[&format!("running:{}", fence.lease)])
-            .arg(&fence.delivery[..])
-            .arg("progress")
-            .arg(progress)
-            .idempotent()
-            .run(queue.store())
-            .await?;
-        Ok(noted == 1)
+        self.0.settler.progress(fence, progress).await
     }
 
-    /// Whether somebody [cancelled](Queue::cancel) a job that is held: its worker should stop. It is not tried again,
-    /// whatever the worker says of it.
+    /// Whether somebody [cancelled](Queue::cancel) a job that is held; see [`Settler::is_cancelled`].
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn is_cancelled(&self, fence: &JobFence) -> Result<bool> {
-        let queue = &self.0.shared.queue;
-        let mut look = redis::cmd("HEXISTS");
-        look.arg(queue.entity().part("meta"))
-            .arg([b"c:", &fence.delivery[..16]].concat());
-        queue.store().query(&look).await
+        self.0.settler.is_cancelled(fence).await
     }
 
     /// For how long a worker may be silent.
     pub fn lease(&self) -> Duration {
         self.0.shared.lease
-    }
-
-    fn ended(
-        &self,
-        registration: &Arc<Registration>,
-        fence: &JobFence,
-        record: Option<&Record>,
-        ending: Ending,
-    ) -> Result<Ended> {
-        let shared = &self.0.shared;
-        let permit = shared.permits.clone().try_acquire_owned();
-        Ok(Ended {
-            delivery: Arc::new(Delivery {
-                // It may have recorded some by another dispatcher.
-                progressed: AtomicBool::new(true),
-                ..Delivery::new(shared, registration, fence.delivery, record, 0)
-            }),
-            ending,
-            _permit: permit.map_err(|_| Error::unavailable("too many jobs end at once"))?,
-        })
-    }
-
-    /// Writes endings of one registration; `false` if it is lost.
-    async fn write(&self, registration: &Registration, ended: &[Ended]) -> Result<bool> {
-        let shared = &self.0.shared;
-        let batch = Batch::new(ended, shared);
-        let call = batch
-            .call(shared, registration)
-            .run::<u8>(shared.queue.store());
-        let written = observe::operation("queue.finish", shared.queue.namespace(), call).await?;
-        if written == 1 {
-            batch.count(shared);
-        }
-        Ok(written == 1)
     }
 }
 
@@ -587,28 +518,8 @@ impl Drop for Taking {
 }
 
 /// The registration of this name. Its lease is the worker's own to extend.
-fn registration(name: &str) -> Arc<Registration> {
+pub(super) fn registration(name: &str) -> Arc<Registration> {
     Arc::new(Registration::new(name.to_owned()))
-}
-
-/// A name of a kind for the whole life of the process. Workers know their kinds when they are compiled; those elsewhere
-/// do not, so the number of names is limited.
-fn kind_name(kind: &str) -> Result<&'static str> {
-    static NAMES: Mutex<Option<HashSet<&'static str>>> = Mutex::new(None);
-    if kind.is_empty() || kind.len() > 255 {
-        return Err(Error::config("the kind of a job must have 1 to 255 bytes"));
-    }
-    let mut names = NAMES.lock();
-    let names = names.get_or_insert_default();
-    if let Some(known) = names.get(kind) {
-        return Ok(known);
-    }
-    if names.len() >= MAX_KIND_NAMES {
-        return Err(Error::config("too many different kinds of job"));
-    }
-    let name: &'static str = Box::leak(kind.to_owned().into_boxed_str());
-    names.insert(name);
-    Ok(name)
 }
 
 #[cfg(test)]

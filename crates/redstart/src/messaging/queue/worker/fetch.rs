@@ -128,7 +128,7 @@ impl Fetcher {
         let epoch = epoch.load(Ordering::Relaxed);
         let signals = &self.shared.signals;
         if let Some((kind, skip)) = signals.take_parked_kind() {
-            let reserved = self.reserve_parked(kind, skip, want, epoch).await;
+            let reserved = self.reserve_parked(&kind, skip, want, epoch).await;
             match &reserved {
                 Ok((Reserved::Jobs { records, .. }, _)) if records.is_empty() => {
                     if skip > 0 {
@@ -151,7 +151,8 @@ impl Fetcher {
             .arg(MAX_BYTES)
             .arg(&self.shared.id)
             .arg(&limit[..])
-            .arg(&queue.0.group_limit.numbers()[..]);
+            .arg(&queue.0.group_limit.numbers()[..])
+            .arg(self.shared.max_attempts);
         for (kind, limit) in &queue.0.kind_limits {
             call = call.arg(kind).arg(&limit.numbers()[..]);
         }
@@ -167,7 +168,7 @@ impl Fetcher {
     /// Takes parked jobs of a kind; whether there are more, as far as is known.
     async fn reserve_parked(
         &self,
-        kind: &'static str,
+        kind: &str,
         skip: usize,
         want: usize,
         epoch: u64,
@@ -185,6 +186,7 @@ impl Fetcher {
             .arg(MAX_BYTES)
             .arg(skip)
             .arg(&self.shared.id)
+            .arg(self.shared.max_attempts)
             .run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
         let mut more = true;

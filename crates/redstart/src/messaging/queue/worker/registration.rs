@@ -52,6 +52,11 @@ impl Registration {
         }
     }
 
+    /// The name of the worker on its wake channel: the first half.
+    pub(super) fn worker(&self) -> &str {
+        self.name.get(..self.name.len() / 2).unwrap_or(&self.name)
+    }
+
     /// Tells the run of a job to stop.
     pub(super) fn cancel(&self, id: JobId) {
         let known = self.known.lock();

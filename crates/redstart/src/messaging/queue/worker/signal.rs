@@ -24,17 +24,17 @@ const LEAVE_TO_OTHERS: Duration = Duration::from_secs(60);
 pub(super) struct Signals {
     clock: Clock,
     /// The kinds of job that this worker has handlers for.
-    kinds: Vec<&'static str>,
+    kinds: Vec<Arc<str>>,
     /// There may be jobs.
     look: AtomicBool,
     /// When a delayed job will be due.
     due: Mutex<Option<Instant>>,
     /// Kinds that may have parked jobs for this worker.
-    parked: Mutex<BTreeSet<&'static str>>,
+    parked: Mutex<BTreeSet<Arc<str>>>,
     /// The same, but they are left to others for now.
-    later: Mutex<BTreeSet<&'static str>>,
+    later: Mutex<BTreeSet<Arc<str>>>,
     /// Kinds of which this worker could not decode a job.
-    undecodable: Mutex<HashMap<&'static str, Undecodable>>,
+    undecodable: Mutex<HashMap<Arc<str>, Undecodable>>,
     /// The schedule has changed.
     pub(super) schedule: Notify,
     /// The registration of now, for those who want to stop a job.
@@ -51,12 +51,12 @@ struct Undecodable {
 }
 
 impl Signals {
-    pub(super) fn new(clock: Clock, kinds: Vec<&'static str>) -> Self {
+    pub(super) fn new(clock: Clock, kinds: Vec<Arc<str>>) -> Self {
         Self {
             clock,
             look: AtomicBool::new(false),
             due: Mutex::default(),
-            parked: Mutex::new(kinds.iter().copied().collect()),
+            parked: Mutex::new(kinds.iter().cloned().collect()),
             later: Mutex::default(),
             undecodable: Mutex::default(),
             schedule: Notify::new(),
@@ -121,24 +121,24 @@ impl Signals {
     }
 
     fn look_at_all(&self) {
-        self.parked.lock().extend(&self.kinds);
+        self.parked.lock().extend(self.kinds.iter().cloned());
         self.look.store(true, Ordering::Release);
     }
 
     fn hear_of_parked(&self, kind: &str) -> bool {
-        let Some(kind) = self.kinds.iter().find(|known| **known == kind) else {
+        let Some(kind) = self.kinds.iter().find(|known| ***known == *kind) else {
             return false;
         };
         if self.left_until(kind).is_none() {
-            return self.parked.lock().insert(*kind);
+            return self.parked.lock().insert(kind.clone());
         }
-        self.later.lock().insert(*kind);
+        self.later.lock().insert(kind.clone());
         // It must know when to look.
         true
     }
 
     /// Until when this worker leaves a kind to others, if it does.
-    fn left_until(&self, kind: &'static str) -> Option<Instant> {
+    fn left_until(&self, kind: &str) -> Option<Instant> {
         let until = self.undecodable.lock().get(kind)?.until;
         (self.clock.now() < until).then_some(until)
     }
@@ -166,56 +166,56 @@ impl Signals {
 
     /// Takes a kind that may have parked jobs for this worker, and how many of them to skip. It is taken before the
     /// store is asked: a message that comes meanwhile counts.
-    pub(super) fn take_parked_kind(&self) -> Option<(&'static str, usize)> {
+    pub(super) fn take_parked_kind(&self) -> Option<(Arc<str>, usize)> {
         let mut parked = self.parked.lock();
         self.later.lock().retain(|kind| {
             let left = self.left_until(kind).is_some();
             if !left {
-                parked.insert(*kind);
+                parked.insert(kind.clone());
             }
             left
         });
         // Any of them, so that a kind with many jobs does not starve the others.
         let any = crate::chance::range(0..parked.len().max(1));
-        let kind = parked.iter().nth(any).copied()?;
-        parked.remove(kind);
-        let skip = self.undecodable.lock().get(kind).map_or(0, |u| u.skip);
+        let kind = parked.iter().nth(any).cloned()?;
+        parked.remove(&kind);
+        let skip = self.undecodable.lock().get(&kind).map_or(0, |u| u.skip);
         Some((kind, skip))
     }
 
     /// There are more parked jobs of this kind, or the store could not be asked.
-    pub(super) fn more_parked(&self, kind: &'static str) {
+    pub(super) fn more_parked(&self, kind: Arc<str>) {
         // Otherwise it would take and park the same jobs again and again.
-        match self.left_until(kind) {
+        match self.left_until(&kind) {
             Some(_) => self.later.lock().insert(kind),
             None => self.parked.lock().insert(kind),
         };
     }
 
     /// There are no parked jobs of this kind behind those that were skipped. Those in front may be others by now.
-    pub(super) fn look_from_the_start(&self, kind: &'static str) {
-        self.undecodable.lock().remove(kind);
+    pub(super) fn look_from_the_start(&self, kind: Arc<str>) {
+        self.undecodable.lock().remove(&kind);
         self.parked.lock().insert(kind);
     }
 
     /// This worker could not decode a job of this kind. If it `was_parked`, it goes back to its place.
     pub(super) fn could_not_decode(&self, kind: &str, was_parked: bool) {
-        let Some(kind) = self.kinds.iter().find(|known| **known == kind) else {
+        let Some(kind) = self.kinds.iter().find(|known| ***known == *kind) else {
             return;
         };
         let now = self.clock.now();
         {
             let mut undecodable = self.undecodable.lock();
-            let entry = undecodable.entry(*kind).or_insert(Undecodable {
+            let entry = undecodable.entry(kind.clone()).or_insert(Undecodable {
                 until: now,
                 skip: 0,
             });
             entry.until = now.checked_add(LEAVE_TO_OTHERS).unwrap_or(now);
             entry.skip += usize::from(was_parked);
         }
-        let heard = self.parked.lock().remove(*kind);
+        let heard = self.parked.lock().remove(kind);
         if heard || was_parked {
-            self.later.lock().insert(*kind);
+            self.later.lock().insert(kind.clone());
         }
     }
 }
