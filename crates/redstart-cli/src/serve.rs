@@ -120,30 +120,32 @@ async fn reload(args: Args, service: Service) {
     let Some(path) = args.config.clone() else {
         return;
     };
-    let changed = || {
-        std::fs::metadata(&path)
-            .and_then(|file| file.modified())
-            .ok()
+    let look = || {
+        let file = std::fs::metadata(&path).ok()?;
+        Some((file.modified().ok()?, file.len()))
     };
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         return;
     };
-    let mut seen = changed();
+    let mut taken = look();
+    let mut before = taken;
     loop {
         let asked = tokio::select! {
             _ = hangup.recv() => true,
             () = tokio::time::sleep(Duration::from_secs(2)) => false,
         };
-        let now = changed();
-        if !asked && now == seen {
+        let now = look();
+        // A file that changed since the last look may still be written.
+        let is_whole = now == std::mem::replace(&mut before, now);
+        if !asked && (now == taken || !is_whole) {
             continue;
         }
-        seen = now;
+        taken = now;
         match read(&args) {
-            Ok(config) => {
-                service.reload(config);
-                tracing::info!("the configuration was read again");
-            }
+            Ok(config) => match service.reload(config) {
+                Ok(()) => tracing::info!("the configuration was read again"),
+                Err(error) => tracing::error!(%error, "the configuration is unchanged"),
+            },
             Err(Failure::Usage(error)) => {
                 tracing::error!(error, "the configuration is unchanged: the file is invalid");
             }

@@ -6,11 +6,12 @@ use parking_lot::Mutex;
 use redstart::{
     limiting::{Grant, Limiter},
     membership::Bloom,
+    messaging::Dispatcher,
     resilience::{Admission, Breaker},
 };
 use tokio::sync::oneshot;
 
-use crate::{held::Held, route::Routes};
+use crate::{held::Held, opened::Opened, route::Routes};
 
 mod account;
 mod board;
@@ -38,9 +39,9 @@ pub(crate) use queue::{count_letters, group_of, open_queue, parse_state, state_n
 pub(crate) struct Patterns {
     limiters: Kept<limiter::Key, Limiter>,
     caches: Kept<(String, String), JsonCache>,
-    breakers: tokio::sync::Mutex<HashMap<(String, String), Breaker>>,
+    breakers: Opened<(String, String), Breaker>,
     blooms: Kept<(String, String), Bloom>,
-    dispatchers: queue::Dispatchers,
+    dispatchers: Opened<queue::DispatcherKey, Dispatcher>,
     grants: Held<(Limiter, Grant)>,
     admissions: Held<Admission>,
     claims: Held<oneshot::Sender<idempotency::Finished>>,

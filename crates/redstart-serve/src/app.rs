@@ -1,6 +1,7 @@
 //! The service itself: what all requests share, and the life of one request.
 
 use std::{
+    net::SocketAddr,
     panic::AssertUnwindSafe,
     sync::{
         Arc,
@@ -23,8 +24,8 @@ use crate::{
     audit::{Audit, Change},
     auth,
     call::{Call, Query},
-    config::Config,
-    idempotent::Repeats,
+    config::{Config, ConfigError},
+    idempotent::{self, Repeats},
     inventory::Looks,
     metric,
     problem::{Kind, Problem},
@@ -77,18 +78,30 @@ impl App {
         self.config.read().clone()
     }
 
-    pub(crate) fn reload(&self, config: Config) {
-        *self.config.write() = Arc::new(config);
+    pub(crate) fn reload(&self, config: Config) -> Result<(), ConfigError> {
+        let mut current = self.config.write();
+        if current.has_authentication() && !config.has_authentication() {
+            return Err(ConfigError::new(
+                "it has no [[token]] and no [trusted_header], so everybody would be an admin; restart the service \
+                 to run it without authentication",
+            ));
+        }
+        *current = Arc::new(config);
+        Ok(())
     }
 
     /// Answers one request.
-    pub(crate) async fn handle(self: Arc<Self>, request: Request<Body>) -> Response<Body> {
+    pub(crate) async fn handle(
+        self: Arc<Self>,
+        request: Request<Body>,
+        peer: SocketAddr,
+    ) -> Response<Body> {
         let begun = Instant::now();
         let method = request.method().clone();
         let path = request.uri().path().to_owned();
         let config = self.config();
         let wants_page = wants_page(request.headers());
-        let answered = AssertUnwindSafe(self.clone().answer(request, config.clone()));
+        let answered = AssertUnwindSafe(self.clone().answer(request, config.clone(), peer));
         let (route, reply) = match answered.catch_unwind().await {
             Ok((route, Ok(reply))) => (route, reply),
             Ok((route, Err(problem))) => (route, self.refuse(&config, problem, wants_page, &path)),
@@ -121,6 +134,7 @@ impl App {
         self: Arc<Self>,
         request: Request<Body>,
         config: Arc<Config>,
+        peer: SocketAddr,
     ) -> (&'static str, Result<Reply, Problem>) {
         let (parts, body) = request.into_parts();
         let Some(path) = parts.uri.path().strip_prefix(config.base_path.0.as_str()) else {
@@ -134,10 +148,13 @@ impl App {
         let route = found.route;
         let params = found.params;
         let work = async {
-            auth::same_site(&config, &parts.method, &parts.headers)?;
             let open = matches!(route.path, "/healthz" | "/readyz" | "/login")
                 || route.path.starts_with("/assets/");
-            let identity = match auth::identify(&config, &parts.headers) {
+            // A load balancer's health check may have no Host.
+            if !open || route.writes {
+                auth::same_site(&config, &parts.method, &parts.headers)?;
+            }
+            let identity = match auth::identify(&config, &parts.headers, Some(peer.ip())) {
                 Ok(identity) => identity,
                 Err(_) if open => auth::Identity::nobody(),
                 Err(problem) => return Err(problem),
@@ -147,6 +164,11 @@ impl App {
             }
             if route.writes && config.read_only && route.path != "/login" {
                 return Err(Problem::new(Kind::ReadOnly));
+            }
+            if route.writes && !route.repeatable && parts.headers.contains_key(idempotent::HEADER) {
+                return Err(Problem::invalid(
+                    "this request takes no Idempotency-Key: what it grants ends by itself, so a repeat is a new request",
+                ));
             }
             let deadline = deadline(&parts.headers)?;
             let body = self
@@ -330,11 +352,12 @@ struct Place<'a>(&'a AtomicUsize);
 
 impl<'a> Place<'a> {
     fn take(taken: &'a AtomicUsize, most: usize) -> Result<Self, Problem> {
-        if taken.fetch_add(1, Ordering::Relaxed) >= most {
-            taken.fetch_sub(1, Ordering::Relaxed);
-            return Err(Problem::new(Kind::TooManyWaiting).retry_after(Duration::from_secs(1)));
+        // A refusal must not count for a moment, or it would refuse others.
+        let add = |taken| (taken < most).then_some(taken + 1);
+        match taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
+            Ok(_) => Ok(Self(taken)),
+            Err(_) => Err(Problem::new(Kind::TooManyWaiting).retry_after(Duration::from_secs(1))),
         }
-        Ok(Self(taken))
     }
 }
 

@@ -81,9 +81,18 @@ pub fn hash_token(token: &str) -> String {
     hash.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// How it is known who asks. Names of different sources are different callers.
+#[derive(Clone, Copy, Debug)]
+enum Source {
+    Local,
+    Token,
+    Proxy,
+}
+
 /// Who asks.
 #[derive(Clone, Debug)]
 pub(crate) struct Identity {
+    source: Source,
     pub(crate) name: String,
     pub(crate) role: Role,
     namespaces: Vec<String>,
@@ -93,6 +102,7 @@ impl Identity {
     /// Whoever can reach a service without authentication; it listens on loopback only.
     fn local() -> Self {
         Self {
+            source: Source::Local,
             name: "local".to_owned(),
             role: Role::Admin,
             namespaces: Vec::new(),
@@ -102,10 +112,21 @@ impl Identity {
     /// Somebody without a token, where none is needed.
     pub(crate) fn nobody() -> Self {
         Self {
+            source: Source::Local,
             name: "nobody".to_owned(),
             role: Role::Read,
             namespaces: Vec::new(),
         }
+    }
+
+    /// A text that no other caller has, and that no other caller's begins with.
+    pub(crate) fn id(&self) -> String {
+        let source = match self.source {
+            Source::Local => "local",
+            Source::Token => "token",
+            Source::Proxy => "user",
+        };
+        format!("{source}:{}:{}", self.name.len(), self.name)
     }
 
     pub(crate) fn require(&self, role: Role) -> Result<(), Problem> {
@@ -133,16 +154,22 @@ impl Identity {
 /// The name of the cookie with which the dashboard remembers a token.
 pub(crate) const COOKIE: &str = "redstart_token";
 
-/// Finds out who asks.
-pub(crate) fn identify(config: &Config, headers: &HeaderMap) -> Result<Identity, Problem> {
+/// Finds out who asks. `peer` is the other end of the connection; without it, a proxy's header is not believed.
+pub(crate) fn identify(
+    config: &Config,
+    headers: &HeaderMap,
+    peer: Option<IpAddr>,
+) -> Result<Identity, Problem> {
     if !config.has_authentication() {
         return Ok(Identity::local());
     }
     if let Some(trusted) = &config.trusted_header
+        && peer.is_some_and(|peer| trusted.proxies.iter().any(|proxy| proxy.contains(peer)))
         && let Some(user) = headers.get(&trusted.name).and_then(|v| v.to_str().ok())
         && !user.is_empty()
     {
         return Ok(Identity {
+            source: Source::Proxy,
             name: user.chars().take(128).collect(),
             role: trusted.role,
             namespaces: Vec::new(),
@@ -162,6 +189,7 @@ pub(crate) fn identify(config: &Config, headers: &HeaderMap) -> Result<Identity,
     });
     match known {
         Some(token) => Ok(Identity {
+            source: Source::Token,
             name: token.name.clone(),
             role: token.role,
             namespaces: token.namespaces.clone(),
@@ -229,7 +257,6 @@ fn is_local_name(host: &str) -> bool {
         None => host.split(':').next().unwrap_or_default(),
     };
     name.eq_ignore_ascii_case("localhost")
-        || name.is_empty()
         || name
             .parse::<IpAddr>()
             .is_ok_and(|address| address.is_loopback())
@@ -260,6 +287,7 @@ mod tests {
         assert!(!ok(&[host, ("origin", "http://evil.example")]));
         assert!(!ok(&[host, ("origin", "null")]));
         assert!(!ok(&[("host", "evil.example")]), "a rebound name");
+        assert!(!ok(&[]) && !ok(&[("host", "")]), "no name");
         assert!(ok(&[("host", "127.0.0.1:1")]) && ok(&[("host", "[::1]:1")]));
     }
 }

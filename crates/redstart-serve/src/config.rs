@@ -5,7 +5,10 @@ use std::{collections::BTreeMap, fmt, time::Duration};
 use redstart::limiting::{Algorithm, Quota};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use crate::auth::{Role, TokenHash};
+use crate::{
+    auth::{Role, TokenHash},
+    network::Network,
+};
 
 /// The configuration of the service. An empty file is a valid one.
 ///
@@ -115,6 +118,17 @@ pub(crate) struct TokenConfig {
 pub(crate) struct TrustedHeader {
     pub(crate) name: String,
     pub(crate) role: Role,
+    /// The addresses of the proxies. The header of any other client is ignored.
+    #[serde(deserialize_with = "some_networks")]
+    pub(crate) proxies: Vec<Network>,
+}
+
+fn some_networks<'de, D: Deserializer<'de>>(input: D) -> Result<Vec<Network>, D::Error> {
+    let networks = Vec::<Network>::deserialize(input)?;
+    if networks.is_empty() {
+        return Err(D::Error::custom("proxies must have at least one address"));
+    }
+    Ok(networks)
 }
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
@@ -279,9 +293,15 @@ impl<'de> Deserialize<'de> for BasePath {
     }
 }
 
-/// An invalid configuration file. The message names the line.
+/// An invalid configuration file, whose line the message names, or one that a running service does not take.
 #[derive(Debug)]
 pub struct ConfigError(String);
+
+impl ConfigError {
+    pub(crate) fn new(message: &str) -> Self {
+        Self(message.to_owned())
+    }
+}
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -354,6 +374,21 @@ mod tests {
                 "boss",
             ),
             ("base_path = \"x\"", 1, "base_path"),
+            (
+                "[trusted_header]\nname = \"x-user\"\nrole = \"admin\"",
+                1,
+                "proxies",
+            ),
+            (
+                "[trusted_header]\nname = \"x-user\"\nrole = \"admin\"\nproxies = []",
+                4,
+                "at least one",
+            ),
+            (
+                "[trusted_header]\nname = \"x-user\"\nrole = \"admin\"\nproxies = [\"10.0.0.0/40\"]",
+                4,
+                "network",
+            ),
             ("namespace = ", 1, ""),
         ] {
             let error = Config::parse(text).unwrap_err().to_string();

@@ -16,7 +16,8 @@ use crate::{
     route::Answer,
 };
 
-const HEADER: &str = "idempotency-key";
+/// The header with the key.
+pub(crate) const HEADER: &str = "idempotency-key";
 const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 
 /// A reply as it is kept.
@@ -61,7 +62,7 @@ impl Repeats {
         }
         print.extend_from_slice(&call.body);
         // A key belongs to whoever sent it.
-        let name = format!("{}/{key}", call.identity.name);
+        let name = format!("{}/{key}", call.identity.id());
         let work = handler(call);
         let run = self.0.run(&name, &print, async move {
             match work.await {

@@ -46,7 +46,9 @@ mod held;
 mod idempotent;
 mod inventory;
 mod metric;
+mod network;
 mod openapi;
+mod opened;
 mod page;
 mod pretty;
 mod problem;
@@ -92,8 +94,13 @@ impl Service {
     }
 
     /// Takes another configuration from now on. Requests under way keep theirs.
-    pub fn reload(&self, config: Config) {
-        self.0.reload(config);
+    ///
+    /// # Errors
+    ///
+    /// If the service has authentication and the new configuration has none: a file that is cut short while it is
+    /// written must not open the service. The old configuration stays in force.
+    pub fn reload(&self, config: Config) -> Result<(), ConfigError> {
+        self.0.reload(config)
     }
 
     /// Listens on an address.

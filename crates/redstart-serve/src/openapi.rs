@@ -36,8 +36,9 @@ pub(crate) fn document(routes: &Routes, config: &Config) -> Value {
             "title": "Redstart",
             "version": env!("CARGO_PKG_VERSION"),
             "summary": "The patterns people build on Redis and Valkey, over HTTP",
-            "description": "Names in paths are percent-encoded. Durations are seconds. Every change takes an Idempotency-Key. \
-                Errors are problems by RFC 9457.",
+            "description": "Names in paths are percent-encoded. Durations are seconds. Every change takes an Idempotency-Key, except those \
+                that grant something which ends by itself: locks, permits, terms, jobs, loads, claims. Every request takes a \
+                Request-Timeout. Errors are problems by RFC 9457.",
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         },
         "servers": [{"url": if config.base_path.0.is_empty() { "/" } else { &config.base_path.0 }}],
@@ -98,6 +99,10 @@ fn operation(route: &Route, make: &mut schemars::SchemaGenerator) -> Option<Valu
             "description": "A repeat with the same key is answered as the first request was, and not carried out again",
         }));
     }
+    parameters.push(json!({
+        "name": "Request-Timeout", "in": "header", "schema": {"type": "number", "minimum": 0.001, "maximum": 3600},
+        "description": "Seconds after which the answer is of no use: 504 for a request that reads, in-doubt for a change",
+    }));
     let mut responses = Map::new();
     for (status, meaning, schema) in &doc.replies {
         let mut response = json!({"description": meaning});

@@ -123,7 +123,7 @@ async fn log_in(call: Call) -> Result<Reply, Problem> {
     let plain = token
         .chars()
         .all(|c| c.is_ascii_graphic() && c != ';' && c != ',' && c != '"');
-    if !plain || auth::identify(&call.config, &headers).is_err() {
+    if !plain || auth::identify(&call.config, &headers, None).is_err() {
         return Ok(login_page(&call.config, Some("This token is not known.")));
     }
     let base = &call.config.base_path.0;

@@ -30,7 +30,7 @@ pub(crate) async fn run(app: Arc<App>, listener: TcpListener, shutdown: impl Fut
             accepted = listener.accept() => accepted,
             () = &mut shutdown => break,
         };
-        let (stream, _peer): (_, SocketAddr) = match accepted {
+        let (stream, peer): (_, SocketAddr) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
                 // Out of file descriptors, or a client that went away: others may still be served.
@@ -47,7 +47,7 @@ pub(crate) async fn run(app: Arc<App>, listener: TcpListener, shutdown: impl Fut
             let service = hyper::service::service_fn(move |request: hyper::Request<_>| {
                 let app = app.clone();
                 async move {
-                    let response = app.handle(request.map(Body::new)).await;
+                    let response = app.handle(request.map(Body::new), peer).await;
                     Ok::<_, std::convert::Infallible>(response)
                 }
             });

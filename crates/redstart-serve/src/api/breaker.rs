@@ -97,17 +97,9 @@ pub(super) fn add_routes(routes: &mut Routes) {
 
 /// The breaker of this process; it has a subscription, so it is kept.
 pub(crate) async fn breaker(app: &App, namespace: &str, name: &str) -> Result<Breaker, Problem> {
-    let mut all = app.patterns.breakers.lock().await;
     let key = (namespace.to_owned(), name.to_owned());
-    if let Some(known) = all.get(&key) {
-        return Ok(known.clone());
-    }
-    let breaker = Breaker::builder(&app.store, namespace, name).open().await?;
-    if all.len() >= 512 {
-        all.clear();
-    }
-    all.insert(key, breaker.clone());
-    Ok(breaker)
+    let open = Breaker::builder(&app.store, namespace, name).open();
+    Ok(app.patterns.breakers.get(key, open).await?)
 }
 
 async fn find(call: &Call) -> Result<Breaker, Problem> {

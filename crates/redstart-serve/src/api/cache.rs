@@ -12,6 +12,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::{
     app::App,
@@ -181,7 +182,8 @@ async fn lease(call: Call) -> Result<Reply, Problem> {
     // Tells the client that put the value how it went.
     let done: Arc<Mutex<Option<oneshot::Sender<bool>>>> = Arc::default();
     let told = done.clone();
-    let mut load = tokio::spawn(async move {
+    // A client that leaves before it has the lease takes the wait with it.
+    let load = tokio::spawn(async move {
         let hit = cache
             .get_or_load(&key, move |load| async move {
                 let (fill, filled) = oneshot::channel::<Filled>();
@@ -189,10 +191,10 @@ async fn lease(call: Call) -> Result<Reply, Problem> {
                 // The client has gone: nobody will load.
                 let sent = id.is_some_and(|id| granted.send(id).is_ok());
                 let filled = match sent {
-                    true => tokio::time::timeout(time, filled).await,
+                    true => tokio::time::timeout(time, app.stop.run_until_cancelled(filled)).await,
                     false => return Err("no client loads the value"),
                 };
-                let Ok(Ok(filled)) = filled else {
+                let Ok(Some(Ok(filled))) = filled else {
                     return Err("the value was not put in time");
                 };
                 for tag in &filled.tags {
@@ -213,9 +215,12 @@ async fn lease(call: Call) -> Result<Reply, Problem> {
         }
         hit
     });
+    let mut load = AbortOnDropHandle::new(load);
     tokio::select! {
         biased;
         Ok(id) = lease => {
+            // It waits for the value now.
+            drop(load.detach());
             let reply = LeaseReply { lease: id, ttl: time.into() };
             Ok(Reply::json(StatusCode::CREATED, &reply))
         }

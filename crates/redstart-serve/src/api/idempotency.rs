@@ -71,6 +71,7 @@ struct Done {
 pub(super) fn add_routes(routes: &mut Routes) {
     routes.add(
         Route::post("/v1/idempotency/{name}/{key}:begin", begin)
+            .grants()
             .doc(FAMILY, "Claim a key, or get the result of whoever had it")
             .param("name", "payments")
             .param("key", "7c1d")
@@ -131,8 +132,10 @@ async fn begin(call: Call) -> Result<Reply, Problem> {
                 // The client has gone before it could begin.
                 return Err(WorkError::NotDone("nobody does the work"));
             }
+            // Nobody can finish it once the service has stopped.
+            let finished = app.stop.run_until_cancelled(finished);
             match tokio::time::timeout(lease, finished).await {
-                Ok(Ok(finished)) => {
+                Ok(Some(Ok(finished))) => {
                     let _ = told.send(finished.done);
                     finished
                         .result

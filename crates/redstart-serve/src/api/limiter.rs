@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use http::{HeaderName, HeaderValue};
-use redstart::limiting::{Decision, Limiter, Quota, Snapshot};
+use redstart::{
+    key::Keys,
+    limiting::{Decision, Limiter, Quota, Snapshot},
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -330,8 +333,28 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
         .iter()
         .map(|c| (c.subject.as_str(), c.cost))
         .collect();
+    // All are checked before the first is sent.
+    let keys = Keys::new(&call.namespace()?, "limiter")?;
+    for check in &body.checks {
+        keys.entity(&check.subject)?;
+        if check.cost == 0 {
+            return Err(Problem::invalid("a cost of zero takes nothing; use peek"));
+        }
+    }
+    let decisions = chosen.limiter.check_many(&checks).await;
+    let failed = decisions
+        .iter()
+        .filter_map(|decision| decision.as_ref().err());
+    let in_doubt = failed.clone().any(redstart::Error::is_in_doubt);
+    let failed = failed.count();
+    if in_doubt || failed > 0 && failed < decisions.len() {
+        return Err(Problem::new(Kind::InDoubt).detail(format!(
+            "{failed} of {} checks have no answer; any of them may have been counted",
+            decisions.len()
+        )));
+    }
     let mut results = Vec::with_capacity(checks.len());
-    for decision in chosen.limiter.check_many(&checks).await {
+    for decision in decisions {
         results.push(describe(&call.app, &chosen, decision?));
     }
     Ok(Reply::ok(&CheckedMany { results }))

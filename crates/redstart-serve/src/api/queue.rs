@@ -1,24 +1,24 @@
 //! Job queues: adding jobs, working on them from any language, and operating the queue.
 
-use std::{collections::HashMap, time::Duration};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use http::StatusCode;
 use redstart::{
     Store,
     messaging::{
-        Backoff, Cancelled, DispatchedJob, Dispatcher, Enqueued, JobFence, JobId, JobInfo,
-        JobPolicy, JobState, Outcome, Queue, Settled, UniqueUntil, Verdict,
+        Backoff, Cancelled, DispatchedJob, Dispatcher, EnqueueRaw, Enqueued, JobFence, JobId,
+        JobInfo, JobPolicy, JobState, Outcome, Queue, Settled, Settler, UniqueUntil, Verdict,
     },
 };
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
-use tokio::sync::Mutex;
 
 use crate::{
     auth::Role,
     call::{Call, Seconds},
+    opened::HandleKey,
     problem::{Kind, Problem},
     reply::{Event, Reply},
     route::{Route, Routes},
@@ -26,6 +26,7 @@ use crate::{
 
 const FAMILY: &str = "Queues";
 const LEASE: Duration = Duration::from_secs(30);
+const ATTEMPTS: u16 = 10;
 /// How long done jobs and their results can be asked for.
 const KEPT: Duration = Duration::from_secs(3600);
 
@@ -37,12 +38,9 @@ impl redstart::messaging::Job for Any {
     const NAME: &'static str = "any";
 }
 
-/// The dispatchers of this process, by what their workers ask for.
-#[derive(Default)]
-pub(crate) struct Dispatchers(Mutex<HashMap<DispatcherKey, Dispatcher>>);
-
+/// What the dispatchers of this process are made from: what their workers ask for.
 #[derive(Clone, PartialEq, Eq, Hash)]
-struct DispatcherKey {
+pub(crate) struct DispatcherKey {
     namespace: String,
     queue: String,
     kinds: Vec<String>,
@@ -50,29 +48,14 @@ struct DispatcherKey {
     attempts: u16,
 }
 
-impl Dispatchers {
-    /// Each of them has a subscription.
-    const MOST: usize = 512;
-
-    async fn get(&self, store: &Store, key: DispatcherKey) -> Result<Dispatcher, Problem> {
-        let mut all = self.0.lock().await;
-        if let Some(known) = all.get(&key) {
-            return Ok(known.clone());
-        }
-        let queue = open_queue(store, &key.namespace, &key.queue)?;
-        let backoff = Backoff::exponential(Duration::from_secs(1), Duration::from_secs(600));
-        let dispatcher = queue
-            .dispatcher(key.kinds.clone())
-            .lease(key.lease)
-            .retry(backoff, key.attempts)
-            .start()
-            .await?;
-        if all.len() >= Self::MOST {
-            all.clear();
-        }
-        all.insert(key, dispatcher.clone());
-        Ok(dispatcher)
+impl HandleKey for DispatcherKey {
+    fn namespace(&self) -> &str {
+        &self.namespace
     }
+}
+
+fn backoff() -> Backoff {
+    Backoff::exponential(Duration::from_secs(1), Duration::from_secs(600))
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -133,7 +116,17 @@ struct NewJobs {
 
 #[derive(Serialize, JsonSchema)]
 struct AddedMany {
-    jobs: Vec<Added>,
+    jobs: Vec<AddedOne>,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct AddedOne {
+    /// Missing if there is an error.
+    id: Option<String>,
+    /// `false` if a job with this unique key was there: `id` is that job's.
+    new: bool,
+    /// The last word of the type of the problem, such as `in-doubt` if the job may have been added.
+    error: Option<&'static str>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -316,12 +309,15 @@ struct DeadLetter {
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct Letters {
-    /// The letters to act on; all, if it is missing.
+    /// Only these letters.
     letters: Option<Vec<String>>,
     /// Only letters whose error contains this text.
     error: Option<String>,
     /// Only letters whose error is this one, with numbers, ids and quoted text replaced as the dashboard does.
     group: Option<String>,
+    /// Every letter. Without it, at least one of the others must be given.
+    #[serde(default)]
+    all: bool,
     /// Count, and change nothing.
     #[serde(default)]
     dry_run: bool,
@@ -349,7 +345,9 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .doc(FAMILY, "Add many jobs")
             .param("name", "mail")
             .body::<NewJobs>(json!({"jobs": [job, {"kind": "send_mail", "payload": {"to": "bob@example.com"}, "delay": 60, "unique": {"key": "bob"}}]}))
-            .reply::<AddedMany>(200, "One result for each job, in order"),
+            .reply::<AddedMany>(200, "One result for each job, in order")
+            .reply::<AddedMany>(207, "The same, and some have an `error`: these were not added, or are in doubt")
+            .status(400, "One of the jobs is invalid; none was added"),
     );
     routes.add(
         Route::get("/v1/queues/{name}", counts)
@@ -523,53 +521,50 @@ pub(crate) fn queue(call: &Call) -> Result<Queue, Problem> {
     )?)
 }
 
-async fn dispatcher(
-    call: &Call,
-    kinds: Vec<String>,
-    lease: Option<Seconds>,
-    attempts: Option<u16>,
-) -> Result<Dispatcher, Problem> {
+fn lease_time(lease: Option<Seconds>) -> Result<Duration, Problem> {
     let lease = Seconds::or(lease, LEASE)?;
     if !(Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&lease) {
         return Err(Problem::invalid("a lease must be from 1 to 3600 s"));
     }
-    let mut kinds = kinds;
+    Ok(Duration::from_millis(lease.as_millis() as u64))
+}
+
+/// The dispatcher for these workers. It has a subscription, so it is kept.
+async fn dispatcher(call: &Call, body: &Lease) -> Result<Dispatcher, Problem> {
+    let mut kinds = body.kinds.clone();
     kinds.sort_unstable();
     kinds.dedup();
     let key = DispatcherKey {
         namespace: call.namespace()?,
         queue: call.param("name").to_owned(),
         kinds,
-        lease: Duration::from_millis(lease.as_millis() as u64),
-        attempts: attempts.unwrap_or(10),
+        lease: lease_time(body.lease)?,
+        attempts: body.attempts.unwrap_or(ATTEMPTS),
     };
-    call.app
-        .patterns
-        .dispatchers
-        .get(&call.app.store, key)
-        .await
+    let queue = queue(call)?;
+    let start = queue
+        .dispatcher(key.kinds.clone())
+        .lease(key.lease)
+        .retry(backoff(), key.attempts)
+        .start();
+    Ok(call.app.patterns.dispatchers.get(key, start).await?)
 }
 
-/// A dispatcher that only writes how jobs ended.
-async fn settler(
-    call: &Call,
-    lease: Option<Seconds>,
-    attempts: Option<u16>,
-) -> Result<Dispatcher, Problem> {
-    dispatcher(
-        call,
-        vec!["redstart-serve:none".to_owned()],
-        lease,
-        attempts,
-    )
-    .await
+/// Writes what workers say of their jobs. Nothing is opened for it.
+fn settler(call: &Call, lease: Option<Seconds>, attempts: Option<u16>) -> Result<Settler, Problem> {
+    let settler = queue(call)?.dispatcher(None::<String>);
+    let settler = settler.lease(lease_time(lease)?);
+    Ok(settler
+        .retry(backoff(), attempts.unwrap_or(ATTEMPTS))
+        .settler()?)
 }
 
 fn fence(text: &str) -> Result<JobFence, Problem> {
     text.parse().map_err(|_| Problem::new(Kind::StaleFence))
 }
 
-async fn add(queue: &Queue, job: &NewJob) -> Result<Enqueued, Problem> {
+/// A job that can be added.
+fn prepare<'a>(queue: &'a Queue, job: &'a NewJob) -> Result<EnqueueRaw<'a>, Problem> {
     let payload = job.payload.get().as_bytes();
     let mut policy = JobPolicy::new().priority(job.priority);
     if let Some(attempts) = job.attempts {
@@ -598,7 +593,8 @@ async fn add(queue: &Queue, job: &NewJob) -> Result<Enqueued, Problem> {
         };
         adding = adding.unique(&unique.key, until);
     }
-    Ok(adding.await?)
+    adding.check()?;
+    Ok(adding)
 }
 
 fn added(outcome: Enqueued) -> Result<Added, Problem> {
@@ -613,7 +609,7 @@ fn added(outcome: Enqueued) -> Result<Added, Problem> {
 
 async fn enqueue(call: Call) -> Result<Reply, Problem> {
     let job: NewJob = call.json()?;
-    let added = added(add(&queue(&call)?, &job).await?)?;
+    let added = added(prepare(&queue(&call)?, &job)?.await?)?;
     let status = if added.new {
         StatusCode::CREATED
     } else {
@@ -628,13 +624,48 @@ async fn enqueue_many(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::invalid("at most 1000 jobs in one call"));
     }
     let queue = queue(&call)?;
+    // All are checked before the first is sent.
+    let prepared = body
+        .jobs
+        .iter()
+        .enumerate()
+        .map(|(at, job)| prepare(&queue, job).map_err(|problem| problem.with("job", at)));
+    let prepared = prepared.collect::<Result<Vec<_>, _>>()?;
     // Requests that meet are sent together.
-    let adding = body.jobs.iter().map(|job| add(&queue, job));
-    let mut jobs = Vec::with_capacity(body.jobs.len());
-    for outcome in futures_util::future::join_all(adding).await {
-        jobs.push(added(outcome?)?);
+    let adding = prepared.into_iter().map(IntoFuture::into_future);
+    let outcomes = futures_util::future::join_all(adding).await;
+    let outcomes = outcomes
+        .into_iter()
+        .map(|outcome| added(outcome.map_err(Problem::from)?));
+    many(outcomes.collect())
+}
+
+/// The answer for many jobs: a problem only if nothing was done for any of them.
+fn many(outcomes: Vec<Result<Added, Problem>>) -> Result<Reply, Problem> {
+    let failed = outcomes.iter().filter(|outcome| outcome.is_err()).count();
+    let is_doubtful = |outcome: &Result<_, Problem>| matches!(outcome, Err(problem) if problem.kind == Kind::InDoubt);
+    if failed > 0 && failed == outcomes.len() && !outcomes.iter().any(is_doubtful) {
+        let problem = outcomes.into_iter().find_map(Result::err);
+        return Err(problem.unwrap_or(Problem::new(Kind::Failed)));
     }
-    Ok(Reply::ok(&AddedMany { jobs }))
+    let jobs = outcomes.into_iter().map(|outcome| match outcome {
+        Ok(added) => AddedOne {
+            id: Some(added.id),
+            new: added.new,
+            error: None,
+        },
+        Err(problem) => AddedOne {
+            id: None,
+            new: false,
+            error: Some(problem.kind.name()),
+        },
+    });
+    let status = match failed {
+        0 => StatusCode::OK,
+        _ => StatusCode::MULTI_STATUS,
+    };
+    let jobs = jobs.collect();
+    Ok(Reply::json(status, &AddedMany { jobs }))
 }
 
 async fn lease(call: Call) -> Result<Reply, Problem> {
@@ -643,7 +674,7 @@ async fn lease(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::invalid("max must be from 1 to 256"));
     }
     let wait = call.wait(body.wait)?;
-    let dispatcher = dispatcher(&call, body.kinds, body.lease, body.attempts).await?;
+    let dispatcher = dispatcher(&call, &body).await?;
     let jobs = dispatcher.take(body.max, wait).await?;
     Ok(Reply::ok(&Leased {
         jobs: jobs.into_iter().map(leased).collect(),
@@ -678,8 +709,7 @@ async fn settle(
     verdict: Verdict,
 ) -> Result<Reply, Problem> {
     let fence = fence(fence_text)?;
-    match settler(call, None, attempts)
-        .await?
+    match settler(call, None, attempts)?
         .settle(&fence, verdict)
         .await?
     {
@@ -713,11 +743,11 @@ async fn fail(call: Call) -> Result<Reply, Problem> {
 async fn extend(call: Call) -> Result<Reply, Problem> {
     let body: Extend = call.json()?;
     let fence = fence(&body.fence)?;
-    let dispatcher = settler(&call, body.lease, None).await?;
-    match dispatcher.extend(&fence).await? {
+    let settler = settler(&call, body.lease, None)?;
+    match settler.extend(&fence).await? {
         true => Ok(Reply::ok(&Extended {
-            lease: dispatcher.lease().into(),
-            cancelled: dispatcher.is_cancelled(&fence).await?,
+            lease: settler.lease().into(),
+            cancelled: settler.is_cancelled(&fence).await?,
         })),
         false => Err(Problem::new(Kind::StaleFence)),
     }
@@ -726,8 +756,7 @@ async fn extend(call: Call) -> Result<Reply, Problem> {
 async fn progress(call: Call) -> Result<Reply, Problem> {
     let body: Progress = call.json()?;
     let fence = fence(&body.fence)?;
-    match settler(&call, None, None)
-        .await?
+    match settler(&call, None, None)?
         .progress(&fence, body.progress)
         .await?
     {
@@ -956,6 +985,13 @@ async fn purge(call: Call) -> Result<Reply, Problem> {
 
 async fn act_on_letters(call: Call, what: &str) -> Result<Reply, Problem> {
     let body: Letters = call.json()?;
+    // A request that says nothing must not mean everything.
+    let chosen = body.letters.is_some() || body.error.is_some() || body.group.is_some();
+    if chosen == body.all {
+        return Err(Problem::invalid(
+            "say which letters: `letters`, `error` or `group`, or else `all`",
+        ));
+    }
     let wanted = |letter: &redstart::messaging::DeadLetter| {
         let (ids, error, group) = (&body.letters, &body.error, &body.group);
         ids.as_ref().is_none_or(|ids| ids.contains(&letter.letter))
@@ -1052,5 +1088,31 @@ mod tests {
         for odd in ["", "'", "''", "é'é", "\"🦊"] {
             let _ = group_of(odd);
         }
+    }
+
+    #[test]
+    fn many_jobs_are_a_problem_only_if_nothing_was_done() {
+        let added = || {
+            Ok(Added {
+                id: "x".into(),
+                new: true,
+            })
+        };
+        let failed = |kind| Err(Problem::new(kind));
+        let status = |outcomes| match many(outcomes) {
+            Ok(reply) => reply.status.as_u16(),
+            Err(problem) => problem.status.as_u16(),
+        };
+        assert_eq!(status(vec![]), 200);
+        assert_eq!(status(vec![added(), added()]), 200);
+        assert_eq!(status(vec![added(), failed(Kind::Unavailable)]), 207);
+        assert_eq!(
+            status(vec![failed(Kind::Unavailable), failed(Kind::InDoubt)]),
+            207
+        );
+        assert_eq!(
+            status(vec![failed(Kind::Unavailable), failed(Kind::Unavailable)]),
+            503
+        );
     }
 }

@@ -203,9 +203,11 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 .inspect()
                 .dead_letters();
             let count = count_letters(&letters, wanted(form)?).await?;
-            let body = form
-                .given("group")
-                .map(|group| serde_json::json!({"group": group}).to_string());
+            let body = match (form.given("letter"), form.given("group")) {
+                (Some(letter), _) => serde_json::json!({"letters": [letter]}),
+                (None, group) => serde_json::json!({"group": group}),
+            };
+            let body = Some(body.to_string());
             match action {
                 "queue.replay" => plan(
                     "Retry dead letters",

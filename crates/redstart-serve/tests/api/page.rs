@@ -263,3 +263,92 @@ async fn a_browser_logs_in_with_a_token_and_readers_see_no_actions() -> Result<(
     );
     served.stop().await
 }
+
+/// The request of the page's "As curl": method, path and body.
+fn as_curl(page: &str) -> Result<(String, String, String)> {
+    let command = page.split("curl -X ").nth(1).context("no command")?;
+    let command = command.split("</").next().context("no end")?;
+    let command = command
+        .replace("&quot;", "\"")
+        .replace("&#39;", "'")
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&");
+    let (method, rest) = command
+        .split_once(" 'http://127.0.0.1:8380")
+        .context("no method")?;
+    let (path, rest) = rest.split_once('\'').context("no path")?;
+    let body = rest
+        .split_once(" -d '")
+        .map_or("", |(_, body)| body.trim_end().trim_end_matches('\''));
+    Ok((method.to_owned(), path.to_owned(), body.to_owned()))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let queue = Queue::new(&store, "n", "q")?;
+    let dead = async || anyhow::Ok(queue.inspect().counts().await?.dead);
+    for n in 0..4 {
+        queue.enqueue_raw("bad", b"1").await?;
+        let leased = client
+            .post("/v1/queues/q:lease", json!({"kinds": ["bad"], "wait": 30}))
+            .await?
+            .json();
+        let fence = &leased["jobs"][0]["fence"];
+        client
+            .post(
+                "/v1/queues/q:fail",
+                json!({"fence": fence, "error": format!("it's {n}"), "dead": true}),
+            )
+            .await?;
+    }
+    assert_eq!(dead().await?, 4);
+    let json = [("content-type", "application/json")];
+    for (action, left) in [("queue.purge", 3), ("queue.replay", 2)] {
+        let letters = client.get("/v1/queues/q/dead").await?.json();
+        let letter = letters["letters"][0]["letter"]
+            .as_str()
+            .context("no letter")?;
+        let page = html(
+            &mut client,
+            &format!("/act/{action}?queue=q&namespace=n&letter={letter}"),
+        )
+        .await?;
+        let (method, path, body) = as_curl(&page)?;
+        let done = client.send(&method, &path, &json, body.as_bytes()).await?;
+        assert_eq!(
+            (done.status, &done.json()["count"]),
+            (200, &json!(1)),
+            "{path} {body}"
+        );
+        assert_eq!(dead().await?, left);
+    }
+    // A request that names no letters is refused, whether or not it has a body.
+    for verb in ["purge", "replay"] {
+        for body in [
+            "",
+            "{}",
+            "{\"dry_run\":true}",
+            "{\"all\":true,\"error\":\"x\"}",
+        ] {
+            let refused = client
+                .send(
+                    "POST",
+                    &format!("/v1/queues/q/dead:{verb}"),
+                    &json,
+                    body.as_bytes(),
+                )
+                .await?;
+            assert_eq!(refused.status, 400, "{verb} {body}");
+        }
+    }
+    assert_eq!(dead().await?, 2);
+    let all = client
+        .post("/v1/queues/q/dead:purge", json!({"all": true}))
+        .await?;
+    assert_eq!((all.status, &all.json()["count"]), (200, &json!(2)));
+    served.stop().await
+}

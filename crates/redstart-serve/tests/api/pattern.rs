@@ -49,7 +49,7 @@ matrix! {
 
         // The file changes while the service runs.
         let text = format!("namespace = {:?}\n[limiter.none]\nquota = \"9/s\"", backend.namespace());
-        served.service.reload(redstart_serve::Config::parse(&text)?);
+        served.service.reload(redstart_serve::Config::parse(&text)?)?;
         assert_eq!(client.post("/v1/limiters/none:check", json!({"subject": "ann"})).await?.status, 200);
         served.stop().await
     }

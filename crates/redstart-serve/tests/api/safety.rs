@@ -107,6 +107,96 @@ async fn a_token_allows_what_its_role_and_namespaces_allow() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_reload_never_switches_authentication_off() -> Result<()> {
+    let served = served(&tokens()).await?;
+    let mut nobody = served.client();
+    for cut_short in [
+        "",
+        "namespace = \"safe\"",
+        "read_only = false\n[limits]\nwait = \"1s\"",
+    ] {
+        let refused = served.service.reload(Config::parse(cut_short)?);
+        ensure!(refused.is_err(), "{cut_short:?} was taken");
+        for headers in [&[("host", "localhost")][..], &[("host", "")], &[]] {
+            let answer = nobody
+                .send("POST", "/v1/queues/q:pause", headers, b"")
+                .await?;
+            assert_eq!(answer.status, 401, "{cut_short:?} {headers:?}");
+        }
+    }
+    let other = tokens().replace(&hash_token("boss-secret"), &hash_token("chief-secret"));
+    served.service.reload(Config::parse(&other)?)?;
+    let mut boss = served
+        .client()
+        .header("authorization", "Bearer boss-secret");
+    assert_eq!(
+        boss.get("/v1/locks/x").await?.status,
+        401,
+        "a token that was taken away"
+    );
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_proxy_may_say_who_asks() -> Result<()> {
+    let header = |proxies: &str| {
+        format!(
+            "{}[trusted_header]\nname = \"x-user\"\nrole = \"admin\"\nproxies = [{proxies:?}]",
+            tokens()
+        )
+    };
+    let elsewhere = served(&header("10.0.0.2/32")).await?;
+    let mut stranger = elsewhere.client().header("x-user", "ann");
+    assert_eq!(stranger.get("/v1/audit").await?.status, 401);
+    let mut reader = elsewhere
+        .client()
+        .header("x-user", "ann")
+        .header("authorization", "Bearer reader-secret");
+    assert_eq!(reader.get("/v1/locks/x").await?.status, 200);
+    assert_eq!(
+        reader.get("/v1/audit").await?.status,
+        403,
+        "the token's own role"
+    );
+    elsewhere.stop().await?;
+
+    let here = served(&header("127.0.0.0/8")).await?;
+    let mut user = here.client().header("x-user", "boss");
+    assert_eq!(user.get("/v1/audit").await?.status, 200);
+    assert_eq!(here.client().get("/v1/audit").await?.status, 401);
+    // A user with the name of a token is another caller: their keys differ.
+    let mut token = here.client().header("authorization", "Bearer boss-secret");
+    for (client, replayed) in [(&mut user, None), (&mut token, None)] {
+        let headers = [
+            ("content-type", "application/json"),
+            ("idempotency-key", "k"),
+        ];
+        let added = client
+            .send("POST", "/v1/counters/c/x:add", &headers, b"{\"by\":1}")
+            .await?;
+        assert_eq!(
+            (added.status, added.header("idempotency-replayed")),
+            (200, replayed)
+        );
+    }
+    assert_eq!(user.get("/v1/counters/c/x").await?.json()["value"], 2);
+    here.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_health_check_needs_no_host_and_everything_else_does() -> Result<()> {
+    let served = served("").await?;
+    let mut client = served.client();
+    let mut ask = async |path: &str| {
+        let request = format!("GET {path} HTTP/1.1\r\ncontent-length: 0\r\n\r\n");
+        anyhow::Ok(client.exchange(request.as_bytes(), false).await?.status)
+    };
+    assert_eq!(ask("/healthz").await?, 200);
+    assert_eq!(ask("/v1/locks/x").await?, 403);
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_page_of_another_site_changes_nothing() -> Result<()> {
     let served = served("").await?;
     let mut client = served.client();
@@ -212,6 +302,139 @@ async fn limits_hold_for_bodies_names_waits_and_streams() -> Result<()> {
         (slow.status, slow.problem().as_str()),
         (408, "slow-request")
     );
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_so_many_requests_wait_at_a_time() -> Result<()> {
+    let served = served("[limits]\nlong_polls = 1").await?;
+    let (mut first, mut second, mut look) = (served.client(), served.client(), served.client());
+    let poll = json!({"kinds": ["a"], "wait": 30});
+    let body = poll.clone();
+    let waiting = tokio::spawn(async move { first.post("/v1/queues/q:lease", body).await });
+    let waits = eventually(
+        PATIENCE,
+        async || matches!(look.get("/v1/queues/q").await, Ok(counts) if counts.json()["workers"] == 1),
+    );
+    ensure!(
+        waits.await,
+        "the first poll does not wait: {:?}",
+        waiting.is_finished()
+    );
+    let refused = second.post("/v1/queues/q:lease", poll.clone()).await?;
+    let is_over = waiting.is_finished();
+    if (refused.status, refused.problem().as_str()) != (429, "too-many-waiting") {
+        let ended = if is_over { Some(waiting.await??) } else { None };
+        anyhow::bail!(
+            "{} {}, the first: {ended:?}",
+            refused.status,
+            refused.text()
+        );
+    }
+    ensure!(refused.header("retry-after").is_some());
+    // A job ends the first poll, and its place is free.
+    let job = json!({"kind": "a", "payload": 1});
+    assert_eq!(second.post("/v1/queues/q/jobs", job).await?.status, 201);
+    let leased = waiting.await??;
+    assert_eq!(
+        leased.json()["jobs"].as_array().map(Vec::len),
+        Some(1),
+        "{}",
+        leased.text()
+    );
+    let free = second
+        .post("/v1/queues/q:lease", json!({"kinds": ["a"]}))
+        .await?;
+    assert_eq!(free.status, 200);
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_ends_by_itself_is_not_granted_again_under_a_key() -> Result<()> {
+    let served = served("").await?;
+    let mut client = served.client();
+    let document = client.get("/v1/openapi.json").await?.json();
+    let headers = [
+        ("content-type", "application/json"),
+        ("idempotency-key", "k"),
+    ];
+    for (path, operation) in [
+        ("/v1/locks/{name}:acquire", "{\"ttl\":1}"),
+        ("/v1/semaphores/{name}:acquire", "{\"permits\":1}"),
+        ("/v1/leaders/{name}:campaign", "{\"id\":\"a\"}"),
+        ("/v1/queues/{name}:lease", "{\"kinds\":[\"a\"],\"wait\":60}"),
+        ("/v1/caches/{name}/{key}:lease", "{}"),
+        (
+            "/v1/idempotency/{name}/{key}:begin",
+            "{\"fingerprint\":\"x\"}",
+        ),
+    ] {
+        let target = path.replace("{name}", "x").replace("{key}", "x");
+        let refused = client
+            .send("POST", &target, &headers, operation.as_bytes())
+            .await?;
+        assert_eq!(
+            (refused.status, refused.problem().as_str()),
+            (400, "invalid-request"),
+            "{path}"
+        );
+        let parameters = document["paths"][path]["post"]["parameters"].to_string();
+        ensure!(
+            parameters.contains("Request-Timeout"),
+            "{path}: {parameters}"
+        );
+        ensure!(
+            !parameters.contains("Idempotency-Key"),
+            "{path}: {parameters}"
+        );
+    }
+    assert_eq!(client.get("/v1/locks/x").await?.json()["held"], false);
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_jobs_are_added_only_if_all_are_valid() -> Result<()> {
+    let served = served("").await?;
+    let mut client = served.client();
+    let good = json!({"kind": "a", "payload": 1});
+    for bad in [
+        json!({"kind": "a", "payload": 2, "delay": -1}),
+        json!({"kind": "", "payload": 2}),
+        json!({"kind": "a", "payload": 2, "priority": 2000}),
+        json!({"kind": "a", "payload": 2, "attempts": 0}),
+    ] {
+        let jobs = json!({"jobs": [good, bad, good]});
+        let refused = client.post("/v1/queues/q/jobs:many", jobs).await?;
+        assert_eq!(
+            (refused.status, &refused.json()["job"]),
+            (400, &json!(1)),
+            "{}",
+            refused.text()
+        );
+        assert_eq!(client.get("/v1/queues/q").await?.json()["ready"], 0);
+    }
+    let added = client
+        .post("/v1/queues/q/jobs:many", json!({"jobs": [good, good]}))
+        .await?;
+    assert_eq!(added.status, 200);
+    assert_eq!(client.get("/v1/queues/q").await?.json()["ready"], 2);
+    // The same for checks: a subject that is none charges nobody.
+    let limit = json!({"quota": "5/h"});
+    let checks = json!({"checks": [{"subject": "ann"}, {"subject": ""}], "limit": limit});
+    assert_eq!(
+        client
+            .post("/v1/limiters/l:check-many", checks)
+            .await?
+            .status,
+        400
+    );
+    let peek = client
+        .post(
+            "/v1/limiters/l:peek",
+            json!({"subject": "ann", "limit": limit}),
+        )
+        .await?;
+    assert_eq!(peek.json()["remaining"], 5, "{}", peek.text());
     served.stop().await
 }
 
