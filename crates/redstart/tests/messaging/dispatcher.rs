@@ -78,6 +78,38 @@ matrix! {
         Ok(())
     }
 
+    async fn workers_that_do_not_wait_get_what_there_is(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        for n in 0..12 {
+            queue.enqueue_raw("mail", n.to_string().as_bytes()).await?;
+        }
+        let dispatcher = queue.dispatcher(["mail", "other", "third"]).start().await?;
+        for _ in 0..2 {
+            assert_eq!(dispatcher.take(1, Duration::ZERO).await?.len(), 1, "one after another");
+        }
+        let mut takers = tokio::task::JoinSet::new();
+        for _ in 0..10 {
+            let dispatcher = dispatcher.clone();
+            takers.spawn(async move { dispatcher.take(1, Duration::ZERO).await });
+        }
+        while let Some(jobs) = takers.join_next().await {
+            assert_eq!(jobs??.len(), 1, "all at once");
+        }
+        ensure!(dispatcher.take(1, Duration::ZERO).await?.is_empty());
+        // Nor do they wait for one who waits.
+        let waiting = tokio::spawn({
+            let dispatcher = dispatcher.clone();
+            async move { dispatcher.take(1, PATIENCE).await }
+        });
+        let waits = eventually(PATIENCE, async || matches!(queue.inspect().counts().await, Ok(counts) if counts.workers == 13));
+        ensure!(waits.await, "{:?}", queue.inspect().counts().await?);
+        ensure!(dispatcher.take(1, Duration::ZERO).await?.is_empty());
+        queue.enqueue_raw("mail", b"1").await?;
+        assert_eq!(waiting.await??.len(), 1);
+        Ok(())
+    }
+
     async fn any_number_of_kinds_can_be_asked_for(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let queue = Queue::new(&store, backend.namespace(), "q")?;

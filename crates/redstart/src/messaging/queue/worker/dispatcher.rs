@@ -4,7 +4,10 @@ use std::{
     collections::{HashMap, HashSet},
     fmt,
     str::FromStr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -186,6 +189,7 @@ impl DispatcherBuilder {
             kinds: self.kinds.into_iter().collect(),
             wake: Arc::new(wake),
             turn: Arc::default(),
+            resting: AtomicBool::new(false),
             settler: Settler(shared.clone()),
             shared,
         })))
@@ -282,7 +286,35 @@ struct Inner {
     wake: Arc<Wake>,
     /// Held by the worker whose turn it is to take jobs.
     turn: Arc<tokio::sync::Mutex<()>>,
+    /// Whoever has the turn has found nothing and waits for a signal.
+    resting: AtomicBool,
     scheduler: JoinHandle<()>,
+}
+
+impl Inner {
+    /// Waits for the turn to take jobs; `None` if there is nothing to take.
+    async fn turn(&self, end: Option<Instant>) -> Result<Option<OwnedMutexGuard<()>>> {
+        let turn = self.turn.clone().lock_owned();
+        let Some(end) = end else {
+            return Ok(Some(turn.await));
+        };
+        let mut turn = std::pin::pin!(turn);
+        if let Ok(turn) = tokio::time::timeout_at(end, &mut turn).await {
+            return Ok(Some(turn));
+        }
+        // Whoever rests has found nothing. While somebody asks, there may be jobs for this worker too.
+        if self.resting.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let deadline = self.shared.queue.store().deadline() * 2;
+        match tokio::time::timeout(deadline, turn).await {
+            Ok(turn) => Ok(Some(turn)),
+            Err(_) if self.resting.load(Ordering::Relaxed) => Ok(None),
+            Err(_) => Err(Error::unavailable(
+                "the store did not answer the worker whose turn it was",
+            )),
+        }
+    }
 }
 
 impl Drop for Inner {
@@ -306,14 +338,8 @@ impl Dispatcher {
     pub async fn take(&self, max: usize, wait: Duration) -> Result<Vec<DispatchedJob>> {
         let inner = &*self.0;
         let end = Instant::now().checked_add(wait);
-        let turn = inner.turn.clone().lock_owned();
-        let turn = match end {
-            // Whoever has the turn takes what there is, so there is nothing for this worker.
-            Some(end) => match tokio::time::timeout_at(end, turn).await {
-                Ok(turn) => turn,
-                Err(_) => return Ok(Vec::new()),
-            },
-            None => turn.await,
+        let Some(turn) = inner.turn(end).await? else {
+            return Ok(Vec::new());
         };
         let mut taking = Taking::new(&inner.shared, turn);
         taking.register().await?;
@@ -335,17 +361,21 @@ impl Dispatcher {
                     next
                 }
             };
-            if end.is_some_and(|end| Instant::now() >= end) {
-                return Ok(Vec::new());
-            }
-            if let Next::Rest(until_due) = next {
-                // Asking renews the registration, which has no heartbeat.
-                let most = inner.shared.lease / 3;
-                let rest = fetcher.rest(Some(until_due.unwrap_or(most).min(most)));
-                match end {
-                    Some(end) => drop(tokio::time::timeout_at(end, rest).await),
-                    None => rest.await,
+            let until_due = match next {
+                // There may be some now, also for a worker that does not wait.
+                Next::Look => continue,
+                Next::Rest(_) if end.is_some_and(|end| Instant::now() >= end) => {
+                    return Ok(Vec::new());
                 }
+                Next::Rest(until_due) => until_due,
+            };
+            let _resting = Resting::new(&inner.resting);
+            // Asking renews the registration, which has no heartbeat.
+            let most = inner.shared.lease / 3;
+            let rest = fetcher.rest(Some(until_due.unwrap_or(most).min(most)));
+            match end {
+                Some(end) => drop(tokio::time::timeout_at(end, rest).await),
+                None => rest.await,
             }
         }
     }
@@ -447,6 +477,22 @@ impl fmt::Debug for Dispatcher {
         f.debug_struct("Dispatcher")
             .field("queue", &self.0.shared.queue)
             .finish_non_exhaustive()
+    }
+}
+
+/// While it lives, whoever has the turn rests.
+struct Resting<'a>(&'a AtomicBool);
+
+impl<'a> Resting<'a> {
+    fn new(resting: &'a AtomicBool) -> Self {
+        resting.store(true, Ordering::Relaxed);
+        Self(resting)
+    }
+}
+
+impl Drop for Resting<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }
 
