@@ -82,14 +82,30 @@
     localTimes(document);
     document.body.addEventListener("htmx:afterSwap", () => localTimes(document));
     if (!document.getElementById("live")) return;
-    const events = new EventSource(`${base}/live`);
     const beat = document.getElementById("beat");
-    events.addEventListener("tick", () => {
-      if (beat) beat.dataset.state = "on";
-      if (!document.hidden) document.body.dispatchEvent(new Event("tick"));
-    });
-    events.addEventListener("error", () => {
-      if (beat) beat.dataset.state = "off";
-    });
+    const pulse = document.getElementById("pulse");
+    const show = (state, text) => {
+      if (beat) beat.dataset.state = state;
+      // Only a change is spoken by a screen reader.
+      if (pulse && pulse.textContent !== text) pulse.textContent = text;
+    };
+    // Replacing the part would take the focus away and close what is open.
+    const inUse = () => {
+      const live = document.getElementById("live");
+      return live.contains(document.activeElement) || live.querySelector("details[open]") !== null;
+    };
+    const listen = () => {
+      const events = new EventSource(`${base}/live`);
+      events.addEventListener("tick", () => {
+        if (inUse()) return show("held", "waits while you are in the table");
+        show("on", "live");
+        if (!document.hidden) document.body.dispatchEvent(new Event("tick"));
+      });
+      events.addEventListener("error", () => {
+        show("off", "stopped, trying again");
+        if (events.readyState === EventSource.CLOSED) setTimeout(listen, 5000);
+      });
+    };
+    listen();
   });
 })();

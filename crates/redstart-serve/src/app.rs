@@ -17,7 +17,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use parking_lot::RwLock;
 use redstart::Store;
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use crate::{
     api::Patterns,
@@ -30,7 +30,7 @@ use crate::{
     metric,
     problem::{Kind, Problem},
     reply::Reply,
-    route::Routes,
+    route::{Handler, Routes},
     sampler::Sampler,
 };
 
@@ -45,6 +45,8 @@ pub(crate) struct App {
     repeats: Repeats,
     long_polls: AtomicUsize,
     streams: Arc<AtomicUsize>,
+    /// Changes by hand that are under way.
+    pub(crate) changing: TaskTracker,
     /// The service stops: no more long polls.
     pub(crate) stop: CancellationToken,
 }
@@ -70,6 +72,7 @@ impl App {
             routes,
             long_polls: AtomicUsize::new(0),
             streams: Arc::default(),
+            changing: TaskTracker::new(),
             stop: CancellationToken::new(),
         })
     }
@@ -204,13 +207,23 @@ impl App {
             false => None,
         };
         let (deadline, writes) = (call.deadline, route.writes);
+        let key = call.headers.get(idempotent::HEADER).cloned();
+        let handler = match route.by_hand() {
+            true => self.to_its_end(&route.handler),
+            false => route.handler.clone(),
+        };
         let work = async {
             match route.repeatable {
-                true => self.repeats.run(call, &route.handler).await,
-                false => (route.handler)(call).await,
+                true => self.repeats.run(call, &handler).await,
+                false => handler(call).await,
             }
         };
-        let late = async {
+        let late = || match (writes, key.as_ref().and_then(|key| key.to_str().ok())) {
+            (true, Some(key)) => Problem::new(Kind::InDoubt).with("id", key.trim_matches('"')),
+            (true, None) => Problem::new(Kind::InDoubt),
+            (false, _) => Problem::new(Kind::Deadline),
+        };
+        let too_late = async {
             match deadline {
                 Some(deadline) => tokio::time::sleep(deadline).await,
                 None => std::future::pending().await,
@@ -219,9 +232,22 @@ impl App {
         tokio::select! {
             biased;
             reply = work => reply,
-            () = late => Err(Problem::new(if writes { Kind::InDoubt } else { Kind::Deadline })),
+            () = too_late => Err(late()),
             () = self.stop.cancelled(), if route.waits => Err(Problem::new(Kind::Stopping)),
         }
+    }
+
+    /// A handler that goes on when its client leaves: what is changed by hand is written down after it was done.
+    fn to_its_end(&self, handler: &Handler) -> Handler {
+        let (handler, changing) = (handler.clone(), self.changing.clone());
+        Arc::new(move |call| {
+            let (work, changing) = (handler(call), changing.clone());
+            Box::pin(async move {
+                // It begins when it is asked for, not before. A panic was reported by its own hook.
+                let work = changing.spawn(work).await;
+                work.unwrap_or(Err(Problem::new(Kind::Failed)))
+            })
+        })
     }
 
     /// The body, within its limits of size and time.
@@ -294,6 +320,19 @@ impl App {
             expected,
         };
         self.audit.write(change).await;
+    }
+
+    /// The newest changes by hand, of the namespaces that this caller may use.
+    pub(crate) async fn changes(
+        &self,
+        identity: &auth::Identity,
+    ) -> redstart::Result<Vec<(String, Change)>> {
+        let mut changes = self.audit.newest(200).await?;
+        changes.retain(|(_, change)| {
+            let namespace = change.on.split(' ').next().unwrap_or_default();
+            identity.may_use(namespace).is_ok()
+        });
+        Ok(changes)
     }
 
     pub(crate) fn open_streams(&self) -> usize {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{
     app::App,
-    auth::Identity,
+    auth::{Identity, Role},
     config::Config,
     problem::{Kind, Problem},
 };
@@ -45,6 +45,26 @@ impl Call {
         }
         self.identity.may_use(name)?;
         Ok(name.to_owned())
+    }
+
+    /// The fields whose values are not shown to this caller by the API.
+    pub(crate) fn hidden(&self) -> &[String] {
+        match self.identity.role {
+            Role::Read => &self.config.redact,
+            Role::Operate | Role::Admin => &[],
+        }
+    }
+
+    /// What the request is about: the namespace and the names of the path. What one request granted, another one about
+    /// something else cannot use.
+    pub(crate) fn target(&self) -> Result<String, Problem> {
+        let mut target = self.namespace()?;
+        for (_, value) in &self.params {
+            // No name has a control character.
+            target.push('\0');
+            target.push_str(value);
+        }
+        Ok(target)
     }
 
     /// A name from the path.

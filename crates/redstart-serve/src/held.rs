@@ -10,7 +10,14 @@ use tokio::time::Instant;
 const MOST: usize = 100_000;
 
 /// Things under random ids, each until its time ends.
-pub(crate) struct Held<T>(Mutex<HashMap<String, (Instant, T)>>);
+pub(crate) struct Held<T>(Mutex<HashMap<String, Thing<T>>>);
+
+struct Thing<T> {
+    until: Instant,
+    /// What the request was about.
+    target: String,
+    thing: T,
+}
 
 impl<T> Default for Held<T> {
     fn default() -> Self {
@@ -20,22 +27,32 @@ impl<T> Default for Held<T> {
 
 impl<T> Held<T> {
     /// Keeps a thing, and returns its id; `None` if too many are kept.
-    pub(crate) fn put(&self, thing: T, time: Duration) -> Option<String> {
+    pub(crate) fn put(&self, target: &str, thing: T, time: Duration) -> Option<String> {
         let now = Instant::now();
         let mut held = self.0.lock();
         if held.len() >= MOST {
-            held.retain(|_, (until, _)| *until > now);
+            held.retain(|_, thing| thing.until > now);
         }
         if held.len() >= MOST {
             return None;
         }
         let id = random_id();
-        held.insert(id.clone(), (now + time, thing));
+        let thing = Thing {
+            until: now + time,
+            target: target.to_owned(),
+            thing,
+        };
+        held.insert(id.clone(), thing);
         Some(id)
     }
 
-    pub(crate) fn take(&self, id: &str) -> Option<T> {
-        let (until, thing) = self.0.lock().remove(id)?;
+    /// Takes a thing, if it was put for the same target; otherwise it stays.
+    pub(crate) fn take(&self, target: &str, id: &str) -> Option<T> {
+        let mut held = self.0.lock();
+        if held.get(id)?.target != target {
+            return None;
+        }
+        let Thing { until, thing, .. } = held.remove(id)?;
         (until > Instant::now()).then_some(thing)
     }
 
@@ -45,7 +62,7 @@ impl<T> Held<T> {
         let mut held = self.0.lock();
         let ended: Vec<String> = held
             .iter()
-            .filter(|(_, (until, _))| *until <= now)
+            .filter(|(_, thing)| thing.until <= now)
             .map(|(id, _)| id.clone())
             .collect();
         let dropped: Vec<_> = ended.iter().filter_map(|id| held.remove(id)).collect();

@@ -1,7 +1,5 @@
 //! `Idempotency-Key`: a change that arrives twice is carried out once and answered twice.
 
-use std::sync::Arc;
-
 use http::{HeaderName, HeaderValue, StatusCode};
 use redstart::{
     Store,
@@ -13,7 +11,7 @@ use crate::{
     call::{Call, OWN_NAMESPACE},
     problem::{Kind, Problem},
     reply::{Content, Reply},
-    route::Answer,
+    route::Handler,
 };
 
 /// The header with the key.
@@ -37,11 +35,7 @@ impl Repeats {
     }
 
     /// Carries a change out, once for each key.
-    pub(crate) async fn run(
-        &self,
-        call: Call,
-        handler: &Arc<dyn Fn(Call) -> Answer + Send + Sync>,
-    ) -> Result<Reply, Problem> {
+    pub(crate) async fn run(&self, call: Call, handler: &Handler) -> Result<Reply, Problem> {
         let Some(key) = call.headers.get(HEADER) else {
             return handler(call).await;
         };
@@ -52,11 +46,7 @@ impl Repeats {
             .filter(|key| !key.is_empty() && key.len() <= 255)
             .ok_or_else(|| Problem::invalid("an Idempotency-Key must have 1 to 255 characters"))?;
         let mut print = Vec::new();
-        for part in [
-            call.method.as_str(),
-            &call.path,
-            call.query.get("namespace").unwrap_or(""),
-        ] {
+        for part in [call.method.as_str(), &call.path, call.query.text()] {
             print.extend_from_slice(&(part.len() as u64).to_le_bytes());
             print.extend_from_slice(part.as_bytes());
         }

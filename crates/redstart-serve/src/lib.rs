@@ -33,6 +33,7 @@ use std::{net::SocketAddr, sync::Arc};
 
 use redstart::Store;
 use tokio::net::TcpListener;
+use tokio_util::task::AbortOnDropHandle;
 
 mod api;
 mod app;
@@ -124,9 +125,10 @@ impl Service {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped, connections end with their tasks.
+    /// If the future is dropped, connections end as if `shutdown` had ended, in the background.
     pub async fn run(&self, listener: TcpListener, shutdown: impl Future<Output = ()>) {
         let app = self.0.clone();
+        let _stop = app.stop.clone().drop_guard();
         let upkeep = tokio::spawn(async move {
             let mut turn = 0_u64;
             loop {
@@ -147,8 +149,8 @@ impl Service {
                 tokio::time::sleep(sampler::EVERY).await;
             }
         });
+        let _upkeep = AbortOnDropHandle::new(upkeep);
         server::run(self.0.clone(), listener, shutdown).await;
-        upkeep.abort();
     }
 }
 

@@ -6,7 +6,7 @@ pub(crate) fn pretty(text: &str, hidden: &[String]) -> String {
     let mut depth = 0_usize;
     let mut chars = text.char_indices().peekable();
     // The last string that was read, which may be a field's name.
-    let mut name: Option<&str> = None;
+    let mut name: Option<String> = None;
     let mut hide = false;
     while let Some((at, c)) = chars.next() {
         match c {
@@ -30,7 +30,8 @@ pub(crate) fn pretty(text: &str, hidden: &[String]) -> String {
                 } else {
                     out.push_str(string);
                 }
-                name = Some(string.trim_matches('"'));
+                // A name may be written with escapes.
+                name = serde_json::from_str(string).ok();
             }
             '{' | '[' => {
                 if hide {
@@ -64,7 +65,9 @@ pub(crate) fn pretty(text: &str, hidden: &[String]) -> String {
             }
             ':' => {
                 out.push_str(": ");
-                hide = name.is_some_and(|name| hidden.iter().any(|h| name.eq_ignore_ascii_case(h)));
+                hide = name
+                    .take()
+                    .is_some_and(|name| hidden.iter().any(|h| name.eq_ignore_ascii_case(h)));
             }
             c if c.is_whitespace() => {}
             c => {
@@ -114,6 +117,11 @@ fn line(out: &mut String, depth: usize) {
     out.push_str(&"  ".repeat(depth.min(40)));
 }
 
+/// The same on one line.
+pub(crate) fn redacted(text: &str, hidden: &[String]) -> String {
+    pretty(text, hidden).lines().map(str::trim_start).collect()
+}
+
 /// One line of it, cut after so many characters.
 pub(crate) fn brief(text: &str, hidden: &[String], most: usize) -> String {
     let whole: String = pretty(text, hidden)
@@ -134,7 +142,7 @@ mod tests {
     #[test]
     fn numbers_are_kept_and_hidden_fields_are_not_shown() {
         let hidden = ["password".to_owned(), "card".to_owned()];
-        let text = r#"{"n":9007199254740993.10,"Password":"x\"y","card":{"no":[1,"}"]},"list":[],"deep":{"card":12}}"#;
+        let text = r#"{"n":9007199254740993.10,"Password":"x\"y","c\u0061rd":{"no":[1,"}"]},"list":[],"deep":{"card":12}}"#;
         let shown = pretty(text, &hidden);
         assert!(shown.contains("9007199254740993.10"), "{shown}");
         assert!(
@@ -143,6 +151,12 @@ mod tests {
         );
         assert_eq!(shown.matches("•••").count(), 3, "{shown}");
         assert!(shown.contains("\"list\": []"), "{shown}");
+        let line = redacted(text, &hidden);
+        let value: serde_json::Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(
+            (&value["deep"]["card"], line.lines().count()),
+            (&"•••".into(), 1)
+        );
     }
 
     #[test]

@@ -17,13 +17,14 @@ use crate::{
 };
 
 pub(crate) type Answer = Pin<Box<dyn Future<Output = Result<Reply, Problem>> + Send>>;
+pub(crate) type Handler = Arc<dyn Fn(Call) -> Answer + Send + Sync>;
 
 /// One operation of the API, or one page.
 pub(crate) struct Route {
     pub(crate) method: Method,
     pub(crate) path: &'static str,
     pub(crate) role: Role,
-    pub(crate) handler: Arc<dyn Fn(Call) -> Answer + Send + Sync>,
+    pub(crate) handler: Handler,
     /// For the document; pages have none.
     pub(crate) doc: Option<Doc>,
     /// Whether it may wait for long, and so counts among the long polls.
@@ -95,6 +96,11 @@ impl Route {
         Fut: Future<Output = Result<Reply, Problem>> + Send + 'static,
     {
         Self::new(Method::DELETE, path, handler)
+    }
+
+    /// Whether it is a change that an operator makes, which the audit log remembers.
+    pub(crate) fn by_hand(&self) -> bool {
+        self.writes && self.role == Role::Admin
     }
 
     pub(crate) fn role(mut self, role: Role) -> Self {

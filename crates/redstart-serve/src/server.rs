@@ -72,7 +72,9 @@ pub(crate) async fn run(app: Arc<App>, listener: TcpListener, shutdown: impl Fut
     drop(listener);
     app.stop.cancel();
     tracker.close();
-    if tokio::time::timeout(GRACE, tracker.wait()).await.is_err() {
+    app.changing.close();
+    let ended = async { tokio::join!(tracker.wait(), app.changing.wait()) };
+    if tokio::time::timeout(GRACE, ended).await.is_err() {
         tracing::warn!("requests were still running at the end of the grace");
     }
 }

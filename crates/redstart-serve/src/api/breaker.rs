@@ -107,12 +107,17 @@ async fn find(call: &Call) -> Result<Breaker, Problem> {
 }
 
 async fn admit(call: Call) -> Result<Reply, Problem> {
+    let target = call.target()?;
     let admitted = find(&call).await?.try_admit().await;
     Ok(Reply::ok(&match admitted {
         Admitted::Yes(admission) => AdmittedReply {
             admitted: true,
             probe: admission.is_probe(),
-            admission: call.app.patterns.admissions.put(admission, REPORT_TIME),
+            admission: call
+                .app
+                .patterns
+                .admissions
+                .put(&target, admission, REPORT_TIME),
             retry_after: None,
         },
         Admitted::No { retry_after } => AdmittedReply {
@@ -126,7 +131,11 @@ async fn admit(call: Call) -> Result<Reply, Problem> {
 
 async fn report(call: Call) -> Result<Reply, Problem> {
     let body: Report = call.json()?;
-    let admission = call.app.patterns.admissions.take(&body.admission);
+    let admission = call
+        .app
+        .patterns
+        .admissions
+        .take(&call.target()?, &body.admission);
     let admission = admission.ok_or_else(|| lost("admission"))?;
     match body.ok {
         true => admission.succeeded().await,

@@ -177,7 +177,7 @@ async fn lease(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::invalid("a lease must be above 0 and at most 60 s"));
     }
     let (cache, app) = (cache(&call)?, call.app.clone());
-    let key = call.param("key").to_owned();
+    let (key, target) = (call.param("key").to_owned(), call.target()?);
     let (granted, lease) = oneshot::channel();
     // Tells the client that put the value how it went.
     let done: Arc<Mutex<Option<oneshot::Sender<bool>>>> = Arc::default();
@@ -187,7 +187,7 @@ async fn lease(call: Call) -> Result<Reply, Problem> {
         let hit = cache
             .get_or_load(&key, move |load| async move {
                 let (fill, filled) = oneshot::channel::<Filled>();
-                let id = app.patterns.loads.put(fill, time);
+                let id = app.patterns.loads.put(&target, fill, time);
                 // The client has gone: nobody will load.
                 let sent = id.is_some_and(|id| granted.send(id).is_ok());
                 let filled = match sent {
@@ -251,7 +251,7 @@ async fn put(call: Call) -> Result<Reply, Problem> {
     {
         return Err(Problem::invalid("at most 64 tags of 1 to 256 bytes"));
     }
-    let load = call.app.patterns.loads.take(&body.lease);
+    let load = call.app.patterns.loads.take(&call.target()?, &body.lease);
     let load = load.ok_or_else(|| lost("lease"))?;
     let (done, stored) = oneshot::channel();
     let value = (body.value.get() != "null").then_some(body.value);

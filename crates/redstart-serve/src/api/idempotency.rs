@@ -121,13 +121,13 @@ async fn begin(call: Call) -> Result<Reply, Problem> {
         return Err(Problem::invalid("a lease must be from 1 to 3600 s"));
     }
     let (keys, app) = (keys(&call, lease)?, call.app.clone());
-    let key = call.param("key").to_owned();
+    let (key, target) = (call.param("key").to_owned(), call.target()?);
     let (claimed, claim) = oneshot::channel();
     let mut run = tokio::spawn(async move {
         let (told, result) = oneshot::channel::<oneshot::Sender<()>>();
         let work = async move {
             let (finish, finished) = oneshot::channel::<Finished>();
-            let id = app.patterns.claims.put(finish, lease);
+            let id = app.patterns.claims.put(&target, finish, lease);
             if id.is_none_or(|id| claimed.send(id).is_err()) {
                 // The client has gone before it could begin.
                 return Err(WorkError::NotDone("nobody does the work"));
@@ -176,7 +176,7 @@ async fn begin(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn end(call: &Call, claim: &str, result: Option<String>) -> Result<Reply, Problem> {
-    let claim = call.app.patterns.claims.take(claim);
+    let claim = call.app.patterns.claims.take(&call.target()?, claim);
     let claim = claim.ok_or_else(|| lost("claim"))?;
     let (done, recorded) = oneshot::channel();
     if claim.send(Finished { result, done }).is_err() || recorded.await.is_err() {

@@ -301,7 +301,7 @@ async fn check(call: Call) -> Result<Reply, Problem> {
         }
         None => limiter.check(&body.subject, body.cost).await?,
     };
-    let checked = describe(&call.app, &chosen, decision);
+    let checked = describe(&call, &chosen, decision)?;
     let headers = rate_headers(limiter, &checked);
     if !checked.allowed && call.query.flag("enforce") {
         let mut problem = Problem::new(Kind::Limited).with("remaining", checked.remaining);
@@ -355,7 +355,7 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
     }
     let mut results = Vec::with_capacity(checks.len());
     for decision in decisions {
-        results.push(describe(&call.app, &chosen, decision?));
+        results.push(describe(&call, &chosen, decision?)?);
     }
     Ok(Reply::ok(&CheckedMany { results }))
 }
@@ -376,27 +376,28 @@ async fn reset(call: Call) -> Result<Reply, Problem> {
 
 async fn refund(call: Call) -> Result<Reply, Problem> {
     let body: Refund = call.json()?;
-    let held = call.app.patterns.grants.take(&body.grant);
+    let held = call.app.patterns.grants.take(&call.target()?, &body.grant);
     let (limiter, grant) = held.ok_or_else(|| lost("grant"))?;
     let refunded = limiter.refund(grant).await?;
     Ok(Reply::ok(&Refunded { refunded }))
 }
 
-fn describe(app: &App, chosen: &Chosen, decision: Decision) -> Checked {
-    let mut checked = answer(app, chosen, decision);
+fn describe(call: &Call, chosen: &Chosen, decision: Decision) -> Result<Checked, Problem> {
+    let mut checked = answer(call, chosen, decision)?;
     checked.allowed |= chosen.shadow;
     checked.shadow = chosen.shadow;
-    checked
+    Ok(checked)
 }
 
-fn answer(app: &App, chosen: &Chosen, decision: Decision) -> Checked {
-    match decision {
+fn answer(call: &Call, chosen: &Chosen, decision: Decision) -> Result<Checked, Problem> {
+    Ok(match decision {
         Decision::Allowed(grant) => {
             let mut checked = shown(true, grant.snapshot());
             checked.retry_after = Some(Seconds(0.0));
             if chosen.refundable {
                 let thing = (chosen.limiter.clone(), grant);
-                checked.grant = app.patterns.grants.put(thing, REFUND_TIME);
+                let grants = &call.app.patterns.grants;
+                checked.grant = grants.put(&call.target()?, thing, REFUND_TIME);
             }
             checked
         }
@@ -416,7 +417,7 @@ fn answer(app: &App, chosen: &Chosen, decision: Decision) -> Checked {
             grant: None,
             shadow: false,
         },
-    }
+    })
 }
 
 fn shown(allowed: bool, snapshot: &Snapshot) -> Checked {

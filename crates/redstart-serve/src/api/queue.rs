@@ -19,6 +19,7 @@ use crate::{
     auth::Role,
     call::{Call, Seconds},
     opened::HandleKey,
+    pretty::redacted,
     problem::{Kind, Problem},
     reply::{Event, Reply},
     route::{Route, Routes},
@@ -237,6 +238,8 @@ struct Counts {
 #[derive(Serialize, JsonSchema)]
 struct Jobs {
     jobs: Vec<Job>,
+    /// How many jobs were read. A search reads 20,000 at most, for 2 s at most.
+    scanned: usize,
 }
 
 /// A job as it was when it was read.
@@ -810,7 +813,16 @@ pub(crate) fn state_name(state: JobState) -> &'static str {
     }
 }
 
-pub(crate) fn job_view(job: JobInfo) -> Job {
+/// JSON without the values of these fields.
+fn without(payload: Vec<u8>, hidden: &[String]) -> Box<RawValue> {
+    let payload = raw(payload);
+    match hidden {
+        [] => payload,
+        hidden => raw(redacted(payload.get(), hidden).into_bytes()),
+    }
+}
+
+pub(crate) fn job_view(job: JobInfo, hidden: &[String]) -> Job {
     Job {
         id: job.id.to_string(),
         kind: job.name,
@@ -818,7 +830,7 @@ pub(crate) fn job_view(job: JobInfo) -> Job {
         attempts: job.attempts,
         priority: job.priority,
         due: job.due.as_secs_f64(),
-        payload: raw(job.payload),
+        payload: without(job.payload, hidden),
         worker: job.worker,
         progress: job.progress,
         group: job.group,
@@ -827,15 +839,52 @@ pub(crate) fn job_view(job: JobInfo) -> Job {
 
 async fn list(call: Call) -> Result<Reply, Problem> {
     let state = parse_state(call.query.given("state").unwrap_or("ready"))?;
-    let inspect = queue(&call)?.inspect();
-    let mut jobs = match call.query.given("search") {
-        Some(text) => inspect.search(state, text, 100).await?,
-        None => inspect.list(state, None).await?.0,
+    let queue = queue(&call)?;
+    let hidden = call.hidden();
+    let (mut jobs, scanned) = match call.query.given("search") {
+        Some(text) => search_jobs(&queue, state, text, hidden).await?,
+        None => {
+            let (jobs, _) = queue.inspect().list(state, None).await?;
+            let count = jobs.len();
+            (jobs, count)
+        }
     };
     jobs.truncate(100);
-    Ok(Reply::ok(&Jobs {
-        jobs: jobs.into_iter().map(job_view).collect(),
-    }))
+    let jobs = jobs.into_iter().map(|job| job_view(job, hidden)).collect();
+    Ok(Reply::ok(&Jobs { jobs, scanned }))
+}
+
+/// How many jobs a search reads.
+const BUDGET: usize = 20_000;
+
+/// The first jobs whose payload contains a text, and how many were read: in pages with a pause after each, within a budget
+/// of jobs and time. What is hidden is not found either.
+pub(crate) async fn search_jobs(
+    queue: &Queue,
+    state: JobState,
+    text: &str,
+    hidden: &[String],
+) -> Result<(Vec<JobInfo>, usize), Problem> {
+    let contains = |job: &JobInfo| {
+        let payload = String::from_utf8_lossy(&job.payload);
+        match hidden {
+            [] => payload.contains(text),
+            hidden => redacted(&payload, hidden).contains(text),
+        }
+    };
+    let (mut found, mut scanned, mut from) = (Vec::new(), 0_usize, None);
+    let ends = tokio::time::Instant::now() + Duration::from_secs(2);
+    loop {
+        let (jobs, next) = queue.inspect().list(state, from).await?;
+        scanned += jobs.len();
+        found.extend(jobs.into_iter().filter(contains));
+        from = next;
+        let is_over = scanned >= BUDGET || tokio::time::Instant::now() > ends;
+        if from.is_none() || found.len() >= 100 || is_over {
+            return Ok((found, scanned));
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
 }
 
 fn job_id(call: &Call) -> Result<JobId, Problem> {
@@ -845,6 +894,8 @@ fn job_id(call: &Call) -> Result<JobId, Problem> {
 async fn find(call: Call) -> Result<Reply, Problem> {
     let found = queue(&call)?.job(job_id(&call)?).await?;
     let details = found.ok_or_else(|| Problem::not_found("job"))?;
+    let hidden = call.hidden();
+    let result = details.result.filter(|result| !result.is_empty());
     let attempts = details.attempts.into_iter().map(|attempt| Attempt {
         started: attempt.started.as_secs_f64(),
         ended: attempt.ended.as_secs_f64(),
@@ -852,10 +903,10 @@ async fn find(call: Call) -> Result<Reply, Problem> {
         error: attempt.error,
     });
     Ok(Reply::ok(&Details {
-        job: job_view(details.job),
+        job: job_view(details.job, hidden),
         attempts: attempts.collect(),
         log: details.log,
-        result: details.result.filter(|result| !result.is_empty()).map(raw),
+        result: result.map(|result| without(result, hidden)),
         reason: details.reason,
     }))
 }
@@ -881,7 +932,9 @@ async fn result(call: Call) -> Result<Reply, Problem> {
     };
     Ok(Reply::ok(&Ended {
         outcome,
-        result: result.filter(|result| !result.is_empty()).map(raw),
+        result: result
+            .filter(|result| !result.is_empty())
+            .map(|result| without(result, call.hidden())),
         reason,
     }))
 }
@@ -968,7 +1021,7 @@ async fn dead(call: Call) -> Result<Reply, Problem> {
         letter: letter.letter,
         error: letter.reason,
         at: letter.at.as_secs_f64(),
-        job: letter.job.map(job_view),
+        job: letter.job.map(|job| job_view(job, call.hidden())),
     });
     Ok(Reply::ok(&DeadLetters {
         letters: letters.collect(),
@@ -1005,8 +1058,8 @@ async fn act_on_letters(call: Call, what: &str) -> Result<Reply, Problem> {
     let letters = queue(&call)?.inspect().dead_letters();
     let count = match (body.dry_run, what) {
         (true, _) => count_letters(&letters, wanted).await?,
-        (false, "queue.replay") => letters.replay(wanted).await?,
-        (false, _) => letters.purge(wanted).await?,
+        (false, "queue.replay") => part_way(&call, what, letters.replay(wanted).await).await?,
+        (false, _) => part_way(&call, what, letters.purge(wanted).await).await?,
     };
     if !body.dry_run {
         let on = format!("{} {}", call.namespace()?, call.param("name"));
@@ -1016,6 +1069,19 @@ async fn act_on_letters(call: Call, what: &str) -> Result<Reply, Problem> {
         count,
         dry_run: body.dry_run,
     }))
+}
+
+/// The count of a change that is made in pages. One that failed may have changed some: that is written down, and the
+/// client is told that it is in doubt.
+async fn part_way(call: &Call, what: &str, count: redstart::Result<u64>) -> Result<u64, Problem> {
+    let error = match count {
+        Ok(count) => return Ok(count),
+        Err(error) if error.is_config() => return Err(error.into()),
+        Err(error) => error,
+    };
+    let on = format!("{} {} (failed)", call.namespace()?, call.param("name"));
+    call.app.changed(call, what, on, 0, None).await;
+    Err(Problem::new(Kind::InDoubt).detail(error.to_string()))
 }
 
 /// How many letters there are, read page by page.

@@ -59,6 +59,9 @@ async fn readyz(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn metrics(call: Call) -> Result<Reply, Problem> {
+    if !call.identity.namespaces().is_empty() {
+        return Err(Problem::new(Kind::Forbidden).detail("metrics are of all namespaces"));
+    }
     ::metrics::gauge!("redstart_http_streams").set(call.app.open_streams() as f64);
     ::metrics::gauge!("redstart_http_waiting").set(call.app.waiting() as f64);
     let kind = "text/plain; version=0.0.4; charset=utf-8";
@@ -73,7 +76,7 @@ async fn document(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn audit(call: Call) -> Result<Reply, Problem> {
-    let changes = call.app.audit.newest(200).await?;
+    let changes = call.app.changes(&call.identity).await?;
     let changes = changes.into_iter().map(|(id, change)| Entry { id, change });
     Ok(Reply::ok(&Entries {
         changes: changes.collect(),

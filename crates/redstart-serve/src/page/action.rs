@@ -42,6 +42,10 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
     let action = call.param("action").to_owned();
     let plan = plan(&call, &shell, &action, &call.query).await?;
     let adds = action == "queue.add";
+    let (kind, payload) = match (adds, call.query.given("job")) {
+        (true, Some(job)) => copied(&call, &shell, job).await?,
+        _ => (String::new(), "{}".to_owned()),
+    };
     let body = html! {
         section.card {
             p { (plan.text) }
@@ -53,8 +57,8 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
                 }
                 input type="hidden" name="expected" value=(plan.count);
                 @if adds {
-                    p { label { "Kind" input name="kind" value=(call.query.given("kind").unwrap_or_default()) required; } }
-                    p { label { "Payload, JSON" textarea name="payload" rows="8" required { (call.query.given("payload").unwrap_or("{}")) } } }
+                    p { label { "Kind" input name="kind" value=(kind) required; } }
+                    p { label { "Payload, JSON" textarea name="payload" rows="8" required { (payload) } } }
                 }
                 p {
                     button.primary type="submit" { (plan.title) } " "
@@ -72,22 +76,45 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
     ))
 }
 
+/// The kind and the payload of a job that is to be enqueued again. They are read here: a payload in a link would be in
+/// the history of the browser and in the logs of proxies.
+async fn copied(call: &Call, shell: &Shell, job: &str) -> Result<(String, String), Problem> {
+    let queue = open_queue(
+        &call.app.store,
+        &shell.namespace,
+        given(&call.query, "queue")?,
+    )?;
+    let found = queue.job(job.parse::<JobId>()?).await?;
+    let job = found.ok_or_else(|| Problem::not_found("job"))?.job;
+    Ok((job.name, String::from_utf8_lossy(&job.payload).into_owned()))
+}
+
 pub(super) async fn act(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let action = call.param("action").to_owned();
     let form = call.form();
     let plan = plan(&call, &shell, &action, &form).await?;
-    let count = perform(&call, &shell, &action, &form).await?;
+    let done = perform(&call, &shell, &action, &form).await;
     let on: Vec<&str> = [
         "queue", "name", "job", "group", "letter", "key", "tag", "user", "subject",
     ]
     .iter()
     .filter_map(|name| form.given(name))
     .collect();
-    let on = format!("{} {}", shell.namespace, on.join(" "));
-    call.app
-        .changed(&call, &action, on, count, form.number("expected")?)
-        .await;
+    let mut on = format!("{} {}", shell.namespace, on.join(" "));
+    // What failed on the way may have changed something; what was refused has not.
+    if done
+        .as_ref()
+        .is_err_and(|problem| problem.status.is_server_error())
+    {
+        on += " (failed)";
+    }
+    if done.is_ok() || on.ends_with(" (failed)") {
+        let count = done.as_ref().copied().unwrap_or(0);
+        let expected = form.number("expected")?;
+        call.app.changed(&call, &action, on, count, expected).await;
+    }
+    done?;
     Ok(Reply::see_other(&shell.link(&plan.back)))
 }
 

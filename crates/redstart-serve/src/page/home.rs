@@ -106,7 +106,11 @@ fn in_use(shell: &Shell) -> Markup {
         _ => None,
     };
     let mut rows: std::collections::BTreeMap<(&str, &str), (Vec<&str>, u64)> = Default::default();
+    let visible = |namespace: &str| shell.namespaces().iter().any(|known| known == namespace);
     for ((namespace, pattern, name), keys) in &shell.inventory.found {
+        if !visible(namespace) {
+            continue;
+        }
         let row = rows.entry((namespace, pattern)).or_default();
         row.0.push(name);
         row.1 += keys;
@@ -167,7 +171,7 @@ async fn nodes(call: &Call) -> Markup {
 
 pub(super) async fn audit(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
-    let changes = call.app.audit.newest(200).await?;
+    let changes = call.app.changes(&call.identity).await?;
     let body = html! {
         section.card {
             @if changes.is_empty() { (empty("Nobody has changed anything by hand.")) }

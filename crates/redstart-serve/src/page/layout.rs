@@ -126,6 +126,11 @@ impl Shell {
         }
     }
 
+    /// The namespaces that whoever asks may see.
+    pub(super) fn namespaces(&self) -> &[String] {
+        &self.namespaces
+    }
+
     pub(super) fn may_act(&self) -> bool {
         self.may_act
     }
@@ -167,7 +172,7 @@ impl Shell {
                                 h1 { (title) }
                                 div.right {
                                     (self.chooser(at))
-                                    span.muted { span id="beat" {} " live" }
+                                    span.muted { span id="beat" {} " " span id="pulse" role="status" {} }
                                     button.small type="button" id="theme" { "Theme" }
                                 }
                             }

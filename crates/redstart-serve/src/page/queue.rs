@@ -10,7 +10,7 @@ use super::{
     layout::{curl, empty, encode, live, moment, span, tile},
 };
 use crate::{
-    api::{group_of, open_queue, parse_state, state_name},
+    api::{group_of, open_queue, parse_state, search_jobs, state_name},
     call::Call,
     chart::{lines, shares},
     pretty::{brief, pretty},
@@ -190,7 +190,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
     Ok(shell.page("/queues", &name, crumb(&shell, &name), body))
 }
 
-/// How many jobs a search reads; the rest is a link away.
+/// How many dead letters are read at most.
 const BUDGET: usize = 20_000;
 
 pub(super) async fn search(call: Call) -> Result<Reply, Problem> {
@@ -209,26 +209,8 @@ pub(super) async fn search(call: Call) -> Result<Reply, Problem> {
         JobState::Waiting => counts.waiting,
         _ => counts.done,
     };
-    // In pages with a pause after each, within a budget of jobs and time.
-    let (mut found, mut scanned, mut from) = (Vec::new(), 0_usize, None);
-    let ends = tokio::time::Instant::now() + Duration::from_secs(2);
-    loop {
-        let (jobs, next) = queue.inspect().list(state, from).await?;
-        scanned += jobs.len();
-        let matching = jobs
-            .into_iter()
-            .filter(|job| String::from_utf8_lossy(&job.payload).contains(&text));
-        found.extend(matching);
-        from = next;
-        if from.is_none()
-            || found.len() >= 100
-            || scanned >= BUDGET
-            || tokio::time::Instant::now() > ends
-        {
-            break;
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
+    let hidden = call.hidden();
+    let (mut found, scanned) = search_jobs(&queue, state, &text, hidden).await?;
     found.truncate(100);
     let now = call.app.store.time().await?;
     let at = encode(&name);
@@ -276,7 +258,7 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
                     @if job.state == JobState::Delayed { (shell.act("queue.run-now", "Run now", &one)) }
                     @if !job.state.is_over() { (shell.act("queue.cancel", "Cancel", &one)) }
                     @if !matches!(job.state, JobState::Running) { (shell.act("queue.delete", "Delete", &one)) }
-                    (shell.act("queue.add", "Edit and enqueue again", &[("queue", &name), ("kind", &job.name), ("payload", &payload)]))
+                    (shell.act("queue.add", "Edit and enqueue again", &one))
                 }
             }
             @if let Some(result) = details.result.as_ref().filter(|result| !result.is_empty()) {
