@@ -24,6 +24,8 @@ mod spring_session;
 
 use std::collections::BTreeMap;
 
+pub use redis_py_lock::made_at as lock_token_made_at;
+
 use crate::{error::Result, found::Found, glimpse::Glimpse, look::Look, pattern};
 
 /// Runs all of them.

@@ -10,7 +10,7 @@
 //! found.rs        what was found: confidence, evidence, the keys that belong to it
 //! pattern.rs      keys into patterns: user:17:session becomes user:*:session
 //! budget.rs       how much a look may cost
-//! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows
+//! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows, source.rs is who is asked
 //! inspect.rs      queues of other libraries through one interface that only reads
 //! plan.rs         what to do about what was found
 //! bullmq.rs       BullMQ both ways: a producer, and a worker beside Node's
@@ -54,13 +54,16 @@ mod plan;
 mod recognise;
 mod script;
 pub mod sidekiq;
+mod source;
 mod text;
 
 pub use budget::Budget;
+pub use catalogue::lock_token_made_at;
 pub use error::{Error, Result};
 pub use found::{Found, KeySet, Recognition};
 pub use inspect::{Inspector, JobView, Overview, Payload, State};
 pub use library::{Library, Purpose, UnknownLibrary};
 pub use plan::{Plan, PlanItem, PlanStep};
-pub use recognise::recognise;
+pub use recognise::{recognise, recognise_from};
+pub use source::{Answer, Source};
 pub use text::printable;

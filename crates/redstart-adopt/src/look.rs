@@ -9,13 +9,13 @@ use std::{
 };
 
 use redis::{Cmd, FromRedisValue, Value, cmd};
-use redstart::Store;
 use tokio::time::Instant;
 
 use crate::{
     budget::Budget,
     error::Result,
     glimpse::{Glimpse, Shape},
+    source::Source,
 };
 
 /// The bytes that are read of a string.
@@ -31,7 +31,7 @@ const BATCH: usize = 256;
 
 /// What has been seen of a server so far.
 pub(crate) struct Look<'a> {
-    store: &'a Store,
+    source: &'a mut dyn Source,
     /// Closer looks that are still allowed.
     left: usize,
     ends: Instant,
@@ -46,33 +46,29 @@ pub(crate) struct Look<'a> {
 
 impl<'a> Look<'a> {
     pub(crate) async fn begin(
-        store: &'a Store,
+        source: &'a mut dyn Source,
         budget: &Budget,
         scripts: &[&'static str],
     ) -> Result<Self> {
-        let now = store.time().await?;
-        let keys = store.sample(&budget.matching, budget.keys).await?;
-        let mut look = Self {
-            store,
+        let now = source.now().await?;
+        let keys = source.names(&budget.matching, budget.keys).await?;
+        let known = source.scripts(scripts).await?;
+        let has = scripts.iter().zip(known).filter(|(_, known)| *known);
+        let look = Self {
+            source,
             left: budget.looks,
             ends: Instant::now() + budget.time,
             known: BTreeMap::new(),
             keys,
-            scripts: BTreeSet::new(),
+            scripts: has.map(|(digest, _)| *digest).collect(),
             now,
         };
-        look.find_scripts(scripts).await;
         Ok(look)
     }
 
-    /// Which scripts the server has cached. A server whose rules forbid the question knows none of them.
-    async fn find_scripts(&mut self, digests: &[&'static str]) {
-        let mut exists = cmd("SCRIPT");
-        exists.arg("EXISTS").arg(digests);
-        if let Ok(known) = self.store.query::<Vec<bool>>(&exists).await {
-            let has = digests.iter().zip(known).filter(|(_, known)| *known);
-            self.scripts.extend(has.map(|(digest, _)| *digest));
-        }
+    /// Keys that are looked at before the sample.
+    pub(crate) fn hints(&self) -> Vec<Vec<u8>> {
+        self.source.hints()
     }
 
     /// Everything that has been looked at.
@@ -95,7 +91,7 @@ impl<'a> Look<'a> {
         fresh.truncate(self.left);
         self.left -= fresh.len();
         for batch in fresh.chunks(BATCH) {
-            for glimpse in glimpses(self.store, batch).await? {
+            for glimpse in glimpses(self.source, batch).await? {
                 self.known.insert(glimpse.key.clone(), glimpse);
             }
         }
@@ -115,23 +111,11 @@ impl<'a> Look<'a> {
     }
 }
 
-/// Sends commands that only read, in one pipeline. One that fails has `None` in its place: a key may have changed its
-/// type meanwhile, and rules may forbid a command.
-async fn ask(store: &Store, commands: Vec<Cmd>) -> Result<Vec<Option<Value>>> {
-    if commands.is_empty() {
-        return Ok(Vec::new());
+async fn ask(source: &mut dyn Source, commands: Vec<Cmd>) -> Result<Vec<Option<Value>>> {
+    match commands.is_empty() {
+        true => Ok(Vec::new()),
+        false => source.ask(commands).await,
     }
-    let mut pipeline = redis::pipe();
-    pipeline.ignore_errors();
-    for command in commands {
-        pipeline.add_command(command);
-    }
-    let replies: Vec<Value> = store.pipeline(&pipeline).await?;
-    let fine = |reply| match reply {
-        Value::ServerError(_) => None,
-        reply => Some(reply),
-    };
-    Ok(replies.into_iter().map(fine).collect())
 }
 
 fn read<T: FromRedisValue>(reply: Option<Value>) -> Option<T> {
@@ -145,11 +129,11 @@ fn on(name: &str, key: &[u8]) -> Cmd {
 }
 
 /// Three round trips for any number of keys: types, sizes, contents; a fourth and fifth for values of fields.
-async fn glimpses(store: &Store, keys: &[Vec<u8>]) -> Result<Vec<Glimpse>> {
+async fn glimpses(source: &mut dyn Source, keys: &[Vec<u8>]) -> Result<Vec<Glimpse>> {
     let questions = keys
         .iter()
         .flat_map(|key| [on("TYPE", key), on("PTTL", key)]);
-    let mut replies = ask(store, questions.collect()).await?.into_iter();
+    let mut replies = ask(source, questions.collect()).await?.into_iter();
     let mut found = Vec::with_capacity(keys.len());
     for key in keys {
         let kind: String = read(replies.next().flatten()).unwrap_or_default();
@@ -163,15 +147,15 @@ async fn glimpses(store: &Store, keys: &[Vec<u8>]) -> Result<Vec<Glimpse>> {
             },
         ));
     }
-    measure(store, &mut found).await?;
-    show(store, &mut found).await?;
+    measure(source, &mut found).await?;
+    show(source, &mut found).await?;
     let mut found: Vec<Glimpse> = found.into_iter().map(|(_, glimpse)| glimpse).collect();
-    fill_fields(store, &mut found).await?;
+    fill_fields(source, &mut found).await?;
     Ok(found)
 }
 
 /// How large each is.
-async fn measure(store: &Store, found: &mut [(String, Glimpse)]) -> Result<()> {
+async fn measure(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Result<()> {
     let mut questions = Vec::new();
     for (kind, glimpse) in found.iter() {
         let length = match kind.as_str() {
@@ -185,7 +169,7 @@ async fn measure(store: &Store, found: &mut [(String, Glimpse)]) -> Result<()> {
         };
         questions.push(on(length, &glimpse.key));
     }
-    let mut replies = ask(store, questions).await?.into_iter();
+    let mut replies = ask(source, questions).await?.into_iter();
     for (kind, glimpse) in found.iter_mut() {
         let mut len = || read(replies.next().flatten()).unwrap_or(0);
         glimpse.shape = match kind.as_str() {
@@ -221,7 +205,7 @@ async fn measure(store: &Store, found: &mut [(String, Glimpse)]) -> Result<()> {
 }
 
 /// What each contains.
-async fn show(store: &Store, found: &mut [(String, Glimpse)]) -> Result<()> {
+async fn show(source: &mut dyn Source, found: &mut [(String, Glimpse)]) -> Result<()> {
     // The mean size of the elements decides whether one of them is read.
     let has_elements = |shape: &Shape| {
         matches!(
@@ -237,7 +221,7 @@ async fn show(store: &Store, found: &mut [(String, Glimpse)]) -> Result<()> {
             usage.arg("USAGE").arg(&glimpse.key);
             usage
         });
-    let mut sizes = ask(store, questions.collect()).await?.into_iter();
+    let mut sizes = ask(source, questions.collect()).await?.into_iter();
     let mut small = Vec::with_capacity(found.len());
     for (_, glimpse) in found.iter() {
         small.push(
@@ -268,7 +252,7 @@ async fn show(store: &Store, found: &mut [(String, Glimpse)]) -> Result<()> {
         };
         questions.push(question);
     }
-    let replies = ask(store, questions).await?;
+    let replies = ask(source, questions).await?;
     for (((_, glimpse), small), reply) in found.iter_mut().zip(small).zip(replies) {
         match &mut glimpse.shape {
             Shape::Text { head, .. } => *head = read(reply).unwrap_or_default(),
@@ -302,14 +286,14 @@ fn entry(reply: Option<Value>) -> Vec<(Vec<u8>, Vec<u8>)> {
 }
 
 /// Values of fields, where they are short.
-async fn fill_fields(store: &Store, found: &mut [Glimpse]) -> Result<()> {
+async fn fill_fields(source: &mut dyn Source, found: &mut [Glimpse]) -> Result<()> {
     let mut questions = Vec::new();
     for glimpse in found.iter() {
         for (name, _) in glimpse.fields() {
             questions.push(on("HSTRLEN", &glimpse.key).arg(name).take());
         }
     }
-    let mut lengths = ask(store, questions).await?.into_iter();
+    let mut lengths = ask(source, questions).await?.into_iter();
     let mut questions = Vec::new();
     let mut wanted = Vec::new();
     for (at, glimpse) in found.iter().enumerate() {
@@ -328,7 +312,7 @@ async fn fill_fields(store: &Store, found: &mut [Glimpse]) -> Result<()> {
             wanted.push((at, short));
         }
     }
-    let replies = ask(store, questions).await?;
+    let replies = ask(source, questions).await?;
     for ((at, short), reply) in wanted.into_iter().zip(replies) {
         let values: Vec<Option<Vec<u8>>> = read(reply).unwrap_or_default();
         if let Shape::Hash { fields, .. } = &mut found[at].shape {

@@ -13,6 +13,7 @@ use crate::{
     found::{Found, Recognition},
     look::Look,
     pattern,
+    source::Source,
 };
 
 /// Says which libraries keep data in a store, what each of them keeps, and why we think so.
@@ -40,16 +41,30 @@ use crate::{
 ///
 /// Nothing is written, so it can be dropped at any time.
 pub async fn recognise(store: &Store, budget: &Budget) -> Result<Recognition> {
+    let mut source = store;
+    recognise_from(&mut source, budget).await
+}
+
+/// As [`recognise`], over anything that answers.
+///
+/// # Errors
+///
+/// Those of the source.
+///
+/// # Cancel safety
+///
+/// Nothing is written, so it can be dropped at any time.
+pub async fn recognise_from(source: &mut dyn Source, budget: &Budget) -> Result<Recognition> {
     if budget.keys == 0 || budget.looks == 0 {
         return Err(Error::invalid(
             "recognition needs a budget of at least one key and one look",
         ));
     }
-    let mut look = Look::begin(store, budget, &catalogue::scripts()).await?;
+    let mut look = Look::begin(source, budget, &catalogue::scripts()).await?;
     let groups = pattern::group(look.keys.iter().map(Vec::as_slice));
     // Half of the looks are for the sample, the other half for what follows from it. Rare patterns count as much as
     // frequent ones: most libraries have a few keys that index the others.
-    let mut first = Vec::new();
+    let mut first = look.hints();
     for round in 0..budget.each {
         for group in &groups {
             first.extend(group.examples.get(round).cloned());

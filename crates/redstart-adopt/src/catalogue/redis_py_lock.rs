@@ -45,8 +45,11 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
 
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// When a UUID of version 1 in hexadecimal was made; `None` for any other text.
-pub(super) fn made_at(text: &[u8]) -> Option<Duration> {
+/// When the token of a lock of redis-py was made, since the Unix epoch; `None` for any other text.
+///
+/// The token is a UUID of version 1 in hexadecimal. One of 64 random texts of this length has that form too; few of those
+/// have a time of this century.
+pub fn made_at(text: &[u8]) -> Option<Duration> {
     let text = std::str::from_utf8(text).ok()?;
     let lower = |b: u8| matches!(b, b'0'..=b'9' | b'a'..=b'f');
     if text.len() != 32 || !text.bytes().all(lower) {

@@ -65,8 +65,7 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
         }
         let (keys, sealed, patterns) = namespaces.entry(namespace.to_owned()).or_default();
         *keys += 1;
-        let is_sealed = |head: &[u8]| head.starts_with(b"RS\x01") || head.starts_with(b"RC\x01");
-        *sealed += usize::from(glimpse.head().is_some_and(is_sealed));
+        *sealed += usize::from(is_sealed(glimpse));
         let pattern = pattern.split('.').next().unwrap_or(pattern).to_owned();
         if !patterns.contains(&pattern) {
             patterns.push(pattern);
@@ -74,10 +73,11 @@ pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {
     }
     let script = has_script(look, &scripts());
     for (namespace, (keys, sealed, patterns)) in namespaces {
+        // Names and types alone prove nothing.
         let confidence = match (sealed, script, patterns.len()) {
             (1.., _, _) => 0.95,
             (0, true, _) => 0.9,
-            (0, false, 3..) => 0.75,
+            (0, false, 3..) => 0.65,
             (0, false, _) => 0.6,
         };
         let mut set = KeySet::default();
@@ -111,6 +111,12 @@ fn split(name: &str) -> Option<(&str, &str)> {
     (known && !namespace.is_empty()).then_some((namespace, pattern))
 }
 
+/// Whether the value has the header of our codec.
+fn is_sealed(glimpse: &Glimpse) -> bool {
+    let sealed = |head: &[u8]| head.starts_with(b"RS\x01") || head.starts_with(b"RC\x01");
+    glimpse.head().is_some_and(sealed)
+}
+
 fn fits(glimpse: &Glimpse, pattern: &str) -> bool {
     let kind = match &glimpse.shape {
         Shape::Text { .. } => "string",
@@ -122,6 +128,12 @@ fn fits(glimpse: &Glimpse, pattern: &str) -> bool {
         Shape::Absent | Shape::Other => return false,
     };
     let base = pattern.split('.').next().unwrap_or(pattern);
+    // These always have a TTL; their parts, such as the fence of a lock, need not. A key of the same name without one was
+    // made by hand.
+    let expires = matches!(base, "cache" | "idempotency" | "lock" | "session");
+    if expires && glimpse.ttl.is_none() && glimpse.name().ends_with('}') && !is_sealed(glimpse) {
+        return false;
+    }
     PATTERNS
         .iter()
         .any(|(known, kinds)| *known == base && kinds.split(' ').any(|one| one == kind))
