@@ -1,7 +1,5 @@
 //! An earlier run to compare with.
 
-use std::collections::BTreeMap;
-
 use crate::{
     error::{Error, Result},
     finding::Finding,
@@ -44,29 +42,29 @@ impl Baseline {
 
     /// Leaves only what is new in the report, and says what else changed.
     ///
-    /// A finding that became worse counts as new.
+    /// A finding that became worse counts as new. A report that is [redacted](Report::redact) can be compared with a baseline
+    /// that is and with one that is not; the names of what is gone are hidden then too.
     pub fn compare(&self, report: &mut Report) -> Comparison {
-        let before: BTreeMap<(&str, &str), &Finding> = self
-            .0
-            .iter()
-            .map(|finding| (finding.identity(), finding))
-            .collect();
+        let redacted = report.redacted;
+        let is = |old: &Finding, new: &Finding| {
+            old.identity() == new.identity()
+                || (redacted && old.rule == new.rule && old.hidden_subject() == new.subject)
+        };
         let all = report.findings.len();
-        let gone = self
+        let mut gone: Vec<Finding> = self
             .0
             .iter()
-            .filter(|old| {
-                !report
-                    .findings
-                    .iter()
-                    .any(|new| new.identity() == old.identity())
-            })
+            .filter(|old| !report.findings.iter().any(|new| is(old, new)))
             .cloned()
             .collect();
+        if redacted {
+            for old in &mut gone {
+                old.subject = old.hidden_subject();
+            }
+        }
         report.findings.retain(|new| {
-            before
-                .get(&new.identity())
-                .is_none_or(|old| new.severity > old.severity)
+            let old = self.0.iter().find(|old| is(old, new));
+            old.is_none_or(|old| new.severity > old.severity)
         });
         Comparison {
             new: report.findings.len(),

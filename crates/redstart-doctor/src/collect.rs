@@ -3,6 +3,7 @@
 pub(crate) mod keys;
 pub(crate) mod library;
 pub(crate) mod monitor;
+pub(crate) mod recognition;
 pub(crate) mod server;
 pub(crate) mod stream;
 

@@ -39,7 +39,6 @@ pub struct Doctor {
     target: Target,
     access: Access,
     name: String,
-    url: String,
     stages: Stages,
     budget: Budget,
 }
@@ -119,7 +118,6 @@ impl DoctorBuilder {
             target,
             access,
             name,
-            url: self.url,
             stages: self.stages,
             budget: self.budget,
         })
@@ -169,24 +167,19 @@ impl Doctor {
                 let store = redstart::Store::connect(&url).await.map_err(|error| {
                     Error::File(format!("{} cannot be loaded: {error}", path.display()))
                 })?;
-                let nodes = Nodes {
-                    nodes: vec![node::Node {
-                        address: self.name.clone(),
-                        at: None,
-                        replica: false,
-                        shard: 0,
-                        wire: crate::wire::Wire::embedded(store.clone()),
-                    }],
-                    cluster: false,
-                    unreachable: Vec::new(),
-                };
+                let nodes = Nodes::one(node::Node {
+                    address: self.name.clone(),
+                    at: None,
+                    replica: false,
+                    shard: 0,
+                    wire: crate::wire::Wire::embedded(store),
+                });
                 let stages = Stages {
                     sampled: true,
                     observed: false,
                 };
                 run.nodes(
                     nodes,
-                    Some(store),
                     &self.access,
                     stages,
                     &Budget {
@@ -202,46 +195,11 @@ impl Doctor {
             }
             target => {
                 let nodes = node::connect(target, &self.access, self.budget.patience).await?;
-                let store = match self.stages.sampled {
-                    true => self.store(&nodes, &mut run.blinds).await,
-                    false => None,
-                };
-                run.nodes(
-                    nodes,
-                    store,
-                    &self.access,
-                    self.stages,
-                    &self.budget,
-                    progress,
-                )
-                .await;
+                run.nodes(nodes, &self.access, self.stages, &self.budget, progress)
+                    .await;
             }
         }
         Ok(run.report(self, begun.elapsed(), progress.is_stopped()))
-    }
-}
-
-impl Doctor {
-    /// The store by which libraries are recognised. Recognition is a help: the examination goes on without.
-    async fn store(&self, nodes: &Nodes, blinds: &mut Blinds) -> Option<redstart::Store> {
-        let mut url = match self.url.contains("://") {
-            true => self.url.clone(),
-            false => format!("redis://{}", self.url),
-        };
-        if nodes.cluster && !url.contains("+cluster") {
-            url = url.replacen("://", "+cluster://", 1);
-        }
-        match redstart::Store::builder(&url)
-            .deadline(self.budget.patience)
-            .connect()
-            .await
-        {
-            Ok(store) => Some(store),
-            Err(error) => {
-                blinds.note("libraries by their contents", error);
-                None
-            }
-        }
     }
 }
 
@@ -260,7 +218,6 @@ impl Run {
     async fn nodes(
         &mut self,
         nodes: Nodes,
-        store: Option<redstart::Store>,
         access: &Access,
         stages: Stages,
         budget: &Budget,
@@ -269,9 +226,12 @@ impl Run {
         let Nodes {
             mut nodes,
             cluster,
+            slots,
             unreachable,
+            spent,
         } = nodes;
         self.facts.cluster = cluster;
+        self.cost.add(&spent);
         for (address, why) in unreachable {
             self.blinds.note(format!("server {address}"), why);
         }
@@ -287,7 +247,7 @@ impl Run {
         // Replicas are asked for keys where there are any, so that masters keep their time.
         let readers = readers(&nodes);
         let mut names = None;
-        let mut unlocked = Vec::new();
+        let mut suspects = collect::library::Suspects::default();
         if stages.sampled && !progress.is_stopped() {
             self.other_databases(access);
             let found =
@@ -297,15 +257,13 @@ impl Run {
             self.facts.keys = found.keys;
             self.facts.groups =
                 collect::keys::look(&mut nodes, &found, progress, &mut self.blinds).await;
-            self.facts.libraries = found.libraries.clone();
-            if let Some(store) = &store {
-                progress.step("recognising libraries", 0, 1);
-                self.recognise(store).await;
-            }
-            unlocked = collect::library::look(
+            progress.step("recognising libraries", 0, 1);
+            self.recognise(&mut nodes, &readers, &slots, &found).await;
+            suspects = collect::library::look(
                 &mut nodes,
                 &mut self.facts.libraries,
                 &self.facts.groups,
+                &self.facts.nodes,
                 now as f64 / 1000.0,
             )
             .await;
@@ -330,10 +288,11 @@ impl Run {
             if let (Some(trace), true, false) = (&self.facts.trace, self.sampled, cluster)
                 && let Some(node) = nodes.iter_mut().find(|node| !node.replica)
             {
-                let (groups, libraries) = (&mut self.facts.groups, &self.facts.libraries);
-                collect::keys::look_at_traffic(node, trace, groups, libraries, &mut self.blinds)
-                    .await;
+                let groups = &mut self.facts.groups;
+                collect::keys::look_at_traffic(node, trace, groups, &mut self.blinds).await;
             }
+            self.facts.suspect_traffic();
+            collect::library::refute(&mut nodes, &mut self.facts.libraries).await;
         }
         if let Some(names) = &names {
             let left = budget.gap.saturating_sub(looked.elapsed());
@@ -347,7 +306,7 @@ impl Run {
                 &mut self.blinds,
             )
             .await;
-            collect::library::look_again(&mut nodes, &mut self.facts.libraries, &unlocked).await;
+            collect::library::look_again(&mut nodes, &mut self.facts.libraries, &suspects).await;
             for (facts, (index, name)) in self.facts.streams.iter_mut().zip(&streams) {
                 collect::stream::look_again(&mut nodes[*index], name, facts).await;
             }
@@ -368,19 +327,25 @@ impl Run {
         }
     }
 
-    /// Which libraries keep what, by the contents of their keys.
-    async fn recognise(&mut self, store: &redstart::Store) {
-        match redstart_adopt::recognise(store, &redstart_adopt::Budget::default()).await {
-            Ok(recognition) => self.facts.libraries.recognise(recognition),
-            Err(error) => self.blinds.note("libraries by their contents", error),
+    /// Which libraries keep what: by names first, then by what the keys hold.
+    async fn recognise(
+        &mut self,
+        nodes: &mut [node::Node],
+        readers: &[usize],
+        slots: &node::Slots,
+        found: &collect::keys::Names,
+    ) {
+        let libraries = &mut self.facts.libraries;
+        libraries.suspect_all(found.signs.libraries());
+        let (names, hints) = (found.some(), found.signs.hints());
+        let blinds = &mut self.blinds;
+        let recognition =
+            collect::recognition::recognise(nodes, readers, slots, names, hints, blinds).await;
+        if let Some(recognition) = recognition {
+            libraries.recognise(recognition);
         }
-        for group in &mut self.facts.groups {
-            let owner = group
-                .facts
-                .first()
-                .and_then(|fact| self.facts.libraries.owner(&fact.name));
-            group.library = owner.map(str::to_owned);
-        }
+        collect::library::refute(nodes, libraries).await;
+        self.facts.assign();
     }
 
     /// Streams of the sample, or those that a short search finds.
@@ -408,11 +373,16 @@ impl Run {
         }
         let mut kept = Vec::new();
         for (index, name) in found {
-            if let Some(mut facts) = collect::stream::facts(&mut nodes[index], &name, now).await {
-                facts.library = match self.facts.libraries.owner(&name) {
-                    Some(owner) => Some(owner.to_owned()),
-                    // Without the sample, names alone have to do.
-                    None => crate::library::owner_of_stream(&name).map(str::to_owned),
+            let blinds = &mut self.blinds;
+            let facts = collect::stream::facts(&mut nodes[index], &name, now, blinds).await;
+            if let Some(mut facts) = facts {
+                let libraries = &self.facts.libraries;
+                facts.library = libraries.owner(&name).map(str::to_owned);
+                // Without the sample there are only names.
+                facts.suspect = match (&facts.library, self.sampled) {
+                    (Some(_), _) => None,
+                    (None, true) => libraries.suspect(&name).map(str::to_owned),
+                    (None, false) => crate::library::suspect_of_stream(&name).map(str::to_owned),
                 };
                 self.facts.streams.push(facts);
                 kept.push((index, name));
@@ -504,6 +474,7 @@ impl Run {
             cost: self.cost,
             took,
             interrupted,
+            redacted: false,
         }
     }
 
@@ -597,7 +568,7 @@ fn readers(nodes: &[node::Node]) -> Vec<usize> {
 }
 
 /// The servers' time in milliseconds.
-async fn now(nodes: &mut [node::Node]) -> u64 {
+pub(crate) async fn now(nodes: &mut [node::Node]) -> u64 {
     for node in nodes {
         let time: Answer<Vec<u64>> = node.wire.get(words!["TIME"]).await;
         if let Ok([seconds, micros]) = time.as_deref() {

@@ -69,10 +69,27 @@ impl Finding {
     /// Hides the names of keys in the subject.
     pub(crate) fn redact(&mut self) {
         if self.names_keys {
-            use std::hash::{BuildHasher as _, Hasher as _};
-            let mut hasher = foldhash::quality::FixedState::with_seed(7).build_hasher();
-            hasher.write(self.subject.as_bytes());
-            self.subject = format!("key-{:08x}", hasher.finish() as u32);
+            self.subject = hidden(&self.subject);
         }
     }
+
+    /// The subject with its names hidden, for a finding of an earlier run, which does not say whether it holds any. One that
+    /// is hidden already stays as it is.
+    pub(crate) fn hidden_subject(&self) -> String {
+        let is_hidden = self.subject.strip_prefix("key-").is_some_and(|rest| {
+            rest.len() == 8 && rest.bytes().all(|byte| byte.is_ascii_hexdigit())
+        });
+        match is_hidden {
+            true => self.subject.clone(),
+            false => hidden(&self.subject),
+        }
+    }
+}
+
+/// A name that says nothing and is the same in every run.
+fn hidden(name: &str) -> String {
+    use std::hash::{BuildHasher as _, Hasher as _};
+    let mut hasher = foldhash::quality::FixedState::with_seed(7).build_hasher();
+    hasher.write(name.as_bytes());
+    format!("key-{:08x}", hasher.finish() as u32)
 }

@@ -3,12 +3,21 @@
 //! A library's own keys get no general findings: what looks like a fault there (a list that is popped, a hash
 //! without TTL) is part of a protocol that the library looks after. Rules of their own speak about them.
 //!
-//! Recognition by contents is `redstart-adopt`'s, over a bounded number of keys. The signs in this file are names
-//! only, seen during the walk over all names, so that a queue is known even if it is one among a million keys.
+//! What keys hold decides, and `redstart-adopt` knows what each library writes. Names are seen during the walk over
+//! all of them, so that a queue is known even if it is one among a million keys, but a name alone makes no owner: keys
+//! whose names are like those of a library are *suspected*, and general findings about them are not sure.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 use redstart_adopt::{Found, Library as Known, Recognition};
+
+use crate::observation::{KeyFact, Shape};
+
+mod sign;
+
+pub(crate) use sign::{
+    RedstartName, Signs, is_channel_of_library, is_redstart_script, suspect_of_stream,
+};
 
 /// A library that was found.
 #[derive(Clone, Debug)]
@@ -24,8 +33,8 @@ pub(crate) enum Owns {
     Prefix(Vec<u8>),
     Name(Vec<u8>),
     Suffix(Vec<u8>),
-    /// `<namespace>:<pattern>[.<name>]:{<entity>}[:<part>]`
-    RedstartKeys,
+    /// Keys of Redstart's form in this namespace.
+    Redstart(String),
 }
 
 impl Owns {
@@ -34,7 +43,9 @@ impl Owns {
             Self::Prefix(prefix) => name.starts_with(prefix),
             Self::Name(own) => name == own,
             Self::Suffix(suffix) => name.ends_with(suffix),
-            Self::RedstartKeys => is_redstart(name),
+            Self::Redstart(namespace) => {
+                RedstartName::parse(name).is_some_and(|own| own.namespace == namespace)
+            }
         }
     }
 }
@@ -61,7 +72,12 @@ fn title(found: &Found) -> &'static str {
 /// The libraries of one server, and what was found in their keys.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Libraries {
+    /// Proven by what their keys hold, or by what their processes do.
     pub(crate) found: Vec<Library>,
+    /// Names that are like those of a library, without a proof.
+    suspected: Vec<Library>,
+    /// What the keys spoke against.
+    refuted: Vec<Owns>,
     pub(crate) bull: Vec<BullQueue>,
     pub(crate) sidekiq: Option<Sidekiq>,
     pub(crate) celery: Option<Celery>,
@@ -83,10 +99,10 @@ pub(crate) struct BullQueue {
     pub(crate) active: u64,
     pub(crate) completed: u64,
     pub(crate) failed: u64,
-    /// Ids in lists whose job hash is missing, of those that were checked.
+    /// Ids whose job hash was missing on both looks, of those that were checked.
     pub(crate) missing: u64,
     pub(crate) checked: u64,
-    /// Job hashes that no list or set mentions, of those that were checked.
+    /// Job hashes that no list or set mentioned on both looks, of those that were checked.
     pub(crate) orphans: u64,
     pub(crate) jobs_checked: u64,
     /// Active jobs without a lock on both looks.
@@ -99,6 +115,8 @@ pub(crate) struct Sidekiq {
     /// Processes that no longer beat and still have work.
     pub(crate) dead_with_work: u64,
     pub(crate) work: u64,
+    /// Processes that ended without saying so; what they worked on has expired with them.
+    pub(crate) vanished: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -106,165 +124,22 @@ pub(crate) struct Celery {
     pub(crate) unacked: u64,
     /// Seconds since the oldest unacknowledged message was delivered.
     pub(crate) oldest: f64,
-    /// Messages whose ETA lies beyond the visibility time-out.
+    /// Whether a worker is connected; `None` if the clients could not be seen.
+    pub(crate) worker: Option<bool>,
+    /// Messages whose ETA is more than the visibility time-out after their delivery.
     pub(crate) far_eta: u64,
 }
 
-/// Key prefixes that belong to one library only.
-const PREFIXES: &[(&str, &str)] = &[
-    ("asynq:", "asynq"),
-    ("rq:", "RQ"),
-    ("resque:", "Resque"),
-    ("dramatiq:", "Dramatiq"),
-    ("arq:", "arq"),
-    ("bq:", "Bee-Queue"),
-    ("huey.", "Huey"),
-    ("hangfire:", "Hangfire"),
-    ("spring:session:", "Spring Session"),
-    ("rlflx:", "rate-limiter-flexible"),
-    ("socket.io#", "Socket.IO"),
-    ("redisson", "Redisson"),
-    ("flower", "Flower"),
-    ("apalis:", "Apalis"),
-    ("laravel_database_queues:", "Laravel"),
-    ("laravel_horizon:", "Laravel Horizon"),
-];
-
-/// Names of the patterns that Redstart writes into its keys.
-const REDSTART: &[&str] = &[
-    "activity",
-    "array",
-    "auction",
-    "behind",
-    "bloom",
-    "board",
-    "breaker",
-    "bucket",
-    "cache",
-    "cache-bus",
-    "cache-index",
-    "cache-tag",
-    "cart",
-    "check_ins",
-    "counter",
-    "cuckoo",
-    "dedup",
-    "event",
-    "events",
-    "fair",
-    "feed",
-    "fenced",
-    "filter",
-    "fixed",
-    "flight",
-    "follow",
-    "gauge",
-    "geo",
-    "graph",
-    "hll",
-    "idempotency",
-    "index",
-    "inventory",
-    "job",
-    "jobs",
-    "kv",
-    "leader",
-    "leaderboard",
-    "limit",
-    "limiter",
-    "lock",
-    "log",
-    "mutex",
-    "notice",
-    "notification",
-    "outbox",
-    "page",
-    "place",
-    "places",
-    "presence",
-    "queue",
-    "redlock",
-    "rwlock",
-    "schedule",
-    "semaphore",
-    "session",
-    "sessions",
-    "sharded",
-    "sliding",
-    "sorted",
-    "stock",
-    "store",
-    "stream",
-    "tag",
-    "tags",
-    "timeline",
-    "timer",
-    "token",
-    "topic",
-    "topics",
-    "trail",
-    "unique",
-    "uniques",
-    "view",
-    "visitors",
-    "weighted",
-    "window",
-    "windowed",
-    "write",
-    "write_behind",
-    "write_through",
-];
-
-/// Whether a key has Redstart's form.
-pub(crate) fn is_redstart(name: &[u8]) -> bool {
-    let Ok(text) = std::str::from_utf8(name) else {
-        return false;
-    };
-    let Some((head, rest)) = text.split_once(":{") else {
-        return false;
-    };
-    let Some((namespace, pattern)) = head.split_once(':') else {
-        return false;
-    };
-    let pattern = pattern.split(['.', ':']).next().unwrap_or_default();
-    !namespace.is_empty()
-        && rest.contains('}')
-        && REDSTART
-            .iter()
-            .any(|known| pattern == *known || pattern.starts_with(&format!("{known}_")))
-}
-
-/// The library of a stream, from its name alone.
-pub(crate) fn owner_of_stream(name: &[u8]) -> Option<&'static str> {
-    if is_redstart(name) {
-        return Some("Redstart");
+impl Celery {
+    /// What is known of the visibility time-out, in seconds: an hour is the default. A worker gives back what is older,
+    /// so while one is connected an older message proves that its time-out is longer.
+    pub(crate) fn visibility(&self) -> f64 {
+        const DEFAULT: f64 = 3600.0;
+        match self.worker {
+            Some(true) => self.oldest.max(DEFAULT),
+            _ => DEFAULT,
+        }
     }
-    if name.starts_with(b"bull:") && name.ends_with(b":events") {
-        return Some("BullMQ");
-    }
-    PREFIXES
-        .iter()
-        .find(|(prefix, _)| name.starts_with(prefix.as_bytes()))
-        .map(|(_, library)| *library)
-}
-
-/// Channels that libraries publish to whether or not somebody waits.
-pub(crate) fn is_channel_of_library(name: &[u8]) -> bool {
-    const SIGNS: &[&[u8]] = &[
-        b"redisson_",
-        b"socket.io",
-        b"celery",
-        b"pidbox",
-        b"asynq:",
-        b"rq:",
-        b"__key",
-        b"__sentinel__",
-        b"bull:",
-    ];
-    is_redstart(name)
-        || SIGNS
-            .iter()
-            .any(|sign| name.windows(sign.len()).any(|part| part == *sign))
 }
 
 impl Libraries {
@@ -278,21 +153,58 @@ impl Libraries {
         });
         match by_contents {
             Some(found) => Some(title(found)),
-            None => self
-                .found
-                .iter()
-                .find(|library| library.owns.iter().any(|owns| owns.matches(name)))
-                .map(|library| library.name.as_str()),
+            None => matching(&self.found, name),
         }
     }
 
-    /// Adds what other names speak for.
-    pub(crate) fn add_all(&mut self, other: Self) {
-        for library in other.found {
+    /// The library that a key's name speaks for, unless one owns it or the keys spoke against it.
+    pub(crate) fn suspect(&self, name: &[u8]) -> Option<&str> {
+        if self.owner(name).is_some() || self.refuted.iter().any(|owns| owns.matches(name)) {
+            return None;
+        }
+        matching(&self.suspected, name)
+    }
+
+    /// Owner and suspect of a key that was looked at.
+    pub(crate) fn of(&self, fact: &KeyFact) -> (Option<String>, Option<String>) {
+        let owner = self.owner(&fact.name);
+        let suspect = self.suspect(&fact.name);
+        let fits = |name: &&str| *name != "Redstart" || !is_handmade(fact);
+        (
+            owner.filter(fits).map(str::to_owned),
+            suspect.filter(fits).map(str::to_owned),
+        )
+    }
+
+    /// Adds what names speak for.
+    pub(crate) fn suspect_all(&mut self, libraries: Vec<Library>) {
+        for library in libraries {
             for owns in library.owns {
-                self.add(&library.name, owns);
+                add(&mut self.suspected, &library.name, owns);
             }
         }
+    }
+
+    /// Adds a namespace whose keys Redstart's own scripts use.
+    pub(crate) fn prove_redstart(&mut self, namespace: &str) {
+        let owns = Owns::Redstart(namespace.to_owned());
+        add(&mut self.found, "Redstart", owns);
+    }
+
+    /// Beginnings of the keys of queues that are BullMQ's by name, and neither proven nor refuted.
+    pub(crate) fn unproven_queues(&self) -> Vec<Vec<u8>> {
+        let proven = |prefix: &[u8]| self.owner(prefix).is_some();
+        prefixes(&self.suspected, "BullMQ")
+            .filter(|prefix| {
+                !proven(prefix) && !self.refuted.contains(&Owns::Prefix(prefix.to_vec()))
+            })
+            .map(<[u8]>::to_vec)
+            .collect()
+    }
+
+    /// These keys do not hold what the library of their names would.
+    pub(crate) fn refute(&mut self, prefix: Vec<u8>) {
+        self.refuted.push(Owns::Prefix(prefix));
     }
 
     /// Adds what was recognised by contents.
@@ -303,30 +215,57 @@ impl Libraries {
             .filter(|found| found.confidence >= ENOUGH)
         {
             let name = title(found);
-            // BullMQ's rules look at each queue by its prefix.
-            let owns = match found.library {
-                Known::BullMq => vec![Owns::Prefix(format!("{}:", found.subject).into_bytes())],
-                _ => Vec::new(),
-            };
-            match self.found.iter_mut().find(|library| library.name == name) {
-                Some(library) => {
-                    let new = owns
-                        .into_iter()
-                        .filter(|owns| !library.owns.contains(owns))
-                        .collect::<Vec<_>>();
-                    library.owns.extend(new);
+            match found.library {
+                // BullMQ's rules look at each queue by its prefix.
+                Known::BullMq => {
+                    let prefix = Owns::Prefix(format!("{}:", found.subject).into_bytes());
+                    add(&mut self.found, name, prefix);
                 }
-                None => self.found.push(Library {
-                    name: name.to_owned(),
-                    owns,
-                }),
+                // A namespace that is Redstart's has patterns that were not among the keys looked at.
+                Known::Redstart => {
+                    let namespace = found.subject.strip_suffix(":*").unwrap_or(&found.subject);
+                    self.prove_redstart(namespace);
+                }
+                _ if !self.found.iter().any(|library| library.name == name) => {
+                    self.found.push(Library {
+                        name: name.to_owned(),
+                        owns: Vec::new(),
+                    });
+                }
+                _ => {}
             }
         }
         self.recognised = Some(Arc::new(recognition));
     }
 
+    /// Queues of BullMQ that were proven, by the beginnings of their keys.
+    pub(crate) fn bull_queues(&self) -> Vec<Vec<u8>> {
+        prefixes(&self.found, "BullMQ")
+            .map(<[u8]>::to_vec)
+            .collect()
+    }
+
+    /// What stands before the keys of each Sidekiq: nothing, or a namespace.
+    pub(crate) fn sidekiq_namespaces(&self) -> Vec<String> {
+        let recognised = self.recognised.as_deref();
+        let mut namespaces: Vec<String> = recognised
+            .into_iter()
+            .flat_map(|recognition| recognition.of(Known::Sidekiq))
+            .filter(|found| found.confidence >= ENOUGH)
+            .filter_map(|found| found.subject.split_once("queue:"))
+            .map(|(namespace, _)| namespace.to_owned())
+            .collect();
+        if self.has("Sidekiq") && namespaces.is_empty() {
+            namespaces.push(String::new());
+        }
+        namespaces.sort();
+        namespaces.dedup();
+        namespaces
+    }
+
+    /// Whether it was found, or its names were.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.found.iter().any(|library| library.name == name)
+        self.all().any(|library| library.name == name)
     }
 
     /// Whether any of them is a queue whose jobs must not be evicted or lost.
@@ -345,150 +284,56 @@ impl Libraries {
             "Huey",
             "Hangfire",
         ];
-        self.found
-            .iter()
+        self.all()
             .map(|library| library.name.as_str())
             .find(|name| QUEUES.contains(name))
     }
 
-    fn add(&mut self, name: &str, owns: Owns) {
-        match self.found.iter_mut().find(|library| library.name == name) {
-            Some(library) if library.owns.contains(&owns) => {}
-            Some(library) => library.owns.push(owns),
-            None => self.found.push(Library {
-                name: name.to_owned(),
-                owns: vec![owns],
-            }),
-        }
+    /// Found and suspected, except what was refuted.
+    fn all(&self) -> impl Iterator<Item = &Library> {
+        let open =
+            |library: &&Library| library.owns.iter().any(|owns| !self.refuted.contains(owns));
+        self.found.iter().chain(self.suspected.iter().filter(open))
     }
 }
 
-/// Collects signs of libraries from names, one at a time.
-#[derive(Default)]
-pub(crate) struct Signs {
-    /// `<prefix>:<queue>:` → which of BullMQ's parts were seen.
-    bull: BTreeMap<Vec<u8>, u8>,
-    kombu: Vec<Vec<u8>>,
-    sidekiq: u8,
-    processes: Vec<Vec<u8>>,
-    prefixes: Vec<usize>,
-    redstart: u64,
+/// Redstart never writes these without a TTL; a key of such a name that has none was made by hand.
+fn is_handmade(fact: &KeyFact) -> bool {
+    let plain = !matches!(fact.shape, Shape::Binary | Shape::Unknown)
+        || fact.kind != crate::observation::Kind::String;
+    let expires = RedstartName::parse(&fact.name).is_some_and(|name| {
+        name.main && matches!(name.pattern, "cache" | "idempotency" | "lock" | "session")
+    });
+    expires && plain && fact.is_permanent()
 }
 
-const BULL_PARTS: &[(&[u8], u8)] = &[
-    (b":meta", 1),
-    (b":id", 2),
-    (b":events", 4),
-    (b":stalled-check", 8),
-    (b":marker", 8),
-    (b":wait", 16),
-    (b":active", 16),
-    (b":completed", 16),
-    (b":failed", 16),
-    (b":delayed", 16),
-    (b":prioritized", 16),
-];
+/// The library whose names these are.
+fn matching<'a>(libraries: &'a [Library], name: &[u8]) -> Option<&'a str> {
+    libraries
+        .iter()
+        .find(|library| library.owns.iter().any(|owns| owns.matches(name)))
+        .map(|library| library.name.as_str())
+}
 
-const SIDEKIQ: &[(&[u8], u8)] = &[
-    (b"queues", 1),
-    (b"processes", 2),
-    (b"stat:processed", 4),
-    (b"stat:failed", 4),
-];
+fn prefixes<'a>(libraries: &'a [Library], name: &'a str) -> impl Iterator<Item = &'a [u8]> {
+    libraries
+        .iter()
+        .filter(move |library| library.name == name)
+        .flat_map(|library| &library.owns)
+        .filter_map(|owns| match owns {
+            Owns::Prefix(prefix) => Some(prefix.as_slice()),
+            _ => None,
+        })
+}
 
-impl Signs {
-    pub(crate) fn see(&mut self, name: &[u8]) {
-        for (part, bit) in BULL_PARTS {
-            if let Some(queue) = name.strip_suffix(*part)
-                && queue.contains(&b':')
-                && self.bull.len() < 1000
-            {
-                let mut queue = queue.to_vec();
-                queue.push(b':');
-                *self.bull.entry(queue).or_default() |= bit;
-            }
-        }
-        if let Some(exchange) = name.strip_prefix(b"_kombu.binding.")
-            && self.kombu.len() < 1000
-        {
-            self.kombu.push(exchange.to_vec());
-        }
-        if name == b"unacked" || name == b"unacked_index" {
-            self.kombu.push(Vec::new());
-        }
-        for (own, bit) in SIDEKIQ {
-            if name == *own {
-                self.sidekiq |= bit;
-            }
-        }
-        if let Some(process) = name.strip_suffix(b":work")
-            && self.processes.len() < 100
-        {
-            self.processes.push(process.to_vec());
-        }
-        for (i, (prefix, _)) in PREFIXES.iter().enumerate() {
-            if name.starts_with(prefix.as_bytes()) && !self.prefixes.contains(&i) {
-                self.prefixes.push(i);
-            }
-        }
-        self.redstart += u64::from(is_redstart(name));
-    }
-
-    /// The libraries that the names speak for.
-    pub(crate) fn libraries(&self) -> Libraries {
-        let mut libraries = Libraries::default();
-        for (queue, bits) in &self.bull {
-            // `meta` and one part that only BullMQ has.
-            if bits & 1 != 0 && bits & 0b1110 != 0 || bits & 2 != 0 && bits & 0b11000 != 0 {
-                libraries.add("BullMQ", Owns::Prefix(queue.clone()));
-            }
-        }
-        if !self.kombu.is_empty() {
-            for prefix in [
-                "_kombu.",
-                "celery-task-meta-",
-                "celery-taskset-meta-",
-                "unacked",
-                "celery\u{6}",
-            ] {
-                libraries.add("Celery", Owns::Prefix(prefix.into()));
-            }
-            libraries.add("Celery", Owns::Name(b"celery".to_vec()));
-            libraries.add("Celery", Owns::Suffix(b".reply.celery.pidbox".to_vec()));
-            for queue in self.kombu.iter().filter(|queue| !queue.is_empty()) {
-                libraries.add("Celery", Owns::Name(queue.clone()));
-                let mut steps = queue.clone();
-                steps.extend_from_slice(b"\x06\x16");
-                libraries.add("Celery", Owns::Prefix(steps));
-            }
-        }
-        if self.sidekiq.count_ones() >= 2 {
-            for name in [
-                "queues",
-                "processes",
-                "schedule",
-                "retry",
-                "dead",
-                "cron_jobs",
-                "limiters",
-            ] {
-                libraries.add("Sidekiq", Owns::Name(name.into()));
-            }
-            for prefix in ["queue:", "stat:", "queue:sq|", "j|", "uniquejobs:"] {
-                libraries.add("Sidekiq", Owns::Prefix(prefix.into()));
-            }
-            for process in &self.processes {
-                libraries.add("Sidekiq", Owns::Prefix(process.clone()));
-            }
-        }
-        for i in &self.prefixes {
-            let (prefix, name) = PREFIXES[*i];
-            libraries.add(name, Owns::Prefix(prefix.into()));
-        }
-        if self.redstart > 0 {
-            libraries.add("Redstart", Owns::RedstartKeys);
-        }
-        libraries
+fn add(libraries: &mut Vec<Library>, name: &str, owns: Owns) {
+    match libraries.iter_mut().find(|library| library.name == name) {
+        Some(library) if library.owns.contains(&owns) => {}
+        Some(library) => library.owns.push(owns),
+        None => libraries.push(Library {
+            name: name.to_owned(),
+            owns: vec![owns],
+        }),
     }
 }
 
@@ -501,28 +346,67 @@ mod tests {
         for name in names {
             signs.see(name.as_bytes());
         }
-        signs.libraries()
+        let mut libraries = Libraries::default();
+        libraries.suspect_all(signs.libraries());
+        libraries
     }
 
     #[test]
-    fn libraries_are_known_by_several_signs_together() {
+    fn libraries_are_suspected_by_several_signs_together() {
         let found = of(&["bull:mail:meta", "bull:mail:id", "bull:mail:1"]);
-        assert_eq!(found.owner(b"bull:mail:17"), Some("BullMQ"));
-        assert_eq!(found.owner(b"cache:mail"), None);
+        assert_eq!(found.suspect(b"bull:mail:17"), Some("BullMQ"));
+        assert_eq!(found.suspect(b"cache:mail"), None);
         let found = of(&["_kombu.binding.celery", "celery"]);
-        assert_eq!(found.owner(b"celery"), Some("Celery"));
+        assert_eq!(found.suspect(b"celery"), Some("Celery"));
         let found = of(&["queues", "stat:processed", "queue:default"]);
-        assert_eq!(found.owner(b"queue:default"), Some("Sidekiq"));
+        assert_eq!(found.suspect(b"queue:default"), Some("Sidekiq"));
         assert_eq!(
-            of(&["shop:lock:{a}"]).owner(b"shop:lock:{b}:fence"),
+            of(&["shop:lock:{a}"]).suspect(b"shop:lock:{b}:fence"),
             Some("Redstart")
         );
     }
 
     #[test]
+    fn a_name_alone_makes_no_owner() {
+        for names in [
+            &["bull:mail:meta", "bull:mail:id"][..],
+            &["queues", "stat:processed"],
+            &["_kombu.binding.celery"],
+            &["rq:queues"],
+            &["shop:lock:{a}"],
+        ] {
+            let found = of(names);
+            for name in names {
+                assert_eq!(found.owner(name.as_bytes()), None, "{name}");
+            }
+            assert!(found.found.is_empty());
+        }
+    }
+
+    #[test]
     fn one_sign_that_others_use_too_is_not_enough() {
-        assert_eq!(of(&["user:meta", "app:queues:meta"]).owner(b"user:1"), None);
-        assert_eq!(of(&["queues"]).owner(b"queue:default"), None);
-        assert_eq!(of(&["lock:{a}"]).owner(b"lock:{a}"), None);
+        assert_eq!(
+            of(&["user:meta", "app:queues:meta"]).suspect(b"user:1"),
+            None
+        );
+        assert_eq!(of(&["queues"]).suspect(b"queue:default"), None);
+        assert_eq!(of(&["lock:{a}"]).suspect(b"lock:{a}"), None);
+        assert_eq!(of(&["flower:17:lock"]).suspect(b"flower:17:lock"), None);
+    }
+
+    #[test]
+    fn a_lock_that_never_expires_is_not_of_redstart() {
+        let mut libraries = of(&["shop:lock:{42}"]);
+        let mut fact = KeyFact {
+            name: b"shop:lock:{42}".to_vec(),
+            shape: Shape::Marker,
+            size: 1,
+            ..KeyFact::default()
+        };
+        assert_eq!(libraries.of(&fact), (None, None));
+        libraries.prove_redstart("shop");
+        assert_eq!(libraries.of(&fact), (None, None));
+        fact.ttl = Some(900);
+        assert_eq!(libraries.of(&fact), (Some("Redstart".to_owned()), None));
     }
 }

@@ -6,8 +6,11 @@ use redis::Value;
 use redstart::Store;
 
 use crate::{
+    cost::Cost,
     error::{Error, Result},
     target::{Access, Address, Target},
+    text::printable,
+    trace::slot,
     wire::{Trouble, Wire, words},
 };
 
@@ -25,7 +28,43 @@ pub(crate) struct Node {
 pub(crate) struct Nodes {
     pub(crate) nodes: Vec<Node>,
     pub(crate) cluster: bool,
+    pub(crate) slots: Slots,
     pub(crate) unreachable: Vec<(String, String)>,
+    /// What finding them cost.
+    pub(crate) spent: Cost,
+}
+
+impl Nodes {
+    /// One server that answers for itself.
+    pub(crate) fn one(node: Node) -> Self {
+        Self {
+            nodes: vec![node],
+            cluster: false,
+            slots: Slots::default(),
+            unreachable: Vec::new(),
+            spent: Cost::default(),
+        }
+    }
+}
+
+/// Which shard has which slots of a Cluster: first, last, shard. Empty without one.
+#[derive(Default)]
+pub(crate) struct Slots(Vec<(u16, u16, usize)>);
+
+impl Slots {
+    /// The shard of a key, on a Cluster.
+    pub(crate) fn shard(&self, key: &[u8]) -> Option<usize> {
+        let slot = slot(key);
+        self.0
+            .iter()
+            .find(|(first, last, _)| (*first..=*last).contains(&slot))
+            .map(|(.., shard)| *shard)
+    }
+}
+
+/// An address as a server or a Sentinel told it, safe to print.
+fn shown(address: &Address) -> String {
+    printable(address.to_string().as_bytes())
 }
 
 /// Finds and connects to the servers.
@@ -35,17 +74,13 @@ pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration
             let store = Store::connect(url)
                 .await
                 .map_err(|error| Error::Usage(error.to_string()))?;
-            Ok(Nodes {
-                nodes: vec![Node {
-                    address: url.clone(),
-                    at: None,
-                    replica: false,
-                    shard: 0,
-                    wire: Wire::embedded(store),
-                }],
-                cluster: false,
-                unreachable: Vec::new(),
-            })
+            Ok(Nodes::one(Node {
+                address: url.clone(),
+                at: None,
+                replica: false,
+                shard: 0,
+                wire: Wire::embedded(store),
+            }))
         }
         Target::Single(address) => {
             let mut wire = Wire::connect(address, access, patience)
@@ -56,19 +91,17 @@ pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration
             if mode.is_ok_and(|info| {
                 info.contains("redis_mode:cluster") || info.contains("server_mode:cluster")
             }) {
-                return cluster(std::slice::from_ref(address), access, patience).await;
+                let mut nodes = cluster(std::slice::from_ref(address), access, patience).await?;
+                nodes.spent.add(&wire.cost);
+                return Ok(nodes);
             }
-            Ok(Nodes {
-                nodes: vec![Node {
-                    address: address.to_string(),
-                    at: Some(address.clone()),
-                    replica: false,
-                    shard: 0,
-                    wire,
-                }],
-                cluster: false,
-                unreachable: Vec::new(),
-            })
+            Ok(Nodes::one(Node {
+                address: shown(address),
+                at: Some(address.clone()),
+                replica: false,
+                shard: 0,
+                wire,
+            }))
         }
         Target::Sentinel { sentinels, master } => {
             sentinel(sentinels, master, access, patience).await
@@ -79,7 +112,7 @@ pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration
 }
 
 fn unavailable(address: &Address, trouble: &Trouble) -> Error {
-    Error::Unavailable(format!("{address} cannot be examined: {trouble}"))
+    Error::Unavailable(format!("{} cannot be examined: {trouble}", shown(address)))
 }
 
 async fn sentinel(
@@ -110,7 +143,10 @@ async fn sentinel(
             let [host, port] = <[String; 2]>::try_from(pair).ok()?;
             Some((host, port.parse().ok()?))
         }) else {
-            last = Error::Unavailable(format!("{address} does not know the master {master:?}"));
+            last = Error::Unavailable(format!(
+                "{} does not know the master {master:?}",
+                shown(address)
+            ));
             continue;
         };
         let mut wanted = vec![(Address::Tcp(host, port), false, 0)];
@@ -130,7 +166,9 @@ async fn sentinel(
                 }
             }
         }
-        return open(wanted, false, access, patience).await;
+        let mut nodes = open(wanted, false, access, patience).await?;
+        nodes.spent.add(&wire.cost);
+        return Ok(nodes);
     }
     Err(last)
 }
@@ -154,9 +192,15 @@ async fn cluster(seeds: &[Address], access: &Access, patience: Duration) -> Resu
             }
         };
         let mut wanted: Vec<(Address, bool, usize)> = Vec::new();
+        let mut ranges = Slots::default();
         let mut shards = 0;
         for range in slots {
             let Value::Array(parts) = range else { continue };
+            let bound = |at: usize| {
+                let bound = parts.get(at)?.clone();
+                redis::from_redis_value::<u16>(bound).ok()
+            };
+            let bounds = bound(0).zip(bound(1));
             let mut shard = None;
             for (i, node) in parts.into_iter().skip(2).enumerate() {
                 let Some(address) = node_address(node, seed) else {
@@ -172,8 +216,14 @@ async fn cluster(seeds: &[Address], access: &Access, patience: Duration) -> Resu
                 });
                 wanted.push((address, i > 0, of));
             }
+            if let (Some((first, last)), Some(shard)) = (bounds, shard) {
+                ranges.0.push((first, last, shard));
+            }
         }
-        return open(wanted, true, access, patience).await;
+        let mut nodes = open(wanted, true, access, patience).await?;
+        nodes.slots = ranges;
+        nodes.spent.add(&wire.cost);
+        return Ok(nodes);
     }
     Err(last)
 }
@@ -209,14 +259,14 @@ async fn open(
                     let _ = wire.call(words!["READONLY"]).await;
                 }
                 nodes.push(Node {
-                    address: address.to_string(),
+                    address: shown(&address),
                     at: Some(address),
                     replica,
                     shard,
                     wire,
                 });
             }
-            Err(trouble) => unreachable.push((address.to_string(), trouble.to_string())),
+            Err(trouble) => unreachable.push((shown(&address), trouble.to_string())),
         }
     }
     if nodes.is_empty() {
@@ -230,6 +280,21 @@ async fn open(
     Ok(Nodes {
         nodes,
         cluster,
+        slots: Slots::default(),
         unreachable,
+        spent: Cost::default(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_of_a_server_cannot_colour_the_terminal() {
+        let address = Address::Tcp("db\x1b]0;owned\x07\n".to_owned(), 6379);
+        assert!(!shown(&address).chars().any(char::is_control));
+        let text = unavailable(&address, &Trouble::TimedOut).to_string();
+        assert!(!text.chars().any(char::is_control), "{text:?}");
+    }
 }

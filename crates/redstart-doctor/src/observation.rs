@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::{
-    library::Libraries,
+    library::{Libraries, Signs},
     pattern::{Role, has_role},
     trace::{Ops, Trace},
 };
@@ -60,6 +60,8 @@ pub(crate) struct NodeFacts {
     pub(crate) errors: BTreeMap<String, u64>,
     pub(crate) slow: Vec<SlowEntry>,
     pub(crate) clients: Vec<ClientFacts>,
+    /// The list of clients was answered.
+    pub(crate) clients_seen: bool,
     pub(crate) acl: Option<AclFacts>,
     pub(crate) channels: Option<u64>,
     pub(crate) patterns: Option<u64>,
@@ -230,6 +232,8 @@ pub(crate) struct KeyFact {
     pub(crate) shape: Shape,
     /// A hash of the first bytes of a small string, to see whether values repeat.
     pub(crate) fingerprint: u64,
+    /// Seconds since the token of a lock of redis-py was made.
+    pub(crate) token_age: Option<u64>,
     /// Seconds since it was last used.
     pub(crate) idle: Option<u64>,
     /// Lowest and highest score.
@@ -273,9 +277,16 @@ pub(crate) struct Group {
     pub(crate) facts: Vec<KeyFact>,
     /// The library whose keys these are.
     pub(crate) library: Option<String>,
+    /// The library that their names speak for, without a proof.
+    pub(crate) suspect: Option<String>,
 }
 
 impl Group {
+    /// The library whose keys these are, or seem to be.
+    pub(crate) fn keeper(&self) -> Option<&str> {
+        self.library.as_deref().or(self.suspect.as_deref())
+    }
+
     pub(crate) fn is(&self, role: Role) -> bool {
         has_role(&self.pattern, role)
     }
@@ -312,8 +323,17 @@ pub(crate) struct StreamFacts {
     pub(crate) first: Option<(u64, u64)>,
     pub(crate) groups: Vec<GroupFacts>,
     pub(crate) library: Option<String>,
+    /// The library that its name speaks for, without a proof.
+    pub(crate) suspect: Option<String>,
     /// The server's time, in milliseconds.
     pub(crate) now: u64,
+}
+
+impl StreamFacts {
+    /// The library whose stream it is, or seems to be.
+    pub(crate) fn keeper(&self) -> Option<&str> {
+        self.library.as_deref().or(self.suspect.as_deref())
+    }
 }
 
 /// One consumer group.
@@ -350,6 +370,8 @@ pub(crate) struct Sequence {
     /// The most commands on one key.
     pub(crate) busiest: u64,
     pub(crate) library: Option<String>,
+    /// The library that the names speak for, without a proof.
+    pub(crate) suspect: Option<String>,
 }
 
 impl Sequence {
@@ -359,26 +381,50 @@ impl Sequence {
 }
 
 impl Observations {
-    /// Sums the trace per key pattern.
-    pub(crate) fn fold(&mut self) {
+    /// Takes what the traffic says of libraries.
+    pub(crate) fn suspect_traffic(&mut self) {
         let Some(trace) = &self.trace else { return };
-        // Names in traffic speak for libraries too, where there was no sample or they came later.
-        let mut signs = crate::library::Signs::default();
+        let mut signs = Signs::default();
         for (_, name) in trace.keys.keys() {
             signs.see(name);
         }
-        self.libraries.add_all(signs.libraries());
+        self.libraries.suspect_all(signs.libraries());
+        for namespace in &trace.redstart {
+            self.libraries.prove_redstart(namespace);
+        }
+    }
+
+    /// Says whose the groups are.
+    pub(crate) fn assign(&mut self) {
+        for group in &mut self.groups {
+            let of = |fact| self.libraries.of(fact);
+            (group.library, group.suspect) = group.facts.first().map(of).unwrap_or_default();
+        }
+    }
+
+    /// Sums the trace per key pattern, and says whose everything is.
+    pub(crate) fn fold(&mut self) {
+        self.suspect_traffic();
+        self.assign();
+        let Some(trace) = &self.trace else { return };
         let mut sequences = Vec::new();
         for (pattern, keys) in trace.patterns() {
+            let name = keys.first().map(|(name, _)| *name).unwrap_or_default();
+            let handmade = self.groups.iter().any(|group| {
+                group.pattern == pattern
+                    && group.keeper().is_none()
+                    && self.libraries.owner(name).or(self.libraries.suspect(name))
+                        == Some("Redstart")
+            });
             let mut sequence = Sequence {
-                library: keys
-                    .first()
-                    .and_then(|(name, _)| self.libraries.owner(name))
-                    .map(str::to_owned),
                 keys: keys.len() as u64,
                 pattern,
                 ..Sequence::default()
             };
+            if !handmade {
+                sequence.library = self.libraries.owner(name).map(str::to_owned);
+                sequence.suspect = self.libraries.suspect(name).map(str::to_owned);
+            }
             for (_, key) in keys {
                 sequence.busiest = sequence.busiest.max(key.ops.all);
                 sequence.ops.add(&key.ops);
@@ -386,6 +432,30 @@ impl Observations {
             sequences.push(sequence);
         }
         self.sequences = sequences;
+    }
+
+    /// The library that the names of a finding's subject speak for, without a proof.
+    pub(crate) fn suspect(&self, subject: &str) -> Option<&str> {
+        let groups = self.groups.iter();
+        let sequences = self.sequences.iter();
+        let streams = self.streams.iter();
+        groups
+            .filter(|group| group.pattern == subject)
+            .find_map(|group| group.suspect.as_deref())
+            .or_else(|| {
+                sequences
+                    .filter(|sequence| sequence.pattern == subject)
+                    .find_map(|sequence| sequence.suspect.as_deref())
+            })
+            .or_else(|| {
+                streams
+                    .filter(|stream| {
+                        subject
+                            .strip_prefix(&stream.name)
+                            .is_some_and(|rest| rest.is_empty() || rest.starts_with(' '))
+                    })
+                    .find_map(|stream| stream.suspect.as_deref())
+            })
     }
 
     /// What was observed of keys that no library owns.

@@ -39,6 +39,8 @@ pub struct Report {
     pub took: Duration,
     /// It was ended before it was done.
     pub interrupted: bool,
+    /// The names of keys, streams and channels are hidden.
+    pub redacted: bool,
 }
 
 /// One server.
@@ -96,6 +98,9 @@ impl Report {
 
     /// Hides the names of keys, streams and channels.
     pub fn redact(&mut self) {
+        if std::mem::replace(&mut self.redacted, true) {
+            return;
+        }
         for finding in &mut self.findings {
             finding.redact();
         }

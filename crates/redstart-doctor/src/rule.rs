@@ -130,6 +130,21 @@ impl Findings<'_> {
     }
 }
 
+/// The confidence of a general finding about keys that may be a library's.
+const DOUBTFUL: f64 = 0.65;
+
+/// Keys whose names are those of a library may be part of its protocol: general findings about them are not sure.
+fn doubt(facts: &Observations, list: &mut [Finding]) {
+    for finding in list.iter_mut().filter(|finding| finding.names_keys) {
+        let general = crate::rules::rule(&finding.rule)
+            .is_some_and(|rule| matches!(rule.family, Family::Pattern | Family::Operation));
+        if general && let Some(library) = facts.suspect(&finding.subject) {
+            finding.confidence = finding.confidence.min(DOUBTFUL);
+            finding.evidence += &format!("; the names are like those of {library}");
+        }
+    }
+}
+
 /// Runs all rules.
 pub(crate) fn examine(facts: &Observations) -> Vec<Finding> {
     let mut list = Vec::new();
@@ -142,6 +157,7 @@ pub(crate) fn examine(facts: &Observations) -> Vec<Finding> {
             },
         );
     }
+    doubt(facts, &mut list);
     list.sort_by(|a, b| {
         b.severity
             .cmp(&a.severity)

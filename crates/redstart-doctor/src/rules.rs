@@ -6,6 +6,7 @@
 use crate::rule::Rule;
 
 mod big_key;
+mod bullmq;
 mod bullmq_active_without_lock;
 mod bullmq_completed_unbounded;
 mod bullmq_eviction;

@@ -63,6 +63,16 @@ pub(crate) fn bytes(n: u64) -> String {
     }
 }
 
+/// A time in seconds, for people.
+pub(crate) fn time(seconds: u64) -> String {
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} minutes", seconds / 60),
+        7_200..172_800 => format!("{} hours", seconds / 3600),
+        _ => format!("{} days", seconds / 86_400),
+    }
+}
+
 /// A share as a percentage.
 pub(crate) fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
@@ -84,5 +94,6 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(count(12), "12");
         assert_eq!(bytes(12 * 1024), "12.0 KB");
+        assert_eq!(time(10_000), "2 hours");
     }
 }

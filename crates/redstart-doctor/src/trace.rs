@@ -7,7 +7,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use crate::pattern;
+use crate::{
+    library::{RedstartName, is_redstart_script},
+    pattern,
+};
 
 pub(crate) mod command;
 pub(crate) mod key;
@@ -24,6 +27,7 @@ const KEYS: usize = 50_000;
 const CLIENTS: usize = 50_000;
 const BODIES: usize = 20_000;
 const CHANNELS: usize = 10_000;
+const NAMESPACES: usize = 1000;
 
 /// What was seen of a channel.
 #[derive(Clone, Debug, Default)]
@@ -82,6 +86,8 @@ pub(crate) struct Trace {
     pub(crate) keyed: u64,
     /// What processes send along with Redstart's scripts.
     pub(crate) settings: Settings,
+    /// Namespaces in which Redstart's scripts run.
+    pub(crate) redstart: HashSet<String>,
     clients: HashMap<String, Client>,
     sequence: u64,
 }
@@ -128,6 +134,7 @@ impl Trace {
         };
         if name == "EVALSHA" {
             self.settings.see(&line.words, client.id);
+            self.redstart(&line.words);
         }
         self.beside_keys(line, &name, script);
         for (at, action) in actions(&name, &line.words, line.at) {
@@ -136,6 +143,18 @@ impl Trace {
                 continue;
             }
             self.key(line, at, &action, client);
+        }
+    }
+
+    /// Notes the namespace of one of Redstart's scripts.
+    fn redstart(&mut self, words: &[Vec<u8>]) {
+        if let (Some(digest), Some(key)) = (words.get(1), words.get(3))
+            && self.redstart.len() < NAMESPACES
+            && let Some(name) = RedstartName::parse(key)
+            && !self.redstart.contains(name.namespace)
+            && is_redstart_script(digest)
+        {
+            self.redstart.insert(name.namespace.to_owned());
         }
     }
 

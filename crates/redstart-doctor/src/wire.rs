@@ -30,7 +30,7 @@ use crate::{
 const KEPT: usize = 4096;
 /// INFO and CLIENT LIST are longer.
 const KEPT_TEXT: usize = 4 << 20;
-/// A reply of more elements is not one of ours.
+/// What of one array is kept; further elements are read and dropped.
 const ELEMENTS: usize = 100_000;
 
 trait Duplex: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
@@ -87,9 +87,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("EXISTS", &[]),
     ("GETRANGE", &[]),
     ("HGET", &[]),
+    ("HKEYS", &[]),
     ("HLEN", &[]),
     ("HMGET", &[]),
+    ("HRANDFIELD", &[]),
     ("HSCAN", &[]),
+    ("HSTRLEN", &[]),
     ("INFO", &[]),
     ("LATENCY", &["LATEST"]),
     ("LLEN", &[]),
@@ -112,10 +115,12 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("READONLY", &[]),
     ("SCAN", &[]),
     ("SCARD", &[]),
+    ("SCRIPT", &["EXISTS"]),
     ("SELECT", &[]),
     ("SENTINEL", &["GET-MASTER-ADDR-BY-NAME", "REPLICAS"]),
     ("SISMEMBER", &[]),
     ("SLOWLOG", &["GET", "LEN"]),
+    ("SRANDMEMBER", &[]),
     ("SSCAN", &[]),
     ("STRLEN", &[]),
     ("TIME", &[]),
@@ -318,6 +323,7 @@ impl Wire {
                 stream,
                 partial: Vec::new(),
                 bytes: 0,
+                setup: self.cost,
             }),
             Line::Store(_) => Err(Trouble::Refused(
                 "the embedded engine has no MONITOR".to_owned(),
@@ -348,7 +354,10 @@ pub(crate) struct Monitor {
     stream: BufReader<Box<dyn Duplex>>,
     /// What came of the next line.
     partial: Vec<u8>,
+    /// Everything read so far, of lines that have not ended too.
     pub(crate) bytes: u64,
+    /// What the connection cost before.
+    pub(crate) setup: Cost,
 }
 
 impl Monitor {
@@ -358,13 +367,12 @@ impl Monitor {
     ///
     /// Dropped half-way, what came of the line is kept for the next call.
     pub(crate) async fn line(&mut self, into: &mut Vec<u8>) -> io::Result<bool> {
-        let read = line(&mut self.stream, KEPT, &mut self.partial).await?;
-        self.bytes += read as u64;
+        let ended = line(&mut self.stream, KEPT, &mut self.partial, &mut self.bytes).await?;
         *into = std::mem::take(&mut self.partial);
         if into.first() == Some(&b'+') {
             into.remove(0);
         }
-        Ok(read > 0)
+        Ok(ended)
     }
 }
 
@@ -372,17 +380,17 @@ fn lost(error: io::Error) -> Trouble {
     Trouble::Lost(error.to_string())
 }
 
-/// Reads to the end of a line and keeps its beginning. Returns how much was read.
+/// Reads to the end of a line, keeps its beginning and counts its bytes. `false` at the end of the stream.
 async fn line(
     stream: &mut BufReader<Box<dyn Duplex>>,
     keep: usize,
     into: &mut Vec<u8>,
-) -> io::Result<usize> {
-    let mut read = 0;
+    bytes: &mut u64,
+) -> io::Result<bool> {
     loop {
         let available = stream.fill_buf().await?;
         if available.is_empty() {
-            return Ok(read);
+            return Ok(false);
         }
         let end = available.iter().position(|byte| *byte == b'\n');
         let upto = end.map_or(available.len(), |end| end);
@@ -390,12 +398,12 @@ async fn line(
         into.extend_from_slice(&available[..room]);
         let used = end.map_or(available.len(), |end| end + 1);
         stream.consume(used);
-        read += used;
+        *bytes += used as u64;
         if end.is_some() {
             if into.last() == Some(&b'\r') {
                 into.pop();
             }
-            return Ok(read);
+            return Ok(true);
         }
     }
 }
@@ -417,9 +425,7 @@ async fn nested(
 ) -> Answer<Answer> {
     let broken = || Trouble::Lost("it does not speak the protocol".to_owned());
     let mut head = Vec::new();
-    let read = line(stream, KEPT, &mut head).await.map_err(lost)?;
-    *bytes += read as u64;
-    if read == 0 {
+    if !line(stream, KEPT, &mut head, bytes).await.map_err(lost)? {
         return Err(Trouble::Lost("closed by the server".to_owned()));
     }
     let (kind, rest) = head.split_first().ok_or_else(broken)?;
@@ -457,13 +463,15 @@ async fn nested(
             -1 => Ok(Value::Nil),
             length => {
                 let length = usize::try_from(length).map_err(|_| broken())?;
-                if length > ELEMENTS || depth > 8 {
+                if depth > 8 {
                     return Err(broken());
                 }
                 let mut items = Vec::with_capacity(length.min(1024));
                 for _ in 0..length {
                     let item = Box::pin(nested(stream, keep, bytes, depth + 1)).await?;
-                    items.push(item.unwrap_or(Value::Nil));
+                    if items.len() < ELEMENTS {
+                        items.push(item.unwrap_or(Value::Nil));
+                    }
                 }
                 Ok(Value::Array(items))
             }
@@ -490,10 +498,36 @@ mod tests {
             words!["FLUSHALL"],
             words!["XINFO"],
             words!["XREADGROUP"],
+            words!["SCRIPT", "FLUSH"],
         ] {
             assert!(!is_allowed(&words), "{words:?}");
         }
         assert!(is_allowed(&words!["scan", "0"]));
         assert!(is_allowed(&words!["Config", "get", "*"]));
+    }
+
+    /// The end of a pipe that this text comes out of.
+    async fn coming(text: String) -> BufReader<Box<dyn Duplex>> {
+        let (here, mut there) = tokio::io::duplex(1 << 16);
+        tokio::spawn(async move { there.write_all(text.as_bytes()).await });
+        let stream: Box<dyn Duplex> = Box::new(here);
+        BufReader::new(stream)
+    }
+
+    #[tokio::test]
+    async fn an_array_that_is_too_long_is_cut_and_the_next_reply_is_read() {
+        let count = ELEMENTS + 50_000;
+        let text = format!("*{count}\r\n{}+NEXT\r\n", ":7\r\n".repeat(count));
+        let length = text.len() as u64;
+        let mut stream = coming(text).await;
+        let mut bytes = 0;
+        let long = reply(&mut stream, KEPT, &mut bytes).await;
+        assert!(
+            matches!(long, Ok(Ok(Value::Array(items))) if items.len() == ELEMENTS),
+            "an array of {ELEMENTS}"
+        );
+        let next = reply(&mut stream, KEPT, &mut bytes).await;
+        assert!(matches!(next, Ok(Ok(Value::SimpleString(text))) if text == "NEXT"));
+        assert_eq!(bytes, length);
     }
 }

@@ -13,7 +13,7 @@ use redis::Value;
 use super::Blinds;
 use crate::{
     budget::Budget,
-    library::{Libraries, Signs},
+    library::Signs,
     node::Node,
     observation::{Group, KeyFact, Kind, Later, Shape},
     pattern,
@@ -31,9 +31,11 @@ const STEP: usize = 100;
 /// The pause between steps, in which the server serves others.
 const PAUSE: Duration = Duration::from_millis(1);
 /// Commands that leave together.
-const BATCH: usize = 32;
+pub(crate) const BATCH: usize = 32;
 /// What is read of a string to see its form.
 const PREFIX: &str = "127";
+/// Names among which libraries are recognised.
+const RECOGNISED: usize = 5000;
 /// Keys of live traffic that are looked at besides the sample.
 const TRAFFIC: usize = 400;
 /// Elements are only read where they are small on average.
@@ -45,8 +47,7 @@ pub(crate) struct Names {
     patterns: BTreeMap<String, Sample>,
     pub(crate) seen: u64,
     pub(crate) keys: u64,
-    pub(crate) libraries: Libraries,
-    signs: Signs,
+    pub(crate) signs: Signs,
 }
 
 #[derive(Default)]
@@ -103,7 +104,17 @@ impl Names {
             }
         }
         self.patterns = broader;
-        self.libraries = self.signs.libraries();
+    }
+
+    /// Some names of each pattern, for recognition.
+    pub(crate) fn some(&self) -> Vec<Vec<u8>> {
+        let each = (RECOGNISED / self.patterns.len().max(1)).clamp(1, PER_PATTERN);
+        let samples = self.patterns.values();
+        samples
+            .flat_map(|sample| sample.names.iter().take(each))
+            .map(|(_, name)| name.clone())
+            .take(RECOGNISED)
+            .collect()
     }
 }
 
@@ -262,16 +273,12 @@ pub(crate) async fn look(
         }
         let looked: usize = by_kind.values().map(Vec::len).sum();
         for (kind, facts) in by_kind {
-            let library = facts
-                .first()
-                .and_then(|fact| names.libraries.owner(&fact.name))
-                .map(str::to_owned);
             groups.push(Group {
                 pattern: pattern.clone(),
                 kind,
                 seen: sample.seen * facts.len() as u64 / looked.max(1) as u64,
                 facts,
-                library,
+                ..Group::default()
             });
         }
     }
@@ -283,7 +290,6 @@ pub(crate) async fn look_at_traffic(
     node: &mut Node,
     trace: &crate::trace::Trace,
     groups: &mut Vec<Group>,
-    libraries: &Libraries,
     blinds: &mut Blinds,
 ) {
     let mut looked = 0;
@@ -302,13 +308,12 @@ pub(crate) async fn look_at_traffic(
             by_kind.entry(fact.kind).or_default().push(fact);
         }
         for (kind, facts) in by_kind {
-            let library = facts.first().and_then(|fact| libraries.owner(&fact.name));
             groups.push(Group {
                 pattern: pattern.clone(),
                 kind,
                 seen: keys_of.len() as u64,
-                library: library.map(str::to_owned),
                 facts,
+                ..Group::default()
             });
         }
     }
@@ -397,6 +402,7 @@ async fn forms(node: &mut Node, facts: &mut [KeyFact], blinds: &mut Blinds) {
                         false => shape(bytes, fact.size),
                     };
                     fact.fingerprint = fingerprint(bytes);
+                    fact.token_age = token_age(bytes);
                 }
             }
             _ => fact.memory = integer(answer).and_then(|bytes| u64::try_from(bytes).ok()),
@@ -597,15 +603,7 @@ pub(crate) fn shape(prefix: &[u8], size: u64) -> Shape {
     if is_coordinates(text) {
         return Shape::Coordinates;
     }
-    // uuid.uuid1().hex: the 13th digit is the version, the 17th the variant.
-    let hex = text
-        .chars()
-        .all(|c| c.is_ascii_digit() || ('a'..='f').contains(&c));
-    if size == 32
-        && hex
-        && text.as_bytes()[12] == b'1'
-        && matches!(text.as_bytes()[16], b'8' | b'9' | b'a' | b'b')
-    {
+    if size == 32 && token_age(prefix).is_some() {
         return Shape::PythonLock;
     }
     let digits = text.chars().filter(char::is_ascii_digit).count();
@@ -620,6 +618,16 @@ pub(crate) fn shape(prefix: &[u8], size: u64) -> Shape {
         return Shape::Binary;
     }
     Shape::Text
+}
+
+/// How long ago the token of redis-py's Lock was made, in seconds. One of 64 digests has the form of such a token; a time
+/// between 2010 and now is what few of those have.
+fn token_age(text: &[u8]) -> Option<u64> {
+    const OLDEST: u64 = 1_262_304_000;
+    let made = redstart_adopt::lock_token_made_at(text)?.as_secs();
+    let now = u64::try_from(jiff::Timestamp::now().as_second()).ok()?;
+    // The clocks of other hosts differ.
+    (made >= OLDEST && made <= now + 120).then(|| now.saturating_sub(made))
 }
 
 /// `48.2082,16.3738`
@@ -649,6 +657,8 @@ mod tests {
             ("48.2082,16.3738", Shape::Coordinates),
             ("550e8400-e29b-41d4-a716-446655440000", Shape::Token),
             ("6fa459eaee8a11ef8a3c0242ac120002", Shape::PythonLock),
+            // A digest with the version and the variant of such a uuid, but of the year 5234.
+            ("d41d8cd98f001ffeb9800998ecf8427e", Shape::Token),
             ("hello world", Shape::Text),
             ("", Shape::Empty),
         ] {

@@ -1,11 +1,17 @@
 //! The observed stage: MONITOR on every master for a bounded time.
 //!
-//! A server keeps what a MONITOR client has not read. So that it never has to keep much, the observation ends when
-//! the lines read are more than a second old.
+//! A server keeps what a MONITOR client has not read, without a limit by default. So that it never has to keep much, the
+//! observation of a server ends when a line that was read is more than a second old, when the bytes of one line come for
+//! longer than that, or when the server says on a second connection that it keeps more than 32 MB. It asks for that ten
+//! times a second.
 
 use std::{
     io::BufRead as _,
     path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -20,15 +26,21 @@ use crate::{
     progress::Progress,
     target::Access,
     trace::Trace,
-    wire::{Wire, words},
+    wire::{Answer, Monitor, Wire, words},
 };
 
 /// Lines that wait to be folded in.
 const QUEUE: usize = 64;
 /// Lines that are handed over together.
 const CHUNK: usize = 256;
-/// How far behind a reader may be.
+/// How far behind a reader may be, in seconds.
 const LATE: f64 = 1.0;
+/// What the server may keep for us, in bytes, and how often it is asked.
+const KEPT: u64 = 32 << 20;
+const ASK: Duration = Duration::from_millis(100);
+/// Why an observation ends early.
+const BEHIND: &str =
+    "ended early: the traffic is faster than it can be read, and the server would have to keep it";
 
 /// Observes all masters.
 pub(crate) async fn observe(
@@ -41,22 +53,32 @@ pub(crate) async fn observe(
 ) -> Option<Trace> {
     let (send, mut receive) = mpsc::channel::<Vec<Vec<u8>>>(QUEUE);
     let mut readers = Vec::new();
-    for node in nodes.iter().filter(|node| !node.replica) {
+    let mut guards = Vec::new();
+    for (index, node) in nodes.iter().enumerate().filter(|(_, node)| !node.replica) {
         let Some(address) = node.at.clone() else {
             blinds.note("MONITOR", "the embedded engine has no MONITOR");
             continue;
         };
-        let wire = match Wire::connect(&address, access, budget.patience).await {
-            Ok(wire) => wire.monitor().await,
-            Err(trouble) => Err(trouble),
-        };
-        match wire {
-            Ok(monitor) => {
-                let (send, progress, limit) = (send.clone(), progress.clone(), budget.observe);
-                let address = node.address.clone();
-                readers.push(tokio::spawn(async move {
-                    read(monitor, limit, &progress, send, address).await
-                }));
+        match open(&address, access, budget.patience).await {
+            Ok((monitor, id, ahead)) => {
+                let behind = Arc::new(AtomicBool::new(false));
+                if let Some(id) = id {
+                    guards.push((index, id, Arc::clone(&behind)));
+                }
+                let reader = Reader {
+                    monitor,
+                    ahead,
+                    behind,
+                    send: send.clone(),
+                    end: End {
+                        address: node.address.clone(),
+                        ..End::default()
+                    },
+                };
+                let (progress, limit) = (progress.clone(), budget.observe);
+                readers.push(tokio::spawn(
+                    async move { reader.run(limit, &progress).await },
+                ));
             }
             Err(trouble) => blinds.note(format!("MONITOR on {}", node.address), trouble),
         }
@@ -67,9 +89,20 @@ pub(crate) async fn observe(
     }
     let mut trace = Trace::default();
     let begun = Instant::now();
-    while let Some(lines) = receive.recv().await {
-        for line in &lines {
-            trace.feed(line);
+    let mut asked = Instant::now();
+    loop {
+        match timeout(ASK, receive.recv()).await {
+            Ok(None) => break,
+            Ok(Some(lines)) => {
+                for line in &lines {
+                    trace.feed(line);
+                }
+            }
+            Err(_) => {}
+        }
+        if asked.elapsed() >= ASK {
+            guard(nodes, &guards).await;
+            asked = Instant::now();
         }
         progress.step(
             "observing commands",
@@ -84,8 +117,7 @@ pub(crate) async fn observe(
     drop(receive);
     for reader in readers {
         if let Ok(end) = reader.await {
-            cost.bytes_read += end.bytes;
-            cost.lines += end.lines;
+            cost.add(&end.cost);
             if let Some(why) = end.early {
                 blinds.note(format!("MONITOR on {}", end.address), why);
             }
@@ -95,87 +127,136 @@ pub(crate) async fn observe(
     Some(trace)
 }
 
+/// A MONITOR connection, its id where the server tells it, and how far our clock is ahead of the server's.
+async fn open(
+    address: &crate::target::Address,
+    access: &Access,
+    patience: Duration,
+) -> Answer<(Monitor, Option<u64>, f64)> {
+    let mut wire = Wire::connect(address, access, patience).await?;
+    let id: Answer<u64> = wire.get(words!["CLIENT", "ID"]).await;
+    let time: Answer<Vec<f64>> = wire.get(words!["TIME"]).await;
+    // The answer is a little old when it arrives, which makes lines look younger by as much.
+    let ahead = match time.as_deref() {
+        Ok([seconds, micros]) => seconds_now() - (seconds + micros / 1e6),
+        _ => 0.0,
+    };
+    Ok((wire.monitor().await?, id.ok(), ahead))
+}
+
+/// Asks each server what it keeps for our MONITOR, and ends the reader where that is too much.
+async fn guard(nodes: &mut [Node], guards: &[(usize, u64, Arc<AtomicBool>)]) {
+    for (index, id, behind) in guards {
+        if behind.load(Ordering::Relaxed) {
+            continue;
+        }
+        let line: Answer<String> = nodes[*index]
+            .wire
+            .get(words!["CLIENT", "LIST", "ID", id.to_string()])
+            .await;
+        let kept = line.ok().and_then(|line| {
+            let field = line.split(' ').find_map(|pair| pair.strip_prefix("omem="));
+            field?.parse::<u64>().ok()
+        });
+        if kept.is_some_and(|kept| kept > KEPT) {
+            behind.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// How a reader ended.
+#[derive(Default)]
 struct End {
     address: String,
-    bytes: u64,
-    lines: u64,
+    cost: Cost,
     early: Option<String>,
 }
 
-async fn read(
-    mut monitor: crate::wire::Monitor,
-    limit: Duration,
-    progress: &Progress,
+/// Reads the lines of one server.
+struct Reader {
+    monitor: Monitor,
+    /// How far our clock is ahead of the server's, in seconds.
+    ahead: f64,
+    /// The server keeps too much for us.
+    behind: Arc<AtomicBool>,
     send: mpsc::Sender<Vec<Vec<u8>>>,
-    address: String,
-) -> End {
-    let deadline = Instant::now() + limit;
-    let mut end = End {
-        address,
-        bytes: 0,
-        lines: 0,
-        early: None,
-    };
-    let mut chunk = Vec::new();
-    let mut line = Vec::new();
-    // The server's clock may differ from ours; the lines' age grows only if we fall behind.
-    let mut ahead: Option<f64> = None;
-    while Instant::now() < deadline && !progress.is_stopped() {
-        match timeout(Duration::from_millis(100), monitor.line(&mut line)).await {
-            // Nothing was read or part of a line was; the rest of it is no line and is ignored.
-            Err(_) => {
-                if !chunk.is_empty() && send.send(std::mem::take(&mut chunk)).await.is_err() {
-                    break;
-                }
+    end: End,
+}
+
+impl Reader {
+    async fn run(mut self, limit: Duration, progress: &Progress) -> End {
+        let deadline = Instant::now() + limit;
+        let mut chunk = Vec::new();
+        let mut line = Vec::new();
+        // When the last line ended, and what had come by then.
+        let mut ended = (Instant::now(), self.monitor.bytes);
+        while Instant::now() < deadline && !progress.is_stopped() {
+            if self.behind.load(Ordering::Relaxed) {
+                self.end.early = Some(BEHIND.to_owned());
+                break;
             }
-            Ok(Ok(true)) => {
-                end.lines += 1;
-                if end.lines.is_multiple_of(CHUNK as u64)
-                    && let Some(age) = age(&line)
-                {
-                    let base = ahead.get_or_insert(age);
-                    *base = base.min(age);
-                    if age - *base > LATE {
-                        end.early = Some("ended early: the traffic is faster than it can be read, and the server would have to keep it".to_owned());
+            match timeout(Duration::from_millis(100), self.monitor.line(&mut line)).await {
+                // Nothing was read or part of a line was, which is kept for the next call.
+                Err(_) => {
+                    let coming = self.monitor.bytes > ended.1;
+                    if coming && ended.0.elapsed().as_secs_f64() > LATE {
+                        self.end.early = Some(BEHIND.to_owned());
+                        break;
+                    }
+                    if !coming {
+                        ended.0 = Instant::now();
+                    }
+                    if !self.hand_over(&mut chunk, 1).await {
                         break;
                     }
                 }
-                chunk.push(std::mem::take(&mut line));
-                if chunk.len() >= CHUNK && send.send(std::mem::take(&mut chunk)).await.is_err() {
+                Ok(Ok(true)) => {
+                    self.end.cost.lines += 1;
+                    ended = (Instant::now(), self.monitor.bytes);
+                    if at(&line).is_some_and(|at| seconds_now() - at - self.ahead > LATE) {
+                        self.end.early = Some(BEHIND.to_owned());
+                        break;
+                    }
+                    chunk.push(std::mem::take(&mut line));
+                    if !self.hand_over(&mut chunk, CHUNK).await {
+                        break;
+                    }
+                }
+                Ok(Ok(false)) => {
+                    let closed = "the server closed the connection; what came until then counts";
+                    self.end.early = Some(closed.to_owned());
+                    break;
+                }
+                Ok(Err(error)) => {
+                    self.end.early = Some(format!(
+                        "connection lost ({error}); what came until then counts"
+                    ));
                     break;
                 }
             }
-            Ok(Ok(false)) => {
-                end.early = Some(
-                    "the server closed the connection; what came until then counts".to_owned(),
-                );
-                break;
-            }
-            Ok(Err(error)) => {
-                end.early = Some(format!(
-                    "connection lost ({error}); what came until then counts"
-                ));
-                break;
-            }
         }
+        self.hand_over(&mut chunk, 1).await;
+        self.end.cost.add(&self.monitor.setup);
+        self.end.cost.bytes_read += self.monitor.bytes;
+        self.end
     }
-    if !chunk.is_empty() {
-        let _ = send.send(chunk).await;
+
+    /// Hands lines over if there are enough of them. `false` if nobody wants more.
+    async fn hand_over(&self, chunk: &mut Vec<Vec<u8>>, enough: usize) -> bool {
+        chunk.len() < enough || self.send.send(std::mem::take(chunk)).await.is_ok()
     }
-    end.bytes = monitor.bytes;
-    end
 }
 
-/// Seconds between the line's time and ours.
-fn age(line: &[u8]) -> Option<f64> {
+/// The time of a line, in seconds.
+fn at(line: &[u8]) -> Option<f64> {
     let end = line.iter().position(|byte| *byte == b' ')?;
-    let at: f64 = std::str::from_utf8(&line[..end]).ok()?.parse().ok()?;
-    let now = SystemTime::now()
+    std::str::from_utf8(&line[..end]).ok()?.parse().ok()
+}
+
+fn seconds_now() -> f64 {
+    SystemTime::now()
         .duration_since(UNIX_EPOCH)
-        .ok()?
-        .as_secs_f64();
-    Some(now - at)
+        .map_or(0.0, |now| now.as_secs_f64())
 }
 
 /// Asks who listens to the channels that were published to.

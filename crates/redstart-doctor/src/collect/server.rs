@@ -201,6 +201,7 @@ async fn clients(node: &mut Node, facts: &mut NodeFacts, blinds: &mut Blinds) {
     let text: Answer<String> = node.wire.get(words!["CLIENT", "LIST"]).await;
     match text {
         Ok(text) => {
+            facts.clients_seen = true;
             facts.clients = text
                 .lines()
                 .map(client)

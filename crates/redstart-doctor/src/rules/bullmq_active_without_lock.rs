@@ -6,8 +6,10 @@
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
-    rule::{Family, Findings, Rule, Subject},
+    rule::{Family, Findings, Rule},
 };
+
+use super::bullmq;
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -29,55 +31,37 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    for queue in facts
-        .libraries
-        .bull
-        .iter()
-        .filter(|queue| queue.unlocked > 0)
-    {
-        out.add(
-            Subject::keys(format!("BullMQ queue {}", queue.name)),
-            0.85,
-            format!(
-                "{} of {} active jobs had no lock on two looks {:.0} s apart",
-                queue.unlocked, queue.active, facts.gap
-            ),
+    bullmq::each(facts, out, |queue| {
+        let evidence = format!(
+            "{} of {} active jobs had no lock on two looks {:.0} s apart",
+            queue.unlocked, queue.active, facts.gap
         );
-    }
+        (queue.unlocked > 0).then_some((0.85, evidence))
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::BullQueue;
-    use crate::rules::world::World;
+    use crate::{library::BullQueue, rules::bullmq::world};
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                unlocked: 1,
-                active: 1,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            unlocked: 1,
+            active: 1,
+            ..BullQueue::default()
+        })
         .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                unlocked: 0,
-                active: 4,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            unlocked: 0,
+            active: 4,
+            ..BullQueue::default()
+        })
         .must_be_quiet();
     }
 }

@@ -7,8 +7,10 @@ use crate::text;
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
-    rule::{Family, Findings, Rule, Subject},
+    rule::{Family, Findings, Rule},
 };
+
+use super::bullmq;
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -30,52 +32,38 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    for queue in &facts.libraries.bull {
+    bullmq::each(facts, out, |queue| {
         let kept = queue.completed.max(queue.failed);
-        if kept >= 5_000 {
-            out.add(
-                Subject::keys(format!("BullMQ queue {}", queue.name)),
-                if kept >= 50_000 { 0.9 } else { 0.75 },
-                format!(
-                    "{} completed and {} failed jobs are kept",
-                    text::count(queue.completed),
-                    text::count(queue.failed)
-                ),
-            );
-        }
-    }
+        let confidence = if kept >= 50_000 { 0.9 } else { 0.75 };
+        let evidence = format!(
+            "{} completed and {} failed jobs are kept",
+            text::count(queue.completed),
+            text::count(queue.failed)
+        );
+        (kept >= 5_000).then_some((confidence, evidence))
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::BullQueue;
-    use crate::rules::world::World;
+    use crate::{library::BullQueue, rules::bullmq::world};
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                completed: 90_000,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            completed: 90_000,
+            ..BullQueue::default()
+        })
         .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                completed: 900,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            completed: 900,
+            ..BullQueue::default()
+        })
         .must_be_quiet();
     }
 }

@@ -59,25 +59,17 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::BullQueue;
-    use crate::rules::world::World;
+    use crate::{library::BullQueue, rules::bullmq::world};
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new().info("maxmemory_policy", "allkeys-lru");
-            world.0.libraries.bull.push(BullQueue::default());
-            world
-        }
-        .must_show(RULE.id);
+        world(BullQueue::default())
+            .info("maxmemory_policy", "allkeys-lru")
+            .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue::default());
-            world
-        }
-        .must_be_quiet();
+        world(BullQueue::default()).must_be_quiet();
     }
 }

@@ -6,8 +6,10 @@
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
-    rule::{Family, Findings, Rule, Subject},
+    rule::{Family, Findings, Rule},
 };
+
+use super::bullmq;
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -36,54 +38,39 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
             .and_then(|version| version.split('.').next())
             .map(str::to_owned)
     };
-    for queue in &facts.libraries.bull {
-        let before = queue.version.as_deref().and_then(major);
-        let after = queue.version_later.as_deref().and_then(major);
-        if let Some((before, after)) = before.zip(after).filter(|(before, after)| before != after) {
-            out.add(
-                Subject::keys(format!("BullMQ queue {}", queue.name)),
-                0.88,
-                format!(
-                    "it was written by version {before} and {:.0} s later by version {after}",
-                    facts.gap
-                ),
-            );
-        }
-    }
+    bullmq::each(facts, out, |queue| {
+        let before = queue.version.as_deref().and_then(major)?;
+        let after = queue.version_later.as_deref().and_then(major)?;
+        let evidence = format!(
+            "it was written by version {before} and {:.0} s later by version {after}",
+            facts.gap
+        );
+        (before != after).then_some((0.88, evidence))
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::BullQueue;
-    use crate::rules::world::World;
+    use crate::{library::BullQueue, rules::bullmq::world};
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                version: Some("bullmq:6.0.1".into()),
-                version_later: Some("bullmq:5.1.0".into()),
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            version: Some("bullmq:6.0.1".into()),
+            version_later: Some("bullmq:5.1.0".into()),
+            ..BullQueue::default()
+        })
         .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                version: Some("bullmq:5.1.0".into()),
-                version_later: Some("bullmq:5.2.1".into()),
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            version: Some("bullmq:5.1.0".into()),
+            version_later: Some("bullmq:5.2.1".into()),
+            ..BullQueue::default()
+        })
         .must_be_quiet();
     }
 }

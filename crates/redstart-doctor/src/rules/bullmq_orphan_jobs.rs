@@ -6,8 +6,10 @@
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
-    rule::{Family, Findings, Rule, Subject},
+    rule::{Family, Findings, Rule},
 };
+
+use super::bullmq;
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -29,56 +31,38 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    for queue in facts
-        .libraries
-        .bull
-        .iter()
-        .filter(|queue| queue.orphans > 0)
-    {
+    bullmq::each(facts, out, |queue| {
         let confidence = if queue.orphans >= 2 { 0.9 } else { 0.8 };
-        out.add(
-            Subject::keys(format!("BullMQ queue {}", queue.name)),
-            confidence,
-            format!(
-                "{} of {} job hashes looked at are in no state of the queue",
-                queue.orphans, queue.jobs_checked
-            ),
+        let evidence = format!(
+            "{} of {} job hashes looked at were in no state of the queue on two looks {:.0} s apart",
+            queue.orphans, queue.jobs_checked, facts.gap
         );
-    }
+        (queue.orphans > 0).then_some((confidence, evidence))
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::BullQueue;
-    use crate::rules::world::World;
+    use crate::{library::BullQueue, rules::bullmq::world};
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                orphans: 3,
-                jobs_checked: 20,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            orphans: 3,
+            jobs_checked: 20,
+            ..BullQueue::default()
+        })
         .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                orphans: 0,
-                jobs_checked: 20,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            orphans: 0,
+            jobs_checked: 20,
+            ..BullQueue::default()
+        })
         .must_be_quiet();
     }
 }

@@ -6,8 +6,10 @@
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
-    rule::{Family, Findings, Rule, Subject},
+    rule::{Family, Findings, Rule},
 };
+
+use super::bullmq;
 
 /// The rule.
 pub(super) const RULE: Rule = Rule {
@@ -29,52 +31,34 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    for queue in facts
-        .libraries
-        .bull
-        .iter()
-        .filter(|queue| queue.wait > 0 && queue.paused > 0)
-    {
-        out.add(
-            Subject::keys(format!("BullMQ queue {}", queue.name)),
-            0.9,
-            format!("{} jobs wait and {} are paused", queue.wait, queue.paused),
-        );
-    }
+    bullmq::each(facts, out, |queue| {
+        let evidence = format!("{} jobs wait and {} are paused", queue.wait, queue.paused);
+        (queue.wait > 0 && queue.paused > 0).then_some((0.9, evidence))
+    });
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::library::BullQueue;
-    use crate::rules::world::World;
+    use crate::{library::BullQueue, rules::bullmq::world};
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                wait: 4,
-                paused: 9,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            wait: 4,
+            paused: 9,
+            ..BullQueue::default()
+        })
         .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.bull.push(BullQueue {
-                name: "bull:mail".into(),
-                wait: 0,
-                paused: 9,
-                ..BullQueue::default()
-            });
-            world
-        }
+        world(BullQueue {
+            wait: 0,
+            paused: 9,
+            ..BullQueue::default()
+        })
         .must_be_quiet();
     }
 }

@@ -34,7 +34,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     let patterns: u64 = facts.nodes.iter().filter_map(|node| node.patterns).sum();
     if let Some(trace) = &facts.trace {
         for (name, channel) in &trace.channels {
-            let own = facts.libraries.owner(name).is_some() || library::is_channel_of_library(name);
+            let own = facts.libraries.owner(name).is_some();
             let sent = channel.published - channel.by_scripts;
             if !own
                 && sent > 0
@@ -42,7 +42,11 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
                 && !channel.subscribed
                 && patterns == 0
             {
-                let confidence = if sent >= 3 { 0.9 } else { 0.72 };
+                let confidence = match library::is_channel_of_library(name) {
+                    true => 0.65,
+                    false if sent >= 3 => 0.9,
+                    false => 0.72,
+                };
                 out.add(
                     Subject::keys(pattern::generalise(name)),
                     confidence,

@@ -1,9 +1,10 @@
 //! A Lock of redis-py without timeout.
 //!
-//! redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which the rule knows it.
-//! If the holder is killed, the lock stays for ever.
+//! redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which and by whose time the
+//! rule knows it. If the holder is killed, the lock stays for ever.
 
 use crate::observation::{Kind, Shape};
+use crate::text;
 use crate::{
     finding::Severity,
     observation::{Observations, Stage},
@@ -17,14 +18,14 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Library,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which the rule knows it. If the holder is killed, the lock stays for ever.",
+    about: "redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which and by whose time the rule knows it. If the holder is killed, the lock stays for ever.",
     timeline: &[
         "with r.lock(\"report\"): …, without timeout",
         "the process is killed",
         "nobody can take the lock again",
     ],
     effect: "one crash stops the work that the lock protects until somebody deletes the key by hand",
-    fix: "r.lock(\"report\", timeout=30) and lock.extend while the work goes on; DEL the stuck key once",
+    fix: "r.lock(\"report\", timeout=30) and lock.extend while the work goes on; DEL a stuck key once, after a check that nobody holds it",
     pattern: "keep redis-py: timeout=30, or mutex",
     check,
 };
@@ -34,18 +35,20 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
         group.kind == Kind::String
             && matches!(group.library.as_deref(), None | Some("redis-py-lock"))
     }) {
-        let stuck = group
+        let held = group
             .facts
             .iter()
-            .filter(|fact| fact.shape == Shape::PythonLock && fact.is_permanent())
-            .count();
+            .filter(|fact| fact.shape == Shape::PythonLock && fact.is_permanent());
+        let stuck = held.clone().count();
+        let oldest = held.filter_map(|fact| fact.token_age).max().unwrap_or(0);
         if stuck > 0 {
             out.add(
                 Subject::keys(&group.pattern),
                 0.88,
                 format!(
-                    "{stuck} of {} keys looked at hold a token of redis-py's Lock and have no TTL",
-                    group.facts.len()
+                    "{stuck} of {} keys looked at hold a token of redis-py's Lock and have no TTL; the oldest was made {} ago",
+                    group.facts.len(),
+                    text::time(oldest)
                 ),
             );
         }

@@ -32,7 +32,7 @@ fn check(facts: &Observations, out: &mut Findings<'_>) {
     for stream in facts
         .streams
         .iter()
-        .filter(|stream| stream.library.as_deref() == Some("Redstart"))
+        .filter(|stream| stream.keeper() == Some("Redstart"))
     {
         for group in &stream.groups {
             let lag = group.lag.unwrap_or(0);

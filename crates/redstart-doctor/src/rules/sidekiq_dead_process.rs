@@ -1,7 +1,9 @@
 //! A Sidekiq process died with work.
 //!
-//! A process of Sidekiq is registered, has not beaten for a minute, and its work list is not empty. Basic fetch
-//! takes jobs with BRPOP, so what it had is gone when the list expires.
+//! A process of Sidekiq is registered and has not beaten for 25 s or more, by the time that its key has left on two
+//! looks, and its work list is not empty. Basic fetch takes jobs with BRPOP, so what it had is gone when the list
+//! expires, a minute after the last beat. After that minute only the process's name is left: it did not end as it
+//! should, and whether it had work cannot be seen.
 
 use crate::{
     finding::Severity,
@@ -16,7 +18,7 @@ pub(super) const RULE: Rule = Rule {
     family: Family::Library,
     stage: Stage::Sampled,
     severity: Severity::High,
-    about: "A process of Sidekiq is registered, has not beaten for a minute, and its work list is not empty. Basic fetch takes jobs with BRPOP, so what it had is gone when the list expires.",
+    about: "A process of Sidekiq is registered and has not beaten for 25 s or more, by the time that its key has left on two looks, and its work list is not empty. Basic fetch takes jobs with BRPOP, so what it had is gone when the list expires, a minute after the last beat. After that minute only the process's name is left: it did not end as it should, and whether it had work cannot be seen.",
     timeline: &[
         "process p takes 10 jobs",
         "the kernel kills it",
@@ -29,20 +31,22 @@ pub(super) const RULE: Rule = Rule {
 };
 
 fn check(facts: &Observations, out: &mut Findings<'_>) {
-    if let Some(sidekiq) = facts
-        .libraries
-        .sidekiq
-        .as_ref()
-        .filter(|sidekiq| sidekiq.dead_with_work > 0)
-    {
-        out.add(
-            Subject::setting("Sidekiq"),
-            0.88,
-            format!(
-                "{} of {} processes no longer beat and have {} jobs",
-                sidekiq.dead_with_work, sidekiq.processes, sidekiq.work
-            ),
+    let Some(sidekiq) = &facts.libraries.sidekiq else {
+        return;
+    };
+    let subject = || Subject::setting("Sidekiq");
+    if sidekiq.dead_with_work > 0 {
+        let evidence = format!(
+            "{} of {} processes no longer beat and have {} jobs",
+            sidekiq.dead_with_work, sidekiq.processes, sidekiq.work
         );
+        out.add(subject(), 0.88, evidence);
+    } else if sidekiq.vanished > 0 {
+        let evidence = format!(
+            "{} of {} registered processes ended without a shutdown; what they worked on is no longer known",
+            sidekiq.vanished, sidekiq.processes
+        );
+        out.add_as(Severity::Medium, subject(), 0.7, evidence);
     }
 }
 
@@ -51,30 +55,36 @@ mod tests {
     use super::*;
     use crate::library::Sidekiq;
     use crate::rules::world::World;
+
+    fn world(sidekiq: Sidekiq) -> World {
+        let mut world = World::new();
+        world.0.libraries.sidekiq = Some(sidekiq);
+        world
+    }
+
     #[test]
     fn it_is_found() {
-        {
-            let mut world = World::new();
-            world.0.libraries.sidekiq = Some(Sidekiq {
-                processes: 2,
-                dead_with_work: 1,
-                work: 3,
-            });
-            world
-        }
+        world(Sidekiq {
+            processes: 2,
+            dead_with_work: 1,
+            work: 3,
+            ..Sidekiq::default()
+        })
+        .must_show(RULE.id);
+        world(Sidekiq {
+            processes: 2,
+            vanished: 1,
+            ..Sidekiq::default()
+        })
         .must_show(RULE.id);
     }
 
     #[test]
     fn its_healthy_twin_is_quiet() {
-        {
-            let mut world = World::new();
-            world.0.libraries.sidekiq = Some(Sidekiq {
-                processes: 2,
-                ..Sidekiq::default()
-            });
-            world
-        }
+        world(Sidekiq {
+            processes: 2,
+            ..Sidekiq::default()
+        })
         .must_be_quiet();
     }
 }

@@ -85,7 +85,7 @@ impl World {
             kind,
             seen: 500,
             facts,
-            library: None,
+            ..Group::default()
         });
         self
     }
@@ -101,7 +101,7 @@ impl World {
             kind: fact.kind,
             seen: 1,
             facts: vec![fact],
-            library: None,
+            ..Group::default()
         });
         self
     }

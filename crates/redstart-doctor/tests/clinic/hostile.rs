@@ -1,9 +1,19 @@
 //! Servers that refuse, stall, flood and lie: a partial report that says what it could not see.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use redstart_doctor::{Doctor, Error, Progress};
-use redstart_testkit::{Kind, MonitorTap, Proxy, Server};
+use redstart_doctor::{Blind, Doctor, Error, Progress};
+use redstart_testkit::{Kind, MonitorTap, Proxy, Sentinel, Server, figure, scale, wait_until};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
 
 use crate::{doctor, examine, has};
 
@@ -174,7 +184,7 @@ async fn a_huge_value_is_measured_and_not_read() -> anyhow::Result<()> {
 }
 
 fn figure_bytes(bytes: u64) {
-    redstart_testkit::figure(format!(
+    figure(format!(
         "doctor read {bytes} bytes beside values of 200 MB, MONITOR lines of 3 MB among them"
     ));
 }
@@ -222,13 +232,260 @@ async fn a_stopped_examination_reports_what_is_known() -> anyhow::Result<()> {
     let progress = Progress::default();
     let stop = progress.clone();
     let begun = std::time::Instant::now();
-    let (report, ()) = tokio::join!(examination.examine(&progress), async {
-        tokio::time::sleep(Duration::from_secs(1)).await;
+    let (report, observes) = tokio::join!(examination.examine(&progress), async {
+        let wait = Duration::from_secs(120);
+        let observes = wait_until("MONITOR to run", wait, async || {
+            let clients: String = server.query(&["CLIENT", "LIST"]).await.ok()?;
+            clients.contains("cmd=monitor").then_some(())
+        });
+        let observes = observes.await;
         stop.stop();
+        observes
     });
+    observes?;
     let report = report?;
     assert!(report.interrupted);
     assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
     assert!(begun.elapsed() < Duration::from_secs(300));
+    Ok(())
+}
+
+/// What the server keeps for the doctor's MONITOR, at most, until `end`; in bytes.
+async fn most_kept(server: &Server, end: &AtomicBool) -> anyhow::Result<u64> {
+    let mut most = 0;
+    while !end.load(Ordering::Relaxed) {
+        let clients: String = server.query(&["CLIENT", "LIST"]).await?;
+        let kept = clients
+            .lines()
+            .filter(|line| line.contains("name=redstart-doctor"))
+            .flat_map(|line| line.split(' '))
+            .filter_map(|pair| pair.strip_prefix("omem=")?.parse().ok())
+            .max();
+        most = most.max(kept.unwrap_or(0));
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    Ok(most)
+}
+
+/// A line to a server that passes a megabyte of replies a second on each connection; its URL.
+async fn slow_line(server: &Server) -> anyhow::Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let (url, upstream) = (format!("redis://{}", listener.local_addr()?), server.addr());
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let upstream = upstream.clone();
+            tokio::spawn(async move {
+                let (mut from, mut to) = TcpStream::connect(upstream).await?.into_split();
+                let (mut requests, mut replies) = client.into_split();
+                let pass = async {
+                    let mut room = vec![0; 50_000];
+                    loop {
+                        let read = from.read(&mut room).await?;
+                        if read == 0 {
+                            return Ok(());
+                        }
+                        replies.write_all(&room[..read]).await?;
+                        tokio::time::sleep(Duration::from_micros(read as u64)).await;
+                    }
+                };
+                tokio::select! {
+                    end = pass => end,
+                    end = tokio::io::copy(&mut requests, &mut to) => end.map(drop),
+                }
+            });
+        }
+    });
+    Ok(url)
+}
+
+/// Writes of 500 KB that MONITOR shows as some 1.5 MB each, and a slow line: the 256th line does not come, and without a
+/// guard the server keeps almost all of them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn few_large_writes_over_a_slow_line_are_not_kept_by_the_server() -> anyhow::Result<()> {
+    const WRITES: u64 = 250;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = slow_line(&server).await?;
+    let examination = doctor(&url).observed(Duration::from_secs(600)).build()?;
+    let progress = Progress::default();
+    let end = AtomicBool::new(false);
+    let examined = async {
+        let report = examination.examine(&progress).await;
+        end.store(true, Ordering::Relaxed);
+        report
+    };
+    let load = async {
+        let noise = |i: u32| (i.wrapping_mul(2_654_435_761) >> 13) as u8;
+        let value: Vec<u8> = (0..500_000).map(noise).collect();
+        let mut client = server.client().await?;
+        wait_until("MONITOR to run", Duration::from_secs(120), async || {
+            let clients: String = server.query(&["CLIENT", "LIST"]).await.ok()?;
+            clients.contains("cmd=monitor").then_some(())
+        })
+        .await?;
+        let mut writes = 0;
+        while writes < WRITES && !end.load(Ordering::Relaxed) {
+            let mut set = redis::cmd("SET");
+            set.arg("image").arg(&value);
+            set.query_async::<()>(&mut client).await?;
+            writes += 1;
+        }
+        // Whoever has not given up by now does not.
+        progress.stop();
+        anyhow::Ok(writes)
+    };
+    let (report, kept, writes) = tokio::join!(examined, most_kept(&server, &end), load);
+    let (report, kept, writes) = (report?, kept?, writes?);
+    figure(format!(
+        "doctor over a line of 1 MB/s: the server kept {kept} bytes at most in {writes} writes of 500 KB"
+    ));
+    let given_up =
+        |blind: &Blind| blind.what.contains("MONITOR") && blind.why.contains("ended early");
+    assert!(report.blinds.iter().any(given_up), "{:#?}", report.blinds);
+    assert!(kept < 100 << 20, "{kept} bytes after {writes} writes");
+    Ok(())
+}
+
+/// Small commands, as many as the server can take.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_monitor_flood_is_followed_or_given_up_and_never_kept() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let end = Arc::new(AtomicBool::new(false));
+    let mut floods = tokio::task::JoinSet::new();
+    for number in 0..2 {
+        let (url, end) = (server.url(), Arc::clone(&end));
+        floods.spawn(async move {
+            let client = redis::Client::open(url)?;
+            let mut client = client.get_multiplexed_async_connection().await?;
+            let mut round = 0u64;
+            while !end.load(Ordering::Relaxed) {
+                let mut pipeline = redis::pipe();
+                for i in 0..1000 {
+                    let key = format!("user:{number}:{}", (round * 1000 + i) % 200_000);
+                    pipeline
+                        .cmd("SET")
+                        .arg(key)
+                        .arg("v")
+                        .arg("EX")
+                        .arg(60)
+                        .ignore();
+                }
+                pipeline.query_async::<()>(&mut client).await?;
+                round += 1;
+            }
+            redis::RedisResult::Ok(round * 1000)
+        });
+    }
+    let seconds = scale(2, "doctor flood seconds");
+    let examination = doctor(&server.url()).observed(Duration::from_secs(seconds));
+    let examined = async {
+        let report = examine(examination).await;
+        end.store(true, Ordering::Relaxed);
+        report
+    };
+    let (report, kept) = tokio::join!(examined, most_kept(&server, &end));
+    let (report, kept) = (report?, kept?);
+    let mut sent = 0;
+    while let Some(flood) = floods.join_next().await {
+        sent += flood??;
+    }
+    figure(format!(
+        "MONITOR flood: {sent} commands sent, {} seen in {:.1} s, at most {kept} bytes kept by the server",
+        report.cost.lines,
+        report.took.as_secs_f64(),
+    ));
+    assert!(report.cost.lines > 1000, "{:?}", report.cost);
+    assert!(report.stages[2].ran);
+    assert!(kept < 300 << 20, "{kept} bytes");
+    Ok(())
+}
+
+/// XINFO CONSUMERS of such a group takes the server tens of milliseconds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_with_very_many_consumers_is_named_and_not_listed() -> anyhow::Result<()> {
+    const LUA: &str = "for i = ARGV[1], ARGV[2] do redis.call('xgroup', 'createconsumer', KEYS[1], 'g', 'c' .. i) end";
+    let server = Server::builder(Kind::Redis).start().await?;
+    let group = ["XGROUP", "CREATE", "orders", "g", "0", "MKSTREAM"];
+    server.command(&group).await?;
+    for from in (0..120_000).step_by(10_000) {
+        let (from, to) = (from.to_string(), (from + 9_999).to_string());
+        server
+            .command(&["EVAL", LUA, "1", "orders", &from, &to])
+            .await?;
+    }
+    server.command(&["SET", "lock:report", "1"]).await?;
+    let report = examine(doctor(&server.url()).sampled()).await?;
+    assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
+    assert!(
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("consumers") && blind.why.contains("120000")),
+        "{:#?}",
+        report.blinds
+    );
+    let asked: String = server.query(&["INFO", "commandstats"]).await?;
+    assert!(!asked.contains("xinfo|consumers"), "{asked}");
+    Ok(())
+}
+
+/// The master is killed in the middle: the report says so and has what the replicas said. Afterwards the new master is examined.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failover_in_the_middle_leaves_a_partial_report() -> anyhow::Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let old = group.master().await?;
+    group
+        .server(old)
+        .command(&["SET", "lock:report", "1"])
+        .await?;
+    for (_, replica) in group
+        .servers()
+        .iter()
+        .enumerate()
+        .filter(|(at, _)| *at != old)
+    {
+        wait_until(
+            "the replicas to have the key",
+            Duration::from_secs(120),
+            async || {
+                let exists: u64 = replica.query(&["EXISTS", "lock:report"]).await.ok()?;
+                (exists == 1).then_some(())
+            },
+        )
+        .await?;
+    }
+    let examination = doctor(&group.url())
+        .sampled()
+        .observed(Duration::from_secs(600))
+        .build()?;
+    let progress = Progress::default();
+    let stop = progress.clone();
+    let (report, killed) = tokio::join!(examination.examine(&progress), async {
+        let wait = Duration::from_secs(120);
+        let observes = wait_until("MONITOR to run", wait, async || {
+            let clients: String = group.server(old).query(&["CLIENT", "LIST"]).await.ok()?;
+            clients.contains("cmd=monitor").then_some(())
+        });
+        let observes = observes.await;
+        group.server(old).kill9();
+        if observes.is_err() {
+            stop.stop();
+        }
+        observes
+    });
+    killed?;
+    let report = report?;
+    assert_eq!(report.servers.len(), 3, "{:?}", report.servers);
+    assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
+    assert!(
+        report
+            .blinds
+            .iter()
+            .any(|blind| blind.what.contains("MONITOR")),
+        "{:#?}",
+        report.blinds
+    );
+    group.wait_promotion(old).await?;
+    let later = examine(doctor(&group.url()).sampled()).await?;
+    assert!(has(&later, "lock-without-ttl"), "{:#?}", later.findings);
     Ok(())
 }

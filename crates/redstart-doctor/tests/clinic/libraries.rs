@@ -1,14 +1,22 @@
-//! Healthy instances of real libraries, examined while they work.
+//! Real libraries, healthy and not, and programs whose keys only look like theirs.
 
 use std::{path::PathBuf, time::Duration};
 
-use redstart_testkit::{Foreign, Kind, Language, Server};
+use redis::AsyncCommands as _;
+use redstart_doctor::Report;
+use redstart_testkit::{Foreign, Kind, Language, Server, wait_until};
 
-use crate::{doctor, examine, sure};
+use crate::{doctor, examine, has, sure};
 
 fn specimen(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../redstart-adopt/tests/libraries")
+        .join(name)
+}
+
+fn program(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/libraries")
         .join(name)
 }
 
@@ -51,5 +59,206 @@ async fn healthy_libraries_are_recognised_and_not_accused() -> anyhow::Result<()
             );
         }
     }
+    Ok(())
+}
+
+/// Jobs are removed while the doctor looks at them, and move from one state to the next.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_busy_queue_that_removes_its_jobs_is_not_accused() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let port = server.port().to_string();
+    let args = ["bullmq5", port.as_str(), "mail"];
+    let mut busy = Foreign::start(Language::Node, &program("busy_bullmq.js"), &args)?;
+    assert_eq!(busy.line().await?, "busy");
+    for round in 0..5 {
+        let report = examine(doctor(&server.url()).sampled()).await?;
+        assert_eq!(sure(&report), [] as [&str; 0], "round {round}");
+        assert!(
+            report.libraries.iter().any(|known| known == "BullMQ"),
+            "{:?}",
+            report.libraries
+        );
+    }
+    assert!(busy.wait().await?.success());
+    Ok(())
+}
+
+/// The beat is taken from the time that the process's key has left, so that time can pass by giving it less.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sidekiq_process_that_was_killed_at_work_is_found() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let port = server.port().to_string();
+    let process = Foreign::start(Language::Ruby, &program("sidekiq_sleeper.rb"), &[&port])?;
+    let wait = Duration::from_secs(120);
+    // The second beat writes the job.
+    let identity = wait_until("Sidekiq to note its job", wait, async || {
+        let known: Vec<String> = server.query(&["SMEMBERS", "processes"]).await.ok()?;
+        let identity = known.into_iter().next()?;
+        let work = format!("{identity}:workers");
+        let jobs: u64 = server.query(&["HLEN", &work]).await.ok()?;
+        (jobs > 0).then_some(identity)
+    })
+    .await?;
+    let alive = examine(doctor(&server.url()).sampled()).await?;
+    assert_eq!(sure(&alive), [] as [&str; 0]);
+    assert!(
+        alive.libraries.iter().any(|known| known == "Sidekiq"),
+        "{:?}",
+        alive.libraries
+    );
+
+    process.kill9();
+    for key in [identity.clone(), format!("{identity}:workers")] {
+        server.command(&["PEXPIRE", &key, "30000"]).await?;
+    }
+    let rule = "sidekiq-dead-process";
+    let half_a_minute_later = examine(doctor(&server.url()).sampled()).await?;
+    assert!(has(&half_a_minute_later, rule), "{half_a_minute_later:#?}");
+    for key in [identity.clone(), format!("{identity}:workers")] {
+        server.command(&["DEL", &key]).await?;
+    }
+    let a_minute_later = examine(doctor(&server.url()).sampled()).await?;
+    assert!(has(&a_minute_later, rule), "{a_minute_later:#?}");
+    Ok(())
+}
+
+/// A message that was delivered two hours ago, as kombu keeps it.
+async fn unacknowledged(server: &Server) -> anyhow::Result<()> {
+    let now: Vec<u64> = server.query(&["TIME"]).await?;
+    let delivered = (now[0] - 7200).to_string();
+    let binding = "celery\u{6}\u{16}\u{6}\u{16}celery";
+    let message =
+        r#"[{"body": "W10=", "headers": {"task": "shop.report", "eta": null}}, "", "celery"]"#;
+    for command in [
+        &["SADD", "_kombu.binding.celery", binding][..],
+        &["HSET", "unacked", "tag-1", message],
+        &["ZADD", "unacked_index", &delivered, "tag-1"],
+    ] {
+        server.command(command).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_long_visibility_timeout_is_accused_only_without_a_worker() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    unacknowledged(&server).await?;
+    let without = examine(doctor(&server.url()).sampled()).await?;
+    assert!(has(&without, "celery-unacked"), "{:#?}", without.findings);
+
+    // A worker waits for messages as long as it lives.
+    let mut client = server.client().await?;
+    let worker = tokio::spawn(async move {
+        let _: redis::RedisResult<()> = client.brpop("celery", 0.0).await;
+    });
+    let wait = Duration::from_secs(60);
+    wait_until("the worker to wait", wait, async || {
+        let clients: String = server.query(&["CLIENT", "LIST"]).await.ok()?;
+        clients.contains("cmd=brpop").then_some(())
+    })
+    .await?;
+    let with = examine(doctor(&server.url()).sampled()).await?;
+    assert_eq!(sure(&with), [] as [&str; 0]);
+    worker.abort();
+    Ok(())
+}
+
+fn subjects<'a>(report: &'a Report, rule: &str) -> Vec<&'a str> {
+    let sure = report.sure().filter(|finding| finding.rule == rule);
+    sure.map(|finding| finding.subject.as_str()).collect()
+}
+
+/// Hash tags and common words do not make a key Redstart's.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keys_made_by_hand_with_names_of_a_library_are_examined() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    server.command(&["SET", "shop:lock:{report}", "1"]).await?;
+    server.command(&["SET", "flower:17:lock", "1"]).await?;
+    for i in 0..30 {
+        let key = format!("shop:cache:{{u{i}}}");
+        server.command(&["SET", &key, "{\"id\":1}"]).await?;
+    }
+    let report = examine(doctor(&server.url()).sampled()).await?;
+    let locks = subjects(&report, "lock-without-ttl");
+    assert!(
+        locks.contains(&"shop:lock:{report}") && locks.contains(&"flower:*:lock"),
+        "{:#?}",
+        report.findings
+    );
+    assert_eq!(
+        subjects(&report, "cache-without-ttl"),
+        ["shop:cache:{u*}"],
+        "{:#?}",
+        report.findings
+    );
+    assert_eq!(report.libraries, [] as [&str; 0]);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_queue_made_by_hand_with_names_of_bullmq_is_examined() -> anyhow::Result<()> {
+    for sampled in [true, false] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        server.command(&["RPUSH", "app:jobs:failed", "{}"]).await?;
+        let open = || async {
+            let client = redis::Client::open(server.url())?;
+            anyhow::Ok(client.get_multiplexed_async_connection().await?)
+        };
+        let (mut producer, mut worker) = (open().await?, open().await?);
+        let traffic = async {
+            loop {
+                let id: u64 = producer.incr("app:jobs:id", 1).await?;
+                let job = format!("{{\"id\":{id}}}");
+                let _: u64 = producer.lpush("app:jobs:wait", job).await?;
+                let _: Option<(String, String)> = worker.brpop("app:jobs:wait", 1.0).await?;
+            }
+            #[allow(unreachable_code)]
+            redis::RedisResult::Ok(())
+        };
+        let mut examination = doctor(&server.url()).observed(Duration::from_millis(700));
+        if sampled {
+            examination = examination.sampled();
+        }
+        let report = tokio::select! {
+            report = examine(examination) => report?,
+            end = traffic => { end?; unreachable!() }
+        };
+        assert!(
+            subjects(&report, "queue-loses-jobs").contains(&"app:jobs:wait"),
+            "{:#?}",
+            report.findings
+        );
+        assert!(!has(&report, "bullmq-missing-jobs"));
+        assert_eq!(report.libraries, [] as [&str; 0]);
+    }
+    Ok(())
+}
+
+/// Where a file cannot be asked, names are a hint: the finding stays, and is not sure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_in_a_log_makes_a_finding_less_sure_and_does_not_hide_it() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let log = folder.path().join("monitor.log");
+    let mut lines = String::new();
+    for i in 0..9 {
+        for command in [
+            format!("\"INCR\" \"app:jobs:id\""),
+            format!("\"LPUSH\" \"app:jobs:wait\" \"j{i}\""),
+            "\"BRPOP\" \"app:jobs:wait\" \"1\"".to_owned(),
+        ] {
+            lines += &format!("17000000{i:02}.1 [0 10.0.0.1:5] {command}\n");
+        }
+    }
+    std::fs::write(&log, lines)?;
+    let report = examine(doctor(&log.display().to_string())).await?;
+    let found = report
+        .findings
+        .iter()
+        .find(|finding| finding.rule == "queue-loses-jobs")
+        .ok_or_else(|| anyhow::anyhow!("{:#?}", report.findings))?;
+    assert!(
+        found.confidence < redstart_doctor::SURE && found.evidence.contains("BullMQ"),
+        "{found:#?}"
+    );
     Ok(())
 }

@@ -577,8 +577,72 @@ pub(crate) const CASES: &[Case] = &[
     sampled(
         "rate-limiter-flexible-without-ttl",
         "rlflx:login:*",
-        seeds(&["*10 SET rlflx:login:# 3"]),
-        seeds(&["*10 SET rlflx:login:# 3 EX 60"]),
+        seeds(&["*10 SET rlflx:login:# 3 EX 60", "SET rlflx:login:77 3"]),
+        seeds(&[
+            "*10 SET rlflx:login:# 3 EX 60",
+            // A limiter with `duration: 0`, or keys that are blocked for ever.
+            "*10 SET rlflx:banned:# 3",
+        ]),
+        &[],
+    ),
+    sampled(
+        "redis-py-lock-without-ttl",
+        "report",
+        seeds(&["SET report 6fa459eaee8a11ef8a3c0242ac120002"]),
+        seeds(&[
+            "SET report 6fa459eaee8a11ef8a3c0242ac120002 EX 60",
+            // Digests; one of 64 has the version and the variant of such a token.
+            "*23 SET etag:# 9e107d9d372bb6826bd81d3542a419d6",
+            "SET etag:99 d41d8cd98f001ffeb9800998ecf8427e",
+        ]),
+        &[],
+    ),
+    sampled(
+        "sidekiq-dead-process",
+        "Sidekiq",
+        seeds(&[
+            "SADD queues default",
+            r#"LPUSH queue:default {"class":"A","args":[],"jid":"0123456789abcdef01234567"}"#,
+            "SADD processes host:1:ab",
+            "HSET host:1:ab info {} busy 1 beat 1700000000.1",
+            "EXPIRE host:1:ab 30",
+            "HSET host:1:ab:work t1 {}",
+            "EXPIRE host:1:ab:work 30",
+        ]),
+        seeds(&[
+            "SADD queues default",
+            r#"LPUSH queue:default {"class":"A","args":[],"jid":"0123456789abcdef01234567"}"#,
+            "SADD processes host:1:ab",
+            // Its clock is slow, and it beats.
+            "HSET host:1:ab info {} busy 1 beat 1700000000.1",
+            "EXPIRE host:1:ab 600",
+            "HSET host:1:ab:work t1 {}",
+            "EXPIRE host:1:ab:work 600",
+        ]),
+        &[],
+    ),
+    sampled(
+        "sidekiq-dead-process",
+        "Sidekiq",
+        // With redis-namespace.
+        seeds(&[
+            "SADD app:queues default",
+            r#"LPUSH app:queue:default {"class":"A","args":[],"jid":"0123456789abcdef01234567"}"#,
+            "SADD app:processes host:1:ab",
+            "HSET app:host:1:ab info {} busy 1 beat 1700000000.1",
+            "EXPIRE app:host:1:ab 30",
+            "HSET app:host:1:ab:work t1 {}",
+            "EXPIRE app:host:1:ab:work 30",
+        ]),
+        seeds(&[
+            "SADD app:queues default",
+            r#"LPUSH app:queue:default {"class":"A","args":[],"jid":"0123456789abcdef01234567"}"#,
+            "SADD app:processes host:1:ab",
+            "HSET app:host:1:ab info {} busy 1 beat 1700000000.1",
+            "EXPIRE app:host:1:ab 600",
+            "HSET app:host:1:ab:work t1 {}",
+            "EXPIRE app:host:1:ab:work 600",
+        ]),
         &[],
     ),
     sampled(
@@ -649,6 +713,28 @@ pub(crate) const CASES: &[Case] = &[
             "HSET bull:mail:1 data {} timestamp 1 name x opts {}",
             "RPUSH bull:mail:active 1",
             "SET bull:mail:1:lock token PX 30000",
+        ]),
+        &[],
+    ),
+    // The stuck job is the oldest, behind more jobs than are looked at.
+    sampled(
+        "bullmq-active-without-lock",
+        "BullMQ queue bull:mail",
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 99",
+            "HSET bull:mail:77 data {} timestamp 1 name x opts {}",
+            "LPUSH bull:mail:active 77",
+            "*30 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "*30 LPUSH bull:mail:active #",
+            "*30 SET bull:mail:#:lock token PX 600000",
+        ]),
+        seeds(&[
+            "HSET bull:mail:meta version bullmq:5.81.5",
+            "SET bull:mail:id 99",
+            "*30 HSET bull:mail:# data {} timestamp 1 name x opts {}",
+            "*30 LPUSH bull:mail:active #",
+            "*30 SET bull:mail:#:lock token PX 600000",
         ]),
         &[],
     ),

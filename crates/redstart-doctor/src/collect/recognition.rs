@@ -1,0 +1,170 @@
+//! Which libraries keep what, by the contents of their keys.
+//!
+//! `redstart-adopt` knows what libraries write and what to ask; it asks through the doctor's own connections. So its
+//! commands are counted, go to replicas where there are any, leave in small batches, and do not touch the keys'
+//! idle times.
+
+use std::time::Duration;
+
+use redis::{Arg, Cmd, Value};
+use redstart_adopt::{Answer as Reply, Budget, Recognition, Source, recognise_from};
+
+use super::{Blinds, keys::BATCH};
+use crate::{
+    node::{Node, Slots},
+    wire::{Answer, Words, words},
+};
+
+/// Keys that are looked at, and the time for it.
+const LOOKS: usize = 1500;
+const TIME: Duration = Duration::from_secs(15);
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Recognises libraries among these names. Keys in `hints` are looked at first.
+pub(crate) async fn recognise(
+    nodes: &mut [Node],
+    readers: &[usize],
+    slots: &Slots,
+    names: Vec<Vec<u8>>,
+    hints: Vec<Vec<u8>>,
+    blinds: &mut Blinds,
+) -> Option<Recognition> {
+    if readers.is_empty() {
+        return None;
+    }
+    let mut asker = Asker {
+        nodes,
+        readers,
+        slots,
+        names,
+        hints,
+        refusal: None,
+    };
+    let budget = Budget::default().looks(LOOKS).time(TIME);
+    let recognition = recognise_from(&mut asker, &budget).await;
+    if let Some(why) = asker.refusal {
+        blinds.note("libraries by their contents", why);
+    }
+    match recognition {
+        Ok(recognition) => Some(recognition),
+        Err(error) => {
+            blinds.note("libraries by their contents", error);
+            None
+        }
+    }
+}
+
+struct Asker<'a> {
+    nodes: &'a mut [Node],
+    /// One node of each shard, by which keys are read.
+    readers: &'a [usize],
+    slots: &'a Slots,
+    names: Vec<Vec<u8>>,
+    hints: Vec<Vec<u8>>,
+    /// Why a command was not answered.
+    refusal: Option<String>,
+}
+
+impl Asker<'_> {
+    /// Where a command's key is read.
+    fn place(&self, words: &Words) -> usize {
+        let at = match words.first().map(Vec::as_slice) {
+            Some(b"MEMORY" | b"OBJECT") => 2,
+            _ => 1,
+        };
+        let key = words.get(at).map(Vec::as_slice).unwrap_or_default();
+        let first = self.readers.first().copied().unwrap_or(0);
+        self.slots.shard(key).map_or(first, |shard| {
+            let of_shard = |index: &&usize| self.nodes[**index].shard == shard;
+            self.readers.iter().find(of_shard).copied().unwrap_or(first)
+        })
+    }
+
+    async fn all(&mut self, commands: Vec<Cmd>) -> Vec<Option<Value>> {
+        let mut replies: Vec<Option<Value>> = commands.iter().map(|_| None).collect();
+        let commands: Vec<Words> = commands.iter().map(as_words).collect();
+        let places: Vec<usize> = commands.iter().map(|words| self.place(words)).collect();
+        for &node in self.readers {
+            let own: Vec<usize> = (0..commands.len())
+                .filter(|at| places[*at] == node)
+                .collect();
+            for chunk in own.chunks(BATCH) {
+                let batch = chunk.iter().map(|at| commands[*at].clone()).collect();
+                match self.nodes[node].wire.batch(batch).await {
+                    Ok(answers) => {
+                        for (at, answer) in chunk.iter().zip(answers) {
+                            match answer {
+                                Ok(value) => replies[*at] = Some(value),
+                                Err(trouble) => self.refused(&trouble.to_string()),
+                            }
+                        }
+                    }
+                    Err(trouble) => {
+                        self.refused(&trouble.to_string());
+                        break;
+                    }
+                }
+                if self.nodes[node].at.is_some() {
+                    tokio::time::sleep(PAUSE).await;
+                }
+            }
+        }
+        replies
+    }
+
+    /// A key of another type meanwhile is no loss; a command that may not be used is.
+    fn refused(&mut self, why: &str) {
+        if !why.contains("WRONGTYPE") && !why.contains("no such key") {
+            self.refusal.get_or_insert_with(|| why.to_owned());
+        }
+    }
+}
+
+fn as_words(command: &Cmd) -> Words {
+    command
+        .args_iter()
+        .map(|arg| match arg {
+            Arg::Simple(bytes) => bytes.to_vec(),
+            _ => b"0".to_vec(),
+        })
+        .collect()
+}
+
+impl Source for Asker<'_> {
+    fn now(&mut self) -> Reply<'_, Duration> {
+        Box::pin(async {
+            let now = crate::doctor::now(self.nodes).await;
+            Ok(Duration::from_millis(now))
+        })
+    }
+
+    fn names<'a>(&'a mut self, _matching: &'a str, at_most: usize) -> Reply<'a, Vec<Vec<u8>>> {
+        let mut names = std::mem::take(&mut self.names);
+        names.truncate(at_most);
+        Box::pin(async { Ok(names) })
+    }
+
+    /// Scripts are cached where they are run: on masters.
+    fn scripts<'a>(&'a mut self, digests: &'a [&'static str]) -> Reply<'a, Vec<bool>> {
+        Box::pin(async move {
+            let mut known = vec![false; digests.len()];
+            for node in self.nodes.iter_mut().filter(|node| !node.replica) {
+                let mut question = words!["SCRIPT", "EXISTS"];
+                question.extend(digests.iter().map(|digest| digest.as_bytes().to_vec()));
+                let answer: Answer<Vec<u64>> = node.wire.get(question).await;
+                for (known, has) in known.iter_mut().zip(answer.unwrap_or_default()) {
+                    *known |= has > 0;
+                }
+            }
+            Ok(known)
+        })
+    }
+
+    fn ask(&mut self, commands: Vec<Cmd>) -> Reply<'_, Vec<Option<Value>>> {
+        Box::pin(async move { Ok(self.all(commands).await) })
+    }
+
+    fn hints(&self) -> Vec<Vec<u8>> {
+        self.hints.clone()
+    }
+}
