@@ -24,9 +24,10 @@ if known[3] then
     local next_id = last[8] or number
     if call('EXISTS', prefix .. next_id) == 1 then next_id = number end
     local options, fields = cjson.decode(last[3]), {}
-    local rules = given(options.de) or {}
-    if not given(rules.keepLastIfActive) and (tonumber(given(rules.ttl)) or 0) > 0 then
-      call('SET', guard, next_id, 'PX', whole(rules.ttl))
+    local rules = rules_of(options.de)
+    local ttl = tonumber(given(rules.ttl)) or 0
+    if not given(rules.keepLastIfActive) and ttl >= 1 then
+      call('SET', guard, next_id, 'PX', whole(ttl))
     else
       call('SET', guard, next_id)
     end

@@ -48,6 +48,11 @@ local function given(value)
   return value
 end
 
+-- A part of options that has parts itself; empty if it is anything else.
+local function rules_of(value)
+  return type(value) == 'table' and value or {}
+end
+
 local function is_paused(q) return call('HEXISTS', q.meta, 'paused') == 1 end
 
 -- As many jobs run as the queue allows altogether.
@@ -113,7 +118,7 @@ end
 
 -- The same for a job whose options are what another job or a scheduler left.
 local function insert_as(q, id, name, data, options, at, fields)
-  local guard = given(options.de) and given(options.de.id)
+  local guard = given(rules_of(options.de).id)
   if guard then
     fields[#fields + 1] = 'deid'
     fields[#fields + 1] = guard

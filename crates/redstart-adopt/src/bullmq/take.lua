@@ -30,7 +30,7 @@ local function successor(id, scheduler, options)
   if not known[6] then return false end
   -- A job that is tried again has its successor already.
   if id ~= 'repeat:' .. scheduler .. ':' .. whole(before) then return nil end
-  rules = rules or {}
+  rules = rules_of(rules)
   local count = (tonumber(given(rules.count)) or 0) + 1
   local limit = tonumber(given(rules.limit))
   if limit and count > limit then return nil end
