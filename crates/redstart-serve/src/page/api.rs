@@ -20,7 +20,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
         }
     }
     let body = html! {
-        p { "The document: " a href=(format!("{}/v1/openapi.json", shell.base)) { "openapi.json" } " (OpenAPI 3.1). Every change takes an "
+        p { "The document: " a href=(format!("{}/v1/openapi.json", shell.base)) { "openapi.json" } " (OpenAPI 3.1). Changes take an "
             code { "Idempotency-Key" } "; errors are problems by RFC 9457. Requests that are sent from here act on the namespace "
             strong { (shell.namespace) } "." }
         @for family in families {

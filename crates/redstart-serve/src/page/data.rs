@@ -71,7 +71,7 @@ pub(super) async fn limiters(call: Call) -> Result<Reply, Problem> {
         section.card {
             h2 { "Configured" }
             @if call.config.limiter.is_empty() { (empty("The configuration names no limiters.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Limiter" } th { "Algorithm" } th { "Quota" } th { "Tiers" } th { "Mode" } } }
                 tbody { @for (name, limiter) in &call.config.limiter { tr {
                     td { strong { (name) } } td { (format!("{:?}", limiter.algorithm)) } td.mono { (limiter.quota.to_string()) }
@@ -116,7 +116,7 @@ pub(super) async fn caches(call: Call) -> Result<Reply, Problem> {
     let body = html! {
         section.card {
             @if names.is_empty() { (empty("No cache in this namespace.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Cache" } th.num { "Keys in the sample" } th.num { "Hits here" } th.num { "Misses" } th.num { "Waited" } th { "Invalidate" } } }
                 tbody { @for name in &names {
                     @let stats = json_cache(&call.app, &shell.namespace, name)?.stats();
@@ -158,8 +158,8 @@ pub(super) async fn breakers(call: Call) -> Result<Reply, Problem> {
     let body = html! {
         section.card {
             @if rows.is_empty() { (empty("No breaker has counted anything yet.")) }
-            @else { div.scroll { table {
-                thead { tr { th { "Breaker" } th { "State" } th {} } }
+            @else { div.scroll tabindex="0" { table {
+                thead { tr { th { "Breaker" } th { "State" } th { "Actions" } } }
                 tbody { @for (name, state) in &rows { tr {
                     td { strong { (name) } }
                     td { span class=(match *state { "closed" => "tag good", "open" => "tag bad", _ => "tag warn" }) { (state) } }
@@ -221,7 +221,7 @@ pub(super) async fn boards(call: Call) -> Result<Reply, Problem> {
         section.card {
             h2 { (chosen) " " span.muted { (len) " members" } }
             @if top.is_empty() { (empty("Nobody is on this board.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th.num { "Rank" } th { "Member" } th.num { "Score" } th { span.muted { "Of the best" } } } }
                 tbody { @for entry in &top { tr {
                     td.num { (entry.rank) } td { strong { (entry.member) } } td.num { (short(entry.score)) }
@@ -261,8 +261,8 @@ pub(super) async fn sessions(call: Call) -> Result<Reply, Problem> {
             h2 { "Devices" @if !user.is_empty() { " of " (user) } }
             @if list.is_empty() { (empty(if user.is_empty() { "Choose a user." } else { "This user has no session." })) }
             @else {
-                div.scroll { table {
-                    thead { tr { th { "Device" } th { "Handle" } th { "Created" } th { "Seen" } th {} } }
+                div.scroll tabindex="0" { table {
+                    thead { tr { th { "Device" } th { "Handle" } th { "Created" } th { "Seen" } th { "Actions" } } }
                     tbody { @for one in &list { tr {
                         td { (one.label.as_deref().unwrap_or("unnamed")) @if one.remembered { " " span.tag { "remembered" } } }
                         td.mono { (one.handle.chars().take(12).collect::<String>()) } td { (moment(one.created)) } td { (moment(one.seen)) }
@@ -337,7 +337,7 @@ async fn stream(call: &Call, shell: &Shell, name: &str) -> Result<Markup, Proble
         section.card {
             h2 { "Groups " span.muted { (stream.len().await?) " events in all" } }
             @if groups.is_empty() { (empty("No groups.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Group" } th.num { "Consumers" } th.num { "Pending" } th.num { "Lag" } th { "Delivered up to" } } }
                 tbody { @for group in &groups { tr {
                     td { strong { (field(group, "name")) } } td.num { (field(group, "consumers")) } td.num { (field(group, "pending")) }
@@ -348,7 +348,7 @@ async fn stream(call: &Call, shell: &Shell, name: &str) -> Result<Markup, Proble
         section.card {
             h2 { "Newest events" }
             @if events.is_empty() { (empty("None.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Id" } th { "Event" } } }
                 tbody { @for event in events.iter().rev() { tr { td.mono { (event.id) } td.wide.mono { (brief(&event.event.to_string(), &call.config.redact, 160)) } } } }
             } } }
@@ -468,7 +468,7 @@ pub(super) async fn filters(call: Call) -> Result<Reply, Problem> {
     let body = html! {
         section.card {
             @if rows.is_empty() { (empty("No filter in this namespace.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Filter" } th.num { "Elements" } th.num { "Bits" } th { "Fill" } th.num { "Estimated error" } } }
                 tbody { @for (name, stats) in &rows { tr {
                     td { strong { (name) } } td.num { (stats.elements) } td.num { (short(stats.bits as f64)) }

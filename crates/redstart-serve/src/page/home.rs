@@ -4,7 +4,7 @@ use maud::{Markup, html};
 
 use super::{
     Shell,
-    layout::{empty, encode, live, moment, span, tile},
+    layout::{covered, empty, encode, live, moment, span, tile},
 };
 use crate::{
     call::Call,
@@ -33,9 +33,9 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
         }
         (findings(&server, &shell))
         div.grid {
-            section.card { h2 { "Commands per second" } (lines("Commands per second", &[("commands", sampler.ops())], "10 min")) }
-            section.card { h2 { "Memory, MiB" } (lines("Memory in MiB", &[("used", sampler.memory())], "10 min")) }
-            section.card { h2 { "Round trip, ms" } (lines("Round trip in milliseconds", &[("INFO", sampler.latency())], "10 min")) }
+            section.card { h2 { "Commands per second" } (over_time("Commands per second", "commands", sampler.ops())) }
+            section.card { h2 { "Memory, MiB" } (over_time("Memory in MiB", "used", sampler.memory())) }
+            section.card { h2 { "Round trip, ms" } (over_time("Round trip in milliseconds", "INFO", sampler.latency())) }
         }
         (in_use(&shell))
         @if call.app.store.is_cluster() { (nodes(&call).await) }
@@ -46,6 +46,11 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
         html! { "Everything on this store" },
         live(&call, body),
     ))
+}
+
+fn over_time(title: &str, name: &str, values: Vec<f64>) -> Markup {
+    let covered = covered(values.len());
+    lines(title, &[(name, values)], &covered)
 }
 
 fn policy(server: &Server) -> String {
@@ -120,7 +125,7 @@ fn in_use(shell: &Shell) -> Markup {
             h2 { "In use" }
             @if rows.is_empty() { (empty("No keys of Redstart's patterns yet. Use the API, or start with --demo.")) }
             @else {
-                div.scroll { table {
+                div.scroll tabindex="0" { table {
                     thead { tr { th { "Namespace" } th { "Pattern" } th { "Names" } th.num { "Keys" } } }
                     tbody {
                         @for ((namespace, pattern), (names, keys)) in &rows {
@@ -149,7 +154,7 @@ async fn nodes(call: &Call) -> Markup {
     html! {
         section.card {
             h2 { "Nodes" }
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 thead { tr { th { "Address" } th { "Role" } th { "State" } th { "Slots" } } }
                 tbody {
                     @for line in text.lines() {
@@ -175,7 +180,7 @@ pub(super) async fn audit(call: Call) -> Result<Reply, Problem> {
     let body = html! {
         section.card {
             @if changes.is_empty() { (empty("Nobody has changed anything by hand.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "When" } th { "Who" } th { "What" } th { "On" } th.num { "Changed" } th.num { "Counted before" } } }
                 tbody { @for (id, change) in &changes {
                     @let millis = id.split('-').next().and_then(|ms| ms.parse::<u64>().ok()).unwrap_or(0);

@@ -7,7 +7,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::{
     auth::Role, call::Call, chart, config::Config, inventory::Inventory, problem::Problem,
-    reply::Reply,
+    reply::Reply, sampler,
 };
 
 const SEGMENT: &AsciiSet = &NON_ALPHANUMERIC
@@ -286,6 +286,11 @@ pub(super) fn span(time: Duration) -> String {
         s @ 7200..=172_799 => format!("{} h", s / 3600),
         s => format!("{} d", s / 86_400),
     }
+}
+
+/// The time that so many samples cover.
+pub(super) fn covered(samples: usize) -> String {
+    span(sampler::EVERY * u32::try_from(samples.saturating_sub(1)).unwrap_or(0))
 }
 
 /// A command to copy.

@@ -40,8 +40,8 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
         section.card {
             h2 { "Held now" }
             @if held.is_empty() { (empty("No mutex is held.")) }
-            @else { div.scroll { table {
-                thead { tr { th { "Lock" } th { "Holder" } th { "Lease left" } th.num { "Waiting" } th {} } }
+            @else { div.scroll tabindex="0" { table {
+                thead { tr { th { "Lock" } th { "Holder" } th { "Lease left" } th.num { "Waiting" } th { "Actions" } } }
                 tbody { @for (name, holder) in &held { tr {
                     td.wide { strong { (name) } }
                     td { (holder.label.as_deref().unwrap_or("unnamed")) }
@@ -55,7 +55,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
             section.card {
                 h2 { "Leaders" }
                 @if offices.is_empty() { (empty("Nobody leads.")) }
-                @else { div.scroll { table {
+                @else { div.scroll tabindex="0" { table {
                     thead { tr { th { "Office" } th { "Leader" } th.num { "Term" } } }
                     tbody { @for (name, elected) in &offices { tr { td { (name) } td { (elected.id) } td.num { (elected.term.get()) } } } }
                 } } }
@@ -63,7 +63,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
             section.card {
                 h2 { "Semaphores" }
                 @if permits.is_empty() { (empty("None in use.")) }
-                @else { div.scroll { table {
+                @else { div.scroll tabindex="0" { table {
                     thead { tr { th { "Semaphore" } th.num { "Permits held" } } }
                     tbody { @for (name, count) in &permits { tr { td { (name) } td.num { (count) } } } }
                 } } }

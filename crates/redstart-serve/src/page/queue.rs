@@ -7,7 +7,7 @@ use redstart::messaging::{JobInfo, JobState, Queue, QueueCounts};
 
 use super::{
     Shell,
-    layout::{curl, empty, encode, live, moment, span, tile},
+    layout::{covered, curl, empty, encode, live, moment, span, tile},
 };
 use crate::{
     api::{group_of, open_queue, parse_state, search_jobs, state_name},
@@ -35,7 +35,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
     let body = html! {
         section.card {
             @if rows.is_empty() { (empty("No queues in this namespace.")) }
-            @else { div.scroll { table {
+            @else { div.scroll tabindex="0" { table {
                 thead { tr { th { "Queue" } th.num { "Ready" } th.num { "Running" } th.num { "Delayed" } th.num { "Parked" } th.num { "Dead" } th.num { "Workers" } th { "State" } th { span.muted { "Ready, running, dead" } } } }
                 tbody { @for (name, counts) in &rows { tr {
                     td { a href=(shell.link(&format!("/queues/{}", encode(name)))) { strong { (name) } } }
@@ -73,14 +73,16 @@ fn state_tag(counts: &QueueCounts) -> Markup {
 
 fn history(sampler: &crate::sampler::Sampler, namespace: &str, name: &str) -> Markup {
     let of = |read: fn(&QueueCounts) -> u64| sampler.queue(namespace, name, read);
+    let ready = of(|c| c.ready);
+    let covered = covered(ready.len());
     lines(
         &format!("Jobs of {name}"),
         &[
-            ("ready", of(|c| c.ready)),
+            ("ready", ready),
             ("running", of(|c| c.running)),
             ("dead", of(|c| c.dead)),
         ],
-        "10 min",
+        &covered,
     )
 }
 
@@ -90,8 +92,8 @@ fn crumb(shell: &Shell, name: &str) -> Markup {
 
 fn jobs_table(shell: &Shell, call: &Call, queue: &str, jobs: &[JobInfo], now: Duration) -> Markup {
     html! {
-        div.scroll { table {
-            thead { tr { th { "Job" } th { "Kind" } th { "Payload" } th.num { "Attempts" } th { "Due" } th { span.muted { "Progress" } } th {} } }
+        div.scroll tabindex="0" { table {
+            thead { tr { th { "Job" } th { "Kind" } th { "Payload" } th.num { "Attempts" } th { "Due" } th { span.muted { "Progress" } } th { "Actions" } } }
             tbody { @for job in jobs { @let id = job.id.to_string(); tr {
                 td { a.mono href=(shell.link(&format!("/queues/{}/jobs/{id}", encode(queue)))) { (&id[..12]) } }
                 td { (job.name) @if job.priority != 0 { " " span.tag { "priority " (job.priority) } } }
@@ -159,7 +161,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
                     a.button.small href=(shell.link(&format!("/queues/{at}/dead"))) { "Dead letters (" (counts.dead) ")" }
                 }
                 @if crons.is_empty() { (empty("No schedules.")) }
-                @else { div.scroll { table {
+                @else { div.scroll tabindex="0" { table {
                     thead { tr { th { "Schedule" } th { "Cron" } th { "Zone" } th { "Next" } } }
                     tbody { @for cron in &crons { tr {
                         td { (cron.id) } td.mono { (cron.expression) } td { (cron.time_zone) }
@@ -267,7 +269,7 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
         }
         section.card {
             h2 { "Timeline" }
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 thead { tr { th { "When" } th { "What" } th { "Took" } th { "Worker" } } }
                 tbody {
                     tr { td { (moment(job.created)) } td { "added" } td {} td {} }
@@ -285,7 +287,7 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
         }
         section.card {
             h2 { "Record" }
-            div.scroll { table { tbody {
+            div.scroll tabindex="0" { table { tbody {
                 tr { th { "Id" } td.mono { (id) } }
                 tr { th { "Unique key" } td { (job.unique.as_deref().unwrap_or("none")) } }
                 tr { th { "Group" } td { (job.group.as_deref().unwrap_or("none")) } }
@@ -328,7 +330,7 @@ async fn throughput(queue: &Queue, now: Duration) -> Result<Markup, Problem> {
         section.card {
             h2 { "Runs per minute" }
             (lines("Runs per minute", &[("done", done), ("failed", failed)], "30 min"))
-            div.scroll { table {
+            div.scroll tabindex="0" { table {
                 thead { tr { th { "Last 30 minutes" } th.num { "Half" } th.num { "95 %" } th.num { "99 %" } } }
                 tbody {
                     tr { td { "Waited" } td.num { (share(&wait, 0.5)) } td.num { (share(&wait, 0.95)) } td.num { (share(&wait, 0.99)) } }
@@ -374,8 +376,8 @@ pub(super) async fn dead(call: Call) -> Result<Reply, Problem> {
         section.card {
             h2 { "By error" }
             @if groups.is_empty() { (empty("No dead letters.")) }
-            @else { div.scroll { table {
-                thead { tr { th { "Error, with numbers and names replaced" } th.num { "Letters" } th { "Newest" } th {} } }
+            @else { div.scroll tabindex="0" { table {
+                thead { tr { th { "Error, with numbers and names replaced" } th.num { "Letters" } th { "Newest" } th { "Actions" } } }
                 tbody { @for (group, (count, at, _)) in &groups { tr {
                     td.wide { code { (group) } } td.num { (count) } td { (moment(*at)) }
                     td.acts {
@@ -388,8 +390,8 @@ pub(super) async fn dead(call: Call) -> Result<Reply, Problem> {
         section.card {
             h2 { "Newest" }
             @if newest.is_empty() { (empty("Nothing here.")) }
-            @else { div.scroll { table {
-                thead { tr { th { "When" } th { "Kind" } th { "Error" } th { "Payload" } th {} } }
+            @else { div.scroll tabindex="0" { table {
+                thead { tr { th { "When" } th { "Kind" } th { "Error" } th { "Payload" } th { "Actions" } } }
                 tbody { @for letter in &newest { tr {
                     td { (moment(letter.at)) }
                     td { (letter.job.as_ref().map_or("unknown", |job| job.name.as_str())) }

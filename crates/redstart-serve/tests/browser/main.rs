@@ -45,7 +45,8 @@ impl Browser {
         let mut lines = BufReader::new(process.stdout.take().context("no output")?).lines();
         let port: u16 = loop {
             let line = lines.next_line().await?.context("chromedriver ended")?;
-            if let Some((_, port)) = line.split_once("on port ") {
+            // Its first line names the port that was asked for, which is 0.
+            if let Some((_, port)) = line.split_once("successfully on port ") {
                 break port.trim_end_matches('.').parse()?;
             }
         };
@@ -111,7 +112,20 @@ impl Browser {
         Ok(())
     }
 
+    /// Clicks an element. A live part may be replaced between finding it and clicking.
     async fn click(&mut self, css: &str) -> Result<()> {
+        let ends = tokio::time::Instant::now() + PATIENCE;
+        loop {
+            match self.try_click(css).await {
+                Err(error)
+                    if error.to_string().contains("stale element")
+                        && tokio::time::Instant::now() < ends => {}
+                other => return other,
+            }
+        }
+    }
+
+    async fn try_click(&mut self, css: &str) -> Result<()> {
         let found = self
             .call("element", json!({"using": "css selector", "value": css}))
             .await?;
@@ -201,7 +215,7 @@ const SCREENS: &[(&str, &str)] = &[
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "not yet run: it needs Chromium and axe-core from `cargo xtask servers`"]
+#[ignore = "slow, and it needs Chromium and axe-core from `cargo xtask servers`"]
 async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<()> {
     let store = Store::connect("memory://").await?;
     let config = Config::parse(
@@ -267,6 +281,28 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     ensure!(browser.run("return window.same === true && document.getElementById('beat').dataset.state === 'on'").await? == true);
+
+    // Whoever is in the table with the keyboard keeps the focus.
+    browser
+        .run("window.here = document.querySelector('#live a'); window.here.focus()")
+        .await?;
+    let held = eventually(PATIENCE, async || {
+        let text = browser.run("return document.getElementById('pulse').textContent");
+        matches!(text.await, Ok(text) if text.to_string().contains("waits"))
+    });
+    ensure!(held.await, "the page does not say that it waits");
+    ensure!(
+        browser
+            .run("return window.here.isConnected && document.activeElement === window.here")
+            .await?
+            == true
+    );
+    browser.run("window.here.blur()").await?;
+    let on = eventually(
+        PATIENCE,
+        async || matches!(browser.run("return window.here.isConnected").await, Ok(connected) if connected == false),
+    );
+    ensure!(on.await, "the page does not go on");
 
     // An action: asked for, said, confirmed, done, written down.
     browser
