@@ -382,6 +382,7 @@ async fn kills(side: Side) -> Result<()> {
             .build()?;
         child::say("ready");
         let handler = |_: Arc<redstart_adopt::bullmq::Taken>| async {
+            // The work of a job, in which it is killed; nothing waits for this time to pass.
             tokio::time::sleep(Duration::from_millis(60)).await;
             Ok::<_, JobError>("rust")
         };
