@@ -13,7 +13,7 @@
 //! The server knows only the first: a task with a priority is refused if the queue's binding has another separator. What
 //! is set for the two others cannot be checked, and a task that is sent to a list that nobody reads waits there.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use base64::Engine as _;
 use redis::cmd;
@@ -31,6 +31,17 @@ pub(crate) const SEPARATOR: &str = "\u{6}\u{16}";
 
 /// Before the name of an exchange, in the key of its bindings.
 pub(crate) const BINDING: &str = "_kombu.binding.";
+
+/// The bindings that are looked at.
+pub(crate) const BINDINGS: usize = 16;
+
+/// The separators of the bindings of a queue.
+pub(crate) fn separators_of(members: &[Vec<u8>], queue: &str) -> BTreeSet<String> {
+    let members = members.iter();
+    members
+        .filter_map(|member| separator_of(member, queue))
+        .collect()
+}
 
 /// The separator of a binding, if the queue is bound by its own name, as Celery does: the routing key, an empty pattern and the
 /// queue.
@@ -270,12 +281,14 @@ impl Celery {
     /// Workers bind their queue under an exchange of its name, by members that are joined by their separator.
     async fn check_separator(&self) -> Result<()> {
         let binding = format!("{}{BINDING}{}", self.key_prefix, self.queue);
-        let member: Option<Vec<u8>> = self.store.query(cmd("SRANDMEMBER").arg(binding)).await?;
-        // No worker has been there yet, or another exchange is used: nothing is known.
-        let Some(found) = member.and_then(|member| separator_of(&member, &self.queue)) else {
-            return Ok(());
-        };
-        if found == self.separator {
+        let members: Vec<Vec<u8>> = self
+            .store
+            .query(cmd("SRANDMEMBER").arg(binding).arg(BINDINGS))
+            .await?;
+        // Bindings of earlier settings stay, so one that fits is enough. Without any, no worker has been there yet, or another
+        // exchange is used: nothing is known.
+        let found = separators_of(&members, &self.queue);
+        if found.is_empty() || found.contains(&self.separator) {
             return Ok(());
         }
         Err(Error::invalid(

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::{Inspector, JobView, Overview, Payload, State};
 use crate::{
-    celery::{BINDING, SEPARATOR, separator_of},
+    celery::{BINDING, BINDINGS, SEPARATOR, separators_of},
     error::Result,
 };
 
@@ -31,18 +31,25 @@ async fn place(of: &Inspector) -> Result<Place> {
         let (prefix, queue) = subject.split_at(*cut);
         pipeline
             .cmd("SRANDMEMBER")
-            .arg(format!("{prefix}{BINDING}{queue}"));
+            .arg(format!("{prefix}{BINDING}{queue}"))
+            .arg(BINDINGS);
     }
-    let members: Vec<Option<Vec<u8>>> = of.store.pipeline(&pipeline).await?;
-    let found = cuts.iter().zip(members).find_map(|(cut, member)| {
+    let members: Vec<Vec<Vec<u8>>> = of.store.pipeline(&pipeline).await?;
+    let found = cuts.iter().zip(members).find_map(|(cut, members)| {
         let (prefix, queue) = subject.split_at(*cut);
-        Some((prefix, separator_of(&member?, queue)?))
+        let separators = separators_of(&members, queue);
+        (!separators.is_empty()).then_some((prefix, separators))
     });
-    let (prefix, separator) = found.unwrap_or(("", SEPARATOR.to_owned()));
-    let steps = (1..=9).map(|step| format!("{subject}{separator}{step}"));
+    let (prefix, separators) =
+        found.unwrap_or_else(|| ("", [SEPARATOR.to_owned()].into_iter().collect()));
+    let mut lists = vec![subject.to_owned()];
+    for step in 1..=9 {
+        let each = separators.iter();
+        lists.extend(each.map(|separator| format!("{subject}{separator}{step}")));
+    }
     Ok(Place {
         prefix: prefix.to_owned(),
-        lists: std::iter::once(subject.to_owned()).chain(steps).collect(),
+        lists,
     })
 }
 

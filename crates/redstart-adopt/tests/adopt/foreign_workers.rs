@@ -139,6 +139,9 @@ async fn celery_finds_tasks_of_every_priority_under_its_transport_options() -> R
         .send(Task::new("shop.add").args(&[1])?.priority(9)?)
         .await;
     assert!(refused.unwrap_err().is_invalid());
+    // Bindings of earlier settings stay where they are.
+    let earlier = format!("{queue}\u{6}\u{16}\u{6}\u{16}{queue}");
+    let _: () = store.query(cmd("SADD").arg(&binding).arg(earlier)).await?;
     let celery = other
         .separator(":")
         .priority_steps(0..10)
