@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart_testkit::{Kind, Server, figure, redis_cli, scale, wait_until};
 
-use crate::{doctor, examine, has};
+use crate::{client, doctor, examine, has};
 
 /// Fills a server with small keys, by one script per ten thousand.
 async fn fill(server: &Server, keys: u64) -> anyhow::Result<()> {
@@ -169,9 +169,7 @@ async fn work(
     url: String,
     end: std::sync::Arc<std::sync::atomic::AtomicBool>,
 ) -> redis::RedisResult<Vec<u64>> {
-    let mut client = redis::Client::open(url)?
-        .get_multiplexed_async_connection()
-        .await?;
+    let mut client = client(&url).await?;
     let mut took = Vec::new();
     for i in 0u64.. {
         if end.load(std::sync::atomic::Ordering::Relaxed) {

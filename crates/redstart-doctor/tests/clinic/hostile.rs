@@ -15,7 +15,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::{doctor, examine, has};
+use crate::{client, doctor, examine, has};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn only_commands_that_read_are_sent_and_nothing_changes() -> anyhow::Result<()> {
@@ -354,8 +354,7 @@ async fn a_monitor_flood_is_followed_or_given_up_and_never_kept() -> anyhow::Res
     for number in 0..2 {
         let (url, end) = (server.url(), Arc::clone(&end));
         floods.spawn(async move {
-            let client = redis::Client::open(url)?;
-            let mut client = client.get_multiplexed_async_connection().await?;
+            let mut client = client(&url).await?;
             let mut round = 0u64;
             while !end.load(Ordering::Relaxed) {
                 let mut pipeline = redis::pipe();

@@ -6,7 +6,7 @@ use redis::AsyncCommands as _;
 use redstart_doctor::Report;
 use redstart_testkit::{Foreign, Kind, Language, Server, wait_until};
 
-use crate::{doctor, examine, has, sure};
+use crate::{client, doctor, examine, has, sure};
 
 fn specimen(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
@@ -200,11 +200,8 @@ async fn a_queue_made_by_hand_with_names_of_bullmq_is_examined() -> anyhow::Resu
     for sampled in [true, false] {
         let server = Server::builder(Kind::Redis).start().await?;
         server.command(&["RPUSH", "app:jobs:failed", "{}"]).await?;
-        let open = || async {
-            let client = redis::Client::open(server.url())?;
-            anyhow::Ok(client.get_multiplexed_async_connection().await?)
-        };
-        let (mut producer, mut worker) = (open().await?, open().await?);
+        let url = server.url();
+        let (mut producer, mut worker) = (client(&url).await?, client(&url).await?);
         let traffic = async {
             loop {
                 let id: u64 = producer.incr("app:jobs:id", 1).await?;

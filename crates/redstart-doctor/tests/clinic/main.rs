@@ -7,7 +7,18 @@ mod race;
 
 use std::time::Duration;
 
+use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
 use redstart_doctor::{Doctor, DoctorBuilder, Progress, Report, SURE};
+
+/// A client over TCP, as programs on other hosts are, with time for a busy machine.
+async fn client(url: &str) -> redis::RedisResult<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(60)))
+        .set_response_timeout(Some(Duration::from_secs(60)));
+    redis::Client::open(url)?
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await
+}
 
 /// An examination with time for a busy machine.
 fn doctor(url: &str) -> DoctorBuilder {

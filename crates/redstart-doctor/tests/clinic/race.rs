@@ -6,7 +6,7 @@ use redis::{AsyncCommands as _, aio::MultiplexedConnection};
 use redstart_doctor::Report;
 use redstart_testkit::{Kind, Server};
 
-use crate::{doctor, has, sure};
+use crate::{client, doctor, has, sure};
 
 /// Runs eight programs, each with a connection of its own, while the doctor observes.
 async fn observe<F>(program: impl Fn(usize, MultiplexedConnection) -> F) -> anyhow::Result<Report>
@@ -16,10 +16,7 @@ where
     let server = Server::builder(Kind::Redis).start().await?;
     let mut programs = tokio::task::JoinSet::new();
     for i in 0..8 {
-        // Over TCP, as programs on other hosts.
-        let client = redis::Client::open(server.url())?
-            .get_multiplexed_async_connection()
-            .await?;
+        let client = client(&server.url()).await?;
         programs.spawn(program(i, client));
     }
     let examination = doctor(&server.url())

@@ -46,8 +46,13 @@ fn words(line: &str, i: usize) -> Vec<String> {
 
 /// A client over TCP: MONITOR names it by its port, and all clients of a unix socket alike.
 async fn client(server: &Server) -> Result<MultiplexedConnection> {
+    let patient = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(Duration::from_secs(60)))
+        .set_response_timeout(Some(Duration::from_secs(60)));
     let client = redis::Client::open(server.url())?;
-    Ok(client.get_multiplexed_async_connection().await?)
+    Ok(client
+        .get_multiplexed_async_connection_with_config(&patient)
+        .await?)
 }
 
 async fn send(
