@@ -203,6 +203,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         report
             .findings
             .retain(|finding| finding.confidence >= args.min_confidence);
+        // Before the comparison: the baseline may have been written without names.
+        if args.redact {
+            report.redact();
+        }
         let known = report.json();
         let comparison = baseline
             .as_ref()
@@ -210,9 +214,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         failed |= args
             .fail_on
             .is_some_and(|severity| report.fails(severity.into()));
-        if args.redact {
-            report.redact();
-        }
         print(&report, comparison.as_ref(), &args)?;
         let Some(pause) = args.watch.filter(|_| !stopped) else {
             return match (failed, stopped) {

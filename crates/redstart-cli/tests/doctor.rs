@@ -330,3 +330,89 @@ async fn watching_shows_what_is_new() -> anyhow::Result<()> {
     );
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_redacted_baseline_is_compared_and_no_name_is_shown() -> anyhow::Result<()> {
+    let server = faulty().await?;
+    let url = server.url();
+    let folder = tempfile::tempdir()?;
+    for redacted in [true, false] {
+        server.command(&["SET", "lock:report", "1"]).await?;
+        let mut args = vec!["--sample", "--json"];
+        args.extend(redacted.then_some("--redact"));
+        let before = doctor(&url, &args)?;
+        assert!(!findings(&before).is_empty());
+        let file = folder.path().join(format!("{redacted}.jsonl"));
+        std::fs::write(&file, &before.stdout)?;
+        let path = file.display().to_string();
+        let again = doctor(
+            &url,
+            &["--sample", "--json", "--redact", "--baseline", &path],
+        )?;
+        assert_eq!(findings(&again), [] as [serde_json::Value; 0], "{redacted}");
+
+        // What is gone has no name either.
+        server.command(&["DEL", "lock:report"]).await?;
+        let shown = doctor(&url, &["--sample", "--redact", "--baseline", &path])?;
+        let shown = text(&shown.stdout);
+        assert!(shown.contains("gone: lock-without-ttl key-"), "{shown}");
+        assert!(!shown.contains("lock:report"), "{shown}");
+    }
+    Ok(())
+}
+
+/// The most memory that a process has had, in kilobytes; `None` when it has ended.
+fn most_memory(process: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix(" kB")?.trim().parse().ok()
+}
+
+/// Many names, large values in MONITOR lines and a collection of large elements: nothing of it is kept.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
+    const LUA: &str = "for i = ARGV[1], ARGV[2] do redis.call('set', 'user:' .. i .. ':' .. redis.sha1hex(i), 'ann') end";
+    let server = Server::builder(Kind::Redis).start().await?;
+    let keys = redstart_testkit::scale(100_000, "doctor memory keys");
+    for from in (0..keys).step_by(10_000) {
+        let (from, to) = (from.to_string(), (from + 9_999).to_string());
+        server.command(&["EVAL", LUA, "0", &from, &to]).await?;
+    }
+    let large = "x".repeat(1_000_000);
+    server
+        .command(&["HSET", "wide", "a", &large, "b", &large])
+        .await?;
+    let url = server.url();
+    let mut child = redstart(&[
+        "doctor",
+        "--url",
+        &url,
+        "--sample",
+        "--observe",
+        "2s",
+        "--gap",
+        "100ms",
+        "--patience",
+        "60s",
+        "--json",
+    ])
+    .stdout(Stdio::null())
+    .stderr(Stdio::null())
+    .spawn()?;
+    let mut most = 0;
+    let mut round = 0u64;
+    while child.try_wait()?.is_none() {
+        let key = format!("image:{round}");
+        server.command(&["SET", &key, &large, "PX", "200"]).await?;
+        round += 1;
+        most = most_memory(child.id()).unwrap_or(0).max(most);
+    }
+    assert!(child.wait()?.success());
+    redstart_testkit::figure(format!(
+        "doctor of {keys} keys beside {round} writes of 1 MB: {most} KB of memory at most"
+    ));
+    assert!(most > 0 && most <= 200_000, "{most} KB");
+    Ok(())
+}
