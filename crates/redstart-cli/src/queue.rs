@@ -385,12 +385,9 @@ async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(
         JobState::Ready,
     ] {
         loop {
-            let jobs = look.search(state, "", 500).await?;
-            let mut gone = 0;
-            for job in &jobs {
-                gone += u64::from(look.delete(job.id).await?);
-            }
+            let gone = delete_all(look, state).await?;
             deleted += gone;
+            // What came meanwhile may lie behind the pages that were read.
             if gone == 0 {
                 break;
             }
@@ -399,11 +396,29 @@ async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(
     done("deleted", deleted, json)
 }
 
+/// Deletes the jobs of a state, page by page: what was deleted before is not read again.
+async fn delete_all(look: &QueueInspector, state: JobState) -> Result<u64, Failure> {
+    let (mut gone, mut from) = (0, None);
+    loop {
+        let (jobs, next) = look.list(state, from).await?;
+        for job in jobs {
+            gone += u64::from(look.delete(job.id).await?);
+        }
+        match next {
+            Some(next) => from = Some(next),
+            None => return Ok(gone),
+        }
+    }
+}
+
+/// How much of the history is shown.
+const SHOWN: Duration = Duration::from_secs(3600);
+
 async fn stats(look: &QueueInspector, watch: bool, every: f64, json: bool) -> Result<(), Failure> {
     let every = Duration::try_from_secs_f64(every.max(0.1))
         .map_err(|_| Failure::Usage("--every must be a number of seconds".to_owned()))?;
     loop {
-        let (counts, history) = (look.counts().await?, look.history().await?);
+        let (counts, history) = (look.counts().await?, look.recent_history(SHOWN).await?);
         // At a terminal the table is drawn in the same place.
         if watch && !json && std::io::stdout().is_terminal() {
             let _ = write!(anstream::stdout(), "\x1b[2J\x1b[H");

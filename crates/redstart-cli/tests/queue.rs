@@ -113,9 +113,14 @@ async fn a_person_looks_into_a_queue_and_repairs_it() {
     for n in 0..10 {
         queue.enqueue(&Mail { n }).await.unwrap();
     }
-    while queue.inspect().counts().await.unwrap().dead < 10 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    let died = redstart_testkit::eventually(Duration::from_secs(30), async || {
+        queue
+            .inspect()
+            .counts()
+            .await
+            .is_ok_and(|counts| counts.dead == 10)
+    });
+    assert!(died.await, "the jobs do not die");
     worker.shutdown(Duration::from_secs(5)).await.unwrap();
 
     let groups = server.json(&["dead"]);

@@ -80,7 +80,6 @@ pub(crate) static SCRIPTS: &[&Script] = &[
     &queue::script::RENEW,
     &queue::script::REPLAY,
     &queue::script::RESERVE,
-    &queue::script::RESERVE_PARKED,
     &queue::script::RUN_NOW,
     &queue::script::SCHEDULE,
     &reliable_list::GIVE_BACK,

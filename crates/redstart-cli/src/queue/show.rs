@@ -303,7 +303,7 @@ pub(super) fn schedules(entries: &[CronEntry], json: bool) {
     say!("{table}");
 }
 
-/// What happened to a kind of job over all minutes that are kept.
+/// What happened to a kind of job over the minutes that are shown.
 #[derive(Default)]
 struct Kind {
     done: u64,

@@ -306,7 +306,8 @@ pub(super) async fn job(call: Call) -> Result<Reply, Problem> {
 
 /// What was done and what failed in each of the last 30 minutes, and how long it took.
 async fn throughput(queue: &Queue, now: Duration) -> Result<Markup, Problem> {
-    let history = queue.inspect().history().await?;
+    let shown = Duration::from_secs(30 * 60);
+    let history = queue.inspect().recent_history(shown).await?;
     let this = now.as_secs() / 60;
     let (mut done, mut failed) = (vec![0.0; 30], vec![0.0; 30]);
     let (mut wait, mut run) = (

@@ -105,16 +105,17 @@ pub use worker::{
 /// - **Attempts are runs.** A worker takes no more than it can start at once. A job that was handed back unstarted is
 ///   not charged an attempt. A job that kills its process is dead after exactly the given attempts.
 /// - **Unknown jobs are left to others.** A job of a kind that a worker does not know, or whose payload it cannot decode,
-///   is parked for workers that can run it. It becomes a dead letter after [a limit](QueueBuilder::park_for).
+///   is parked for workers that can run it, under the same limits. It becomes a dead letter after
+///   [a limit](QueueBuilder::park_for). Where the jobs of a group run one at a time, the group waits for it meanwhile.
 /// - **Found by id.** [`Queue::job`] reads a job and all that is known of it, however many jobs there are.
-/// - **Results.** `queue.enqueue(..).await?.result().await` waits without polling, in any process, and hears of death and
+/// - **Results.** `queue.enqueue(..).await?.result().await` is told of the end, in any process, and hears of death and
 ///   cancellation. Results are kept as long as the [queue](QueueBuilder::keep_done) or the [job](JobPolicy::keep) says.
 /// - **Cancelled is cancelled.** A job that waits ends at once. One that runs is told, is dropped after a grace, and never
 ///   runs again, also if its worker dies.
 /// - **Groups take turns.** A group with a million jobs delays the first job of another by one job: groups stand in a line,
 ///   and one that had its turn, or comes back from its limit, goes to the end. Limits of concurrency and rate, of the
 ///   queue, a kind or each group, hold over all workers.
-/// - **Parents run after their children**, once, with their results: see [`Flow`].
+/// - **Parents run after their children**, once, with their results: see [`Flow`]. That holds for replayed ones too.
 /// - **Ticks are kept.** Cron entries, delays and the jobs of dead workers are looked after while all workers are busy.
 /// - **Nothing is trimmed.** At its capacity the queue refuses ([`Enqueued::Full`]); it never drops a job.
 /// - **Nothing stays.** A done job leaves nothing behind, unless [done jobs are kept](QueueBuilder::keep_done).
@@ -124,9 +125,22 @@ pub use worker::{
 /// # Limits
 ///
 /// A flow lives in one queue. Cancelling a parent does not cancel its children. Jobs of a group have no priority; where
-/// groups and other jobs wait, each side gets half of the turns.
+/// groups and other jobs wait, each side gets half of the turns. A group that enters the line waits for one job of each
+/// group before it.
 ///
 /// A wake-up that goes to a worker which does not react is repeated when that worker's lease ends.
+///
+/// A rate limit counts jobs that were taken: one that is parked, or handed back unstarted, counts again when it is taken
+/// again. If the server's clock is put back, delays last longer by that much; limits and groups recover at once.
+///
+/// A result is at most as large as a [payload](QueueBuilder::max_payload) may be; a job that returns more, where the
+/// result is kept, becomes a dead letter. Reasons are cut after 4,000 bytes, and after 1,000 in events.
+///
+/// All programs of a queue must agree on its settings. While they do not, as during a roll-out, what a job leaves is what
+/// its worker's settings say: a result that its worker does not keep is [unknown](Outcome::Unknown).
+///
+/// What the server acknowledged and then lost, in a failover without replication, happened not: a cron tick that had
+/// fired fires again, a job that was done runs again.
 ///
 /// Jobs that were running in a process that died are charged the attempt, even if another job killed the process.
 ///

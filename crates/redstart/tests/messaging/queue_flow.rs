@@ -1,7 +1,10 @@
 //! Flows: parents run after their children, with their results.
 
 use std::{
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -9,12 +12,13 @@ use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
     messaging::{
-        Backoff, Cancelled, ChildFailure, ChildResult, Flow, Job, JobContext, JobOutput, JobPolicy,
-        JobState, Outcome, Queue, Returned, Worker,
+        Backoff, Cancelled, ChildFailure, ChildResult, DeadLetter, Flow, Job, JobContext, JobId,
+        JobOutput, JobPolicy, JobState, Outcome, Queue, Returned, Worker,
     },
 };
 use redstart_testkit::{Backend, eventually, matrix, scale};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::{
     queue::{LONG, empty},
@@ -242,6 +246,107 @@ matrix! {
         ensure!(eventually(LONG, async || queue.inspect().counts().await.is_ok_and(|c| c.unfinished() == 0)).await,
             "{:?}", queue.inspect().counts().await?);
         worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
+matrix! {
+    async fn a_replayed_parent_runs_after_its_children_with_their_results(backend: &Backend) -> Result<()> {
+        let queue = keeping(backend).await?;
+        let (healed, gate) = (Arc::new(AtomicBool::new(false)), Arc::new(Semaphore::new(0)));
+        let (is_healed, open) = (healed.clone(), gate.clone());
+        let worker = queue
+            .worker(move |Square(n): Square, _: JobContext| {
+                let (healed, gate) = (is_healed.clone(), open.clone());
+                async move {
+                    if n == 13 && !healed.load(Ordering::SeqCst) {
+                        return Err(anyhow::anyhow!("unlucky"));
+                    }
+                    if n == 7 {
+                        gate.acquire().await?.forget();
+                    }
+                    Ok(Returned::<Square>(n * n))
+                }
+            })
+            .handler(|_: Sum, cx: JobContext| async move {
+                let sum = cx.children::<u64>().await?.into_iter().map(|child| match child {
+                    ChildResult::Failed { .. } => 1000,
+                    child => child.done().unwrap_or(0),
+                });
+                anyhow::Ok(Returned::<Sum>(sum.sum()))
+            })
+            .retry(Backoff::fixed(Duration::from_millis(1)), 1)
+            .start()
+            .await?;
+        let look = queue.inspect();
+        let dead = async |count: u64| eventually(LONG, async || look.counts().await.is_ok_and(|c| c.dead == count)).await;
+        let state = async |id: JobId| queue.job(id).await.ok().flatten().map(|found| found.job.state);
+
+        // A child dies, and so does the parent, while the other child runs.
+        let (unlucky, slow) = (Flow::new(&Square(13))?, Flow::new(&Square(7))?);
+        let (child, other) = (unlucky.id(), slow.id());
+        let root = queue.add_flow(Flow::new(&Sum)?.child(unlucky).child(slow)).await?.root().context("added")?;
+        ensure!(dead(2).await);
+        healed.store(true, Ordering::SeqCst);
+        assert_eq!(look.dead_letters().replay(|_| true).await?, 2);
+        ensure!(eventually(LONG, async || state(child).await == Some(JobState::Done)).await);
+        assert_eq!(state(root).await, Some(JobState::Waiting), "it does not wait for its other child");
+        gate.add_permits(1);
+        assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(169 + 49));
+        assert_eq!(state(other).await, Some(JobState::Done));
+
+        // The other child ends while the parent is dead; only the child is replayed, and then the parent.
+        healed.store(false, Ordering::SeqCst);
+        let flow = Flow::new(&Sum)?.child(Flow::new(&Square(13))?).child(Flow::new(&Square(2))?);
+        let root = queue.add_flow(flow).await?.root().context("added")?;
+        ensure!(dead(2).await);
+        healed.store(true, Ordering::SeqCst);
+        let is_child = |letter: &DeadLetter| letter.job.as_ref().is_some_and(|job| job.name == "square");
+        assert_eq!(look.dead_letters().replay(is_child).await?, 1);
+        empty(&queue).await?;
+        assert_eq!(state(root).await, Some(JobState::Dead));
+        assert_eq!(look.dead_letters().replay(|_| true).await?, 1);
+        assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(169 + 4));
+
+        // The dead child is deleted, while the parent is dead and while it waits.
+        healed.store(false, Ordering::SeqCst);
+        for replayed_first in [false, true] {
+            let flow = Flow::new(&Sum)?.child(Flow::new(&Square(13))?).child(Flow::new(&Square(2))?);
+            let root = queue.add_flow(flow).await?.root().context("added")?;
+            ensure!(dead(2).await);
+            empty(&queue).await?;
+            if replayed_first {
+                assert_eq!(look.dead_letters().replay(|letter| !is_child(letter)).await?, 1);
+                assert_eq!(state(root).await, Some(JobState::Waiting));
+                assert_eq!(look.dead_letters().purge(is_child).await?, 1);
+                ensure!(dead(1).await, "a child that fails it is gone for good");
+            } else {
+                assert_eq!(look.dead_letters().purge(is_child).await?, 1);
+            }
+            assert_eq!(look.dead_letters().replay(|_| true).await?, 1);
+            assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(1000 + 4));
+        }
+
+        // A cancelled child leaves no letter.
+        let waits = Flow::new(&Square(7))?;
+        let cancelled = waits.id();
+        let root = queue.add_flow(Flow::new(&Sum)?.child(waits).child(Flow::new(&Square(2))?)).await?.root().context("added")?;
+        let _ = queue.cancel(cancelled).await?;
+        gate.add_permits(1);
+        empty(&queue).await?;
+        match state(cancelled).await {
+            Some(JobState::Cancelled) => {
+                assert_eq!(look.dead_letters().replay(|_| true).await?, 1);
+                assert_eq!(queue.handle::<Sum>(root).result_within(LONG).await?, Outcome::Done(1000 + 4));
+            }
+            // It was done before it was told.
+            other => assert_eq!(other, Some(JobState::Done)),
+        }
+        empty(&queue).await?;
+        assert_eq!(look.counts().await?.dead, 0);
+        worker.shutdown(LONG).await?;
+        let details = format!("{}:queue:{{q}}:details", backend.namespace());
+        assert_eq!(Store::connect(backend.url()).await?.query::<u64>(redis::cmd("EXISTS").arg(details)).await?, 0);
         Ok(())
     }
 }

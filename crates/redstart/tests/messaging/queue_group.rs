@@ -20,17 +20,21 @@ use crate::queue::{LONG, Log, Other, Task, empty, logging, open, task};
 
 /// How many run at a time, and how many did at most.
 #[derive(Default)]
-struct Gauge {
+pub(crate) struct Gauge {
     now: AtomicI64,
     most: AtomicI64,
 }
 
 impl Gauge {
-    async fn pass(&self) {
+    pub(crate) async fn pass(&self) {
         let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
         self.most.fetch_max(now, Ordering::SeqCst);
         tokio::time::sleep(Duration::from_millis(2)).await;
         self.now.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn most(&self) -> i64 {
+        self.most.load(Ordering::SeqCst)
     }
 }
 
@@ -237,4 +241,107 @@ matrix! {
         }
         Ok(())
     }
+}
+
+#[tokio::test]
+async fn a_job_between_two_attempts_takes_no_place_of_its_kind() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "between", "q")
+        .kind_limit("other", JobLimit::concurrency(2))
+        .group_limit(JobLimit::concurrency(1))
+        .build()?;
+    let runs = Arc::new(AtomicI64::new(0));
+    let seen = runs.clone();
+    let worker = queue
+        .worker(move |_: Other, _: JobContext| {
+            let run = seen.fetch_add(1, Ordering::SeqCst);
+            async move {
+                match run {
+                    0 | 1 => Verdict::retry("not yet"),
+                    _ => Verdict::Done,
+                }
+            }
+        })
+        .retry(Backoff::fixed(Duration::from_secs(3600)), 5)
+        .start()
+        .await?;
+    for _ in 0..3 {
+        queue.enqueue(&Other).await?;
+    }
+    let ran = eventually(LONG, async || runs.load(Ordering::SeqCst) == 3);
+    ensure!(ran.await, "two jobs that do not run take both places");
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn no_group_is_the_line_of_a_kind() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "line", "q")
+        .kind_limit("task", JobLimit::concurrency(1))
+        .build()?;
+    for group in ["\u{1}x", "\u{1}task", "", "a\nb"] {
+        let refused = queue.enqueue(&task(1)).group(group).await.unwrap_err();
+        assert!(refused.is_config(), "{group:?}: {refused}");
+        let refused = queue.enqueue_raw("task", b"{}").group(group).await;
+        assert!(refused.unwrap_err().is_config());
+        let flow = redstart::messaging::Flow::new(&task(1))?.group(group);
+        assert!(queue.add_flow(flow).await.unwrap_err().is_config());
+    }
+    // Its kind has a line of its own all the same, and a priority does no harm there.
+    let id = queue.enqueue(&task(2)).priority(3).await?.id().unwrap();
+    assert_eq!(queue.job(id).await?.unwrap().job.group, None);
+    assert_eq!(queue.inspect().counts().await?.ready, 1);
+    Ok(())
+}
+
+/// A clock that was put back, or a larger burst of another version: the limit is free long after it should be.
+#[tokio::test]
+async fn a_rate_limit_that_is_free_too_late_is_corrected() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let rate = || JobLimit::per(10, Duration::from_secs(1)).burst(10);
+    for (name, builder) in [
+        ("", Queue::builder(&store, "late", "queue").limit(rate())),
+        (
+            "g",
+            Queue::builder(&store, "late", "group").group_limit(rate()),
+        ),
+        (
+            "resting",
+            Queue::builder(&store, "late", "resting").group_limit(rate()),
+        ),
+    ] {
+        let queue = builder.build()?;
+        let kind = if name.is_empty() {
+            "queue"
+        } else if name == "g" {
+            "group"
+        } else {
+            "resting"
+        };
+        let later = store.time().await? + Duration::from_secs(86_400);
+        let part = if name == "resting" {
+            "resting"
+        } else {
+            "rates"
+        };
+        let member = if name == "resting" { "g" } else { name };
+        let mut put = redis::cmd("ZADD");
+        put.arg(format!("late:queue:{{{kind}}}:{part}"))
+            .arg(later.as_micros() as u64)
+            .arg(member);
+        store.query::<()>(&put).await?;
+        let log = Log::default();
+        queue.enqueue(&task(1)).group("g").await?;
+        if name == "resting" {
+            // It is in the line because it was not resting when the job came.
+            let mut out = redis::cmd("ZREM");
+            out.arg("late:queue:{resting}:groups").arg("g");
+            store.query::<()>(&out).await?;
+        }
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(1).await?;
+        worker.shutdown(LONG).await?;
+    }
+    Ok(())
 }

@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, time::Duration};
 use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
-    messaging::{Job, JobContext, JobPolicy, Outbox, Queue, Worker},
+    messaging::{Cancelled, Job, JobContext, JobPolicy, JobState, Outbox, Queue, Worker},
 };
 use redstart_testkit::{Backend, Child, child, eventually, matrix, scale};
 use serde::{Deserialize, Serialize};
@@ -109,6 +109,35 @@ matrix! {
         assert_eq!(ran, expected);
         relay.shutdown().await;
         worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
+matrix! {
+    async fn a_row_whose_job_was_cancelled_is_not_enqueued_again_and_a_bad_row_blocks_no_other(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let folder = tempfile::tempdir()?;
+        let pool = database(folder.path().join("db").to_str().context("a path")?).await?;
+        let outbox = Outbox::<Sqlite>::new(&queue, "outbox")?;
+        outbox.create_table(&pool).await?;
+        order(&pool, &outbox, 1, true).await?;
+        let row: (String, String, String, String) =
+            sqlx::query_as("SELECT uid, kind, payload, policy FROM outbox").fetch_one(&pool).await?;
+        assert_eq!(outbox.relay_once(&pool).await?, 1);
+        let look = queue.inspect();
+        let (jobs, _) = look.list(JobState::Ready, None).await?;
+        assert_eq!(queue.cancel(jobs[0].id).await?, Cancelled::Ended);
+        // As after a relay that died between the two steps, and beside a row that nobody can read.
+        let insert = "INSERT INTO outbox (uid, kind, payload, policy) VALUES ($1, $2, $3, $4)";
+        sqlx::query(insert).bind("bad").bind("confirm").bind("{}").bind("?").execute(&pool).await?;
+        sqlx::query(insert).bind(row.0).bind(row.1).bind(row.2).bind(row.3).execute(&pool).await?;
+        assert_eq!(outbox.relay_once(&pool).await?, 1);
+        assert_eq!(look.counts().await?.unfinished(), 0, "the cancelled job is there again");
+        order(&pool, &outbox, 2, true).await?;
+        assert_eq!(outbox.relay_once(&pool).await?, 1);
+        assert_eq!(look.counts().await?.ready, 1);
+        assert!(outbox.relay_once(&pool).await.unwrap_err().is_codec(), "the bad row stays");
         Ok(())
     }
 }

@@ -1,16 +1,21 @@
 //! Two versions of a program side by side: jobs that a worker cannot run are left to those that can.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Job, JobContext, JobState, Queue, UniqueUntil, Worker},
+    messaging::{
+        Cancelled, Job, JobContext, JobLimit, JobState, Outcome, Queue, UniqueUntil, Worker,
+    },
 };
 use redstart_testkit::{Backend, eventually, matrix};
 use serde::{Deserialize, Serialize};
 
-use crate::queue::{LONG, Log, Other, empty, logging, open, task};
+use crate::{
+    queue::{LONG, Log, Other, empty, logging, open, task},
+    queue_group::Gauge,
+};
 
 /// The next version of [`Task`](crate::queue::Task): the old one cannot decode it.
 #[derive(Serialize, Deserialize)]
@@ -162,5 +167,180 @@ async fn a_parked_job_behind_one_that_nobody_can_decode_still_runs() -> Result<(
     assert_eq!((counts.dead, counts.ready), (0, 0));
     worker.shutdown(LONG).await?;
     assert_eq!(look.counts().await?.parked, 1);
+    Ok(())
+}
+
+/// Parks jobs: a worker that does not know `Other` takes them, until so many are parked.
+async fn park(queue: &Queue, count: u64) -> Result<()> {
+    let old = logging(queue, &Log::default(), 4).await?;
+    let look = queue.inspect();
+    let parked = eventually(LONG, async || {
+        look.counts().await.is_ok_and(|c| c.parked == count)
+    });
+    ensure!(parked.await, "{:?}", look.counts().await?);
+    old.shutdown(LONG).await?;
+    Ok(())
+}
+
+matrix! {
+    async fn parked_jobs_run_under_the_limits_of_their_queue_and_kind(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let limit = || JobLimit::concurrency(2);
+        for (name, builder) in [
+            ("queue", Queue::builder(&store, backend.namespace(), "q").limit(limit())),
+            ("kind", Queue::builder(&store, backend.namespace(), "k").kind_limit("other", limit())),
+        ] {
+            let queue = builder.build()?;
+            for _ in 0..30 {
+                queue.enqueue(&Other).await?;
+            }
+            park(&queue, 30).await?;
+            let (gauge, ran) = (Arc::new(Gauge::default()), Log::default());
+            let (most, log) = (gauge.clone(), ran.clone());
+            let worker = queue
+                .worker(move |_: Other, _: JobContext| {
+                    let (gauge, log) = (gauge.clone(), log.clone());
+                    async move {
+                        gauge.pass().await;
+                        log.push(1);
+                    }
+                })
+                .concurrency(20)
+                // A worker that is not told when it may go on would wait for this.
+                .lease(Duration::from_secs(3600))
+                .start()
+                .await?;
+            ran.reaches(30).await?;
+            empty(&queue).await?;
+            assert!(most.most() <= 2, "{name}: {} ran at a time", most.most());
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+
+    async fn a_parked_job_keeps_the_order_of_its_group(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q")
+            .group_limit(JobLimit::concurrency(1))
+            .build()?;
+        let (log, look) = (Log::default(), queue.inspect());
+        let parked = async |count: u64| eventually(LONG, async || look.counts().await.is_ok_and(|c| c.parked == count)).await;
+        let old = logging(&queue, &log, 4).await?;
+        queue.enqueue(&Other).group("a").await?;
+        for n in 2..5 {
+            queue.enqueue(&task(n)).group("a").await?;
+        }
+        let cancelled = queue.enqueue(&Other).group("b").await?.id().unwrap();
+        queue.enqueue(&task(9)).group("b").await?;
+        ensure!(parked(2).await);
+        // The next in the group runs when the parked one is over, whoever ends it.
+        assert_eq!(queue.cancel(cancelled).await?, Cancelled::Ended);
+        log.reaches(1).await?;
+        assert_eq!(log.all(), [9]);
+        let worker = new_version_of_both(&queue, &log).await?;
+        log.reaches(5).await?;
+        empty(&queue).await?;
+        assert_eq!(log.all(), [9, 1000, 2, 3, 4]);
+        old.shutdown(LONG).await?;
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn a_debounced_job_that_was_parked_holds_its_key_and_gets_the_last_payload(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let log = Log::default();
+        // It knows another kind only.
+        let other = queue.worker(|_: Other, _: JobContext| async {}).start().await?;
+        let first = queue.enqueue(&task(1)).debounce("u", Duration::from_millis(1)).await?.id().unwrap();
+        let look = queue.inspect();
+        ensure!(eventually(LONG, async || look.counts().await.is_ok_and(|c| c.parked == 1)).await);
+        let again = queue.enqueue(&task(2)).debounce("u", Duration::from_millis(1)).await?;
+        assert_eq!((again.is_new(), again.id()), (false, Some(first)), "its key was given away");
+        let worker = logging(&queue, &log, 1).await?;
+        log.reaches(1).await?;
+        empty(&queue).await?;
+        assert_eq!(log.all(), [2]);
+        ensure!(queue.enqueue(&task(3)).debounce("u", Duration::from_millis(1)).await?.is_new(), "it has started");
+        other.shutdown(LONG).await?;
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+}
+
+/// Both kinds of job, of which the old version knows one.
+async fn new_version_of_both(queue: &Queue, log: &Log) -> Result<Worker> {
+    let (tasks, others) = (log.clone(), log.clone());
+    Ok(queue
+        .worker(move |job: crate::queue::Task, _: JobContext| {
+            let log = tasks.clone();
+            async move { log.push(job.n) }
+        })
+        .handler(move |_: Other, _: JobContext| {
+            let log = others.clone();
+            async move { log.push(1000) }
+        })
+        .start()
+        .await?)
+}
+
+#[tokio::test]
+async fn a_parked_job_that_expired_does_not_run_and_its_group_goes_on() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "parked", "q")
+        .group_limit(JobLimit::concurrency(1))
+        .keep_done(10, Duration::from_secs(3600))
+        .park_for(Duration::from_secs(1000))
+        .build()?;
+    let soon = Duration::from_secs(100);
+    let late = queue.enqueue(&Other).expires_after(soon).group("a").await?;
+    park(&queue, 1).await?;
+    let unknown = queue.enqueue(&Other).group("b").await?;
+    park(&queue, 2).await?;
+    store.advance(soon * 2)?;
+    queue.enqueue(&task(2)).group("a").await?;
+    let log = Log::default();
+    let worker = new_version_of_both(&queue, &log).await?;
+    assert_eq!(late.ended().await?, Outcome::Expired);
+    log.reaches(2).await?;
+    assert_eq!(unknown.ended().await?, Outcome::Done(()));
+    let mut ran = log.all();
+    ran.sort_unstable();
+    assert_eq!(ran, [2, 1000]);
+    worker.shutdown(LONG).await?;
+
+    // No worker ever knows it: its group goes on when it is a dead letter.
+    queue.enqueue(&Other).group("c").await?;
+    park(&queue, 1).await?;
+    queue.enqueue(&task(3)).group("c").await?;
+    let old = logging(&queue, &log, 4).await?;
+    store.advance(Duration::from_secs(2000))?;
+    log.reaches(3).await?;
+    assert_eq!(queue.inspect().counts().await?.dead, 1);
+    old.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn parked_jobs_run_at_the_rate_of_their_queue() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let day = Duration::from_secs(86_400);
+    let queue = Queue::builder(&store, "rate", "q")
+        .limit(JobLimit::per(4, day).burst(4))
+        .park_for(day * 1000)
+        .build()?;
+    for _ in 0..4 {
+        queue.enqueue(&Other).await?;
+    }
+    park(&queue, 4).await?;
+    // To be taken and parked counts as a start.
+    let log = Log::default();
+    let worker = new_version_of_both(&queue, &log).await?;
+    for ran in 1..=4 {
+        assert_eq!(log.len(), ran - 1, "too early");
+        store.advance(day / 4)?;
+        log.reaches(ran).await?;
+    }
+    empty(&queue).await?;
+    worker.shutdown(LONG).await?;
     Ok(())
 }

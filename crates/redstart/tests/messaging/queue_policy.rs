@@ -13,7 +13,7 @@ use redstart::{
     Store,
     messaging::{Backoff, Job, JobContext, JobPolicy, JobState, Queue, Verdict},
 };
-use redstart_testkit::{Backend, eventually, matrix};
+use redstart_testkit::{Backend, Kind, MonitorTap, Server, eventually, matrix};
 use serde::{Deserialize, Serialize};
 
 use crate::queue::{LONG, Log, Task, empty, logging, open, task};
@@ -194,4 +194,154 @@ matrix! {
         worker.shutdown(LONG).await?;
         Ok(())
     }
+}
+
+#[tokio::test]
+async fn a_replayed_job_has_its_time_to_expire_again() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "replay", "q").build()?;
+    let runs = Arc::new(AtomicU64::new(0));
+    let seen = runs.clone();
+    let worker = queue
+        .worker(move |_: Task, _: JobContext| {
+            let run = seen.fetch_add(1, Ordering::SeqCst);
+            async move {
+                if run < 2 {
+                    Verdict::dead("at first")
+                } else {
+                    Verdict::Done
+                }
+            }
+        })
+        .start()
+        .await?;
+    queue.enqueue(&task(1)).expires_after(HOUR).await?;
+    queue
+        .enqueue(&task(2))
+        .expires_after(HOUR)
+        .group("g")
+        .await?;
+    let dead = async |n: u64| {
+        eventually(LONG, async || {
+            queue.inspect().counts().await.is_ok_and(|c| c.dead == n)
+        })
+        .await
+    };
+    ensure!(dead(2).await);
+    store.advance(HOUR * 24)?;
+    assert_eq!(queue.inspect().dead_letters().replay(|_| true).await?, 2);
+    ensure!(
+        eventually(LONG, async || runs.load(Ordering::SeqCst) == 4).await,
+        "they expired"
+    );
+    empty(&queue).await?;
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn old_minutes_of_an_idle_queue_go() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let minutes = |n: u64| Duration::from_secs(60 * n);
+    let queue = Queue::builder(&store, "idle", "history")
+        .history(minutes(10))
+        .build()?;
+    let log = Log::default();
+    let worker = logging(&queue, &log, 1).await?;
+    let look = queue.inspect();
+    // More counters than one page has: each minute has three of each kind.
+    queue.enqueue(&task(1)).await?;
+    let counted = async |n: u64| {
+        eventually(LONG, async || {
+            let all = look.history().await.unwrap_or_default();
+            all.iter().map(|minute| minute.done).sum::<u64>() == n
+        })
+        .await
+    };
+    ensure!(counted(1).await);
+    store.advance(minutes(5))?;
+    queue.enqueue(&task(2)).await?;
+    ensure!(counted(2).await);
+    let recent = look.recent_history(minutes(2)).await?;
+    assert_eq!(recent.iter().map(|minute| minute.done).sum::<u64>(), 1);
+    store.advance(minutes(20))?;
+    let keys = [
+        "idle:queue:{history}:history",
+        "idle:queue:{history}:tallies",
+    ];
+    let gone = eventually(LONG, async || {
+        let left = store.query::<u64>(redis::cmd("EXISTS").arg(&keys)).await;
+        left.is_ok_and(|left| left == 0)
+    });
+    ensure!(gone.await, "nobody removes them");
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_long_history_is_read_in_pages() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let queue = Queue::builder(&store, "pages", "q").history(HOUR).build()?;
+    let (mut tallies, mut history) = (redis::cmd("HSET"), redis::cmd("ZADD"));
+    tallies.arg("pages:queue:{q}:tallies");
+    history.arg("pages:queue:{q}:history");
+    for minute in 0..3500 {
+        let name = format!("{minute}|task|done");
+        tallies.arg(&name).arg(2);
+        history.arg(minute).arg(&name);
+    }
+    store.query::<()>(&tallies).await?;
+    store.query::<()>(&history).await?;
+    let tap = MonitorTap::start(&server).await?;
+    let minutes = queue.inspect().history().await?;
+    assert!(minutes.is_sorted_by_key(|minute| minute.at));
+    assert_eq!(minutes.iter().map(|minute| minute.done).sum::<u64>(), 7000);
+    let seen = tap.commands().await?;
+    assert!(
+        seen.iter()
+            .all(|seen| seen.name() != "HGETALL" && seen.words.len() <= 1002)
+    );
+    Ok(())
+}
+
+#[tokio::test]
+async fn long_texts_are_cut_and_cancelled_jobs_are_kept_by_count() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "texts", "q")
+        .keep_events(1000)
+        .keep_done(5, HOUR)
+        .build()?;
+    let long = "é".repeat(100_000);
+    let worker = queue
+        .worker(move |_: Task, _: JobContext| {
+            let reason = long.clone();
+            async move { Verdict::dead(reason) }
+        })
+        .start()
+        .await?;
+    queue.enqueue(&task(1)).await?;
+    let look = queue.inspect();
+    ensure!(
+        eventually(LONG, async || look
+            .counts()
+            .await
+            .is_ok_and(|c| c.dead == 1))
+        .await
+    );
+    worker.shutdown(LONG).await?;
+    let reason = &look.dead_letters().list(None).await?[0].reason;
+    assert!(
+        reason.len() == 4000 && reason.chars().all(|c| c == 'é'),
+        "{} bytes",
+        reason.len()
+    );
+    let events = look.events(None).await?;
+    assert!(events.len() >= 4 && events.iter().all(|event| event.text.len() <= 1003));
+    for n in 0..20 {
+        let id = queue.enqueue(&task(n)).delay(HOUR).await?.id().unwrap();
+        let _ = queue.cancel(id).await?;
+    }
+    assert_eq!(look.counts().await?.done, 5);
+    Ok(())
 }

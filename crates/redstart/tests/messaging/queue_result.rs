@@ -16,7 +16,9 @@ use redstart::{
         UniqueUntil, Verdict, Worker,
     },
 };
-use redstart_testkit::{Backend, child, child::Child, eventually, matrix};
+use redstart_testkit::{
+    Backend, Kind, MonitorTap, Server, child, child::Child, eventually, matrix,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -281,4 +283,129 @@ matrix! {
         child.kill9();
         Ok(())
     }
+}
+
+/// The producer keeps results, the worker is of a version that does not: it ends the job without a word.
+#[tokio::test]
+async fn a_result_that_no_worker_keeps_is_unknown_not_waited_for_in_vain() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let producer = Queue::builder(&store, "old", "q")
+        .keep_done(10, KEEP)
+        .build()?;
+    let old = Queue::new(&store, "old", "q")?;
+    let handle = producer.enqueue(&Square(2)).await?;
+    let waiting = tokio::spawn({
+        let handle = handle.clone();
+        async move { handle.result().await }
+    });
+    // It waits before the job ends.
+    let key = "old:queue:{q}:jobs";
+    let listening = eventually(LONG, async || {
+        let mut count = redis::cmd("PUBSUB");
+        count.arg("SHARDNUMSUB").arg("old:queue:{q}:wake:ended");
+        let listeners: Vec<(String, u64)> = store.query(&count).await.unwrap_or_default();
+        listeners.iter().any(|(_, listeners)| *listeners > 0)
+    });
+    ensure!(listening.await, "nobody waits");
+    let worker = squaring(&old).await?;
+    ensure!(
+        eventually(LONG, async || store
+            .query::<u64>(redis::cmd("EXISTS").arg(key))
+            .await
+            .is_ok_and(|n| n == 0))
+        .await
+    );
+    let told = eventually(LONG, async || {
+        let _ = store.advance(Duration::from_secs(31));
+        waiting.is_finished()
+    });
+    ensure!(told.await, "it waits for ever");
+    assert_eq!(waiting.await??, Outcome::Unknown);
+    worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Picture(usize);
+
+impl Job for Picture {
+    const NAME: &'static str = "picture";
+}
+
+impl JobOutput for Picture {
+    type Output = String;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_results_are_written_in_pieces_and_too_large_ones_are_dead_letters() -> Result<()> {
+    const JOBS: usize = 8;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::builder(&server.url())
+        .deadline(Duration::from_secs(20))
+        .connect()
+        .await?;
+    let queue = Queue::builder(&store, "large", "results")
+        .keep_done(1000, KEEP)
+        .build()?;
+    // All of them end together.
+    let together = Arc::new(tokio::sync::Barrier::new(JOBS));
+    let worker = queue
+        .worker(move |Picture(size): Picture, _: JobContext| {
+            let together = together.clone();
+            async move {
+                if size < 1 << 20 {
+                    together.wait().await;
+                }
+                Returned::<Picture>("x".repeat(size))
+            }
+        })
+        .concurrency(JOBS)
+        .start()
+        .await?;
+    let tap = MonitorTap::start(&server).await?;
+    let mut handles = Vec::new();
+    for _ in 0..JOBS {
+        handles.push(queue.enqueue(&Picture(300_000)).await?);
+    }
+    for handle in handles {
+        assert_eq!(
+            handle.result_within(LONG).await?,
+            Outcome::Done("x".repeat(300_000))
+        );
+    }
+    let seen = tap.commands().await?;
+    let sizes = seen
+        .iter()
+        .filter(|seen| !seen.is_from_script())
+        .map(|seen| seen.words.iter().map(String::len).sum::<usize>());
+    let largest = sizes.max().unwrap_or(0);
+    assert!(
+        (300_000..1_000_000).contains(&largest),
+        "one request has {largest} bytes"
+    );
+
+    let Outcome::Dead { reason } = queue
+        .enqueue(&Picture(2 << 20))
+        .await?
+        .result_within(LONG)
+        .await?
+    else {
+        panic!("it is not dead")
+    };
+    assert!(reason.contains("the result has"), "{reason}");
+    worker.shutdown(LONG).await?;
+
+    // Where nobody can ask for it, a result is not sent, however large it is.
+    let queue = Queue::new(&store, "large", "none")?;
+    queue.enqueue(&Picture(2 << 20)).group("g").await?;
+    let worker = queue
+        .worker(|Picture(size): Picture, _: JobContext| async move {
+            Returned::<Picture>("x".repeat(size))
+        })
+        .start()
+        .await?;
+    empty(&queue).await?;
+    assert_eq!(queue.inspect().counts().await?.dead, 0);
+    worker.shutdown(LONG).await?;
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
+use redstart::Store;
 use redstart::messaging::{JobContext, MissedTicks, Queue};
 use redstart_testkit::{Backend, eventually, matrix};
 use tokio::sync::Semaphore;
@@ -129,4 +130,45 @@ matrix! {
         worker.shutdown(LONG).await?;
         Ok(())
     }
+}
+
+/// Many results, dead letters and keys that end at the same time go as fast as they came: whoever finds as many as it
+/// may remove at once looks again at once.
+#[tokio::test]
+async fn what_was_kept_long_enough_goes_as_fast_as_it_came() -> Result<()> {
+    const SCRIPT: &str = concat!(
+        include_str!("../../src/script/now.lua"),
+        include_str!("../../src/messaging/queue/record.lua"),
+        include_str!("../../src/messaging/queue/place.lua"),
+        include_str!("../../src/messaging/queue/schedule.lua"),
+    );
+    let store = Store::connect("memory://").await?;
+    // The keys by their numbers, as in `place.lua` and `schedule.lua`.
+    let key = |number: usize| format!("{{k}}:{number}");
+    let look = async || {
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(SCRIPT).arg(24);
+        for number in 1..=24 {
+            eval.arg(key(number));
+        }
+        for argument in ["wake", "0", "0", "-1", "0", "w", "1000", "1000", "0", "0"] {
+            eval.arg(argument);
+        }
+        let reply: Vec<redis::Value> = store.query(&eval).await?;
+        anyhow::Ok(reply[0] == redis::Value::Int(0))
+    };
+    for (number, most) in [(9, 200), (22, 200), (8, 200), (15, 50), (23, 1000)] {
+        let mut put = redis::cmd("ZADD");
+        put.arg(key(number));
+        for n in 0..most * 5 / 2 {
+            put.arg(1).arg(format!("{n:016}"));
+        }
+        store.query::<()>(&put).await?;
+        for more in [true, true, false] {
+            assert_eq!(look().await?, more, "set {number}");
+        }
+        let left: u64 = store.query(redis::cmd("EXISTS").arg(key(number))).await?;
+        assert_eq!(left, 0, "set {number}");
+    }
+    Ok(())
 }

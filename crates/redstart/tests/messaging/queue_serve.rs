@@ -122,3 +122,67 @@ matrix! {
         Ok(())
     }
 }
+
+#[tokio::test]
+async fn a_worker_without_slots_leaves_the_job_to_another() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let (urgent, bulk) = (
+        Queue::new(&store, "slots", "urgent")?,
+        Queue::new(&store, "slots", "bulk")?,
+    );
+    // A worker that is not woken looks again after this.
+    let lease = Duration::from_secs(3600);
+    let gate = Arc::new(tokio::sync::Semaphore::new(0));
+    let (log, blocked) = (Log::default(), gate.clone());
+    let logging = JobRegistry::new(log.clone())
+        .on(async |Payload(job): Payload<Task>, State(log): State<Log>| log.push(job.n));
+    let blocking = JobRegistry::new(blocked).on(
+        async |_: Payload<Task>, State(gate): State<Arc<tokio::sync::Semaphore>>| {
+            gate.acquire().await.unwrap().forget();
+        },
+    );
+    let slots = WorkerSlots::new(1);
+    let weight = NonZeroU32::MIN;
+    let first = urgent
+        .serve(&logging)
+        .share(&slots, weight)
+        .lease(lease)
+        .start()
+        .await?;
+    let idle = async |count: u64| {
+        eventually(LONG, async || {
+            let idle = store
+                .query::<u64>(redis::cmd("ZCARD").arg("slots:queue:{urgent}:idle"))
+                .await;
+            idle.is_ok_and(|idle| idle == count)
+        })
+        .await
+    };
+    ensure!(idle(1).await);
+    // The other queue takes the only slot.
+    let busy = bulk
+        .serve(&blocking)
+        .share(&slots, weight)
+        .lease(lease)
+        .start()
+        .await?;
+    bulk.enqueue(&task(1)).await?;
+    ensure!(
+        eventually(LONG, async || bulk
+            .inspect()
+            .counts()
+            .await
+            .is_ok_and(|c| c.running == 1))
+        .await
+    );
+    // It has been idle for a shorter time, so it is not the one that is woken.
+    let second = urgent.serve(&logging).lease(lease).start().await?;
+    ensure!(idle(2).await);
+    urgent.enqueue(&task(7)).await?;
+    log.reaches(1).await?;
+    gate.add_permits(1);
+    for worker in [first, busy, second] {
+        worker.shutdown(LONG).await?;
+    }
+    Ok(())
+}

@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
-use redstart::messaging::{JobState, UniqueUntil};
+use redstart::{
+    Store,
+    messaging::{Cancelled, JobState, Outcome, Queue, UniqueUntil},
+};
 use redstart_testkit::{Backend, eventually, matrix};
 
 use crate::queue::{LONG, Log, Task, empty, logging, open, task};
@@ -78,6 +81,25 @@ matrix! {
         Ok(())
     }
 
+    async fn a_throttled_key_is_held_whatever_becomes_of_its_job(backend: &Backend) -> Result<()> {
+        let (_store, queue) = open(backend).await?;
+        let cancelled = queue.enqueue(&task(1)).throttle("a", HOUR).await?.id().unwrap();
+        assert_eq!(queue.cancel(cancelled).await?, Cancelled::Ended);
+        let deleted = queue.enqueue(&task(1)).throttle("b", HOUR).await?.id().unwrap();
+        ensure!(queue.inspect().delete(deleted).await?);
+        let expired = queue.enqueue(&task(1)).throttle("c", HOUR).expires_after(Duration::from_millis(1)).await?;
+        let log = Log::default();
+        let worker = logging(&queue, &log, 1).await?;
+        // Whether it runs or expires first makes no difference.
+        empty(&queue).await?;
+        for (key, holder) in [("a", Some(cancelled)), ("b", Some(deleted)), ("c", expired.id())] {
+            let again = queue.enqueue(&task(2)).throttle(key, HOUR).await?;
+            assert_eq!((again.is_new(), again.id()), (false, holder), "{key}");
+        }
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
     async fn a_key_held_until_started_is_free_while_the_job_runs(backend: &Backend) -> Result<()> {
         let (_store, queue) = open(backend).await?;
         ensure!(queue.enqueue(&task(1)).unique("u", UniqueUntil::Started).await?.is_new());
@@ -90,4 +112,40 @@ matrix! {
         worker.shutdown(LONG).await?;
         Ok(())
     }
+}
+
+#[tokio::test]
+async fn a_debounced_job_does_not_expire_while_it_is_restarted() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::builder(&store, "debounce", "q")
+        .keep_done(10, HOUR)
+        .build()?;
+    let (period, expiry) = (Duration::from_secs(300), Duration::from_secs(500));
+    let log = Log::default();
+    let worker = logging(&queue, &log, 1).await?;
+    for group in [None, Some("g")] {
+        let mut last = None;
+        for n in 0..5 {
+            let job = task(n);
+            let mut enqueue = queue.enqueue(&job);
+            if let Some(group) = group {
+                enqueue = enqueue.group(group);
+            }
+            let handle = enqueue.debounce("u", period).expires_after(expiry).await?;
+            assert_eq!(handle.is_new(), n == 0);
+            last = Some(handle);
+            store.advance(Duration::from_secs(200))?;
+        }
+        store.advance(Duration::from_secs(101))?;
+        assert_eq!(last.unwrap().ended().await?, Outcome::Done(()));
+    }
+    assert_eq!(log.all(), [4, 4]);
+    let never = queue
+        .enqueue(&task(1))
+        .delay(HOUR)
+        .expires_after(HOUR)
+        .await;
+    assert!(never.unwrap_err().is_config(), "it could never run");
+    worker.shutdown(LONG).await?;
+    Ok(())
 }

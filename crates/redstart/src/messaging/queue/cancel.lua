@@ -29,20 +29,21 @@ if letter == 'r' then
   end
 elseif letter == 'l' then
   redis.call('ZREM', delayed, id)
-  if flag(record, 32) then free_place(record) end
 elseif letter == 'p' then
   redis.call('ZREM', KEYS[17], id)
 elseif letter == 'w' then
   redis.call('ZREM', parents, id)
 end
+if flag(record, 32) then free_place(record) end
 if ARGV[8] == 'delete' then
   free_unique(record)
   forget(record)
   redis.call('HDEL', jobs, id)
   tell(record, 'c')
-  child_ended(record, false, 'deleted', now)
+  child_ended(record, 'c', 'deleted', now)
 else
   conclude(record, 'c', '', now)
+  trim_done()
 end
 event('cancelled', id)
 return 1

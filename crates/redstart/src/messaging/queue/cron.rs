@@ -2,7 +2,7 @@
 //!
 //! The entries are kept in the queue; every worker of the queue looks after them. Of several workers that see a tick,
 //! one enqueues its run: the same script moves the entry from the tick that was seen to the next. Ticks follow the
-//! server's clock.
+//! server's clock. A tick whose script was lost in a failover, before a replica had it, fires again there.
 
 use std::{
     borrow::Cow,
@@ -35,6 +35,8 @@ use crate::{
 const LATE: Duration = Duration::from_secs(30);
 /// [`MissedTicks::RunAll`] makes up for this many ticks at most.
 const MAKE_UP: usize = 1000;
+/// What one script enqueues, unless one job alone is larger: it must arrive within the deadline.
+const FIRE_BYTES: usize = 512 * 1024;
 /// Begins the expression of an entry without a calendar.
 const EVERY: &str = "@every ";
 
@@ -368,38 +370,71 @@ impl Queue {
         Ok(entries)
     }
 
-    /// Enqueues the runs of due entries: of each its id, its tick and its definition. Called by workers.
+    /// Enqueues the runs of due entries: of each its id, its tick and its definition. Called by workers. An entry that
+    /// fails does not keep the others from their ticks.
     pub(super) async fn tick(&self, now: i64, due: Vec<(Vec<u8>, i64, Vec<u8>)>) -> Result<()> {
+        let mut failure = None;
         for (id, tick, stored) in due {
             let plan = Json::decode::<Stored>(&stored).and_then(|stored| {
                 let schedule = Schedule::parse(&stored.expression, &stored.time_zone)?;
-                let (runs, next) = schedule.runs(tick, now, stored.missed);
-                Ok((stored, runs, next))
+                Ok((stored, schedule))
             });
-            let (bodies, next) = match plan {
-                Ok((stored, runs, next)) => {
-                    let options = self.options_of(&stored.name, stored.policy.into());
-                    let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &options);
-                    ((0..runs).map(|_| body()).collect::<Vec<_>>(), next)
-                }
+            let fired = match plan {
+                Ok((stored, schedule)) => self.fire_all(&id, tick, now, stored, &schedule).await,
                 // Written by another program; it must not be tried again and again.
                 Err(error) => {
                     tracing::warn!(%error, "an unreadable cron entry was disabled");
-                    (Vec::new(), None)
+                    self.fire(&id, tick, None, &[]).await.map(drop)
                 }
             };
-            let mut call = self
-                .call(&CRON_FIRE, &["cron"])
-                .arg(&id[..])
-                .arg(tick)
-                .arg(next.map_or(String::new(), |next| next.to_string()));
-            for body in &bodies {
-                call = call.arg(&body.bytes[..]);
-            }
-            // A repeated request finds that the entry has moved on.
-            let _: u8 = call.idempotent().run(self.store()).await?;
+            failure = fired.err().or(failure);
         }
-        Ok(())
+        failure.map_or(Ok(()), Err)
+    }
+
+    /// Enqueues the runs of one entry, in pieces that fit into the deadline.
+    async fn fire_all(
+        &self,
+        id: &[u8],
+        mut tick: i64,
+        now: i64,
+        stored: Stored,
+        schedule: &Schedule,
+    ) -> Result<()> {
+        let (mut runs, next) = schedule.runs(tick, now, stored.missed);
+        let options = self.options_of(&stored.name, stored.policy.into());
+        loop {
+            let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &options);
+            let piece = runs.min((FIRE_BYTES / stored.payload.len().max(1)).max(1));
+            runs -= piece;
+            // Each run that is made up for is one tick.
+            let to = match runs {
+                0 => next,
+                _ => (0..piece).try_fold(tick, |tick, _| schedule.after(tick)),
+            };
+            let bodies: Vec<Body> = (0..piece).map(|_| body()).collect();
+            match to {
+                // Another worker fires it from here on.
+                _ if !self.fire(id, tick, to, &bodies).await? => return Ok(()),
+                Some(to) if runs > 0 => tick = to,
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// Enqueues jobs of an entry that is still at this tick, and moves it on; `false` if it is elsewhere.
+    async fn fire(&self, id: &[u8], tick: i64, to: Option<i64>, bodies: &[Body]) -> Result<bool> {
+        let mut call = self
+            .call(&CRON_FIRE, &["cron"])
+            .arg(id)
+            .arg(tick)
+            .arg(to.map_or(String::new(), |to| to.to_string()));
+        for body in bodies {
+            call = call.arg(&body.bytes[..]);
+        }
+        // A repeated request finds that the entry has moved on.
+        let fired: u8 = call.idempotent().run(self.store()).await?;
+        Ok(fired == 1)
     }
 }
 

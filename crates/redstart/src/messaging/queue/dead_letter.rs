@@ -117,7 +117,9 @@ impl DeadLetters {
     /// Makes the letters that the filter accepts ready again, with all their attempts available; how many.
     ///
     /// Letters that are added meanwhile are not replayed. A letter stays if another job holds its unique key by now,
-    /// or if its record is corrupt.
+    /// or if its record is corrupt. A job with an [expiry](super::JobPolicy::expires_after) counts as enqueued now. A
+    /// parent waits again for those of its children that are not over; a child that failed it and is a letter too must
+    /// be replayed as well, or deleted.
     ///
     /// # Errors
     ///

@@ -17,17 +17,34 @@ else
   delay = tonumber(ARGV[7])
 end
 
+-- Workers sleep until the first delayed job is due; only a new first one matters to them.
+local function announce_first(at)
+  if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) >= at then announce(delay) end
+end
+
 -- Puts the new payload into a job that has not started yet.
 local function replace(id)
   local record = redis.call('HGET', jobs, id)
   if not record or not well_formed(record) then return 0 end
   local letter = state(record)
-  if letter ~= 'r' and letter ~= 'l' then return 0 end
-  local body = ARGV[15]
+  if letter ~= 'r' and letter ~= 'l' and letter ~= 'p' then return 0 end
+  local body, group = ARGV[15], group_of(record)
   record = sub(record, 1, 65 + number(record, 64)) .. sub(body, 32 + number(body, 30))
-  if letter == 'l' and ARGV[13] == 'restart' then
-    record = as(record, 'l', now + delay)
-    redis.call('ZADD', delayed, format('%.0f', now + delay), id)
+  if ARGV[13] == 'restart' then
+    if letter == 'l' then
+      record = as(record, 'l', now + delay)
+      redis.call('ZADD', delayed, format('%.0f', now + delay), id)
+      announce_first(now + delay)
+    end
+    -- It must not expire while it is restarted again and again.
+    if flag(record, 64) and extra(record, 'e') then
+      local place = letter == 'r' and group and place_in_group(group, record)
+      record = as_enqueued_now(record, now)
+      if place then
+        redis.call('ZREM', grouped, place)
+        redis.call('ZADD', grouped, 0, place_in_group(group, record))
+      end
+    end
   end
   redis.call('HSET', jobs, id, record)
   return 1
@@ -95,8 +112,7 @@ local function scored(key, score)
 end
 if delay > 0 then
   scored(delayed, format('%.0f', now + delay))
-  -- Workers sleep until the first delayed job is due; only a new first one matters to them.
-  if tonumber(redis.call('ZRANGE', delayed, 0, 0, 'WITHSCORES')[2]) >= now + delay then announce(delay) end
+  announce_first(now + delay)
   return { 1 }
 elseif group ~= '' then
   for i = 2, #written, 2 do

@@ -120,7 +120,7 @@ impl Queue {
     pub(super) fn options_of(&self, kind: &str, policy: JobPolicy) -> Options {
         let mut options = Options::new(policy);
         if self.0.kind_limits.contains_key(kind) {
-            options.group = Some(format!("\u{1}{kind}"));
+            options.line = Some(format!("\u{1}{kind}"));
             options.policy.priority = 0;
         }
         options
@@ -161,7 +161,7 @@ impl Queue {
                 RunAt::At(time) => format!("@{}", micros(time)),
             })
             .arg(options.policy.priority)
-            .arg(options.group.as_deref().unwrap_or(""))
+            .arg(options.place().unwrap_or(""))
             .arg(key)
             .arg(how)
             .arg(period)
@@ -352,7 +352,8 @@ impl<J> Enqueue<'_, J> {
         self
     }
 
-    /// Runs one job for all that are enqueued with this key, `period` after the last of them, with its payload.
+    /// Runs one job for all that are enqueued with this key, `period` after the last of them, with its payload. Its time
+    /// to [expire](Self::expires_after) begins with the last of them too.
     pub fn debounce(mut self, key: &str, period: Duration) -> Self {
         self.options.run_at = RunAt::After(period);
         self.options.unique = Some(Unique {
@@ -363,7 +364,7 @@ impl<J> Enqueue<'_, J> {
         self
     }
 
-    /// Adds the job unless one was added with this key within `period` before.
+    /// Adds the job unless one was added with this key within `period` before, whatever became of that one.
     pub fn throttle(self, key: &str, period: Duration) -> Self {
         self.unique(key, UniqueUntil::For(period))
     }

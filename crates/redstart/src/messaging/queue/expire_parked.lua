@@ -7,7 +7,10 @@ local now = now()
 local late = redis.call('ZRANGE', KEYS[17], '-inf', format('%.0f', now), 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[7]))
 for _, id in ipairs(late) do
   local record = redis.call('HGET', jobs, id)
-  if record and state(record) == 'p' then bury(record, 'no worker could run it: ' .. ARGV[6], now) end
+  if record and state(record) == 'p' then
+    if flag(record, 32) then free_place(record) end
+    bury(without_flag(record, 32), 'no worker could run it: ' .. ARGV[6], now)
+  end
 end
 if #late > 0 then redis.call('ZREMRANGEBYRANK', KEYS[17], 0, #late - 1) end
 local first = redis.call('ZRANGE', KEYS[17], 0, 0, 'WITHSCORES')[2]

@@ -56,6 +56,12 @@ local function take(delivery)
   return released(record)
 end
 
+-- Whether the group of a job that does not run now waits for it: its jobs run in their order. The line of a kind has none.
+local function group_waits(record)
+  local group = ARGV[8] == '1' and group_of(record)
+  return group and byte(group, 1) ~= 1
+end
+
 local soonest
 local endings = {
   done = function(record, since, _, text)
@@ -78,8 +84,7 @@ local endings = {
     conclude(record, 'c', '', time)
   end,
   retry = function(record, since, wait, text)
-    -- Its group waits for it if the order matters.
-    if ARGV[8] == '1' and group_of(record) then
+    if group_waits(record) then
       record = with_flag(record, 32)
     else
       free_place(record)
@@ -104,18 +109,19 @@ for i = first, last, 4 do
       endings[ending](record, since, value, text)
     elseif ending == 'back' then
       free_place(record)
-      back[#back + 1] = handed_back(record)
+      back[#back + 1] = unstarted(record)
     else
-      free_place(record)
       -- Parked again, it keeps its limit.
       if not flag(record, 4) then record = with_flag(as(record, 'r', time), 4) end
       local limit = due(record) + tonumber(ARGV[6])
       if limit <= time then
+        free_place(record)
         bury(record, text, time)
       else
+        if group_waits(record) then record = with_flag(record, 32) else free_place(record) end
         local kind = kind_of(record)
         limit = format('%.0f', limit)
-        record = handed_back('Jp' .. sub(record, 3))
+        record = unstarted('Jp' .. sub(record, 3))
         redis.call('HSET', jobs, id_of(record), record)
         redis.call('ZADD', KEYS[value], limit, id_of(record))
         -- Of a new kind the schedulers do not know yet when it is due.
@@ -138,7 +144,8 @@ count_ended(given_back)
 if first <= last then trim_done() end
 
 first, last = section(2)
-if first <= last then
+-- A request that is sent again after a lost reply counts once.
+if first <= last and given_back > 0 then
   local minute = math.floor(time / 60000000)
   for i = first, last, 2 do
     local name = format('%.0f', minute) .. '|' .. ARGV[i]

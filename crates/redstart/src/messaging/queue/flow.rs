@@ -15,6 +15,8 @@ use crate::{
 };
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 /// Jobs and bytes that one script adds.
 const CHUNK_JOBS: usize = 1000;
 const CHUNK_BYTES: usize = 512 * 1024;
@@ -28,7 +30,9 @@ const MAX_CHILDREN: usize = 10_000;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ChildFailure {
-    /// The parent becomes a dead letter at once. Other children still run.
+    /// The parent becomes a dead letter at once. Other children still run. If the parent is
+    /// [replayed](super::DeadLetters::replay), it waits for the children that are not over, and for those that are dead
+    /// letters until they are replayed too, or deleted.
     #[default]
     FailParent,
     /// The parent runs after all children are over, and sees [that this one failed](ChildResult::Failed).
@@ -276,12 +280,14 @@ impl Queue {
     /// Adds a flow: its leaves are ready at once, and each other job when its children are over.
     ///
     /// Up to a thousand jobs are added in one step. A larger flow is added in several, parents first; if this is cut off
-    /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run.
+    /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run. Such a
+    /// parent, if it is replayed, does not wait for its children.
     ///
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for an invalid option, more than 64 levels, more than 10,000 children of one job
-    /// whose results are kept, or a payload over the limit, with nothing sent; otherwise those of the store.
+    /// whose results are kept, or a payload over the limit, with nothing sent; [`is_timeout`](Error::is_timeout) if a step
+    /// took so long that parents became dead letters; otherwise those of the store.
     ///
     /// # Cancel safety
     ///
@@ -311,9 +317,14 @@ impl Queue {
         // A parent must be there before its children can end.
         let (parents, leaves): (Vec<Node>, Vec<Node>) =
             nodes.into_iter().partition(|node| node.children > 0);
+        let mut renewed = Instant::now();
         for nodes in [&parents, &leaves] {
             let mut rest = &nodes[..];
             while !rest.is_empty() {
+                if renewed.elapsed() > OPEN / 4 {
+                    self.keep_open(&parents, OPEN).await?;
+                    renewed = Instant::now();
+                }
                 let mut bytes = 0;
                 let fits = rest.iter().take(CHUNK_JOBS).take_while(|node| {
                     bytes += node.bytes.len();
@@ -324,14 +335,25 @@ impl Queue {
                 rest = after;
             }
         }
+        self.keep_open(&parents, Duration::ZERO).await?;
+        Ok(FlowAdded::Added(root))
+    }
+
+    /// Gives a flow that is added in steps more time, or as long as it takes (zero).
+    async fn keep_open(&self, parents: &[Node], more: Duration) -> Result<()> {
         for chunk in parents.chunks(CHUNK_JOBS) {
-            let mut call = self.call(&FLOW_CLOSE, &[]);
+            let mut call = self.call(&FLOW_CLOSE, &[]).arg(micros(more));
             for node in chunk {
                 call = call.arg(&node.id.0[..]);
             }
-            let _: u8 = call.idempotent().run(self.store()).await?;
+            let late: u64 = call.idempotent().run(self.store()).await?;
+            if late > 0 {
+                return Err(Error::timeout(
+                    "the flow took too long to be added; its parents are dead letters",
+                ));
+            }
         }
-        Ok(FlowAdded::Added(root))
+        Ok(())
     }
 
     async fn add_nodes(&self, nodes: &[Node], open: Duration) -> Result<bool> {
@@ -367,7 +389,7 @@ impl Queue {
             }
             let results = flow.results();
             let mut options: Options = self.options_of(flow.name, flow.policy);
-            options.group = flow.group.or(options.group);
+            options.group = flow.group;
             options.child_of = child_of;
             options.children = (!flow.children.is_empty()).then_some(results as u32);
             options.check()?;

@@ -1,7 +1,8 @@
 //! Waiting for what becomes of a job, in any process.
 //!
 //! The script that ends a job tells so on one channel of the queue. All handles of a [`Queue`] share one subscription to
-//! it, which lasts while anyone waits. A handle subscribes first and looks then, and looks again after a gap.
+//! it, which lasts while anyone waits. A handle subscribes first and looks then, and looks again after a gap. It also looks
+//! again at a slow pace: a worker whose queue keeps no done jobs does not tell of them.
 
 use std::{
     collections::HashMap,
@@ -22,6 +23,9 @@ use crate::{
     observe,
     store::{Event, Listen},
 };
+
+/// How often a handle looks that was told nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(30);
 
 /// What became of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +122,8 @@ impl<J> JobHandle<J> {
 }
 
 impl<J: JobOutput> JobHandle<J> {
-    /// Waits for the job's result, without polling, for as long as it takes.
+    /// Waits for the job's result for as long as it takes. It is told of the end; in case a program with other settings
+    /// ends the job without a word, it looks again every 30 seconds.
     ///
     /// # Errors
     ///
@@ -181,11 +186,15 @@ impl Queue {
     async fn wait_for(&self, id: JobId) -> Result<Outcome<Vec<u8>>> {
         let endings = self.endings().await?;
         let waiter = endings.wait_for(id);
+        let clock = self.store().clock();
         loop {
             if let Some(outcome) = self.look_for_end(id).await? {
                 return Ok(outcome);
             }
-            waiter.notify.notified().await;
+            tokio::select! {
+                () = waiter.notify.notified() => {}
+                () = clock.sleep_until(clock.now() + LOOK_AGAIN) => {}
+            }
         }
     }
 

@@ -5,6 +5,9 @@ use std::{collections::BTreeMap, time::Duration};
 use super::QueueInspector;
 use crate::error::Result;
 
+/// Counters that one command reads.
+const PAGE: usize = 1000;
+
 /// What a worker adds to the counters, by their names.
 #[derive(Default)]
 pub(super) struct History(BTreeMap<String, u64>);
@@ -87,16 +90,61 @@ impl Spread {
 }
 
 impl QueueInspector {
-    /// The counters per minute and kind that are [kept](super::QueueBuilder::history), oldest first.
+    /// The counters per minute and kind that are [kept](super::QueueBuilder::history), oldest first. Read in pages; see
+    /// [`recent_history`](Self::recent_history) for a part of them.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn history(&self) -> Result<Vec<QueueMinute>> {
-        let queue = self.queue();
-        let mut get = redis::cmd("HGETALL");
-        get.arg(queue.entity().part("tallies"));
-        let found: Vec<(String, u64)> = queue.store().query(&get).await?;
+        self.minutes_since(0).await
+    }
+
+    /// The same for the last `period` only, by the server's clock.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn recent_history(&self, period: Duration) -> Result<Vec<QueueMinute>> {
+        let now = self.queue().store().time().await?;
+        let since = now.saturating_sub(period).as_secs() / 60;
+        self.minutes_since(since).await
+    }
+
+    /// Reads the names of counters from the newest minute on, and their values, until a minute.
+    async fn minutes_since(&self, since: u64) -> Result<Vec<QueueMinute>> {
+        let (store, entity) = (self.queue().store(), self.queue().entity());
+        let mut found: Vec<(String, u64)> = Vec::new();
+        // From the newest, so that minutes which are removed meanwhile move no others.
+        for page in 0.. {
+            let mut range = redis::cmd("ZRANGE");
+            range
+                .arg(entity.part("history"))
+                .arg("+inf")
+                .arg(since)
+                .arg("BYSCORE")
+                .arg("REV")
+                .arg("LIMIT")
+                .arg(page * PAGE)
+                .arg(PAGE);
+            let names: Vec<String> = store.query(&range).await?;
+            if names.is_empty() {
+                break;
+            }
+            let mut get = redis::cmd("HMGET");
+            get.arg(entity.part("tallies")).arg(&names);
+            let amounts: Vec<Option<u64>> = store.query(&get).await?;
+            let full = names.len() == PAGE;
+            found.extend(
+                names
+                    .into_iter()
+                    .zip(amounts)
+                    .filter_map(|(n, a)| Some((n, a?))),
+            );
+            if !full {
+                break;
+            }
+        }
         let mut minutes: BTreeMap<(u64, String), QueueMinute> = BTreeMap::new();
         for (name, amount) in found {
             let Some((minute, rest)) = name.split_once('|') else {

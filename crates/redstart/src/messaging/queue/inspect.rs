@@ -208,7 +208,8 @@ impl QueueInspector {
         &self.queue
     }
 
-    /// How many jobs are in each state.
+    /// How many jobs are in each state, at one moment. Where workers come and go all the time, those that came in between
+    /// are counted without what they run.
     ///
     /// # Errors
     ///
@@ -216,9 +217,11 @@ impl QueueInspector {
     pub async fn counts(&self) -> Result<QueueCounts> {
         let (mut workers, mut kinds) = self.workers_and_parked_kinds().await?;
         // What is counted depends on who is there; a change in between is seen in the reply.
+        let mut tries = 5;
         loop {
             let (counts, now_workers, now_kinds) = self.count(&workers, &kinds).await?;
-            if now_workers == workers && now_kinds == kinds {
+            tries -= 1;
+            if (now_workers == workers && now_kinds == kinds) || tries == 0 {
                 return Ok(counts);
             }
             (workers, kinds) = (now_workers, now_kinds);

@@ -140,9 +140,10 @@ impl FromStr for JobId {
 pub enum UniqueUntil {
     /// Until the job is done, dead or deleted.
     Done,
-    /// Until a worker takes the job: a job enqueued while it runs is a new one.
+    /// Until a worker takes the job: a job enqueued while it runs is a new one. A job that is handed back or parked without
+    /// having run holds the key again, unless another job has it by then.
     Started,
-    /// For this time from the enqueue on, even if the job is done or dead before.
+    /// For this time from the enqueue on, even if the job is done, dead, cancelled or deleted before.
     For(Duration),
 }
 

@@ -16,7 +16,7 @@ for _, name in ipairs(redis.call('HKEYS', running)) do
       conclude(record, 'c', '', time)
     else
       if flag(record, 8) then redis.call('HDEL', details, id_of(record) .. 'p') end
-      back[#back + 1] = handed_back(record)
+      back[#back + 1] = unstarted(record)
     end
   end
 end

@@ -23,6 +23,8 @@ use crate::{
 
 /// Rows that are read at once.
 const PAGE: i64 = 100;
+/// After so many rows that the store did not take, the others of the page wait for the next look.
+const MAX_FAILURES: usize = 3;
 
 /// A database that an [`Outbox`] can be in: SQLite or Postgres, by the cargo features of those names.
 pub trait OutboxDatabase: sqlx::Database + sealed::Outbox {}
@@ -138,9 +140,13 @@ database!(sqlx::Postgres, "BIGSERIAL PRIMARY KEY");
 ///
 /// No job without its commit, and no commit without its job: the job is a row that the transaction writes. A
 /// [relay](Self::start_relay) moves rows to the queue, each once: a row that was enqueued by a relay which died before
-/// it could delete the row is recognised, for [a time](Self::remember).
+/// it could delete the row is recognised, for [a time](Self::remember), even if its job is done, dead, cancelled or expired
+/// by then.
 ///
 /// # Limits
+///
+/// A row that cannot be moved, because its job is too large for the store's deadline or was written by another version,
+/// stays in the table and is tried again at each look; a hundred such rows block those behind them.
 ///
 /// The relay asks the database when it is [notified](OutboxRelay::notify), and otherwise every second. Several relays may
 /// run; they do the same work twice, not different work. The unique key of a job is the row's, so such a job has no other.
@@ -270,7 +276,7 @@ impl<D: OutboxDatabase> Outbox<D> {
         job_group: Option<String>,
     ) -> Result<()> {
         let mut options = self.queue.options_of(J::NAME, J::policy());
-        options.group = job_group.clone().or(options.group);
+        options.group = job_group.clone();
         options.check()?;
         Body::new(job, &options, self.queue.0.max_payload)?;
         let text = |bytes: Vec<u8>| {
@@ -291,11 +297,13 @@ impl<D: OutboxDatabase> Outbox<D> {
         D::insert(&mut **tx, sql, &row).await.map_err(failed)
     }
 
-    /// Moves up to a hundred rows to the queue, oldest first; how many.
+    /// Moves up to a hundred rows to the queue, oldest first; how many. A row that cannot be moved stays, and is passed
+    /// over.
     ///
     /// # Errors
     ///
-    /// [`is_user`](Error::is_user) if the database refuses; otherwise those of the store.
+    /// [`is_user`](Error::is_user) if the database refuses; otherwise, if no row could be moved, those of the store, or
+    /// [`is_codec`](Error::is_codec) for rows that another version wrote.
     ///
     /// # Cancel safety
     ///
@@ -307,17 +315,30 @@ impl<D: OutboxDatabase> Outbox<D> {
                 self.table
             );
             let rows = D::oldest(pool, sql).await.map_err(failed)?;
-            let mut moved = 0;
+            let (mut moved, mut failure, mut failures) = (0, None, 0);
             for row in rows {
-                match self.send(&row).await? {
+                match self.send(&row).await {
                     // The row stays until there is room.
-                    Enqueued::Full => break,
-                    Enqueued::New(_) | Enqueued::Duplicate(_) => moved += 1,
+                    Ok(Enqueued::Full) => break,
+                    Ok(Enqueued::New(_) | Enqueued::Duplicate(_)) => moved += 1,
+                    Err(error) => {
+                        tracing::warn!(%error, row = row.id, "a job of an outbox stays in its table");
+                        // It may be the row, whose job cannot be read or is too large; it must not block the others.
+                        failures += usize::from(!error.is_codec() && !error.is_config());
+                        failure = Some(error);
+                        if failures == MAX_FAILURES {
+                            break;
+                        }
+                        continue;
+                    }
                 }
                 let sql = format!("DELETE FROM {} WHERE id = $1", self.table);
                 D::delete(pool, sql, row.id).await.map_err(failed)?;
             }
-            Ok(moved)
+            match failure {
+                Some(error) if moved == 0 => Err(error),
+                _ => Ok(moved),
+            }
         };
         observe::operation("queue.relay", self.queue.namespace(), work).await
     }
@@ -325,7 +346,7 @@ impl<D: OutboxDatabase> Outbox<D> {
     async fn send(&self, row: &Row) -> Result<Enqueued> {
         let policy: super::cron::StoredPolicy = Json::decode(row.policy.as_bytes())?;
         let mut options: Options = self.queue.options_of(&row.kind, JobPolicy::from(policy));
-        options.group = row.job_group.clone().or(options.group);
+        options.group = row.job_group.clone();
         options.unique = Some(Unique {
             key: format!("outbox:{}", row.uid),
             until: UniqueUntil::For(self.remember),

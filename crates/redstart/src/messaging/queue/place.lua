@@ -17,11 +17,13 @@ local unique, dead, done, ended, details = KEYS[7], KEYS[8], KEYS[9], KEYS[10], 
 local groups, grouped, resting, parents, events = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local channel, boost, keep_events = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local KEPT_ATTEMPTS, KEPT_LINES = 20, 100
+local INCOMPLETE = 'its flow was not added completely'
 
--- One entry for many jobs: their ids in a row.
+-- One entry for many jobs: their ids in a row. The text is cut, so that the stream is bounded in bytes too.
 local function event(name, ids, text)
   if keep_events == 0 or #ids == 0 then return end
-  redis.call('XADD', events, 'MAXLEN', '~', keep_events, '*', 'event', name, 'jobs', ids, 'text', text or '')
+  text = sub(text or '', 1, 1000)
+  redis.call('XADD', events, 'MAXLEN', '~', keep_events, '*', 'event', name, 'jobs', ids, 'text', text)
 end
 
 -- Wakes as many idle workers as there are jobs. Each listens on a channel of its own, under the first half of the name
@@ -41,17 +43,36 @@ local function announce(micros)
   end
 end
 
--- Frees the unique key of a record if this job holds it.
+-- Frees the unique key of a record if this job holds it. A key that is held for a time is held whatever becomes of the
+-- job.
 local function free_unique(record)
-  if uniqueness(record) == 0 then return end
+  if uniqueness(record) == 0 or uniqueness(record) == 3 then return end
   local key = extra(record, 'u')
   if key and sub(redis.call('HGET', unique, key) or '', 1, 16) == id_of(record) then
     redis.call('HDEL', unique, key)
   end
 end
 
+-- A job that was taken and did not start: it is another delivery, and it holds the key again that it held until its
+-- start, unless another job has that by now.
+local function unstarted(record)
+  if uniqueness(record) == 2 then redis.call('HSETNX', unique, extra(record, 'u'), id_of(record)) end
+  return handed_back(record)
+end
+
 local function group_of(record)
   if flag(record, 64) then return extra(record, 'g') end
+end
+
+-- The job counts as enqueued now: its time to expire begins again. The jobs of a group are told apart by that time, and
+-- lie in its order.
+local function as_enqueued_now(record, now)
+  local stamp = now
+  if group_of(record) then
+    stamp = math.max(now, tonumber(redis.call('HGET', meta, 'stamp') or 0) + 1)
+    redis.call('HSET', meta, 'stamp', format('%.0f', stamp))
+  end
+  return sub(record, 1, 18) .. digits(stamp) .. sub(record, 35)
 end
 
 local function place_in_group(group, record)
@@ -102,11 +123,34 @@ local function free_place(record)
   end
 end
 
--- So many jobs run no longer. Workers that were refused because of the limit look again.
+-- Limits keep parked jobs of this kind from running: workers that know it look again when a job has ended.
+local function note_crowded(kind)
+  local noted = redis.call('HGET', meta, 'crowded') or ''
+  local entry = char(#kind) .. kind
+  local at = 1
+  while at <= #noted do
+    local length = byte(noted, at)
+    if sub(noted, at, at + length) == entry then return end
+    at = at + 1 + length
+  end
+  redis.call('HSET', meta, 'crowded', noted .. entry)
+end
+
+-- So many jobs run no longer. Workers that were refused because of a limit look again.
 local function count_ended(count)
   if count == 0 then return end
   if redis.call('HINCRBY', meta, 'running', -count) <= 0 then redis.call('HDEL', meta, 'running') end
-  if redis.call('HDEL', meta, 'hungry') == 1 then wake(count) end
+  if redis.call('HDEL', meta, 'hungry') == 0 then return end
+  wake(count)
+  local noted = redis.call('HGET', meta, 'crowded')
+  if not noted then return end
+  redis.call('HDEL', meta, 'crowded')
+  local at = 1
+  while at <= #noted do
+    local length = byte(noted, at)
+    redis.call('SPUBLISH', channel, 'parked ' .. sub(noted, at + 1, at + length))
+    at = at + 1 + length
+  end
 end
 
 -- The fields of a job's details.
@@ -166,21 +210,23 @@ local child_ended
 -- The job becomes a dead letter. The record is as it was before it was taken.
 local function bury(record, reason, now)
   local id = id_of(record)
-  if uniqueness(record) ~= 3 then free_unique(record) end
-  record = with_flag(settle_cancel(record), 8)
-  -- If it is replayed, its parent does not hear of it a second time.
-  redis.call('HSET', jobs, id, as(with_flag(record, 128), 'z', now))
+  free_unique(record)
+  record = as(with_flag(settle_cancel(record), 8), 'z', now)
+  redis.call('HSET', jobs, id, record)
   redis.call('HSET', details, id .. 'x', sub(reason, 1, 4000))
   redis.call('ZADD', dead, format('%.0f', now), id)
   tell(record, 'z')
   event('dead', id, reason)
-  child_ended(record, false, reason, now)
+  if child_ended(record, 'z', reason, now) then
+    -- If it is replayed, its parent does not hear of it a second time.
+    redis.call('HSET', jobs, id, with_flag(record, 128))
+  end
 end
 
 -- The job is over: d done, c cancelled, e expired. It is kept for a time, or leaves nothing.
 local function conclude(record, letter, result, now)
   local id = id_of(record)
-  if uniqueness(record) ~= 3 or letter ~= 'd' then free_unique(record) end
+  free_unique(record)
   record = settle_cancel(record)
   local keep = tonumber(flag(record, 64) and extra(record, 'k') or ARGV[4])
   if keep >= 0 then
@@ -210,7 +256,7 @@ local function conclude(record, letter, result, now)
   forget(record)
   redis.call('HDEL', jobs, id)
   tell(record, letter)
-  child_ended(record, letter == 'd', letter == 'd' and result or (letter == 'c' and 'cancelled' or 'expired'), now)
+  child_ended(record, letter, letter == 'd' and result or (letter == 'c' and 'cancelled' or 'expired'), now)
 end
 
 -- Removes a kept job.
@@ -239,27 +285,51 @@ local function trim_done()
   for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 600) - 1)) do discard(id) end
 end
 
--- A child is over: its parent hears of it, and runs after the last one.
-child_ended = function(record, well, text, now)
+-- A child is over: d done, z a dead letter, otherwise gone. Its parent hears of it, and runs after the last one. A parent
+-- that is a dead letter is told too, so that it is known whom it has to wait for if it is replayed. Returns whether the
+-- child was counted. A dead letter that fails its parent is not: it may be replayed.
+child_ended = function(record, letter, text, now)
   local link = flag(record, 64) and not flag(record, 128) and extra(record, 'p')
-  if not link then return end
+  if not link then return false end
   local id, policy, number = sub(link, 1, 16), sub(link, 17, 17), sub(link, 18)
   local parent = redis.call('HGET', jobs, id)
-  -- It is dead, cancelled or deleted, or this child was counted before.
-  if not parent or state(parent) ~= 'w' then return end
-  if not well and policy == 'f' then
+  local waits = parent and state(parent) == 'w'
+  if not waits then
+    if not parent or state(parent) ~= 'z' or redis.call('HEXISTS', details, id .. 'w') == 0 then return false end
+  end
+  if letter ~= 'd' then text = sub(text, 1, 4000) end
+  local fails = letter ~= 'd' and policy == 'f'
+  local counted = not (fails and letter == 'z')
+  local left
+  if counted then
+    if letter ~= 'd' then redis.call('HINCRBY', details, id .. 'f', 1) end
+    if policy ~= 'b' and (letter == 'd' or policy ~= 'i') then
+      redis.call('HSET', details, id .. 'c' .. number, (letter == 'd' and 'd' or 'z') .. text)
+    end
+    left = redis.call('HINCRBY', details, id .. 'w', -1)
+    if left <= 0 then redis.call('HDEL', details, id .. 'w') end
+  end
+  if waits and fails then
     redis.call('ZREM', parents, id)
     bury(as(parent, 'r', due(parent)), 'a child failed: ' .. text, now)
-    return
-  end
-  if not well then redis.call('HINCRBY', details, id .. 'f', 1) end
-  if policy ~= 'b' and (well or policy ~= 'i') then
-    redis.call('HSET', details, id .. 'c' .. number, (well and 'd' or 'z') .. text)
-  end
-  if redis.call('HINCRBY', details, id .. 'w', -1) <= 0 then
-    redis.call('HDEL', details, id .. 'w')
+  elseif waits and left <= 0 then
     redis.call('ZREM', parents, id)
     make_ready('RPUSH', { as(parent, 'r', now) })
     wake(1)
+  end
+  return counted
+end
+
+-- Removes a dead letter for good. A parent that would wait for it, were it replayed, waits no longer.
+local function drop_letter(id, now)
+  redis.call('ZREM', dead, id)
+  local record = redis.call('HGET', jobs, id)
+  if record and well_formed(record) then
+    redis.call('HDEL', jobs, id)
+    forget(record)
+    child_ended(record, 'c', 'its dead letter was deleted', now)
+  else
+    redis.call('HDEL', details, id .. 'x')
+    redis.call('HDEL', jobs, id)
   end
 end

@@ -25,7 +25,7 @@ for _, name in ipairs(redis.call('HKEYS', running)) do
         event('cancelled', id_of(record))
         conclude(record, 'c', '', now())
       else
-        back[#back + 1] = handed_back(record)
+        back[#back + 1] = unstarted(record)
       end
     end
   end

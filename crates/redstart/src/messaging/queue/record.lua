@@ -14,7 +14,7 @@
 --   55-56   priority + 32768, big-endian
 --   57      flags: its unique key is held 1 = until done, 2 = until started, 3 = for a time; + 4 = it was parked, since
 --           bytes 3-18; + 8 = it has details; + 16 = it is to be cancelled; + 32 = it holds a place of its group while
---           it waits for its next attempt; + 64 = it has extras that concern its end; + 128 = its parent, if it has
+--           it waits for its next attempt or is parked; + 64 = it has extras that concern its end; + 128 = its parent, if it has
 --           one, was told that it failed
 --   58-61   timeout in milliseconds, 0 = the worker's own
 --   62-63   attempts at most, 0 = the worker's own

@@ -221,6 +221,8 @@ pub(crate) struct Options {
     pub(crate) policy: JobPolicy,
     pub(crate) unique: Option<Unique>,
     pub(crate) group: Option<String>,
+    /// The line of its kind, for a job without a group.
+    pub(crate) line: Option<String>,
     pub(crate) child_of: Option<Child>,
     pub(crate) children: Option<u32>,
 }
@@ -236,9 +238,15 @@ impl Options {
             policy,
             unique: None,
             group: None,
+            line: None,
             child_of: None,
             children: None,
         }
+    }
+
+    /// Where it waits: in its group, or in the line of its kind.
+    pub(crate) fn place(&self) -> Option<&str> {
+        self.group.as_deref().or(self.line.as_deref())
     }
 
     pub(crate) fn check(&self) -> Result<()> {
@@ -252,6 +260,14 @@ impl Options {
             && delay > LONGEST
         {
             return Err(Error::config("a delay must be at most a hundred years"));
+        }
+        if let (RunAt::After(delay), Some(expires)) = (self.run_at, policy.expires_after)
+            && !delay.is_zero()
+            && delay >= expires
+        {
+            return Err(Error::config(
+                "a job with this delay would expire before it may run",
+            ));
         }
         if let Some(timeout) = policy.timeout
             && (timeout.is_zero() || timeout.as_millis() > u128::from(u32::MAX))
@@ -277,14 +293,13 @@ impl Options {
             )));
         }
         if let Some(group) = &self.group {
-            // The line of a kind begins with a control character.
-            let name = group.strip_prefix('\u{1}').unwrap_or(group);
-            if too_long(name) || name.bytes().any(|byte| byte < b' ') {
+            // The line of a kind begins with a control character, so no group is one.
+            if too_long(group) || group.bytes().any(|byte| byte < b' ') {
                 return Err(Error::config(format!(
                     "a group must have 1 to {MAX_KEY} bytes and no control characters"
                 )));
             }
-            if policy.priority != 0 && name == group {
+            if policy.priority != 0 {
                 return Err(Error::config(
                     "a job of a group has no priority: its group has its turn",
                 ));
@@ -301,7 +316,7 @@ impl Options {
             Some(UniqueUntil::For(_)) => FOR_A_TIME,
         };
         let policy = &self.policy;
-        let rich = self.group.is_some()
+        let rich = self.place().is_some()
             || self.child_of.is_some()
             || self.children.is_some()
             || policy.keep.is_some()
@@ -319,7 +334,7 @@ impl Options {
         if let Some(unique) = &self.unique {
             add(b'u', unique.key.as_bytes());
         }
-        if let Some(group) = &self.group {
+        if let Some(group) = self.place() {
             add(b'g', group.as_bytes());
         }
         if let Some(child) = &self.child_of {

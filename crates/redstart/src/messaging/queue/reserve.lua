@@ -6,15 +6,19 @@
 -- takes nothing if it arrives after all.
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 when each rate limit is free again
+--       20, 21 (with a kind in ARGV 20) parked jobs of that kind, by their limit; parked
 -- ARGV  1-5 as in place.lua  6 worker  7 epoch  8 want  9 lease in microseconds  10 promote at most
 --       11 how many bytes of records at most, unless the first is larger  12 the worker's name on the wake channel
 --       13 how many jobs may run at a time in the whole queue (0 = any)
 --       14, 15 rate limit of the queue: microseconds per job (0 = none), jobs at once
 --       16, 17, 18 for each group: jobs at a time, microseconds per job, jobs at once
 --       19 attempts at most, for jobs that have no limit of their own
---       20... the same as for a group, for a kind of job: name, jobs at a time, microseconds per job, jobs at once
+--       20 a kind of job that this worker knows, to take parked ones too ('' = none)  21 how many of them to skip: this
+--       worker could not decode them
+--       22... for a kind of job: name, jobs at a time, microseconds per job, jobs at once
 -- Returns  {0} not registered (its jobs were reclaimed), {2} another epoch, or
---          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records, now}
+--          {1, microseconds until a job is due (0 = there may be more now, -1 = never), records, now, parked jobs of the
+--          kind behind those skipped: 0 there were none, 1 there may be more, 2 limits keep them from running, 3 all taken}
 local running, workers, rates = KEYS[17], KEYS[18], KEYS[19]
 local want, lease, room = tonumber(ARGV[8]), tonumber(ARGV[9]), tonumber(ARGV[11])
 local worker = ARGV[12]
@@ -27,7 +31,7 @@ local now = now()
 local until_now = format('%.0f', now)
 redis.call('ZADD', workers, format('%.0f', now + lease), ARGV[6])
 if redis.call('HEXISTS', meta, 'paused') == 1 then
-  return { 1, -1, {}, until_now }
+  return { 1, -1, {}, until_now, 0 }
 end
 
 local promoted = redis.call('ZRANGE', delayed, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, tonumber(ARGV[10]))
@@ -54,9 +58,20 @@ for _, group in ipairs(redis.call('ZRANGE', resting, '-inf', until_now, 'BYSCORE
   enter_round(group)
 end
 
+-- When a rate limit is free again. That is never further away than its jobs at once are worth, unless the clock was put
+-- back or the limit was another one; then it is corrected.
+local function free_again(name, every, burst)
+  local free_at, last = tonumber(redis.call('ZSCORE', rates, name) or 0), now + every * burst
+  if free_at > last then
+    free_at = last
+    redis.call('ZADD', rates, format('%.0f', last), name)
+  end
+  return math.max(now, free_at)
+end
+
 -- How long until a limit lets one more job start, and a function that counts it.
 local function admit(name, every, burst)
-  local free_at = math.max(now, tonumber(redis.call('ZSCORE', rates, name) or 0))
+  local free_at = free_again(name, every, burst)
   local early = free_at - now - every * (burst - 1)
   if early > 0 then return early end
   return 0, function() redis.call('ZADD', rates, format('%.0f', free_at + every), name) end
@@ -67,18 +82,20 @@ local function look_after(micros)
   if later < 0 or micros < later then later = micros end
 end
 
+-- Whether a limit of concurrency keeps jobs from running.
+local crowded = false
 local most = tonumber(ARGV[13])
 if most > 0 then
   local free = most - tonumber(redis.call('HGET', meta, 'running') or 0)
   if free < want then
-    want = math.max(0, free)
+    want, crowded = math.max(0, free), true
     redis.call('HSET', meta, 'hungry', 1)
   end
 end
 local queue_every, queue_burst = tonumber(ARGV[14]), tonumber(ARGV[15])
 if queue_every > 0 then
   redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now)
-  local free_at = math.max(now, tonumber(redis.call('ZSCORE', rates, '') or 0))
+  local free_at = free_again('', queue_every, queue_burst)
   local allowed = math.floor((now + queue_every * queue_burst - free_at) / queue_every)
   if allowed < want then
     want = math.max(0, allowed)
@@ -98,6 +115,11 @@ local function fits(record)
   return true
 end
 
+local function has_expired(record)
+  local expires = flag(record, 64) and extra(record, 'e')
+  return expires and created(record) + tonumber(expires) * 1000 < now
+end
+
 -- Jobs that expired. They are concluded after all containers were read: a parent that runs now would change what is read.
 local expired = {}
 
@@ -114,8 +136,7 @@ local function startable(id, record, in_list)
     redis.call('HSET', details, id .. 'x', 'corrupt record')
     return false
   end
-  local expires = flag(record, 64) and extra(record, 'e')
-  if expires and created(record) + tonumber(expires) * 1000 < now then
+  if has_expired(record) then
     expired[#expired + 1] = record
     return false
   end
@@ -205,44 +226,99 @@ local function take_plain(limit)
 end
 
 local limits = {}
-for i = 20, #ARGV, 4 do
+for i = 22, #ARGV, 4 do
   limits['\1' .. ARGV[i]] = { tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2]), tonumber(ARGV[i + 3]) }
 end
 local of_groups = { tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]) }
+if tonumber(ARGV[17]) > 0 or #ARGV >= 22 then
+  redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now)
+  -- Groups that rest longer than any limit asks for: the clock was put back.
+  local longest = of_groups[2] * of_groups[3]
+  for _, limit in pairs(limits) do longest = math.max(longest, limit[2] * limit[3]) end
+  local after = '(' .. format('%.0f', now + longest)
+  for _, group in ipairs(redis.call('ZRANGE', resting, after, '+inf', 'BYSCORE', 'LIMIT', 0, 100)) do
+    redis.call('ZREM', resting, group)
+    enter_round(group)
+  end
+end
+
+-- Whether the limits let a job of this group start, which may have its place already. Then a function that counts it, and
+-- returns whether another may start too; otherwise how long the rate limit wants it to wait, if it is that.
+local function may_start(group, has_place)
+  local limit = limits[group] or (byte(group, 1) == 1 and { 0, 0, 0 }) or of_groups
+  local busy = tonumber(redis.call('HGET', meta, 'n:' .. group) or 0)
+  if not has_place and limit[1] > 0 and busy >= limit[1] then return false end
+  local wait, spend = 0, nil
+  if limit[2] > 0 then wait, spend = admit(group, limit[2], limit[3]) end
+  if wait > 0 then return false, wait end
+  return true, function()
+    if spend then spend() end
+    if not has_place then busy = redis.call('HINCRBY', meta, 'n:' .. group, 1) end
+    return limit[1] == 0 or busy < limit[1]
+  end
+end
+
+-- Takes parked jobs of a kind. They are in no line, so all limits are looked at here.
+local function take_parked(waiting, skip)
+  local at, before, steps = skip, #taken, 0
+  while #taken < want do
+    local id = redis.call('ZRANGE', waiting, at, at)[1]
+    steps = steps + 1
+    if not id or steps > want + 200 then break end
+    local record = redis.call('HGET', jobs, id)
+    if not record or not well_formed(record) or state(record) ~= 'p' then
+      redis.call('ZREM', waiting, id)
+    elseif has_expired(record) then
+      expired[#expired + 1] = record
+      redis.call('ZREM', waiting, id)
+    else
+      local group, starts, count_or_wait = group_of(record), true, nil
+      if group then starts, count_or_wait = may_start(group, flag(record, 32)) end
+      if starts then
+        if not fits(without_flag(record, 32)) then break end
+        if group then count_or_wait() end
+        redis.call('ZREM', waiting, id)
+      else
+        at = at + 1
+        if count_or_wait then look_after(count_or_wait) else crowded = true end
+      end
+    end
+  end
+  local left = redis.call('ZCARD', waiting)
+  if left == 0 then redis.call('ZREM', KEYS[21], ARGV[20]) end
+  if left <= skip then return #taken > before and 3 or 0 end
+  if at == skip and (full or #taken < want or want == tonumber(ARGV[8])) then return 1 end
+  if crowded then
+    redis.call('HSET', meta, 'hungry', 1)
+    note_crowded(ARGV[20])
+  end
+  return 2
+end
+local of_parked = ARGV[20] ~= '' and take_parked(KEYS[20], tonumber(ARGV[21])) or 0
 
 -- Takes the first job of the group whose turn it is. Returns false when there is none.
 local function take_from_group()
   local group = redis.call('ZRANGE', groups, 0, 0)[1]
   if not group then return false end
-  local limit = limits[group] or (byte(group, 1) == 1 and { 0, 0, 0 }) or of_groups
-  local busy = tonumber(redis.call('HGET', meta, 'n:' .. group) or 0)
-  if limit[1] > 0 and busy >= limit[1] then
-    -- It comes back when one of its jobs has ended.
+  local starts, count_or_wait = may_start(group, false)
+  if not starts then
+    -- It comes back when one of its jobs has ended, or after its wait.
     redis.call('ZREM', groups, group)
+    if count_or_wait then redis.call('ZADD', resting, format('%.0f', now + count_or_wait), group) end
     return true
   end
-  local count
-  if limit[2] > 0 then
-    local wait
-    wait, count = admit(group, limit[2], limit[3])
-    if wait > 0 then
-      redis.call('ZREM', groups, group)
-      redis.call('ZADD', resting, format('%.0f', now + wait), group)
-      return true
-    end
-  end
+  local more = true
   local places = redis.call('ZRANGE', grouped, '[' .. group .. '\0', '(' .. group .. '\1', 'BYLEX', 'LIMIT', 0, 2)
   local id = places[1] and sub(places[1], -16)
   if id then
     local record = redis.call('HGET', jobs, id)
     if startable(id, record, false) then
       if not fits(record) then return false end
-      if count then count() end
-      busy = redis.call('HINCRBY', meta, 'n:' .. group, 1)
+      more = count_or_wait()
     end
     redis.call('ZREM', grouped, places[1])
   end
-  if places[2] and (limit[1] == 0 or busy < limit[1]) then
+  if places[2] and more then
     redis.call('ZADD', groups, next_turn(), group)
   else
     redis.call('ZREM', groups, group)
@@ -252,7 +328,6 @@ end
 
 local in_groups = redis.call('ZCARD', groups) > 0
 if in_groups then
-  if tonumber(ARGV[17]) > 0 or #ARGV >= 20 then redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now) end
   -- Of an odd number the jobs without a group get one more every second time.
   local share = math.floor(want / 2)
   if want % 2 == 1 and redis.call('HDEL', meta, 'side') == 0 then
@@ -283,14 +358,19 @@ if n > 0 then
   each_piece('HSET', jobs, written)
   redis.call('HINCRBY', meta, 'running', n)
   if queue_every > 0 then
-    local free_at = math.max(now, tonumber(redis.call('ZSCORE', rates, '') or 0))
+    local free_at = free_again('', queue_every, queue_burst)
     redis.call('ZADD', rates, format('%.0f', free_at + queue_every * n), '')
   end
   if keep_events > 0 then event('started', table.concat(ids), worker) end
+  -- One worker may have been woken for several places that came free.
+  if most > 0 and n == tonumber(ARGV[8]) and tonumber(redis.call('HGET', meta, 'running')) < most then
+    wake(math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups)))
+  end
 end
 
 for _, record in ipairs(expired) do
   event('expired', id_of(record))
+  if flag(record, 32) then free_place(record) end
   conclude(record, 'e', '', now)
   -- Its parent may be ready, in a container that was read before.
   full = full or extra(record, 'p')
@@ -299,11 +379,11 @@ if #expired > 0 then trim_done() end
 
 if full or n == tonumber(ARGV[8]) then
   redis.call('ZREM', idle, ARGV[6])
-  return { 1, 0, taken, until_now }
+  return { 1, 0, taken, until_now, of_parked }
 end
 redis.call('ZADD', idle, until_now, ARGV[6])
 for _, key in ipairs({ delayed, resting }) do
   local first = redis.call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]
   if first then look_after(math.max(1, tonumber(first) - now)) end
 end
-return { 1, later, taken, until_now }
+return { 1, later, taken, until_now, of_parked }

@@ -3,9 +3,9 @@
 -- worker's lease, so that it does not find itself.
 --
 -- KEYS  1-16 as in place.lua  17 running of this worker  18 workers  19 cron  20 crontab  21 parked  22 unique keys that
---       are held for a time, by its end
+--       are held for a time, by its end  23 history, by minute  24 tallies of the history
 -- ARGV  1-5 as in place.lua  6 worker  7 lease in microseconds  8 how long to keep dead letters in milliseconds (0 = for
---       ever)  9 how many of them to keep (0 = all)
+--       ever)  9 how many of them to keep (0 = all)  10 how many minutes of history to keep
 -- Returns  {microseconds until something is due (-1 = never), workers whose lease ended, kinds with parked jobs to
 --           bury, now in microseconds, then id, tick and definition of each cron entry that is due}
 local workers, cron, crontab, parked, timed = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
@@ -31,36 +31,48 @@ local function consider(at)
   if reply[1] < 0 or left < reply[1] then reply[1] = left end
 end
 
-for _, id in ipairs(due_before(done, until_now, 200)) do discard(id) end
-for _, key in ipairs(due_before(timed, until_now, 200)) do
+-- So many at a time, and the rest at once: whatever comes in must go out as fast.
+local function at_most(count, list)
+  if #list == count then consider(now) end
+  return list
+end
+
+for _, id in ipairs(at_most(200, due_before(done, until_now, 200))) do discard(id) end
+for _, key in ipairs(at_most(200, due_before(timed, until_now, 200))) do
   redis.call('ZREM', timed, key)
   local until_us = sub(redis.call('HGET', unique, key) or '', 17)
   if until_us ~= '' and tonumber(until_us) <= now then redis.call('HDEL', unique, key) end
 end
 
-for _, id in ipairs(due_before(parents, until_now, 50)) do
+for _, id in ipairs(at_most(50, due_before(parents, until_now, 50))) do
   local record = redis.call('HGET', jobs, id)
   redis.call('ZREM', parents, id)
-  if record and state(record) == 'w' then bury(record, 'its flow was not added completely', now) end
-end
-
--- A dead letter that goes leaves nothing.
-local function drop(ids)
-  for _, id in ipairs(ids) do
-    local record = redis.call('HGET', jobs, id)
-    if record and well_formed(record) then forget(record) end
-    redis.call('HDEL', jobs, id)
-    redis.call('ZREM', dead, id)
+  if record and state(record) == 'w' then
+    -- If it is replayed, it does not wait for children that never come.
+    redis.call('HDEL', details, id .. 'w')
+    bury(record, INCOMPLETE, now)
   end
 end
+
+local function drop(ids)
+  for _, id in ipairs(ids) do drop_letter(id, now) end
+end
 local keep_for, keep = tonumber(ARGV[8]), tonumber(ARGV[9])
-if keep_for > 0 then drop(due_before(dead, format('%.0f', now - keep_for * 1000), 200)) end
+if keep_for > 0 then drop(at_most(200, due_before(dead, format('%.0f', now - keep_for * 1000), 200))) end
 if keep > 0 then
   local over = redis.call('ZCARD', dead) - keep
   if over > 0 then
     drop(redis.call('ZRANGE', dead, 0, math.min(over, 200) - 1))
     if over > 200 then consider(now) end
   end
+end
+
+-- On an idle queue, or when no history is kept any more, nobody else removes the old minutes.
+local minute = math.floor(now / 60000000) - tonumber(ARGV[10])
+local old = at_most(1000, due_before(KEYS[23], format('%.0f', minute), 1000))
+if #old > 0 then
+  redis.call('HDEL', KEYS[24], unpack(old))
+  redis.call('ZREM', KEYS[23], unpack(old))
 end
 
 for _, key in ipairs({ workers, cron, parked }) do

@@ -53,7 +53,6 @@ pub(crate) static REGISTER: Script = small_script!("queue.register", "register.l
 pub(crate) static RENEW: Script = small_script!("queue.renew", "renew.lua");
 pub(crate) static REPLAY: Script = script!("queue.replay", "replay.lua");
 pub(crate) static RESERVE: Script = script!("queue.reserve", "reserve.lua");
-pub(crate) static RESERVE_PARKED: Script = script!("queue.reserve_parked", "reserve_parked.lua");
 pub(crate) static RUN_NOW: Script = script!("queue.run_now", "run_now.lua");
 pub(crate) static SCHEDULE: Script = script!("queue.schedule", "schedule.lua");
 

@@ -112,6 +112,8 @@ struct Delivery {
     backoff: Option<JobBackoff>,
     /// Whether it leaves nothing but its record when it is done.
     plain: bool,
+    /// Whether the job itself is kept when it is done, or has a parent that is told.
+    result_is_kept: bool,
     /// How many children it has whose results it may ask for.
     children: u32,
     /// How long it waited since it was due.
@@ -144,6 +146,8 @@ impl Delivery {
             max_attempts: u32::from(max_attempts.unwrap_or(shared.max_attempts)),
             backoff: record.and_then(Record::backoff),
             plain: record.is_some_and(Record::is_plain),
+            result_is_kept: record
+                .is_some_and(|record| record.keep().is_some() || record.parent().is_some()),
             children: record.and_then(Record::children).unwrap_or(0),
             waited: Duration::from_micros(now.saturating_sub(due)),
             started: Instant::now(),

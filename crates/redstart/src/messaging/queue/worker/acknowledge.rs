@@ -1,6 +1,7 @@
 //! Writes to the store how deliveries ended.
 
 use std::{
+    borrow::Cow,
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
@@ -8,7 +9,7 @@ use std::{
 use tokio::sync::mpsc;
 
 use super::{
-    Registration, Shared,
+    Delivery, Registration, Shared,
     run::{Ended, Ending},
 };
 use crate::{
@@ -20,6 +21,10 @@ use crate::{
 
 /// Endings that one script writes.
 const BATCH: usize = 512;
+/// Bytes of results and reasons that one script writes, unless one alone is larger: it must arrive within the deadline.
+const BATCH_BYTES: usize = 512 * 1024;
+/// Bytes of a reason that are kept.
+const MAX_REASON: usize = 4000;
 
 /// Writes endings, as many at once as there are, until the worker has ended.
 pub(super) async fn acknowledge(shared: Arc<Shared>, mut endings: mpsc::Receiver<Ended>) {
@@ -33,12 +38,47 @@ pub(super) async fn acknowledge(shared: Arc<Shared>, mut endings: mpsc::Receiver
         // After a loss there are endings of two registrations; the old one's are refused.
         while let Some(first) = received.first() {
             let registration = first.delivery.registration.clone();
-            let (same, other): (Vec<_>, Vec<_>) = received
+            let (mut same, other): (Vec<_>, Vec<_>) = received
                 .drain(..)
                 .partition(|ended| Arc::ptr_eq(&ended.delivery.registration, &registration));
             received = other;
-            finish(&shared, &registration, &same).await;
+            while !same.is_empty() {
+                let piece: Vec<Ended> = same.drain(..fitting(&same, &shared)).collect();
+                finish(&shared, &registration, &piece).await;
+            }
         }
+    }
+}
+
+/// How many of the first endings one script writes.
+fn fitting(ended: &[Ended], shared: &Shared) -> usize {
+    let mut bytes = 0;
+    let fits = ended.iter().take_while(|ended| {
+        bytes += match &ended.ending {
+            Ending::Done(result) if ended.delivery.keeps_result(shared) => result.len(),
+            Ending::Retry { reason, .. } | Ending::Dead(reason) | Ending::Park { reason, .. } => {
+                reason.len().min(MAX_REASON)
+            }
+            _ => 0,
+        };
+        bytes <= BATCH_BYTES
+    });
+    fits.count().max(1)
+}
+
+/// The beginning of a reason, cut between two characters.
+fn cut(reason: &str) -> Cow<'_, [u8]> {
+    let mut end = reason.len().min(MAX_REASON);
+    while !reason.is_char_boundary(end) {
+        end -= 1;
+    }
+    Cow::Borrowed(&reason.as_bytes()[..end])
+}
+
+impl Delivery {
+    /// Whether anybody can ask for what it returns.
+    fn keeps_result(&self, shared: &Shared) -> bool {
+        self.result_is_kept || shared.queue.0.keep_done_for.is_some()
     }
 }
 
@@ -75,7 +115,7 @@ struct Other<'a> {
     delivery: &'a DeliveryId,
     ending: &'static str,
     number: u64,
-    text: &'a [u8],
+    text: Cow<'a, [u8]>,
 }
 
 #[derive(Default)]
@@ -106,7 +146,13 @@ impl<'a> Batch<'a> {
         } in ended
         {
             let counts = &mut batch.counts;
+            let result = match ending {
+                Ending::Done(result) if delivery.keeps_result(shared) => &result[..],
+                _ => &[],
+            };
+            let is_too_large = result.len() > queue.max_payload;
             let what = match ending {
+                Ending::Done(_) if is_too_large => Some("failed"),
                 Ending::Done(_) => Some("done"),
                 Ending::Retry { .. } | Ending::Dead(_) => Some("failed"),
                 _ => None,
@@ -118,30 +164,39 @@ impl<'a> Batch<'a> {
             let plain = delivery.plain
                 && queue.keep_done_for.is_none()
                 && !delivery.progressed.load(Ordering::Relaxed);
-            let (ending, number, text): (_, _, &[u8]) = match ending {
-                Ending::Done(result) => {
+            let (ending, number, text): (_, _, Cow<'a, [u8]>) = match ending {
+                Ending::Done(_) if is_too_large => {
+                    counts.dead += 1;
+                    let reason = format!(
+                        "the result has {} bytes; the queue accepts at most {}",
+                        result.len(),
+                        queue.max_payload
+                    );
+                    ("dead", 0, reason.into_bytes().into())
+                }
+                Ending::Done(_) => {
                     counts.done += 1;
                     if plain {
                         batch.plain.push(&delivery.key);
                         continue;
                     }
-                    ("done", 0, result)
+                    ("done", 0, result.into())
                 }
                 Ending::Retry { wait, reason } => {
                     counts.retried += 1;
-                    ("retry", micros(*wait), reason.as_bytes())
+                    ("retry", micros(*wait), cut(reason))
                 }
                 Ending::Dead(reason) => {
                     counts.dead += 1;
-                    ("dead", 0, reason.as_bytes())
+                    ("dead", 0, cut(reason))
                 }
                 Ending::Cancelled => {
                     counts.cancelled += 1;
-                    ("cancel", 0, b"")
+                    ("cancel", 0, Cow::Borrowed(b""))
                 }
                 Ending::HandBack => {
                     counts.handed_back += 1;
-                    ("back", 0, b"")
+                    ("back", 0, Cow::Borrowed(b""))
                 }
                 Ending::Park { kind, reason } => {
                     counts.parked += 1;
@@ -151,7 +206,7 @@ impl<'a> Batch<'a> {
                         batch.parked.push(part);
                         batch.parked.len() - 1
                     });
-                    ("park", (FIRST_KIND + at) as u64, reason.as_bytes())
+                    ("park", (FIRST_KIND + at) as u64, cut(reason))
                 }
             };
             batch.others.push(Other {
@@ -185,7 +240,7 @@ impl<'a> Batch<'a> {
                 .arg(&other.delivery[..])
                 .arg(other.ending)
                 .arg(other.number)
-                .arg(other.text);
+                .arg(&other.text[..]);
         }
         let tallies = self.history.tallies();
         call = call.arg(tallies.len());

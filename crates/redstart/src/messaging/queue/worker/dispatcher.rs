@@ -364,7 +364,11 @@ impl Dispatcher {
             let until_due = match next {
                 // There may be some now, also for a worker that does not wait.
                 Next::Look => continue,
-                Next::Rest(_) if end.is_some_and(|end| Instant::now() >= end) => {
+                // Some may be parked, of a kind that was not asked for yet.
+                Next::Rest(_)
+                    if end.is_some_and(|end| Instant::now() >= end)
+                        && !inner.shared.signals.must_look() =>
+                {
                     return Ok(Vec::new());
                 }
                 Next::Rest(until_due) => until_due,

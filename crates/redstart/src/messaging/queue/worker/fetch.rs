@@ -18,7 +18,7 @@ use crate::{
     messaging::queue::{
         parked,
         record::{DeliveryId, Record},
-        script::{RECONCILE, RESERVE, RESERVE_PARKED},
+        script::{RECONCILE, RESERVE},
     },
     messaging::wake::Wake,
     observe,
@@ -49,6 +49,16 @@ pub(super) enum Reserved {
     },
 }
 
+/// The parked jobs of the kind that was asked for, behind those that were skipped.
+enum ParkedLeft {
+    /// There were none.
+    None,
+    More,
+    /// A limit keeps them from running.
+    Limited,
+    AllTaken,
+}
+
 /// What to do after jobs were taken.
 pub(super) enum Next {
     /// There may be more.
@@ -61,7 +71,15 @@ impl Fetcher {
     pub(super) async fn run(mut self) -> Arc<Registration> {
         let shared = self.shared.clone();
         let mut pause = Duration::from_millis(10);
+        let mut is_idle = false;
         while !shared.stop.is_cancelled() {
+            // Jobs of another queue have all slots: a job that this worker is woken for is left to another.
+            if is_idle && shared.permits.available_permits() < shared.turn as usize {
+                is_idle = false;
+                if let Err(error) = shared.stop_waiting(&self.registration).await {
+                    tracing::debug!(%error, "a worker without slots could not say so");
+                }
+            }
             let permits = tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => break,
@@ -79,6 +97,7 @@ impl Fetcher {
                         break;
                     }
                     self.start(records, now, permits).await;
+                    is_idle = matches!(next, Next::Rest(_));
                     if let Next::Rest(wait) = next {
                         self.rest(wait).await;
                     }
@@ -116,8 +135,35 @@ impl Fetcher {
         permits
     }
 
-    /// Takes parked jobs that this worker may be able to run, or else jobs that are ready.
+    /// Takes parked jobs that this worker may be able to run, and jobs that are ready.
     pub(super) async fn reserve(&self, want: usize) -> Result<Reserved> {
+        let signals = &self.shared.signals;
+        let parked = signals.take_parked_kind();
+        let of_kind = parked.as_ref().map(|(kind, skip)| (&**kind, *skip));
+        let reserved = self.ask(want, of_kind).await;
+        if let Some((kind, skip)) = parked {
+            match &reserved {
+                Ok((Reserved::Jobs { next, .. }, left)) => match (left, next) {
+                    (ParkedLeft::None, _) if skip > 0 => signals.look_from_the_start(kind),
+                    (ParkedLeft::AllTaken, _) if skip > 0 => signals.more_parked(kind),
+                    (ParkedLeft::None | ParkedLeft::AllTaken, _) => {}
+                    (ParkedLeft::Limited, Next::Rest(wait)) => {
+                        signals.parked_are_limited(kind, wait.unwrap_or(self.shared.lease));
+                    }
+                    _ => signals.more_parked(kind),
+                },
+                _ => signals.more_parked(kind),
+            }
+        }
+        reserved.map(|(reserved, _)| reserved)
+    }
+
+    /// Asks the store for jobs; what is left of the parked jobs of a kind, of which some are skipped.
+    async fn ask(
+        &self,
+        want: usize,
+        parked: Option<(&str, usize)>,
+    ) -> Result<(Reserved, ParkedLeft)> {
         let Registration {
             name,
             running,
@@ -125,76 +171,32 @@ impl Fetcher {
             ..
         } = &*self.registration;
         let queue = &self.shared.queue;
-        let epoch = epoch.load(Ordering::Relaxed);
-        let signals = &self.shared.signals;
-        if let Some((kind, skip)) = signals.take_parked_kind() {
-            let reserved = self.reserve_parked(&kind, skip, want, epoch).await;
-            match &reserved {
-                Ok((Reserved::Jobs { records, .. }, _)) if records.is_empty() => {
-                    if skip > 0 {
-                        signals.look_from_the_start(kind);
-                    }
-                }
-                Ok((Reserved::Jobs { .. }, false)) if skip == 0 => {}
-                _ => signals.more_parked(kind),
-            }
-            return reserved.map(|(reserved, _)| reserved);
+        let of_kind = parked.map(|(kind, _)| parked::part(kind));
+        let mut parts = vec![&**running, "workers", "rates"];
+        if let Some(of_kind) = &of_kind {
+            parts.extend([&**of_kind, "parked"]);
         }
-        let limit = queue.0.limit.numbers();
+        let (kind, skip) = parked.unwrap_or_default();
         let mut call = queue
-            .call(&RESERVE, &[running, "workers", "rates"])
+            .call(&RESERVE, &parts)
             .arg(name)
-            .arg(epoch)
+            .arg(epoch.load(Ordering::Relaxed))
             .arg(want)
             .arg(self.shared.lease_micros())
             .arg(PROMOTE)
             .arg(MAX_BYTES)
             .arg(&self.shared.id)
-            .arg(&limit[..])
+            .arg(&queue.0.limit.numbers()[..])
             .arg(&queue.0.group_limit.numbers()[..])
-            .arg(self.shared.max_attempts);
+            .arg(self.shared.max_attempts)
+            .arg(kind)
+            .arg(skip);
         for (kind, limit) in &queue.0.kind_limits {
             call = call.arg(kind).arg(&limit.numbers()[..]);
         }
         let call = call.run::<Vec<Value>>(queue.store());
         let reply = observe::operation("queue.reserve", queue.namespace(), call).await?;
-        Reserved::read(reply, |wait| match u64::try_from(wait) {
-            Ok(0) => Next::Look,
-            Ok(wait) => Next::Rest(Some(Duration::from_micros(wait))),
-            Err(_) => Next::Rest(None),
-        })
-    }
-
-    /// Takes parked jobs of a kind; whether there are more, as far as is known.
-    async fn reserve_parked(
-        &self,
-        kind: &str,
-        skip: usize,
-        want: usize,
-        epoch: u64,
-    ) -> Result<(Reserved, bool)> {
-        let queue = &self.shared.queue;
-        let parked = parked::part(kind);
-        let call = queue
-            .call(
-                &RESERVE_PARKED,
-                &[&self.registration.running, &parked, "parked"],
-            )
-            .arg(epoch)
-            .arg(want)
-            .arg(kind)
-            .arg(MAX_BYTES)
-            .arg(skip)
-            .arg(&self.shared.id)
-            .arg(self.shared.max_attempts)
-            .run::<Vec<Value>>(queue.store());
-        let reply = observe::operation("queue.reserve_parked", queue.namespace(), call).await?;
-        let mut more = true;
-        let reserved = Reserved::read(reply, |number| {
-            more = number > 0;
-            Next::Look
-        })?;
-        Ok((reserved, more))
+        Reserved::read(reply)
     }
 
     /// Starts a task for each job.
@@ -337,28 +339,42 @@ impl Fetcher {
 }
 
 impl Reserved {
-    /// Reads a reply whose second number says what comes next.
-    fn read(reply: Vec<Value>, next: impl FnOnce(i64) -> Next) -> Result<Self> {
+    fn read(reply: Vec<Value>) -> Result<(Self, ParkedLeft)> {
         let mut reply = reply.into_iter();
-        match (reply.next(), reply.next(), reply.next(), reply.next()) {
-            (Some(Value::Int(0)), ..) => Ok(Self::Lost),
-            (Some(Value::Int(2)), ..) => Ok(Self::Stale),
+        let mut next = || reply.next();
+        match (next(), next(), next(), next(), next()) {
+            (Some(Value::Int(0)), ..) => Ok((Self::Lost, ParkedLeft::More)),
+            (Some(Value::Int(2)), ..) => Ok((Self::Stale, ParkedLeft::More)),
             (
                 Some(Value::Int(1)),
-                Some(Value::Int(number)),
+                Some(Value::Int(wait)),
                 Some(Value::Array(records)),
                 Some(now),
-            ) => Ok(Self::Jobs {
-                next: next(number),
-                now: redis::from_redis_value(now)?,
-                records: records
-                    .into_iter()
-                    .filter_map(|record| match record {
-                        Value::BulkString(bytes) => Some(bytes),
-                        _ => None,
-                    })
-                    .collect(),
-            }),
+                Some(Value::Int(left)),
+            ) => {
+                let jobs = Self::Jobs {
+                    next: match u64::try_from(wait) {
+                        Ok(0) => Next::Look,
+                        Ok(wait) => Next::Rest(Some(Duration::from_micros(wait))),
+                        Err(_) => Next::Rest(None),
+                    },
+                    now: redis::from_redis_value(now)?,
+                    records: records
+                        .into_iter()
+                        .filter_map(|record| match record {
+                            Value::BulkString(bytes) => Some(bytes),
+                            _ => None,
+                        })
+                        .collect(),
+                };
+                let left = match left {
+                    0 => ParkedLeft::None,
+                    2 => ParkedLeft::Limited,
+                    3 => ParkedLeft::AllTaken,
+                    _ => ParkedLeft::More,
+                };
+                Ok((jobs, left))
+            }
             _ => Err(Error::codec("unexpected shape of the reply")),
         }
     }

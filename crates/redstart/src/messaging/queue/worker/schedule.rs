@@ -87,12 +87,16 @@ impl Shared {
         let reply: Vec<Value> = queue
             .call(
                 &SCHEDULE,
-                &[running, "workers", "cron", "crontab", "parked", "uniques"],
+                &[
+                    running, "workers", "cron", "crontab", "parked", "uniques", "history",
+                    "tallies",
+                ],
             )
             .arg(name)
             .arg(self.lease_micros())
             .arg(keep_for)
             .arg(keep)
+            .arg(queue.0.history)
             .idempotent()
             .run(queue.store())
             .await?;

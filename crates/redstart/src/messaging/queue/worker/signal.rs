@@ -33,6 +33,8 @@ pub(super) struct Signals {
     parked: Mutex<BTreeSet<Arc<str>>>,
     /// The same, but they are left to others for now.
     later: Mutex<BTreeSet<Arc<str>>>,
+    /// Kinds with parked jobs that a limit keeps from running, and when to look again at the latest.
+    limited: Mutex<HashMap<Arc<str>, Instant>>,
     /// Kinds of which this worker could not decode a job.
     undecodable: Mutex<HashMap<Arc<str>, Undecodable>>,
     /// The schedule has changed.
@@ -58,6 +60,7 @@ impl Signals {
             due: Mutex::default(),
             parked: Mutex::new(kinds.iter().cloned().collect()),
             later: Mutex::default(),
+            limited: Mutex::default(),
             undecodable: Mutex::default(),
             schedule: Notify::new(),
             registration: Mutex::default(),
@@ -129,6 +132,7 @@ impl Signals {
         let Some(kind) = self.kinds.iter().find(|known| ***known == *kind) else {
             return false;
         };
+        self.limited.lock().remove(kind);
         if self.left_until(kind).is_none() {
             return self.parked.lock().insert(kind.clone());
         }
@@ -154,14 +158,15 @@ impl Signals {
         self.look.load(Ordering::Acquire) || !self.parked.lock().is_empty()
     }
 
-    /// When a delayed job will be due, or a kind is no longer left to others.
+    /// When a delayed job will be due, a kind is no longer left to others, or a limit may let its jobs run.
     pub(super) fn due(&self) -> Option<Instant> {
         let due = *self.due.lock();
+        let limited = self.limited.lock().values().min().copied();
         let later = self.later.lock();
         let ends = later
             .iter()
             .map(|kind| self.left_until(kind).unwrap_or_else(|| self.clock.now()));
-        ends.chain(due).min()
+        ends.chain(due).chain(limited).min()
     }
 
     /// Takes a kind that may have parked jobs for this worker, and how many of them to skip. It is taken before the
@@ -174,6 +179,14 @@ impl Signals {
                 parked.insert(kind.clone());
             }
             left
+        });
+        let now = self.clock.now();
+        self.limited.lock().retain(|kind, until| {
+            let limited = *until > now;
+            if !limited {
+                parked.insert(kind.clone());
+            }
+            limited
         });
         // Any of them, so that a kind with many jobs does not starve the others.
         let any = crate::chance::range(0..parked.len().max(1));
@@ -190,6 +203,14 @@ impl Signals {
             Some(_) => self.later.lock().insert(kind),
             None => self.parked.lock().insert(kind),
         };
+    }
+
+    /// A limit keeps the parked jobs of this kind from running; it may let them run after this time, or when a message says
+    /// so.
+    pub(super) fn parked_are_limited(&self, kind: Arc<str>, wait: Duration) {
+        let now = self.clock.now();
+        let until = now.checked_add(wait).unwrap_or(now);
+        self.limited.lock().insert(kind, until);
     }
 
     /// There are no parked jobs of this kind behind those that were skipped. Those in front may be others by now.
