@@ -5,10 +5,10 @@
 //! target.rs        what is examined: URLs and files
 //! node.rs          the servers behind a URL: one, Sentinel, Cluster
 //! wire.rs          a connection that can only read, with limits and a count of what it cost
-//! collect/         one collector per source: server, keys, stream, library, monitor
+//! collect/         one collector per source: server, keys, stream, recognition, library, monitor
 //! trace.rs         MONITOR folded into sequences per connection and key; trace/key.rs is one key's history
 //! pattern.rs       key patterns, and what a name says about a key's use
-//! library.rs       libraries that are recognised by their keys
+//! library.rs       libraries that are recognised by what their keys hold; library/sign.rs has what names say
 //! observation.rs   the facts; rules read nothing else
 //! rules/           one file per rule: documentation, query, tests
 //! report.rs        findings for people and programs: terminal, Markdown, HTML, JSON, SARIF
@@ -20,7 +20,13 @@
 //!
 //! - Nothing is written: commands that could write are refused before they are sent.
 //! - No own command takes the server long: names are walked in steps of 100, big keys are measured and never read, and
-//!   MONITOR ends when it cannot be read as fast as it comes.
+//!   lists of very many clients or consumers are not asked for.
+//! - A server keeps little for MONITOR: it is asked ten times a second how much that is, and the observation ends at 32 MB,
+//!   or when what is read is a second old. A server before version 6.2 does not say it; the age decides there.
+//! - Every command is counted in the report. Names and samples are read from replicas where there are any; a server that has
+//!   `CLIENT NO-TOUCH` keeps the idle times of its keys.
+//! - The keys of a recognised library get no general findings. A name alone recognises nothing: findings about keys that are
+//!   only named like a library's are in the report, below the confidence that counts.
 //! - No value leaves the server's data: values are looked at for their form, compared by hash, and not kept.
 //! - Names are printed without control characters.
 //! - What could not be seen is part of the report.
@@ -28,7 +34,13 @@
 //! # Limits
 //!
 //! A sample may miss a key that exists once among millions. MONITOR shows commands and not replies, and only what
-//! happens while it runs. What a program does with its database is not visible.
+//! happens while it runs. What a program does with its database is not visible, nor are settings of clients: Celery's
+//! visibility time-out is taken to be the default unless a connected worker shows that it is longer, and a counter
+//! without TTL may be meant.
+//!
+//! Between two questions about MONITOR's backlog a server can be made to keep more than 32 MB, as much as its clients write in
+//! a tenth of a second. `cargo nextest run -p redstart-doctor --test clinic cost --no-capture` prints what each stage costs
+//! the clients of a server here; `REDSTART_SCALE_DOCTOR_LIVE_KEYS` sets how many keys it has.
 
 #![forbid(unsafe_code)]
 

@@ -239,7 +239,7 @@ async fn a_name_in_a_log_makes_a_finding_less_sure_and_does_not_hide_it() -> any
     let mut lines = String::new();
     for i in 0..9 {
         for command in [
-            format!("\"INCR\" \"app:jobs:id\""),
+            "\"INCR\" \"app:jobs:id\"".to_owned(),
             format!("\"LPUSH\" \"app:jobs:wait\" \"j{i}\""),
             "\"BRPOP\" \"app:jobs:wait\" \"1\"".to_owned(),
         ] {
