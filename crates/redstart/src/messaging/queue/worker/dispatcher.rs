@@ -226,7 +226,7 @@ impl DispatcherBuilder {
             handlers: HashMap::new(),
             concurrency: MAX_JOBS,
             lease: self.lease,
-            backoff: self.backoff.clone(),
+            backoff: self.backoff,
             backoffs: HashMap::new(),
             max_attempts: self.max_attempts,
             timeout: None,
