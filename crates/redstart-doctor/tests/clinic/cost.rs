@@ -44,9 +44,16 @@ async fn rare_faults_are_found_among_many_keys_and_no_own_command_is_slow() -> a
     assert!(has(&report, "lock-without-ttl"), "{:#?}", report.findings);
     let slow: Vec<Vec<redis::Value>> = server.query(&["SLOWLOG", "GET", "1000"]).await?;
     let scans = server.info("cmdstat_scan").await?;
+    let stats: String = server.query(&["INFO", "commandstats"]).await?;
+    let spent = stats
+        .lines()
+        .filter_map(|line| line.split_once("usec=")?.1.split(',').next())
+        .filter_map(|micros| micros.parse::<u64>().ok())
+        .sum::<u64>();
     figure(format!(
-        "doctor over {keys} keys: {} commands, {} bytes read, {:.1} s, longest round trip {:?} ({}), {} above 1 ms on the server's clock; SCAN {scans}",
+        "doctor over {keys} keys: {} commands, {spent} us of the server's time ({:.2} per key), {} bytes read, {:.1} s, longest round trip {:?} ({}), {} above 1 ms on the server's clock; SCAN {scans}",
         report.cost.commands,
+        spent as f64 / keys as f64,
         report.cost.bytes_read,
         report.took.as_secs_f64(),
         report.cost.slowest,
@@ -233,40 +240,45 @@ async fn effect(server: &Server, stage: &str, seconds: Duration) -> anyhow::Resu
     })
 }
 
-/// Times are printed as figures; what is asserted are counts: the workload goes on, and the doctor's commands are
-/// bounded by the number of keys, whatever the machine does meanwhile.
+/// The middle of some numbers.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+}
+
+/// Times are printed as figures, each beside that of the same workload without the doctor just before; what is asserted
+/// are counts: the workload goes on, and the doctor's commands are bounded by the number of keys, whatever the machine
+/// does meanwhile. In every round one examination follows the other for as long as it lasts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_live_workload_goes_on_during_every_stage() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let keys = scale(20_000, "doctor live keys");
     fill(&server, keys).await?;
-    let seconds = Duration::from_secs(scale(1, "doctor live seconds"));
-    let alone = effect(&server, "none", seconds).await?;
+    let length = scale(1, "doctor live seconds");
+    let seconds = Duration::from_secs(length);
     for stage in ["free", "sampled", "observed"] {
-        let with = effect(&server, stage, seconds).await?;
-        let each = with.commands / with.examinations.max(1);
+        let (mut p99, mut rate, mut each) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..scale(1, "doctor live rounds") {
+            let alone = effect(&server, "none", seconds).await?;
+            let with = effect(&server, stage, seconds).await?;
+            assert!(with.requests > 20, "no progress in stage {stage}");
+            p99.push(with.p99 as f64 / alone.p99.max(1) as f64);
+            rate.push(with.rate / alone.rate.max(1.0));
+            each = with.commands / with.examinations.max(1);
+        }
         figure(format!(
-            "stage {stage} over {keys} keys: p99 of clients {} us, {:.2} times that without ({} us); {:.0} requests a second, {:.2} times; {each} commands per examination, {:.4} per key",
-            with.p99,
-            with.p99 as f64 / alone.p99.max(1) as f64,
-            alone.p99,
-            with.rate,
-            with.rate / alone.rate.max(1.0),
+            "stage {stage} over {keys} keys, medians of {} rounds: p99 of clients {:.2} times and requests {:.2} times those without; {each} commands per examination, {:.4} per key",
+            p99.len(),
+            median(p99),
+            median(rate),
             each as f64 / keys as f64,
         ));
-        assert!(
-            with.requests > 20,
-            "the workload stood still in stage {stage}"
-        );
-        // A name in a hundred costs a command, two where the server was slow to answer; the rest is the same for any number.
+        // A command per 100 names, or per 20 where the server was slow to answer; the rest is the same for any number.
         let bound = match stage {
             "sampled" => 4000 + keys / 10,
-            _ => 4000,
+            _ => 4000 + 20 * length,
         };
-        assert!(
-            each <= bound,
-            "{each} commands in stage {stage}, {bound} are allowed"
-        );
+        assert!(each <= bound, "{each} commands in stage {stage}");
     }
     Ok(())
 }
