@@ -76,6 +76,13 @@ pub(super) async fn look_again(
     queue: &mut BullQueue,
 ) {
     queue.version_later = version(node, prefix).await;
+    // A queue that is paused or resumed between two questions seems to have both.
+    queue.wait = queue
+        .wait
+        .min(length(node, "LLEN", join(prefix, b"wait")).await);
+    queue.paused = queue
+        .paused
+        .min(length(node, "LLEN", join(prefix, b"paused")).await);
     let places = |suspects: &[Vec<u8>]| -> Vec<(&'static str, Vec<u8>)> {
         suspects.iter().map(|id| ("active", id.clone())).collect()
     };
