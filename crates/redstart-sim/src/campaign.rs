@@ -1,6 +1,7 @@
 //! Many worlds, one after the other, and what they showed.
 
 use std::{
+    collections::BTreeMap,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::{Duration, Instant},
 };
@@ -22,6 +23,8 @@ pub struct Campaign {
     pub within: Option<Duration>,
     /// How many threads run worlds.
     pub jobs: usize,
+    /// Runs every world twice: the trace must be the same.
+    pub twice: bool,
 }
 
 /// A world in which a promise was broken.
@@ -44,6 +47,8 @@ pub struct Report {
     pub simulated: Duration,
     /// How long that took on a core, over all threads.
     pub took: Duration,
+    /// The faults that really happened, by name.
+    pub faults: BTreeMap<&'static str, u64>,
     /// The broken ones.
     pub failures: Vec<Failure>,
 }
@@ -77,9 +82,16 @@ impl Campaign {
                 }
                 let seed = self.first.wrapping_add(number);
                 let plan = Plan::new(seed, self.pattern_of(seed));
-                let outcome = run(&plan, false, None);
+                let mut outcome = run(&plan, false, None);
+                if self.twice && run(&plan, false, None).hash != outcome.hash {
+                    let text = "another trace in the second run";
+                    outcome.breaches.push(text.to_owned());
+                }
                 heard(&plan, &outcome);
                 let mut report = report.lock();
+                for (name, count) in &outcome.faults {
+                    *report.faults.entry(name).or_default() += count;
+                }
                 report.worlds += 1;
                 report.events += outcome.events;
                 report.simulated += outcome.simulated;
@@ -120,12 +132,14 @@ fn on_core() -> Duration {
     }
 }
 
-/// The first of these seeds whose world shows that something is missing, and what it shows.
+/// The first of these seeds whose world shows that something is missing, and what it shows. The same world must be whole
+/// if nothing is missing.
 pub fn find(mutation: &Mutation, first: u64, seeds: u64) -> Option<(u64, String)> {
     (0..seeds).find_map(|number| {
         let plan = Plan::new(first + number, mutation.pattern);
         let outcome = run(&plan, false, Some(mutation));
         let breach = outcome.breaches.into_iter().next()?;
-        Some((number + 1, breach))
+        let whole = run(&plan, false, None).breaches.is_empty();
+        whole.then_some((number + 1, breach))
     })
 }

@@ -54,7 +54,12 @@ impl Client {
 
     /// A store of this process.
     pub async fn store(&self) -> Store {
-        self.world.store().await
+        let store = self.world.store().await;
+        if let Some(life) = self.world.lives.get(self.index) {
+            let mut stores = life.stores.lock();
+            stores.push((self.process.clone(), store.clone()));
+        }
+        store
     }
 
     /// The process.

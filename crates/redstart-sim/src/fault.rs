@@ -32,7 +32,9 @@ impl World {
                 self.agenda
                     .at(start + fault.at.saturating_sub(lag), move || {
                         let from = match kind {
-                            FaultKind::Crash { server, .. } => server,
+                            FaultKind::Crash { server, .. } | FaultKind::Promote { server, .. } => {
+                                server
+                            }
                             _ => world.master(),
                         };
                         *kept.lock() = Some(world.servers[from].snapshot());
@@ -61,6 +63,22 @@ impl World {
             return;
         }
         self.trace.note("world", format_args!("{kind:?}"));
+        let happened = self.begin(kind, kept, workload);
+        if happened {
+            self.happened(kind.name());
+        } else {
+            self.trace
+                .aside("world", format_args!("that was not possible"));
+        }
+    }
+
+    /// Lets a fault begin; false if it is not possible now.
+    fn begin(
+        self: &Arc<Self>,
+        kind: &FaultKind,
+        kept: Option<Vec<u8>>,
+        workload: &Arc<dyn Workload>,
+    ) -> bool {
         match *kind {
             FaultKind::Cut { client } => self.net.cut(Peer::Client(client)),
             FaultKind::CutInside {
@@ -83,8 +101,12 @@ impl World {
                     }
                 }
             }
-            FaultKind::Stop { client, lasts } => self.stop_client(client, lasts),
-            FaultKind::Kill { client, lasts } => self.kill_client(client, lasts, workload),
+            FaultKind::Stop { client, lasts } => return self.stop_client(client, lasts),
+            FaultKind::Kill {
+                client,
+                silently,
+                lasts,
+            } => return self.kill_client(client, silently, lasts, workload),
             FaultKind::Hang { server, lasts } => {
                 self.servers[server].hang();
                 self.later(lasts, move |world| world.servers[server].wake());
@@ -94,7 +116,7 @@ impl World {
                 lost,
                 silently,
                 lasts,
-            } => self.crash(server, lost, silently, lasts, kept),
+            } => return self.crash(server, lost, silently, lasts, kept),
             FaultKind::Refuse { server, lasts } => {
                 self.servers[server].refuse(true);
                 self.later(lasts, move |world| world.servers[server].refuse(false));
@@ -122,21 +144,27 @@ impl World {
                 knows_after,
                 lag,
                 ..
-            } => self.fail_over(lag, old, knows_after, kept),
+            } => return self.fail_over(lag, old, knows_after, kept),
+            FaultKind::Promote {
+                server,
+                lag,
+                known_after,
+            } => return self.promote(server, lag, known_after, kept),
             FaultKind::MoveSlots {
                 part,
                 to,
                 lasts,
                 known_after,
-            } => self.move_slots(part, to, lasts, known_after),
+            } => return self.move_slots(part, to, lasts, known_after),
         }
+        true
     }
 
-    fn stop_client(self: &Arc<Self>, client: usize, lasts: Duration) {
+    fn stop_client(self: &Arc<Self>, client: usize, lasts: Duration) -> bool {
         let life = &self.lives[client];
         let process = life.process.lock().clone();
         if !process.is_running() {
-            return;
+            return false;
         }
         process.stop();
         life.stopped.lock().0 = Some(Instant::now());
@@ -151,15 +179,22 @@ impl World {
                 .note(Peer::Client(client), format_args!("runs on"));
             process.go_on();
         });
+        true
     }
 
-    fn kill_client(self: &Arc<Self>, client: usize, lasts: Duration, workload: &Arc<dyn Workload>) {
+    fn kill_client(
+        self: &Arc<Self>,
+        client: usize,
+        silently: bool,
+        lasts: Duration,
+        workload: &Arc<dyn Workload>,
+    ) -> bool {
         let process = self.lives[client].process.lock().clone();
         if process.is_gone() {
-            return;
+            return false;
         }
         process.kill();
-        self.net.leave(Peer::Client(client), false);
+        self.net.leave(Peer::Client(client), silently);
         workload.killed(client);
         let workload = workload.clone();
         self.later(lasts.max(RESTART), move |world| {
@@ -168,6 +203,7 @@ impl World {
                 .note(Peer::Client(client), format_args!("starts again"));
             world.spawn_client(client, &workload);
         });
+        true
     }
 
     fn crash(
@@ -177,11 +213,16 @@ impl World {
         silently: bool,
         lasts: Duration,
         kept: Option<Vec<u8>>,
-    ) {
+    ) -> bool {
         if !self.servers[server].is_up() {
-            return;
+            return false;
         }
         let now = self.now();
+        // A sentinel has nothing to lose.
+        let lost = match server < self.plan.servers() {
+            true => lost,
+            false => Lost::Nothing,
+        };
         let data = match lost {
             Lost::Nothing => Some(self.servers[server].snapshot()),
             Lost::Tail(tail) => {
@@ -191,7 +232,9 @@ impl World {
                     let kind = &fault.kind;
                     matches!(
                         kind,
-                        FaultKind::MoveSlots { .. } | FaultKind::Failover { .. }
+                        FaultKind::MoveSlots { .. }
+                            | FaultKind::Failover { .. }
+                            | FaultKind::Promote { .. }
                     )
                 };
                 let from = match self.plan.faults.iter().any(moves) {
@@ -209,12 +252,19 @@ impl World {
         self.servers[server].crash(silently);
         self.later(lasts.max(RESTART), move |world| {
             // A failover may have replaced it meanwhile.
-            let replaced = world.plan.shape == Shape::Sentinel && world.master() != server;
+            let data_server = server < world.plan.servers();
+            let replaced =
+                world.plan.shape == Shape::Sentinel && data_server && world.master() != server;
+            let before = world.servers[server].ahead();
             match replaced {
                 true => world.servers[server].start(None),
                 false => world.servers[server].start(data.as_deref()),
             }
+            if world.servers[server].ahead() != before {
+                world.clock_jumps();
+            }
         });
+        true
     }
 
     /// The replica becomes the master; each sentinel learns of it in its time.
@@ -224,17 +274,20 @@ impl World {
         old: OldMaster,
         knows_after: Duration,
         kept: Option<Vec<u8>>,
-    ) {
+    ) -> bool {
         if self.plan.shape != Shape::Sentinel {
-            return;
+            return false;
         }
         let before = self.master();
         let after = 1 - before;
         if !self.servers[after].is_up() {
-            return;
+            return false;
         }
         let now = self.now();
         self.servers[after].sync(kept.as_deref());
+        if self.servers[after].ahead() != self.servers[before].ahead() {
+            self.clock_jumps();
+        }
         self.servers[after].set_role(Role::Master);
         self.set_master(after);
         let until = match old {
@@ -281,6 +334,58 @@ impl World {
                 server.publish("+switch-master", &message);
             });
         }
+        true
+    }
+
+    /// A node is gone for good; the next one has its slots as soon as the others agree.
+    fn promote(
+        self: &Arc<Self>,
+        server: usize,
+        lag: Duration,
+        known_after: Duration,
+        kept: Option<Vec<u8>>,
+    ) -> bool {
+        let Some(map) = self.map.clone() else {
+            return false;
+        };
+        let to = (server + 1) % self.plan.servers();
+        let agree = (0..self.plan.servers()).all(|node| map.view(node) == map.view(0));
+        let all_up = (0..self.plan.servers()).all(|node| self.servers[node].is_up());
+        if !agree || !all_up || map.is_moving() {
+            return false;
+        }
+        let moves = |fault: &Fault| matches!(fault.kind, FaultKind::MoveSlots { .. });
+        let now = self.now();
+        let from = match self.plan.faults.iter().any(moves) {
+            true => Duration::ZERO,
+            false => now.saturating_sub(lag),
+        };
+        self.lost(from, now);
+        self.servers[server].crash(true);
+        self.later(known_after, move |world| {
+            // Both are gone: a machine of its own takes the node's place, under its old name.
+            if !world.servers[to].is_up() {
+                world.servers[server].start(kept.as_deref());
+                world.clock_jumps();
+                return;
+            }
+            let Some(map) = &world.map else { return };
+            load(&world.servers[to].engine(), &kept.unwrap_or_default());
+            if world.servers[to].ahead() != world.servers[server].ahead() {
+                world.clock_jumps();
+            }
+            let view = map.view(to);
+            for part in (0..view.len()).filter(|part| view[*part] == server) {
+                for node in 0..world.plan.servers() {
+                    map.learn(node, part, to);
+                }
+            }
+            world.trace.note(
+                world.servers[to].peer(),
+                format_args!("has the slots of server {server}"),
+            );
+        });
+        true
     }
 
     /// How long a client may still talk to an old master: until the sentinels have said so, and the news has come.
@@ -296,17 +401,17 @@ impl World {
         to: usize,
         lasts: Duration,
         known_after: Duration,
-    ) {
+    ) -> bool {
         let Some(map) = self.map.clone() else {
-            return;
+            return false;
         };
         let from = map.view(to)[part];
         let unsure = map.view(from)[part] != from;
         if from == to || unsure || map.is_moving() {
-            return;
+            return false;
         }
         if !(self.servers[from].is_up() && self.servers[to].is_up()) {
-            return;
+            return false;
         }
         map.set_moving(Some(Moving { part, from, to }));
         const STEPS: u32 = 4;
@@ -345,12 +450,16 @@ impl World {
                 }
             },
         );
+        true
     }
 
     /// Moves some keys of a part, or all that are left.
     fn move_keys(&self, part: usize, from: usize, to: usize, all: bool) {
         let Some(map) = &self.map else { return };
         let (source, target) = (self.servers[from].engine(), self.servers[to].engine());
+        if self.servers[from].ahead() != self.servers[to].ahead() {
+            self.clock_jumps();
+        }
         let mut keys: Vec<Bytes> = Vec::new();
         let mut parser = crate::resp::Parser::default();
         parser.feed(&self.servers[from].snapshot());
@@ -406,7 +515,7 @@ fn lag(kind: &FaultKind) -> Option<Duration> {
             lost: Lost::Tail(tail),
             ..
         } => Some(*tail),
-        FaultKind::Failover { lag, .. } => Some(*lag),
+        FaultKind::Failover { lag, .. } | FaultKind::Promote { lag, .. } => Some(*lag),
         _ => None,
     }
 }

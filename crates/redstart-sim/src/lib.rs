@@ -14,6 +14,7 @@
 //! | `server`, `slots`, `resp` | an engine behind a socket, and a cluster's map |
 //! | `fault` | lets things go wrong at their time |
 //! | `client`, `workload` | what the clients do, and the judges |
+//! | `history` | whether the answers of many calls can be explained |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
 //! | `campaign`, `mutation` | many worlds; worlds without one of the library's checks |
 //! | `shrink`, `timeline` | a broken world made smaller, and told to a person |
@@ -33,6 +34,7 @@ pub mod campaign;
 mod client;
 mod dice;
 mod fault;
+mod history;
 pub mod mutation;
 mod network;
 pub mod plan;

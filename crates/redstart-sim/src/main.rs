@@ -40,6 +40,9 @@ struct Args {
     /// How many threads
     #[arg(long, default_value_t = 1)]
     jobs: usize,
+    /// Run every world twice and compare the traces
+    #[arg(long)]
+    twice: bool,
     /// Take out the library's checks one at a time, and count the seeds until that is noticed
     #[arg(long)]
     mutations: bool,
@@ -78,6 +81,7 @@ fn worlds(args: &Args) -> bool {
             .minutes
             .map(|minutes| Duration::from_secs_f64(minutes * 60.0)),
         jobs: args.jobs,
+        twice: args.twice,
     };
     if args.seeds == 1 {
         let plan = Plan::new(campaign.first, campaign.pattern_of(campaign.first));
@@ -97,6 +101,11 @@ fn worlds(args: &Args) -> bool {
         report.speed(),
         report.failures.len()
     );
+    let counted = report
+        .faults
+        .iter()
+        .map(|(name, count)| format!("{name} {count}"));
+    println!("faults: {}", counted.collect::<Vec<_>>().join(", "));
     if let Some(failure) = report.failures.first() {
         println!();
         explain(&failure.plan, false);

@@ -21,6 +21,8 @@ pub struct Plan {
     pub deadline: Duration,
     /// The network.
     pub weather: Weather,
+    /// The servers' clocks are not the same, and wrong in another way after every start.
+    pub clocks_differ: bool,
     /// What goes wrong, in order of time.
     pub faults: Vec<Fault>,
 }
@@ -34,6 +36,44 @@ pub enum Shape {
     Sentinel,
     /// A cluster of three masters.
     Cluster,
+}
+
+impl FaultKind {
+    /// Its name, for counting.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Cut { .. } => "cut",
+            Self::CutInside { .. } => "cut inside",
+            Self::Silence { .. } => "silence",
+            Self::Stop { .. } => "stop",
+            Self::Kill { .. } => "kill",
+            Self::Hang { .. } => "hang",
+            Self::Crash { .. } => "crash",
+            Self::Refuse { .. } => "refuse",
+            Self::Answer { .. } => "answer",
+            Self::Forget { .. } => "forget",
+            Self::Failover { .. } => "failover",
+            Self::Promote { .. } => "promote",
+            Self::MoveSlots { .. } => "move slots",
+        }
+    }
+
+    /// All names.
+    pub const NAMES: &'static [&'static str] = &[
+        "cut",
+        "cut inside",
+        "silence",
+        "stop",
+        "kill",
+        "hang",
+        "crash",
+        "refuse",
+        "answer",
+        "forget",
+        "failover",
+        "promote",
+        "move slots",
+    ];
 }
 
 /// Something that goes wrong.
@@ -68,7 +108,12 @@ pub enum FaultKind {
     /// A client process stands still.
     Stop { client: usize, lasts: Duration },
     /// A client process dies, and starts again later.
-    Kill { client: usize, lasts: Duration },
+    Kill {
+        client: usize,
+        /// Its machine too: nobody tells the servers.
+        silently: bool,
+        lasts: Duration,
+    },
     /// A server stands still.
     Hang { server: usize, lasts: Duration },
     /// A server dies and starts again.
@@ -95,6 +140,12 @@ pub enum FaultKind {
         lag: Duration,
         old: OldMaster,
         knows_after: Duration,
+    },
+    /// A node of a cluster dies for good, and another one takes its slots over, without what came in last.
+    Promote {
+        server: usize,
+        lag: Duration,
+        known_after: Duration,
     },
     /// A part of the slots moves to another node.
     MoveSlots {
@@ -177,7 +228,7 @@ impl Plan {
             _ => Shape::Cluster,
         };
         let clients = dice.between(2, 4) as usize;
-        let operations = dice.between(4, 16) as usize;
+        let operations = dice.between(3, 11) as usize;
         let delay = *dice.pick(&[(0, 1), (1, 3), (1, 20), (20, 60)]);
         // A whole script must get through within a deadline.
         let deadlines = match delay.1 {
@@ -203,6 +254,7 @@ impl Plan {
             operations,
             deadline,
             weather,
+            clocks_differ: Dice::of(seed, &[7]).per_mille(350),
             faults: Vec::new(),
         };
         let count = match dice.below(8) {
@@ -230,6 +282,11 @@ impl Plan {
     fn fault(&self, dice: &mut Dice) -> FaultKind {
         let client = dice.below(self.clients as u64) as usize;
         let server = dice.below(self.servers() as u64) as usize;
+        // Sentinels fail too.
+        let any = match self.shape {
+            Shape::Sentinel if dice.per_mille(300) => 2 + dice.below(3) as usize,
+            _ => server,
+        };
         let lasts = match dice.below(4) {
             0 => dice.millis(5, 100),
             1 | 2 => dice.millis(100, 2500),
@@ -249,17 +306,21 @@ impl Plan {
                 let (up, down) = *dice.pick(&[(true, true), (true, false), (false, true)]);
                 FaultKind::Silence {
                     client,
-                    server,
+                    server: any,
                     up,
                     down,
                     lasts,
                 }
             }
             6 | 7 => FaultKind::Stop { client, lasts },
-            8 => FaultKind::Kill { client, lasts },
-            9 => FaultKind::Hang { server, lasts },
+            8 => FaultKind::Kill {
+                client,
+                silently: dice.per_mille(300),
+                lasts,
+            },
+            9 => FaultKind::Hang { server: any, lasts },
             10 | 11 => FaultKind::Crash {
-                server,
+                server: any,
                 lost: match dice.below(4) {
                     0 => Lost::All,
                     1 => Lost::Tail(dice.millis(1, 1000)),
@@ -268,7 +329,7 @@ impl Plan {
                 silently: dice.per_mille(300),
                 lasts,
             },
-            12 => FaultKind::Refuse { server, lasts },
+            12 => FaultKind::Refuse { server: any, lasts },
             13 => {
                 let cluster = self.shape == Shape::Cluster;
                 let known: Vec<_> = ERRORS
@@ -292,6 +353,11 @@ impl Plan {
                     old: *dice.pick(&[OldMaster::Crashed, OldMaster::Alive, OldMaster::Hangs]),
                     knows_after: dice.millis(0, 10_000),
                 },
+                Shape::Cluster if dice.per_mille(250) => FaultKind::Promote {
+                    server,
+                    lag: dice.millis(0, 1000),
+                    known_after: dice.millis(0, 5000),
+                },
                 Shape::Cluster => FaultKind::MoveSlots {
                     part: dice.below(PARTS as u64) as usize,
                     to: server,
@@ -314,6 +380,9 @@ impl fmt::Display for Plan {
             self.seed, self.pattern, self.shape, self.clients, self.operations, self.deadline
         )?;
         writeln!(f, "  {:?}", self.weather)?;
+        if self.clocks_differ {
+            writeln!(f, "  the clocks of the servers differ")?;
+        }
         for fault in &self.faults {
             writeln!(f, "  {:>8.3} s  {:?}", fault.at.as_secs_f64(), fault.kind)?;
         }

@@ -10,6 +10,7 @@ use redstart_engine::{Clock, Engine, Outcome, PushReceiver, Reply, Session, sim}
 use crate::{
     dice::Dice,
     network::{End, Host, Net, Peer, Reach},
+    plan::Plan,
     resp::Parser,
     slots::{Map, Verdict},
     trace::Trace,
@@ -29,6 +30,8 @@ pub struct Server {
     /// Its port.
     pub port: u16,
     seed: u64,
+    /// Its clock is set anew, and not quite right, at every start.
+    clocks_differ: bool,
     trace: Arc<Trace>,
     net: Arc<Net>,
     inner: Mutex<Inner>,
@@ -36,6 +39,8 @@ pub struct Server {
 
 struct Inner {
     engine: Engine,
+    /// By how many microseconds its clock is ahead of the world's.
+    ahead: i64,
     process: Arc<Process>,
     starts: u64,
     reach: Reach,
@@ -78,19 +83,23 @@ impl Server {
         index: usize,
         host: &str,
         port: u16,
-        seed: u64,
+        plan: &Plan,
         trace: &Arc<Trace>,
         net: &Arc<Net>,
     ) -> Arc<Self> {
+        let seed = plan.seed;
+        let ahead = ahead(plan.clocks_differ, seed, index, 0);
         let server = Arc::new(Self {
             index,
             host: host.to_owned(),
             port,
             seed,
+            clocks_differ: plan.clocks_differ,
             trace: trace.clone(),
             net: net.clone(),
             inner: Mutex::new(Inner {
-                engine: engine(trace),
+                engine: engine(trace, ahead),
+                ahead,
                 process: Process::new(PROCESS + index, seed),
                 starts: 0,
                 reach: Reach::Listening,
@@ -140,6 +149,11 @@ impl Server {
         self.inner.lock().refuses = refuses;
     }
 
+    /// By how many microseconds its clock is ahead of the world's.
+    pub fn ahead(&self) -> i64 {
+        self.inner.lock().ahead
+    }
+
     /// All data, as commands.
     pub fn snapshot(&self) -> Vec<u8> {
         sim::snapshot(&self.engine())
@@ -179,11 +193,11 @@ impl Server {
             self.peer(),
             format_args!("starts with {} bytes of data", data.map_or(0, <[u8]>::len)),
         );
-        let engine = engine(&self.trace);
-        load(&engine, data.unwrap_or_default());
         let mut inner = self.inner.lock();
         inner.starts += 1;
-        inner.engine = engine;
+        inner.ahead = ahead(self.clocks_differ, self.seed, self.index, inner.starts);
+        inner.engine = engine(&self.trace, inner.ahead);
+        load(&inner.engine, data.unwrap_or_default());
         if inner.process.is_gone() {
             inner.process = Process::new(PROCESS + self.index, self.seed ^ inner.starts);
         }
@@ -343,8 +357,17 @@ fn is_read(name: &[u8]) -> bool {
     )
 }
 
-fn engine(trace: &Trace) -> Engine {
-    let now = EPOCH + trace.now().as_micros() as i64;
+/// How far a server's clock is ahead after a start: well kept, a little wrong, or set by hand.
+fn ahead(clocks_differ: bool, seed: u64, index: usize, start: u64) -> i64 {
+    let mut dice = Dice::of(seed, &[6, index as u64, start]);
+    match clocks_differ {
+        true => *dice.pick(&[0, 50_000, -50_000, 2_000_000, -2_000_000]),
+        false => 0,
+    }
+}
+
+fn engine(trace: &Trace, ahead: i64) -> Engine {
+    let now = EPOCH + trace.now().as_micros() as i64 + ahead;
     let builder = Engine::builder().databases(1).clock(Clock::live_at(now));
     match builder.build() {
         Ok(engine) => engine,

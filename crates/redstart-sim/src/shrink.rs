@@ -64,6 +64,9 @@ impl Shrinker<'_> {
         if self.best.weather != fine {
             smaller |= self.attempt(|plan| plan.weather = fine.clone());
         }
+        if self.best.clocks_differ {
+            smaller |= self.attempt(|plan| plan.clocks_differ = false);
+        }
         if self.best.shape != Shape::Single {
             smaller |= self.attempt(single_server);
         }
@@ -102,7 +105,9 @@ fn remove_client(plan: &mut Plan) {
 fn single_server(plan: &mut Plan) {
     plan.shape = Shape::Single;
     plan.faults.retain_mut(|fault| match &mut fault.kind {
-        FaultKind::Failover { .. } | FaultKind::MoveSlots { .. } => false,
+        FaultKind::Failover { .. } | FaultKind::MoveSlots { .. } | FaultKind::Promote { .. } => {
+            false
+        }
         FaultKind::Silence { server, .. }
         | FaultKind::Hang { server, .. }
         | FaultKind::Crash { server, .. }

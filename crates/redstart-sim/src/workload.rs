@@ -2,6 +2,8 @@
 
 use std::{fmt, future::Future, pin::Pin, str::FromStr, sync::Arc};
 
+use redstart::Store;
+
 use crate::{client::Client, world::World};
 
 mod cache;
@@ -17,6 +19,9 @@ mod write_behind;
 /// A future of a workload.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 
+/// An operation that may fail for now.
+pub type Attempt = Pin<Box<dyn Future<Output = Result<(), String>> + Send>>;
+
 /// The clients of one world and their judge.
 pub trait Workload: Send + Sync {
     /// The life of one incarnation of a client.
@@ -24,6 +29,10 @@ pub trait Workload: Send + Sync {
 
     /// After all faults have ended: is everything live again, and is nothing left behind?
     fn settle(self: Arc<Self>, client: Client) -> Work;
+
+    /// One operation of a client that lived through the faults, over the store that it has. Called again for a while if it
+    /// fails.
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt;
 
     /// A client process was killed.
     fn killed(&self, client: usize) {

@@ -2,6 +2,7 @@
 
 use std::{
     cell::RefCell,
+    collections::BTreeMap,
     sync::{
         Arc, Once,
         atomic::{AtomicUsize, Ordering},
@@ -20,6 +21,7 @@ use crate::{
     agenda::Agenda,
     client::Client,
     dice::Dice,
+    history::{self, Event, Explained, Model},
     mutation::Mutation,
     network::{Dialler, Net, Peer},
     plan::{PARTS, Plan, Shape},
@@ -31,6 +33,9 @@ use crate::{
 
 /// How long the clients may need after the last fault has ended.
 const FINISH_WITHIN: Duration = Duration::from_secs(180);
+/// How long after the faults a process that lived through them may need until its calls succeed again: a request that was
+/// under way runs into its deadline, then a new connection is made, with pauses of up to 400 ms between attempts.
+const ALIVE_WITHIN: Duration = Duration::from_secs(2);
 /// How long the last checks may take.
 const SETTLE_WITHIN: Duration = Duration::from_secs(180);
 
@@ -58,12 +63,16 @@ pub struct World {
 struct Inner {
     breaches: Vec<String>,
     losses: Vec<(Duration, Duration)>,
+    /// When data came under another server's clock.
+    jumps: Vec<Duration>,
     /// The master behind the sentinels.
     master: usize,
     /// When the last fault that has begun will have ended.
     busy_until: Duration,
     /// No fault begins any more.
     over: bool,
+    /// The faults that really happened, by name.
+    happened: BTreeMap<&'static str, u64>,
 }
 
 /// A client over all its incarnations.
@@ -73,6 +82,8 @@ pub(crate) struct Life {
     pub(crate) process: Mutex<Arc<Process>>,
     pub(crate) incarnation: AtomicUsize,
     pub(crate) stopped: Mutex<(Option<Instant>, Duration)>,
+    /// The stores of all incarnations. A process that was killed drops nothing.
+    pub(crate) stores: Mutex<Vec<(Arc<Process>, Store)>>,
 }
 
 /// What a run of a world showed.
@@ -86,6 +97,8 @@ pub struct Outcome {
     pub simulated: Duration,
     /// Promises that were broken.
     pub breaches: Vec<String>,
+    /// The faults that really happened, by name.
+    pub faults: BTreeMap<&'static str, u64>,
     /// What happened, if it was recorded.
     pub lines: Vec<Line>,
 }
@@ -145,7 +158,13 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
         world.breach(format!("a task panicked: {panic}"));
     }
     let (hash, events, lines) = world.trace.end();
-    let breaches = std::mem::take(&mut world.inner.lock().breaches);
+    let (breaches, faults) = {
+        let mut inner = world.inner.lock();
+        (
+            std::mem::take(&mut inner.breaches),
+            std::mem::take(&mut inner.happened),
+        )
+    };
     // What is left must not hold the world in circles.
     drop(runtime);
     world.agenda.clear();
@@ -157,6 +176,7 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
         events,
         simulated,
         breaches,
+        faults,
         lines,
     }
 }
@@ -171,8 +191,7 @@ impl World {
             plan.seed,
             plan.weather.clone(),
         );
-        let server =
-            |index: usize, host: &str| Server::new(index, host, 6379, plan.seed, &trace, &net);
+        let server = |index: usize, host: &str| Server::new(index, host, 6379, &plan, &trace, &net);
         let mut servers: Vec<_> = (0..plan.servers())
             .map(|index| server(index, &format!("db{index}")))
             .collect();
@@ -206,6 +225,7 @@ impl World {
                 process: Mutex::new(Process::new(index, plan.seed)),
                 incarnation: AtomicUsize::new(0),
                 stopped: Mutex::default(),
+                stores: Mutex::default(),
             })
             .collect();
         Arc::new(Self {
@@ -242,6 +262,9 @@ impl World {
             }
         }
         self.calm(&workload).await;
+        for life in &self.lives {
+            drop(std::mem::take(&mut *life.stores.lock()));
+        }
         self.trace.now()
     }
 
@@ -265,6 +288,7 @@ impl World {
         for life in &self.lives {
             life.process.lock().go_on();
         }
+        self.survivors_work_again(workload).await;
         let index = self.plan.clients;
         let process = Process::new(index, self.plan.seed ^ 0xCA1A);
         let client = Client::new(self.clone(), index, process.clone(), self.plan.seed);
@@ -272,6 +296,63 @@ impl World {
         if tokio::time::timeout(SETTLE_WITHIN, work).await.is_err() {
             self.breach("after all faults had ended, the last checks hung".to_owned());
         }
+    }
+
+    /// Every process that lives must be able to work with the store that it has, not only a fresh one.
+    async fn survivors_work_again(self: &Arc<Self>, workload: &Arc<dyn Workload>) {
+        let by = self.now() + self.plan.deadline + ALIVE_WITHIN;
+        let mut checks = Vec::new();
+        for (index, life) in self.lives.iter().enumerate() {
+            let last = life.stores.lock().last().cloned();
+            let Some((process, store)) = last else {
+                continue;
+            };
+            if process.is_gone() {
+                continue;
+            }
+            let mut seeds = Dice::of(self.plan.seed, &[5, index as u64]);
+            let client = Client::new(self.clone(), index, process.clone(), seeds.next());
+            let (world, workload) = (self.clone(), workload.clone());
+            let check = async move {
+                loop {
+                    let worked = match store.query::<String>(&redis::cmd("PING")).await {
+                        Ok(_) => workload.clone().works(&client, &store).await,
+                        Err(error) => Err(error.to_string()),
+                    };
+                    match worked {
+                        Ok(()) => return,
+                        Err(error) if world.now() >= by => {
+                            return world.breach(format!(
+                                "client {index} still cannot work after all faults have ended: {error}"
+                            ));
+                        }
+                        Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
+                    }
+                }
+            };
+            checks.push(process.own(check));
+        }
+        if tokio::time::timeout(SETTLE_WITHIN, futures_util::future::join_all(checks))
+            .await
+            .is_err()
+        {
+            self.breach("after all faults had ended, a call of a survivor hung".to_owned());
+        }
+        for index in 0..self.plan.clients {
+            let (open, most) = (self.net.count(Peer::Client(index)), self.most_connections());
+            if open > most {
+                self.breach(format!(
+                    "client {index} has {open} connections, and needs at most {most}"
+                ));
+            }
+        }
+    }
+
+    /// How many connections one process may have: to each server that holds data one for requests and one for
+    /// subscriptions, to each sentinel one, and for each of them one more that has been left because a reply is late, and
+    /// stays until that has come.
+    fn most_connections(&self) -> usize {
+        2 * (2 * self.plan.servers() + (self.servers.len() - self.plan.servers()))
     }
 
     async fn all_finished(&self) {
@@ -291,6 +372,11 @@ impl World {
         let incarnation = life.incarnation.fetch_add(1, Ordering::Relaxed) as u64;
         let mut seeds = Dice::of(self.plan.seed, &[4, index as u64, incarnation]);
         let process = Process::new(index, seeds.next());
+        // In half of the worlds, what is ready at the same time runs in another order than it became ready.
+        process.put_off(match Dice::of(self.plan.seed, &[8]).per_mille(500) {
+            true => 50,
+            false => 0,
+        });
         *life.process.lock() = process.clone();
         *life.stopped.lock() = (None, Duration::ZERO);
         let client = Client::new(self.clone(), index, process.clone(), seeds.next());
@@ -331,9 +417,44 @@ impl World {
             .any(|(begin, end)| *begin <= to && from <= *end)
     }
 
+    /// All times in which data may have been lost.
+    pub fn losses(&self) -> Vec<(Duration, Duration)> {
+        self.inner.lock().losses.clone()
+    }
+
+    /// Data has come under another server's clock.
+    pub(crate) fn clock_jumps(&self) {
+        let now = self.now();
+        self.inner.lock().jumps.push(now);
+    }
+
+    /// Whether data came under another server's clock between these times: what was to end then ends earlier or later.
+    pub fn clock_jumped(&self, from: Duration, to: Duration) -> bool {
+        let inner = self.inner.lock();
+        inner.jumps.iter().any(|at| from <= *at && *at <= to)
+    }
+
+    /// Whether the calls to one thing can be explained; a breach if not.
+    pub fn explain<M: Model>(&self, what: &str, model: &M, events: &[Event<M::Call>]) {
+        match history::explain(model, events, &self.losses()) {
+            Explained::Yes => {}
+            Explained::No(call) => self.breach(format!(
+                "no order of calls explains the answers of {what}; the first that does not fit: {call}"
+            )),
+            Explained::Undecided => self
+                .trace
+                .note("judge", format_args!("{what}: too many orders to try")),
+        }
+    }
+
     /// The time since the world began.
     pub fn now(&self) -> Duration {
         self.trace.now()
+    }
+
+    /// A fault has really begun.
+    pub(crate) fn happened(&self, name: &'static str) {
+        *self.inner.lock().happened.entry(name).or_default() += 1;
     }
 
     /// Whether no fault begins any more.
@@ -390,7 +511,7 @@ impl World {
                 .collect()
         };
         for server in &self.servers[..self.plan.servers()] {
-            if server.role() != Role::Master {
+            if server.role() != Role::Master || !server.is_up() {
                 continue;
             }
             let engine = server.engine();

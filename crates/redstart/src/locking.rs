@@ -34,8 +34,11 @@
 //!
 //! A master that replicates asynchronously can fail after it granted a lock and before a replica had it; the replica that
 //! takes over grants it again. A process can be stopped between checking its lease and writing; a suspended machine stops
-//! its monotonic clock too. No lock in a store closes these gaps. The [fence token](FenceToken) does, if the resource
-//! checks it: tokens keep rising through such a failover. If two holders at the same time would be a disaster even with
+//! its monotonic clock too. A lease ends by the clock of the server that has it: if a replica whose clock is ahead takes over, or a
+//! server comes back with its clock set forward, leases end that much earlier than their holders believe. No lock in a
+//! store closes these gaps. The [fence token](FenceToken) does, if the resource
+//! checks it: tokens keep rising through such a failover, unless the new server both lost the last token and has a clock
+//! that is behind it. If two holders at the same time would be a disaster even with
 //! fencing, [`Redlock`] over independent servers narrows the first gap.
 //!
 //! Locks are not re-entrant: a task that asks twice waits for itself.

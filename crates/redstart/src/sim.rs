@@ -163,6 +163,14 @@ pub struct Process {
     id: usize,
     state: Mutex<State>,
     rng: Mutex<SmallRng>,
+    turns: Mutex<Turns>,
+}
+
+/// Which tasks wait for the others although they are ready.
+struct Turns {
+    /// How many of a thousand polls are put off.
+    share: u32,
+    rng: SmallRng,
 }
 
 enum State {
@@ -178,7 +186,21 @@ impl Process {
             id,
             state: Mutex::new(State::Runs),
             rng: Mutex::new(SmallRng::seed_from_u64(seed)),
+            turns: Mutex::new(Turns {
+                share: 0,
+                rng: SmallRng::seed_from_u64(!seed),
+            }),
         })
+    }
+
+    /// From now on, so many of a thousand polls happen after those of the other tasks that are ready.
+    pub fn put_off(&self, share: u32) {
+        self.turns.lock().share = share;
+    }
+
+    fn is_put_off(&self) -> bool {
+        let mut turns = self.turns.lock();
+        turns.share > 0 && turns.rng.random_range(0..1000) < turns.share
     }
 
     pub fn id(&self) -> usize {
@@ -267,6 +289,10 @@ impl<F: Future> Future for Owned<F> {
                 return Poll::Pending;
             }
             State::Gone => return Poll::Pending,
+        }
+        if process.is_put_off() {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
         }
         let before = PROCESS.replace(Some(process.clone()));
         let restore = Restore(before);

@@ -1,4 +1,4 @@
-//! Cache-aside: nothing old after an invalidation, one load at a time, and answers also while the store is down.
+//! Cache-aside: nothing old after an invalidation, and one load at a time.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -6,9 +6,10 @@ use parking_lot::Mutex;
 use redstart::{
     Error, Store,
     caching::{Cache, Loaded},
+    sim::{Process, current},
 };
 
-use super::{Work, Workload};
+use super::{Attempt, Work, Workload};
 use crate::{client::Client, dice::Dice, world::World};
 
 pub(super) struct Reading {
@@ -17,6 +18,60 @@ pub(super) struct Reading {
     rows: Arc<Mutex<BTreeMap<u64, u64>>>,
     /// By key: a version, such that whoever asks from now on must not see an older one.
     floor: Mutex<BTreeMap<u64, (u64, Duration)>>,
+    loads: Arc<Mutex<Loads>>,
+}
+
+/// How long a lease lives, besides two deadlines: the cache's hard time-out of a load.
+const LEASE: Duration = Duration::from_secs(5);
+
+/// Loaders that run now.
+#[derive(Default)]
+struct Loads {
+    count: u64,
+    /// Number, key, when its caller asked, and process.
+    running: Vec<(u64, u64, Duration, Option<Arc<Process>>)>,
+    /// By key: when the last invalidation was under way, which lets the next reader load again.
+    invalidated: BTreeMap<u64, Duration>,
+}
+
+/// A loader that runs until this is dropped. A process that is killed drops nothing.
+struct Load(Arc<Mutex<Loads>>, u64);
+
+impl Load {
+    fn begin(world: &World, loads: &Arc<Mutex<Loads>>, key: u64, asked: Duration) -> Self {
+        let now = world.now();
+        let mut guard = loads.lock();
+        let last = guard.invalidated.get(&key).copied();
+        let others = guard.running.iter().filter(|(_, other, ..)| *other == key);
+        let mut twice = false;
+        for (_, _, other, process) in others {
+            let runs = process.as_ref().is_none_or(|process| process.is_running());
+            // Leases were given after their callers asked, and have an end.
+            let first = asked.min(*other);
+            let excused = last.is_some_and(|last| last >= first)
+                || now - first >= LEASE + world.plan.deadline * 2
+                || world.may_have_lost(first, now)
+                || world.clock_jumped(first, now);
+            twice |= runs && !excused;
+        }
+        guard.count += 1;
+        let number = guard.count;
+        guard.running.push((number, key, asked, current()));
+        drop(guard);
+        if twice {
+            world.breach(format!("row {key} is loaded twice at the same time"));
+        }
+        Self(loads.clone(), number)
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.0
+            .lock()
+            .running
+            .retain(|(number, ..)| *number != self.1);
+    }
 }
 
 impl Reading {
@@ -27,7 +82,15 @@ impl Reading {
             keys: dice.between(1, 2),
             rows: Arc::default(),
             floor: Mutex::default(),
+            loads: Arc::default(),
         }
+    }
+
+    /// An invalidation is under way, perhaps for ever.
+    fn invalidates(&self, key: u64, until: Duration) {
+        let mut loads = self.loads.lock();
+        let last = loads.invalidated.entry(key).or_default();
+        *last = until.max(*last);
     }
 
     fn cache(&self, store: &Store) -> Cache<u64, u64> {
@@ -48,8 +111,13 @@ impl Reading {
         };
         client.note(format_args!("row {key} has version {version}"));
         for _ in 0..client.dice.between(1, 5) {
+            self.invalidates(key, client.world.now());
             let call = client.perhaps_dropped(100, cache.invalidate(&key)).await;
+            if !matches!(call, Some(Ok(()))) {
+                self.invalidates(key, Duration::MAX);
+            }
             if matches!(call, Some(Ok(()))) {
+                self.invalidates(key, client.world.now());
                 client.note(format_args!("row {key} is invalidated"));
                 let now = client.world.now();
                 let mut floor = self.floor.lock();
@@ -67,7 +135,10 @@ impl Reading {
         let (least, since) = self.floor.lock().get(&key).copied().unwrap_or_default();
         let rows = self.rows.clone();
         let (early, late) = (client.dice.millis(0, 50), client.dice.millis(0, 1500));
+        let (world, loads) = (client.world.clone(), self.loads.clone());
+        let asked = world.now();
         let loader = move |_| async move {
+            let _load = Load::begin(&world, &loads, key, asked);
             tokio::time::sleep(early).await;
             let version = rows.lock().get(&key).copied().unwrap_or(1);
             tokio::time::sleep(late).await;
@@ -107,6 +178,21 @@ impl Workload for Reading {
                     true => self.write(&mut client, &cache, key).await,
                     false => self.read(&mut client, &cache, key).await,
                 }
+            }
+        })
+    }
+
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let cache = self.cache(store);
+        let key = 100 + client.index as u64;
+        Box::pin(async move {
+            let failed = |error: Error| error.to_string();
+            cache.invalidate(&key).await.map_err(failed)?;
+            let loader = |_| async { Ok::<_, Error>(Loaded::Found(7)) };
+            cache.get_or_load(&key, loader).await.map_err(failed)?;
+            match cache.get(&key).await.map_err(failed)? {
+                Some(hit) if hit.value.as_deref() == Some(&7) => Ok(()),
+                _ => Err("what was filled is not there".to_owned()),
             }
         })
     }

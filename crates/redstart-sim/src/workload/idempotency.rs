@@ -8,7 +8,7 @@ use redstart::{
     resilience::{Idempotency, Run, WorkError},
 };
 
-use super::{Work, Workload};
+use super::{Attempt, Work, Workload};
 use crate::{client::Client, dice::Dice, world::World};
 
 pub(super) struct Executing {
@@ -23,6 +23,9 @@ pub(super) struct Executing {
 struct Execution {
     number: u64,
     at: Duration,
+    client: usize,
+    /// Its process was killed later, perhaps before the result could be written: repeats may get no answer.
+    orphaned: bool,
     /// It ended, and said that nothing happened.
     undone: bool,
 }
@@ -64,6 +67,8 @@ impl Executing {
             of.push(Execution {
                 number,
                 at: world.now(),
+                client: redstart::sim::current().map_or(usize::MAX, |process| process.id()),
+                orphaned: false,
                 undone: false,
             });
             before
@@ -161,6 +166,26 @@ impl Workload for Executing {
         })
     }
 
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let idempotency = self.idempotency(store);
+        // Another key each time: one whose claim is in doubt is busy for a while.
+        let key = format!("works{}-{}", client.index, client.world.now().as_millis());
+        Box::pin(async move {
+            let run = idempotency.run::<u64, String, _>(&key, b"", async { Ok(1) });
+            match run.await {
+                Ok(Run::Done(1)) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+    }
+
+    fn killed(&self, client: usize) {
+        let mut executions = self.executions.lock();
+        let all = executions.values_mut().flatten();
+        all.filter(|one| one.client == client)
+            .for_each(|one| one.orphaned = true);
+    }
+
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
             let store = client.store().await;
@@ -171,11 +196,14 @@ impl Workload for Executing {
             for key in 0..self.keys {
                 let key = format!("key{key}");
                 let answered = self.answered.lock().get(&key).copied();
-                let executed = self
+                let executions = self
                     .executions
                     .lock()
                     .get(&key)
-                    .is_some_and(|of| of.iter().any(|one| !one.undone));
+                    .cloned()
+                    .unwrap_or_default();
+                let executed = executions.iter().any(|one| !one.undone);
+                let orphaned = executions.iter().any(|one| one.orphaned);
                 let work = self
                     .clone()
                     .work(world.clone(), key.clone(), 7, Duration::ZERO, false);
@@ -189,7 +217,7 @@ impl Workload for Executing {
                 match run {
                     Ok(Run::Replayed(answer)) => self.answer(&world, &key, answer),
                     Ok(Run::Done(_)) if !executed => {}
-                    Ok(Run::Unknown(_)) if answered.is_none() => {}
+                    Ok(Run::Unknown(_)) if answered.is_none() || orphaned => {}
                     Ok(Run::Mismatch) => {}
                     other => world.breach(format!(
                         "{key} (executed: {executed}, answered: {answered:?}) ends with {other:?}"

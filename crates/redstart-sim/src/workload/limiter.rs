@@ -8,7 +8,7 @@ use redstart::{
     limiting::{DecidedBy, Decision, Limiter, Quota},
 };
 
-use super::{Work, Workload};
+use super::{Attempt, Work, Workload};
 use crate::{client::Client, dice::Dice, world::World};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,8 @@ impl Limiting {
             for first in &of {
                 for last in &of {
                     let (from, to) = (first.from, last.to);
-                    if to < from || world.may_have_lost(from, to) {
+                    let excused = world.may_have_lost(from, to) || world.clock_jumped(from, to);
+                    if to < from || excused {
                         continue;
                     }
                     let inside = of
@@ -168,12 +169,27 @@ impl Workload for Limiting {
         })
     }
 
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let limiter = self.limiter(store, true);
+        let name = format!("works{}", client.index);
+        Box::pin(async move {
+            match limiter.check(&name, 1).await {
+                Ok(Decision::Allowed(grant)) if grant.decided_by() == DecidedBy::Store => Ok(()),
+                // It was asked before.
+                Ok(Decision::Limited { .. }) => Ok(()),
+                Ok(other) => Err(format!("{other:?}")),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
             self.judge(&client.world);
             let store = client.store().await;
-            let limiter = self.limiter(&store, false);
-            // Alone, every wait is enough.
+            // Alone, every wait is enough, also with a memory of refusals.
+            let deny_cache = self.units % 2 == 0;
+            let limiter = self.limiter(&store, deny_cache);
             let mut waited = 0;
             for _ in 0..3 * self.units {
                 match limiter.check("alone", 1).await {

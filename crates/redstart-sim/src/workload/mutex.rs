@@ -1,20 +1,97 @@
-//! Locks: one holder at a time, tokens that rise, holders that are told, and nothing left behind.
+//! Locks: one holder at a time, tokens that rise, answers that fit together, and nothing left behind.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use redstart::{
     Store,
-    locking::{FenceToken, Guard, Lease, LockedRun, Mutex as Lock},
+    locking::{FenceToken, Guard, Lease, LockedRun, Mutex as Lock, Released},
 };
 
-use super::{Work, Workload};
-use crate::{client::Client, dice::Dice, world::World};
+use super::{Attempt, Work, Workload};
+use crate::{
+    client::Client,
+    dice::Dice,
+    history::{Event, History, Model},
+    world::World,
+};
 
 pub(super) struct Locking {
     ttl: Duration,
     names: u64,
     state: Mutex<State>,
+    histories: BTreeMap<String, History<Call>>,
+}
+
+/// What happens to a lock. The numbers are those of the requests for it.
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    /// Whether it was granted, if that is known.
+    Ask(usize, Option<bool>),
+    /// Its holder gave it back.
+    Release(usize),
+    /// The server said that it is not the caller's any more.
+    WasLost(usize),
+    /// Its lease ended.
+    Expire(usize),
+}
+
+/// Who holds a lock, as the server sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Holder {
+    Nobody,
+    Request(usize),
+    Unknown,
+}
+
+struct OneHolder;
+
+impl Model for OneHolder {
+    type State = Holder;
+    type Call = Call;
+
+    fn initial(&self) -> Holder {
+        Holder::Nobody
+    }
+
+    fn unknown(&self) -> Holder {
+        Holder::Unknown
+    }
+
+    fn step(&self, state: &Holder, call: &Call) -> Option<Holder> {
+        match (call, state) {
+            (Call::Ask(_, Some(true) | None), Holder::Request(_)) => None,
+            (Call::Ask(number, Some(true) | None), _) => Some(Holder::Request(*number)),
+            // Only because somebody holds it.
+            (Call::Ask(_, Some(false)), Holder::Nobody) => None,
+            (Call::Ask(_, Some(false)), held) => Some(held.clone()),
+            (Call::Release(number) | Call::Expire(number), Holder::Request(holder)) => {
+                (number == holder).then_some(Holder::Nobody)
+            }
+            (Call::Release(_) | Call::Expire(_), Holder::Nobody) => None,
+            (Call::Release(_) | Call::Expire(_), Holder::Unknown) => Some(Holder::Unknown),
+            (Call::WasLost(number), Holder::Request(holder)) if number == holder => None,
+            (Call::WasLost(_), held) => Some(held.clone()),
+        }
+    }
+
+    fn unanswered(&self, call: &Call) -> Option<Call> {
+        match call {
+            Call::Ask(number, _) => Some(Call::Ask(*number, None)),
+            Call::WasLost(_) => None,
+            other => Some(other.clone()),
+        }
+    }
+}
+
+/// A request for a lock, as it goes on.
+#[derive(Clone, Copy)]
+struct Asked {
+    /// The highest token that was seen before.
+    seen: u64,
+    from: Duration,
+    /// Its number in the history of the lock.
+    number: usize,
 }
 
 #[derive(Default)]
@@ -37,10 +114,44 @@ struct Hold {
 impl Locking {
     pub(super) fn new(world: &World) -> Self {
         let mut dice = Dice::of(world.plan.seed, &[10]);
+        let (ttl, names) = (dice.millis(1000, 5000), dice.between(1, 2));
+        let histories = (0..names).map(|name| (format!("lock{name}"), History::default()));
         Self {
-            ttl: dice.millis(1000, 5000),
-            names: dice.between(1, 2),
+            ttl,
+            names,
             state: Mutex::default(),
+            histories: histories.collect(),
+        }
+    }
+
+    /// A lock is asked for. It may be granted from now on, and ends by itself when its lease does.
+    fn ask(&self, world: &World, name: &str) -> Asked {
+        let from = world.now();
+        let history = &self.histories[name];
+        let number = history.begin(Call::Ask(0, None), from);
+        history.replace(number, Call::Ask(number, None));
+        // A server rounds to milliseconds. If its clock is another one later, the lease may end at any time.
+        let early = match world.plan.clocks_differ {
+            true => Duration::ZERO,
+            false => self.ttl - Duration::from_millis(2),
+        };
+        history.begin(Call::Expire(number), from + early);
+        Asked {
+            seen: self.seen(name),
+            from,
+            number,
+        }
+    }
+
+    /// The answer to a request: granted, busy, or unknown.
+    fn answered(&self, world: &World, name: &str, asked: Asked, granted: Option<bool>) {
+        let history = &self.histories[name];
+        match granted {
+            Some(_) => history.end(asked.number, Call::Ask(asked.number, granted), world.now()),
+            // If it was granted all the same, it is released in the background.
+            None => {
+                history.begin(Call::Release(asked.number), asked.from);
+            }
         }
     }
 
@@ -57,16 +168,18 @@ impl Locking {
     }
 
     /// A lock was granted: is anybody else's lease still valid?
-    fn granted(&self, client: &Client, name: &str, lease: Lease, asked: (u64, Duration)) -> u64 {
-        let (seen, from) = asked;
+    fn granted(&self, client: &Client, name: &str, lease: Lease, asked: Asked) -> u64 {
+        let Asked { seen, from, .. } = asked;
         let world = &client.world;
+        self.answered(world, name, asked, Some(true));
         let token = lease.fence().get();
         client.note(format_args!("holds {name} with token {token}"));
         let mut state = self.state.lock();
         let mut breaches = Vec::new();
         for other in state.holds.iter().filter(|hold| hold.lock == name) {
             // The other one's grant may have been lost with its server.
-            let excused = world.may_have_lost(other.from, world.now());
+            let excused = world.may_have_lost(other.from, world.now())
+                || world.clock_jumped(other.from, world.now());
             if lease.is_valid() && other.lease.is_valid() && !excused {
                 breaches.push(format!(
                     "client {} was granted {name} while client {} holds it",
@@ -74,7 +187,9 @@ impl Locking {
                 ));
             }
         }
-        if token <= seen {
+        // Only a server that lost the last token and whose clock is behind can issue it again.
+        let excused = world.plan.clocks_differ && world.may_have_lost(Duration::ZERO, world.now());
+        if token <= seen && !excused {
             breaches.push(format!(
                 "the token {token} of {name} is not higher than {seen}, which was granted before"
             ));
@@ -95,13 +210,30 @@ impl Locking {
         number
     }
 
+    /// The guard, if the lock was granted; if not, the answer is noted.
+    fn heard(
+        &self,
+        world: &World,
+        name: &str,
+        asked: Asked,
+        locked: Option<redstart::Result<Option<Guard<FenceToken>>>>,
+    ) -> Option<Guard<FenceToken>> {
+        match locked {
+            Some(Ok(Some(guard))) => return Some(guard),
+            Some(Ok(None)) => self.answered(world, name, asked, Some(false)),
+            _ => self.answered(world, name, asked, None),
+        }
+        None
+    }
+
     fn given_back(&self, number: u64) {
         self.state.lock().holds.retain(|hold| hold.number != number);
     }
 
     async fn operate(&self, client: &mut Client, store: &Store, lock: &Lock, name: &str) {
         let deadline = client.world.plan.deadline;
-        let asked = (self.seen(name), client.world.now());
+        let world = client.world.clone();
+        let asked = self.ask(&world, name);
         let wait = client.dice.millis(0, 4000);
         let guard: Option<Guard<FenceToken>> = match client.dice.below(3) {
             0 => {
@@ -109,14 +241,14 @@ impl Locking {
                 let probe = Probe::of(client);
                 let call = client.perhaps_dropped(100, call);
                 let locked = probe.timed("try_lock", deadline, call).await;
-                locked.and_then(Result::ok).flatten()
+                self.heard(&world, name, asked, locked)
             }
             1 => {
                 let call = lock.lock(wait);
                 let probe = Probe::of(client);
                 let call = client.perhaps_dropped(100, call);
                 let locked = probe.timed("lock", wait + deadline, call).await;
-                locked.and_then(Result::ok).flatten()
+                self.heard(&world, name, asked, locked)
             }
             _ => return self.run_with(client, lock, name, wait, asked).await,
         };
@@ -133,15 +265,28 @@ impl Locking {
         // From here on it counts as given back, whatever becomes of the call.
         self.given_back(number);
         client.note(format_args!("gives {name} back"));
+        let history = &self.histories[name];
+        let release = history.begin(Call::Release(asked.number), world.now());
         match client.dice.below(3) {
             0 => drop(guard),
             _ => {
-                let release = guard.release();
+                let begun = world.now();
+                let call = guard.release();
                 let probe = Probe::of(client);
-                let release = client.perhaps_dropped(100, release);
+                let call = client.perhaps_dropped(100, call);
                 // Up to three requests, and again if it is in doubt whether they did it.
-                let released = probe.timed("release", 6 * deadline, release).await;
-                drop(released);
+                match probe.timed("release", 6 * deadline, call).await {
+                    Some(Ok(Released::Released)) => {
+                        history.end(release, Call::Release(asked.number), world.now());
+                    }
+                    // Its first attempt, or the end of the lease, may be the reason.
+                    Some(Ok(Released::AlreadyLost)) => history.add(Event {
+                        call: Call::WasLost(asked.number),
+                        from: begun,
+                        to: Some(world.now()),
+                    }),
+                    _ => {}
+                }
             }
         }
         if client.dice.per_mille(200) {
@@ -156,7 +301,7 @@ impl Locking {
         lock: &Lock,
         name: &str,
         wait: Duration,
-        asked: (u64, Duration),
+        asked: Asked,
     ) {
         let holds = client.dice.millis(0, 2500);
         let number = Mutex::new(None);
@@ -165,8 +310,15 @@ impl Locking {
             tokio::time::sleep(holds)
         });
         let run = run.await;
-        if let Some(number) = number.into_inner() {
-            self.given_back(number);
+        match number.into_inner() {
+            Some(number) => {
+                self.given_back(number);
+                self.histories[name].begin(Call::Release(asked.number), asked.from);
+            }
+            None if matches!(run, Ok(LockedRun::Busy)) => {
+                self.answered(&client.world, name, asked, Some(false));
+            }
+            None => self.answered(&client.world, name, asked, None),
         }
         let outcome = match run {
             Ok(LockedRun::Done(())) => "done",
@@ -204,10 +356,35 @@ impl Workload for Locking {
         })
     }
 
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let name = format!("works{}", client.index);
+        let lock = self.lock(store, &name);
+        Box::pin(async move {
+            let failed = |error: redstart::Error| error.to_string();
+            let guard = lock.try_lock().await.map_err(failed)?;
+            let guard = guard.ok_or_else(|| format!("{name} is not free"))?;
+            match guard.release().await.map_err(failed)? {
+                Released::Released => {}
+                Released::AlreadyLost => return Err(format!("{name} was lost at once")),
+            }
+            match lock.try_lock().await.map_err(failed)? {
+                Some(guard) => guard.release().await.map_err(failed).map(drop),
+                None => Err(format!("{name} is not free after its release")),
+            }
+        })
+    }
+
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
+            for (name, history) in &self.histories {
+                client.world.explain(name, &OneHolder, &history.events());
+            }
             // Every lease has ended by then, and nothing renews it.
-            tokio::time::sleep(self.ttl + Duration::from_secs(1)).await;
+            let behind = match client.world.plan.clocks_differ {
+                true => Duration::from_secs(4),
+                false => Duration::ZERO,
+            };
+            tokio::time::sleep(self.ttl + behind + Duration::from_secs(1)).await;
             let store = client.store().await;
             for number in 0..self.names {
                 let name = format!("lock{number}");
@@ -215,7 +392,10 @@ impl Workload for Locking {
                 let seen = self.seen(&name);
                 match lock.lock(Duration::from_secs(5)).await {
                     Ok(Some(guard)) => {
-                        if guard.fence().get() <= seen {
+                        let world = &client.world;
+                        let excused = world.plan.clocks_differ
+                            && world.may_have_lost(Duration::ZERO, world.now());
+                        if guard.fence().get() <= seen && !excused {
                             client
                                 .world
                                 .breach(format!("the token of {name} fell back"));

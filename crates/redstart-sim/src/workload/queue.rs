@@ -1,19 +1,18 @@
-//! The job queue: every job that was taken runs until it is done; nothing is lost, nothing stays.
+//! The job queue: every job that was taken runs until it is done, not before its time, and by one worker at a time; nothing
+//! is lost, nothing stays.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
+use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use redstart::{
     Store,
     messaging::{Backoff, Job, JobContext, Queue, Worker},
+    sim::{Process, current},
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Work, Workload};
+use super::{Attempt, Work, Workload};
 use crate::{client::Client, dice::Dice, world::World};
 
 #[derive(Serialize, Deserialize)]
@@ -28,9 +27,14 @@ impl Job for Task {
     const NAME: &'static str = "task";
 }
 
+/// Parts of a queue that exist only while there are jobs.
+const JOBS: &[&str] = &[":jobs", ":ranked", ":delayed", ":details"];
+
 pub(super) struct Queueing {
     lease: Duration,
     state: Arc<Mutex<State>>,
+    /// Workers of clients that have done their work, with their processes: they must go on working after the faults.
+    survivors: Mutex<Vec<(Arc<Process>, Worker)>>,
 }
 
 #[derive(Default)]
@@ -40,7 +44,71 @@ struct State {
     /// Runs that ended well.
     done: BTreeMap<u64, u32>,
     failed: BTreeMap<u64, u16>,
-    running: BTreeSet<u64>,
+    /// When a job was sent, and the earliest time at which it may run.
+    due: BTreeMap<u64, (Duration, Duration)>,
+    running: Vec<Run>,
+    runs: u64,
+}
+
+/// A handler that runs.
+struct Run {
+    run: u64,
+    job: u64,
+    since: Duration,
+    process: Option<Arc<Process>>,
+    context: JobContext,
+}
+
+/// Takes a run off the list, also if the worker drops it half-way. A process that is killed drops nothing.
+struct Running(Arc<Mutex<State>>, u64);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let mut state = self.0.lock();
+        let ended = state.running.iter().position(|run| run.run == self.1);
+        let ended = ended.map(|at| state.running.swap_remove(at));
+        drop(state);
+        drop(ended);
+    }
+}
+
+/// A handler begins.
+fn begin(world: &World, state: &Arc<Mutex<State>>, job: u64, context: JobContext) -> Running {
+    let now = world.now();
+    let mut breaches = Vec::new();
+    let mut guard = state.lock();
+    for other in guard.running.iter().filter(|run| run.job == job) {
+        // One that stands still or is dead cannot know that it lost the job.
+        let runs = other
+            .process
+            .as_ref()
+            .is_none_or(|process| process.is_running());
+        let lost = other.context.lost().now_or_never().is_some();
+        let excused = world.may_have_lost(other.since, now) || world.clock_jumped(other.since, now);
+        if runs && !lost && !excused {
+            breaches.push(format!(
+                "job {job} begins while a worker runs it that was not told of a loss"
+            ));
+        }
+    }
+    if let Some((sent, due)) = guard.due.get(&job)
+        && now < *due
+        && !world.clock_jumped(*sent, now)
+    {
+        breaches.push(format!("job {job} begins before it is due at {due:?}"));
+    }
+    guard.runs += 1;
+    let run = guard.runs;
+    guard.running.push(Run {
+        run,
+        job,
+        since: now,
+        process: current(),
+        context,
+    });
+    drop(guard);
+    breaches.into_iter().for_each(|breach| world.breach(breach));
+    Running(state.clone(), run)
 }
 
 impl Queueing {
@@ -49,6 +117,7 @@ impl Queueing {
         Self {
             lease: dice.millis(1000, 5000),
             state: Arc::default(),
+            survivors: Mutex::default(),
         }
     }
 
@@ -62,16 +131,16 @@ impl Queueing {
     async fn worker(&self, world: &Arc<World>, queue: &Queue) -> Option<Worker> {
         for _ in 0..600 {
             let (state, world) = (self.state.clone(), world.clone());
-            let handler = move |task: Task, _: JobContext| {
+            let handler = move |task: Task, context: JobContext| {
                 let (state, world) = (state.clone(), world.clone());
                 async move {
                     world
                         .trace
                         .note("job", format_args!("{} begins", task.number));
-                    state.lock().running.insert(task.number);
+                    let running = begin(&world, &state, task.number, context);
                     tokio::time::sleep(Duration::from_millis(task.lasts)).await;
+                    drop(running);
                     let mut state = state.lock();
-                    state.running.remove(&task.number);
                     let failed = state.failed.entry(task.number).or_default();
                     if *failed < task.fails {
                         *failed += 1;
@@ -118,7 +187,11 @@ impl Workload for Queueing {
                 };
                 let mut call = queue.enqueue(&task);
                 if client.dice.per_mille(300) {
-                    call = call.delay(client.dice.millis(10, 3000));
+                    let delay = client.dice.millis(10, 3000);
+                    call = call.delay(delay);
+                    let now = world.now();
+                    let due = now + delay - Duration::from_millis(2);
+                    self.state.lock().due.insert(task.number, (now, due));
                 }
                 if client.dice.per_mille(300) {
                     call = call.priority(client.dice.below(5) as i16);
@@ -141,7 +214,32 @@ impl Workload for Queueing {
                 }
             }
             client.rest(0, 3000).await;
-            drop(worker);
+            match worker {
+                Some(worker) if client.dice.per_mille(700) => {
+                    let process = client.process().clone();
+                    self.survivors.lock().push((process, worker));
+                }
+                worker => drop(worker),
+            }
+        })
+    }
+
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let queue = self.queue(store);
+        let world = client.world.clone();
+        // Another one each time: it may have been taken although an error came back.
+        let number = world.now().as_micros() as u64 * 8 + client.index as u64;
+        Box::pin(async move {
+            let task = Task {
+                number,
+                lasts: 0,
+                fails: 0,
+            };
+            let at = world.now();
+            let added = queue.enqueue(&task).await;
+            added.map_err(|error| error.to_string())?;
+            self.state.lock().taken.insert(number, at);
+            Ok(())
         })
     }
 
@@ -150,9 +248,18 @@ impl Workload for Queueing {
             let world = client.world.clone();
             let store = client.store().await;
             let queue = self.queue(&store);
-            let Some(worker) = self.worker(&world, &queue).await else {
-                return world.breach("no worker starts".to_owned());
+            // Those that lived through the faults must do; a new one is started only if there are none.
+            let none = {
+                let lives = self.survivors.lock();
+                lives.iter().all(|(process, _)| process.is_gone())
             };
+            let worker = match none {
+                true => self.worker(&world, &queue).await,
+                false => None,
+            };
+            if none && worker.is_none() {
+                return world.breach("no worker starts".to_owned());
+            }
             // The leases of those who died end, and their jobs are taken over.
             let mut counts = None;
             for _ in 0..240 {
@@ -173,7 +280,17 @@ impl Workload for Queueing {
                 world.breach(format!("{left} jobs are never finished: {counts:?}"));
             }
             self.judge(&world);
-            drop(worker.shutdown(Duration::from_secs(1)).await);
+            // Its keys have no TTL: what they hold is data. But nothing is kept of jobs that are over.
+            let left = world.keys().into_iter().map(|(key, _)| key);
+            let left = left.filter(|key| JOBS.iter().any(|part| key.ends_with(part)));
+            for key in left {
+                world.breach(format!("{key} is left although all jobs are over"));
+            }
+            if let Some(worker) = worker {
+                drop(worker.shutdown(Duration::from_secs(1)).await);
+            }
+            let lives = std::mem::take(&mut *self.survivors.lock());
+            drop(lives);
         })
     }
 }

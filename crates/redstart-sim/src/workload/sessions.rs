@@ -1,4 +1,4 @@
-//! Sessions: what was written is read, what was ended stays ended, and the index of a user is complete.
+//! Sessions: the answers about each session fit together, what was ended stays ended, and the index of a user is complete.
 
 use std::{sync::Arc, time::Duration};
 
@@ -9,40 +9,146 @@ use redstart::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::{Work, Workload};
-use crate::{client::Client, world::World};
+use super::{Attempt, Work, Workload};
+use crate::{
+    client::Client,
+    history::{Event, History, Model},
+    world::World,
+};
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
 struct Data {
     count: u64,
 }
 
-/// How long sessions of the short-lived kind last.
+/// How long sessions of the short-lived kind last, and for how long they may be idle.
 const SHORT: Duration = Duration::from_secs(2);
+const SHORT_IDLE: Duration = Duration::from_secs(1);
 
 pub(super) struct Browsing {
-    /// Users whose sessions may all have been ended.
-    ended: Mutex<Vec<String>>,
+    /// All sessions whose creation was acknowledged.
+    sessions: Mutex<Vec<Arc<Known>>>,
+    /// Logouts everywhere, by user.
+    logouts: [History<()>; 3],
 }
 
-/// A session as its client knows it.
+/// A session, and what happened to it.
 struct Known {
-    user: String,
+    user: usize,
+    /// When its creation was sent and acknowledged.
+    created: (Duration, Duration),
+    short: bool,
+    history: History<Call>,
+}
+
+/// A session as its client has it.
+struct Mine {
+    known: Arc<Known>,
     token: Token,
-    /// The last value that was surely written, and the last that may have been.
-    count: (u64, u64),
-    /// A write that is in doubt may still arrive, also after later ones.
-    late: bool,
-    /// It was surely ended.
-    gone: bool,
-    /// It may have been ended, or have another token by now.
-    doubt: bool,
+    /// The last value that was tried.
+    count: u64,
+}
+
+/// A call about one session, with its answer.
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    Patch(u64, Option<Patched>),
+    /// The value, or nothing if there is no session.
+    Load(Option<u64>),
+    /// Whether it is in the list of its user.
+    List(bool),
+    Rotate(Option<Turned>),
+    /// Whether there was a session.
+    Revoke(Option<bool>),
+    /// A logout everywhere, or the end of its time.
+    End,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Turned {
+    To,
+    Already,
+    Gone,
+}
+
+/// A session as the server knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum State {
+    /// It has this value.
+    Live(u64),
+    /// The same, but under a token that its client has not: the reply to a rotation was lost. The old token opens it for a
+    /// short while.
+    Away(u64),
+    Gone,
+    Unknown,
+}
+
+struct OneSession;
+
+impl Model for OneSession {
+    type State = State;
+    type Call = Call;
+
+    fn initial(&self) -> State {
+        State::Live(1)
+    }
+
+    fn unknown(&self) -> State {
+        State::Unknown
+    }
+
+    fn step(&self, state: &State, call: &Call) -> Option<State> {
+        use State::{Away, Gone, Live, Unknown};
+        let state = *state;
+        match (call, state) {
+            (Call::End | Call::Revoke(Some(true)), Unknown) => Some(Gone),
+            (_, Unknown) => Some(Unknown),
+            (Call::End, _) => Some(Gone),
+
+            (Call::Patch(value, Some(Patched::Done) | None), Live(_)) => Some(Live(*value)),
+            (Call::Patch(value, Some(Patched::Done) | None), Away(_)) => Some(Away(*value)),
+            (Call::Patch(_, Some(Patched::Gone)), Gone | Away(_)) => Some(state),
+            (Call::Patch(_, None), Gone) => Some(Gone),
+            (Call::Patch(..), _) => None,
+
+            (Call::Load(Some(value)), Live(known) | Away(known)) => {
+                (*value == known).then_some(state)
+            }
+            (Call::Load(None), Gone | Away(_)) => Some(state),
+            (Call::Load(_), _) => None,
+
+            (Call::List(there), _) => (*there == (state != Gone)).then_some(state),
+
+            (Call::Rotate(Some(Turned::To)), Live(_)) => Some(state),
+            (Call::Rotate(Some(Turned::Already)), Away(_)) => Some(state),
+            (Call::Rotate(Some(Turned::Gone)), Gone | Away(_)) => Some(state),
+            (Call::Rotate(None), Live(value)) => Some(Away(value)),
+            (Call::Rotate(None), _) => Some(state),
+            (Call::Rotate(_), _) => None,
+
+            (Call::Revoke(Some(true) | None), Live(_) | Away(_)) => Some(Gone),
+            (Call::Revoke(Some(false)), Gone | Away(_)) => Some(state),
+            (Call::Revoke(None), Gone) => Some(Gone),
+            (Call::Revoke(_), _) => None,
+        }
+    }
+
+    fn unanswered(&self, call: &Call) -> Option<Call> {
+        match call {
+            Call::Patch(value, _) => Some(Call::Patch(*value, None)),
+            Call::Rotate(_) => Some(Call::Rotate(None)),
+            Call::Revoke(_) => Some(Call::Revoke(None)),
+            Call::End => Some(Call::End),
+            Call::Load(_) | Call::List(_) => None,
+        }
+    }
 }
 
 impl Browsing {
     pub(super) fn new(_: &World) -> Self {
         Self {
-            ended: Mutex::default(),
+            sessions: Mutex::default(),
+            logouts: Default::default(),
         }
     }
 
@@ -51,7 +157,7 @@ impl Browsing {
         let mut builder =
             Sessions::builder(store, "sim", "web").rotation_grace(Duration::from_millis(500));
         if short {
-            builder = builder.idle(SHORT / 2).absolute(SHORT);
+            builder = builder.idle(SHORT_IDLE).absolute(SHORT);
         }
         match builder.build() {
             Ok(sessions) => sessions,
@@ -59,116 +165,137 @@ impl Browsing {
         }
     }
 
-    /// Whether a session that was made then may have been ended by a logout everywhere.
-    fn may_be_ended(&self, known: &Known) -> bool {
-        let ended = self.ended.lock();
-        ended.contains(&known.user)
+    async fn create(&self, client: &mut Client, sessions: &Sessions, short: bool) -> Option<Mine> {
+        let world = client.world.clone();
+        let user = client.dice.below(3) as usize;
+        let begun = world.now();
+        let name = format!("user{user}");
+        let created = sessions.create(&name, &Data { count: 1 }).await;
+        let token = created.ok()?;
+        client.note(format_args!("a session of {name}"));
+        let known = Arc::new(Known {
+            user,
+            created: (begun, world.now()),
+            short,
+            history: History::default(),
+        });
+        self.sessions.lock().push(known.clone());
+        Some(Mine {
+            known,
+            token,
+            count: 1,
+        })
     }
 
-    async fn look(&self, client: &Client, sessions: &Sessions, known: &Known) {
-        let world = &client.world;
-        let surely_ended = known.gone;
-        let Ok(found) = sessions.load::<Data>(&known.token).await else {
+    async fn look(&self, client: &Client, sessions: &Sessions, mine: &Mine) {
+        let from = client.world.now();
+        let Ok(found) = sessions.load::<Data>(&mine.token).await else {
             return;
         };
-        if world.may_have_lost(Duration::ZERO, world.now()) {
-            return;
+        let user = format!("user{}", mine.known.user);
+        if let Some(session) = &found
+            && session.user.as_deref() != Some(&user)
+        {
+            client
+                .world
+                .breach("a session belongs to another user".to_owned());
         }
-        let (sure, perhaps) = known.count;
-        match found {
-            Some(session) => {
-                let count = session.data.count;
-                if surely_ended {
-                    world.breach(format!(
-                        "client {} opens a session that was ended",
-                        client.index
-                    ));
-                }
-                if count < sure || count > perhaps {
-                    world.breach(format!(
-                        "a session has {count}; {sure} was written and {perhaps} was tried"
-                    ));
-                }
-                if session.user.as_deref() != Some(&known.user) {
-                    world.breach("a session belongs to another user".to_owned());
-                }
-            }
-            None if !known.gone && !known.doubt && !self.may_be_ended(known) => {
-                world.breach(format!("a session of client {} is gone", client.index));
-            }
-            None => {}
-        }
+        mine.known.history.add(Event {
+            call: Call::Load(found.map(|session| session.data.count)),
+            from,
+            to: Some(client.world.now()),
+        });
     }
 
-    async fn change(&self, client: &mut Client, sessions: &Sessions, known: &mut Known) {
+    async fn change(&self, client: &mut Client, sessions: &Sessions, mine: &mut Mine) {
+        let world = client.world.clone();
+        let history = &mine.known.history;
+        let from = world.now();
+        let user = format!("user{}", mine.known.user);
         match client.dice.below(10) {
             0..=4 => {
-                known.count.1 += 1;
-                let data = Data {
-                    count: known.count.1,
-                };
-                let patched = client
-                    .perhaps_dropped(100, sessions.patch(&known.token, &data))
-                    .await;
-                match patched {
-                    Some(Ok(Patched::Done)) if known.gone => {
-                        if !client
-                            .world
-                            .may_have_lost(Duration::ZERO, client.world.now())
-                        {
-                            client
-                                .world
-                                .breach("a session that was ended was patched".to_owned());
-                        }
-                    }
-                    Some(Ok(Patched::Done)) if !known.late => known.count.0 = known.count.1,
-                    Some(Ok(_)) => {}
-                    _ => (known.late, known.count.0) = (true, 0),
+                mine.count += 1;
+                let count = mine.count;
+                let number = history.begin(Call::Patch(count, None), from);
+                let data = Data { count };
+                let patch = sessions.patch(&mine.token, &data);
+                if let Some(Ok(patched)) = client.perhaps_dropped(100, patch).await {
+                    history.end(number, Call::Patch(count, Some(patched)), world.now());
                 }
             }
-            5 | 6 => match client
-                .perhaps_dropped(100, sessions.rotate(&known.token))
-                .await
-            {
-                Some(Ok(Rotated::To(token))) => known.token = token,
-                Some(Ok(_)) => {}
-                _ => known.doubt = true,
-            },
-            7 => match client
-                .perhaps_dropped(100, sessions.revoke(&known.token))
-                .await
-            {
-                Some(Ok(true)) => known.gone = true,
-                _ => known.doubt = true,
-            },
+            5 | 6 => {
+                let number = history.begin(Call::Rotate(None), from);
+                let rotate = sessions.rotate(&mine.token);
+                let turned = match client.perhaps_dropped(100, rotate).await {
+                    Some(Ok(Rotated::To(token))) => {
+                        mine.token = token;
+                        Turned::To
+                    }
+                    Some(Ok(Rotated::Already)) => Turned::Already,
+                    Some(Ok(Rotated::Gone)) => Turned::Gone,
+                    _ => return,
+                };
+                history.end(number, Call::Rotate(Some(turned)), world.now());
+            }
+            7 => {
+                let number = history.begin(Call::Revoke(None), from);
+                let revoke = sessions.revoke(&mine.token);
+                if let Some(Ok(ended)) = client.perhaps_dropped(100, revoke).await {
+                    // Sent again after a lost reply, it finds nothing because it did it before.
+                    if !ended {
+                        history.begin(Call::Revoke(None), from);
+                    }
+                    history.end(number, Call::Revoke(Some(ended)), world.now());
+                }
+            }
             8 => {
-                // Noted before: from here on it may happen.
-                let user = known.user.clone();
-                self.ended.lock().push(user.clone());
-                if let Some(Ok(count)) = client
-                    .perhaps_dropped(100, sessions.revoke_all(&user))
-                    .await
-                {
+                let logouts = &self.logouts[mine.known.user];
+                let number = logouts.begin((), from);
+                let revoke = sessions.revoke_all(&user);
+                if let Some(Ok(count)) = client.perhaps_dropped(100, revoke).await {
                     client.note(format_args!("{count} sessions of {user} ended"));
-                    known.gone = true;
+                    logouts.end(number, (), world.now());
                 }
             }
             _ => {
-                if let Ok(listed) = sessions.list(&known.user).await {
-                    let handle = known.token.handle();
+                if let Ok(listed) = sessions.list(&user).await {
+                    let handle = mine.token.handle();
                     let there = listed.iter().any(|info| info.handle == handle);
-                    let lost = client
-                        .world
-                        .may_have_lost(Duration::ZERO, client.world.now());
-                    let sure = !known.gone && !known.doubt && !self.may_be_ended(known);
-                    if !there && sure && !lost {
-                        client
-                            .world
-                            .breach(format!("the list of {} lacks a session", known.user));
-                    }
+                    history.add(Event {
+                        call: Call::List(there),
+                        from,
+                        to: Some(world.now()),
+                    });
                 }
             }
         }
+    }
+
+    /// Everything that happened to a session, also by others and by itself.
+    fn events(&self, world: &World, known: &Known) -> Vec<Event<Call>> {
+        let (sent, made) = known.created;
+        let mut events = known.history.events();
+        for logout in self.logouts[known.user].events() {
+            let all = logout.to.filter(|_| logout.from >= made);
+            // One that was over before knows nothing of the session.
+            if logout.to.is_none_or(|to| to >= sent) {
+                events.push(Event {
+                    call: Call::End,
+                    from: logout.from.max(sent),
+                    to: all,
+                });
+            }
+        }
+        if known.short {
+            let rounding = Duration::from_millis(2);
+            let (from, to) = match world.plan.clocks_differ {
+                true => (sent, None),
+                false => (sent + SHORT_IDLE - rounding, Some(made + SHORT + rounding)),
+            };
+            let call = Call::End;
+            events.push(Event { call, from, to });
+        }
+        events
     }
 }
 
@@ -178,29 +305,30 @@ impl Workload for Browsing {
             let store = client.store().await;
             let short = client.dice.per_mille(400);
             let sessions = self.sessions(&store, short);
-            let mut known: Vec<Known> = Vec::new();
+            let mut mine: Vec<Mine> = Vec::new();
             while client.next_operation() {
                 client.rest(0, 500).await;
-                if known.is_empty() || client.dice.per_mille(250) {
-                    let user = format!("user{}", client.dice.below(3));
-                    let created = sessions.create(&user, &Data { count: 1 }).await;
-                    if let Ok(token) = created {
-                        client.note(format_args!("a session of {user}"));
-                        known.push(Known {
-                            user,
-                            token,
-                            count: (1, 1),
-                            late: false,
-                            gone: false,
-                            // It ends by itself.
-                            doubt: short,
-                        });
-                    }
+                if mine.is_empty() || client.dice.per_mille(250) {
+                    mine.extend(self.create(&mut client, &sessions, short).await);
                     continue;
                 }
-                let at = client.dice.below(known.len() as u64) as usize;
-                self.change(&mut client, &sessions, &mut known[at]).await;
-                self.look(&client, &sessions, &known[at]).await;
+                let at = client.dice.below(mine.len() as u64) as usize;
+                self.change(&mut client, &sessions, &mut mine[at]).await;
+                self.look(&client, &sessions, &mine[at]).await;
+            }
+        })
+    }
+
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let sessions = self.sessions(store, false);
+        let user = format!("works{}", client.index);
+        Box::pin(async move {
+            let failed = |error: redstart::Error| error.to_string();
+            let created = sessions.create(&user, &Data { count: 1 }).await;
+            let token = created.map_err(failed)?;
+            match sessions.load::<Data>(&token).await.map_err(failed)? {
+                Some(_) => Ok(()),
+                None => Err("a new session is gone".to_owned()),
             }
         })
     }
@@ -208,6 +336,11 @@ impl Workload for Browsing {
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
             let world = client.world.clone();
+            let known = self.sessions.lock().clone();
+            for (number, known) in known.iter().enumerate() {
+                let what = format!("session {number} of user{}", known.user);
+                world.explain(&what, &OneSession, &self.events(&world, known));
+            }
             let store = client.store().await;
             let sessions = self.sessions(&store, false);
             // Everything of a user ends at once, whatever happened before.

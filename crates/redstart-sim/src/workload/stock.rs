@@ -8,12 +8,19 @@ use redstart::{
     commerce::{Request, ReservationState, Reserve, Stock, Transition},
 };
 
-use super::{Work, Workload};
-use crate::{client::Client, dice::Dice, world::World};
+use super::{Attempt, Work, Workload};
+use crate::{
+    client::Client,
+    dice::Dice,
+    history::{Event, History, Model},
+    world::World,
+};
 
 const SKU: &str = "console";
 const CAP: u64 = 3;
 const HOUR: Duration = Duration::from_secs(3600);
+/// The shortest hold.
+const SHORTEST: Duration = Duration::from_millis(300);
 
 pub(super) struct Selling {
     units: u64,
@@ -22,16 +29,118 @@ pub(super) struct Selling {
 }
 
 /// What is known of one request.
-#[derive(Clone, Debug, Default)]
+#[derive(Default)]
 struct Sale {
     user: String,
     qty: u64,
-    /// It was answered with Held.
-    held: bool,
     sold: bool,
     /// It may have been confirmed.
     perhaps: bool,
-    ended: bool,
+    history: Arc<History<Call>>,
+}
+
+/// A call for one request, with its answer.
+#[derive(Clone, Debug, PartialEq)]
+enum Call {
+    Reserve(Option<Reserve>),
+    Confirm(Option<Transition>),
+    Cancel(Option<Transition>),
+    /// The hold ends, if nothing happened to it before.
+    Expire,
+}
+
+/// What the server knows of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Known {
+    Nothing,
+    Held,
+    Sold,
+    Cancelled,
+    Expired,
+    /// Data was lost.
+    Unknown,
+}
+
+impl Known {
+    fn of(state: &ReservationState) -> Option<Self> {
+        match state {
+            ReservationState::Held { .. } => Some(Self::Held),
+            ReservationState::Sold => Some(Self::Sold),
+            ReservationState::Cancelled => Some(Self::Cancelled),
+            ReservationState::Expired => Some(Self::Expired),
+            // Nobody takes anything back.
+            ReservationState::Returned => None,
+        }
+    }
+
+    /// The state `then`, if the server can have been in the state `this`.
+    fn only(self, this: Self, then: Self) -> Option<Self> {
+        (self == this || self == Self::Unknown).then_some(then)
+    }
+}
+
+struct OneAnswer;
+
+impl OneAnswer {
+    fn settle(state: Known, answer: Option<&Transition>, to: Known) -> Option<Known> {
+        match answer {
+            None if state == Known::Unknown => Some(Known::Unknown),
+            None | Some(Transition::Done) => state.only(Known::Held, to),
+            Some(Transition::Repeated) => state.only(to, to),
+            Some(Transition::Refused(other)) => {
+                let other = Known::of(other).filter(|other| *other != Known::Held)?;
+                state.only(other, other)
+            }
+            Some(Transition::Unknown) => state.only(Known::Nothing, Known::Nothing),
+        }
+    }
+}
+
+impl Model for OneAnswer {
+    type State = Known;
+    type Call = Call;
+
+    fn initial(&self) -> Known {
+        Known::Nothing
+    }
+
+    fn unknown(&self) -> Known {
+        Known::Unknown
+    }
+
+    fn step(&self, state: &Known, call: &Call) -> Option<Known> {
+        match call {
+            Call::Reserve(None) if *state == Known::Unknown => Some(Known::Unknown),
+            Call::Reserve(None | Some(Reserve::Held { .. })) => {
+                state.only(Known::Nothing, Known::Held)
+            }
+            Call::Reserve(Some(Reserve::Replayed(known))) => {
+                let known = Known::of(known)?;
+                state.only(known, known)
+            }
+            Call::Reserve(Some(Reserve::SoldOut { .. } | Reserve::UserCap { .. })) => {
+                state.only(Known::Nothing, Known::Nothing)
+            }
+            // Whether the sale was there is judged elsewhere.
+            Call::Reserve(Some(Reserve::NotWarmed)) => Some(*state),
+            Call::Reserve(Some(Reserve::Conflict | Reserve::Closed)) => None,
+            Call::Confirm(answer) => Self::settle(*state, answer.as_ref(), Known::Sold),
+            Call::Cancel(answer) => Self::settle(*state, answer.as_ref(), Known::Cancelled),
+            Call::Expire => Some(match state {
+                Known::Held => Known::Expired,
+                other => *other,
+            }),
+        }
+    }
+
+    fn unanswered(&self, call: &Call) -> Option<Call> {
+        Some(match call {
+            Call::Reserve(_) => Call::Reserve(None),
+            Call::Confirm(_) => Call::Confirm(None),
+            Call::Cancel(_) => Call::Cancel(None),
+            Call::Expire => Call::Expire,
+        })
+    }
 }
 
 impl Selling {
@@ -67,8 +176,8 @@ impl Selling {
         let id = format!("request-{}-{number}", client.index);
         let request = Request::new(SKU, &user, &id);
         let qty = client.dice.between(1, 2);
-        let hold = client.dice.millis(300, 4000);
-        {
+        let hold = client.dice.millis(SHORTEST.as_millis() as u64, 4000);
+        let history = {
             let mut sales = self.sales.lock();
             let sale = sales.entry(id.clone()).or_default();
             if sale.qty != 0 {
@@ -76,81 +185,129 @@ impl Selling {
                 return;
             }
             (sale.user, sale.qty) = (user, qty);
-        }
-        let mut answered = None;
+            sale.history.clone()
+        };
+        let deadline = world.plan.deadline;
+        let mut held = false;
         for _ in 0..client.dice.between(1, 4) {
             let begun = world.now();
-            let call = client
-                .perhaps_dropped(100, stock.reserve(&request, qty, hold))
-                .await;
-            let Some(Ok(answer)) = call else {
-                client.rest(10, 300).await;
-                continue;
-            };
-            client.note(format_args!("{id}: {answer:?}"));
-            let lost = world.may_have_lost(Duration::ZERO, world.now());
-            match answer {
-                Reserve::Held { .. } if answered.is_some() && !lost => {
-                    world.breach(format!("{id} was held twice"));
+            let number = history.begin(Call::Reserve(None), begun);
+            let twin = client.twin();
+            let call = client.perhaps_dropped(100, stock.reserve(&request, qty, hold));
+            // With shards, it asks the others, borrows, and asks again.
+            let most = deadline * if self.shards > 1 { 6 } else { 1 };
+            let call = twin.timed("reserve", most, call).await;
+            match call {
+                Some(Ok(answer)) => {
+                    client.note(format_args!("{id}: {answer:?}"));
+                    // Sent again after a lost reply, it finds what it did before.
+                    if matches!(answer, Reserve::Replayed(_)) {
+                        history.begin(Call::Reserve(None), begun);
+                    }
+                    history.end(number, Call::Reserve(Some(answer)), world.now());
+                    let lost = world.may_have_lost(Duration::ZERO, world.now());
+                    if answer == Reserve::NotWarmed && !lost && begun < HOUR {
+                        world.breach("the sale is not warmed".to_owned());
+                    }
+                    let left = match answer {
+                        Reserve::Held { left } => Some(left),
+                        Reserve::Replayed(ReservationState::Held { left }) => Some(left),
+                        _ => None,
+                    };
+                    held = left.is_some();
+                    self.expires(&world, &history, begun, left);
+                    // Sometimes it is asked for again.
+                    if !held || !client.dice.per_mille(200) {
+                        break;
+                    }
                 }
-                Reserve::Conflict => world.breach(format!("{id} conflicts with itself")),
-                Reserve::NotWarmed if !lost && begun < HOUR => {
-                    world.breach("the sale is not warmed".to_owned());
+                Some(Err(error)) if !error.is_in_doubt() && self.shards == 1 => {
+                    history.cancel(number);
+                    client.rest(10, 300).await;
                 }
-                _ => {}
+                _ => {
+                    self.expires(&world, &history, begun, None);
+                    client.rest(10, 300).await;
+                }
             }
-            if matches!(
-                answer,
-                Reserve::Held { .. } | Reserve::Replayed(ReservationState::Held { .. })
-            ) {
-                answered = Some(answer);
-                if let Some(sale) = self.sales.lock().get_mut(&id) {
-                    sale.held = true;
-                }
-                // Sometimes it is asked for again.
-                if client.dice.per_mille(200) {
-                    continue;
-                }
-            }
-            break;
         }
-        if answered.is_none() {
-            return;
+        if held {
+            client.rest(0, 3000).await;
+            self.end(client, stock, &id, &request, &history).await;
         }
-        client.rest(0, 3000).await;
-        let sells = client.dice.per_mille(600);
+    }
+
+    /// A hold ends by itself, by the clock of its server: `left` after some moment between `begun` and now, if that was
+    /// answered.
+    fn expires(
+        &self,
+        world: &World,
+        history: &History<Call>,
+        begun: Duration,
+        left: Option<Duration>,
+    ) {
+        let rounding = Duration::from_millis(2);
+        let (from, to) = match left {
+            // Under another clock it may end at any time.
+            _ if world.plan.clocks_differ => (begun, None),
+            Some(left) => (begun + left - rounding, Some(world.now() + left + rounding)),
+            None => (begun + SHORTEST - rounding, None),
+        };
+        let call = Call::Expire;
+        history.add(Event { call, from, to });
+    }
+
+    /// Confirms or cancels what is held, perhaps several times.
+    async fn end(
+        &self,
+        client: &mut Client,
+        stock: &Stock,
+        id: &str,
+        request: &Request,
+        history: &History<Call>,
+    ) {
+        let world = client.world.clone();
         let change = |change: &dyn Fn(&mut Sale)| {
-            if let Some(sale) = self.sales.lock().get_mut(&id) {
+            if let Some(sale) = self.sales.lock().get_mut(id) {
                 change(sale);
             }
         };
         for _ in 0..client.dice.between(1, 3) {
+            // Now and then both are tried: whichever comes first counts.
+            let sells = client.dice.per_mille(600);
+            let asked = |answer| match sells {
+                true => Call::Confirm(answer),
+                false => Call::Cancel(answer),
+            };
             if sells {
                 change(&|sale| sale.perhaps = true);
             }
+            let begun = world.now();
+            let number = history.begin(asked(None), begun);
+            let twin = client.twin();
             let call = async {
                 match sells {
-                    true => stock.confirm(&request).await,
-                    false => stock.cancel(&request).await,
+                    true => stock.confirm(request).await,
+                    false => stock.cancel(request).await,
                 }
             };
-            let call = client.perhaps_dropped(100, call).await;
-            let Some(Ok(transition)) = call else {
-                client.rest(10, 300).await;
-                continue;
-            };
-            client.note(format_args!("{id}: {transition:?}"));
-            match transition {
-                Transition::Done | Transition::Repeated if sells => {
-                    change(&|sale| sale.sold = true)
+            let call = client.perhaps_dropped(100, call);
+            match twin.timed("settle", world.plan.deadline, call).await {
+                Some(Ok(transition)) => {
+                    client.note(format_args!("{id}: {transition:?}"));
+                    if transition == Transition::Repeated {
+                        history.begin(asked(None), begun);
+                    }
+                    history.end(number, asked(Some(transition)), world.now());
+                    if sells && matches!(transition, Transition::Done | Transition::Repeated) {
+                        change(&|sale| sale.sold = true);
+                    }
+                    if client.dice.per_mille(700) {
+                        break;
+                    }
                 }
-                Transition::Refused(_) => change(&|sale| {
-                    sale.perhaps = sale.sold;
-                    sale.ended = true;
-                }),
-                _ => change(&|sale| sale.ended = true),
+                _ => client.rest(10, 300).await,
             }
-            break;
         }
     }
 
@@ -189,14 +346,29 @@ impl Workload for Selling {
         })
     }
 
+    fn works(self: Arc<Self>, _: &Client, store: &Store) -> Attempt {
+        let stock = self.stock(store);
+        Box::pin(async move {
+            let failed = |error: redstart::Error| error.to_string();
+            stock.prewarm("works", 1, HOUR).await.map_err(failed)?;
+            match stock.report("works").await.map_err(failed)? {
+                Some(report) if report.free == 1 => Ok(()),
+                other => Err(format!("another sale has {other:?}")),
+            }
+        })
+    }
+
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
-            // All holds have ended by then.
-            tokio::time::sleep(Duration::from_secs(6)).await;
+            // All holds have ended by then, also by a clock that was set back.
+            tokio::time::sleep(Duration::from_secs(10)).await;
             let world = client.world.clone();
             let store = client.store().await;
             let stock = self.stock(&store);
             self.look(&client, &stock).await;
+            for (id, sale) in self.sales.lock().iter() {
+                world.explain(id, &OneAnswer, &sale.history.events());
+            }
             if world.may_have_lost(Duration::ZERO, world.now()) {
                 return;
             }

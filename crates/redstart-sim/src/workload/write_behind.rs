@@ -8,7 +8,7 @@ use redstart::{
     caching::{Changes, EntryId, Put, Sink, SinkClaim, SinkError, WriteBehind},
 };
 
-use super::{Work, Workload};
+use super::{Attempt, Work, Workload};
 use crate::{client::Client, dice::Dice, world::World};
 
 /// A database that nothing happens to but what chance wants.
@@ -67,6 +67,13 @@ impl Sink<u64> for Table {
         }
         if fails && rows.dice.per_mille(500) {
             return Err(SinkError::Unavailable("by chance".into()));
+        }
+        // The log is read from where it was applied to, and goes forward.
+        if changes.upto < known.1 {
+            breaches.push(format!(
+                "shard {} is applied up to {} after {}",
+                changes.shard, changes.upto, known.1
+            ));
         }
         known.1 = changes.upto;
         for change in &changes.changes {
@@ -195,6 +202,18 @@ impl Workload for Writing {
         })
     }
 
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let behind = self.behind(&client.world, store);
+        let key = format!("works{}", client.index);
+        Box::pin(async move {
+            let failed = |error: redstart::Error| error.to_string();
+            match behind.put(&key, &1).await.map_err(failed)? {
+                Put::Accepted(_) => Ok(()),
+                other => Err(format!("{other:?}")),
+            }
+        })
+    }
+
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
             let world = client.world.clone();
@@ -207,6 +226,12 @@ impl Workload for Writing {
                 world.breach(format!("the log is not applied: {error}"));
             }
             worker.stop().await;
+            let lost = world.may_have_lost(Duration::ZERO, world.now());
+            for (key, ttl) in world.keys() {
+                if ttl < 0 && key.contains(":v:") && !lost {
+                    world.breach(format!("{key} was applied and never expires"));
+                }
+            }
             let written = self.written.lock().clone();
             let rows = self.table.lock().rows.clone();
             for (key, known) in written {

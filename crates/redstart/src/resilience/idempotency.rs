@@ -75,7 +75,8 @@ pub(super) static DOUBT: Script =
 /// # Limits
 ///
 /// The work itself is not made atomic with the record of it. What happened in a process that died is
-/// unknown until somebody looks; [`repeat_unknown`](IdempotencyBuilder::repeat_unknown) runs such work again instead, for
+/// unknown until somebody looks, also if a caller was told [`Run::Done`] and the store could not be told before the
+/// process died; [`repeat_unknown`](IdempotencyBuilder::repeat_unknown) runs such work again instead, for
 /// work that may happen twice. Results are encoded with [`Postcard`](crate::codec::Postcard); a result of another Rust
 /// type is an error, not a wrong value.
 ///

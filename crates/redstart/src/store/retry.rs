@@ -116,7 +116,10 @@ pub(crate) async fn persist<D: Destination>(
             }
         };
         if !again || Instant::now() + pause >= request.deadline {
-            let certain = harmless || crate::mend::is_missing("doubt about a lost reply");
+            let many = matches!(request.body, Body::Many { .. });
+            let certain = harmless
+                || crate::mend::is_missing("doubt about a lost reply")
+                || many && crate::mend::is_missing("doubt about a lost pipeline");
             return Err(failure.into_error(|| to.place(), certain).unsent(!sent));
         }
         metrics::counter!("redstart_store_retries_total").increment(1);

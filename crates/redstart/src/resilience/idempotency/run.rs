@@ -196,6 +196,10 @@ impl Claim {
             // The panic's own hook has reported it.
             Err(_) => (Ending::Unknown, Run::Unknown(None)),
         };
+        let ending = match answer.is_closed() && crate::mend::is_missing("a drop frees no claim") {
+            true => Ending::NotDone,
+            false => ending,
+        };
         self.record(&ending, PATIENCE, || tell(answer, Ok(run)))
             .await;
     }
