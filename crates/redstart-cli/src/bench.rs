@@ -69,6 +69,9 @@ pub(crate) struct Args {
     /// Add the histogram to the JSON
     #[arg(long, hide = true, requires = "json")]
     histogram: bool,
+    /// The namespace of the keys, for one of several processes
+    #[arg(long, hide = true, requires = "json")]
+    namespace: Option<String>,
     /// Run the form that people write by hand beside ours, and count what goes wrong; without names, all that have one
     #[arg(long, conflicts_with_all = ["ramp", "against"])]
     naive: bool,
@@ -122,6 +125,7 @@ impl Args {
             payload: self.payload,
             writes: self.writes,
             max_rate: self.max_rate.or(remote.then_some(10_000.0)),
+            idle: Duration::from_secs(1),
             max_memory: self.max_memory.saturating_mul(1 << 20),
             seed: self.seed,
         })
@@ -138,7 +142,12 @@ impl Args {
             add("--in-flight", self.in_flight.to_string());
         }
         match self.operations {
-            Some(operations) => add("--operations", operations.to_string()),
+            // The first ones take what does not divide.
+            Some(operations) => {
+                let processes = self.processes as u64;
+                let rest = u64::from((process as u64) < operations % processes);
+                add("--operations", (operations / processes + rest).to_string());
+            }
             None => add("--seconds", self.seconds.to_string()),
         }
         add("--keys", self.keys.to_string());
@@ -196,12 +205,15 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let bench = Bench {
         args: &args,
         settings,
-        namespace: redstart_load::namespace(),
+        namespace: args
+            .namespace
+            .clone()
+            .unwrap_or_else(redstart_load::namespace),
         screen: Screen::new(&args, patterns.len()),
     };
     let outcome = tokio::select! {
         outcome = Box::pin(bench.all(&store, other.as_ref(), &patterns)) => outcome,
-        _ = tokio::signal::ctrl_c() => Err(Failure::Interrupted),
+        () = interrupted() => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
         // What was under way has not removed its keys.
@@ -212,6 +224,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
     let reports = outcome?;
     finish(&args, &bench.screen, &reports)
+}
+
+/// Waits until somebody ends this process: by Ctrl-C, or as `timeout`, CI and service managers do.
+async fn interrupted() {
+    #[cfg(unix)]
+    if let Ok(mut term) = tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())
+    {
+        tokio::select! {
+            _ = tokio::signal::ctrl_c() => {}
+            _ = term.recv() => {}
+        }
+        return;
+    }
+    let _ = tokio::signal::ctrl_c().await;
 }
 
 /// The end of the output, the page and the verdict.
@@ -242,6 +268,26 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
         return Err(Failure::Usage("at most 64 processes".to_owned()));
     }
     let screen = Screen::new(args, patterns.len());
+    let namespace = redstart_load::namespace();
+    let outcome = tokio::select! {
+        outcome = Box::pin(children(args, patterns, &namespace, &screen)) => outcome,
+        () = interrupted() => Err(Failure::Interrupted),
+    };
+    if outcome.is_err() {
+        // The others have been ended in the middle of their load. Their namespaces begin with this one's name.
+        let store = Store::connect(&args.url).await?;
+        redstart_load::sweep(&store, &namespace).await?;
+    }
+    finish(args, &screen, &outcome?)
+}
+
+/// The reports of all patterns, each by several processes. If the future is dropped or fails, the processes end.
+async fn children(
+    args: &Args,
+    patterns: &[&'static Pattern],
+    namespace: &str,
+    screen: &Screen,
+) -> Result<Vec<Report>, Failure> {
     let program = std::env::current_exe()?;
     let mut reports = Vec::new();
     for pattern in patterns {
@@ -251,6 +297,7 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
             command
                 .args(["bench", pattern.name(), "--json", "--histogram", "--yes"])
                 .args(args.repeated(process))
+                .args(["--namespace", &format!("{namespace}-{process}")])
                 // Not an argument: it may have a password in it, and arguments can be seen by others.
                 .env("REDSTART_URL", &args.url)
                 .stdin(std::process::Stdio::null())
@@ -275,7 +322,7 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
             reports.push(report);
         }
     }
-    finish(args, &screen, &reports)
+    Ok(reports)
 }
 
 /// Prints how the patterns compare with an earlier run; true if one is slower.
@@ -496,9 +543,11 @@ impl Screen {
                 let red = anstyle::AnsiColor::Red.on_default();
                 say!("  by hand ({}): {red}{}{red:#}", naive.form, naive.harm);
             }
+            let red = anstyle::AnsiColor::Red.on_default();
             if let Some(broken) = &report.broken {
-                let red = anstyle::AnsiColor::Red.on_default();
                 say!("  {red}✗ {}: {broken}{red:#}", report.invariant);
+            } else if let Some(why) = &report.unchecked {
+                say!("  {red}✗ {}: not checked, {why}{red:#}", report.invariant);
             }
         });
     }
@@ -577,7 +626,11 @@ fn details(report: &Report) {
     let mut add = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };
-    let held = if report.held { "held" } else { "BROKEN" };
+    let held = match (&report.broken, &report.unchecked) {
+        (Some(_), _) => "BROKEN",
+        (None, Some(_)) => "NOT CHECKED",
+        (None, None) => "held",
+    };
     add("invariant", format!("{}: {held}", report.invariant));
     if let Some(figure) = &report.figure {
         add("figure", figure.clone());
@@ -591,6 +644,19 @@ fn details(report: &Report) {
         add("95 % interval", text);
     }
     add("slowest", micros(report.max_us));
+    if let Some(late) = report.timer_p99_us {
+        let text = format!(
+            "{} late at the 99th percentile, which is counted",
+            micros(late)
+        );
+        add("own timer", text);
+    }
+    if let (Some(p50), Some(p99)) = (report.failed_p50_us, report.failed_p99_us) {
+        add(
+            "failures",
+            format!("p50 {}, p99 {}", micros(p50), micros(p99)),
+        );
+    }
     for (kind, count) in &report.errors {
         add("errors", format!("{count} {kind}"));
     }
@@ -606,7 +672,13 @@ fn details(report: &Report) {
     if let Some(stopped) = &report.stopped {
         add("ended early", stopped.clone());
     }
-    add("limited by", report.limited_by.clone());
+    add(
+        "limited by",
+        match &*report.limited_by {
+            "cap" => "the highest rate that is allowed (--max-rate)".to_owned(),
+            other => other.to_owned(),
+        },
+    );
     if let Some(trips) = report.round_trips_per_op {
         add("round trips", format!("{trips:.2} per operation"));
     }

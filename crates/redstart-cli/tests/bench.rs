@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use redstart_testkit::{Kind, Server, wait_until};
+use redstart_testkit::{Kind, Server, interrupt, terminate, wait_until};
 use serde_json::Value;
 
 fn redstart(args: &[&str]) -> Command {
@@ -116,6 +116,10 @@ fn load_on_another_machine_needs_a_yes_and_nonsense_is_refused() -> anyhow::Resu
         (&["bench", "nonsense"], "token_bucket"),
         (&["bench", "ring", "--naive"], "token_bucket"),
         (&["bench", "get", "--clients", "0"], "clients"),
+        (
+            &["bench", "get", "--rate", "50", "--max-rate", "10"],
+            "--max-rate",
+        ),
         (&["bench", "get", "--writes", "2"], "writes"),
         (&["bench", "get", "--spread", "cold"], "uniform"),
     ] {
@@ -172,30 +176,40 @@ async fn the_naive_limiter_admits_too_much_and_ours_does_not() -> anyhow::Result
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_interrupted_bench_removes_its_keys() -> anyhow::Result<()> {
+/// Sends a signal to a bench that has written keys, and waits for its end.
+async fn ended_by(signal: fn(u32) -> anyhow::Result<()>, args: &[&str]) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     server.command(&["SET", "somebody-elses", "1"]).await?;
-    let mut child = redstart(&[
-        "bench",
-        "cache_aside",
-        "--seconds",
-        "60",
-        "--url",
-        &server.url(),
-    ])
-    .stdout(Stdio::null())
-    .stderr(Stdio::null())
-    .spawn()?;
+    let url = server.url();
+    let mut child = redstart(&["bench", "cache_aside", "--seconds", "60", "--url", &url])
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()?;
     wait_until("keys of the run", Duration::from_secs(60), async || {
         matches!(server.query::<u64>(&["DBSIZE"]).await, Ok(keys) if keys > 10).then_some(())
     })
     .await?;
-    redstart_testkit::interrupt(child.id())?;
+    signal(child.id())?;
     let status = tokio::task::spawn_blocking(move || child.wait()).await??;
-    assert_eq!(status.code(), Some(130));
-    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 1);
+    assert_eq!(status.code(), Some(130), "{args:?}");
+    assert_eq!(server.query::<u64>(&["DBSIZE"]).await?, 1, "{args:?}");
     Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_interrupted_bench_removes_its_keys() -> anyhow::Result<()> {
+    ended_by(interrupt, &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_terminated_bench_removes_its_keys() -> anyhow::Result<()> {
+    ended_by(terminate, &[]).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_keys_of_several_processes_are_removed_when_they_are_ended() -> anyhow::Result<()> {
+    ended_by(terminate, &["--processes", "2"]).await
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub enum Verdict {
     Faster,
     /// No difference that means something.
     Same,
-    /// Slower than before by more than the tolerance, and the intervals do not overlap.
+    /// Slower than before by more than the tolerance, and the intervals do not overlap; or a larger share fails.
     Slower,
     /// The earlier run did not have it, or under another load.
     New,
@@ -109,7 +109,10 @@ impl Baseline {
             }
             _ => (true, tolerance * 2.0),
         };
+        // Fewer operations that succeed are not made up for by faster ones.
+        let fails_more = share_of_errors(report) > share_of_errors(old) + 0.001;
         let verdict = match apart {
+            _ if fails_more => Verdict::Slower,
             true if ratio < 1.0 - tolerance => Verdict::Slower,
             true if ratio > 1.0 + tolerance => Verdict::Faster,
             _ => Verdict::Same,
@@ -120,6 +123,12 @@ impl Baseline {
             ratio,
         }
     }
+}
+
+/// The share of operations that failed.
+fn share_of_errors(report: &Report) -> f64 {
+    let failed: u64 = report.errors.values().sum();
+    failed as f64 / report.operations.max(1) as f64
 }
 
 #[cfg(test)]
@@ -150,6 +159,17 @@ mod tests {
             ..report(1.0, 1.0, 1.0)
         };
         assert_eq!(baseline.compare(&other, 0.1).verdict, Verdict::New);
+    }
+
+    #[test]
+    fn a_store_that_refuses_quickly_is_not_faster() {
+        let baseline = Baseline(vec![report(1000.0, 950.0, 1050.0)]);
+        let refuses = Report {
+            operations: 1000,
+            errors: [("server OOM".to_owned(), 5)].into(),
+            ..report(2000.0, 1900.0, 2100.0)
+        };
+        assert_eq!(baseline.compare(&refuses, 0.1).verdict, Verdict::Slower);
     }
 
     #[test]

@@ -3,7 +3,9 @@
 //! In an open loop, operation *n* is due at `start + n / rate`. A client that takes it later than that, because all
 //! clients were busy with a store that did not answer, counts the delay: the stall of a server shows in the latency of
 //! every operation that was due during it, not only in that of the few that were under way ("coordinated omission").
-//! A wake-up that is late by less than [`TICK`] is the timer of this process and is not counted.
+//! So does a late wake-up by the timer of this process; how late it was is recorded beside the latencies.
+//!
+//! Operations that fail are counted, and their latencies are kept apart: a store that refuses at once is not fast.
 
 use std::{
     collections::BTreeMap,
@@ -23,8 +25,6 @@ use crate::{
     workload::{Op, Workload},
 };
 
-/// The resolution of the timer.
-const TICK: Duration = Duration::from_millis(3);
 /// The longest latency that is recorded exactly, in nanoseconds: an hour.
 const LONGEST: u64 = 3_600_000_000_000;
 /// Histograms that clients share; one for each would take 300 KB per client.
@@ -36,6 +36,10 @@ const COUNTED: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Live {
     shards: Vec<Mutex<Histogram<u64>>>,
+    /// Of operations that failed.
+    failures: Mutex<Histogram<u64>>,
+    /// How late wake-ups were.
+    lateness: Mutex<Histogram<u64>>,
     done: AtomicU64,
     failed: AtomicU64,
     errors: Mutex<BTreeMap<String, u64>>,
@@ -65,6 +69,8 @@ impl Live {
     pub fn new() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| Mutex::new(histogram())).collect(),
+            failures: Mutex::new(histogram()),
+            lateness: Mutex::new(histogram()),
             done: AtomicU64::new(0),
             failed: AtomicU64::new(0),
             errors: Mutex::default(),
@@ -112,6 +118,16 @@ impl Live {
         whole
     }
 
+    /// The latencies of operations that failed.
+    pub(crate) fn failures(&self) -> Histogram<u64> {
+        self.failures.lock().clone()
+    }
+
+    /// How late the timer of this process was.
+    pub(crate) fn lateness(&self) -> Histogram<u64> {
+        self.lateness.lock().clone()
+    }
+
     pub(crate) fn errors(&self) -> BTreeMap<String, u64> {
         self.errors.lock().clone()
     }
@@ -125,10 +141,11 @@ impl Live {
     }
 
     fn record(&self, client: usize, key: u64, took: Duration, outcome: &redstart::Result<()>) {
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        self.shards[client % SHARDS]
-            .lock()
-            .saturating_record(nanos.clamp(1, LONGEST));
+        let histogram = match outcome {
+            Ok(()) => &self.shards[client % SHARDS],
+            Err(_) => &self.failures,
+        };
+        histogram.lock().saturating_record(nanos(took));
         if let Some(hits) = self.hits.get(key as usize) {
             hits.fetch_add(1, Ordering::Relaxed);
         }
@@ -138,6 +155,13 @@ impl Live {
         }
         self.done.fetch_add(1, Ordering::Relaxed);
     }
+}
+
+/// As histograms have it.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos())
+        .unwrap_or(u64::MAX)
+        .clamp(1, LONGEST)
 }
 
 fn histogram() -> Histogram<u64> {
@@ -246,7 +270,8 @@ async fn slice(shared: &Shared, clients: &mut JoinSet<()>) -> Vec<f64> {
         tokio::select! {
             ended = clients.join_next() => if ended.is_none() { break },
             _ = ticks.tick() => {
-                let (now, done) = (Instant::now(), shared.live.progress().operations);
+                let (now, progress) = (Instant::now(), shared.live.progress());
+                let done = progress.operations - progress.errors;
                 if shared.end.is_none_or(|end| now <= end + every) {
                     let seconds = (now - since).as_secs_f64().max(1e-9);
                     slices.push((done - last) as f64 / seconds);
@@ -320,8 +345,12 @@ async fn next(shared: &Shared) -> Option<(u64, Instant)> {
         return None;
     }
     let woken = Instant::now();
-    let late = open && woken - due > TICK;
-    Some((ticket, if late { due } else { woken }))
+    if !open {
+        return Some((ticket, woken));
+    }
+    let late = nanos(woken - due);
+    shared.live.lateness.lock().saturating_record(late);
+    Some((ticket, due))
 }
 
 /// When an operation is due, if anything says so.

@@ -69,9 +69,10 @@ fn table(reports: &[Report]) -> String {
     for report in reports {
         let number =
             |value: Option<f64>| value.map_or("–".to_owned(), |value| format!("{value:.1}"));
-        let (class, word) = match report.held {
-            true => ("held", "held"),
-            false => ("broken", "broken"),
+        let (class, word) = match (report.held, &report.broken) {
+            (true, _) => ("held", "held"),
+            (false, Some(_)) => ("broken", "broken"),
+            (false, None) => ("broken", "not checked"),
         };
         let _ = write!(
             table,
@@ -98,9 +99,16 @@ fn pattern(report: &Report) -> String {
         escape(&report.pattern),
         escape(&report.invariant)
     );
-    match &report.broken {
-        None => section.push_str("<b class=\"held\">held</b>"),
-        Some(broken) => {
+    match (&report.broken, &report.unchecked) {
+        (None, None) => section.push_str("<b class=\"held\">held</b>"),
+        (None, Some(why)) => {
+            let _ = write!(
+                section,
+                "<b class=\"broken\">not checked</b>: {}",
+                escape(why)
+            );
+        }
+        (Some(broken), _) => {
             let _ = write!(
                 section,
                 "<b class=\"broken\">broken</b>: {}",

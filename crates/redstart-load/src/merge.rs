@@ -49,6 +49,11 @@ pub fn merge(reports: Vec<Report>) -> Option<Report> {
         clients: reports.iter().map(|report| report.clients).sum(),
         held: reports.iter().all(|report| report.held),
         broken: reports.iter().find_map(|report| report.broken.clone()),
+        unchecked: reports.iter().find_map(|report| report.unchecked.clone()),
+        rate: reports
+            .iter()
+            .filter_map(|report| report.rate)
+            .reduce(|sum, rate| sum + rate),
         stopped: reports.iter().find_map(|report| report.stopped.clone()),
         interval: None,
         slices: Vec::new(),

@@ -13,9 +13,9 @@ pub struct Report {
     pub pattern: String,
     /// Operations that ended, failed ones included.
     pub operations: u64,
-    /// Operations per second.
+    /// Operations per second that succeeded.
     pub ops_per_second: f64,
-    /// The median latency in microseconds.
+    /// The median latency in microseconds of those that succeeded, as all latencies here.
     pub p50_us: f64,
     /// The 99th percentile.
     pub p99_us: f64,
@@ -31,6 +31,9 @@ pub struct Report {
     /// Whether it held, and could be checked.
     pub held: bool,
 
+    /// Why the promise could not be checked, or not in full. It did not hold then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unchecked: Option<String>,
     /// The first thing that was broken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broken: Option<String>,
@@ -52,6 +55,16 @@ pub struct Report {
     /// Failed operations by kind.
     #[serde(default)]
     pub errors: BTreeMap<String, u64>,
+    /// The median latency in microseconds of operations that failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_p50_us: Option<f64>,
+    /// The 99th percentile of the same.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failed_p99_us: Option<f64>,
+    /// By how much the timer of this process was late, in microseconds, at the 99th percentile of the operations of an
+    /// open loop that waited for their time. It is part of their latency.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timer_p99_us: Option<f64>,
     /// Operations of an open loop that were due and never began.
     #[serde(default)]
     pub dropped: u64,
@@ -79,7 +92,8 @@ pub struct Report {
     /// The share of writes.
     #[serde(default)]
     pub writes: f64,
-    /// Round trips per operation, measured with one client before the load; `null` where there is no network.
+    /// Round trips per operation, measured with one client before the load, on a few keys that were used before; `null`
+    /// where there is no network.
     #[serde(default)]
     pub round_trips_per_op: Option<f64>,
     /// Bytes on the network per operation, both directions together, as the server counts them.
@@ -109,7 +123,7 @@ pub struct Report {
     /// Cluster slots that had keys.
     #[serde(default)]
     pub slots_used: u64,
-    /// What limits the rate: `client`, `server`, `rate` or `latency`.
+    /// What limits the rate: `client`, `server`, `rate`, `cap` (the highest rate of the settings) or `latency`.
     #[serde(default)]
     pub limited_by: String,
     /// The server and its version.

@@ -62,6 +62,11 @@ impl Servers {
         })
     }
 
+    /// Whether the server is part of this process.
+    pub(crate) fn are_embedded(&self) -> bool {
+        self.embedded
+    }
+
     /// How many servers there are.
     pub(crate) fn len(&self) -> usize {
         self.nodes.len()
@@ -177,6 +182,39 @@ impl Figures {
     }
 }
 
+/// What servers spend per second without load.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Idle {
+    cpu_us: f64,
+    net_in: f64,
+    net_out: f64,
+}
+
+impl Idle {
+    /// What was spent within a time.
+    pub(crate) fn new(spent: &Figures, within: Duration) -> Self {
+        let seconds = within.as_secs_f64().max(1e-9);
+        Self {
+            cpu_us: spent.cpu_us.unwrap_or(0.0) / seconds,
+            net_in: spent.net_in as f64 / seconds,
+            net_out: spent.net_out as f64 / seconds,
+        }
+    }
+}
+
+impl Figures {
+    /// Takes away what the servers would have spent anyway.
+    pub(crate) fn without(&mut self, idle: &Idle, within: Duration) {
+        let seconds = within.as_secs_f64();
+        self.cpu_us = self
+            .cpu_us
+            .map(|cpu| (cpu - idle.cpu_us * seconds).max(0.0));
+        let less = |count: u64, rate: f64| count.saturating_sub((rate * seconds) as u64);
+        self.net_in = less(self.net_in, idle.net_in);
+        self.net_out = less(self.net_out, idle.net_out);
+    }
+}
+
 /// A connection to each master of a Cluster, found by a key in one of its slots.
 async fn masters(store: &Store) -> Result<Vec<Node>> {
     let mut slots = redis::cmd("CLUSTER");
@@ -223,6 +261,25 @@ fn slot_range(entry: &redis::Value) -> Option<(u16, u16, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_an_idle_server_spends_is_not_the_operations_cost() {
+        let spent = |cpu: f64, bytes| Figures {
+            cpu_us: Some(cpu),
+            net_in: bytes,
+            net_out: bytes,
+            ..Figures::default()
+        };
+        let second = Duration::from_secs(1);
+        let idle = Idle::new(&spent(500.0, 100), second);
+        let mut load = spent(10_000.0, 1100);
+        load.without(&idle, 10 * second);
+        assert_eq!((load.cpu_us, load.net_in), (Some(5000.0), 100));
+        // Noise does not make an operation cost less than nothing.
+        let mut nothing = spent(400.0, 10);
+        nothing.without(&idle, second);
+        assert_eq!((nothing.cpu_us, nothing.net_out), (Some(0.0), 0));
+    }
 
     #[test]
     fn figures_are_read_and_subtracted() {

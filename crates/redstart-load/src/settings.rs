@@ -61,6 +61,9 @@ pub struct Settings {
     pub writes: Option<f64>,
     /// The most operations per second, whatever the pace.
     pub max_rate: Option<f64>,
+    /// How long the server is watched without load before the run. What it spends then, on itself and on being watched, is
+    /// subtracted from what the operations cost. Zero subtracts nothing.
+    pub idle: Duration,
     /// The run stops when the server's memory has grown by so many bytes.
     pub max_memory: u64,
     /// The same seed draws the same keys.
@@ -77,6 +80,7 @@ impl Default for Settings {
             payload: 100,
             writes: None,
             max_rate: None,
+            idle: Duration::from_secs(1),
             max_memory: 256 << 20,
             seed: 1,
         }
@@ -106,6 +110,16 @@ impl Settings {
         {
             return no("the highest rate must be above 0");
         }
+        if let (Pace::Open { rate, .. }, Some(most)) = (self.pace, self.max_rate)
+            && rate > most
+        {
+            return Err(Error::config(format!(
+                "the rate of {rate} per second is above the highest rate of {most} (--max-rate)"
+            )));
+        }
+        if self.idle > Duration::from_secs(60) {
+            return no("a server is watched without load for at most a minute");
+        }
         if self
             .writes
             .is_some_and(|share| !(0.0..=1.0).contains(&share))
@@ -125,5 +139,25 @@ impl Settings {
             Length::Operations(0) => no("a run has at least one operation"),
             _ => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_above_the_cap_is_refused_instead_of_lowered() {
+        let settings = |rate| Settings {
+            pace: Pace::Open {
+                rate,
+                in_flight: 10,
+            },
+            max_rate: Some(10_000.0),
+            ..Settings::default()
+        };
+        assert!(settings(10_000.0).check().is_ok());
+        let refused = settings(50_000.0).check().unwrap_err().to_string();
+        assert!(refused.contains("--max-rate"), "{refused}");
     }
 }

@@ -93,6 +93,11 @@ pub(crate) trait Workload: Send + Sync {
     /// How many entities the store holds now.
     fn entities(&self) -> u64;
 
+    /// Whether its operations go to the store of the run. If not, what that server spends is not theirs.
+    fn uses_store(&self) -> bool {
+        true
+    }
+
     /// A figure that explains what the load did, such as "812 loads for 40,000 reads".
     fn figure(&self) -> Option<String> {
         None
@@ -104,6 +109,7 @@ pub(crate) trait Workload: Send + Sync {
 pub(crate) struct Claims {
     broken: AtomicU64,
     first: Mutex<Option<String>>,
+    unchecked: Mutex<Option<String>>,
 }
 
 impl Claims {
@@ -113,6 +119,16 @@ impl Claims {
             self.broken.fetch_add(1, Ordering::Relaxed);
             self.first.lock().get_or_insert_with(what);
         }
+    }
+
+    /// Notes that something could not be compared. A promise that was not looked at did not hold.
+    pub(crate) fn unchecked(&self, why: impl FnOnce() -> String) {
+        self.unchecked.lock().get_or_insert_with(why);
+    }
+
+    /// Why something could not be compared.
+    pub(crate) fn why_unchecked(&self) -> Option<String> {
+        self.unchecked.lock().clone()
     }
 
     pub(crate) fn broken(&self) -> u64 {

@@ -102,7 +102,7 @@ pub async fn measure(
         let live = Arc::new(Live::new());
         let report = run_on(&store, &namespace(), pattern, &settings, &live).await?;
         if !report.held {
-            let broken = report.broken.unwrap_or_default();
+            let broken = report.broken.or(report.unchecked).unwrap_or_default();
             return Err(Error::config(format!(
                 "{} did not hold while it was measured: {broken}",
                 report.pattern

@@ -2,10 +2,11 @@
 
 use std::{
     sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
+use parking_lot::Mutex;
 use redstart::{
     Result, Store,
     limiting::{Algorithm, Limiter, Quota},
@@ -26,16 +27,26 @@ super::patterns! { "rate limiting":
 
 /// What a subject is admitted at once.
 pub(crate) const LIMIT: u64 = 20;
-/// The window, or the time in which a bucket refills by the limit: much longer than a run.
+/// The window of half of the subjects, or the time in which their bucket refills by the limit: much longer than a run, so
+/// that what they are admitted is known exactly.
 const PERIOD: Duration = Duration::from_secs(3600);
+/// The window of the others: shorter than a run, so that windows turn and buckets refill meanwhile.
+const TURNING: Duration = Duration::from_secs(1);
+/// Grants that are kept of each subject whose window turns, and subjects whose grants are compared: each pair is.
+const KEPT: usize = 1000;
+const COMPARED: usize = 64;
 
 pub(super) struct Limited {
     limiter: Limiter,
+    turning: Limiter,
     algorithm: Algorithm,
     store: Store,
     started: Duration,
+    epoch: Instant,
     calls: Vec<AtomicU64>,
     admitted: Vec<AtomicU64>,
+    /// Of subjects whose window turns: between which times each call was admitted.
+    grants: Vec<Mutex<Vec<(Duration, Duration)>>>,
     unknown: AtomicU64,
     claims: Claims,
 }
@@ -58,23 +69,67 @@ impl Limited {
     }
 
     async fn open(bed: &Bed, algorithm: Algorithm) -> Result<Self> {
-        let quota = Quota::per(LIMIT, PERIOD);
-        let quota = match algorithm {
-            Algorithm::TokenBucket => quota.burst(LIMIT),
-            _ => quota,
+        let limiter = |name: &str, period| {
+            let quota = match algorithm {
+                Algorithm::TokenBucket => Quota::per(LIMIT, period).burst(LIMIT),
+                _ => Quota::per(LIMIT, period),
+            };
+            Limiter::builder(&bed.store, &bed.namespace, name, algorithm, quota).build()
         };
         let subjects = bed.entities(1_000_000);
         Ok(Self {
-            limiter: Limiter::builder(&bed.store, &bed.namespace, "api", algorithm, quota)
-                .build()?,
+            limiter: limiter("api", PERIOD)?,
+            turning: limiter("turning", TURNING)?,
             algorithm,
             store: bed.store.clone(),
             started: bed.store.time().await?,
+            epoch: Instant::now(),
+            grants: (0..subjects).map(|_| Mutex::default()).collect(),
             calls: counters(subjects),
             admitted: counters(subjects),
             unknown: AtomicU64::new(0),
             claims: Claims::default(),
         })
+    }
+
+    /// Whether the window of a subject turns during a run.
+    fn turns(subject: usize) -> bool {
+        subject % 2 == 1
+    }
+
+    /// What the limit admits at most within a time, wherever it begins.
+    fn most_within(&self, time: Duration) -> u64 {
+        let periods = (time.as_micros() / TURNING.as_micros()) as u64;
+        match self.algorithm {
+            Algorithm::TokenBucket => {
+                LIMIT + (time.as_secs_f64() / TURNING.as_secs_f64() * LIMIT as f64) as u64 + 1
+            }
+            // A window may end in the middle of the time.
+            Algorithm::FixedWindow | Algorithm::SlidingCounter => LIMIT * (periods + 2),
+            _ => LIMIT * (periods + 1),
+        }
+    }
+
+    /// In every stretch of time, what was surely admitted within it is within the limit.
+    fn sweep(&self, subject: usize, grants: &mut [(Duration, Duration)]) {
+        grants.sort_unstable_by_key(|(_, to)| *to);
+        for (begin, _) in grants.iter() {
+            let mut inside = 0;
+            for (from, to) in grants.iter() {
+                if from < begin {
+                    continue;
+                }
+                inside += 1;
+                let time = *to - *begin;
+                let most = self.most_within(time);
+                self.claims.hold(inside <= most, || {
+                    format!("subject {subject} was admitted {inside} times within {time:?}, the limit allows {most}")
+                });
+                if inside > most {
+                    return;
+                }
+            }
+        }
     }
 
     /// What the limit admits at most in the time that the run took.
@@ -106,13 +161,25 @@ impl Limited {
 impl Workload for Limited {
     async fn operate(&self, op: Op) -> Result<()> {
         let subject = op.index(self.calls.len());
-        let decision = self.limiter.check(&format!("e{subject}"), 1).await;
+        let limiter = match Self::turns(subject) {
+            true => &self.turning,
+            false => &self.limiter,
+        };
+        let from = self.epoch.elapsed();
+        let decision = limiter.check(&format!("e{subject}"), 1).await;
         if decision.is_err() {
             self.unknown.fetch_add(1, Ordering::Relaxed);
         }
         let allowed = decision?.is_allowed();
         self.calls[subject].fetch_add(1, Ordering::Relaxed);
         self.admitted[subject].fetch_add(u64::from(allowed), Ordering::Relaxed);
+        if allowed && Self::turns(subject) {
+            let to = self.epoch.elapsed();
+            let mut grants = self.grants[subject].lock();
+            if grants.len() < KEPT {
+                grants.push((from, to));
+            }
+        }
         Ok(())
     }
 
@@ -122,14 +189,28 @@ impl Workload for Limited {
         for (subject, admitted) in self.admitted.iter().enumerate() {
             let admitted = admitted.load(Ordering::Relaxed);
             let calls = self.calls[subject].load(Ordering::Relaxed);
-            self.claims.hold(admitted <= most, || {
-                format!("subject {subject} was admitted {admitted} times, the limit allows {most}")
-            });
+            self.claims
+                .hold(admitted <= most || Self::turns(subject), || {
+                    format!(
+                        "subject {subject} was admitted {admitted} times, the limit allows {most}"
+                    )
+                });
             // Calls whose replies were lost may have used the limit.
             let least = calls.min(LIMIT).saturating_sub(unknown);
             self.claims.hold(admitted >= least, || {
                 format!("subject {subject} was admitted {admitted} of {calls} calls, fewer than its limit of {LIMIT}")
             });
+        }
+        let mut grants: Vec<_> = self
+            .grants
+            .iter()
+            .enumerate()
+            .map(|(subject, grants)| (subject, std::mem::take(&mut *grants.lock())))
+            .filter(|(_, grants)| !grants.is_empty())
+            .collect();
+        grants.sort_by_key(|(_, grants)| std::cmp::Reverse(grants.len()));
+        for (subject, grants) in grants.iter_mut().take(COMPARED) {
+            self.sweep(*subject, grants);
         }
         Ok(())
     }
@@ -150,7 +231,7 @@ impl Workload for Limited {
             .map(|n| n.load(Ordering::Relaxed))
             .sum();
         Some(format!(
-            "{admitted} calls admitted, at most {LIMIT} per subject"
+            "{admitted} calls admitted, at most {LIMIT} per subject and window"
         ))
     }
 }

@@ -81,9 +81,46 @@ enum Exclusive {
 
 struct Held {
     locks: Vec<(Exclusive, Room)>,
-    /// Attempts that waited in vain.
-    missed: AtomicU64,
+    waits: Waits,
     claims: Claims,
+}
+
+/// Acquisitions that did not end as they should.
+#[derive(Default)]
+struct Waits {
+    /// Those that waited in vain.
+    missed: AtomicU64,
+    /// Those that failed: what they held may be held until its lease ends.
+    failed: AtomicU64,
+}
+
+impl Waits {
+    fn missed(&self) {
+        self.missed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn note<T>(&self, outcome: Result<T>) -> Result<T> {
+        if outcome.is_err() {
+            self.failed.fetch_add(1, Ordering::Relaxed);
+        }
+        outcome
+    }
+
+    /// Whether everything that was taken must be free again, so that it can be taken once more.
+    fn all_given_back(&self, claims: &Claims) -> bool {
+        let missed = self.missed.load(Ordering::Relaxed);
+        if missed > 0 {
+            claims.unchecked(|| format!("{missed} acquisitions waited in vain for {WAIT:?}"));
+        }
+        self.failed.load(Ordering::Relaxed) == 0
+    }
+}
+
+/// Notes that a lock is not free although everybody has given it back.
+fn stuck(claims: &Claims, what: &str, number: usize, free: bool) {
+    claims.hold(free, || {
+        format!("{what} {number} was given back by everybody and is not free")
+    });
 }
 
 impl Held {
@@ -93,9 +130,40 @@ impl Held {
                 .into_iter()
                 .map(|lock| (lock, Room::default()))
                 .collect(),
-            missed: AtomicU64::new(0),
+            waits: Waits::default(),
             claims: Claims::default(),
         }
+    }
+
+    /// Takes a lock, visits its room and gives it back; whether it was granted.
+    async fn turn(&self, index: usize) -> Result<bool> {
+        let (lock, room) = &self.locks[index];
+        let guard = match lock {
+            Exclusive::Mutex(lock) => lock.lock(WAIT).await?,
+            Exclusive::Fair(lock) => lock.lock(WAIT).await?,
+            Exclusive::Redlock(lock) => lock.lock(WAIT).await?,
+            Exclusive::Legacy(lock) => lock.lock(WAIT).await?,
+            Exclusive::Leader(leader) => {
+                let Some(leadership) = leader.campaign(WAIT).await? else {
+                    return Ok(false);
+                };
+                let term = leadership.term().get();
+                room.visit(&self.claims, 1, Some(term)).await;
+                let _ = leadership.resign().await?;
+                return Ok(true);
+            }
+        };
+        let Some(guard) = guard else {
+            return Ok(false);
+        };
+        // A store's tokens say nothing about those of four others, nor does an old client's lock have any.
+        let fence = match lock {
+            Exclusive::Legacy(_) | Exclusive::Redlock(_) => None,
+            _ => Some(guard.fence().get()),
+        };
+        room.visit(&self.claims, 1, fence).await;
+        let _ = guard.release().await?;
+        Ok(true)
     }
 
     async fn mutex(bed: &Bed) -> Result<Self> {
@@ -170,32 +238,22 @@ impl Held {
 #[async_trait]
 impl Workload for Held {
     async fn operate(&self, op: Op) -> Result<()> {
-        let (lock, room) = &self.locks[op.index(self.locks.len())];
-        let guard = match lock {
-            Exclusive::Mutex(lock) => lock.lock(WAIT).await?,
-            Exclusive::Fair(lock) => lock.lock(WAIT).await?,
-            Exclusive::Redlock(lock) => lock.lock(WAIT).await?,
-            Exclusive::Legacy(lock) => lock.lock(WAIT).await?,
-            Exclusive::Leader(leader) => {
-                if let Some(leadership) = leader.campaign(WAIT).await? {
-                    let term = leadership.term().get();
-                    room.visit(&self.claims, 1, Some(term)).await;
-                    let _ = leadership.resign().await?;
-                }
-                return Ok(());
+        if !self
+            .waits
+            .note(self.turn(op.index(self.locks.len())).await)?
+        {
+            self.waits.missed();
+        }
+        Ok(())
+    }
+
+    /// Every lock can be taken once more.
+    async fn finish(&self) -> Result<()> {
+        if self.waits.all_given_back(&self.claims) {
+            for index in 0..self.locks.len() {
+                stuck(&self.claims, "lock", index, self.turn(index).await?);
             }
-        };
-        let Some(guard) = guard else {
-            self.missed.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
-        };
-        // A store's tokens say nothing about those of four others, nor does an old client's lock have any.
-        let fence = match lock {
-            Exclusive::Legacy(_) | Exclusive::Redlock(_) => None,
-            _ => Some(guard.fence().get()),
-        };
-        room.visit(&self.claims, 1, fence).await;
-        let _ = guard.release().await?;
+        }
         Ok(())
     }
 
@@ -207,13 +265,17 @@ impl Workload for Held {
         self.locks.len() as u64
     }
 
+    fn uses_store(&self) -> bool {
+        !matches!(self.locks.first(), Some((Exclusive::Redlock(_), _)))
+    }
+
     fn figure(&self) -> Option<String> {
         let turns: u64 = self
             .locks
             .iter()
             .map(|(_, room)| room.turns.load(Ordering::Relaxed))
             .sum();
-        let missed = self.missed.load(Ordering::Relaxed);
+        let missed = self.waits.missed.load(Ordering::Relaxed);
         Some(format!(
             "{turns} acquisitions of {} locks, {missed} waited in vain",
             self.locks.len()
@@ -282,12 +344,14 @@ impl Workload for Fenced {
     }
 
     fn entities(&self) -> u64 {
-        self.tokens.len() as u64
+        let written = |(_, accepted): &&(AtomicU64, AtomicU64)| accepted.load(Ordering::SeqCst) > 0;
+        self.tokens.iter().filter(written).count() as u64
     }
 }
 
 struct Shared {
     locks: Vec<(RwLock, AtomicI64)>,
+    waits: Waits,
     claims: Claims,
 }
 
@@ -301,8 +365,38 @@ impl Shared {
         };
         Ok(Self {
             locks: (0..bed.entities(LOCKS)).map(lock).collect::<Result<_>>()?,
+            waits: Waits::default(),
             claims: Claims::default(),
         })
+    }
+
+    /// Takes a lock and gives it back; whether it was granted.
+    async fn turn(&self, index: usize, write: bool) -> Result<bool> {
+        let (lock, inside) = &self.locks[index];
+        if write {
+            let Some(guard) = lock.write(WAIT).await? else {
+                return Ok(false);
+            };
+            let before = inside.fetch_add(WRITER, Ordering::SeqCst);
+            self.claims.hold(before == 0, || {
+                "a writer was let in beside others".to_owned()
+            });
+            tokio::task::yield_now().await;
+            inside.fetch_sub(WRITER, Ordering::SeqCst);
+            let _ = guard.release().await?;
+            return Ok(true);
+        }
+        let Some(guard) = lock.read(WAIT).await? else {
+            return Ok(false);
+        };
+        let before = inside.fetch_add(1, Ordering::SeqCst);
+        self.claims.hold(before < WRITER, || {
+            "a reader was let in beside a writer".to_owned()
+        });
+        tokio::task::yield_now().await;
+        inside.fetch_sub(1, Ordering::SeqCst);
+        let _ = guard.release().await?;
+        Ok(true)
     }
 }
 
@@ -312,25 +406,19 @@ const WRITER: i64 = 1 << 32;
 #[async_trait]
 impl Workload for Shared {
     async fn operate(&self, op: Op) -> Result<()> {
-        let (lock, inside) = &self.locks[op.index(self.locks.len())];
-        if op.write {
-            if let Some(guard) = lock.write(WAIT).await? {
-                let before = inside.fetch_add(WRITER, Ordering::SeqCst);
-                self.claims.hold(before == 0, || {
-                    "a writer was let in beside others".to_owned()
-                });
-                tokio::task::yield_now().await;
-                inside.fetch_sub(WRITER, Ordering::SeqCst);
-                let _ = guard.release().await?;
+        let turn = self.turn(op.index(self.locks.len()), op.write).await;
+        if !self.waits.note(turn)? {
+            self.waits.missed();
+        }
+        Ok(())
+    }
+
+    /// Every lock can be taken once more, by a writer.
+    async fn finish(&self) -> Result<()> {
+        if self.waits.all_given_back(&self.claims) {
+            for index in 0..self.locks.len() {
+                stuck(&self.claims, "lock", index, self.turn(index, true).await?);
             }
-        } else if let Some(guard) = lock.read(WAIT).await? {
-            let before = inside.fetch_add(1, Ordering::SeqCst);
-            self.claims.hold(before < WRITER, || {
-                "a reader was let in beside a writer".to_owned()
-            });
-            tokio::task::yield_now().await;
-            inside.fetch_sub(1, Ordering::SeqCst);
-            let _ = guard.release().await?;
         }
         Ok(())
     }
@@ -348,6 +436,7 @@ const PERMITS: NonZeroU32 = NonZeroU32::new(3).unwrap();
 
 struct Permits {
     semaphores: Vec<(Semaphore, Room)>,
+    waits: Waits,
     claims: Claims,
 }
 
@@ -364,6 +453,7 @@ impl Permits {
             semaphores: (0..bed.entities(LOCKS))
                 .map(semaphore)
                 .collect::<Result<_>>()?,
+            waits: Waits::default(),
             claims: Claims::default(),
         })
     }
@@ -373,10 +463,36 @@ impl Permits {
 impl Workload for Permits {
     async fn operate(&self, op: Op) -> Result<()> {
         let (semaphore, room) = &self.semaphores[op.index(self.semaphores.len())];
-        if let Some(permit) = semaphore.acquire(WAIT).await? {
-            room.visit(&self.claims, i64::from(PERMITS.get()), None)
-                .await;
-            let _ = permit.release().await?;
+        let Some(permit) = self.waits.note(semaphore.acquire(WAIT).await)? else {
+            self.waits.missed();
+            return Ok(());
+        };
+        room.visit(&self.claims, i64::from(PERMITS.get()), None)
+            .await;
+        let _ = self.waits.note(permit.release().await)?;
+        Ok(())
+    }
+
+    /// All permits of every semaphore can be taken once more.
+    async fn finish(&self) -> Result<()> {
+        if !self.waits.all_given_back(&self.claims) {
+            return Ok(());
+        }
+        for (index, (semaphore, _)) in self.semaphores.iter().enumerate() {
+            let mut permits = Vec::new();
+            for _ in 0..PERMITS.get() {
+                let permit = semaphore.acquire(WAIT).await?;
+                stuck(
+                    &self.claims,
+                    "a permit of semaphore",
+                    index,
+                    permit.is_some(),
+                );
+                permits.extend(permit);
+            }
+            for permit in permits {
+                let _ = permit.release().await?;
+            }
         }
         Ok(())
     }

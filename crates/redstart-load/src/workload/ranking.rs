@@ -38,6 +38,7 @@ struct Board {
     kind: Kind,
     /// The best score of each member, or the sum; 0 is nothing.
     scores: Vec<AtomicU64>,
+    /// What submissions whose replies were lost may have added to that: the best of them, or their sum.
     unsure: Vec<AtomicU64>,
     claims: Claims,
 }
@@ -107,7 +108,8 @@ impl Workload for Board {
         let points = op.random % 100_000 + 1;
         let submitted = self.submit(&member, points).await;
         match (&submitted, &self.kind) {
-            (Err(_), _) => self.unsure[index].fetch_add(1, Ordering::Relaxed),
+            (Err(_), Kind::Period(..)) => self.unsure[index].fetch_add(points, Ordering::Relaxed),
+            (Err(_), _) => self.unsure[index].fetch_max(points, Ordering::Relaxed),
             (Ok(()), Kind::Period(..)) => self.scores[index].fetch_add(points, Ordering::Relaxed),
             (Ok(()), _) => self.scores[index].fetch_max(points, Ordering::Relaxed),
         };
@@ -115,40 +117,41 @@ impl Workload for Board {
     }
 
     async fn finish(&self) -> Result<()> {
-        if self.unsure.iter().any(|n| n.load(Ordering::Relaxed) > 0) {
-            return Ok(());
-        }
-        if let Kind::Period(board, period) = &self.kind
-            && board.current().await? != *period
-        {
-            return Ok(());
-        }
-        let scores: Vec<u64> = self
-            .scores
-            .iter()
-            .map(|score| score.load(Ordering::Relaxed))
-            .collect();
-        let mut order: Vec<u64> = scores.iter().copied().filter(|score| *score > 0).collect();
-        order.sort_unstable_by(|a, b| b.cmp(a));
+        let sums = matches!(self.kind, Kind::Period(..));
+        let range = |(score, unsure): (&AtomicU64, &AtomicU64)| {
+            let (score, unsure) = (
+                score.load(Ordering::Relaxed),
+                unsure.load(Ordering::Relaxed),
+            );
+            match sums {
+                true => (score, score + unsure),
+                false => (score, score.max(unsure)),
+            }
+        };
+        let scores: Vec<(u64, u64)> = self.scores.iter().zip(&self.unsure).map(range).collect();
+        let sorted = |of: fn(&(u64, u64)) -> u64| {
+            let mut sorted: Vec<u64> = scores.iter().map(of).collect();
+            sorted.sort_unstable_by(|a, b| b.cmp(a));
+            sorted
+        };
+        let (lows, highs) = (sorted(|score| score.0), sorted(|score| score.1));
         // A sample, evenly spread, so that a large board is checked in reasonable time.
         let step = (scores.len() / 200).max(1);
-        for (index, score) in scores.iter().enumerate().step_by(step) {
+        for (index, (low, high)) in scores.iter().copied().enumerate().step_by(step) {
             let entry = self.rank(&format!("e{index}")).await?;
-            if *score == 0 {
-                self.claims.hold(entry.is_none(), || {
-                    format!("member {index} has a rank and never submitted")
-                });
-                continue;
-            }
-            // As many are better as come before the first of this score; equals share a rank.
-            let rank = order.partition_point(|other| other > score) as u64 + 1;
-            let right = entry
-                .as_ref()
-                .is_some_and(|entry| entry.score == *score as f64 && entry.rank == rank);
+            let right = match &entry {
+                // A member that never submitted has no rank.
+                None => low == 0,
+                Some(entry) => {
+                    let score = entry.score as u64;
+                    // As many are better as come before the first of this score; equals share a rank.
+                    let better = |sorted: &[u64]| sorted.partition_point(|other| *other > score);
+                    let ranks = better(&lows) as u64 + 1..=better(&highs) as u64 + 1;
+                    score > 0 && (low..=high).contains(&score) && ranks.contains(&entry.rank)
+                }
+            };
             self.claims.hold(right, || {
-                format!(
-                    "member {index} should be number {rank} with {score}, the board says {entry:?}"
-                )
+                format!("member {index} should have {low} to {high} and the rank of that, the board says {entry:?}")
             });
         }
         Ok(())

@@ -4,3 +4,4 @@ mod fill;
 mod omission;
 mod overhead;
 mod pattern;
+mod verdict;

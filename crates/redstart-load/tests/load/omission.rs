@@ -18,6 +18,7 @@ async fn paused(pace: Pace) -> anyhow::Result<redstart_load::Report> {
         pace,
         length: Length::Time(Duration::from_secs(2)),
         keys: 10,
+        idle: Duration::ZERO,
         ..Settings::default()
     };
     let pattern = find("get").expect("a pattern");
