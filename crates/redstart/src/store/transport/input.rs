@@ -33,21 +33,35 @@ impl Input {
 
     /// Takes what the system has; `false` if that is nothing at the moment.
     pub(super) fn receive(&mut self, stream: &Stream) -> io::Result<bool> {
-        self.make_room();
-        match stream.try_read(&mut self.bytes[self.end..]) {
-            Ok(0) => Err(closed()),
-            Ok(received) => {
-                self.end += received;
-                Ok(true)
+        let is_empty = self.begin == self.end;
+        let received = match self.reader.long().filter(|_| is_empty) {
+            // The rest of a long string goes where it will stay.
+            Some(long) if !long.is_whole() => {
+                let (bytes, left) = long.rest();
+                stream.try_read_into(bytes, left)
             }
+            _ => {
+                self.make_room();
+                let received = stream.try_read(&mut self.bytes[self.end..]);
+                self.end += *received.as_ref().unwrap_or(&0);
+                received
+            }
+        };
+        match received {
+            Ok(0) => Err(closed()),
+            Ok(_) => Ok(true),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
             Err(error) => Err(error),
         }
     }
 
     /// Whether there may be a whole value.
-    pub(super) fn is_worth_reading(&self) -> bool {
-        self.end - self.begin >= self.wanted
+    pub(super) fn is_worth_reading(&mut self) -> bool {
+        let received = self.end - self.begin;
+        match self.reader.long() {
+            Some(long) => received > 0 || long.is_whole(),
+            None => received >= self.wanted,
+        }
     }
 
     /// The next whole value.

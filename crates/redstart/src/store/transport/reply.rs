@@ -12,6 +12,10 @@ const MAX_RESERVED: usize = 1024;
 const MAX_NUMBER: usize = 32;
 /// The longest line of all.
 const MAX_LINE: usize = 1024 * 1024;
+/// A string of this length that is not there as a whole is collected where it will stay.
+const LONG: usize = 32 * 1024;
+/// What a long string may reserve before it is there.
+const MAX_RESERVED_BYTES: usize = 256 * 1024;
 
 /// What holds other values.
 #[derive(Clone, Copy)]
@@ -74,21 +78,79 @@ struct Open {
     values: Vec<Value>,
 }
 
+/// A long string that is still coming, and the two bytes that end it.
+pub(super) struct Long {
+    bytes: Vec<u8>,
+    whole: usize,
+}
+
+impl Long {
+    fn new(length: usize) -> Self {
+        Self {
+            bytes: Vec::new(),
+            whole: length + 2,
+        }
+    }
+
+    /// Where the next bytes go, and how many of them are its own. There is room for some.
+    pub(super) fn rest(&mut self) -> (&mut Vec<u8>, usize) {
+        let left = self.whole - self.bytes.len();
+        if self.bytes.len() == self.bytes.capacity() {
+            // By what has come, not by what was announced.
+            let more = self.bytes.len().max(MAX_RESERVED_BYTES);
+            self.bytes.reserve_exact(more.min(left));
+        }
+        (&mut self.bytes, left)
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        self.bytes.len() == self.whole
+    }
+
+    /// Takes what belongs to it; returns how much that was.
+    fn take(&mut self, mut input: &[u8]) -> usize {
+        let before = input.len();
+        while !input.is_empty() && !self.is_whole() {
+            let (bytes, left) = self.rest();
+            let count = left.min(bytes.capacity() - bytes.len()).min(input.len());
+            bytes.extend_from_slice(&input[..count]);
+            input = &input[count..];
+        }
+        before - input.len()
+    }
+
+    fn into_value(mut self) -> RedisResult<Value> {
+        if !self.bytes.ends_with(b"\r\n") {
+            return Err(broken("a string does not end where it should"));
+        }
+        self.bytes.truncate(self.whole - 2);
+        Ok(Value::BulkString(self.bytes))
+    }
+}
+
 /// Puts replies together.
 #[derive(Default)]
 pub(crate) struct Reader {
     open: Vec<Open>,
+    long: Option<Long>,
 }
 
 /// One element, or that there is none yet.
 enum Element {
     Value(Value),
     Several(Shape, usize),
+    /// The start of a string of so many bytes.
+    Long(usize),
     /// At least this many bytes are needed, counted from the element's start.
     Missing(usize),
 }
 
 impl Reader {
+    /// The long string that is coming. Its bytes may be put there, instead of being given to `next`.
+    pub(super) fn long(&mut self) -> Option<&mut Long> {
+        self.long.as_mut()
+    }
+
     /// Reads from `input[*at..]` and moves `at` behind what was read. Without a whole reply, says how many
     /// bytes there have to be behind `at` before it is worth asking again.
     pub(crate) fn next(
@@ -97,25 +159,38 @@ impl Reader {
         at: &mut usize,
     ) -> RedisResult<Result<Value, usize>> {
         loop {
-            let (element, length) = element(&input[*at..])?;
-            let mut value = match element {
-                Element::Missing(bytes) => return Ok(Err(bytes)),
-                Element::Several(shape, left) if left > 0 => {
-                    if self.open.len() == MAX_DEPTH {
-                        return Err(broken("arrays are nested too deep"));
-                    }
-                    *at += length;
-                    self.open.push(Open {
-                        shape,
-                        left,
-                        values: Vec::with_capacity(left.min(MAX_RESERVED)),
-                    });
-                    continue;
+            let mut value = if let Some(long) = &mut self.long {
+                *at += long.take(&input[*at..]);
+                match self.long.take_if(|long| long.is_whole()) {
+                    Some(long) => long.into_value()?,
+                    None => return Ok(Err(1)),
                 }
-                Element::Several(shape, _) => shape.close(Vec::new()),
-                Element::Value(value) => value,
+            } else {
+                let (element, length) = element(&input[*at..])?;
+                if !matches!(element, Element::Missing(_)) {
+                    *at += length;
+                }
+                match element {
+                    Element::Missing(bytes) => return Ok(Err(bytes)),
+                    Element::Long(bytes) => {
+                        self.long = Some(Long::new(bytes));
+                        continue;
+                    }
+                    Element::Several(shape, left) if left > 0 => {
+                        if self.open.len() == MAX_DEPTH {
+                            return Err(broken("arrays are nested too deep"));
+                        }
+                        self.open.push(Open {
+                            shape,
+                            left,
+                            values: Vec::with_capacity(left.min(MAX_RESERVED)),
+                        });
+                        continue;
+                    }
+                    Element::Several(shape, _) => shape.close(Vec::new()),
+                    Element::Value(value) => value,
+                }
             };
-            *at += length;
             loop {
                 let Some(open) = self.open.last_mut() else {
                     return Ok(Ok(value));
@@ -197,6 +272,7 @@ fn text(kind: u8, input: &[u8], start: usize, bytes: usize) -> RedisResult<(Elem
         .filter(|end| *end < usize::MAX - 2)
         .ok_or_else(|| broken("a length is too large"))?;
     let content = match input.get(start..end + 2) {
+        None if kind == b'$' && bytes >= LONG => return Ok((Element::Long(bytes), start)),
         None => return Ok((Element::Missing(end + 2), 0)),
         Some([content @ .., b'\r', b'\n']) => content,
         Some(_) => return Err(broken("a string does not end where it should")),
@@ -395,6 +471,30 @@ mod tests {
         ] {
             assert!(read(bad.as_bytes(), &[]).is_err(), "{bad:?}");
         }
+    }
+
+    #[test]
+    fn a_long_string_is_read_from_any_pieces_and_reserves_by_what_has_come() {
+        let long = Value::BulkString((0..5 * LONG).map(|n| n as u8).collect());
+        let values = [
+            Value::Array(vec![Value::Int(1), long.clone(), Value::Okay]),
+            long,
+            Value::Int(2),
+        ];
+        let mut bytes = Vec::new();
+        values.iter().for_each(|value| encode(value, &mut bytes));
+        for step in [1, 7, 1_000, LONG, 3 * LONG] {
+            let cuts: Vec<usize> = (0..bytes.len()).step_by(step).collect();
+            assert_eq!(read(&bytes, &cuts).expect("it is well formed"), values);
+        }
+        let bad = [format!("${LONG}\r\n").into_bytes(), vec![b'x'; LONG + 2]].concat();
+        assert!(read(&bad, &[9]).is_err());
+
+        let (mut reader, mut at) = (Reader::default(), 0);
+        let claim = b"$9223372036854775000\r\nabc";
+        assert!(reader.next(claim, &mut at).expect("it may come").is_err());
+        let (bytes, _) = reader.long().expect("it has begun").rest();
+        assert!(bytes.capacity() <= 2 * MAX_RESERVED_BYTES);
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::{
     time::Duration,
 };
 
+use bytes::BufMut as _;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpStream, UnixStream};
 
@@ -88,6 +89,23 @@ impl Stream {
             Self::Tls(stream) => stream.try_read(room),
             #[cfg(feature = "sim")]
             Self::Simulated(socket) => socket.try_read(room),
+        }
+    }
+
+    /// Reads up to `most` bytes to the end of `bytes`, which has room for some.
+    pub(super) fn try_read_into(&self, bytes: &mut Vec<u8>, most: usize) -> io::Result<usize> {
+        let most = most.min(bytes.capacity() - bytes.len());
+        match self {
+            Self::Tcp(stream) => stream.try_read_buf(&mut bytes.limit(most)),
+            Self::Unix(stream) => stream.try_read_buf(&mut bytes.limit(most)),
+            #[cfg(any(feature = "tls", feature = "sim"))]
+            _ => {
+                let before = bytes.len();
+                bytes.resize(before + most, 0);
+                let received = self.try_read(&mut bytes[before..]);
+                bytes.truncate(before + *received.as_ref().unwrap_or(&0));
+                received
+            }
         }
     }
 

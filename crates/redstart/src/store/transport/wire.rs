@@ -37,6 +37,9 @@ use task::Task;
 /// This many requests, or a quarter of all that are under way, are sent even if more are about to come: the
 /// server can begin with them.
 const ENOUGH: usize = 16;
+/// With more than this many requests under way, a caller does not send by itself: those that are about to run may ask
+/// too, and the task sends for all.
+const ALONE: usize = 8;
 /// Back-pressure threshold for queued bytes.
 const MAX_WAITING: usize = 4 * 1024 * 1024;
 
@@ -74,6 +77,8 @@ struct Queue {
     taken: u64,
     /// The task will look here as soon as those it woke have run.
     awaited: bool,
+    /// The task was woken to send, and lets others run first.
+    gathers: bool,
     task: Option<Waker>,
     /// When the task looks at deadlines next.
     alarm: Option<Instant>,
@@ -149,6 +154,7 @@ impl Wire {
                 total: 0,
                 taken: 0,
                 awaited: false,
+                gathers: false,
                 task: None,
                 alarm: None,
                 state: State::Open,
@@ -205,6 +211,7 @@ impl Wire {
         if before > MAX_WAITING {
             return None;
         }
+        let is_busy = queue.waiters.len() > ALONE;
         let expects = write(request.body, &mut queue.bytes);
         queue.waiters.push_back(Waiter {
             reply: Some(reply),
@@ -220,6 +227,8 @@ impl Wire {
             waker = queue.task.take();
         }
         if queue.sending || (queue.awaited && !queue.is_enough()) {
+            drop(guard);
+        } else if is_busy && !queue.is_enough() && queue.gather(&mut waker) {
             drop(guard);
         } else {
             self.shared.transmit(guard);
@@ -413,6 +422,17 @@ impl Queue {
             },
         };
         Ok(self.waiters.pop_front().map(|waiter| (waiter, value)))
+    }
+
+    /// Has the task send a little later; `false` if it cannot be woken, since it runs.
+    fn gather(&mut self, waker: &mut Option<Waker>) -> bool {
+        if waker.is_none() {
+            *waker = self.task.take();
+        }
+        if waker.is_some() {
+            (self.awaited, self.gathers) = (true, true);
+        }
+        waker.is_some()
     }
 
     fn is_enough(&self) -> bool {

@@ -116,13 +116,16 @@ impl Task {
                 }
             }
         }
-        let promised = std::mem::replace(&mut queue.awaited, woken > 1);
-        if (promised || woken <= 1) && !queue.sending && !queue.bytes.is_empty() {
+        let gathers = std::mem::take(&mut queue.gathers);
+        let others_first = woken > 1 || gathers;
+        let promised = std::mem::replace(&mut queue.awaited, others_first);
+        let due = !gathers && (promised || woken <= 1);
+        if due && !queue.sending && !queue.bytes.is_empty() {
             shared.transmit(guard);
         } else {
             drop(guard);
         }
-        if woken > 1 {
+        if others_first {
             // They run before this task does again.
             cx.waker().wake_by_ref();
         }
