@@ -46,6 +46,7 @@ fn product(id: u64) -> Product {
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
+    bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8, moka 0.12",
         server.info("redis_version").await?
@@ -201,32 +202,37 @@ async fn many(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Resu
         Ok::<_, redstart::Error>(keys.into_iter().map(|key| (key, key)).collect::<Vec<_>>())
     };
     cache.get_or_load_many(&keys, load).await?;
-    let (single, singly) = (cache.clone(), keys.clone());
+    let (single, singly, ids) = (cache.clone(), keys.clone(), keys.clone());
     let ours = move |_| {
         let (cache, keys) = (cache.clone(), keys.clone());
         async move {
-            cache.get_or_load_many(&keys, load).await?;
+            let hits = cache.get_or_load_many(&keys, load).await?;
+            anyhow::ensure!(hits.len() == 100 && hits[42].value.as_deref() == Some(&42));
             Ok(())
         }
     };
     let name = "get_or_load_many(100)";
     let mut fill = redis::cmd("MSET");
-    let bare: Vec<String> = (0..100).map(|n| format!("bare:many:{n}")).collect();
-    for (n, key) in bare.iter().enumerate() {
-        fill.arg(key).arg(Postcard::encode(&(n as u64))?);
+    for n in 0..100_u64 {
+        fill.arg(format!("bare:many:{n}"))
+            .arg(Postcard::encode(&n)?);
     }
     store.query::<()>(&fill).await?;
-    let bare = Arc::new(bare);
     for line in Line::all(server, store).await? {
-        let (peer, bare) = (line.name("MGET and decode"), bare.clone());
+        let (peer, ids) = (line.name("MGET and decode"), ids.clone());
         let theirs = move |_| {
-            let (mut line, bare) = (line.clone(), bare.clone());
+            let (mut line, ids) = (line.clone(), ids.clone());
             async move {
-                let values: Vec<Vec<u8>> = line.query(redis::cmd("MGET").arg(&*bare)).await?;
-                for value in &values {
-                    black_box(Postcard::decode::<u64>(value)?);
+                let mut get = redis::cmd("MGET");
+                for id in &ids {
+                    get.arg(format!("bare:many:{id}"));
                 }
-                anyhow::ensure!(values.len() == 100);
+                let rows: Vec<Option<Vec<u8>>> = line.query(&get).await?;
+                let mut values = Vec::with_capacity(rows.len());
+                for row in rows.iter().flatten() {
+                    values.push(Arc::new(Postcard::decode::<u64>(row)?));
+                }
+                anyhow::ensure!(values.len() == 100 && *values[42] == 42);
                 Ok(())
             }
         };

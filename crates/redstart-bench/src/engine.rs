@@ -8,7 +8,7 @@ use redstart_engine::{
 };
 use redstart_testkit::{Kind, Server};
 
-use crate::measure::{Bench, Unit, median};
+use crate::measure::{Bench, Unit};
 
 /// The token bucket that most people write by hand: two numbers in a hash, a TTL.
 static BUCKET: Script = Script::new(
@@ -26,6 +26,7 @@ static BUCKET: Script = Script::new(
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
+    bench.watch(&server);
     bench.note(&format!(
         "redis-server {}",
         server.info("redis_version").await?
@@ -59,7 +60,7 @@ async fn single_caller(bench: &mut Bench, memory: &Store, remote: &Store) -> any
         let (ours, theirs) = (call(memory), call(remote));
         bench
             .rate(
-                &format!("{name}, one caller"),
+                &format!("{name}, one caller (in process)"),
                 "redis-server",
                 15.0,
                 1,
@@ -81,7 +82,7 @@ async fn single_caller(bench: &mut Bench, memory: &Store, remote: &Store) -> any
     let (ours, theirs) = (call(memory), call(remote));
     bench
         .rate(
-            "token-bucket script, one caller",
+            "token-bucket script, one caller (in process)",
             "redis-server",
             4.0,
             1,
@@ -92,11 +93,37 @@ async fn single_caller(bench: &mut Bench, memory: &Store, remote: &Store) -> any
     Ok(())
 }
 
-/// redis-benchmark against both listeners: 50 clients, 16 commands a pipeline.
+/// What redis-benchmark is told to do: its name of the test, commands a pipeline, bytes a value, commands in all; the
+/// floor.
+const PROTOCOL: [(&str, &str, u32, usize, u32, f64); 8] = [
+    ("SET over TCP, one at a time", "SET", 1, 3, 40_000, 0.8),
+    ("GET over TCP, one at a time", "GET", 1, 3, 40_000, 0.8),
+    ("SET over TCP, pipeline 16", "SET", 16, 3, 400_000, 1.0),
+    ("GET over TCP, pipeline 16", "GET", 16, 3, 400_000, 1.0),
+    ("SET of 4 KiB over TCP", "SET", 1, 4096, 40_000, 0.8),
+    ("GET of 4 KiB over TCP", "GET", 1, 4096, 40_000, 0.8),
+    (
+        "LRANGE of 100 over TCP",
+        "LRANGE_100 (first 100 elements)",
+        1,
+        3,
+        20_000,
+        0.5,
+    ),
+    (
+        "LRANGE of 100 over TCP, pipeline 16",
+        "LRANGE_100 (first 100 elements)",
+        16,
+        3,
+        40_000,
+        0.5,
+    ),
+];
+
+/// redis-benchmark with 50 clients against both listeners, the engine's as `redstart engine` runs it.
 async fn listener(bench: &mut Bench, remote: &str) -> anyhow::Result<()> {
     // A runtime of its own, so that nothing else runs on its threads.
     let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
         .enable_all()
         .build()?;
     let config = ServerConfig::new().listen("127.0.0.1:0".parse()?);
@@ -110,29 +137,24 @@ async fn listener(bench: &mut Bench, remote: &str) -> anyhow::Result<()> {
         .unwrap_or_default()
         .trim_end_matches('/')
         .parse()?;
-    for name in ["SET", "GET"] {
+    for (row, test, pipeline, bytes, count, floor) in PROTOCOL {
         let (mut our_rates, mut their_rates) = (Vec::new(), Vec::new());
-        for round in 0..4 {
+        for round in 0..=10 {
+            let rate = async |port| redis_benchmark(port, test, pipeline, bytes, count).await;
             // They take turns in who is first; the first round does not count.
             let (our_rate, their_rate) = if round % 2 == 0 {
-                let our_rate = redis_benchmark(ours, name).await?;
-                (our_rate, redis_benchmark(theirs, name).await?)
+                let our_rate = rate(ours).await?;
+                (our_rate, rate(theirs).await?)
             } else {
-                let their_rate = redis_benchmark(theirs, name).await?;
-                (redis_benchmark(ours, name).await?, their_rate)
+                let their_rate = rate(theirs).await?;
+                (rate(ours).await?, their_rate)
             };
             if round > 0 {
                 our_rates.push(our_rate);
                 their_rates.push(their_rate);
             }
         }
-        bench.row(
-            &format!("{name} over TCP, 50 clients, pipeline 16"),
-            "redis-server",
-            median(our_rates),
-            median(their_rates),
-            0.8,
-        );
+        bench.rounds_of(row, "redis-server", floor, our_rates, their_rates);
     }
     running.abort();
     runtime.shutdown_background();
@@ -140,19 +162,27 @@ async fn listener(bench: &mut Bench, remote: &str) -> anyhow::Result<()> {
 }
 
 /// Commands a second, as redis-benchmark says.
-async fn redis_benchmark(port: u16, name: &str) -> anyhow::Result<f64> {
+async fn redis_benchmark(
+    port: u16,
+    test: &str,
+    pipeline: u32,
+    bytes: usize,
+    count: u32,
+) -> anyhow::Result<f64> {
+    let word = test.split(' ').next().unwrap_or(test).to_lowercase();
     let output = tokio::process::Command::new("redis-benchmark")
-        .args(["-h", "127.0.0.1", "-p", &port.to_string()])
-        .args(["-c", "50", "-P", "16", "-n", "1000000", "-r", "100000"])
-        .args(["-t", &name.to_lowercase(), "--csv"])
+        .args(["-h", "127.0.0.1", "-p", &port.to_string(), "-c", "50"])
+        .args(["-P", &pipeline.to_string(), "-d", &bytes.to_string()])
+        .args(["-n", &count.to_string(), "-r", "10000"])
+        .args(["-t", &word, "--csv"])
         .output()
         .await
         .context("redis-benchmark comes with redis-tools")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     // "test","rps",…, then "SET","123456.78",…
     let rate = text.lines().find_map(|line| {
-        let mut fields = line.split(',').map(|field| field.trim_matches('"'));
-        (fields.next()? == name).then(|| fields.next())?
+        let mut fields = line.split("\",\"").map(|field| field.trim_matches('"'));
+        (fields.next()? == test).then(|| fields.next())?
     });
     let rate = rate.with_context(|| format!("redis-benchmark says: {text}"))?;
     Ok(rate.parse()?)

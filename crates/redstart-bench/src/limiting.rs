@@ -118,6 +118,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
+    bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8, {TASKS} tasks on one connection, one subject each",
         server.info("redis_version").await?
@@ -195,7 +196,7 @@ async fn leased(bench: &mut Bench, store: &Store) -> anyhow::Result<()> {
     let ours = check(bucket("leased").lease_blocks(1_000_000).build()?);
     let theirs = check(bucket("asked").build()?);
     let (name, peer) = (
-        "token bucket in blocks, one hot subject",
+        "token bucket in blocks, one hot subject (in process)",
         "the same, asked each time",
     );
     bench.rate(name, peer, 20.0, TASKS, ours, theirs).await

@@ -25,6 +25,7 @@ use clap::Parser;
 mod caching;
 mod data;
 mod engine;
+mod goal;
 mod limiting;
 mod locking;
 mod measure;

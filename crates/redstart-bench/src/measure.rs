@@ -20,6 +20,8 @@ pub(crate) struct Bench {
     calibrate: bool,
     rows: Vec<Row>,
     notes: Vec<String>,
+    /// The processes whose CPU time counts as the server's.
+    servers: Vec<u32>,
 }
 
 /// What the two figures of a row are.
@@ -54,14 +56,33 @@ pub(crate) struct Row {
     pub(crate) ratio: f64,
     /// The 95 % interval of the median ratio, where there were rounds.
     pub(crate) interval: Option<(f64, f64)>,
-    /// CPU time of this process per operation in microseconds, ours and the peer's.
-    pub(crate) cpu: Option<(f64, f64)>,
+    /// CPU time per operation, ours and the peer's.
+    pub(crate) cpu: Option<(Cpu, Cpu)>,
     pub(crate) floor: f64,
+    /// What we want, where that is more than the floor.
+    pub(crate) goal: Option<f64>,
+}
+
+/// CPU time per operation in microseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Cpu {
+    pub(crate) client: f64,
+    /// Zero where the server is in the client's process.
+    pub(crate) server: f64,
 }
 
 impl Row {
     pub(crate) fn held(&self) -> bool {
         self.ratio >= self.floor
+    }
+
+    /// What is to be said of it.
+    pub(crate) fn verdict(&self) -> &'static str {
+        match self.goal {
+            _ if !self.held() => "BELOW",
+            Some(goal) if self.ratio < goal => "goal missed",
+            _ => "held",
+        }
     }
 }
 
@@ -69,8 +90,7 @@ impl Row {
 #[derive(Clone, Copy)]
 struct Drive {
     rate: f64,
-    /// CPU time of this process per operation, in microseconds.
-    cpu: f64,
+    cpu: Cpu,
 }
 
 impl Bench {
@@ -84,11 +104,18 @@ impl Bench {
             calibrate: false,
             rows: Vec::new(),
             notes: Vec::new(),
+            servers: Vec::new(),
         }
+    }
+
+    /// Counts the CPU time of this server from now on.
+    pub(crate) fn watch(&mut self, server: &redstart_testkit::Server) {
+        self.servers.extend(server.pid());
     }
 
     pub(crate) fn family(&mut self, name: &str) {
         self.family = name.to_owned();
+        self.servers.clear();
         self.calibrate = true;
         if !self.json {
             eprintln!("{name} …");
@@ -139,7 +166,10 @@ impl Bench {
             ));
         }
         let (ours, theirs) = self.alternate(tasks, &ours, &theirs).await?;
-        let cpu = |drives: &[Drive]| median(drives.iter().map(|drive| drive.cpu).collect());
+        let cpu = |drives: &[Drive]| Cpu {
+            client: median(drives.iter().map(|drive| drive.cpu.client).collect()),
+            server: median(drives.iter().map(|drive| drive.cpu.server).collect()),
+        };
         let cpu = Some((cpu(&ours), cpu(&theirs)));
         let rates = |drives: &[Drive]| drives.iter().map(|drive| drive.rate).collect();
         self.rounds(name, peer, floor, rates(&ours), rates(&theirs), cpu);
@@ -168,11 +198,11 @@ impl Bench {
                 self.length
             };
             let (our_drive, their_drive) = if round % 2 == 0 {
-                let our_drive = drive(length, tasks, ours).await?;
-                (our_drive, drive(length, tasks, theirs).await?)
+                let our_drive = self.drive(length, tasks, ours).await?;
+                (our_drive, self.drive(length, tasks, theirs).await?)
             } else {
-                let their_drive = drive(length, tasks, theirs).await?;
-                (drive(length, tasks, ours).await?, their_drive)
+                let their_drive = self.drive(length, tasks, theirs).await?;
+                (self.drive(length, tasks, ours).await?, their_drive)
             };
             if round > 0 {
                 our_drives.push(our_drive);
@@ -218,6 +248,7 @@ impl Bench {
             interval,
             cpu: None,
             floor,
+            goal: crate::goal::of(name, peer),
         });
     }
 
@@ -242,8 +273,8 @@ impl Bench {
             return Ok(());
         }
         let (a, b) = (
-            drive(self.length, 64, &ours).await?.rate,
-            drive(self.length, 64, &theirs).await?.rate,
+            self.drive(self.length, 64, &ours).await?.rate,
+            self.drive(self.length, 64, &theirs).await?.rate,
         );
         let rate = a.min(b) / 2.0;
         let mut quantiles: [[Vec<f64>; 2]; 3] = Default::default();
@@ -268,6 +299,19 @@ impl Bench {
         Ok(())
     }
 
+    /// One measurement of one contestant.
+    async fn drive<F, Fut>(&self, length: Duration, tasks: usize, work: &F) -> anyhow::Result<Drive>
+    where
+        F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
+        Fut: Future<Output = anyhow::Result<()>> + Send,
+    {
+        let before = servers_micros(&self.servers)?;
+        let (rate, done, client) = drive(length, tasks, work).await?;
+        let server = (servers_micros(&self.servers)? - before) / done;
+        let cpu = Cpu { client, server };
+        Ok(Drive { rate, cpu })
+    }
+
     fn rounds(
         &mut self,
         name: &str,
@@ -275,7 +319,7 @@ impl Bench {
         floor: f64,
         ours: Vec<f64>,
         theirs: Vec<f64>,
-        cpu: Option<(f64, f64)>,
+        cpu: Option<(Cpu, Cpu)>,
     ) {
         let ratios: Vec<f64> = ours.iter().zip(&theirs).map(|(a, b)| a / b).collect();
         let interval = Some(interval(&ratios));
@@ -290,6 +334,7 @@ impl Bench {
             interval,
             cpu,
             floor,
+            goal: crate::goal::of(name, peer),
         });
     }
 
@@ -327,6 +372,7 @@ impl Bench {
             interval: None,
             cpu: None,
             floor,
+            goal: crate::goal::of(name, peer),
         });
     }
 
@@ -338,8 +384,9 @@ impl Bench {
                     "family": row.family, "name": row.name, "peer": row.peer, "unit": row.unit.as_str(),
                     "ours": row.ours, "theirs": row.theirs, "ratio": row.ratio,
                     "interval": row.interval.map(|(low, high)| [low, high]),
-                    "cpu_us": row.cpu.map(|(ours, theirs)| [ours, theirs]),
-                    "floor": row.floor, "ok": row.held(),
+                    "client_cpu_us": row.cpu.map(|(ours, theirs)| [ours.client, theirs.client]),
+                    "server_cpu_us": row.cpu.map(|(ours, theirs)| [ours.server, theirs.server]),
+                    "floor": row.floor, "goal": row.goal, "ok": row.held(),
                 })
             );
         } else {
@@ -367,8 +414,9 @@ impl Bench {
     }
 }
 
-/// The rate of `tasks` tasks that each call `work` repeatedly.
-async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<Drive>
+/// Lets `tasks` tasks each call `work` repeatedly: the rate, how often it was called, and the CPU time of this process
+/// per call in microseconds.
+async fn drive<F, Fut>(length: Duration, tasks: usize, work: &F) -> anyhow::Result<(f64, f64, f64)>
 where
     F: Fn(usize) -> Fut + Clone + Send + Sync + 'static,
     Fut: Future<Output = anyhow::Result<()>> + Send,
@@ -398,11 +446,9 @@ where
     while let Some(ended) = set.join_next().await {
         ended??;
     }
-    let done = done.load(Ordering::Relaxed) as f64;
-    Ok(Drive {
-        rate: done / started.elapsed().as_secs_f64(),
-        cpu: (cpu_micros()? - cpu) / done.max(1.0),
-    })
+    let rate = done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64();
+    let done = (done.load(Ordering::Relaxed) as f64).max(1.0);
+    Ok((rate, done, (cpu_micros()? - cpu) / done))
 }
 
 /// Starts calls at a fixed rate, whether or not earlier ones have been answered: p50, p99 and p99.9 in microseconds, each
@@ -441,6 +487,19 @@ fn cpu_micros() -> anyhow::Result<f64> {
     let usage = nix::sys::resource::getrusage(nix::sys::resource::UsageWho::RUSAGE_SELF)?;
     let micros = |time: nix::sys::time::TimeVal| time.tv_sec() as f64 * 1e6 + time.tv_usec() as f64;
     Ok(micros(usage.user_time()) + micros(usage.system_time()))
+}
+
+/// CPU time that all threads of these processes have used, in microseconds.
+fn servers_micros(pids: &[u32]) -> anyhow::Result<f64> {
+    let mut nanos = 0.0;
+    for pid in pids {
+        for thread in std::fs::read_dir(format!("/proc/{pid}/task"))? {
+            let stat = std::fs::read_to_string(thread?.path().join("schedstat"))?;
+            let ran = stat.split_whitespace().next().unwrap_or("0");
+            nanos += ran.parse::<f64>()?;
+        }
+    }
+    Ok(nanos / 1e3)
 }
 
 /// The 95 % interval of the median, from the order of the values.

@@ -39,7 +39,7 @@ const CONCURRENCY: usize = 100;
 /// What the fast contestants drain, and the slow ones, in a round.
 const MANY: u64 = 100_000;
 const FEW: u64 = 4_000;
-const ROUNDS: usize = 5;
+const ROUNDS: usize = 10;
 
 #[derive(Serialize, Deserialize)]
 struct Noop {
@@ -52,6 +52,7 @@ impl Job for Noop {
 
 pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
+    bench.watch(&server);
     bench.note(&format!(
         "redis-server {}, redis-rs 1.8, bullmq-official 1.4, apalis-redis 1.0",
         server.info("redis_version").await?
@@ -64,8 +65,13 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
 
     let (mut add_ours, mut add_bare, mut ours, mut loops) = (vec![], vec![], vec![], vec![]);
     for round in 0..=ROUNDS {
-        let (enqueue, drain) = redstart(&store, round, MANY).await?;
-        let (xadd, read) = stream_loop(&bare, round, MANY).await?;
+        let ((enqueue, drain), (xadd, read)) = if round % 2 == 0 {
+            let ours = redstart(&store, round, MANY).await?;
+            (ours, stream_loop(&bare, round, MANY).await?)
+        } else {
+            let theirs = stream_loop(&bare, round, MANY).await?;
+            (redstart(&store, round, MANY).await?, theirs)
+        };
         // The first round warms up.
         if round > 0 {
             add_ours.push(enqueue);

@@ -4,12 +4,24 @@ use std::{fmt::Write as _, path::Path, time::Duration};
 
 use comfy_table::{Cell, CellAlignment, Table};
 
-use crate::measure::{Row, Unit};
+use crate::measure::{Cpu, Row, Unit};
 
 pub(crate) fn table(rows: &[Row]) -> Table {
     let mut table = Table::new();
     table.set_header([
-        "family", "what", "peer", "unit", "ours", "peer's", "ratio", "95 %", "CPU µs", "floor", "",
+        "family",
+        "what",
+        "peer",
+        "unit",
+        "ours",
+        "peer's",
+        "ratio",
+        "95 %",
+        "client µs",
+        "server µs",
+        "floor",
+        "goal",
+        "",
     ]);
     let right = |text: String| Cell::new(text).set_alignment(CellAlignment::Right);
     for row in rows {
@@ -22,9 +34,11 @@ pub(crate) fn table(rows: &[Row]) -> Table {
             right(figure(row.unit, row.theirs)),
             right(format!("{:.2}", row.ratio)),
             right(interval(row)),
-            right(cpu(row)),
+            right(cpu(row, |cpu| cpu.client)),
+            right(cpu(row, |cpu| cpu.server)),
             right(format!("{:.2}", row.floor)),
-            Cell::new(if row.held() { "held" } else { "BELOW" }),
+            right(goal(row)),
+            Cell::new(row.verdict()),
         ]);
     }
     table
@@ -42,10 +56,23 @@ fn interval(row: &Row) -> String {
         .map_or(String::new(), |(low, high)| format!("{low:.2}–{high:.2}"))
 }
 
-fn cpu(row: &Row) -> String {
-    row.cpu.map_or(String::new(), |(ours, theirs)| {
-        format!("{ours:.1} / {theirs:.1}")
-    })
+/// CPU time per operation, ours and the peer's.
+fn cpu(row: &Row, side: impl Fn(&Cpu) -> f64) -> String {
+    let Some((ours, theirs)) = &row.cpu else {
+        return String::new();
+    };
+    let figure = |micros: f64| match micros {
+        0.0 => "–".to_owned(),
+        micros => format!("{micros:.1}"),
+    };
+    match (side(ours), side(theirs)) {
+        (0.0, 0.0) => String::new(),
+        (ours, theirs) => format!("{} / {}", figure(ours), figure(theirs)),
+    }
+}
+
+fn goal(row: &Row) -> String {
+    row.goal.map_or(String::new(), |goal| format!("{goal:.2}"))
 }
 
 /// Writes the page at `path`, and its chart beside it with the ending `.svg`.
@@ -60,10 +87,12 @@ pub(crate) fn write(
     std::fs::write(&chart, svg(rows))?;
     let name = chart.file_name().unwrap_or_default().to_string_lossy();
     let mut page = format!(
-        "# Benchmarks\n\nMade by `cargo xtask bench --report`. A ratio above 1 is in our favour. Each row is the median of \
-         {rounds} paired rounds of {length:?}, in which the contestants take turns to go first, with the 95 % interval of that \
-         median where rounds were paired. CPU is the time of the client's process per operation, ours and the peer's. Where the \
-         peer is a server and ours is a function call, the row says so.\n\n{}\n\n![chart]({name})\n",
+        "# Benchmarks\n\nMade by `cargo xtask bench --report`. A ratio above 1 is in our favour. Rows with an interval are the \
+         median of paired rounds, in which the contestants take turns to go first: {rounds} rounds of {length:?} where the row \
+         is a rate, fewer where one round is a whole job such as a drained backlog or a failover. The interval is the 95 % \
+         interval of that median. CPU is the time per operation of the client's process and of the server's, ours and the \
+         peer's. A row marked *in process* compares a function call with a round trip. Below its floor a row fails the run; \
+         a goal is what we want.\n\n{}\n\n![chart]({name})\n",
         machine()
     );
     let mut family = "";
@@ -72,14 +101,18 @@ pub(crate) fn write(
             family = &row.family;
             let _ = write!(
                 page,
-                "\n## {family}\n\n| what | peer | unit | ours | peer's | ratio | 95 % | CPU µs | floor |\n\
-                 |---|---|---|--:|--:|--:|--:|--:|--:|\n"
+                "\n## {family}\n\n| what | peer | unit | ours | peer's | ratio | 95 % | client µs | server µs | floor | goal | |\n\
+                 |---|---|---|--:|--:|--:|--:|--:|--:|--:|--:|---|\n"
             );
         }
-        let below = if row.held() { "" } else { " **below**" };
+        let verdict = match row.verdict() {
+            "held" => "",
+            "BELOW" => "**below**",
+            verdict => verdict,
+        };
         let _ = writeln!(
             page,
-            "| {} | {} | {} | {} | {} | {:.2} | {} | {} | {:.2}{below} |",
+            "| {} | {} | {} | {} | {} | {:.2} | {} | {} | {} | {:.2} | {} | {verdict} |",
             row.name,
             row.peer,
             row.unit.as_str(),
@@ -87,8 +120,10 @@ pub(crate) fn write(
             figure(row.unit, row.theirs),
             row.ratio,
             interval(row),
-            cpu(row),
+            cpu(row, |cpu| cpu.client),
+            cpu(row, |cpu| cpu.server),
             row.floor,
+            goal(row),
         );
     }
     page.push_str("\n## Notes\n\n");

@@ -521,18 +521,8 @@ where
     {
         let loader = load::boxed_many(loader);
         let inner = &self.inner;
-        observe::operation("cache.get_or_load_many", inner.keys.namespace(), async {
-            let answers = inner.fetch_many(keys, &loader).await?;
-            keys.iter()
-                .map(|key| {
-                    answers
-                        .get(&*key.name())
-                        .cloned()
-                        .ok_or_else(|| Error::unavailable("no answer was returned for a key"))
-                })
-                .collect()
-        })
-        .await
+        let fetch = inner.fetch_many(keys, &loader);
+        observe::operation("cache.get_or_load_many", inner.keys.namespace(), fetch).await
     }
 }
 

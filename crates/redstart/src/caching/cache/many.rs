@@ -37,6 +37,8 @@ pub(super) type Answers<V> = HashMap<Arc<str>, Hit<V>, foldhash::fast::RandomSta
 
 /// A key of the batch that has no answer yet.
 struct Open<K, V> {
+    /// Its place among the keys that were asked for.
+    at: usize,
     key: K,
     name: Arc<str>,
     entity: Entity,
@@ -61,10 +63,61 @@ where
     V: Serialize + DeserializeOwned + Send + Sync + 'static,
     C: Codec,
 {
+    /// The values of many keys, in their order.
     pub(super) async fn fetch_many<K>(
         self: &Arc<Self>,
         keys: &[K],
         loader: &ManyLoader<K, V>,
+    ) -> Result<Vec<Hit<V>>>
+    where
+        K: CacheKey + Clone + Send + Sync + 'static,
+    {
+        let read = match self.reads_are_plain() {
+            true => Some(self.read_plainly(keys).await?),
+            false => None,
+        };
+        let read = match read {
+            Some(Ok(seen)) => match all_fresh(seen) {
+                Ok(hits) => {
+                    self.count_hits(&hits);
+                    return Ok(hits);
+                }
+                Err(seen) => Some(Ok(seen)),
+            },
+            read => read,
+        };
+        let answers = self.answer_many(keys, loader, read).await?;
+        keys.iter()
+            .map(|key| {
+                answers
+                    .get(&*key.name())
+                    .cloned()
+                    .ok_or_else(|| Error::unavailable("no answer was returned for a key"))
+            })
+            .collect()
+    }
+
+    /// Whether the bytes of a key in the one server are all there is to its value.
+    fn reads_are_plain(&self) -> bool {
+        !self.asks_ttl() && self.last_seen.is_none() && !self.store.is_cluster()
+    }
+
+    /// Reads the keys as they are given. If the server fails, that is the inner error.
+    async fn read_plainly<K: CacheKey>(&self, keys: &[K]) -> Result<Result<Vec<Seen<V>>>> {
+        let entities = keys
+            .iter()
+            .map(|key| self.keys.entity(&key.name()))
+            .collect::<Result<Vec<_>>>()?;
+        let entities: Vec<&Entity> = entities.iter().collect();
+        Ok(self.read_many(&entities).await)
+    }
+
+    /// Answers each key once. `read` is what the store has, if it was asked already.
+    async fn answer_many<K>(
+        self: &Arc<Self>,
+        keys: &[K],
+        loader: &ManyLoader<K, V>,
+        read: Option<Result<Vec<Seen<V>>>>,
     ) -> Result<Answers<V>>
     where
         K: CacheKey + Clone + Send + Sync + 'static,
@@ -75,14 +128,20 @@ where
             return Ok(answers);
         }
         let mut failed: Vec<(Vec<Open<K, V>>, Error)> = Vec::new();
-        let groups = self.by_node(open, |one| &one.entity);
-        let read = join_all(groups.into_iter().map(|group| async move {
-            let entities: Vec<&Entity> = group.iter().map(|one| &one.entity).collect();
-            let seen = self.read_many(&entities).await;
-            (group, seen)
-        }));
+        let read = match read {
+            Some(read) => vec![read_before(open, read)],
+            None => {
+                let groups = self.by_node(open, |one| &one.entity);
+                join_all(groups.into_iter().map(|group| async move {
+                    let entities: Vec<&Entity> = group.iter().map(|one| &one.entity).collect();
+                    let seen = self.read_many(&entities).await;
+                    (group, seen)
+                }))
+                .await
+            }
+        };
         let mut missing = Vec::new();
-        for (group, seen) in read.await {
+        for (group, seen) in read {
             match seen {
                 Ok(seen) => missing.push(self.answer_seen(group, seen, loader, &mut answers)),
                 Err(error) => failed.push((group, error)),
@@ -128,7 +187,7 @@ where
         let mut open = Vec::with_capacity(keys.len());
         let mut known: HashSet<Arc<str>, foldhash::fast::RandomState> =
             HashSet::with_capacity_and_hasher(keys.len(), Default::default());
-        for key in keys {
+        for (at, key) in keys.iter().enumerate() {
             let name: Arc<str> = key.name().into();
             if !known.insert(name.clone()) {
                 continue;
@@ -142,6 +201,7 @@ where
                 continue;
             }
             open.push(Open {
+                at,
                 key: key.clone(),
                 mark: self.mark(&name, &entity),
                 name,
@@ -345,6 +405,37 @@ where
             .await;
         answer_loaded(loaded, fallbacks, answers)
     }
+}
+
+/// The values, if all are there and fresh; otherwise what was seen.
+fn all_fresh<V>(seen: Vec<Seen<V>>) -> Result<Vec<Hit<V>>, Vec<Seen<V>>> {
+    let is_fresh =
+        |seen: &Seen<V>| matches!(seen, Seen::Found(found) if found.freshness == Freshness::Fresh);
+    if !seen.iter().all(is_fresh) {
+        return Err(seen);
+    }
+    let found = seen.into_iter().filter_map(|seen| match seen {
+        Seen::Found(found) => Some(found.hit),
+        _ => None,
+    });
+    Ok(found.collect())
+}
+
+/// The open keys with what was read for each.
+#[expect(clippy::type_complexity)]
+fn read_before<K, V>(
+    open: Vec<Open<K, V>>,
+    read: Result<Vec<Seen<V>>>,
+) -> (Vec<Open<K, V>>, Result<Vec<Seen<V>>>) {
+    let read = read.map(|seen| {
+        let mut seen: Vec<Option<Seen<V>>> = seen.into_iter().map(Some).collect();
+        let at = |one: &Open<K, V>| seen.get_mut(one.at)?.take();
+        open.iter()
+            .map(at)
+            .map(|seen| seen.unwrap_or(Seen::Nothing))
+            .collect()
+    });
+    (open, read)
 }
 
 /// Answers with what was loaded; if the load failed, with the values that are too old, if each key has one.

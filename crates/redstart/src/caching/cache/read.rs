@@ -124,7 +124,7 @@ where
     C: Codec,
 {
     /// Whether reads have to know how long a value is still fresh.
-    fn asks_ttl(&self) -> bool {
+    pub(super) fn asks_ttl(&self) -> bool {
         self.l1.is_some() || self.settings.early.is_some() || !self.settings.stale().is_zero()
     }
 
@@ -222,6 +222,10 @@ where
         with_ttl: bool,
         together: bool,
     ) -> Result<Vec<redis::Value>> {
+        if together && !with_ttl {
+            let values = self.store.query(redis::cmd("MGET").arg(keys)).await?;
+            return Ok(vec![redis::Value::Array(values)]);
+        }
         let mut pipeline = redis::Pipeline::with_capacity(keys.len() + 1);
         // PTTL first, as for a single key.
         for key in keys.iter().filter(|_| with_ttl) {

@@ -129,6 +129,9 @@ impl Queue {
     /// A request whose first job has this id.
     fn enqueue_call(&self, options: &Options, id: JobId) -> Call<'_> {
         let inner = &*self.0;
+        if options.is_plain() && inner.capacity == 0 && inner.keep_events == 0 {
+            return self.plain_call();
+        }
         let mark = format!("enqueued:{id}");
         let parts: &[&str] = match options.unique {
             Some(_) => &[&mark, "uniques"],

@@ -249,6 +249,14 @@ impl Options {
         self.group.as_deref().or(self.line.as_deref())
     }
 
+    /// Whether the jobs may run at once, in their order, and hold no key.
+    pub(crate) fn is_plain(&self) -> bool {
+        matches!(self.run_at, RunAt::After(Duration::ZERO))
+            && self.policy.priority == 0
+            && self.unique.is_none()
+            && self.place().is_none()
+    }
+
     pub(crate) fn check(&self) -> Result<()> {
         let policy = &self.policy;
         if policy.priority.unsigned_abs() > MAX_PRIORITY.unsigned_abs() {

@@ -38,6 +38,13 @@ pub(crate) static CRON_PAUSE: Script = small_script!("queue.pause_cron", "cron_p
 pub(crate) static CRON_PUT: Script = small_script!("queue.cron", "cron_put.lua");
 pub(crate) static CRON_REMOVE: Script = small_script!("queue.remove_cron", "cron_remove.lua");
 pub(crate) static ENQUEUE: Script = script!("queue.enqueue", "enqueue.lua");
+pub(crate) static ENQUEUE_PLAIN: Script = Script::new(
+    "queue.enqueue_plain",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("enqueue_plain.lua"),
+    ),
+);
 pub(crate) static EXPIRE_PARKED: Script = script!("queue.expire_parked", "expire_parked.lua");
 pub(crate) static FINISH: Script = script!("queue.finish", "finish.lua");
 pub(crate) static FLOW: Script = script!("queue.flow", "flow.lua");
@@ -62,7 +69,20 @@ pub(super) const PLACES: [&str; 16] = [
     "details", "groups", "grouped", "resting", "parents", "events",
 ];
 
+/// The places that `enqueue_plain.lua` names: their numbers in [`PLACES`].
+const PLAIN_PLACES: [usize; 3] = [0, 1, 4];
+
 impl Queue {
+    /// A call that adds jobs without any option.
+    pub(super) fn plain_call(&self) -> Call<'_> {
+        let inner = &*self.0;
+        let mut call = ENQUEUE_PLAIN.on(&inner.entity);
+        for place in PLAIN_PLACES {
+            call = call.keys(&inner.places[place..=place]);
+        }
+        call.arg(&inner.channel)
+    }
+
     /// A call with the keys and arguments of `place.lua`, and the script's own parts after them.
     pub(super) fn call(&self, script: &'static Script, parts: &[&str]) -> Call<'_> {
         let inner = &*self.0;
