@@ -2,7 +2,7 @@
 
 use std::{fmt, future::Future, sync::Arc, time::Duration};
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{
     fence::{FenceToken, Fencing},
@@ -159,14 +159,22 @@ impl<F: Fencing> Guard<F> {
         let was_valid = self.stop();
         let owner = self.owner.clone();
         observe::operation(owner.operations().release, owner.namespace(), async {
-            let mut released = owner.release().await;
-            if released.as_ref().is_err_and(Error::is_in_doubt) {
-                released = match owner.release().await {
+            // One deadline for all that a release may need: it is one call.
+            let release = async {
+                let released = owner.release().await;
+                if !released.as_ref().is_err_and(Error::is_in_doubt) {
+                    return released;
+                }
+                match owner.release().await {
                     // The first request may have released it; while the lease was valid nobody else could.
                     Ok(false) => Ok(was_valid),
                     other => other,
-                };
-            }
+                }
+            };
+            let released = match timeout(owner.store().deadline(), release).await {
+                Ok(released) => released,
+                Err(_) => Err(Error::timeout("the release was not confirmed in time").doubt(true)),
+            };
             let released = match released? {
                 true => Released::Released,
                 false => Released::AlreadyLost,
@@ -281,3 +289,67 @@ macro_rules! with_lock {
     };
 }
 pub(crate) use with_lock;
+
+#[cfg(all(test, feature = "engine"))]
+mod tests {
+    use super::*;
+    use crate::{
+        locking::{kind::Operations, owner::StillOwned},
+        store::Store,
+    };
+
+    /// Every request of it takes long, and its reply is lost.
+    struct Slow {
+        store: Store,
+        namespace: Arc<str>,
+    }
+
+    static OPERATIONS: Operations = crate::locking::kind::operations!("slow");
+
+    impl Slow {
+        fn request(&self) -> StillOwned<'_> {
+            Box::pin(async {
+                tokio::time::sleep(self.store.deadline() * 4 / 5).await;
+                Err(Error::timeout("no reply").doubt(true))
+            })
+        }
+    }
+
+    impl Ownership for Slow {
+        fn extend(&self, _: Duration) -> StillOwned<'_> {
+            self.request()
+        }
+
+        fn release(&self) -> StillOwned<'_> {
+            self.request()
+        }
+
+        fn store(&self) -> &Store {
+            &self.store
+        }
+
+        fn operations(&self) -> &'static Operations {
+            &OPERATIONS
+        }
+
+        fn namespace(&self) -> &Arc<str> {
+            &self.namespace
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_release_that_asks_twice_ends_by_one_deadline() -> Result<()> {
+        let store = Store::connect("memory://").await?;
+        let owner = Arc::new(Slow {
+            store: store.clone(),
+            namespace: "test".into(),
+        });
+        let terms = Terms::new(Duration::from_secs(60), false)?;
+        let guard: Guard<()> = Guard::new(owner, (), Instant::now(), terms);
+        let begun = Instant::now();
+        let error = guard.release().await.expect_err("no reply came");
+        assert!(error.is_timeout() && error.is_in_doubt());
+        assert!(begun.elapsed() <= store.deadline());
+        Ok(())
+    }
+}
