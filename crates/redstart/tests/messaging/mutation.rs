@@ -7,6 +7,7 @@ const NOW: &str = include_str!("../../src/script/now.lua");
 const RECORD: &str = concat!(
     include_str!("../../src/script/now.lua"),
     include_str!("../../src/messaging/queue/record.lua"),
+    include_str!("../../src/messaging/queue/wake.lua"),
     include_str!("../../src/messaging/queue/place.lua"),
 );
 /// Of scripts that move no jobs.
@@ -197,8 +198,9 @@ async fn an_enqueue_that_forgets_its_request_is_noticed() -> Result<()> {
 #[tokio::test]
 async fn an_enqueue_that_wakes_everybody_is_noticed() -> Result<()> {
     let enqueue = include_str!("../../src/messaging/queue/enqueue_plain.lua");
-    let all = without(enqueue, "then count = count - 1 end", "then end");
-    let broken = format!("{NOW}{all}");
+    let wake = include_str!("../../src/messaging/queue/wake.lua");
+    let all = without(wake, "then jobs = jobs - 1 end", "then end");
+    let broken = format!("{NOW}{all}{enqueue}");
     let test = "queue_wake::an_enqueue_wakes_as_many_workers_as_it_added_jobs";
     must_notice(test, "queue.enqueue_plain", &broken).await
 }

@@ -1,5 +1,5 @@
 -- Adds jobs that may run at once, in their order: without delay, priority, group, unique key, capacity and events. What
--- most programs enqueue, with no more than it takes; enqueue.lua does the rest. After now.lua.
+-- most programs enqueue, with no more than it takes; enqueue.lua does the rest. After now.lua and wake.lua.
 --
 -- KEYS  1 jobs  2 ready  3 idle
 -- ARGV  1 wake channel  2... the records from byte 35 on, at most 1000
@@ -21,10 +21,5 @@ else
   redis.call('HSET', KEYS[1], unpack(written))
   redis.call('RPUSH', KEYS[2], unpack(ids))
 end
--- As many idle workers as there are jobs; one that does not listen has died, and the next is woken instead.
-while count > 0 do
-  local worker = redis.call('ZPOPMIN', KEYS[3])[1]
-  if not worker then break end
-  if redis.call('SPUBLISH', ARGV[1] .. ':' .. worker, '') > 0 then count = count - 1 end
-end
+wake_idle(KEYS[3], ARGV[1], count)
 return { 1 }

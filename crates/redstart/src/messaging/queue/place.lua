@@ -1,4 +1,4 @@
--- Fragment: the places of a queue, and the moves between them. After now.lua and record.lua.
+-- Fragment: the places of a queue, and the moves between them. After now.lua, record.lua and wake.lua.
 --
 -- KEYS  1 jobs  2 ready  3 ranked  4 delayed  5 idle  6 meta  7 unique  8 dead  9 done  10 ended  11 details  12 groups
 --       13 grouped  14 resting  15 parents  16 events
@@ -26,14 +26,8 @@ local function event(name, ids, text)
   redis.call('XADD', events, 'MAXLEN', '~', keep_events, '*', 'event', name, 'jobs', ids, 'text', text)
 end
 
--- Wakes as many idle workers as there are jobs. Each listens on a channel of its own, under the first half of the name
--- of its registration. If nobody listens, the worker has died, and the next one is woken instead.
 local function wake(jobs)
-  while jobs > 0 do
-    local worker = redis.call('ZPOPMIN', idle)[1]
-    if not worker then return end
-    if redis.call('SPUBLISH', channel .. ':' .. sub(worker, 1, 32), '') > 0 then jobs = jobs - 1 end
-  end
+  wake_idle(idle, channel, jobs)
 end
 
 -- Tells idle workers that a job is due after this time, so that they look then.

@@ -1,5 +1,5 @@
-//! The queue's scripts. Each is `now.lua`, `record.lua`, mostly `place.lua`, and its own file, whose header states KEYS,
-//! ARGV and the reply.
+//! The queue's scripts. Each is `now.lua`, `record.lua`, mostly `wake.lua` and `place.lua`, and its own file, whose header
+//! states KEYS, ARGV and the reply.
 
 use super::Queue;
 use crate::script::{Call, Script};
@@ -11,6 +11,7 @@ macro_rules! script {
             concat!(
                 include_str!("../../script/now.lua"),
                 include_str!("record.lua"),
+                include_str!("wake.lua"),
                 include_str!("place.lua"),
                 include_str!($file),
             ),
@@ -42,6 +43,7 @@ pub(crate) static ENQUEUE_PLAIN: Script = Script::new(
     "queue.enqueue_plain",
     concat!(
         include_str!("../../script/now.lua"),
+        include_str!("wake.lua"),
         include_str!("enqueue_plain.lua"),
     ),
 );
