@@ -323,22 +323,42 @@ impl Taking {
         Ok(())
     }
 
-    /// Asks for a look at once, in the background, and for `times - 1` later ones.
-    fn doubt(self: &Arc<Self>, times: u8) {
+    /// Asks for a look at once, in the background, and for one after each of these pauses. A look that fails is made up
+    /// for by the heartbeat.
+    fn doubt(self: &Arc<Self>, again_after: &'static [Duration]) {
         {
             let mut doubt = self.doubt.lock();
-            doubt.looks = doubt.looks.max(times);
+            doubt.looks = doubt.looks.max(1 + again_after.len() as u8);
             doubt.asked += 1;
         }
-        let taking = self.clone();
-        self.list.0.store.defer(async move {
-            let _connection = taking.connection.lock().await;
-            if let Err(error) = taking.give_back_unknown().await {
-                tracing::debug!(%error, "items of a cancelled take could not be put back");
+        let (taking, store) = (self.clone(), &self.list.0.store);
+        store.defer(async move { taking.look().await });
+        let Some(runtime) = store.runtime().filter(|_| !again_after.is_empty()) else {
+            return;
+        };
+        let taking = Arc::downgrade(self);
+        crate::task::spawn_on(&runtime, async move {
+            for pause in again_after {
+                tokio::time::sleep(*pause).await;
+                match taking.upgrade() {
+                    Some(taking) => taking.look().await,
+                    None => return,
+                }
             }
         });
     }
+
+    /// Puts unknown items back as soon as no take is under way.
+    async fn look(&self) {
+        let _connection = self.connection.lock().await;
+        if let Err(error) = self.give_back_unknown().await {
+            tracing::debug!(%error, "items of a cancelled take could not be put back");
+        }
+    }
 }
+
+/// The server may read a cancelled request after the first look. Then one of these finds what it took.
+const LATER_LOOKS: &[Duration] = &[Duration::from_millis(100), Duration::from_secs(1)];
 
 /// A take under way. Dropped before its end, the item that it may have taken is put back.
 struct Pending<'a>(Option<&'a Arc<Taking>>);
@@ -346,8 +366,7 @@ struct Pending<'a>(Option<&'a Arc<Taking>>);
 impl Drop for Pending<'_> {
     fn drop(&mut self) {
         if let Some(taking) = self.0 {
-            // Twice: the server may read the cancelled request after the first look.
-            taking.doubt(2);
+            taking.doubt(LATER_LOOKS);
         }
     }
 }
@@ -369,8 +388,8 @@ impl ListConsumer {
     ///
     /// # Cancel safety
     ///
-    /// If the future is dropped early, an item that it took is put back: at once, or after a third of the lease if the
-    /// server was slower than that.
+    /// If the future is dropped early, an item that it took is put back: at once, or, if the server reads the request
+    /// later, after 100 ms, a second or a third of the lease.
     pub async fn take(&mut self, wait: Duration) -> Result<Option<ListItem>> {
         let taking = &self.taking;
         let entity = &taking.list.0.entity;
@@ -480,7 +499,7 @@ impl Drop for ListItem {
             .lock()
             .retain(|held| !Arc::ptr_eq(held, &self.payload));
         if !self.done {
-            self.taking.doubt(1);
+            self.taking.doubt(&[]);
         }
     }
 }
