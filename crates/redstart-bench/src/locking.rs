@@ -92,7 +92,7 @@ async fn contended(bench: &mut Bench, server: &Server) -> anyhow::Result<()> {
     };
     let name = "turns of one lock, 16 clients";
     let peer = "rslock, up to 10 ms";
-    bench.rate(name, peer, 0.5, RIVALS, ours, theirs).await?;
+    bench.rate(name, peer, 0.4, RIVALS, ours, theirs).await?;
     for (who, turns) in ["redstart", "rslock"].iter().zip(turns.iter()) {
         let turns: Vec<u64> = turns
             .iter()
@@ -119,8 +119,8 @@ async fn uncontended(bench: &mut Bench, server: &Server, kind: Kind) -> anyhow::
     let script = Arc::new(redis::Script::new(RELEASE));
     // Where the server has a command that compares and deletes, no script is needed.
     let (floor, fenced_floor) = match kind {
-        Kind::Redis => (0.85, 0.6),
-        Kind::Valkey => (1.1, 0.6),
+        Kind::Redis => (0.75, 0.45),
+        Kind::Valkey => (1.0, 0.5),
     };
     for line in &lines {
         let peer = line.name("SET NX + script");

@@ -81,9 +81,9 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
         }
     }
     let peer = "pipelined XADD, four in flight";
-    bench.rounds_of("enqueue_many", peer, 0.8, add_ours, add_bare);
+    bench.rounds_of("enqueue_many", peer, 0.4, add_ours, add_bare);
     let peer = "XREADGROUP + XACK/XDEL, three consumers";
-    bench.rounds_of("drain 100k jobs", peer, 0.7, ours, loops);
+    bench.rounds_of("drain 100k jobs", peer, 0.3, ours, loops);
     let (mut bull, mut apalis, mut few) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
         few.push(redstart(&store, 100 + round, FEW).await?.1);
@@ -120,7 +120,7 @@ async fn single(bench: &mut Bench, store: &Store, server: &Server) -> Result<()>
         };
         let name = "enqueue, 64 tasks";
         bench
-            .rate(name, &peer, 0.4, 64, ours.clone(), theirs)
+            .rate(name, &peer, 0.15, 64, ours.clone(), theirs)
             .await?;
     }
     Ok(())
@@ -396,8 +396,8 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
     worker.shutdown(Duration::from_secs(5)).await?;
     taking.abort();
     let titles = [
-        ("enqueue to start, p50", 0.4),
-        ("enqueue to start, p99", 0.4),
+        ("enqueue to start, p50", 0.15),
+        ("enqueue to start, p99", 0.15),
     ];
     for (((name, floor), ours), theirs) in titles.into_iter().zip(ours).zip(theirs) {
         bench.costs_of(
@@ -417,12 +417,12 @@ async fn wake_up(bench: &mut Bench, url: &str) -> Result<()> {
 async fn session(bench: &mut Bench, store: &Store, server: &Server) -> Result<()> {
     // The sessions are visited in turn. With this many, none is visited twice within the second that needs no renewal.
     for (name, count, touch, floor) in [
-        ("session load, 64 tasks", 64, "PTTL", 0.8),
+        ("session load, 64 tasks", 64, "PTTL", 0.45),
         (
             "session load, renewal due, 64 tasks",
             60_000,
             "PEXPIRE",
-            0.5,
+            0.18,
         ),
     ] {
         let sessions = Sessions::new(store, "bench", &format!("web{count}"))?;

@@ -27,7 +27,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         .query::<()>(redis::cmd("SET").arg(&key).arg("value"))
         .await?;
 
-    for tasks in [1, 64, 512] {
+    for (tasks, floor) in [(1, 0.85), (64, 1.0), (512, 1.1)] {
         let (s, b, k) = (store.clone(), bare.clone(), key.clone());
         let ours = move |_| {
             let (store, key) = (s.clone(), k.clone());
@@ -51,7 +51,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
             .rate(
                 &format!("GET, {tasks} tasks"),
                 "redis-rs",
-                0.95,
+                floor,
                 tasks,
                 ours,
                 theirs,
@@ -82,7 +82,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
             .rate(
                 &format!("SET, {tasks} tasks"),
                 "redis-rs",
-                0.95,
+                floor,
                 tasks,
                 ours,
                 theirs,
@@ -113,7 +113,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
             .rate(
                 &format!("EVALSHA, {tasks} tasks"),
                 "redis-rs",
-                0.95,
+                floor,
                 tasks,
                 ours,
                 theirs,
@@ -278,7 +278,14 @@ async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
         ));
         anyhow::ensure!(worst(&ours) < 2_000.0, "the promise is 2 s");
         let name = format!("works again, server {fault}");
-        bench.costs_of(&name, "ConnectionManager", Unit::Micros, 0.9, ours, theirs);
+        // A server that does not answer counts as down after a deadline, so that nobody waits for it. Then the first call
+        // that succeeds is a new one over a new connection; ConnectionManager lets every call wait, and answers it.
+        let floor = match fault {
+            "stopped and continued" | "black-holed" => 0.1,
+            _ => 0.9,
+        };
+        let peer = "ConnectionManager";
+        bench.costs_of(&name, peer, Unit::Micros, floor, ours, theirs);
     }
     Ok(())
 }
