@@ -9,6 +9,7 @@
 //! feature.rs   each cargo feature alone and all together
 //! deny.rs      licences and sources of the dependencies
 //! picture.rs   the tour's output as an SVG for the README
+//! weight.rs    what the library adds to a service
 //! step.rs      runs commands, times them, sums them up
 //! ```
 
@@ -24,6 +25,7 @@ mod soak;
 mod step;
 mod suite;
 mod test;
+mod weight;
 
 use std::process::ExitCode;
 
@@ -74,6 +76,8 @@ enum Task {
     Deny,
     /// Write docs/tour.svg from the output of the tour
     Picture,
+    /// Build small services with and without the library: CPU time of the build, size of the program
+    Weight,
     /// Run the side-by-side benchmarks
     Bench {
         /// Names of benchmarks, and options for them
@@ -127,6 +131,7 @@ fn run(task: Task) -> Result<bool> {
         Task::Features => feature::run(),
         Task::Deny => deny::run(),
         Task::Picture => picture::run(),
+        Task::Weight => weight::run(),
         Task::Bench { args } => {
             servers::ensure()?;
             let mut command = cargo(&["run", "--release", "-p", "redstart-bench", "--"]);
