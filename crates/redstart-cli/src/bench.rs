@@ -14,6 +14,7 @@ use redstart_load::{
     Baseline, Length, Live, Pace, Pattern, Report, Settings, Spread, Verdict, is_loopback,
     without_credentials,
 };
+use tokio::task::JoinSet;
 
 use crate::Failure;
 
@@ -269,29 +270,31 @@ async fn several(args: &Args, patterns: &[&'static Pattern]) -> Result<(), Failu
     }
     let screen = Screen::new(args, patterns.len());
     let namespace = redstart_load::namespace();
+    let mut running = JoinSet::new();
     let outcome = tokio::select! {
-        outcome = Box::pin(children(args, patterns, &namespace, &screen)) => outcome,
+        outcome = Box::pin(children(args, patterns, &namespace, &screen, &mut running)) => outcome,
         () = interrupted() => Err(Failure::Interrupted),
     };
     if outcome.is_err() {
-        // The others have been ended in the middle of their load. Their namespaces begin with this one's name.
+        // The others are ended in the middle of their load. Their namespaces begin with this one's name.
+        running.shutdown().await;
         let store = Store::connect(&args.url).await?;
         redstart_load::sweep(&store, &namespace).await?;
     }
     finish(args, &screen, &outcome?)
 }
 
-/// The reports of all patterns, each by several processes. If the future is dropped or fails, the processes end.
+/// The reports of all patterns, each by several processes, which end with `children`.
 async fn children(
     args: &Args,
     patterns: &[&'static Pattern],
     namespace: &str,
     screen: &Screen,
+    children: &mut JoinSet<std::io::Result<std::process::Output>>,
 ) -> Result<Vec<Report>, Failure> {
     let program = std::env::current_exe()?;
     let mut reports = Vec::new();
     for pattern in patterns {
-        let mut children = tokio::task::JoinSet::new();
         for process in 0..args.processes {
             let mut command = tokio::process::Command::new(&program);
             command

@@ -188,7 +188,7 @@ impl Workload for Limiting {
             self.judge(&client.world);
             let store = client.store().await;
             // Alone, every wait is enough, also with a memory of refusals.
-            let deny_cache = self.units % 2 == 0;
+            let deny_cache = self.units.is_multiple_of(2);
             let limiter = self.limiter(&store, deny_cache);
             let mut waited = 0;
             for _ in 0..3 * self.units {
