@@ -103,7 +103,8 @@ enum Command {
     },
     /// Write all jobs that are not over, and dead letters, as JSON lines
     Export,
-    /// Add jobs from JSON lines, as `export` writes them
+    /// Add jobs from JSON lines, as `export` writes them. Timeouts, expiry, backoffs and how long a job is kept are not
+    /// carried over; unique keys are held until the job is done
     Import {
         /// The file; - is the standard input
         #[arg(default_value = "-")]
@@ -208,7 +209,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let store = Store::connect(&required(args.url, "url")?).await?;
     let namespace = required(args.namespace, "namespace")?;
-    let queue = Queue::new(&store, &namespace, &required(args.name, "name")?)?;
+    let queue = Queue::builder(&store, &namespace, &required(args.name, "name")?)
+        .as_its_workers_have_it()
+        .await?
+        .build()?;
     let (look, json) = (queue.inspect(), args.json);
     match args.command {
         Command::List { state, limit } => list(&look, state.as_deref(), limit, json).await,

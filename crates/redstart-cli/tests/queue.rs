@@ -5,12 +5,16 @@
 use std::{
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, Command, Output, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use redstart::{
     Store,
-    messaging::{Job, JobContext, MissedTicks, Queue, Verdict},
+    messaging::{Job, JobContext, JobLimit, MissedTicks, Outcome, Queue, QueueEventKind, Verdict},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -204,4 +208,59 @@ async fn a_person_looks_into_a_queue_and_repairs_it() {
             .status
             .success()
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_works_as_the_workers_have_their_queue_set() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::builder(&store, "shop", "mail")
+        .keep_done(100, Duration::from_secs(3600))
+        .keep_events(1000)
+        .kind_limit("mail", JobLimit::concurrency(1))
+        .build()
+        .unwrap();
+    let (running, most) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
+    let seen = most.clone();
+    let worker = queue
+        .worker(move |_: Mail, _: JobContext| {
+            let (running, seen) = (running.clone(), seen.clone());
+            async move {
+                let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+                seen.fetch_max(now, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(5)).await;
+                running.fetch_sub(1, Ordering::SeqCst);
+            }
+        })
+        .start()
+        .await
+        .unwrap();
+    queue.pause().await.unwrap();
+    let handle = queue.enqueue(&Mail { n: 1 }).await.unwrap();
+    let id = handle.id().unwrap().to_string();
+    assert_eq!(server.json(&["cancel", &id])[0]["outcome"], "cancelled");
+    assert_eq!(handle.ended().await.unwrap(), Outcome::Cancelled);
+    let events = queue.inspect().events(None).await.unwrap();
+    assert!(
+        events
+            .iter()
+            .any(|event| event.kind == QueueEventKind::Cancelled),
+        "{events:?}"
+    );
+    // What it adds waits in the line of its kind, and runs one at a time.
+    let lines: String = (0..5)
+        .map(|n| format!("{{\"kind\":\"mail\",\"payload\":{{\"n\":{n}}}}}\n"))
+        .collect();
+    assert!(server.queue(&["import"], &lines).status.success());
+    queue.resume().await.unwrap();
+    let ran = redstart_testkit::eventually(Duration::from_secs(30), async || {
+        queue
+            .inspect()
+            .counts()
+            .await
+            .is_ok_and(|counts| counts.done == 6)
+    });
+    assert!(ran.await, "{:?}", queue.inspect().counts().await);
+    assert_eq!(most.load(Ordering::SeqCst), 1);
+    worker.shutdown(Duration::from_secs(5)).await.unwrap();
 }

@@ -63,6 +63,7 @@ mod raw;
 mod record;
 mod registry;
 pub(super) mod script;
+mod settings;
 mod verdict;
 mod worker;
 
@@ -169,7 +170,7 @@ pub use worker::{
 /// | `events` | stream | what happened, if it is kept |
 /// | `history`, `tallies` | sorted set, hash | counters per minute and kind, if they are kept |
 /// | `cron`, `crontab`, `cron_paused` | sorted set, hash, set | next ticks; cron entries; those that are paused |
-/// | `meta` | hash | whether paused, how many run, turns |
+/// | `meta` | hash | whether paused, how many run, turns, how the workers have the queue set |
 /// | `once:…` | string | effects that were done once, with a TTL |
 /// | `enqueued:<job>` | string | a unique job was added by this request, with a TTL of seconds |
 ///

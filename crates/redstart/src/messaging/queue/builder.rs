@@ -35,13 +35,15 @@ pub struct QueueBuilder {
 }
 
 impl QueueBuilder {
+    pub(super) const BOOST: Duration = Duration::from_secs(60);
+
     pub(super) fn new(store: &Store, namespace: &str, name: &str) -> Self {
         Self {
             store: store.clone(),
             namespace: namespace.to_owned(),
             name: name.to_owned(),
             layout: None,
-            boost: Duration::from_secs(60),
+            boost: Self::BOOST,
             capacity: 0,
             max_payload: MAX_PAYLOAD,
             keep_done: None,

@@ -528,9 +528,11 @@ impl Taking {
             .on(self.shared.queue.entity())
             .part(&self.registration.running)
             .part("workers")
+            .part("meta")
             .arg(&self.registration.name)
             .arg(1)
             .arg(self.shared.lease_micros())
+            .arg("-")
             .idempotent()
             .run::<u8>(self.shared.queue.store())
             .await

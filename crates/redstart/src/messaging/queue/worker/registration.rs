@@ -95,9 +95,11 @@ impl Shared {
             .on(self.queue.entity())
             .part(&registration.running)
             .part("workers")
+            .part("meta")
             .arg(&registration.name)
             .arg(1)
             .arg(self.lease_micros())
+            .arg(self.queue.settings()?)
             .idempotent()
             .run(self.queue.store())
             .await?;
