@@ -139,6 +139,7 @@ async fn what_was_kept_long_enough_goes_as_fast_as_it_came() -> Result<()> {
     const SCRIPT: &str = concat!(
         include_str!("../../src/script/now.lua"),
         include_str!("../../src/messaging/queue/record.lua"),
+        include_str!("../../src/messaging/queue/wake.lua"),
         include_str!("../../src/messaging/queue/place.lua"),
         include_str!("../../src/messaging/queue/schedule.lua"),
     );
