@@ -17,6 +17,8 @@ use crate::{
 
 /// How long a process is away at least before it starts again.
 const RESTART: Duration = Duration::from_millis(20);
+/// A process that runs on has read within this time what came while it was stopped.
+const READS: Duration = Duration::from_millis(20);
 
 impl World {
     /// Puts all faults on the agenda.
@@ -177,6 +179,11 @@ impl World {
             world
                 .trace
                 .note(Peer::Client(client), format_args!("runs on"));
+            let fails_over = |fault: &Fault| matches!(fault.kind, FaultKind::Failover { .. });
+            if world.plan.faults.iter().any(fails_over) {
+                // What it sends before it has read that the master was replaced goes to the old one.
+                world.lost(world.now(), world.now() + READS);
+            }
             process.go_on();
         });
         true

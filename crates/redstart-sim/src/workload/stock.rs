@@ -221,10 +221,7 @@ impl Selling {
                         break;
                     }
                 }
-                Some(Err(error)) if !error.is_in_doubt() && self.shards == 1 => {
-                    history.cancel(number);
-                    client.rest(10, 300).await;
-                }
+                // Also if the error is not in doubt: the request can be repeated, so nobody asks whether it was sent.
                 _ => {
                     self.expires(&world, &history, begun, None);
                     client.rest(10, 300).await;

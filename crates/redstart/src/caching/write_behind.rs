@@ -137,7 +137,8 @@ struct Shared<V, C> {
 ///
 /// What the store loses, the database never gets: run the store with an append-only file, and without an
 /// eviction policy that removes keys without a TTL. After a failover, writes that the new master had not received
-/// are lost. A row is read from the cache or from the sink; a change of the row by another program is seen when the
+/// are lost; if its clock is behind that of the old one, so are writes that it accepts until it has caught up, because
+/// they seem older than what the database has: keep the clocks of the servers together. A row is read from the cache or from the sink; a change of the row by another program is seen when the
 /// cached value expires, and is overwritten by the next write. A worker of one schema makes writes of another schema
 /// dead letters, so change the schema only when the log is empty, or under another name.
 ///

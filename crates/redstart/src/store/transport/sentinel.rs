@@ -65,6 +65,15 @@ impl Word {
             self.switches.send_modify(|switches| *switches += 1);
         }
     }
+
+    /// Most sentinels name this server. If they named another one before, its lines lead to an old master, and nobody
+    /// else may ever say so: the sentinels may all have spoken.
+    fn settle(&self, address: &Address) {
+        let before = self.named.lock().replace(address.clone());
+        if before.is_some_and(|before| before != *address) {
+            self.switches.send_modify(|switches| *switches += 1);
+        }
+    }
 }
 
 impl Sentinels {
@@ -142,7 +151,7 @@ impl Sentinels {
             }
         }
         if let Some((address, _)) = votes.into_iter().max_by_key(|(_, count)| *count) {
-            *self.word.named.lock() = Some(address.clone());
+            self.word.settle(&address);
             self.listen();
             return Ok(address);
         }
