@@ -32,8 +32,9 @@ async fn a_unique_job_whose_reply_was_lost_is_added_once_even_if_it_has_run_mean
     let store = Store::builder(proxy.url()).deadline(LONG).connect().await?;
     let queue = Queue::new(&store, "lost", "q")?;
     // The server knows the script after this.
-    let first = queue.enqueue(&task(0));
-    first.unique("before", UniqueUntil::Done).await?;
+    let first = task(0);
+    let first = queue.enqueue(&first).unique("before", UniqueUntil::Done);
+    first.await?;
     log.reaches(1).await?;
     // The job is added and its reply lost. The request is sent again only after the job has run.
     proxy.drop_reply_to("only-once");

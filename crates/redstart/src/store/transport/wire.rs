@@ -226,9 +226,11 @@ impl Wire {
             queue.alarm = Some(deadline);
             waker = queue.task.take();
         }
-        if queue.sending || (queue.awaited && !queue.is_enough()) {
-            drop(guard);
-        } else if is_busy && !queue.is_enough() && queue.gather(&mut waker) {
+        let enough = queue.is_enough();
+        let waits = queue.sending
+            || (queue.awaited && !enough)
+            || (is_busy && !enough && queue.gather(&mut waker));
+        if waits {
             drop(guard);
         } else {
             self.shared.transmit(guard);
