@@ -129,7 +129,7 @@ impl Settler {
         Ok(noted == 1)
     }
 
-    /// Whether somebody [cancelled](Queue::cancel) a job that is held: its worker should stop. It is not tried again,
+    /// Whether somebody [cancelled](crate::messaging::Queue::cancel) a job that is held: its worker should stop. It is not tried again,
     /// whatever the worker says of it.
     ///
     /// # Errors
