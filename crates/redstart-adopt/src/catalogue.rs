@@ -64,7 +64,7 @@ pub(crate) fn scripts() -> Vec<&'static str> {
     .concat()
 }
 
-/// Whether the server has one of a library's scripts.
+/// Whether any script of a library is loaded on the server.
 fn has_script(look: &Look<'_>, scripts: &[&'static str]) -> bool {
     scripts.iter().any(|digest| look.scripts.contains(digest))
 }

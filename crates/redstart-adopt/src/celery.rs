@@ -218,7 +218,7 @@ impl Celery {
         self
     }
 
-    /// Sends a task and returns its id. One round trip; a second one with a delay, and with a priority.
+    /// Sends a task and returns its id. Takes one round trip, and one more if the task has a delay or a priority.
     ///
     /// # Errors
     ///
@@ -264,7 +264,7 @@ impl Celery {
         Ok(id)
     }
 
-    /// The highest step that is not above a priority; kombu takes the last if there is none.
+    /// The highest step at or below a priority; if there is none, kombu uses the last step.
     fn step(&self, priority: u8) -> u8 {
         let below = self.steps.iter().rfind(|step| **step <= priority);
         below.or(self.steps.last()).copied().unwrap_or(0)

@@ -6,7 +6,7 @@ use std::fmt::Write as _;
 const LONGEST: usize = 512;
 
 /// A text without characters that could move a cursor, change a colour, break a line or turn text around: they are shown as
-/// `\u{…}`. Whoever may write to a server chooses the names of its keys.
+/// `\u{…}`. Anyone who can write to a server can choose the names of its keys.
 ///
 /// ```
 /// assert_eq!(redstart_adopt::printable("bull:mail"), "bull:mail");

@@ -278,8 +278,8 @@ async fn recovery(bench: &mut Bench) -> anyhow::Result<()> {
         ));
         anyhow::ensure!(worst(&ours) < 2_000.0, "the promise is 2 s");
         let name = format!("works again, server {fault}");
-        // A server that does not answer counts as down after a deadline, so that nobody waits for it. Then the first call
-        // that succeeds is a new one over a new connection; ConnectionManager lets every call wait, and answers it.
+        // After a deadline without an answer our store treats the server as down, and calls fail at once. The first call
+        // that succeeds is then a later one, on a new connection. ConnectionManager lets each call wait for its answer.
         let floor = match fault {
             "stopped and continued" | "black-holed" => 0.1,
             _ => 0.9,

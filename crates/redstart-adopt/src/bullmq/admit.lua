@@ -1,4 +1,5 @@
 -- Whether a job could become a child. Reads only.
+-- KEYS: those of every script, of which it uses none by name: it reads the keys of jobs, which are the prefix and an id
 -- ARGV[3] id or ''  [4] deduplication id or ''  [5] key of the parent, '' = it has none yet
 -- Returns 0, -7 if there is such a job and it has another parent, -8 if it would be deduplicated.
 local id, dedup = ARGV[3], ARGV[4]

@@ -54,7 +54,7 @@ impl Keep {
     }
 }
 
-/// So many; 0 keeps none.
+/// At most this many; 0 keeps none.
 impl From<u32> for Keep {
     fn from(count: u32) -> Self {
         Self {

@@ -18,7 +18,7 @@ struct Place {
     lists: Vec<String>,
 }
 
-/// What the binding of the queue says of it; where there is none, the defaults.
+/// The settings that the queue's binding shows, or the defaults if it has no binding.
 async fn place(of: &Inspector) -> Result<Place> {
     let subject = of.subject.as_str();
     // The prefix is not written down: it is what stands before the name that a binding has.

@@ -1,6 +1,7 @@
 -- Fragment: how long a key is kept. A key's life is only ever extended, so that of two instances with different
 -- lifetimes the longer one holds.
 --
+-- KEYS     none of its own: the caller gives the key
 -- Defines  keep_until(key, existed, at)  existed: whether the key was there before this script wrote it;
 --          at: ms since the epoch as text, '0' for ever
 local function keep_until(key, existed, at)

@@ -2,6 +2,7 @@
 --
 -- Stored: the count and the millisecond at which its window ends, which is also when the key expires.
 --
+-- KEYS     none of its own: the caller gives the key
 -- Defines  fixed_window(key, cost, limit, window in ms) -> ms to wait (0: may take), count,
 --            commit() -> count afterwards, ms until the window ends, receipt; ms until the window ends
 local function fixed_window(key, cost, limit, window)

@@ -3,6 +3,7 @@
 -- Stored: number of the window, its count, the count of the one before. All products are below 2^53, so the comparison
 -- is exact.
 --
+-- KEYS     none of its own: the caller gives the key
 -- Defines  sliding_counter(key, cost, limit, window in ms) -> ms to wait (0: may take), estimate * window,
 --            commit() -> the same afterwards, ms until all is free, receipt; ms until all is free
 local function sliding_counter(key, cost, limit, window)

@@ -3,6 +3,7 @@
 -- Old members are removed when something is admitted, never when something is refused, and a bounded number at a time:
 -- those that stay do not count, and the next admissions remove them.
 --
+-- KEYS     none of its own: the caller gives the key
 -- Defines  sliding_window(key, cost, limit, window in us, id) -> us to wait (0: may take), count,
 --            commit() -> count afterwards, us until all is free, receipt; us until all is free.
 --            `id` is unique to this request.

@@ -4,6 +4,7 @@
 -- are exactly that. Stored: the second of the last take (10 digits), then the parts from the start of that second until
 -- the debt is paid. Microseconds since 1970 times the rate would not be exact, which is why now.lua is not used here.
 --
+-- KEYS     none of its own: the caller gives the key
 -- Defines  exact_look(key, room, rate) -> how much the debt exceeds the room in parts (above 0: refused),
 --            debt in parts, the second, the parts since that second began
 --          exact_take(key, cost, rate, debt, second, tick) -> debt afterwards in parts

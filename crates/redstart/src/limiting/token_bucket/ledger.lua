@@ -4,6 +4,7 @@
 -- busy period, which begins when a full bucket is first taken from; all that was taken in it, so that a grant has a
 -- position in the queue; and the holes that refunds left, as `position:size;`.
 --
+-- KEYS     none of its own: the caller gives the key
 -- Defines  ledger_bucket(key, cost, room, rate, period) -> parts to wait for (0: may take), debt in parts,
 --            commit() -> debt afterwards, nil, receipt. `period` names the busy period that a take would begin.
 local function ledger_bucket(key, cost, room, rate, period)
