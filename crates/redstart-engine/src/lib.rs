@@ -98,6 +98,7 @@ mod commands;
 mod complexity;
 mod config;
 mod context;
+mod crc64;
 mod dispatch;
 mod effect;
 mod engine;
