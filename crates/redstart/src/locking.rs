@@ -51,10 +51,11 @@
 //! # Metrics
 //!
 //! Operations `<pattern>.acquire`, `.extend`, `.release` for the patterns `mutex`, `fair`, `semaphore`, `redlock` and
-//! `legacy`; `mutex.holder`, `mutex.force_release`; `rw.read`, `rw.extend_read`, `rw.release_read` and the same with `write`; `leader.campaign`,
+//! `legacy`; `mutex.holder`, `fair.holder`, `semaphore.holders`, `rw.holders`; `<pattern>.force_release` (of `rw` with `_read` or
+//! `_write`); `<pattern>.hand_over`, `<pattern>.redeem` (of `rw` with `_read` or `_write`); `rw.read`, `rw.extend_read`, `rw.release_read` and the same with `write`; `leader.campaign`,
 //! `leader.extend`, `leader.resign`, `leader.read`; `legacy.state`, `legacy.migrate`; `fenced.write`, `fenced.read`.
 //! Events: `<pattern>.busy` (a lock was not granted), `<pattern>.lost` (a lease ended against its holder's will),
-//! `mutex.forced` and `fenced.stale`.
+//! `<pattern>.forced` (a lock was released by force) and `fenced.stale`.
 //!
 //! # How a lock is held
 //!
@@ -76,6 +77,8 @@ mod fair;
 mod fence;
 mod fenced;
 mod guard;
+mod hand_over;
+mod holder;
 mod kind;
 mod leader;
 mod lease;
@@ -96,10 +99,12 @@ pub use fair::{FairMutex, FairMutexBuilder};
 pub use fence::{FenceToken, Fencing};
 pub use fenced::{FencedValues, FencedValuesBuilder, FencedWrite};
 pub use guard::{Guard, LockedRun, Released};
+pub use hand_over::HandOver;
+pub use holder::{LockHolder, LockHolders, RwHolders};
 pub use leader::{Elected, Leader, LeaderBuilder, LeaderObserver, Leadership};
 pub use lease::{Lease, MAX_TTL, MIN_TTL};
 pub use legacy::{LegacyLock, LegacyLockBuilder, LegacyState, LegacyUnit};
-pub use mutex::{Mutex, MutexBuilder, MutexHolder};
+pub use mutex::{Mutex, MutexBuilder};
 pub use redlock::{Redlock, RedlockBuilder};
 pub use rw::{RwLock, RwLockBuilder};
 pub use semaphore::{Semaphore, SemaphoreBuilder};
@@ -109,10 +114,15 @@ pub use ticket::Ticket;
 pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &fair::ACQUIRE,
     &fair::EXTEND,
+    &fair::FORCE_RELEASE,
+    &fair::HOLDER,
+    &fair::REDEEM,
     &fair::RELEASE,
     &fenced::WRITE,
     &leader::CAMPAIGN,
     &leader::EXTEND,
+    &leader::FORCE_RELEASE,
+    &leader::REDEEM,
     &leader::RESIGN,
     &legacy::ACQUIRE,
     &legacy::EXTEND,
@@ -123,6 +133,7 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &mutex::EXTEND,
     &mutex::FORCE_RELEASE,
     &mutex::HOLDER,
+    &mutex::REDEEM,
     &mutex::RELEASE,
     &redlock::ACQUIRE,
     &redlock::EXTEND,
@@ -130,11 +141,19 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &redlock::RELEASE,
     &rw::EXTEND_READ,
     &rw::EXTEND_WRITE,
+    &rw::FORCE_RELEASE_READ,
+    &rw::FORCE_RELEASE_WRITE,
+    &rw::HOLDERS,
     &rw::READ,
+    &rw::REDEEM_READ,
+    &rw::REDEEM_WRITE,
     &rw::RELEASE_READ,
     &rw::RELEASE_WRITE,
     &rw::WRITE,
     &semaphore::ACQUIRE,
     &semaphore::EXTEND,
+    &semaphore::FORCE_RELEASE,
+    &semaphore::HOLDERS,
+    &semaphore::REDEEM,
     &semaphore::RELEASE,
 ];

@@ -5,9 +5,11 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     fence::FenceToken,
     guard::{Guard, with_lock},
+    hand_over::redeemed_by,
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
-    settings::{LockSettings, lock_settings},
+    settings::{LockSettings, lock_label, lock_settings},
+    ticket::held_by_ticket,
 };
 use crate::{error::Result, script::Script, store::Store};
 
@@ -32,6 +34,25 @@ pub(super) static RELEASE: Script = Script::new(
     ),
 );
 
+pub(super) static FORCE_RELEASE: Script = Script::new(
+    "fair.force_release",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("fair/line.lua"),
+        include_str!("fair/release.lua")
+    ),
+);
+pub(super) static HOLDER: Script = Script::new(
+    "fair.holder",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("fair/holder.lua")
+    ),
+);
+pub(super) static REDEEM: Script = Script::new("fair.redeem", include_str!("mutex/redeem.lua"));
+
 static FAIR: LockKind = LockKind {
     pattern: "fair",
     operations: operations!("fair"),
@@ -39,6 +60,7 @@ static FAIR: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
+    redeem: Some(&REDEEM),
     plain: false,
     waiting: Waiting::Queued,
     poll: None,
@@ -93,7 +115,7 @@ static FAIR: LockKind = LockKind {
 /// Nothing is granted, and places expire.
 #[derive(Clone)]
 pub struct FairMutex {
-    lock: Arc<Lock>,
+    pub(super) lock: Arc<Lock>,
 }
 
 /// The settings of a [`FairMutex`].
@@ -105,6 +127,8 @@ pub struct FairMutexBuilder {
 
 impl FairMutexBuilder {
     lock_settings!();
+
+    lock_label!();
 
     /// Makes the lock. Nothing is sent yet.
     ///
@@ -163,6 +187,10 @@ impl FairMutex {
     }
 
     with_lock!(with, lock, FenceToken);
+
+    held_by_ticket!();
+
+    redeemed_by!(redeem, lock, FenceToken);
 }
 
 impl fmt::Debug for FairMutex {

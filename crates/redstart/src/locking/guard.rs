@@ -211,13 +211,22 @@ impl<F: Fencing> Guard<F> {
         self.owner.token()
     }
 
-    /// Ends the renewals and leaves the lock to its lease.
-    pub(super) fn forget(mut self) {
+    pub(super) fn owner(&self) -> Arc<dyn Ownership> {
+        self.owner.clone()
+    }
+
+    /// The number of its fence token; 0 without one.
+    pub(super) fn number(&self) -> u64 {
+        self.lease.number()
+    }
+
+    /// Leaves the lock to its lease when the guard is dropped.
+    pub(super) fn forget(&mut self) {
         self.armed = false;
     }
 
     /// Ends the renewals and returns whether the lease was valid until now.
-    fn stop(&mut self) -> bool {
+    pub(super) fn stop(&mut self) -> bool {
         let valid = self.lease.is_valid();
         // A renewal that already runs sees the end of the lease.
         self.lease.end();

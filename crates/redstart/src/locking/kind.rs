@@ -18,6 +18,8 @@ pub(crate) struct LockKind {
     pub(crate) acquire: Acquire,
     pub(crate) extend: &'static Script,
     pub(crate) release: &'static Script,
+    /// Replaces the owner of a held lock by another one. ARGV: the two tokens, the ttl in ms, the channel.
+    pub(crate) redeem: Option<&'static Script>,
     /// The key holds the owner's token and nothing else: native commands can release it, and acquire needs only the
     /// token, the ttl and whether to wait.
     pub(crate) plain: bool,
@@ -34,20 +36,26 @@ pub(crate) struct Operations {
     pub(crate) release: &'static str,
     pub(crate) busy: &'static str,
     pub(crate) lost: &'static str,
+    pub(crate) forced: &'static str,
+    pub(crate) hand_over: &'static str,
+    pub(crate) redeem: &'static str,
 }
 
-/// `operations!("mutex")` is `mutex.acquire`, `mutex.extend` and so on; the three verbs can be given.
+/// `operations!("mutex")` is `mutex.acquire`, `mutex.extend` and so on; the four verbs can be given.
 macro_rules! operations {
     ($pattern:literal) => {
-        $crate::locking::kind::operations!($pattern, "acquire", "extend", "release")
+        $crate::locking::kind::operations!($pattern, "acquire", "extend", "release", "redeem")
     };
-    ($pattern:literal, $acquire:literal, $extend:literal, $release:literal) => {
+    ($pattern:literal, $acquire:literal, $extend:literal, $release:literal, $redeem:literal) => {
         $crate::locking::kind::Operations {
             acquire: concat!($pattern, ".", $acquire),
             extend: concat!($pattern, ".", $extend),
             release: concat!($pattern, ".", $release),
             busy: concat!($pattern, ".busy"),
             lost: concat!($pattern, ".lost"),
+            forced: concat!($pattern, ".forced"),
+            hand_over: concat!($pattern, ".hand_over"),
+            redeem: concat!($pattern, ".", $redeem),
         }
     };
 }

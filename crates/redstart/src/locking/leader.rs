@@ -5,6 +5,7 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     fence::FenceToken,
     guard::{Guard, LockedRun, Released},
+    hand_over::{self, HandOver},
     kind::{Acquire, LockKind, Waiting, operations},
     lease::Lease,
     lock::Lock,
@@ -33,14 +34,20 @@ pub(super) static CAMPAIGN: Script = Script::new(
 );
 pub(super) static EXTEND: Script = Script::new("leader.extend", include_str!("leader/extend.lua"));
 pub(super) static RESIGN: Script = Script::new("leader.resign", include_str!("leader/resign.lua"));
+pub(super) static REDEEM: Script = Script::new("leader.redeem", include_str!("leader/redeem.lua"));
+pub(super) static FORCE_RELEASE: Script = Script::new(
+    "leader.force_release",
+    include_str!("leader/force_release.lua"),
+);
 
 static LEADER: LockKind = LockKind {
     pattern: "leader",
-    operations: operations!("leader", "campaign", "extend", "resign"),
+    operations: operations!("leader", "campaign", "extend", "resign", "redeem"),
     parts: &["fence"],
     acquire: Acquire::Script(&CAMPAIGN),
     extend: &EXTEND,
     release: &RESIGN,
+    redeem: Some(&REDEEM),
     plain: false,
     waiting: Waiting::Serial,
     poll: None,
@@ -92,7 +99,7 @@ static LEADER: LockKind = LockKind {
 /// Nobody is elected, and the leader's lease runs out.
 #[derive(Clone)]
 pub struct Leader {
-    lock: Arc<Lock>,
+    pub(super) lock: Arc<Lock>,
 }
 
 /// The settings of a [`Leader`].
@@ -241,6 +248,21 @@ impl Leader {
     }
 
     held_by_ticket!();
+
+    /// Takes over an office that another candidate [handed over](HandOver), with the same term and this candidate's id.
+    /// `None` if it was redeemed before, or its lease has ended.
+    ///
+    /// # Errors
+    ///
+    /// Those of the [`Store`]. If the office was granted anyway, it is resigned.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, an office that was granted is resigned in the background.
+    pub async fn redeem(&self, given: &HandOver) -> Result<Option<Leadership>> {
+        let guard = hand_over::redeem(&self.lock, given).await?;
+        Ok(guard.map(|guard| Leadership { guard }))
+    }
 
     /// Watches who leads. The first answer is the current leader.
     pub fn observe(&self) -> LeaderObserver {

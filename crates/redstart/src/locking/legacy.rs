@@ -60,6 +60,7 @@ static LEGACY: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
+    redeem: None,
     plain: false,
     waiting: Waiting::Serial,
     poll: Some(Duration::from_millis(100)),

@@ -5,22 +5,15 @@ use std::{fmt, marker::PhantomData, sync::Arc, time::Duration};
 use super::{
     fence::{FenceToken, Fencing},
     guard::{Guard, with_lock},
+    hand_over::redeemed_by,
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
-    settings::{LockSettings, lock_settings},
+    settings::{LockSettings, lock_label, lock_settings},
     ticket::held_by_ticket,
 };
-use crate::{
-    error::{Error, Result},
-    script::Script,
-    store::Store,
-};
+use crate::{error::Result, script::Script, store::Store};
 
-mod holder;
 mod many;
-
-pub use holder::MutexHolder;
-pub(super) use holder::{FORCE_RELEASE, HOLDER};
 
 pub(super) static ACQUIRE: Script = Script::new(
     "mutex.acquire",
@@ -32,6 +25,12 @@ pub(super) static ACQUIRE: Script = Script::new(
 );
 pub(super) static EXTEND: Script = Script::new("mutex.extend", include_str!("mutex/extend.lua"));
 pub(super) static RELEASE: Script = Script::new("mutex.release", include_str!("mutex/release.lua"));
+pub(super) static REDEEM: Script = Script::new("mutex.redeem", include_str!("mutex/redeem.lua"));
+pub(super) static HOLDER: Script = Script::new("mutex.holder", include_str!("mutex/holder.lua"));
+pub(super) static FORCE_RELEASE: Script = Script::new(
+    "mutex.force_release",
+    include_str!("mutex/force_release.lua"),
+);
 
 static FENCED: LockKind = LockKind {
     pattern: "mutex",
@@ -40,6 +39,7 @@ static FENCED: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
+    redeem: Some(&REDEEM),
     plain: true,
     waiting: Waiting::Serial,
     poll: None,
@@ -52,6 +52,7 @@ static UNFENCED: LockKind = LockKind {
     acquire: Acquire::SetNx(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
+    redeem: Some(&REDEEM),
     plain: true,
     waiting: Waiting::Serial,
     poll: None,
@@ -105,6 +106,7 @@ static UNFENCED: LockKind = LockKind {
 /// | `release` | 1; 2 if there are waiters and the server has DELIFEQ or DELEX | DELIFEQ (Valkey 9) or DELEX (Redis 8.4); otherwise, and with waiters, a script: GET, DEL, SPUBLISH |
 /// | renewal, every ttl / 3 | 1 | a script: GET, PTTL, PEXPIRE |
 /// | `holder`, `force_release` | 1 | a script: GET, PTTL, PUBSUB SHARDNUMSUB; GET, DEL, SPUBLISH |
+/// | `hand_over`, `redeem` | 1 | as a renewal; a script: GET, SET, PTTL, PEXPIRE |
 /// | waiting | 1 per request | asks when woken, when the holder's lease ends, and after a gap in the subscription |
 ///
 /// The waiters of one handle and its clones share one subscription, which is open while one of them waits, and ask one
@@ -115,7 +117,7 @@ static UNFENCED: LockKind = LockKind {
 ///
 /// Nothing is granted. A holder keeps its lease until `valid_until` and is then told that it lost it.
 pub struct Mutex<F: Fencing = FenceToken> {
-    lock: Arc<Lock>,
+    pub(super) lock: Arc<Lock>,
     fence: PhantomData<fn() -> F>,
 }
 
@@ -176,12 +178,7 @@ impl MutexBuilder<FenceToken> {
 impl<F: Fencing> MutexBuilder<F> {
     lock_settings!();
 
-    /// A name for this handle, which [`holder`](Mutex::holder) shows while it has the lock. Anybody with access to the
-    /// store can read it.
-    pub fn label(mut self, label: &str) -> Self {
-        self.settings.label = Some(label.to_owned());
-        self
-    }
+    lock_label!();
 
     /// Makes the lock. Nothing is sent yet.
     ///
@@ -191,14 +188,6 @@ impl<F: Fencing> MutexBuilder<F> {
     /// bytes or has a `+` or control characters, and for a namespace or name that breaks the
     /// [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Mutex<F>> {
-        if let Some(label) = &self.settings.label {
-            let bad = |c: char| c == '+' || c.is_control();
-            if label.is_empty() || label.len() > 128 || label.contains(bad) {
-                return Err(Error::config(
-                    "a label must have 1 to 128 bytes without + and control characters",
-                ));
-            }
-        }
         Ok(Mutex {
             lock: self.settings.lock(self.kind, Vec::new())?,
             fence: PhantomData,
@@ -236,6 +225,8 @@ impl<F: Fencing> Mutex<F> {
     with_lock!(with, lock, F);
 
     held_by_ticket!();
+
+    redeemed_by!(redeem, lock, F);
 }
 
 impl<F: Fencing> Clone for Mutex<F> {

@@ -35,6 +35,10 @@ pub(crate) trait Ownership: Send + Sync + 'static {
     fn token(&self) -> Option<&str> {
         None
     }
+    /// Whether another owner can take its place; see [`HandOver`](super::HandOver).
+    fn can_be_replaced(&self) -> bool {
+        false
+    }
     /// The longest lease that `extend` may be asked for.
     fn longest_lease(&self) -> Duration {
         MAX_TTL
@@ -92,6 +96,12 @@ pub(crate) fn owner_token(label: Option<&str>) -> String {
         None => format!("{MARK}{token}"),
         Some(label) => format!("{MARK}{token}:{label}"),
     }
+}
+
+/// Whether a text may be the token of an owner.
+pub(crate) fn is_token(text: &str) -> bool {
+    let ours = text.starts_with(MARK) && text.len() <= 256;
+    ours && !text.ends_with('+') && !text.contains(char::is_control)
 }
 
 /// The token and the label in the value of a lock, which has a `+` at its end if there are waiters.
@@ -251,6 +261,10 @@ impl Ownership for Owner {
 
     fn token(&self) -> Option<&str> {
         Some(&self.token)
+    }
+
+    fn can_be_replaced(&self) -> bool {
+        self.lock.kind.redeem.is_some()
     }
 
     fn store(&self) -> &Store {

@@ -48,6 +48,7 @@ static REDLOCK: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
+    redeem: None,
     plain: false,
     waiting: Waiting::Serial,
     poll: None,

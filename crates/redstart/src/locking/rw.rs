@@ -5,9 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     fence::FenceToken,
     guard::{Guard, with_lock},
+    hand_over::redeemed_by,
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
-    settings::{LockSettings, lock_settings},
+    settings::{LockSettings, lock_label, lock_settings},
 };
 use crate::{error::Result, script::Script, store::Store};
 
@@ -51,13 +52,45 @@ pub(super) static EXTEND_WRITE: Script =
 pub(super) static RELEASE_WRITE: Script =
     Script::new("rw.release_write", include_str!("rw/release_write.lua"));
 
+pub(super) static FORCE_RELEASE_READ: Script = Script::new(
+    "rw.force_release_read",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("rw/release_read.lua")
+    ),
+);
+pub(super) static FORCE_RELEASE_WRITE: Script = Script::new(
+    "rw.force_release_write",
+    include_str!("rw/release_write.lua"),
+);
+pub(super) static HOLDERS: Script = Script::new(
+    "rw.holders",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("rw/holders.lua")
+    ),
+);
+pub(super) static REDEEM_READ: Script = Script::new(
+    "rw.redeem_read",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("rw/redeem_read.lua")
+    ),
+);
+pub(super) static REDEEM_WRITE: Script =
+    Script::new("rw.redeem_write", include_str!("mutex/redeem.lua"));
+
 static READER: LockKind = LockKind {
     pattern: "rw",
-    operations: operations!("rw", "read", "extend_read", "release_read"),
+    operations: operations!("rw", "read", "extend_read", "release_read", "redeem_read"),
     parts: PARTS,
     acquire: Acquire::Script(&READ),
     extend: &EXTEND_READ,
     release: &RELEASE_READ,
+    redeem: Some(&REDEEM_READ),
     plain: false,
     waiting: Waiting::Parallel,
     poll: None,
@@ -65,11 +98,18 @@ static READER: LockKind = LockKind {
 
 static WRITER: LockKind = LockKind {
     pattern: "rw",
-    operations: operations!("rw", "write", "extend_write", "release_write"),
+    operations: operations!(
+        "rw",
+        "write",
+        "extend_write",
+        "release_write",
+        "redeem_write"
+    ),
     parts: PARTS,
     acquire: Acquire::Script(&WRITE),
     extend: &EXTEND_WRITE,
     release: &RELEASE_WRITE,
+    redeem: Some(&REDEEM_WRITE),
     plain: false,
     waiting: Waiting::Queued,
     poll: None,
@@ -127,8 +167,8 @@ static WRITER: LockKind = LockKind {
 /// Nobody is admitted, and leases run out.
 #[derive(Clone)]
 pub struct RwLock {
-    reader: Arc<Lock>,
-    writer: Arc<Lock>,
+    pub(super) reader: Arc<Lock>,
+    pub(super) writer: Arc<Lock>,
 }
 
 /// The settings of an [`RwLock`].
@@ -140,6 +180,8 @@ pub struct RwLockBuilder {
 
 impl RwLockBuilder {
     lock_settings!();
+
+    lock_label!();
 
     /// Makes the lock. Nothing is sent yet.
     ///
@@ -228,6 +270,10 @@ impl RwLock {
 
     with_lock!(with_read, read, ());
     with_lock!(with_write, write, FenceToken);
+
+    redeemed_by!(redeem_read, reader, ());
+
+    redeemed_by!(redeem_write, writer, FenceToken);
 }
 
 impl fmt::Debug for RwLock {

@@ -4,9 +4,10 @@ use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
 use super::{
     guard::{Guard, with_lock},
+    hand_over::redeemed_by,
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
-    settings::{LockSettings, lock_settings},
+    settings::{LockSettings, lock_label, lock_settings},
     ticket::held_by_ticket,
 };
 use crate::{
@@ -40,6 +41,31 @@ pub(super) static RELEASE: Script = Script::new(
     ),
 );
 
+pub(super) static FORCE_RELEASE: Script = Script::new(
+    "semaphore.force_release",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("semaphore/release.lua")
+    ),
+);
+pub(super) static HOLDERS: Script = Script::new(
+    "semaphore.holders",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("semaphore/holders.lua")
+    ),
+);
+pub(super) static REDEEM: Script = Script::new(
+    "semaphore.redeem",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("../script/leased_set.lua"),
+        include_str!("semaphore/redeem.lua")
+    ),
+);
+
 static SEMAPHORE: LockKind = LockKind {
     pattern: "semaphore",
     operations: operations!("semaphore"),
@@ -47,6 +73,7 @@ static SEMAPHORE: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
+    redeem: Some(&REDEEM),
     plain: false,
     waiting: Waiting::Serial,
     poll: None,
@@ -100,7 +127,7 @@ static SEMAPHORE: LockKind = LockKind {
 /// Nothing is granted, and leases run out.
 #[derive(Clone)]
 pub struct Semaphore {
-    lock: Arc<Lock>,
+    pub(super) lock: Arc<Lock>,
 }
 
 /// The settings of a [`Semaphore`].
@@ -113,6 +140,8 @@ pub struct SemaphoreBuilder {
 
 impl SemaphoreBuilder {
     lock_settings!();
+
+    lock_label!();
 
     /// Makes the semaphore. Nothing is sent yet.
     ///
@@ -190,6 +219,8 @@ impl Semaphore {
     with_lock!(with, acquire, ());
 
     held_by_ticket!();
+
+    redeemed_by!(redeem, lock, ());
 }
 
 impl fmt::Debug for Semaphore {

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{kind::LockKind, lease::Terms, lock::Lock};
 use crate::{
-    error::Result,
+    error::{Error, Result},
     key::{Entity, Keys, Layout},
     store::Store,
 };
@@ -37,6 +37,16 @@ impl LockSettings {
         Terms::new(self.ttl, self.renewed)
     }
 
+    fn check_label(&self) -> Result<()> {
+        let bad = |c: char| c == '+' || c.is_control();
+        match &self.label {
+            Some(label) if label.is_empty() || label.len() > 128 || label.contains(bad) => Err(
+                Error::config("a label must have 1 to 128 bytes without + and control characters"),
+            ),
+            _ => Ok(()),
+        }
+    }
+
     fn entity(&self, pattern: &'static str) -> Result<Entity> {
         let mut keys = Keys::new(&self.namespace, pattern)?;
         if let Some(layout) = &self.layout {
@@ -52,6 +62,7 @@ impl LockSettings {
         arguments: Vec<String>,
     ) -> Result<Arc<Lock>> {
         let terms = self.terms()?;
+        self.check_label()?;
         let entity = self.entity(kind.pattern)?;
         let mut lock = Lock::new(self.store.clone(), entity, kind, arguments, terms);
         lock.label.clone_from(&self.label);
@@ -82,3 +93,16 @@ macro_rules! lock_settings {
     };
 }
 pub(crate) use lock_settings;
+
+/// The method of a builder whose lock shows its holders.
+macro_rules! lock_label {
+    () => {
+        /// A name for this handle, which is shown to whoever asks who holds the lock. Anybody with access to the store
+        /// can read it. It must have 1 to 128 bytes without `+` and control characters.
+        pub fn label(mut self, label: &str) -> Self {
+            self.settings.label = Some(label.to_owned());
+            self
+        }
+    };
+}
+pub(crate) use lock_label;

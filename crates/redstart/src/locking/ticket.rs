@@ -5,11 +5,13 @@ use std::{fmt, str::FromStr, sync::Arc};
 use super::{fence::Fencing, guard::Guard, lock::Lock, owner::Owner};
 use crate::{
     error::{Error, Result},
-    locking::{FenceToken, Released, lease::checked_ttl, owner::Ownership as _},
+    locking::{
+        FenceToken, Released,
+        lease::checked_ttl,
+        owner::{Ownership as _, is_token},
+    },
     observe,
 };
-
-const MAX_TICKET: usize = 256;
 
 /// A held lock as text, for a holder that cannot keep a [`Guard`]: a client of an HTTP service, or a process in another
 /// language. Whoever has the ticket can extend and release the lock, in any process.
@@ -57,8 +59,7 @@ impl FromStr for Ticket {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let ours = text.starts_with("rs-") && text.len() <= MAX_TICKET;
-        if !ours || text.ends_with('+') || text.contains(char::is_control) {
+        if !is_token(text) {
             return Err(Error::config("this text is not the ticket of a lock"));
         }
         Ok(Self(text.to_owned()))
@@ -72,7 +73,7 @@ impl<F: Fencing> Guard<F> {
     ///
     /// [`is_config`](Error::is_config) for a lock that is kept on several servers, which has no ticket. The lock is then
     /// released in the background.
-    pub fn into_ticket(self) -> Result<Ticket> {
+    pub fn into_ticket(mut self) -> Result<Ticket> {
         let Some(token) = self.token() else {
             return Err(Error::config("a lock on several servers has no ticket"));
         };

@@ -7,6 +7,8 @@ mod clock;
 mod fair;
 mod fault;
 mod fence;
+mod hand_over;
+mod holder;
 mod input;
 mod leader;
 mod legacy;

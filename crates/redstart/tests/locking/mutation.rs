@@ -38,3 +38,21 @@ async fn a_write_without_a_token_check_is_noticed() -> anyhow::Result<()> {
     )
     .await
 }
+
+#[tokio::test]
+async fn a_lock_that_is_redeemed_twice_is_noticed() -> anyhow::Result<()> {
+    let test = "hand_over::a_lock_that_is_handed_over_is_redeemed_once_with_its_fence::embedded";
+    let broken = "redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
+    must_notice(test, "mutex.redeem", broken).await
+}
+
+#[tokio::test]
+async fn a_forced_release_of_any_holder_is_noticed() -> anyhow::Result<()> {
+    let test =
+        "holder::the_holder_of_a_fair_mutex_is_shown_with_its_line_and_ended_by_force::embedded";
+    let broken = "local held = redis.call('DEL', KEYS[1])
+        local head = redis.call('ZRANGE', KEYS[2], 0, 0)[1]
+        if head then redis.call('SPUBLISH', ARGV[2], head) end
+        return held";
+    must_notice(test, "fair.force_release", broken).await
+}
