@@ -80,7 +80,7 @@ pub(crate) fn paused(
         spec.is(flag::WRITE)
             || matches!(
                 spec.name,
-                "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "script"
+                "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "fcall" | "script"
             )
     };
     let affected = match registry::lookup(args) {

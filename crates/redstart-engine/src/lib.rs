@@ -33,7 +33,7 @@
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
 //! | `clock.rs` | the one clock |
-//! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, limits |
+//! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, functions, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file per family: parse arguments, call the type, shape the reply |
 //! | `number.rs`, `glob.rs`, `hash_slot.rs`, `murmur.rs`, `partial_sort.rs`, `error.rs` | parsing and printing numbers, patterns, Cluster's hash slots, hashing, sorting a part, shared error texts |

@@ -220,6 +220,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("pubsub", commands::pubsub::COMMANDS),
     ("transactions", commands::transaction::COMMANDS),
     ("scripting", commands::scripting::COMMANDS),
+    ("scripting", commands::function::COMMANDS),
     ("connection", commands::connection::COMMANDS),
     ("server", commands::server::COMMANDS),
     ("server", commands::database::COMMANDS),

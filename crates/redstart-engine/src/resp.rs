@@ -191,7 +191,7 @@ impl Parser {
 }
 
 /// Splits a typed line at blanks, honouring quotes; `None` if they do not match.
-fn split_line(line: &[u8]) -> Option<Vec<Bytes>> {
+pub(crate) fn split_line(line: &[u8]) -> Option<Vec<Bytes>> {
     let mut args = Vec::new();
     let mut rest = line;
     loop {

@@ -9,6 +9,8 @@
 //! | `sandbox.lua` | what scripts see, and the function that runs one |
 //! | `host.rs` | the Rust functions that the sandbox is made of |
 //! | `library.rs`, `command.rs` | the functions of `redis`; how `redis.call` runs a command |
+//! | `function.rs` | libraries of functions; they have a Lua state of their own |
+//! | `watchdog.rs` | what other threads see of a slow script, and how they end it |
 //! | `convert.rs` | replies to Lua values and back |
 //! | `chance.rs` | `math.random` |
 //! | `json.rs`, `msgpack.rs`, `pack.rs`, `bit.rs` | `cjson`, `cmsgpack`, `struct`, `bit` |
@@ -20,13 +22,16 @@ mod bit;
 mod chance;
 mod command;
 mod convert;
+pub(crate) mod function;
 mod host;
 mod json;
 mod library;
 mod msgpack;
 mod pack;
+mod watchdog;
 
 use std::{
+    borrow::Cow,
     cell::Cell,
     collections::VecDeque,
     panic::{self, AssertUnwindSafe},
@@ -44,12 +49,18 @@ use mlua::{
 };
 use parking_lot::Mutex;
 
+pub(crate) use function::Functions;
+use function::Loading;
+pub(crate) use watchdog::{NOT_BUSY, Watchdog};
+
 use crate::{
     client::Client,
-    context::Ctx,
+    context::{Ctx, Origin},
     engine::State,
-    error::{CommandResult, LOG_FAILED, Stop},
+    error::{CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
+    registry,
     reply::{Protocol, Reply},
+    resp,
 };
 
 /// How many Lua instructions run between two looks at the clock and the kill flag.
@@ -93,46 +104,6 @@ impl Default for Limits {
     }
 }
 
-/// What other threads see of a running script, and how they end it.
-#[derive(Default)]
-pub(crate) struct Watchdog {
-    busy: AtomicBool,
-    kill: AtomicBool,
-    wrote: AtomicBool,
-}
-
-impl Watchdog {
-    /// Whether a script has been running for longer than the limit.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.busy.load(Ordering::Acquire)
-    }
-
-    /// Asks for the end of the running script, as SCRIPT KILL does.
-    pub(crate) fn kill(&self) -> CommandResult {
-        if !self.is_busy() {
-            return Err(NOT_BUSY.into());
-        }
-        if self.wrote.load(Ordering::Acquire) {
-            return Err(UNKILLABLE.into());
-        }
-        self.kill.store(true, Ordering::Release);
-        Ok(Reply::OK)
-    }
-
-    fn reset(&self) {
-        self.busy.store(false, Ordering::Release);
-        self.kill.store(false, Ordering::Release);
-        self.wrote.store(false, Ordering::Release);
-    }
-}
-
-pub(crate) const NOT_BUSY: &str = "NOTBUSY No scripts in execution right now.";
-pub(crate) const BUSY: &str =
-    "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
-const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write commands against the \
-     dataset. You can either wait the script termination or kill the server in a hard way using the \
-     SHUTDOWN NOSAVE command.";
-
 /// SHA-1 of a script's text.
 pub(crate) type Digest = [u8; 20];
 
@@ -164,18 +135,62 @@ pub(crate) fn hex(digest: &Digest) -> String {
     text
 }
 
-/// What a script declared on its `#!lua` line.
-#[derive(Clone, Copy, Default)]
+/// What errors call a script: its digest, or the name of a function.
+#[derive(Clone, Debug)]
+pub(crate) enum Label {
+    Script(Digest),
+    Function(Bytes),
+}
+
+impl Label {
+    fn text(&self) -> Cow<'_, str> {
+        match self {
+            Label::Script(digest) => hex(digest).into(),
+            Label::Function(name) => String::from_utf8_lossy(name),
+        }
+    }
+}
+
+/// What a script declared on its `#!lua` line, or a function when it was registered.
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Flags {
     /// There was such a line.
     pub(crate) declared: bool,
     pub(crate) no_writes: bool,
     pub(crate) allow_oom: bool,
+    pub(crate) allow_stale: bool,
     pub(crate) no_cluster: bool,
     pub(crate) cross_slot: bool,
 }
 
 impl Flags {
+    /// The names that are set, in Redis's order.
+    pub(crate) fn names(self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.no_writes, "no-writes"),
+            (self.allow_oom, "allow-oom"),
+            (self.allow_stale, "allow-stale"),
+            (self.no_cluster, "no-cluster"),
+            (self.cross_slot, "allow-cross-slot-keys"),
+        ]
+        .into_iter()
+        .filter_map(|(set, name)| set.then_some(name))
+    }
+
+    /// Sets a flag; whether there is one of this name.
+    fn set(&mut self, name: &[u8]) -> bool {
+        let flag = match name {
+            b"no-writes" => &mut self.no_writes,
+            b"allow-oom" => &mut self.allow_oom,
+            b"allow-stale" => &mut self.allow_stale,
+            b"no-cluster" => &mut self.no_cluster,
+            b"allow-cross-slot-keys" => &mut self.cross_slot,
+            _ => return false,
+        };
+        *flag = true;
+        true
+    }
+
     /// The flags, and how long the line is.
     fn parse(text: &[u8]) -> Result<(Flags, usize), Stop> {
         let mut flags = Flags::default();
@@ -185,35 +200,29 @@ impl Flags {
         let Some(end) = memchr::memchr(b'\n', text) else {
             return Err("ERR Invalid script shebang".into());
         };
-        let line = String::from_utf8_lossy(&text[..end]);
-        let mut words = line.split_ascii_whitespace();
+        let words = resp::split_line(&text[..end]).unwrap_or_default();
+        let mut words = words.iter();
         match words.next() {
-            Some("#!lua") => {}
+            Some(word) if word == "#!lua" => {}
             Some(other) => {
-                let text = format!("ERR Unexpected engine in script shebang: {other}");
-                return Err(text.into());
+                let other = registry::printable(other);
+                return Err(format!("ERR Unexpected engine in script shebang: {other}").into());
             }
             None => return Err("ERR Invalid engine in script shebang".into()),
         }
         flags.declared = true;
         for word in words {
-            let Some(list) = word.strip_prefix("flags=") else {
+            let Some(list) = word.strip_prefix(b"flags=") else {
+                let word = registry::printable(word);
                 return Err(format!("ERR Unknown lua shebang option: {word}").into());
             };
             if list.is_empty() {
                 continue;
             }
-            for flag in list.split(',') {
-                match flag {
-                    "no-writes" => flags.no_writes = true,
-                    "allow-oom" => flags.allow_oom = true,
-                    "no-cluster" => flags.no_cluster = true,
-                    "allow-cross-slot-keys" => flags.cross_slot = true,
-                    "allow-stale" => {}
-                    other => {
-                        let text = format!("ERR Unexpected flag in script shebang: {other}");
-                        return Err(text.into());
-                    }
+            for flag in list.split(|&byte| byte == b',') {
+                if !flags.set(flag) {
+                    let flag = registry::printable(flag);
+                    return Err(format!("ERR Unexpected flag in script shebang: {flag}").into());
                 }
             }
         }
@@ -318,8 +327,16 @@ impl Cache {
 #[derive(Default)]
 pub(crate) struct Scripts {
     runtime: Option<Box<Runtime>>,
+    pub(crate) functions: Functions,
     pub(crate) limits: Limits,
     pub(crate) watchdog: Arc<Watchdog>,
+}
+
+/// What an interpreter is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Scripts,
+    Functions,
 }
 
 struct Runtime {
@@ -327,6 +344,10 @@ struct Runtime {
     cache: Cache,
     /// `run(index, keys, argv)`, made by the sandbox.
     run: Function,
+    /// Runs the code of a library; of functions only.
+    load: Function,
+    /// The next place for a function of a library.
+    next_function: usize,
     shared: Arc<Shared>,
     names: convert::Names,
 }
@@ -344,6 +365,8 @@ struct Shared {
     limits: Mutex<Limits>,
     /// Of `cjson`; as at first when a script begins.
     json: Arc<Mutex<json::Settings>>,
+    /// The library whose code runs to register its functions.
+    loading: Mutex<Option<Loading>>,
 }
 
 /// The engine's state and what is known of the running script. Hollow while none runs.
@@ -355,7 +378,9 @@ struct Stage {
     read_only: bool,
     /// In cluster-strict mode: the keys that were declared.
     declared: Option<Vec<Bytes>>,
-    digest: Digest,
+    label: Label,
+    /// The command that runs the script.
+    command: Vec<Bytes>,
     /// The error that ended the script, as its handler put it together.
     failure: Option<String>,
 }
@@ -493,6 +518,8 @@ pub(super) fn string_argument(lua: &Lua, args: &[Value], number: usize) -> mlua:
 
 /// How to run a script.
 pub(crate) struct Call<'a> {
+    /// The command with all of its arguments.
+    pub(crate) command: &'a [Bytes],
     pub(crate) keys: &'a [Bytes],
     pub(crate) args: &'a [Bytes],
     pub(crate) read_only: bool,
@@ -502,6 +529,7 @@ impl Scripts {
     pub(crate) fn new(limits: Limits, watchdog: Arc<Watchdog>) -> Scripts {
         Scripts {
             runtime: None,
+            functions: Functions::default(),
             limits,
             watchdog,
         }
@@ -509,7 +537,7 @@ impl Scripts {
 
     fn runtime(&mut self) -> Result<&mut Runtime, Stop> {
         if self.runtime.is_none() {
-            let runtime = Runtime::new(self.limits, self.watchdog.clone())
+            let runtime = Runtime::new(self.limits, self.watchdog.clone(), Purpose::Scripts)
                 .map_err(|error| Stop::from(format!("ERR cannot start Lua: {error}")))?;
             self.runtime = Some(Box::new(runtime));
         }
@@ -536,6 +564,20 @@ impl Scripts {
         Ok(digest)
     }
 
+    /// How many scripts are in the cache.
+    pub(crate) fn cached(&self) -> usize {
+        self.runtime
+            .as_ref()
+            .map_or(0, |runtime| runtime.cache.scripts.len())
+    }
+
+    fn place(&mut self, purpose: Purpose) -> &mut Option<Box<Runtime>> {
+        match purpose {
+            Purpose::Scripts => &mut self.runtime,
+            Purpose::Functions => &mut self.functions.runtime,
+        }
+    }
+
     pub(crate) fn flush(&mut self) {
         if let Some(runtime) = &mut self.runtime
             && runtime
@@ -550,11 +592,52 @@ impl Scripts {
     }
 }
 
+const NO_SCRIPT: &str = "NOSCRIPT No matching script. Please use EVAL.";
+
+/// What is to be run: a function in the Lua state's table of functions.
+struct Program {
+    purpose: Purpose,
+    index: usize,
+    flags: Flags,
+    label: Label,
+}
+
 /// Runs a script that is in the cache.
 pub(crate) fn run(cx: &mut Ctx<'_>, digest: &Digest, call: &Call<'_>) -> CommandResult {
+    let runtime = cx.state.scripts.runtime.as_mut();
+    let script = runtime.and_then(|runtime| runtime.cache.scripts.get_mut(digest));
+    let Some(script) = script else {
+        return Err(NO_SCRIPT.into());
+    };
+    script.recent |= std::mem::replace(&mut script.ran, true);
+    let program = Program {
+        purpose: Purpose::Scripts,
+        index: script.index,
+        flags: script.flags,
+        label: Label::Script(*digest),
+    };
+    perform(cx, &program, call)
+}
+
+/// Runs a function of a library.
+pub(crate) fn run_function(cx: &mut Ctx<'_>, name: &[u8], call: &Call<'_>) -> CommandResult {
+    let Some(function) = cx.state.scripts.functions.find(name) else {
+        return Err(function::NOT_FOUND.into());
+    };
+    let program = Program {
+        purpose: Purpose::Functions,
+        index: function.index,
+        flags: function.flags,
+        label: Label::Function(function.name.clone()),
+    };
+    perform(cx, &program, call)
+}
+
+fn perform(cx: &mut Ctx<'_>, program: &Program, call: &Call<'_>) -> CommandResult {
+    check(cx, program.flags, call)?;
     // The interpreter is taken out of the state that the script will work on.
-    let Some(mut runtime) = cx.state.scripts.runtime.take() else {
-        return Err("NOSCRIPT No matching script. Please use EVAL.".into());
+    let Some(mut runtime) = cx.state.scripts.place(program.purpose).take() else {
+        return Err(NO_SCRIPT.into());
     };
     let mut limits = cx.state.scripts.limits;
     limits.busy_after = match cx.state.config.script_time_limit {
@@ -562,19 +645,47 @@ pub(crate) fn run(cx: &mut Ctx<'_>, digest: &Digest, call: &Call<'_>) -> Command
         millis => Duration::from_millis(millis),
     };
     // mlua panics where it has no room for one more value. The engine has its state back by then.
-    let run = AssertUnwindSafe(|| runtime.run(cx, digest, call, limits));
+    let run = AssertUnwindSafe(|| runtime.run(cx, program, call, limits));
     let result = panic::catch_unwind(run).unwrap_or_else(|_| {
         tracing::error!(
-            script = hex(digest),
+            script = %program.label.text(),
             "a function that a script called panicked"
         );
         Err(plain_failure(
-            digest,
+            &program.label,
             b"a function that it called has failed",
         ))
     });
-    cx.state.scripts.runtime = Some(runtime);
+    *cx.state.scripts.place(program.purpose) = Some(runtime);
     result
+}
+
+/// What can be said against running what was declared with these flags.
+fn check(cx: &Ctx<'_>, flags: Flags, call: &Call<'_>) -> Result<(), Stop> {
+    if !flags.declared {
+        return Ok(());
+    }
+    if cx.state.out_of_memory && !flags.no_writes && !flags.allow_oom {
+        // The server looks at this where it looks at the flags of commands, unless a transaction runs.
+        let text = match cx.origin {
+            Origin::Client => OUT_OF_MEMORY,
+            _ => {
+                "OOM allow-oom flag is not set on the script, can not run it when used memory > \
+                 'maxmemory'"
+            }
+        };
+        return Err(text.into());
+    }
+    if flags.no_cluster && cx.state.config.cluster_strict {
+        return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
+    }
+    if !flags.no_writes && cx.state.effects.is_failing() {
+        return Err(LOG_FAILED.into());
+    }
+    if !flags.no_writes && call.read_only {
+        return Err("ERR Can not execute a script with write flag using *_ro command.".into());
+    }
+    Ok(())
 }
 
 /// Lends the engine's state to the script's functions, and takes it back whatever happens.
@@ -589,9 +700,11 @@ impl Drop for Lent<'_> {
         std::mem::swap(self.state, &mut stage.state);
         stage.running = false;
         stage.declared = None;
+        // They are parts of a read buffer, which they would keep from being freed.
+        stage.command.clear();
         drop(stage);
         *self.shared.started.lock() = None;
-        if self.shared.watchdog.wrote.load(Ordering::Relaxed) || self.shared.watchdog.is_busy() {
+        if self.shared.watchdog.has_written() || self.shared.watchdog.is_busy() {
             self.shared.watchdog.reset();
         }
     }
@@ -619,7 +732,7 @@ impl Drop for Unlimited<'_> {
 }
 
 impl Runtime {
-    fn new(limits: Limits, watchdog: Arc<Watchdog>) -> mlua::Result<Runtime> {
+    fn new(limits: Limits, watchdog: Arc<Watchdog>, purpose: Purpose) -> mlua::Result<Runtime> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::OS;
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let names = convert::Names::new(&lua)?;
@@ -631,7 +744,8 @@ impl Runtime {
                 running: false,
                 read_only: false,
                 declared: None,
-                digest: [0; 20],
+                label: Label::Script([0; 20]),
+                command: Vec::new(),
                 failure: None,
             }),
             watchdog,
@@ -640,13 +754,20 @@ impl Runtime {
             on_worker: AtomicBool::new(false),
             limits: Mutex::new(limits),
             json: Arc::default(),
+            loading: Mutex::new(None),
         });
         let host = host::functions(&lua, &shared, &names)?;
         host.set("cjson", json::library(&lua, &shared.json)?)?;
         host.set("cmsgpack", msgpack::library(&lua, &shared)?)?;
         host.set("struct", pack::library(&lua)?)?;
         host.set("bit", bit::library(&lua)?)?;
-        let (globals, run, functions): (Table, Function, Table) = lua
+        let functions = lua.create_table()?;
+        host.set("functions", &functions)?;
+        if purpose == Purpose::Functions {
+            let redis = library::redis_at_load(&lua, &shared, &functions)?;
+            host.set("redis_at_load", redis)?;
+        }
+        let (globals, run, load): (Table, Function, Function) = lua
             .load(include_str!("script/sandbox.lua"))
             .set_name(SANDBOX)
             .call(host)?;
@@ -662,6 +783,8 @@ impl Runtime {
             lua,
             cache: Cache::new(functions),
             run,
+            load,
+            next_function: 1,
             shared,
             names,
         })
@@ -691,38 +814,12 @@ impl Runtime {
     fn run(
         &mut self,
         cx: &mut Ctx<'_>,
-        digest: &Digest,
+        program: &Program,
         call: &Call<'_>,
         limits: Limits,
     ) -> CommandResult {
-        let Some(script) = self.cache.scripts.get_mut(digest) else {
-            return Err("NOSCRIPT No matching script. Please use EVAL.".into());
-        };
-        script.recent |= std::mem::replace(&mut script.ran, true);
-        let (index, flags) = (script.index, script.flags);
-        let strict = cx.state.config.cluster_strict;
-        if flags.declared {
-            if call.read_only && !flags.no_writes {
-                return Err(
-                    "ERR Can not execute a script with write flag using *_ro command.".into(),
-                );
-            }
-            let frugal = flags.no_writes || flags.allow_oom;
-            if cx.state.out_of_memory && !frugal {
-                return Err(
-                    "OOM allow-oom flag is not set on the script, can not run it when used \
-                     memory > 'maxmemory'"
-                        .into(),
-                );
-            }
-            if strict && flags.no_cluster {
-                return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
-            }
-        }
-        if flags.declared && !flags.no_writes && cx.state.effects.is_failing() {
-            return Err(LOG_FAILED.into());
-        }
-        let outcome = self.enter(cx, digest, call, (index, flags), limits);
+        let label = &program.label;
+        let outcome = self.enter(cx, program, call, limits);
         // Lua 5.1 does not collect garbage before it gives up on an allocation.
         if limits.memory > 0 && self.lua.used_memory() > limits.memory / 2 {
             let _ = self.lua.gc_collect();
@@ -731,18 +828,17 @@ impl Runtime {
         match outcome {
             Ok((true, reply)) => Ok(reply),
             Ok((false, _)) if failure.is_some() => Err(failure.unwrap_or_default().into()),
-            Ok((false, Reply::Bulk(text))) => Err(plain_failure(digest, &text)),
-            Ok((false, _)) => Err(plain_failure(digest, b"execution failure")),
-            Err(error) => Err(plain_failure(digest, error.to_string().as_bytes())),
+            Ok((false, Reply::Bulk(text))) => Err(plain_failure(label, &text)),
+            Ok((false, _)) => Err(plain_failure(label, b"execution failure")),
+            Err(error) => Err(plain_failure(label, error.to_string().as_bytes())),
         }
     }
 
     fn enter(
         &self,
         cx: &mut Ctx<'_>,
-        digest: &Digest,
+        program: &Program,
         call: &Call<'_>,
-        (index, flags): (usize, Flags),
         limits: Limits,
     ) -> mlua::Result<(bool, Reply)> {
         let strict = cx.state.config.cluster_strict;
@@ -759,11 +855,12 @@ impl Runtime {
             stage.client.tracking = cx.client.tracking.clone();
             stage.now_micros = cx.now_micros;
             stage.running = true;
-            stage.read_only = call.read_only || flags.no_writes;
+            stage.read_only = call.read_only || program.flags.no_writes;
             stage.declared = strict.then(|| call.keys.to_vec());
-            stage.digest = *digest;
+            stage.label = program.label.clone();
+            stage.command.extend_from_slice(call.command);
             stage.failure = None;
-            if flags.allow_oom {
+            if program.flags.allow_oom {
                 cx.state.out_of_memory = false;
             }
             std::mem::swap(cx.state, &mut stage.state);
@@ -774,14 +871,14 @@ impl Runtime {
         let on_worker = cx.client.networked;
         self.shared.on_worker.store(on_worker, Ordering::Relaxed);
         // A kill that came when the script before had just ended.
-        if self.shared.watchdog.kill.load(Ordering::Relaxed) {
+        if self.shared.watchdog.is_killed() {
             self.shared.watchdog.reset();
         }
         let lent = Lent {
             state: cx.state,
             shared: &self.shared,
         };
-        let mut values: MultiValue = self.run.call((index, keys, args))?;
+        let mut values: MultiValue = self.run.call((program.index, keys, args))?;
         let protocol = self.shared.stage.lock().client.protocol;
         drop(lent);
         // `run` answers true and either nil and the value, or a number and the items of an array;
@@ -809,9 +906,9 @@ impl Runtime {
 }
 
 /// The reply for a failure that passed by the script's error handler.
-fn plain_failure(digest: &Digest, text: &[u8]) -> Stop {
+fn plain_failure(label: &Label, text: &[u8]) -> Stop {
     let text = String::from_utf8_lossy(&text[..text.len().min(100)]).replace(['\r', '\n'], " ");
-    format!("ERR Error running script {}, {text}", hex(digest)).into()
+    format!("ERR Error running script {}, {text}", label.text()).into()
 }
 
 /// Hands the other tasks of this runtime worker to another thread, and continues without them.
@@ -833,7 +930,7 @@ fn release_worker() {
 impl Shared {
     /// Ends the script if it was killed or reached the time limit.
     fn check(&self) -> Result<(), Raise> {
-        if self.watchdog.kill.load(Ordering::Acquire) {
+        if self.watchdog.is_killed() {
             return Err(Raise::Killed("Script killed by user with SCRIPT KILL..."));
         }
         let mut started = self.started.lock();
@@ -847,6 +944,9 @@ impl Shared {
             release_worker();
         }
         let limits = *self.limits.lock();
+        if let Some(loading) = &*self.loading.lock() {
+            return loading.check(elapsed);
+        }
         if elapsed >= limits.end_after {
             return Err(Raise::Killed(
                 "Script ended: it ran for longer than is allowed",
@@ -854,14 +954,16 @@ impl Shared {
         }
         if elapsed >= limits.busy_after && !self.watchdog.is_busy() {
             tracing::warn!("a script has been running for {elapsed:?}");
-            self.watchdog.busy.store(true, Ordering::Release);
+            let stage = self.stage.lock();
+            self.watchdog
+                .set_busy(stage.label.clone(), stage.command.clone(), began);
         }
         Ok(())
     }
 
     /// Whether the script was ended from outside, which nothing may catch.
     fn check_killed(&self) -> Result<(), Raise> {
-        if self.watchdog.kill.load(Ordering::Acquire) {
+        if self.watchdog.is_killed() {
             return self.check();
         }
         let started = *self.started.lock();

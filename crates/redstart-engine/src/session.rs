@@ -24,11 +24,11 @@ use crate::{
     config::Config,
     dispatch::{self, Done},
     engine::{Inner, State},
-    error::Stop,
+    error::{CommandResult, Stop},
     notify::class,
     registry,
     reply::{Protocol, Reply},
-    resp, script,
+    resp,
 };
 
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
@@ -151,14 +151,13 @@ impl Inner {
             return Reply::Error("NOAUTH Authentication required.".into());
         }
         match spec.full_name {
-            "script|kill" => match self.watchdog.kill() {
-                Ok(reply) => reply,
-                Err(stop) => refusal(client, stop),
-            },
+            "script|kill" => answered(client, self.watchdog.kill_script()),
+            "function|kill" => answered(client, self.watchdog.kill_function()),
+            "function|stats" => answered(client, self.watchdog.stats()),
             "exec" => {
                 client.multi = None;
                 self.unwatch_later(client);
-                let busy = script::BUSY;
+                let busy = self.watchdog.busy_text();
                 Reply::Error(format!(
                     "EXECABORT Transaction discarded because of: {busy}"
                 ))
@@ -178,7 +177,7 @@ impl Inner {
                 self.unwatch_later(client);
                 self.run_without_state(client, args)
             }
-            _ => refusal(client, script::BUSY.into()),
+            _ => refusal(client, self.watchdog.busy_text().into()),
         }
     }
 
@@ -203,6 +202,14 @@ impl Inner {
         if let Some(watch) = client.watch.take() {
             self.end(Ended::Watch(client.id, watch));
         }
+    }
+}
+
+/// The reply to a command that was carried out without the state.
+fn answered(client: &mut Client, result: CommandResult) -> Reply {
+    match result {
+        Ok(reply) => dispatch::shape(reply, client.protocol),
+        Err(stop) => refusal(client, stop),
     }
 }
 

@@ -46,7 +46,7 @@ pub fn restore(engine: &Engine, snapshot: &[u8]) {
             .collect()
     };
     let mut session = engine.session();
-    for command in ["FLUSHALL", "SCRIPT FLUSH"] {
+    for command in ["FLUSHALL", "SCRIPT FLUSH", "FUNCTION FLUSH"] {
         drop(session.execute(&words(command)));
     }
     let mut parser = resp::Parser::default();

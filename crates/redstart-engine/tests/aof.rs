@@ -180,7 +180,23 @@ fn everything(client: &mut impl Client) -> String {
             all.push_str(&format!("{db} {key:?} {kind} {deadline:?} {value}\n"));
         }
     }
+    let Reply::Array(libraries) = client.line("FUNCTION LIST WITHCODE") else {
+        panic!("no libraries");
+    };
+    // The name of a library and its code; the order is that of a hash table.
+    let told = |library: Reply| match library {
+        Reply::Array(fields) => format!("{:?} {:?}\n", fields[1], fields.last()),
+        other => panic!("{other:?}"),
+    };
+    let libraries: BTreeSet<String> = libraries.into_iter().map(told).collect();
+    all.extend(libraries);
     all
+}
+
+/// Code of a library whose function of the same name answers a number.
+fn library(name: &str, answer: usize) -> Bytes {
+    let register = format!("redis.register_function('{name}', function() return {answer} end)");
+    format!("#!lua name={name}\n{register}").into()
 }
 
 fn fill(session: &mut Session, round: usize) {
@@ -238,6 +254,14 @@ fn fill(session: &mut Session, round: usize) {
     let eval = ["EVAL", script, "1", &format!("script{round}"), "41"]
         .map(|word| Bytes::copy_from_slice(word.as_bytes()));
     assert_eq!(session.ask(&eval), Reply::Int(42));
+    for (name, answer) in [("kept", 1), ("kept", 2), ("dropped", 3)] {
+        let words = ["FUNCTION", "LOAD", "REPLACE"].map(Bytes::from);
+        let code = library(&format!("{name}{round}"), answer);
+        let reply = session.ask(&[&words[..], &[code]].concat());
+        assert!(!reply.is_error(), "{reply:?}");
+    }
+    let reply = session.line(&format!("FUNCTION DELETE dropped{round}"));
+    assert_eq!(reply, Reply::OK);
     let binary: Vec<u8> = (0..=255).collect();
     let set = [
         Bytes::from_static(b"SET"),
@@ -398,6 +422,8 @@ fn what_redis_wrote_is_loaded() {
     ] {
         assert!(!wire.line(line).is_error(), "{line}");
     }
+    let load = |code: Bytes| ["FUNCTION".into(), "LOAD".into(), code];
+    assert!(!wire.ask(&load(library("early", 1))).is_error());
     wire.line("BGREWRITEAOF");
     let deadline = Instant::now() + Duration::from_secs(30);
     loop {
@@ -421,12 +447,16 @@ fn what_redis_wrote_is_loaded() {
     ] {
         assert!(!wire.line(line).is_error(), "{line}");
     }
+    assert!(!wire.ask(&load(library("late", 2))).is_error());
     let expected = everything(&mut wire);
     wire.send(&args("SHUTDOWN NOSAVE"));
     let mut server = server;
     server.process.wait().unwrap();
     let engine = open(dir.path(), Fsync::EverySec);
-    assert_eq!(everything(&mut engine.session()), expected);
+    let mut session = engine.session();
+    assert_eq!(everything(&mut session), expected);
+    assert_eq!(session.line("FCALL early 0"), Reply::Int(1));
+    assert_eq!(session.line("FCALL late 0"), Reply::Int(2));
 }
 
 #[test]

@@ -24,6 +24,7 @@ mod differential {
     mod bitmap;
     mod blocking;
     mod dialect;
+    mod function;
     mod generator;
     mod geo;
     mod hash;
@@ -152,7 +153,7 @@ pub(crate) fn sorted(reply: Reply) -> Reply {
         Reply::Array(items) => Reply::Array(by_text(items)),
         Reply::Set(items) => Reply::Set(by_text(items)),
         Reply::Map(pairs) => {
-            let mut pairs: Vec<_> = pairs.into_iter().collect();
+            let mut pairs: Vec<_> = pairs.into_iter().map(|(k, v)| (k, sorted(v))).collect();
             pairs.sort_by_key(|pair| format!("{pair:?}"));
             Reply::Map(pairs)
         }

@@ -35,9 +35,17 @@ fn impatient() -> Engine {
 
 /// Runs a script on a thread of its own and waits until other clients are told of it.
 fn run_until_busy(engine: &Engine, script: &str) -> (thread::JoinHandle<Reply>, Session) {
+    call_until_busy(engine, &["EVAL", script, "0"])
+}
+
+/// As [`run_until_busy`], with any command.
+fn call_until_busy(engine: &Engine, command: &[&str]) -> (thread::JoinHandle<Reply>, Session) {
     let mut runner = engine.session();
-    let script = script.to_owned();
-    let thread = thread::spawn(move || call(&mut runner, &["EVAL", &script, "0"]));
+    let words: Vec<String> = command.iter().map(|word| (*word).to_owned()).collect();
+    let thread = thread::spawn(move || {
+        let words: Vec<&str> = words.iter().map(String::as_str).collect();
+        call(&mut runner, &words)
+    });
     let mut other = engine.session();
     let deadline = Instant::now() + Duration::from_secs(60);
     loop {
@@ -354,7 +362,7 @@ fn scripts_may_write_beyond_maxmemory_only_if_they_declare_it() {
     assert_eq!(call(&mut session, &["EVAL", begun, "0"]), Reply::OK);
     let reply = call(&mut session, &["EVAL", "#!lua\nreturn 1", "0"]);
     assert!(
-        error(&reply).starts_with("OOM allow-oom flag is not set"),
+        error(&reply).starts_with("OOM command not allowed"),
         "{reply:?}"
     );
     let daring = format!("#!lua flags=allow-oom\n{write}");
@@ -441,4 +449,89 @@ fn many_cached_scripts_take_no_room_from_arguments() {
     let script = "local t = {} for i = 1, 7900 do t[i] = 'm' .. i end \
                   return redis.call('SADD', 'k', unpack(t))";
     assert_eq!(call(&mut session, &["EVAL", script, "0"]), Reply::Int(7900));
+}
+
+const FUNCTION_KILL: &str =
+    "BUSY Redis is busy running a script. You can only call FUNCTION KILL or SHUTDOWN NOSAVE.";
+
+#[test]
+fn a_slow_function_is_told_of_and_ended_by_function_kill_only() {
+    let engine = impatient();
+    let mut session = engine.session();
+    let code = "#!lua name=slow\nredis.register_function('spin', function() while true do end end)";
+    call(&mut session, &["FUNCTION", "LOAD", code]);
+    let (thread, mut other) = call_until_busy(&engine, &["FCALL", "spin", "1", "key", "arg"]);
+    for command in [
+        &["GET", "k"][..],
+        &["SCRIPT", "KILL"],
+        &["FUNCTION", "LIST"],
+    ] {
+        assert_eq!(error(&call(&mut other, command)), FUNCTION_KILL);
+    }
+    let Reply::Array(stats) = call(&mut other, &["FUNCTION", "STATS"]) else {
+        panic!("no statistics");
+    };
+    let Reply::Array(running) = &stats[1] else {
+        panic!("{stats:?}");
+    };
+    let command = ["FCALL", "spin", "1", "key", "arg"].map(Reply::bulk);
+    assert_eq!(running[..2], ["name", "spin"].map(Reply::bulk));
+    assert_eq!(running[3], Reply::Array(command.to_vec()));
+    assert!(matches!(running[5], Reply::Int(20..)), "{running:?}");
+    assert_eq!(call(&mut other, &["FUNCTION", "KILL"]), Reply::OK);
+    let reply = thread.join().unwrap();
+    let killed = "ERR Script killed by user with SCRIPT KILL... script: spin, on @user_function:2.";
+    assert_eq!(error(&reply), killed);
+    let reply = call(&mut other, &["FUNCTION", "KILL"]);
+    assert!(error(&reply).starts_with("NOTBUSY "), "{reply:?}");
+    // A script is none of its business.
+    let (thread, mut other) = run_until_busy(&engine, "while true do end");
+    for command in [["FUNCTION", "KILL"], ["FUNCTION", "STATS"]] {
+        let reply = call(&mut other, &command);
+        assert!(error(&reply).contains("call SCRIPT KILL"), "{reply:?}");
+    }
+    assert_eq!(call(&mut other, &["SCRIPT", "KILL"]), Reply::OK);
+    thread.join().unwrap();
+}
+
+#[test]
+fn a_function_that_wrote_cannot_be_killed() {
+    let engine = Engine::builder()
+        .script_time(Duration::from_millis(20), Duration::from_millis(500))
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    let code = "#!lua name=slow\nredis.register_function('spin', function(keys) \
+                redis.call('SET', keys[1], 1) while true do end end)";
+    call(&mut session, &["FUNCTION", "LOAD", code]);
+    let (thread, mut other) = call_until_busy(&engine, &["FCALL", "spin", "1", "k"]);
+    let reply = call(&mut other, &["FUNCTION", "KILL"]);
+    assert!(error(&reply).starts_with("UNKILLABLE "), "{reply:?}");
+    let reply = thread.join().unwrap();
+    assert!(
+        error(&reply).contains("longer than is allowed"),
+        "{reply:?}"
+    );
+    assert_eq!(call(&mut other, &["GET", "k"]), Reply::bulk("1"));
+}
+
+#[test]
+fn the_code_of_a_library_ends_after_its_time_and_within_its_memory() {
+    let engine = Engine::builder().script_memory(32 << 20).build().unwrap();
+    let mut session = engine.session();
+    let kept = "#!lua name=kept\nredis.register_function('kept', function() return 7 end)";
+    call(&mut session, &["FUNCTION", "LOAD", kept]);
+    for code in [
+        "while true do end",
+        "local s = 'x' while true do s = s .. s end",
+        "local t = {} while true do t[#t + 1] = {} end",
+        "redis.register_function('half', function() end) while true do end",
+    ] {
+        let code = format!("#!lua name=greedy\n{code}");
+        let reply = call(&mut session, &["FUNCTION", "LOAD", &code]);
+        assert!(reply.is_error(), "{code}: {reply:?}");
+        assert_eq!(call(&mut session, &["FCALL", "kept", "0"]), Reply::Int(7));
+        let reply = call(&mut session, &["FCALL", "half", "0"]);
+        assert_eq!(error(&reply), "ERR Function not found");
+    }
 }

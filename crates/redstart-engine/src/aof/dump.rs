@@ -82,6 +82,9 @@ pub(crate) fn write_all(state: &State, out: &mut dyn Write) -> io::Result<u64> {
         len: 0,
         scratch: Vec::new(),
     };
+    for library in state.scripts.functions.libraries() {
+        writer.command(&[word("FUNCTION"), word("LOAD"), library.code.clone()])?;
+    }
     for (number, db) in state.dbs.iter().enumerate() {
         if db.len() == 0 {
             continue;

@@ -80,6 +80,7 @@ fn split(args: &[Bytes], read_only: bool) -> Result<Call<'_>, Stop> {
     };
     let (keys, rest) = args[3..].split_at(count);
     Ok(Call {
+        command: args,
         keys,
         args: rest,
         read_only,

@@ -1,7 +1,5 @@
 //! How a script runs a command.
 
-use std::sync::atomic::Ordering;
-
 use bytes::Bytes;
 use mlua::{MultiValue, Value};
 
@@ -105,7 +103,7 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
             ));
         }
         // What has begun to write goes on, even if that takes memory.
-        let wrote = shared.watchdog.wrote.load(Ordering::Relaxed);
+        let wrote = shared.watchdog.has_written();
         if stage.state.out_of_memory && spec.is(flag::DENYOOM) {
             if !wrote {
                 return Err(Refused {
@@ -122,7 +120,7 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
                     counted: true,
                 });
             }
-            shared.watchdog.wrote.store(true, Ordering::Release);
+            shared.watchdog.set_written();
         }
     }
     if let Some(declared) = &stage.declared {

@@ -74,6 +74,15 @@ pub(super) fn error_text(text: &[u8]) -> Vec<u8> {
     [code, b" ", message].concat()
 }
 
+/// What `lua_tostring` makes of a string or a number; `None` for anything else.
+pub(super) fn text_of_value(value: &Value) -> Option<Vec<u8>> {
+    match value {
+        Value::String(text) => Some(text.as_bytes().to_vec()),
+        Value::Integer(_) | Value::Number(_) => value.to_string().ok().map(String::into_bytes),
+        _ => None,
+    }
+}
+
 /// Up to a NUL, where C's strings end.
 pub(super) fn c_string(text: &[u8]) -> &[u8] {
     &text[..memchr::memchr(0, text).unwrap_or(text.len())]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{
-    Raise, SANDBOX, Shared, argument_error, chance, convert, expected, hex, library, position,
+    Raise, SANDBOX, Shared, argument_error, chance, convert, expected, library, position,
     text_error, type_name,
 };
 
@@ -223,8 +223,9 @@ fn failure_text(
         }
     };
     if let Some((_, source, line)) = place {
-        let sha = hex(&shared.stage.lock().digest);
-        text.push_str(&format!(" script: {sha}, on {source}:{line}."));
+        let label = shared.stage.lock().label.clone();
+        let label = label.text();
+        text.push_str(&format!(" script: {label}, on {source}:{line}."));
     }
     Ok(text.replace(['\r', '\n'], " "))
 }

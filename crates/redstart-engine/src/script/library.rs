@@ -7,7 +7,7 @@ use mlua::{Lua, MultiValue, Table, Value};
 use super::{
     Raise, Shared, Unlimited,
     command::{Refused, arguments, command},
-    convert, hex,
+    convert, function, hex,
 };
 use crate::{
     registry,
@@ -16,6 +16,13 @@ use crate::{
 
 const VERSION: &str = "7.0.15";
 const VERSION_NUMBER: i64 = 0x0007_000F;
+
+const LEVELS: [(&str, i64); 4] = [
+    ("LOG_DEBUG", 0),
+    ("LOG_VERBOSE", 1),
+    ("LOG_NOTICE", 2),
+    ("LOG_WARNING", 3),
+];
 
 /// An error as Redis raises most of its own.
 pub(super) fn reply_error(text: &str) -> mlua::Error {
@@ -165,11 +172,10 @@ pub(super) fn redis(
         })?,
     )?;
 
+    for (name, level) in LEVELS {
+        redis.set(name, level)?;
+    }
     for (name, value) in [
-        ("LOG_DEBUG", 0),
-        ("LOG_VERBOSE", 1),
-        ("LOG_NOTICE", 2),
-        ("LOG_WARNING", 3),
         ("REPL_NONE", 0),
         ("REPL_AOF", 1),
         ("REPL_SLAVE", 2),
@@ -180,6 +186,31 @@ pub(super) fn redis(
         redis.set(name, value)?;
     }
     redis.set("REDIS_VERSION", VERSION)?;
+    Ok(redis)
+}
+
+/// The table `redis` as the code of a library sees it while it is loaded.
+pub(super) fn redis_at_load(
+    lua: &Lua,
+    shared: &Arc<Shared>,
+    callbacks: &Table,
+) -> mlua::Result<Table> {
+    let redis = lua.create_table()?;
+    let of = shared.clone();
+    let callbacks = callbacks.clone();
+    redis.set(
+        "register_function",
+        lua.create_function(move |_, args: MultiValue| {
+            function::register(&mut of.loading.lock(), &callbacks, &args)
+                .map_err(|text| reply_error(&text))
+        })?,
+    )?;
+    redis.set("log", lua.create_function(log)?)?;
+    for (name, level) in LEVELS {
+        redis.set(name, level)?;
+    }
+    redis.set("REDIS_VERSION", VERSION)?;
+    redis.set("REDIS_VERSION_NUM", VERSION_NUMBER)?;
     Ok(redis)
 }
 

@@ -1,7 +1,8 @@
 -- What scripts see: the globals, read-only, and the function that runs a script.
 --
--- Gets the table of Rust functions and libraries; returns the globals, `run`, and the table of
--- compiled scripts that `run` takes its function from.
+-- Gets the table of Rust functions and libraries; returns the globals, the function that runs what
+-- is in `host.functions`, and the one that runs the code of a library of functions. There are such
+-- libraries if `host.redis_at_load` is given.
 
 local host = ...
 
@@ -26,7 +27,8 @@ local function protect(library, missing)
     if missing then
         setmetatable(library, { __index = missing, __metatable = locked })
     end
-    return setmetatable(front, { __index = library, __newindex = host.refuse, __metatable = locked })
+    local metatable = { __index = library, __newindex = host.refuse, __metatable = locked }
+    return setmetatable(front, metatable), metatable
 end
 
 local function settle(ok, value, ...)
@@ -187,14 +189,18 @@ globals.coroutine = protect(coroutines)
 globals.math = protect(math)
 globals.string = protect(string)
 globals.table = protect(tables)
-globals.os = protect({ clock = os.clock })
+if host.redis_at_load then
+    host.redis.breakpoint, host.redis.debug, host.redis.replicate_commands = nil, nil, nil
+else
+    globals.os = protect({ clock = os.clock })
+end
 globals.redis = protect(host.redis)
 globals.cjson = protect(host.cjson)
 globals.cmsgpack = protect(host.cmsgpack)
 globals.struct = protect(host.struct)
 globals.bit = protect(host.bit)
 
-local visible = protect(globals, host.missing)
+local visible, metatable = protect(globals, host.missing)
 globals._G = visible
 
 local handler = host.handler
@@ -213,11 +219,34 @@ local function finish(ok, value)
     return false, value
 end
 
-local functions = {}
+local functions = host.functions
 
 local function run(index, keys, argv)
     globals.KEYS, globals.ARGV = keys, argv
     return finish(xpcall(functions[index], handler))
 end
 
-return visible, run, functions
+if not host.redis_at_load then
+    return visible, run, run
+end
+
+-- Functions get their keys and arguments as parameters.
+local function call(index, keys, argv)
+    local f = functions[index]
+    return finish(xpcall(function()
+        return f(keys, argv)
+    end, handler))
+end
+
+-- While the code of a library runs, it sees `redis` only, and little of that.
+local at_load = { redis = protect(host.redis_at_load, host.missing) }
+setmetatable(at_load, { __index = host.missing, __metatable = locked })
+
+local function load(code)
+    metatable.__index = at_load
+    local ok, value = pcall(code)
+    metatable.__index = globals
+    return ok, value
+end
+
+return visible, call, load
