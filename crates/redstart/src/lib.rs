@@ -180,6 +180,8 @@ pub mod script;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod sim;
+#[cfg(any(test, feature = "sim"))]
+mod socket;
 pub mod store;
 mod task;
 #[cfg(feature = "testing")]

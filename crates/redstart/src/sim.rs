@@ -26,13 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use crate::store::BoxFuture;
 
-/// A connected byte stream, as the wire needs it: never waits, wakes whoever asked.
-pub trait Socket: Send + Sync {
-    fn try_write(&self, bytes: &[u8]) -> io::Result<usize>;
-    fn try_read(&self, room: &mut [u8]) -> io::Result<usize>;
-    fn poll_read_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-    fn poll_write_ready(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>>;
-}
+pub use crate::socket::Socket;
 
 /// Makes connections.
 pub trait Network: Send + Sync {

@@ -85,7 +85,7 @@ impl Duplex {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(ready) => ready?,
             }
-            if self.input.receive(&self.stream)? {
+            if self.input.receive(&self.stream)? > 0 {
                 self.heard = Instant::now();
             }
         }

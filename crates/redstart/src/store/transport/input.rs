@@ -31,8 +31,8 @@ impl Input {
         }
     }
 
-    /// Takes what the system has; `false` if that is nothing at the moment.
-    pub(super) fn receive(&mut self, stream: &Stream) -> io::Result<bool> {
+    /// Takes what the system has, and returns how much that was; 0 if it is nothing at the moment.
+    pub(super) fn receive(&mut self, stream: &Stream) -> io::Result<usize> {
         let is_empty = self.begin == self.end;
         let received = match self.reader.long().filter(|_| is_empty) {
             // The rest of a long string goes where it will stay.
@@ -49,8 +49,8 @@ impl Input {
         };
         match received {
             Ok(0) => Err(closed()),
-            Ok(_) => Ok(true),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Ok(received) => Ok(received),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
             Err(error) => Err(error),
         }
     }

@@ -29,8 +29,8 @@ pub(crate) enum Stream {
     Unix(UnixStream),
     #[cfg(feature = "tls")]
     Tls(Box<TlsStream>),
-    #[cfg(feature = "sim")]
-    Simulated(Box<dyn crate::sim::Socket>),
+    #[cfg(any(test, feature = "sim"))]
+    Simulated(Box<dyn crate::socket::Socket>),
 }
 
 impl Stream {
@@ -67,7 +67,7 @@ impl Stream {
             Self::Unix(stream) => stream.try_write(bytes),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.try_write(bytes),
-            #[cfg(feature = "sim")]
+            #[cfg(any(test, feature = "sim"))]
             Self::Simulated(socket) => socket.try_write(bytes),
         }
     }
@@ -87,7 +87,7 @@ impl Stream {
             Self::Unix(stream) => stream.try_read(room),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.try_read(room),
-            #[cfg(feature = "sim")]
+            #[cfg(any(test, feature = "sim"))]
             Self::Simulated(socket) => socket.try_read(room),
         }
     }
@@ -98,14 +98,8 @@ impl Stream {
         match self {
             Self::Tcp(stream) => stream.try_read_buf(&mut bytes.limit(most)),
             Self::Unix(stream) => stream.try_read_buf(&mut bytes.limit(most)),
-            #[cfg(any(feature = "tls", feature = "sim"))]
-            _ => {
-                let before = bytes.len();
-                bytes.resize(before + most, 0);
-                let received = self.try_read(&mut bytes[before..]);
-                bytes.truncate(before + *received.as_ref().unwrap_or(&0));
-                received
-            }
+            #[cfg(any(test, feature = "tls", feature = "sim"))]
+            _ => fill(bytes, most, |room| self.try_read(room)),
         }
     }
 
@@ -115,7 +109,7 @@ impl Stream {
             Self::Unix(stream) => stream.poll_read_ready(cx),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.tcp().poll_read_ready(cx),
-            #[cfg(feature = "sim")]
+            #[cfg(any(test, feature = "sim"))]
             Self::Simulated(socket) => socket.poll_read_ready(cx),
         }
     }
@@ -126,10 +120,25 @@ impl Stream {
             Self::Unix(stream) => stream.poll_write_ready(cx),
             #[cfg(feature = "tls")]
             Self::Tls(stream) => stream.tcp().poll_write_ready(cx),
-            #[cfg(feature = "sim")]
+            #[cfg(any(test, feature = "sim"))]
             Self::Simulated(socket) => socket.poll_write_ready(cx),
         }
     }
+}
+
+/// Reads to the end of `bytes` by a function that needs a slice. Of what is unused, only as much is made one as is read at
+/// a time: the rest of a long string may be many megabytes, and a piece of it a few kilobytes.
+#[cfg(any(test, feature = "tls", feature = "sim"))]
+fn fill(
+    bytes: &mut Vec<u8>,
+    most: usize,
+    read: impl FnOnce(&mut [u8]) -> io::Result<usize>,
+) -> io::Result<usize> {
+    let before = bytes.len();
+    bytes.resize(before + most.min(super::input::ROOM), 0);
+    let received = read(&mut bytes[before..]);
+    bytes.truncate(before + *received.as_ref().unwrap_or(&0));
+    received
 }
 
 /// Requests leave at once, and a peer that vanished without a word is noticed: a network that forgot the connection
@@ -149,6 +158,24 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_piece_of_a_long_string_costs_what_it_is_long() {
+        let mut bytes = Vec::with_capacity(64 * 1024 * 1024);
+        bytes.extend_from_slice(b"so far ");
+        let most = bytes.capacity() - bytes.len();
+        let received = fill(&mut bytes, most, |room| {
+            assert!(room.len() <= super::super::input::ROOM, "{}", room.len());
+            room[..5].copy_from_slice(b"piece");
+            Ok(5)
+        });
+        assert_eq!((received.unwrap(), &bytes[..]), (5, &b"so far piece"[..]));
+        let nothing = fill(&mut bytes, 1, |room| {
+            assert_eq!(room.len(), 1, "no more than there is to read");
+            Err(io::ErrorKind::WouldBlock.into())
+        });
+        assert!(nothing.is_err() && bytes == b"so far piece");
+    }
 
     #[tokio::test]
     async fn a_peer_that_vanished_is_noticed() {

@@ -40,6 +40,11 @@ const ENOUGH: usize = 16;
 /// With more than this many requests under way, a caller does not send by itself: those that are about to run may ask
 /// too, and the task sends for all.
 const ALONE: usize = 8;
+/// A caller that sends takes along what is asked meanwhile, so many times. Then the task goes on: the caller has work of its
+/// own.
+const ROUNDS: usize = 8;
+/// What is sent or received at a time, in bytes, before the others get their turn.
+const TURN: usize = 1024 * 1024;
 /// Back-pressure threshold for queued bytes.
 const MAX_WAITING: usize = 4 * 1024 * 1024;
 
@@ -341,6 +346,7 @@ impl Many {
 impl Shared {
     /// Sends what was asked, and what is asked meanwhile. Nobody else may be sending.
     fn transmit<'a>(&'a self, mut guard: MutexGuard<'a, Queue>) {
+        let mut rounds = 0;
         loop {
             let queue = &mut *guard;
             let spare = std::mem::take(&mut queue.spare);
@@ -352,17 +358,21 @@ impl Shared {
             if bytes.len() > MAX_WAITING {
                 self.room.notify_waiters();
             }
-            let written = self.write_out(&bytes, 0);
+            let written = self.write_out(&bytes, 0, TURN);
             guard = self.queue.lock();
             let queue = &mut *guard;
             match written {
                 Written::All => {
                     queue.done(bytes);
                     let worth_it = !queue.awaited || queue.is_enough();
-                    if worth_it && !queue.bytes.is_empty() {
+                    if queue.bytes.is_empty() || !worth_it {
+                        return;
+                    }
+                    rounds += 1;
+                    if rounds < ROUNDS {
                         continue;
                     }
-                    return;
+                    queue.awaited = true;
                 }
                 Written::Partly(sent) => queue.rest = Some((bytes, sent)),
                 Written::Failed(error, sent) => {
@@ -380,10 +390,11 @@ impl Shared {
         }
     }
 
-    /// Hands bytes to the system until it takes no more.
-    fn write_out(&self, bytes: &[u8], mut sent: usize) -> Written {
-        while sent < bytes.len() {
-            match self.stream.try_write(&bytes[sent..]) {
+    /// Hands bytes to the system until it takes no more, up to so many of them.
+    fn write_out(&self, bytes: &[u8], mut sent: usize, most: usize) -> Written {
+        let until = bytes.len().min(sent + most);
+        while sent < until {
+            match self.stream.try_write(&bytes[sent..until]) {
                 Ok(0) => return Written::Failed(closed(), sent),
                 Ok(more) => sent += more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -391,6 +402,9 @@ impl Shared {
                 }
                 Err(error) => return Written::Failed(error.into(), sent),
             }
+        }
+        if sent < bytes.len() {
+            return Written::Partly(sent);
         }
         match self.stream.try_flush() {
             Ok(()) => Written::All,

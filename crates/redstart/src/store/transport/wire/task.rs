@@ -10,7 +10,7 @@ use std::{
 use redis::{RedisError, RedisResult, Value};
 use tokio::time::{Instant, Sleep};
 
-use super::{Shared, State, Waiter, Written, closed, not_sent};
+use super::{Shared, State, TURN, Waiter, Written, closed, not_sent};
 use crate::store::{request::Failure, transport::input::Input};
 
 /// Receives and hands out.
@@ -55,18 +55,23 @@ impl Future for Task {
 }
 
 impl Task {
-    /// Reads all that is there and hands it out; returns how many replies that were.
+    /// Reads what is there and hands it out; returns how many replies that were. While a long reply keeps coming, what
+    /// waits to be sent gets its turn too.
     fn receive(&mut self, cx: &mut Context<'_>) -> RedisResult<usize> {
-        let mut woken = 0;
-        loop {
+        let (mut woken, mut received) = (0, 0);
+        while received < TURN {
             match self.shared.stream.poll_read_ready(cx) {
                 Poll::Pending => return Ok(woken),
                 Poll::Ready(ready) => ready?,
             }
-            if self.input.receive(&self.shared.stream)? {
+            let more = self.input.receive(&self.shared.stream)?;
+            if more > 0 {
+                received += more;
                 woken += self.hand_out()?;
             }
         }
+        cx.waker().wake_by_ref();
+        Ok(woken)
     }
 
     /// Passes complete replies to their waiters.
@@ -74,48 +79,40 @@ impl Task {
         if !self.input.is_worth_reading() {
             return Ok(0);
         }
-        {
-            let mut queue = self.shared.queue.lock();
-            while let Some(value) = self.input.next()? {
-                self.replies.extend(queue.answered(value)?);
-            }
-        }
+        let taken = self.take_replies();
         let woken = self.replies.len();
+        // Also if what came behind them is no reply.
         for (mut waiter, value) in self.replies.drain(..) {
             waiter.answer(Ok(value));
         }
-        Ok(woken)
+        taken.map(|()| woken)
+    }
+
+    fn take_replies(&mut self) -> RedisResult<()> {
+        let mut queue = self.shared.queue.lock();
+        while let Some(value) = self.input.next()? {
+            self.replies.extend(queue.answered(value)?);
+        }
+        Ok(())
     }
 
     /// Sends what waits to be sent, and answers those whose deadline has passed.
     fn look(&mut self, cx: &mut Context<'_>, woken: usize) -> RedisResult<()> {
         let shared = self.shared.clone();
+        {
+            let mut queue = shared.queue.lock();
+            if let State::Broken(error) = &queue.state {
+                return Err(error.clone());
+            }
+            let left = matches!(queue.state, State::Left);
+            if left && !queue.waiters.iter().any(Waiter::is_waited_for) {
+                return Err(closed());
+            }
+            queue.task = Some(cx.waker().clone());
+        }
+        self.send_rest(cx)?;
         let mut guard = shared.queue.lock();
         let queue = &mut *guard;
-        if let State::Broken(error) = &queue.state {
-            return Err(error.clone());
-        }
-        if matches!(queue.state, State::Left) && !queue.waiters.iter().any(Waiter::is_waited_for) {
-            return Err(closed());
-        }
-        queue.task = Some(cx.waker().clone());
-        while let Some((bytes, sent)) = queue.rest.take() {
-            match shared.stream.poll_write_ready(cx) {
-                Poll::Pending => {
-                    queue.rest = Some((bytes, sent));
-                    break;
-                }
-                Poll::Ready(ready) => ready?,
-            }
-            match shared.write_out(&bytes, sent) {
-                Written::All => queue.done(bytes),
-                Written::Partly(sent) => queue.rest = Some((bytes, sent)),
-                Written::Failed(error, sent) => {
-                    queue.rest = Some((bytes, sent));
-                    return Err(error);
-                }
-            }
-        }
         let gathers = std::mem::take(&mut queue.gathers);
         let others_first = woken > 1 || gathers;
         let promised = std::mem::replace(&mut queue.awaited, others_first);
@@ -132,6 +129,42 @@ impl Task {
         // Also while replies flow: there may be no poll without any for long.
         self.watch(cx);
         Ok(())
+    }
+
+    /// Sends on what the system did not take at once. The queue is not locked meanwhile: callers that ask are not held
+    /// up by a long request.
+    fn send_rest(&self, cx: &mut Context<'_>) -> RedisResult<()> {
+        let mut turn = 0;
+        loop {
+            // Nobody else sends or takes it while there is one.
+            let Some((bytes, sent)) = self.shared.queue.lock().rest.take() else {
+                return Ok(());
+            };
+            let (written, pending) = match self.shared.stream.poll_write_ready(cx) {
+                Poll::Pending => (Written::Partly(sent), true),
+                Poll::Ready(Err(error)) => (Written::Failed(error.into(), sent), false),
+                Poll::Ready(Ok(())) => (self.shared.write_out(&bytes, sent, TURN - turn), false),
+            };
+            let mut queue = self.shared.queue.lock();
+            match written {
+                Written::All => queue.done(bytes),
+                Written::Partly(so_far) => {
+                    queue.rest = Some((bytes, so_far));
+                    turn += so_far - sent;
+                }
+                Written::Failed(error, sent) => {
+                    queue.rest = Some((bytes, sent));
+                    return Err(error);
+                }
+            }
+            if pending {
+                return Ok(());
+            }
+            if turn >= TURN {
+                cx.waker().wake_by_ref();
+                return Ok(());
+            }
+        }
     }
 
     /// Answers those whose deadline has passed.

@@ -10,6 +10,8 @@ use tokio::{
 use super::*;
 use crate::store::transport::reply::Reader;
 
+mod gathering;
+
 const LONG: Duration = Duration::from_secs(60);
 
 /// A connection, and the other end of it.
@@ -35,14 +37,14 @@ async fn ask_within(wire: &Wire, what: &str, within: Duration) -> Outcome {
 /// Answers each ECHO by its argument, the replies cut into pieces of the given size.
 async fn echo(mut stream: TcpStream, piece: usize) {
     let (mut input, mut chunk) = (Vec::new(), vec![0; 4096]);
+    let (mut reader, mut at) = (Reader::default(), 0);
     loop {
         match stream.read(&mut chunk).await {
             Ok(0) | Err(_) => return,
             Ok(read) => input.extend_from_slice(&chunk[..read]),
         }
-        let (mut reader, mut at, mut done, mut out) = (Reader::default(), 0, 0, Vec::new());
+        let mut out = Vec::new();
         while let Ok(value) = reader.next(&input, &mut at).unwrap() {
-            done = at;
             let Some([_, Value::BulkString(text)]) = value.as_sequence() else {
                 panic!("an ECHO has one argument");
             };
@@ -50,7 +52,8 @@ async fn echo(mut stream: TcpStream, piece: usize) {
             out.extend(text);
             out.extend(b"\r\n");
         }
-        input.drain(..done);
+        input.drain(..at);
+        at = 0;
         for piece in out.chunks(piece) {
             stream.write_all(piece).await.unwrap();
             tokio::task::yield_now().await;
@@ -206,6 +209,17 @@ async fn a_reply_that_nobody_asked_for_or_that_is_none_ends_the_connection() {
         let ended = matches!(outcome, Err(Failure::Lost(_) | Failure::NotSent(_)));
         assert!(ended, "{rubbish:?}: {outcome:?}");
     }
+}
+
+#[tokio::test]
+async fn a_reply_is_handed_out_although_what_comes_behind_it_is_none() {
+    let (wire, mut theirs) = pair().await;
+    let (first, second, ()) = tokio::join!(ask(&wire, "x"), ask(&wire, "y"), async {
+        theirs.read_exact(&mut [0; 2 * 21]).await.unwrap();
+        theirs.write_all(b"+x\r\ngarbage\r\n").await.unwrap();
+    });
+    assert_eq!(first.unwrap(), Value::SimpleString("x".into()));
+    assert!(matches!(second, Err(Failure::Lost(_))), "{second:?}");
 }
 
 #[tokio::test]
