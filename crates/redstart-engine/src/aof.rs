@@ -624,7 +624,7 @@ impl Log {
 
     /// Writes a fresh base from memory and begins a new increment: what the files of before hold
     /// is not certain. Everybody waits meanwhile.
-    fn start_over(&self) -> Result<(), EngineError> {
+    pub(crate) fn start_over(&self) -> Result<(), EngineError> {
         let Some(inner) = self.engine.get().and_then(Weak::upgrade) else {
             return Ok(());
         };

@@ -27,6 +27,7 @@ use crate::{
     keyspace::Db,
     pubsub::PubSub,
     random::Random,
+    rdb::Saves,
     reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
     session::{Ended, Session},
@@ -135,6 +136,8 @@ pub(crate) struct State {
     /// When the engine was made, in unix microseconds.
     pub(crate) started: i64,
     pub(crate) effects: Effects,
+    /// What SAVE and BGSAVE wrote.
+    pub(crate) saves: Saves,
     pub(crate) stats: Stats,
     pub(crate) random: Random,
     pub(crate) scripts: Scripts,
@@ -188,6 +191,7 @@ impl State {
             password: Arc::default(),
             started: 0,
             effects: Effects::default(),
+            saves: Saves::default(),
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::default(),
@@ -241,6 +245,7 @@ impl Engine {
             password: password.clone(),
             started: clock.now_micros(),
             effects: Effects::default(),
+            saves: Saves::new(clock.now_micros()),
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::new(limits, watchdog.clone()),
@@ -392,6 +397,7 @@ impl EngineBuilder {
         }
         let engine = Engine::from_parts(self.databases, self.config, self.clock, self.limits);
         if let Some((dir, fsync)) = self.append_only {
+            engine.inner.state.lock().saves.folder = Some(dir.clone());
             let log = aof::open(&dir, fsync, &engine)?;
             // Set once, here.
             let _ = engine.inner.log.set(log);

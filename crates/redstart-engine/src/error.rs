@@ -60,4 +60,7 @@ pub enum EngineError {
     /// The log in the data folder cannot be read back.
     #[error("cannot load the append-only log: {0}")]
     Log(String),
+    /// An RDB file cannot be read or written.
+    #[error("cannot use the RDB file: {0}")]
+    Rdb(String),
 }

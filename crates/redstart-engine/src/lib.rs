@@ -29,6 +29,7 @@
 //! | `blocking.rs` | clients that wait, and how they are served |
 //! | `effect.rs` | changes as commands that repeat them: the source of the log |
 //! | `aof.rs` | the append-only log: files that Redis and Valkey load |
+//! | `rdb.rs` | values and databases in binary form: DUMP, snapshots, bases of logs |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
@@ -115,6 +116,7 @@ mod number;
 mod partial_sort;
 mod pubsub;
 mod random;
+mod rdb;
 mod registry;
 mod reply;
 mod resp;
@@ -133,5 +135,6 @@ pub use clock::Clock;
 pub use config::MemoryPolicy;
 pub use engine::{Engine, EngineBuilder, Fsync};
 pub use error::EngineError;
+pub use rdb::Summary;
 pub use reply::{Protocol, Reply};
 pub use session::{Blocked, Outcome, PushReceiver, Session};

@@ -224,6 +224,8 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("connection", commands::connection::COMMANDS),
     ("server", commands::server::COMMANDS),
     ("server", commands::database::COMMANDS),
+    ("generic", commands::dump::VALUES),
+    ("server", commands::dump::SNAPSHOTS),
     ("generic", commands::sort::COMMANDS),
 ];
 

@@ -9,6 +9,7 @@ use crate::{
     engine::State,
     error::{CommandResult, SYNTAX, Stop},
     free,
+    keyspace::Db,
     number::{i32_arg, int_bytes, parse_int},
     registry::{Spec, flag::*},
     reply::Reply,
@@ -109,6 +110,32 @@ fn empty(state: &mut State, db: usize) -> usize {
         free::later(usize::MAX, keys);
     }
     count
+}
+
+/// Puts these databases in the place of all.
+pub(crate) fn replace_all(state: &mut State, dbs: Vec<Db>) {
+    let mut incoming = dbs.into_iter();
+    for db in 0..state.dbs.len() {
+        let mut fresh = incoming.next().unwrap_or_default();
+        touch_existing(state, db, None);
+        for (key, watchers) in &state.dbs[db].watched {
+            if fresh.find(key).is_some() {
+                let touched = watchers.iter().map(|watcher| &watcher.touched);
+                touched.for_each(|touched| touched.store(true, Ordering::Relaxed));
+            }
+        }
+        let old = state.dbs[db].take_keys();
+        if old.len() > 0 {
+            free::later(usize::MAX, old);
+        }
+        state.dbs[db].put_keys(fresh.take_keys());
+        if state.config.maxmemory > 0 {
+            state.dbs[db].measure_all();
+        }
+        signal_all(state, db);
+    }
+    tracking::flushed(state);
+    state.effects.touch_all();
 }
 
 /// Marks the watched keys of a database that exist in it or in the one that takes its place.

@@ -29,7 +29,6 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("info", -1, LOADING | STALE, NO_KEYS, info),
     Spec::new("lolwut", -1, READONLY | FAST, NO_KEYS, lolwut),
     Spec::new("role", 1, NOSCRIPT | LOADING | STALE | FAST, NO_KEYS, role),
-    Spec::new("lastsave", 1, LOADING | STALE | FAST, NO_KEYS, lastsave),
     Spec::new(
         "bgrewriteaof",
         1,
@@ -120,10 +119,6 @@ fn bgrewriteaof(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
         Some(false) => Err("ERR Background append only file rewriting already in progress".into()),
         None => Err("ERR there is no append only file".into()),
     }
-}
-
-fn lastsave(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    Ok(Reply::Int(cx.state.started / 1_000_000))
 }
 
 fn slowlog_get(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -249,13 +244,19 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
         "persistence" => {
             line("loading", &0);
             line("async_loading", &0);
-            line("rdb_changes_since_last_save", &state.dirty);
-            line("rdb_bgsave_in_progress", &0);
-            line("rdb_last_save_time", &(state.started / 1_000_000));
-            line("rdb_last_bgsave_status", &"ok");
+            line(
+                "rdb_changes_since_last_save",
+                &state.saves.unsaved(state.dirty),
+            );
+            line(
+                "rdb_bgsave_in_progress",
+                &u8::from(state.saves.is_running()),
+            );
+            line("rdb_last_save_time", &state.saves.last());
             let health = state.effects.health();
             let rewriting = health.as_ref().is_some_and(|health| health.rewriting);
             let status = |fine: bool| if fine { "ok" } else { "err" };
+            line("rdb_last_bgsave_status", &status(!state.saves.has_failed()));
             let rewritten = health.as_ref().is_none_or(|health| health.rewritten);
             let writable = health.as_ref().is_none_or(|health| health.writable);
             line("aof_enabled", &u8::from(health.is_some()));

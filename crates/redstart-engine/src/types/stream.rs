@@ -280,6 +280,42 @@ impl Node {
     }
 }
 
+/// A node as a dump shows it: deleted entries are in it as well.
+pub(crate) struct NodeView<'a> {
+    id: Id,
+    node: &'a Node,
+}
+
+impl<'a> NodeView<'a> {
+    pub(crate) fn id(&self) -> Id {
+        self.id
+    }
+
+    /// The fields of the first entry.
+    pub(crate) fn fields(&self) -> &'a [Blob] {
+        &self.node.fields
+    }
+
+    /// How many entries are there, and how many were deleted.
+    pub(crate) fn counts(&self) -> (u32, u32) {
+        (self.node.live, self.node.dead)
+    }
+
+    /// Each entry: its id, whether it was deleted, whether its fields are those of the node.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Id, bool, bool, Entry<'a>)> + use<'a> {
+        let entries = self.node.entries(self.id);
+        entries.map(|(_, id, deleted, entry)| (id, deleted, entry.same_fields, entry))
+    }
+}
+
+/// An entry of a node that is loaded from a dump.
+pub(crate) struct Stored {
+    pub(crate) id: Id,
+    pub(crate) deleted: bool,
+    /// Fields and values.
+    pub(crate) pairs: Vec<Bytes>,
+}
+
 /// An entry that was delivered to a consumer and not acknowledged.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pending {
@@ -362,6 +398,20 @@ impl Group {
         }
         self.names.insert(Blob::new(name), number as u32);
         (number as u32, true)
+    }
+
+    /// Adds a consumer from a dump; its number, or `None` if there is one of that name.
+    pub(crate) fn load_consumer(&mut self, name: &[u8], seen: i64) -> Option<u32> {
+        let number = u32::try_from(self.consumers.len()).ok()?;
+        if self.names.insert(Blob::new(name), number).is_some() {
+            return None;
+        }
+        self.consumers.push(Some(Consumer {
+            name: Blob::new(name),
+            seen,
+            pending: BTreeSet::new(),
+        }));
+        Some(number)
     }
 
     /// Removes a consumer with all that is pending for it; how many entries that were.
@@ -512,6 +562,38 @@ impl Stream {
         self.last_id = id;
         self.len += 1;
         self.entries_added += 1;
+    }
+
+    /// The nodes in order.
+    pub(crate) fn nodes(&self) -> impl Iterator<Item = NodeView<'_>> {
+        self.nodes.iter().map(|(&id, node)| NodeView { id, node })
+    }
+
+    /// Adds a node from a dump behind all others; whether its ids rise as they must. The caller sets
+    /// the stream's own counters afterwards.
+    pub(crate) fn load_node(&mut self, id: Id, fields: Vec<Blob>, entries: &[Stored]) -> bool {
+        let mut node = Node::new(fields.iter().map(|field| (field.as_slice(), &b""[..])));
+        let mut last = self.last_id;
+        for entry in entries {
+            if entry.id < id || (entry.id <= last && last != Id::ZERO) {
+                return false;
+            }
+            last = entry.id;
+            let at = node.data.len();
+            node.push(id, entry.id, &entry.pairs);
+            if entry.deleted {
+                node.data[at] |= DELETED;
+                node.live -= 1;
+                node.dead += 1;
+            }
+        }
+        self.last_id = last;
+        if node.live > 0 {
+            node.data.shrink_to_fit();
+            self.len += u64::from(node.live);
+            self.nodes.insert(id, node);
+        }
+        true
     }
 
     /// Visits the entries from `start` to `end`, both included, until `visit` says false.

@@ -1,0 +1,136 @@
+//! RDB: the binary form of values (DUMP, RESTORE) and of all data (snapshots, bases of logs).
+//!
+//! | file | what it holds |
+//! |---|---|
+//! | `source.rs` | reading: bytes, lengths, strings; the running checksum |
+//! | `read.rs`, `write.rs` | values of every type and encoding; as Redis 7.0 writes them |
+//! | `listpack.rs`, `ziplist.rs`, `intset.rs`, `lzf.rs`, `stream.rs`, `module.rs` | the encodings |
+//! | `payload.rs` | one value with its footer: what DUMP returns |
+//! | `file.rs` | whole files |
+//! | `save.rs` | SAVE and BGSAVE |
+//!
+//! # What is read and written
+//!
+//! Versions 6 to 12 of Redis and 80 of Valkey are read, in every encoding. What is written is
+//! version 10, that of Redis 7.0, which Valkey loads as well.
+//!
+//! # Hostile input
+//!
+//! Nothing that is read is believed: a length takes no memory before the bytes are there, a
+//! compressed string cannot claim to be longer than its bytes allow, packed strings are checked
+//! element by element. Damage is an error.
+
+mod file;
+mod intset;
+mod listpack;
+mod lzf;
+mod module;
+mod payload;
+mod read;
+mod save;
+mod source;
+mod stream;
+mod write;
+mod ziplist;
+
+use std::io::{self, Read, Write};
+
+use crate::{Engine, error::EngineError};
+
+pub use file::Summary;
+pub(crate) use file::{Expired, load, replace};
+pub(crate) use payload::{Refused, dump, restore};
+pub(crate) use save::{Saves, save, save_later};
+
+use file::Values;
+
+/// The version that is written: Redis 7.0's.
+const VERSION: u32 = 10;
+/// The first and the last version of Redis that is read.
+const REDIS: std::ops::RangeInclusive<u32> = 6..=12;
+/// The versions that are Valkey's.
+const VALKEY_FROM: u32 = 80;
+const VALKEY: std::ops::RangeInclusive<u32> = VALKEY_FROM..=80;
+
+/// Whether files and payloads of a version can be read.
+fn is_known(version: u32) -> bool {
+    REDIS.contains(&version) || VALKEY.contains(&version)
+}
+
+/// Why something cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Fault {
+    #[error("{0}")]
+    Io(io::Error),
+    #[error("it ends too early")]
+    Ended,
+    #[error("{0} is damaged")]
+    Damaged(&'static str),
+    #[error("{0}")]
+    Refused(String),
+    /// A collection without members, which no server has.
+    #[error("an empty value")]
+    Empty,
+}
+
+impl Engine {
+    /// Puts what an RDB file holds in the place of all data. Others go on with the old data while
+    /// the file is read, and nothing changes if it is damaged.
+    ///
+    /// `progress` is called from time to time with what was read so far.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read or is damaged, or the data folder cannot be written.
+    pub fn load_rdb(
+        &self,
+        from: impl Read,
+        mut progress: impl FnMut(&Summary),
+    ) -> Result<Summary, EngineError> {
+        let now = self.now_micros();
+        let config = self.inner.lock().config.clone();
+        let contents = load(
+            from,
+            self.inner.databases,
+            &config,
+            now / 1000,
+            Expired::LeftOut,
+            &mut progress,
+        )
+        .map_err(|fault| EngineError::Rdb(fault.to_string()))?;
+        let summary = contents.summary.clone();
+        let mut state = self.inner.lock();
+        replace(&mut state, contents);
+        crate::dispatch::finish(&mut state, now);
+        drop(state);
+        if let Some(log) = self.inner.log.get() {
+            log.start_over()?;
+        }
+        Ok(summary)
+    }
+
+    /// Writes all data as an RDB file that Redis 7.0 and Valkey load. Everybody waits meanwhile.
+    ///
+    /// Bloom filters are left out and counted in [`Summary::left_out`]: a server without their
+    /// module would refuse the whole file.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be written.
+    pub fn save_rdb(
+        &self,
+        mut to: impl Write,
+        mut progress: impl FnMut(&Summary),
+    ) -> Result<Summary, EngineError> {
+        let state = self.inner.lock();
+        file::write(
+            &state,
+            self.now_micros(),
+            Values::Plain,
+            &mut to,
+            &mut progress,
+        )
+        .and_then(|summary| to.flush().map(|()| summary))
+        .map_err(|error| EngineError::Rdb(error.to_string()))
+    }
+}

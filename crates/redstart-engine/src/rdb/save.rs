@@ -1,0 +1,152 @@
+//! SAVE and BGSAVE: a file of all data.
+
+use std::{
+    fs::{self, File},
+    io::{self, Write},
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
+    },
+    thread::JoinHandle,
+};
+
+use super::file::{self, Values};
+use crate::engine::State;
+
+/// The name of the file, as Redis has it.
+const NAME: &str = "dump.rdb";
+
+/// What is known of the files that were saved.
+#[derive(Default)]
+pub(crate) struct Saves {
+    /// Where they are written; the working folder of the process if it is not set.
+    pub(crate) folder: Option<PathBuf>,
+    outcome: Arc<Outcome>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Outcome {
+    /// Unix seconds.
+    last: AtomicI64,
+    running: AtomicBool,
+    failed: AtomicBool,
+    /// How many changes there had been by then.
+    changes: AtomicU64,
+}
+
+impl Saves {
+    pub(crate) fn new(now_micros: i64) -> Saves {
+        let saves = Saves::default();
+        let last = now_micros / 1_000_000;
+        saves.outcome.last.store(last, Ordering::Relaxed);
+        saves
+    }
+
+    /// When a file was last saved, in unix seconds; when the engine was made, if none was.
+    pub(crate) fn last(&self) -> i64 {
+        self.outcome.last.load(Ordering::Relaxed)
+    }
+
+    /// Whether BGSAVE is at work.
+    pub(crate) fn is_running(&self) -> bool {
+        self.outcome.running.load(Ordering::Relaxed)
+    }
+
+    /// Whether the last file could not be written.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.outcome.failed.load(Ordering::Relaxed)
+    }
+
+    /// How many changes the last file does not have, out of all since the start.
+    pub(crate) fn unsaved(&self, changes: u64) -> u64 {
+        changes.saturating_sub(self.outcome.changes.load(Ordering::Relaxed))
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.as_deref().unwrap_or(Path::new(".")).join(NAME)
+    }
+}
+
+impl Drop for Saves {
+    fn drop(&mut self) {
+        // A file that was begun is finished.
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Outcome {
+    fn settle(&self, result: &io::Result<()>, now_micros: i64, changes: u64) {
+        self.failed.store(result.is_err(), Ordering::Relaxed);
+        match result {
+            Ok(()) => {
+                self.last.store(now_micros / 1_000_000, Ordering::Relaxed);
+                self.changes.store(changes, Ordering::Relaxed);
+            }
+            Err(error) => tracing::error!(%error, "the snapshot was not written"),
+        }
+        self.running.store(false, Ordering::Relaxed);
+    }
+}
+
+/// Writes a file of all data while everybody waits.
+pub(crate) fn save(state: &State, now_micros: i64) -> io::Result<()> {
+    let result = write_whole(&state.saves.path(), |out| {
+        file::write(state, now_micros, Values::All, out, &mut |_| ()).map(drop)
+    });
+    let changes = state.dirty;
+    state.saves.outcome.settle(&result, now_micros, changes);
+    result
+}
+
+/// Encodes all data now, and writes it while others go on.
+pub(crate) fn save_later(state: &mut State, now_micros: i64) -> io::Result<()> {
+    let mut encoded = Vec::new();
+    file::write(state, now_micros, Values::All, &mut encoded, &mut |_| ())?;
+    let (path, changes) = (state.saves.path(), state.dirty);
+    let outcome = state.saves.outcome.clone();
+    outcome.running.store(true, Ordering::Relaxed);
+    let thread = std::thread::Builder::new()
+        .name("redstart-save".into())
+        .spawn(move || {
+            let result = write_whole(&path, |out| out.write_all(&encoded));
+            outcome.settle(&result, now_micros, changes);
+        });
+    match thread {
+        Ok(thread) => {
+            // The one before has ended, or this one would have been refused.
+            state.saves.thread = Some(thread);
+            Ok(())
+        }
+        Err(error) => {
+            state.saves.outcome.running.store(false, Ordering::Relaxed);
+            Err(error)
+        }
+    }
+}
+
+/// Replaces a file at once, so that nobody sees half of it.
+fn write_whole(
+    path: &Path,
+    contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+) -> io::Result<()> {
+    let temporary = path.with_file_name(format!("temp-{}.rdb", std::process::id()));
+    let written = File::create(&temporary).and_then(|file| {
+        let mut out = io::BufWriter::with_capacity(1024 * 1024, file);
+        contents(&mut out)?;
+        let file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+        return written;
+    }
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => File::open(folder)?.sync_all(),
+        _ => Ok(()),
+    }
+}

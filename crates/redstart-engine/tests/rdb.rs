@@ -1,0 +1,564 @@
+//! RDB: what one of the engine, Redis and Valkey dumps or saves, the others restore and load, and
+//! damage is an error.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    fs,
+    os::unix::net::UnixStream,
+    path::Path,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use redstart_engine::{Clock, Engine, Reply, Session};
+use redstart_testkit::{Kind, block_until, find, scale};
+
+#[path = "rdb/contents.rs"]
+mod contents;
+#[path = "rdb/old.rs"]
+mod old;
+#[path = "rdb/random.rs"]
+mod random;
+#[path = "differential/wire.rs"]
+mod wire;
+
+use contents::{Client, assert_same, bulk, command, describe, everything, words};
+use random::{Chance, KINDS, value};
+use wire::Wire;
+
+/// A real server on a folder, whose `dump.rdb` it loads; ended with the value.
+struct Server {
+    process: Child,
+    dir: std::path::PathBuf,
+}
+
+impl Server {
+    fn start(kind: Kind, dir: &Path) -> Server {
+        let program = find::server(kind).expect("a server, see `cargo xtask servers`");
+        let process = Command::new(program)
+            .args([
+                "--port",
+                "0",
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+                "--unixsocket",
+                "s.sock",
+            ])
+            .arg("--dir")
+            .arg(dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        Server {
+            process,
+            dir: dir.into(),
+        }
+    }
+
+    fn connect(&mut self) -> Wire {
+        let socket = self.dir.join("s.sock");
+        let answers = || {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                panic!("the server ended: {status}");
+            }
+            let mut wire = Wire::new(UnixStream::connect(&socket).ok()?);
+            (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
+        };
+        block_until("the server to answer", Duration::from_secs(60), answers).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A seed that is new each time, and is told when a test fails.
+fn seed() -> u64 {
+    let seed = match std::env::var("REDSTART_RDB_SEED") {
+        Ok(seed) => seed.parse().unwrap(),
+        Err(_) => std::time::SystemTime::now()
+            .duration_since(std::time::UNIX_EPOCH)
+            .unwrap()
+            .as_nanos() as u64,
+    };
+    println!("REDSTART_RDB_SEED={seed}");
+    seed
+}
+
+fn run(client: &mut impl Client, commands: &[Vec<Bytes>]) {
+    for args in commands {
+        let reply = client.ask(args);
+        assert!(!reply.is_error(), "{args:?}: {reply:?}");
+    }
+}
+
+fn dump(client: &mut impl Client, key: &Bytes) -> Bytes {
+    bulk(client.ask(&command("DUMP", key, &[])))
+}
+
+fn restore(client: &mut impl Client, key: &Bytes, payload: &[u8]) -> Reply {
+    let mut args = command("RESTORE", key, &["0"]);
+    args.push(Bytes::copy_from_slice(payload));
+    args.push(Bytes::from_static(b"REPLACE"));
+    client.ask(&args)
+}
+
+/// Makes a value on one, dumps it there and restores it on the other: both must show the same.
+fn carry(from: &mut impl Client, to: &mut impl Client, key: &Bytes, what: &str) {
+    let payload = dump(from, key);
+    assert_eq!(restore(to, key, &payload), Reply::OK, "{what}");
+    assert_eq!(describe(to, key), describe(from, key), "{what}");
+}
+
+#[test]
+fn what_one_dumps_the_others_restore() {
+    let rounds = scale(10, "dumps") * KINDS;
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut servers = [
+        Server::start(Kind::Redis, dirs[0].path()),
+        Server::start(Kind::Valkey, dirs[1].path()),
+    ];
+    let [mut redis, mut valkey] = [servers[0].connect(), servers[1].connect()];
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let mut chance = Chance::new(seed());
+    let (mut exact, mut equal) = (0, 0);
+    for round in 0..rounds {
+        let key = Bytes::from(format!("key:{}", chance.below(1 << 40)));
+        let recipe = value(&mut chance, round, &key);
+        let what = format!("round {round}");
+        for client in [&mut redis as &mut dyn Client, &mut valkey, &mut session] {
+            for args in &recipe.commands {
+                let reply = client.ask(args);
+                assert!(!reply.is_error(), "{what}: {args:?}: {reply:?}");
+            }
+        }
+        if recipe.exact {
+            exact += 1;
+            let (ours, theirs) = (dump(&mut session, &key), dump(&mut redis, &key));
+            equal += u64::from(ours == theirs);
+            assert_eq!(
+                ours.escape_ascii().to_string(),
+                theirs.escape_ascii().to_string(),
+                "{what}"
+            );
+        }
+        // Each direction with the value that the origin made itself.
+        for (kind, wire) in [("redis", &mut redis), ("valkey", &mut valkey)] {
+            let copy = engine.clone();
+            let mut other = copy.session();
+            other.line("SELECT 1");
+            carry(wire, &mut other, &key, &format!("{what}: {kind} to engine"));
+            carry(
+                &mut other,
+                wire,
+                &key,
+                &format!("{what}: {kind} to engine and back"),
+            );
+            carry(
+                &mut session,
+                wire,
+                &key,
+                &format!("{what}: engine to {kind}"),
+            );
+        }
+        for client in [&mut redis as &mut dyn Client, &mut valkey, &mut session] {
+            client.line("FLUSHALL");
+        }
+    }
+    redstart_testkit::figure(format!(
+        "{rounds} values, {equal} of {exact} dumps equal to Redis's byte by byte"
+    ));
+}
+
+#[test]
+fn encodings_of_older_servers_are_restored_alike() {
+    let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+    let mut servers = [
+        Server::start(Kind::Redis, dirs[0].path()),
+        Server::start(Kind::Valkey, dirs[1].path()),
+    ];
+    let mut session = Engine::new().session();
+    for wire in &mut servers.each_mut().map(|server| server.connect()) {
+        for (name, version, payload) in old::payloads() {
+            let key = Bytes::from_static(name.as_bytes());
+            let payload = old::with_footer(payload, version);
+            assert_eq!(
+                restore(wire, &key, &payload),
+                Reply::OK,
+                "{name} on the server"
+            );
+            assert_eq!(restore(&mut session, &key, &payload), Reply::OK, "{name}");
+            assert_eq!(describe(&mut session, &key), describe(wire, &key), "{name}");
+        }
+    }
+}
+
+#[test]
+fn restore_answers_as_the_servers_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start(Kind::Redis, dir.path());
+    let mut wire = server.connect();
+    let mut session = Engine::new().session();
+    let key = Bytes::from_static(b"k");
+    session.line("SET k value");
+    let good = dump(&mut session, &key);
+    let mut wrong = good.to_vec();
+    wrong[2] ^= 1;
+    let empty = old::with_footer(vec![2, 0], 10);
+    let unknown = old::with_footer(vec![99, 0], 10);
+    let newer = old::with_footer(vec![0, 0], 79);
+    let cases: [(&[u8], &str); 21] = [
+        (&good, "0"),
+        (&good, "0 REPLACE"),
+        (&good, "-1 REPLACE"),
+        (&good, "x REPLACE"),
+        (&good, "0 NOSUCH"),
+        (&good, "0 IDLETIME"),
+        (&good, "0 REPLACE IDLETIME -1"),
+        (&good, "0 REPLACE IDLETIME x"),
+        (&good, "0 REPLACE FREQ 256"),
+        (&good, "0 REPLACE FREQ 3 IDLETIME 3"),
+        (&good, "0 REPLACE FREQ 3"),
+        (&good, "0 REPLACE IDLETIME 1000"),
+        (&good, "99999999999999 REPLACE ABSTTL"),
+        (&good, "5 REPLACE ABSTTL"),
+        (&good, "5 ABSTTL"),
+        (&wrong, "0 REPLACE"),
+        (b"", "0 REPLACE"),
+        (&good[..9], "0 REPLACE"),
+        (&empty, "0 REPLACE"),
+        (&unknown, "0 REPLACE"),
+        (&newer, "0 REPLACE"),
+    ];
+    wire.line("SET k value");
+    for (payload, rest) in cases {
+        let mut args = words("RESTORE k");
+        let mut rest = words(rest).into_iter();
+        args.extend(rest.next());
+        args.push(Bytes::copy_from_slice(payload));
+        args.extend(rest);
+        assert_eq!(session.ask(&args), wire.ask(&args), "{args:?}");
+        for line in ["PEXPIRETIME k", "GET k", "OBJECT IDLETIME k", "DUMP nosuch"] {
+            assert_eq!(session.line(line), wire.line(line), "{args:?} {line}");
+        }
+    }
+}
+
+/// Fills databases with values of all kinds, some of which expire some day.
+fn fill(client: &mut impl Client, chance: &mut Chance, count: u64) {
+    for n in 0..count {
+        if n % 10 == 0 {
+            client.line(&format!("SELECT {}", chance.below(16)));
+        }
+        let mut key = format!("key:{n}:").into_bytes();
+        key.extend((0..chance.below(4)).map(|_| chance.next() as u8));
+        let key = Bytes::from(key);
+        run(client, &value(chance, n, &key).commands);
+        if chance.below(3) == 0 {
+            let seconds = (1000 + chance.below(1 << 30)).to_string();
+            client.ask(&command("EXPIRE", &key, &[&seconds]));
+        }
+    }
+    client.line("SELECT 0");
+}
+
+fn check_rdb(file: &Path) {
+    let check = Command::new("redis-check-rdb").arg(file).output().unwrap();
+    let text = String::from_utf8_lossy(&check.stdout);
+    assert!(check.status.success(), "{text}");
+    assert!(text.contains("RDB looks OK"), "{text}");
+}
+
+#[test]
+fn the_servers_load_what_the_engine_saves() {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    fill(
+        &mut session,
+        &mut Chance::new(seed()),
+        scale(160, "snapshot keys"),
+    );
+    let expected = everything(&mut session);
+    let total = expected.len() as u64;
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("dump.rdb");
+        let mut told = 0;
+        let summary = engine
+            .save_rdb(fs::File::create(&file).unwrap(), |_| told += 1)
+            .unwrap();
+        assert_eq!((summary.total(), summary.version), (total, 10));
+        assert_eq!(summary.bytes, fs::metadata(&file).unwrap().len());
+        assert!(told > 0);
+        check_rdb(&file);
+        let mut server = Server::start(kind, dir.path());
+        let loaded = everything(&mut server.connect());
+        assert_same(&loaded, &expected, &format!("{kind:?}"));
+        // And the engine itself.
+        let again = Engine::new();
+        assert_eq!(
+            again
+                .load_rdb(fs::File::open(&file).unwrap(), |_| ())
+                .unwrap()
+                .keys,
+            summary.keys
+        );
+        assert_same(&everything(&mut again.session()), &expected, "the engine");
+    }
+}
+
+#[test]
+fn the_engine_loads_what_the_servers_save() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut server = Server::start(kind, dir.path());
+        let mut wire = server.connect();
+        fill(
+            &mut wire,
+            &mut Chance::new(seed()),
+            scale(160, "snapshot keys"),
+        );
+        assert_eq!(wire.line("SAVE"), Reply::OK);
+        let expected = everything(&mut wire);
+        let engine = Engine::new();
+        engine.session().line("SET before 1");
+        let file = fs::File::open(dir.path().join("dump.rdb")).unwrap();
+        let summary = engine.load_rdb(file, |_| ()).unwrap();
+        assert_eq!(summary.total(), expected.len() as u64, "{summary:?}");
+        assert_same(
+            &everything(&mut engine.session()),
+            &expected,
+            &format!("{kind:?}"),
+        );
+    }
+}
+
+#[test]
+fn save_and_bgsave_write_a_file_that_is_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let engine = Engine::builder()
+        .append_only(dir.path(), redstart_engine::Fsync::No)
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    fill(&mut session, &mut Chance::new(seed()), 40);
+    session.line("BF.RESERVE filter 0.01 100");
+    session.line("BF.ADD filter x");
+    let file = dir.path().join("dump.rdb");
+    let field = |session: &mut Session, name: &str| {
+        let info = match session.line("INFO persistence") {
+            Reply::Bulk(text) | Reply::Verbatim { text, .. } => text,
+            other => panic!("{other:?}"),
+        };
+        let info = String::from_utf8(info.to_vec()).unwrap();
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        line.unwrap().to_owned()
+    };
+    assert_ne!(field(&mut session, "rdb_changes_since_last_save"), "0");
+    assert_eq!(session.line("SAVE"), Reply::OK);
+    assert_eq!(field(&mut session, "rdb_changes_since_last_save"), "0");
+    let expected = everything(&mut session);
+    let load = || {
+        let engine = Engine::new();
+        engine
+            .load_rdb(fs::File::open(&file).unwrap(), |_| ())
+            .unwrap();
+        engine.session()
+    };
+    let mut loaded = load();
+    assert_same(&everything(&mut loaded), &expected, "SAVE");
+    assert_eq!(loaded.line("BF.EXISTS filter x"), Reply::Int(1));
+    assert_eq!(loaded.line("BF.EXISTS filter y"), Reply::Int(0));
+    session.line("SET later 1");
+    assert_eq!(
+        session.line("BGSAVE x"),
+        Reply::Error("ERR syntax error".into())
+    );
+    let started = Reply::Status("Background saving started".into());
+    assert_eq!(session.line("BGSAVE SCHEDULE"), started);
+    let written = || (field(&mut session, "rdb_bgsave_in_progress") == "0").then_some(());
+    block_until("the file", Duration::from_secs(60), written).unwrap();
+    assert_eq!(field(&mut session, "rdb_last_bgsave_status"), "ok");
+    assert_eq!(
+        Reply::Int(field(&mut session, "rdb_last_save_time").parse().unwrap()),
+        session.line("LASTSAVE")
+    );
+    assert_eq!(load().line("GET later"), Reply::bulk("1"));
+}
+
+#[test]
+fn a_restored_value_is_logged_with_its_deadline() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        Engine::builder()
+            .append_only(dir.path(), redstart_engine::Fsync::No)
+            .build()
+            .unwrap()
+    };
+    let engine = open();
+    let mut session = engine.session();
+    session.line("SET a value");
+    let payload = dump(&mut session, &Bytes::from_static(b"a"));
+    for (key, ttl) in [("plain", "0"), ("volatile", "100000")] {
+        let mut args = words(&format!("RESTORE {key} {ttl}"));
+        args.push(payload.clone());
+        assert_eq!(session.ask(&args), Reply::OK);
+    }
+    let expected = everything(&mut session);
+    drop((session, engine));
+    assert_same(
+        &everything(&mut open().session()),
+        &expected,
+        "after a restart",
+    );
+}
+
+/// The most memory that this process ever had, in bytes.
+fn peak() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM"))
+        .unwrap();
+    line.split_whitespace()
+        .nth(1)
+        .unwrap()
+        .parse::<u64>()
+        .unwrap()
+        * 1024
+}
+
+/// One to three bits, or the length.
+fn damage(chance: &mut Chance, data: &mut Vec<u8>) {
+    if chance.below(4) == 0 {
+        data.truncate(chance.below(data.len() as u64) as usize);
+        return;
+    }
+    for _ in 0..=chance.below(3) {
+        let at = chance.below(data.len() as u64) as usize;
+        data[at] ^= 1 << chance.below(8);
+    }
+}
+
+#[test]
+fn damaged_payloads_are_refused() {
+    let rounds = scale(4000, "damaged payloads");
+    let engine = Engine::builder().clock(Clock::manual()).build().unwrap();
+    let mut session = engine.session();
+    let mut chance = Chance::new(seed());
+    let key = Bytes::from_static(b"k");
+    let mut samples: Vec<Vec<u8>> = Vec::new();
+    for kind in 0..6 * KINDS {
+        session.line("DEL k");
+        let recipe = value(&mut chance, kind, &key);
+        run(
+            &mut session,
+            &recipe.commands[..recipe.commands.len().min(120)],
+        );
+        samples.push(dump(&mut session, &key).to_vec());
+    }
+    // Large ones only cost time.
+    samples.retain(|sample| sample.len() < 20_000);
+    let old = old::payloads().into_iter();
+    samples.extend(old.map(|(_, version, payload)| old::with_footer(payload, version)));
+    session.line("FLUSHALL");
+    session.line("BF.ADD k item");
+    samples.push(dump(&mut session, &key).to_vec());
+    // The most that a value of these sizes can honestly need, many times over.
+    let (before, allowed) = (peak(), 512 << 20);
+    let (mut refused, mut taken) = (0, 0);
+    for round in 0..rounds {
+        let sample = &samples[chance.below(samples.len() as u64) as usize];
+        let mut data = sample.clone();
+        damage(&mut chance, &mut data);
+        if data == *sample {
+            continue;
+        }
+        let reply = restore(&mut session, &key, &data);
+        assert!(old::is_refused(&reply), "round {round}: {reply:?}");
+        // With a checksum that fits, damage may be another value; nothing worse.
+        if data.len() < 10 {
+            continue;
+        }
+        let reply = restore(&mut session, &key, &old::with_new_checksum(data));
+        if reply == Reply::OK {
+            taken += 1;
+            describe(&mut session, &key);
+            let payload = dump(&mut session, &key);
+            assert_eq!(
+                restore(&mut session, &key, &payload),
+                Reply::OK,
+                "round {round}"
+            );
+        } else {
+            refused += 1;
+            assert!(old::is_refused(&reply), "round {round}: {reply:?}");
+        }
+    }
+    assert!(peak() < before + allowed, "{} bytes", peak());
+    assert!(
+        refused > rounds / 10 && taken > 0,
+        "{refused} refused, {taken} taken"
+    );
+    redstart_testkit::figure(format!(
+        "{rounds} damaged payloads refused by their checksum; with a new one {refused} refused, {taken} other values"
+    ));
+}
+
+#[test]
+fn damaged_files_are_refused() {
+    let rounds = scale(400, "damaged files");
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let mut chance = Chance::new(seed());
+    for n in 0..3 * KINDS {
+        let key = Bytes::from(format!("k{n}"));
+        let recipe = value(&mut chance, n, &key);
+        run(
+            &mut session,
+            &recipe.commands[..recipe.commands.len().min(40)],
+        );
+    }
+    let mut file = Vec::new();
+    engine.save_rdb(&mut file, |_| ()).unwrap();
+    let (before, allowed) = (peak(), 512 << 20);
+    let (checked, unchecked) = (Engine::new(), Engine::new());
+    let mut checked_session = checked.session();
+    checked_session.line("SET before 1");
+    for round in 0..rounds {
+        let mut data = file.clone();
+        damage(&mut chance, &mut data);
+        if data == file {
+            continue;
+        }
+        assert!(
+            checked.load_rdb(&data[..], |_| ()).is_err(),
+            "round {round}"
+        );
+        assert_eq!(
+            checked_session.line("GET before"),
+            Reply::bulk("1"),
+            "nothing changes"
+        );
+        // Without a checksum the contents themselves are all there is to go by.
+        if let Some(end) = data.len().checked_sub(8) {
+            data[end..].fill(0);
+            if unchecked.load_rdb(&data[..], |_| ()).is_ok() {
+                everything(&mut unchecked.session());
+            }
+        }
+    }
+    assert!(peak() < before + allowed, "{} bytes", peak());
+    redstart_testkit::figure(format!("{rounds} damaged files refused"));
+}
