@@ -100,7 +100,7 @@ impl Engine {
         .map_err(|fault| EngineError::Rdb(fault.to_string()))?;
         let summary = contents.summary.clone();
         let mut state = self.inner.lock();
-        replace(&mut state, contents);
+        replace(&mut state, contents).map_err(|fault| EngineError::Rdb(fault.to_string()))?;
         crate::dispatch::finish(&mut state, now);
         drop(state);
         if let Some(log) = self.inner.log.get() {

@@ -120,7 +120,7 @@ fn carry(from: &mut impl Client, to: &mut impl Client, key: &Bytes, what: &str) 
 
 #[test]
 fn what_one_dumps_the_others_restore() {
-    let rounds = scale(10, "dumps") * KINDS;
+    let rounds = scale(5, "dumps") * KINDS;
     let dirs = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
     let mut servers = [
         Server::start(Kind::Redis, dirs[0].path()),
@@ -285,7 +285,7 @@ fn the_servers_load_what_the_engine_saves() {
     fill(
         &mut session,
         &mut Chance::new(seed()),
-        scale(160, "snapshot keys"),
+        scale(80, "snapshot keys"),
     );
     let expected = everything(&mut session);
     let total = expected.len() as u64;
@@ -325,7 +325,7 @@ fn the_engine_loads_what_the_servers_save() {
         fill(
             &mut wire,
             &mut Chance::new(seed()),
-            scale(160, "snapshot keys"),
+            scale(80, "snapshot keys"),
         );
         assert_eq!(wire.line("SAVE"), Reply::OK);
         let expected = everything(&mut wire);
@@ -339,6 +339,33 @@ fn the_engine_loads_what_the_servers_save() {
             &expected,
             &format!("{kind:?}"),
         );
+    }
+}
+
+#[test]
+fn functions_travel_with_the_data() {
+    let code = "#!lua name=mine\nredis.register_function('twice', function(keys, args) return args[1] * 2 end)";
+    let load = [&b"FUNCTION"[..], b"LOAD", code.as_bytes()].map(Bytes::copy_from_slice);
+    let call = |client: &mut dyn Client| client.line("FCALL twice 0 21");
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let dir = tempfile::tempdir().unwrap();
+        let engine = Engine::new();
+        let mut session = engine.session();
+        assert_eq!(session.ask(&load), Reply::bulk("mine"));
+        let file = dir.path().join("dump.rdb");
+        let summary = engine
+            .save_rdb(fs::File::create(&file).unwrap(), |_| ())
+            .unwrap();
+        assert_eq!(summary.libraries, 1);
+        let mut server = Server::start(kind, dir.path());
+        let mut wire = server.connect();
+        assert_eq!(call(&mut wire), Reply::Int(42));
+        assert_eq!(wire.line("SAVE"), Reply::OK);
+        let other = Engine::new();
+        other
+            .load_rdb(fs::File::open(&file).unwrap(), |_| ())
+            .unwrap();
+        assert_eq!(call(&mut other.session()), Reply::Int(42));
     }
 }
 
@@ -518,7 +545,7 @@ fn damaged_payloads_are_refused() {
 
 #[test]
 fn damaged_files_are_refused() {
-    let rounds = scale(400, "damaged files");
+    let rounds = scale(150, "damaged files");
     let engine = Engine::new();
     let mut session = engine.session();
     let mut chance = Chance::new(seed());

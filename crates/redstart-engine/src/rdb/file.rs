@@ -18,7 +18,9 @@ use crate::{
     config::Config,
     crc64,
     engine::State,
+    error::Stop,
     keyspace::{Db, NEVER},
+    script::function::{Loader, Policy},
     types::Value,
 };
 
@@ -102,7 +104,7 @@ pub(crate) fn load(
     expired: Expired,
     progress: &mut dyn FnMut(&Summary),
 ) -> Result<Contents, Fault> {
-    let mut loader = Loader {
+    let mut reader = FileReader {
         source: Source::new(from),
         setting: Setting {
             config,
@@ -117,16 +119,16 @@ pub(crate) fn load(
         },
         db: 0,
     };
-    let loaded = loader.run(progress);
-    let at = loader.source.at();
+    let loaded = reader.run(progress);
+    let at = reader.source.at();
     match loaded {
-        Ok(()) => Ok(loader.contents),
+        Ok(()) => Ok(reader.contents),
         Err(Fault::Io(error)) => Err(Fault::Io(error)),
         Err(fault) => Err(Fault::Refused(format!("{fault}, near byte {at}"))),
     }
 }
 
-struct Loader<'a, R> {
+struct FileReader<'a, R> {
     source: Source<R>,
     setting: Setting<'a>,
     expired: Expired,
@@ -141,7 +143,7 @@ struct About {
     idle: Option<u64>,
 }
 
-impl<R: Read> Loader<'_, R> {
+impl<R: Read> FileReader<'_, R> {
     fn run(&mut self, progress: &mut dyn FnMut(&Summary)) -> Result<(), Fault> {
         self.header()?;
         let mut about = About::default();
@@ -276,15 +278,22 @@ impl<R: Read> Loader<'_, R> {
     }
 }
 
-/// Puts what was loaded in the place of all that is there.
-pub(crate) fn replace(state: &mut State, contents: Contents) {
+/// Puts what was loaded in the place of all that is there; nothing changes on failure.
+pub(crate) fn replace(state: &mut State, contents: Contents) -> Result<(), Fault> {
+    let loader = Loader {
+        limits: state.scripts.limits,
+        watchdog: state.scripts.watchdog.clone(),
+        from_log: true,
+    };
+    let functions = &mut state.scripts.functions;
+    functions
+        .restore(&contents.libraries, Policy::Flush, &loader)
+        .map_err(|stop| match stop {
+            Stop::Error(text) => Fault::Refused(format!("a library of functions: {text}")),
+            Stop::Block(_) => Fault::Damaged("a library of functions"),
+        })?;
     database::replace_all(state, contents.dbs);
-    if !contents.libraries.is_empty() {
-        tracing::warn!(
-            libraries = contents.libraries.len(),
-            "libraries of functions are passed over"
-        );
-    }
+    Ok(())
 }
 
 /// Which values a file may hold.
@@ -324,6 +333,11 @@ pub(crate) fn write(
         writer.raw(&[AUX]);
         writer.string(name.as_bytes());
         writer.string(value.as_bytes());
+    }
+    for library in state.scripts.functions.libraries() {
+        writer.raw(&[FUNCTION]);
+        writer.string(&library.code);
+        summary.libraries += 1;
     }
     let wanted = |value: &Value| values == Values::All || !matches!(value, Value::Bloom(_));
     for (number, db) in state.dbs.iter().enumerate() {
