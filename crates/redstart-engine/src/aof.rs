@@ -18,7 +18,18 @@
 //! A failed write (no room) is undone and tried again; until it succeeds, commands that would write
 //! are refused with MISCONF. A failed sync is final for the file: the kernel may have dropped the
 //! pages, and a later sync that succeeds says nothing about them. Writes are then refused until the
-//! log's thread has written a fresh base from memory.
+//! log's thread has written a fresh base from memory. A process that is killed before that, and
+//! started again while the machine runs on, believes what the kernel shows it; so do Redis and
+//! Valkey.
+//!
+//! # After a crash
+//!
+//! A file that the manifest names, and the folder that names it, are synced before the manifest is
+//! replaced, and files are removed only after that; a file system may keep these changes in any order.
+//! What is read at a start is synced before it is served. The last file may end within a command, or
+//! in zeros that were never written: it is cut there, and anything else is an error. `aof/crash.rs`
+//! ends the process and the power at every call to the file system and checks that every
+//! acknowledged write is there.
 //!
 //! # Rewriting
 //!
@@ -28,13 +39,14 @@
 
 mod dump;
 mod file;
+mod folder;
 mod load;
 mod manifest;
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::{self, Seek, SeekFrom},
-    path::{Path, PathBuf},
+    io,
+    path::Path,
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -49,8 +61,9 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::{
     Engine, Fsync,
+    commands::database,
     effect::{Effect, Health, Sink},
-    engine::Inner,
+    engine::{Inner, State},
     error::EngineError,
     resp,
 };
@@ -58,6 +71,7 @@ use crate::{
 #[cfg(feature = "sim")]
 pub(crate) use dump::write_all;
 use file::LogFile;
+use folder::{Folder, OsFolder};
 use manifest::Manifest;
 
 const FOLDER: &str = "appendonlydir";
@@ -72,7 +86,7 @@ const RETRY: Duration = Duration::from_secs(1);
 
 /// The log of one engine. Locks are taken in the order of the fields, after the engine's own.
 pub(crate) struct Log {
-    folder: PathBuf,
+    folder: Arc<dyn Folder>,
     fsync: Fsync,
     databases: usize,
     /// Held during a sync, so that there is one at a time; when the last one ended.
@@ -101,7 +115,7 @@ pub(crate) struct Log {
     /// How often a file was synced.
     syncs: AtomicU64,
     /// Nobody else may write to the folder while this is open.
-    _lock: File,
+    _lock: Option<File>,
 }
 
 /// Nothing is wrong.
@@ -166,6 +180,33 @@ impl Sink for LogSink {
     fn rewrite(&mut self) -> bool {
         self.0.request_rewrite()
     }
+
+    fn reload(&mut self, state: &mut State, now_micros: i64) -> Result<(), EngineError> {
+        self.0.write()?;
+        let disk = self.0.disk.lock();
+        database::empty_all(state);
+        let files = disk.manifest.files();
+        load::load(
+            &*self.0.folder,
+            &files,
+            state,
+            now_micros,
+            load::Tail::Whole,
+        )
+    }
+}
+
+/// Writes all data to memory, removes it, and loads it again.
+pub(crate) fn reload(state: &mut State, now_micros: i64) -> Result<(), EngineError> {
+    let mut bytes = Vec::new();
+    dump::write_all(state, &mut bytes)?;
+    let sink = state.effects.lend();
+    database::empty_all(state);
+    let loaded = load::load_bytes(bytes, state, now_micros);
+    if let Some(sink) = sink {
+        state.effects.give_back(sink);
+    }
+    loaded
 }
 
 /// Opens the folder, loads what is in it, and continues writing there.
@@ -182,31 +223,48 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
             "another process or engine writes to this folder",
         )));
     }
-    let folder = dir.join(FOLDER);
-    fs::create_dir_all(&folder)?;
-    let mut manifest = Manifest::load(&folder)?;
+    let folder = Arc::new(OsFolder::new(dir.join(FOLDER)));
+    let log = open_in(folder, Some(lock), fsync, engine)?;
+    let writer = log.clone();
+    let thread = std::thread::Builder::new()
+        .name("redstart-log".into())
+        .spawn(move || writer.work_until_stopped())?;
+    log.threads.lock().push(thread);
+    Ok(log)
+}
+
+/// As [`open`], without a thread.
+fn open_in(
+    folder: Arc<dyn Folder>,
+    lock: Option<File>,
+    fsync: Fsync,
+    engine: &Engine,
+) -> Result<Arc<Log>, EngineError> {
+    folder.make()?;
+    let mut manifest = Manifest::load(&*folder)?;
     let mut state = engine.inner.state.lock();
     load::load(
-        &folder,
+        &*folder,
         &manifest.files(),
         &mut state,
         engine.now_micros(),
         load::Tail::MayBeTorn,
     )?;
-    manifest.remove_orphans(&folder);
+    // What a killed process left may be known to the kernel only: before anybody reads it, and
+    // before files are removed that an older manifest names, it is made to last.
+    for name in manifest.files() {
+        folder.open(&name)?.0.sync()?;
+    }
+    folder.sync()?;
+    manifest.remove_orphans(&*folder);
     let databases = state.dbs.len();
     if manifest.increments.is_empty() {
         manifest.add_increment();
-        File::create(folder.join(manifest.current()))?;
-        manifest.save(&folder)?;
+        folder.create(manifest.current())?;
+        manifest.save(&*folder)?;
     }
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .open(folder.join(manifest.current()))?;
-    let len = file.seek(SeekFrom::End(0))?;
-    let base_len = manifest.base_len(&folder);
+    let (file, len) = folder.open(manifest.current())?;
+    let base_len = manifest.base_len(&*folder);
     let log = Arc::new(Log {
         folder,
         fsync,
@@ -242,11 +300,6 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
     let _ = log.engine.set(Arc::downgrade(&engine.inner));
     state.effects.set_sink(Some(Box::new(LogSink(log.clone()))));
     drop(state);
-    let writer = log.clone();
-    let thread = std::thread::Builder::new()
-        .name("redstart-log".into())
-        .spawn(move || writer.work_until_stopped())?;
-    log.threads.lock().push(thread);
     Ok(log)
 }
 
@@ -523,23 +576,22 @@ impl Log {
         let now = scratch.now_micros();
         let mut state = scratch.inner.state.lock();
         let files = old.files();
-        load::load(&self.folder, &files, &mut state, now, load::Tail::Whole)?;
+        load::load(&*self.folder, &files, &mut state, now, load::Tail::Whole)?;
         let temporary = self.temporary("bg");
-        let written = dump::write(&state, &temporary);
+        let written = dump::write(&state, &*self.folder, &temporary);
         drop(state);
         let finished = written
             .map_err(EngineError::Io)
             .and_then(|len| self.publish((&old, fresh_starts), &temporary, len));
         if finished.is_err() {
-            let _ = fs::remove_file(&temporary);
+            let _ = self.folder.remove(&temporary);
         }
         finished
     }
 
     /// Where a base is written before it is part of the log; two may be written at once.
-    fn temporary(&self, purpose: &str) -> PathBuf {
-        let name = format!("temp-rewriteaof-{purpose}-{}.aof", std::process::id());
-        self.folder.join(name)
+    fn temporary(&self, purpose: &str) -> String {
+        format!("temp-rewriteaof-{purpose}-{}.aof", std::process::id())
     }
 
     /// Ends the current increment and begins another; returns the manifest of before.
@@ -551,10 +603,10 @@ impl Log {
         let old = disk.manifest.clone();
         let mut new = old.clone();
         new.add_increment();
-        let path = self.folder.join(new.current());
-        let file = LogFile::new(File::create(&path)?);
-        if let Err(error) = new.save(&self.folder) {
-            self.go_back(&old, &path);
+        let name = new.current().to_owned();
+        let file = LogFile::new(self.folder.create(&name)?);
+        if let Err(error) = new.save(&*self.folder) {
+            self.go_back(&old, &name);
             return Err(error.into());
         }
         // The new file knows of no selected database, so the buffer must be empty when it is used.
@@ -567,7 +619,7 @@ impl Log {
             Err(error) => Err(error),
         };
         if let Err(error) = ended {
-            self.go_back(&old, &path);
+            self.go_back(&old, &name);
             return Err(error.into());
         }
         buffer.bytes.clear();
@@ -587,9 +639,9 @@ impl Log {
 
     /// Makes the manifest name what it named before; if that is certain, removes the file that it
     /// may have named meanwhile. Otherwise both manifests can be loaded, and the next start cleans up.
-    fn go_back(&self, old: &Manifest, path: &Path) {
-        if old.save(&self.folder).is_ok() {
-            let _ = fs::remove_file(path);
+    fn go_back(&self, old: &Manifest, name: &str) {
+        if old.save(&*self.folder).is_ok() {
+            let _ = self.folder.remove(name);
         }
     }
 
@@ -597,7 +649,7 @@ impl Log {
     fn publish(
         &self,
         (old, fresh_starts): (&Manifest, u64),
-        temporary: &Path,
+        temporary: &str,
         len: u64,
     ) -> Result<(), EngineError> {
         let mut disk = self.disk.lock();
@@ -607,17 +659,17 @@ impl Log {
             ));
         }
         let mut new = disk.manifest.clone();
-        let path = self.folder.join(new.replace_base(old));
-        fs::rename(temporary, &path)?;
-        if let Err(error) = new.save(&self.folder) {
-            self.go_back(&disk.manifest, &path);
+        let name = new.replace_base(old);
+        self.folder.rename(temporary, &name)?;
+        if let Err(error) = new.save(&*self.folder) {
+            self.go_back(&disk.manifest, &name);
             return Err(error.into());
         }
         disk.manifest = new;
         disk.base_len = len;
         drop(disk);
         for name in old.files() {
-            let _ = fs::remove_file(self.folder.join(name));
+            let _ = self.folder.remove(&name);
         }
         Ok(())
     }
@@ -632,18 +684,18 @@ impl Log {
         let mut last = self.syncing.lock();
         let mut disk = self.disk.lock();
         let temporary = self.temporary("fresh");
-        let len = dump::write(&state, &temporary).inspect_err(|_| {
-            let _ = fs::remove_file(&temporary);
+        let len = dump::write(&state, &*self.folder, &temporary).inspect_err(|_| {
+            let _ = self.folder.remove(&temporary);
         })?;
         let old = disk.manifest.clone();
         let mut new = old.clone();
         new.add_increment();
         let base = new.replace_base(&old);
-        let file = LogFile::new(File::create(self.folder.join(new.current()))?);
+        let file = LogFile::new(self.folder.create(new.current())?);
         // From here on nothing is removed on failure: either manifest may be on the disk, and the
         // next attempt takes the same names.
-        fs::rename(&temporary, self.folder.join(base))?;
-        new.save(&self.folder)?;
+        self.folder.rename(&temporary, &base)?;
+        new.save(&*self.folder)?;
         let mut buffer = self.buffer.lock();
         buffer.bytes.clear();
         buffer.db = None;
@@ -662,7 +714,7 @@ impl Log {
         drop(last);
         drop(state);
         for name in old.files() {
-            let _ = fs::remove_file(self.folder.join(name));
+            let _ = self.folder.remove(&name);
         }
         self.wake_waiters();
         tracing::warn!("the append-only log was started over from memory");
@@ -684,10 +736,9 @@ impl Log {
     }
 }
 
-/// Makes what was renamed or created in a folder survive a loss of power.
-fn sync_folder(folder: &Path) -> io::Result<()> {
-    File::open(folder)?.sync_all()
-}
-
+#[cfg(test)]
+mod crash;
+#[cfg(test)]
+mod storm;
 #[cfg(test)]
 mod tests;

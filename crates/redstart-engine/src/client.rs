@@ -319,6 +319,16 @@ impl Client {
             .map_or(0, |s| s.channels.len() + s.patterns.len())
     }
 
+    /// Whether the client is in this process, on a unix socket or on a loopback address.
+    pub(crate) fn is_local(&self) -> bool {
+        let address = |profile: &Arc<Profile>| profile.addr.parse::<std::net::SocketAddr>();
+        match &self.profile {
+            None => !self.networked,
+            Some(profile) if profile.unix || profile.addr.is_empty() => true,
+            Some(profile) => address(profile).is_ok_and(|address| address.ip().is_loopback()),
+        }
+    }
+
     /// Whether the client listens to anything at all.
     pub(crate) fn is_subscribed(&self) -> bool {
         self.subscriptions.is_some()

@@ -6,6 +6,7 @@ pub(crate) mod client;
 pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod database;
+pub(crate) mod debug;
 pub(crate) mod dump;
 pub(crate) mod function;
 pub(crate) mod geo;

@@ -116,7 +116,9 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
         state.last_sweep = now_micros;
         for db in 0..state.dbs.len() {
             state.dbs[db].compact_if_sparse();
-            sweep(state, db, SWEEP_BUDGET, now_micros);
+            if state.active_expire {
+                sweep(state, db, SWEEP_BUDGET, now_micros);
+            }
         }
     }
 }

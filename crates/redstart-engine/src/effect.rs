@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use crate::types::blob::Blob;
+use crate::{engine::State, error::EngineError, types::blob::Blob};
 
 /// A command that repeats a change.
 #[derive(Clone, Debug, PartialEq)]
@@ -51,6 +51,11 @@ pub(crate) trait Sink: Send {
     /// Asks for a shorter log; false if one is being made.
     fn rewrite(&mut self) -> bool {
         false
+    }
+
+    /// Replaces all data by what the log holds.
+    fn reload(&mut self, _: &mut State, _now_micros: i64) -> Result<(), EngineError> {
+        Ok(())
     }
 }
 
@@ -103,6 +108,16 @@ impl Effects {
     pub(crate) fn set_sink(&mut self, sink: Option<Box<dyn Sink>>) {
         self.holds = sink.as_ref().is_some_and(|sink| sink.holds_reads());
         self.sink = sink;
+    }
+
+    /// Takes the sink out while it works on the state that holds it; nothing is recorded meanwhile.
+    pub(crate) fn lend(&mut self) -> Option<Box<dyn Sink>> {
+        self.sink.take()
+    }
+
+    /// Puts back what [`Effects::lend`] took.
+    pub(crate) fn give_back(&mut self, sink: Box<dyn Sink>) {
+        self.sink = Some(sink);
     }
 
     /// A batch of commands begins.

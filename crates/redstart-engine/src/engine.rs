@@ -149,6 +149,8 @@ pub(crate) struct State {
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
     pub(crate) last_sweep: i64,
+    /// Keys expire also when nobody asks for them; only DEBUG turns it off.
+    pub(crate) active_expire: bool,
 }
 
 /// CLIENT PAUSE: commands wait until then.
@@ -199,6 +201,7 @@ impl State {
             out_of_memory: false,
             dirty: 0,
             last_sweep: 0,
+            active_expire: true,
         }
     }
 }
@@ -253,6 +256,7 @@ impl Engine {
             out_of_memory: false,
             dirty: 0,
             last_sweep: clock.now_micros(),
+            active_expire: true,
         };
         let inner = Inner {
             state: Mutex::new(state),

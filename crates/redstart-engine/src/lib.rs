@@ -100,6 +100,7 @@ mod complexity;
 mod config;
 mod context;
 mod crc64;
+mod digest;
 mod dispatch;
 mod effect;
 mod engine;

@@ -17,6 +17,14 @@ impl Random {
         Random(seed | 1)
     }
 
+    /// Numbers that are the same for the same seed.
+    #[cfg(test)]
+    pub(crate) fn seeded(seed: u64) -> Random {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+        random.next();
+        random
+    }
+
     pub(crate) fn next(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;

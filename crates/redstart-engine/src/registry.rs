@@ -226,6 +226,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("server", commands::database::COMMANDS),
     ("generic", commands::dump::VALUES),
     ("server", commands::dump::SNAPSHOTS),
+    ("server", commands::debug::COMMANDS),
     ("generic", commands::sort::COMMANDS),
 ];
 

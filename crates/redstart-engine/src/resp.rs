@@ -33,6 +33,8 @@ pub(crate) struct Parser {
     left: Option<usize>,
     /// The length of the argument that is being received.
     bulk: Option<usize>,
+    /// An argument has to end where its length says. Servers do not look, for clients.
+    strict: bool,
 }
 
 /// How much a client may send.
@@ -54,6 +56,14 @@ impl ProtocolError {
 }
 
 impl Parser {
+    /// One that checks the end of each argument, for what may have been damaged.
+    pub(crate) fn strict() -> Parser {
+        Parser {
+            strict: true,
+            ..Parser::default()
+        }
+    }
+
     /// Where to put what was received.
     pub(crate) fn buffer(&mut self) -> &mut BytesMut {
         &mut self.buffer
@@ -153,6 +163,9 @@ impl Parser {
             };
             if self.buffer.len() < self.at + len + 2 {
                 return Ok(None);
+            }
+            if self.strict && !self.buffer[self.at + len..].starts_with(b"\r\n") {
+                return Err(ProtocolError::new("an argument is longer than it says"));
             }
             self.args.push(self.at..self.at + len);
             self.at += len + 2;

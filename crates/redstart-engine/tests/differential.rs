@@ -23,6 +23,7 @@ pub(crate) use differential::wire::Wire;
 mod differential {
     mod bitmap;
     mod blocking;
+    mod debug;
     mod dialect;
     mod function;
     mod generator;
@@ -66,6 +67,8 @@ impl Server {
                 "",
                 "--appendonly",
                 "no",
+                "--enable-debug-command",
+                "yes",
                 "--unixsocket",
             ])
             .arg(dir.path().join("redis.sock"))

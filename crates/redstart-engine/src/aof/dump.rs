@@ -1,13 +1,10 @@
 //! All data as the commands that make it.
 
-use std::{
-    fs::File,
-    io::{self, BufWriter, Write},
-    path::Path,
-};
+use std::io::{self, BufWriter, Write};
 
 use bytes::Bytes;
 
+use super::{file::LogFile, folder::Folder};
 use crate::{
     commands::stream::claim_effect,
     engine::State,
@@ -67,11 +64,15 @@ fn word(text: &'static str) -> Bytes {
 }
 
 /// Writes the whole keyspace to a file and syncs it; the file's length.
-pub(super) fn write(state: &State, path: &Path) -> io::Result<u64> {
-    let mut file = BufWriter::with_capacity(1024 * 1024, File::create(path)?);
-    let len = write_all(state, &mut file)?;
-    let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-    file.sync_all()?;
+pub(super) fn write(state: &State, folder: &dyn Folder, name: &str) -> io::Result<u64> {
+    // A file whose sync has failed is not to be used again.
+    let _ = folder.remove(name);
+    let file = LogFile::new(folder.create(name)?);
+    let mut out = BufWriter::with_capacity(1024 * 1024, &file);
+    let len = write_all(state, &mut out)?;
+    out.flush()?;
+    drop(out);
+    file.sync()?;
     Ok(len)
 }
 

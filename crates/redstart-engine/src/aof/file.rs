@@ -1,38 +1,47 @@
-//! The file that the log is written to.
+//! A file that the log writes.
 
-use std::{
-    fs::File,
-    io::{self, Seek, SeekFrom, Write},
-};
+use std::io::{self, Write};
 
-/// An increment that is open for writing. The log's lock keeps writers apart; a sync may run beside
+use super::folder::Handle;
+
+/// A file that is open for writing. The log's lock keeps writers apart; a sync may run beside
 /// them.
 pub(super) struct LogFile {
-    file: File,
+    handle: Box<dyn Handle>,
 }
 
 impl LogFile {
-    /// A file whose cursor is at its end.
-    pub(super) fn new(file: File) -> LogFile {
-        LogFile { file }
+    /// A file that is written at its end.
+    pub(super) fn new(handle: Box<dyn Handle>) -> LogFile {
+        LogFile { handle }
     }
 
+    /// Writes all, or fails after some of it.
     pub(super) fn append(&self, bytes: &[u8]) -> io::Result<()> {
         #[cfg(test)]
-        let bytes = fault::before_write(bytes, &self.file)?;
-        (&self.file).write_all(bytes)
+        let bytes = fault::before_write(bytes, self)?;
+        (&mut &*self).write_all(bytes)
     }
 
     /// Removes all after `len`.
     pub(super) fn cut(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)?;
-        (&self.file).seek(SeekFrom::Start(len)).map(|_| ())
+        self.handle.cut(len)
     }
 
     pub(super) fn sync(&self) -> io::Result<()> {
         #[cfg(test)]
         fault::before_sync()?;
-        self.file.sync_data()
+        self.handle.sync()
+    }
+}
+
+impl Write for &LogFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.handle.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -40,10 +49,11 @@ impl LogFile {
 #[cfg(test)]
 pub(super) mod fault {
     use std::{
-        fs::File,
         io::{self, Write},
         sync::atomic::{AtomicBool, Ordering},
     };
+
+    use super::LogFile;
 
     /// Writes fail half-way, as on a full disk.
     pub(in crate::aof) static FULL: AtomicBool = AtomicBool::new(false);
@@ -52,7 +62,7 @@ pub(super) mod fault {
     /// Syncs take until this is false again.
     pub(in crate::aof) static SLOW_SYNC: AtomicBool = AtomicBool::new(false);
 
-    pub(super) fn before_write<'b>(bytes: &'b [u8], mut file: &File) -> io::Result<&'b [u8]> {
+    pub(super) fn before_write<'b>(bytes: &'b [u8], mut file: &LogFile) -> io::Result<&'b [u8]> {
         if FULL.load(Ordering::SeqCst) {
             file.write_all(&bytes[..bytes.len() / 2])?;
             return Err(io::ErrorKind::StorageFull.into());

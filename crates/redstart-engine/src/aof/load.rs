@@ -1,13 +1,10 @@
 //! Reading the log back: its commands are run again.
 
-use std::{
-    fs::{self, File, OpenOptions},
-    io::Read,
-    path::Path,
-};
+use std::io::{self, Read, SeekFrom};
 
 use bytes::{Bytes, BytesMut};
 
+use super::folder::{Folder, Source};
 use crate::{
     client::Client,
     context::{Ctx, Origin},
@@ -28,21 +25,20 @@ pub(super) enum Tail {
 
 /// Repeats the commands of all files.
 pub(super) fn load(
-    folder: &Path,
+    folder: &dyn Folder,
     files: &[String],
     state: &mut State,
     now_micros: i64,
     tail: Tail,
 ) -> Result<(), EngineError> {
-    let is_empty =
-        |name: &String| fs::metadata(folder.join(name)).is_ok_and(|file| file.len() == 0);
+    let is_empty = |name: &String| folder.len(name).is_ok_and(|len| len == 0);
     // A process that died while it began a new increment may have left that empty.
     let last = files.iter().rposition(|name| !is_empty(name));
     state.loading = true;
     let mut result = Ok(());
     for (at, name) in files.iter().enumerate() {
         let torn = if Some(at) == last { tail } else { Tail::Whole };
-        result = load_file(&folder.join(name), state, now_micros, torn);
+        result = load_file(folder, name, state, now_micros, torn);
         if result.is_err() {
             break;
         }
@@ -51,22 +47,60 @@ pub(super) fn load(
     result
 }
 
+/// Repeats the commands of a copy in memory.
+pub(super) fn load_bytes(
+    bytes: Vec<u8>,
+    state: &mut State,
+    now_micros: i64,
+) -> Result<(), EngineError> {
+    state.loading = true;
+    let loaded = repeat_all(&mut bytes.as_slice(), state, now_micros);
+    state.loading = false;
+    loaded.map(|_| ()).map_err(EngineError::Log)
+}
+
 fn load_file(
-    path: &Path,
+    folder: &dyn Folder,
+    name: &str,
     state: &mut State,
     now_micros: i64,
     tail: Tail,
 ) -> Result<(), EngineError> {
-    let bad = |text: String| EngineError::Log(format!("{}: {text}", path.display()));
-    let mut file = match File::open(path) {
+    let bad = |text: String| EngineError::Log(format!("{}: {text}", folder.shown(name)));
+    let mut file = match folder.read(name) {
         Ok(file) => file,
         Err(error) => return Err(bad(error.to_string())),
     };
+    let len = folder.len(name)?;
+    let end = match tail {
+        Tail::MayBeTorn => end_of_data(&mut *file, len)?,
+        Tail::Whole => len,
+    };
+    let good = repeat_all(&mut file.take(end), state, now_micros).map_err(bad)?;
+    if good < len {
+        if tail == Tail::Whole {
+            return Err(bad(format!("ends within a command at byte {good}")));
+        }
+        tracing::warn!(
+            file = folder.shown(name),
+            bytes = len - good,
+            "the log ends within a command: the rest is cut off"
+        );
+        let (file, _) = folder.open(name)?;
+        file.cut(good)?;
+        // More is written behind it, or in later files: this must not come back.
+        file.sync()?;
+    }
+    Ok(())
+}
+
+/// Repeats the commands that are read; how many bytes whole commands make up.
+fn repeat_all(source: &mut dyn Read, state: &mut State, now_micros: i64) -> Result<u64, String> {
     let limits = Limits {
         bulk: i64::MAX as usize,
         authenticated: true,
     };
-    let mut parser = Parser::default();
+    let mut parser = Parser::strict();
     let mut client = Client::internal(0, 0, Protocol::Resp2);
     let mut total = 0u64;
     // All before it was repeated.
@@ -74,23 +108,23 @@ fn load_file(
     let mut multi: Option<Vec<Vec<Bytes>>> = None;
     let mut piece = vec![0; 1024 * 1024];
     loop {
-        let count = file.read(&mut piece)?;
+        let count = source.read(&mut piece).map_err(|error| error.to_string())?;
         if count == 0 {
-            break;
+            return Ok(good);
         }
         if total == 0 && piece.starts_with(b"REDIS") {
-            return Err(bad(
+            return Err(
                 "this base is in RDB format; let the server that wrote it rewrite it with \
                  aof-use-rdb-preamble no"
                     .into(),
-            ));
+            );
         }
         total += count as u64;
         let buffer: &mut BytesMut = parser.buffer();
         buffer.extend_from_slice(&piece[..count]);
         while let Some(args) = parser
             .next(limits)
-            .map_err(|error| bad(format!("{} near byte {good}", error.0)))?
+            .map_err(|error| format!("{} near byte {good}", error.0))?
         {
             let is = |word: &[u8]| args[0].eq_ignore_ascii_case(word);
             if args[0].starts_with(b"#") {
@@ -99,30 +133,39 @@ fn load_file(
                 multi = Some(Vec::new());
             } else if is(b"EXEC") {
                 for args in multi.take().unwrap_or_default() {
-                    repeat(state, &mut client, &args, now_micros).map_err(bad)?;
+                    repeat(state, &mut client, &args, now_micros)?;
                 }
             } else if let Some(queue) = &mut multi {
                 queue.push(args);
             } else {
-                repeat(state, &mut client, &args, now_micros).map_err(bad)?;
+                repeat(state, &mut client, &args, now_micros)?;
             }
             if multi.is_none() {
                 good = total - parser.len() as u64;
             }
         }
     }
-    if good < total {
-        if tail == Tail::Whole {
-            return Err(bad(format!("ends within a command at byte {good}")));
+}
+
+/// Where the data of a file ends: when power is lost, a file may have become longer without having
+/// got what was written there, and reads as zeros. No command ends in one.
+fn end_of_data(file: &mut dyn Source, len: u64) -> io::Result<u64> {
+    const PIECE: u64 = 64 * 1024;
+    let mut piece = Vec::new();
+    let mut end = len;
+    while end > 0 {
+        let start = end.saturating_sub(PIECE);
+        file.seek(SeekFrom::Start(start))?;
+        piece.clear();
+        (&mut *file).take(end - start).read_to_end(&mut piece)?;
+        if let Some(last) = piece.iter().rposition(|byte| *byte != 0) {
+            end = start + last as u64 + 1;
+            break;
         }
-        tracing::warn!(
-            file = %path.display(),
-            bytes = total - good,
-            "the log ends within a command: the rest is cut off"
-        );
-        OpenOptions::new().write(true).open(path)?.set_len(good)?;
+        end = start;
     }
-    Ok(())
+    file.seek(SeekFrom::Start(0))?;
+    Ok(end)
 }
 
 /// Runs one command of the log.

@@ -1,7 +1,8 @@
 //! The manifest: which files make up the log, in Redis's format.
 
-use std::{fs, io::Write, path::Path};
+use std::io::{self, Read};
 
+use super::{file::LogFile, folder::Folder};
 use crate::error::EngineError;
 
 const PREFIX: &str = "appendonly.aof";
@@ -26,21 +27,30 @@ pub(super) struct Increment(Part);
 
 impl Manifest {
     /// Reads the manifest of a folder; an empty one if there is none.
-    pub(super) fn load(folder: &Path) -> Result<Manifest, EngineError> {
-        let text = match fs::read_to_string(folder.join(NAME)) {
-            Ok(text) => text,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                // The first start may have ended before it wrote one; but data is not overwritten.
-                return match parts(folder).find(|(_, len)| *len > 0) {
-                    None => Ok(Manifest::default()),
-                    Some((name, _)) => Err(EngineError::Log(format!(
-                        "{NAME} is missing, but {name} holds data"
-                    ))),
-                };
+    pub(super) fn load(folder: &dyn Folder) -> Result<Manifest, EngineError> {
+        let mut file = match folder.read(NAME) {
+            Ok(file) => file,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Manifest::none(folder, "missing");
             }
             Err(error) => return Err(error.into()),
         };
+        let mut text = String::new();
+        file.read_to_string(&mut text)?;
+        if text.trim().is_empty() {
+            return Manifest::none(folder, "empty");
+        }
         Manifest::parse(&text).ok_or_else(|| EngineError::Log(format!("{NAME} is damaged")))
+    }
+
+    /// The first start may have ended before it wrote a manifest; but data is not overwritten.
+    fn none(folder: &dyn Folder, what: &str) -> Result<Manifest, EngineError> {
+        match parts(folder).find(|(_, len)| *len > 0) {
+            None => Ok(Manifest::default()),
+            Some((name, _)) => Err(EngineError::Log(format!(
+                "{NAME} is {what}, but {name} holds data"
+            ))),
+        }
     }
 
     fn parse(text: &str) -> Option<Manifest> {
@@ -83,22 +93,26 @@ impl Manifest {
     }
 
     /// Replaces the folder's manifest at once.
-    pub(super) fn save(&self, folder: &Path) -> std::io::Result<()> {
-        let temporary = folder.join(format!("temp-{NAME}"));
-        let mut file = fs::File::create(&temporary)?;
-        file.write_all(self.text().as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&temporary, folder.join(NAME))?;
-        super::sync_folder(folder)
+    pub(super) fn save(&self, folder: &dyn Folder) -> io::Result<()> {
+        let temporary = format!("temp-{NAME}");
+        // A file whose sync has failed is not to be used again.
+        let _ = folder.remove(&temporary);
+        let file = LogFile::new(folder.create(&temporary)?);
+        file.append(self.text().as_bytes())?;
+        file.sync()?;
+        // What it names must be there whenever it is: a folder's changes are not kept in order.
+        folder.sync()?;
+        folder.rename(&temporary, NAME)?;
+        folder.sync()
     }
 
     /// Removes what a process that died while it rewrote the log has left.
-    pub(super) fn remove_orphans(&self, folder: &Path) {
+    pub(super) fn remove_orphans(&self, folder: &dyn Folder) {
         let known = self.files();
         let unknown = parts(folder).filter(|(name, _)| !known.contains(name));
         for name in unknown.map(|(name, _)| name).chain(temporaries(folder)) {
             tracing::info!(file = name, "removing a file that the log no longer needs");
-            let _ = fs::remove_file(folder.join(name));
+            let _ = folder.remove(&name);
         }
     }
 
@@ -133,24 +147,16 @@ impl Manifest {
         name
     }
 
-    pub(super) fn base_len(&self, folder: &Path) -> u64 {
+    pub(super) fn base_len(&self, folder: &dyn Folder) -> u64 {
         let base = self.base.as_ref();
-        base.and_then(|part| fs::metadata(folder.join(&part.name)).ok())
-            .map_or(0, |file| file.len())
+        base.and_then(|part| folder.len(&part.name).ok())
+            .unwrap_or(0)
     }
 }
 
-fn names(folder: &Path) -> impl Iterator<Item = (String, u64)> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| {
-        let len = entry.metadata().ok()?.len();
-        Some((entry.file_name().into_string().ok()?, len))
-    })
-}
-
 /// The bases and increments in a folder with their lengths, whether a manifest names them or not.
-fn parts(folder: &Path) -> impl Iterator<Item = (String, u64)> {
-    names(folder).filter(|(name, _)| {
+fn parts(folder: &dyn Folder) -> impl Iterator<Item = (String, u64)> {
+    folder.names().into_iter().filter(|(name, _)| {
         let Some(rest) = name
             .strip_prefix(PREFIX)
             .and_then(|rest| rest.strip_prefix('.'))
@@ -164,10 +170,11 @@ fn parts(folder: &Path) -> impl Iterator<Item = (String, u64)> {
     })
 }
 
-fn temporaries(folder: &Path) -> impl Iterator<Item = String> {
+fn temporaries(folder: &dyn Folder) -> impl Iterator<Item = String> {
     let temporary =
         |name: &String| name.starts_with("temp-rewriteaof-") || *name == format!("temp-{NAME}");
-    names(folder).map(|(name, _)| name).filter(temporary)
+    let names = folder.names().into_iter().map(|(name, _)| name);
+    names.filter(temporary)
 }
 
 #[cfg(test)]

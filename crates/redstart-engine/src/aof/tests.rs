@@ -12,7 +12,7 @@ use super::{file::fault, *};
 use crate::{Outcome, Reply, Session};
 
 /// Failures are asked for by static switches: one such test at a time.
-static ALONE: Mutex<()> = Mutex::new(());
+pub(super) static ALONE: Mutex<()> = Mutex::new(());
 
 fn open(dir: &Path, fsync: Fsync) -> Engine {
     Engine::builder().append_only(dir, fsync).build().unwrap()
@@ -163,7 +163,7 @@ fn what_is_in_the_log_is_loaded_whatever_the_limits_are_now() {
     ask(&mut session, "BITFIELD field SET u8 #5000 1");
     ask(&mut session, "APPEND range tail");
     drop((session, engine));
-    let folder = dir.path().join(FOLDER);
+    let folder = OsFolder::new(dir.path().join(FOLDER));
     let files = Manifest::load(&folder).unwrap().files();
     let scratch = Engine::new();
     let now = scratch.now_micros();
@@ -411,6 +411,10 @@ fn what_a_dead_process_left_is_removed_and_data_without_a_manifest_is_not_overwr
     fs::remove_file(folder.join("appendonly.aof.manifest")).unwrap();
     let refused = Engine::builder().append_only(dir.path(), Fsync::No).build();
     assert!(refused.unwrap_err().to_string().contains("holds data"));
+    fs::write(folder.join("appendonly.aof.manifest"), "").unwrap();
+    let refused = Engine::builder().append_only(dir.path(), Fsync::No).build();
+    assert!(refused.unwrap_err().to_string().contains("holds data"));
+    assert!(folder.join("appendonly.aof.1.incr.aof").exists());
 }
 
 #[test]
@@ -418,14 +422,15 @@ fn a_torn_end_before_an_empty_increment_is_cut_off() {
     let dir = tempfile::tempdir().unwrap();
     ask(&mut open(dir.path(), Fsync::No).session(), "SET k v");
     let folder = dir.path().join(FOLDER);
-    let mut manifest = Manifest::load(&folder).unwrap();
+    let os = OsFolder::new(folder.clone());
+    let mut manifest = Manifest::load(&os).unwrap();
     let first = folder.join(manifest.current());
     let mut bytes = fs::read(&first).unwrap();
     bytes.extend_from_slice(b"*3\r\n$3\r\nSET");
     fs::write(&first, bytes).unwrap();
     manifest.add_increment();
     File::create(folder.join(manifest.current())).unwrap();
-    manifest.save(&folder).unwrap();
+    manifest.save(&os).unwrap();
     assert_eq!(
         ask(&mut open(dir.path(), Fsync::No).session(), "GET k"),
         Reply::bulk("v")

@@ -254,7 +254,7 @@ fn number(text: &[u8], min: i64, max: i64) -> Result<i64, String> {
 }
 
 /// A number of bytes with an optional unit: `k` is a thousand, `kb` is 1024, and so on.
-fn memory(text: &[u8]) -> Option<u64> {
+pub(super) fn memory(text: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(text).ok()?;
     let digits = text
         .find(|c: char| !c.is_ascii_digit())

@@ -89,14 +89,17 @@ fn flushdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 fn flushall(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     check_flush_args(args)?;
-    let mut removed = 0;
-    for db in 0..cx.state.dbs.len() {
-        removed += empty(cx.state, db);
-    }
-    tracking::flushed(cx.state);
+    let removed = empty_all(cx.state);
     cx.state.effects.touch_all();
     cx.dirty(removed.max(1));
     Ok(Reply::OK)
+}
+
+/// Removes all keys of all databases; how many there were.
+pub(crate) fn empty_all(state: &mut State) -> usize {
+    let removed = (0..state.dbs.len()).map(|db| empty(state, db)).sum();
+    tracking::flushed(state);
+    removed
 }
 
 /// Removes all keys of a database; how many there were.
