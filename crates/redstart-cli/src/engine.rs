@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use redstart_engine::{
-    Engine, Fsync,
+    Engine, Fsync, Settings, SettingsError,
     server::{Server, ServerConfig, ServerError},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -13,9 +13,16 @@ use crate::Failure;
 /// Arguments of `redstart engine`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// The address to listen on; one that others can reach needs --requirepass
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:6380")]
-    listen: SocketAddr,
+    /// A configuration file in Redis's format
+    #[arg(value_name = "REDIS.CONF")]
+    config: Option<PathBuf>,
+    /// Change a setting by Redis's name; may be given several times
+    #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
+    set: Vec<(String, String)>,
+    /// The address to listen on; one that others can reach needs --requirepass [default:
+    /// 127.0.0.1:6380, or what the configuration file says]
+    #[arg(long, value_name = "ADDR:PORT")]
+    listen: Option<SocketAddr>,
     /// Listen on a unix socket too
     #[arg(long, value_name = "PATH")]
     unix: Option<PathBuf>,
@@ -43,10 +50,34 @@ enum FsyncArg {
     No,
 }
 
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("give it as NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let wrong = |error: SettingsError| Failure::Usage(error.to_string());
+    let mut settings = match &args.config {
+        Some(path) => Settings::read(path).map_err(wrong)?,
+        None => Settings::new(),
+    };
+    for (name, value) in &args.set {
+        settings.set(name, value).map_err(wrong)?;
+    }
+    if let Some(password) = &args.requirepass {
+        settings.set("requirepass", password).map_err(wrong)?;
+    }
+    let says_where = args.config.is_some() || args.set.iter().any(|(name, _)| name == "port");
+    let mut config = match args.listen {
+        None if says_where => settings.listener().map_err(wrong)?,
+        listen => {
+            let usual = SocketAddr::from(([127, 0, 0, 1], 6380));
+            ServerConfig::new().listen(listen.unwrap_or(usual))
+        }
+    };
     let mut builder = Engine::builder()
-        .cluster_strict(args.cluster_strict)
-        .password(args.requirepass);
+        .settings(settings)
+        .cluster_strict(args.cluster_strict);
     if let Some(dir) = &args.data {
         let fsync = match args.fsync {
             FsyncArg::Always => Fsync::Always,
@@ -59,7 +90,6 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let engine = builder
         .build()
         .map_err(|error| Failure::Other(error.to_string()))?;
-    let mut config = ServerConfig::new().listen(args.listen);
     if let Some(path) = &args.unix {
         config = config.unix(path);
     }

@@ -57,11 +57,12 @@ use std::{
 };
 
 use bytes::Bytes;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
     Engine, Fsync,
     commands::database,
+    config::Config,
     effect::{Effect, Health, Sink},
     engine::{Inner, State},
     error::EngineError,
@@ -75,8 +76,6 @@ use folder::{Folder, OsFolder};
 use manifest::Manifest;
 
 const FOLDER: &str = "appendonlydir";
-/// An increment smaller than this is never reason to rewrite.
-const REWRITE_FROM: u64 = 64 * 1024 * 1024;
 /// More than this does not wait in memory for the disk.
 const BUFFER_LIMIT: usize = 32 * 1024 * 1024;
 /// How often the log's thread looks for work without being asked.
@@ -87,7 +86,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// The log of one engine. Locks are taken in the order of the fields, after the engine's own.
 pub(crate) struct Log {
     folder: Arc<dyn Folder>,
-    fsync: Fsync,
+    policy: Policy,
     databases: usize,
     /// Held during a sync, so that there is one at a time; when the last one ended.
     syncing: Mutex<Instant>,
@@ -115,7 +114,131 @@ pub(crate) struct Log {
     /// How often a file was synced.
     syncs: AtomicU64,
     /// Nobody else may write to the folder while this is open.
-    _lock: Option<File>,
+    lock: Mutex<Option<File>>,
+}
+
+/// The settings of a log, which may change while it is written.
+struct Policy {
+    /// The place of the choice in [`CHOICES`].
+    fsync: AtomicU8,
+    /// An increment shorter than this is never reason to rewrite.
+    rewrite_from: AtomicU64,
+    /// By how many percent of its base the log grows before it is rewritten; 0 is never.
+    rewrite_percentage: AtomicU64,
+}
+
+const CHOICES: [Fsync; 3] = [Fsync::Always, Fsync::EverySec, Fsync::No];
+
+impl Policy {
+    fn new(config: &Config) -> Policy {
+        let policy = Policy {
+            fsync: AtomicU8::new(0),
+            rewrite_from: AtomicU64::new(0),
+            rewrite_percentage: AtomicU64::new(0),
+        };
+        policy.follow(config);
+        policy
+    }
+
+    fn follow(&self, config: &Config) {
+        let choice = CHOICES.iter().position(|one| *one == config.fsync);
+        self.fsync
+            .store(choice.unwrap_or(1) as u8, Ordering::Relaxed);
+        self.rewrite_from
+            .store(config.rewrite_from, Ordering::Relaxed);
+        self.rewrite_percentage
+            .store(config.rewrite_percentage, Ordering::Relaxed);
+    }
+
+    fn fsync(&self) -> Fsync {
+        CHOICES[usize::from(self.fsync.load(Ordering::Relaxed))]
+    }
+
+    /// Whether an increment of this length is reason to rewrite.
+    fn wants_rewrite(&self, len: u64, base_len: u64) -> bool {
+        let percentage = self.rewrite_percentage.load(Ordering::Relaxed);
+        let growth = base_len.saturating_mul(percentage) / 100;
+        percentage > 0 && len > growth.max(self.rewrite_from.load(Ordering::Relaxed))
+    }
+}
+
+/// Where an engine has its log, if the data is kept. CONFIG SET appendonly exchanges it.
+#[derive(Default)]
+pub(crate) struct LogSlot {
+    log: RwLock<Option<Arc<Log>>>,
+    /// Ends the log of before.
+    closing: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl LogSlot {
+    pub(crate) fn get(&self) -> Option<Arc<Log>> {
+        self.log.read().clone()
+    }
+
+    pub(crate) fn set(&self, log: Arc<Log>) {
+        *self.log.write() = Some(log);
+    }
+
+    /// Waits until the log of before has let go of its folder.
+    fn wait_for_end(&self) {
+        if let Some(thread) = self.closing.lock().take() {
+            let _ = thread.join();
+        }
+    }
+
+    /// Ends the log; what is left of it is written by another thread, since the engine's lock is held.
+    fn end(&self) {
+        let Some(log) = self.log.write().take() else {
+            return;
+        };
+        self.wait_for_end();
+        log.ask(|work| work.stop = true);
+        let thread = std::thread::Builder::new()
+            .name("redstart-log-end".into())
+            .spawn(move || log.close());
+        *self.closing.lock() = thread.ok();
+    }
+}
+
+/// Begins or ends the log as the changed settings say, and lets it follow the others.
+pub(crate) fn follow_config(state: &mut State, before: &Config) -> Result<(), String> {
+    let Some(inner) = state.inner.upgrade() else {
+        return Ok(());
+    };
+    let slot = &inner.log;
+    match (before.append_only, state.config.append_only) {
+        (false, true) => {
+            slot.wait_for_end();
+            let log = begin(state).map_err(|error| error.to_string())?;
+            slot.set(log);
+        }
+        (true, false) => {
+            state.effects.set_sink(None);
+            slot.end();
+        }
+        (true, true) => {
+            if let Some(log) = slot.get() {
+                log.policy.follow(&state.config);
+                state.effects.follow_sink();
+            }
+        }
+        (false, false) => {}
+    }
+    Ok(())
+}
+
+/// Begins a log of what is in memory; what the folder had before is replaced.
+fn begin(state: &mut State) -> Result<Arc<Log>, EngineError> {
+    let (folder, lock) = claim(&state.config.dir())?;
+    folder.make()?;
+    let manifest = Manifest::load(&*folder)?;
+    let engine = state.inner.clone();
+    let log = Log::new(folder, Some(lock), manifest, state, engine)?;
+    log.write_fresh(state)?;
+    log.start()?;
+    let sink = Box::new(LogSink(log.clone()));
+    state.effects.set_sink(Some(sink));
+    Ok(log)
 }
 
 /// Nothing is wrong.
@@ -210,7 +333,15 @@ pub(crate) fn reload(state: &mut State, now_micros: i64) -> Result<(), EngineErr
 }
 
 /// Opens the folder, loads what is in it, and continues writing there.
-pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>, EngineError> {
+pub(crate) fn open(dir: &Path, engine: &Engine) -> Result<Arc<Log>, EngineError> {
+    let (folder, lock) = claim(dir)?;
+    let log = open_in(folder, Some(lock), engine)?;
+    log.start()?;
+    Ok(log)
+}
+
+/// Makes the folder and keeps others from it.
+fn claim(dir: &Path) -> Result<(Arc<dyn Folder>, File), EngineError> {
     fs::create_dir_all(dir)?;
     let lock = OpenOptions::new()
         .create(true)
@@ -223,25 +354,17 @@ pub(crate) fn open(dir: &Path, fsync: Fsync, engine: &Engine) -> Result<Arc<Log>
             "another process or engine writes to this folder",
         )));
     }
-    let folder = Arc::new(OsFolder::new(dir.join(FOLDER)));
-    let log = open_in(folder, Some(lock), fsync, engine)?;
-    let writer = log.clone();
-    let thread = std::thread::Builder::new()
-        .name("redstart-log".into())
-        .spawn(move || writer.work_until_stopped())?;
-    log.threads.lock().push(thread);
-    Ok(log)
+    Ok((Arc::new(OsFolder::new(dir.join(FOLDER))), lock))
 }
 
 /// As [`open`], without a thread.
 fn open_in(
     folder: Arc<dyn Folder>,
     lock: Option<File>,
-    fsync: Fsync,
     engine: &Engine,
 ) -> Result<Arc<Log>, EngineError> {
     folder.make()?;
-    let mut manifest = Manifest::load(&*folder)?;
+    let manifest = Manifest::load(&*folder)?;
     let mut state = engine.inner.state.lock();
     load::load(
         &*folder,
@@ -257,55 +380,80 @@ fn open_in(
     }
     folder.sync()?;
     manifest.remove_orphans(&*folder);
-    let databases = state.dbs.len();
-    if manifest.increments.is_empty() {
-        manifest.add_increment();
-        folder.create(manifest.current())?;
-        manifest.save(&*folder)?;
-    }
-    let (file, len) = folder.open(manifest.current())?;
-    let base_len = manifest.base_len(&*folder);
-    let log = Arc::new(Log {
-        folder,
-        fsync,
-        databases,
-        syncing: Mutex::new(Instant::now()),
-        disk: Mutex::new(Disk {
-            file: Arc::new(LogFile::new(file)),
-            manifest,
-            len,
-            base_len,
-            fresh_starts: 0,
-        }),
-        buffer: Mutex::new(Buffer {
-            bytes: Vec::new(),
-            db: None,
-        }),
-        appended: AtomicU64::new(0),
-        written: AtomicU64::new(0),
-        synced: AtomicU64::new(0),
-        trouble: AtomicU8::new(FINE),
-        reason: Mutex::new(String::new()),
-        waiters: Mutex::new(Vec::new()),
-        work: Mutex::new(Work::default()),
-        wake: Condvar::new(),
-        rewriting: AtomicBool::new(false),
-        rewrite_failed: AtomicBool::new(false),
-        threads: Mutex::new(Vec::new()),
-        engine: OnceLock::new(),
-        syncs: AtomicU64::new(0),
-        _lock: lock,
-    });
-    // Set once, here.
-    let _ = log.engine.set(Arc::downgrade(&engine.inner));
+    let inner = Arc::downgrade(&engine.inner);
+    let log = Log::new(folder, lock, manifest, &state, inner)?;
     state.effects.set_sink(Some(Box::new(LogSink(log.clone()))));
-    drop(state);
     Ok(log)
 }
 
 impl Log {
+    /// A log that continues the last increment of a folder.
+    fn new(
+        folder: Arc<dyn Folder>,
+        lock: Option<File>,
+        mut manifest: Manifest,
+        state: &State,
+        engine: Weak<Inner>,
+    ) -> Result<Arc<Log>, EngineError> {
+        if manifest.increments.is_empty() {
+            manifest.add_increment();
+            folder.create(manifest.current())?;
+            manifest.save(&*folder)?;
+        }
+        let (file, len) = folder.open(manifest.current())?;
+        let base_len = manifest.base_len(&*folder);
+        // Positions go on rising when one log follows another: a caller may still hold an old one.
+        let start = state.effects.last_position();
+        let log = Arc::new(Log {
+            folder,
+            policy: Policy::new(&state.config),
+            databases: state.dbs.len(),
+            syncing: Mutex::new(Instant::now()),
+            disk: Mutex::new(Disk {
+                file: Arc::new(LogFile::new(file)),
+                manifest,
+                len,
+                base_len,
+                fresh_starts: 0,
+            }),
+            buffer: Mutex::new(Buffer {
+                bytes: Vec::new(),
+                db: None,
+            }),
+            appended: AtomicU64::new(start),
+            written: AtomicU64::new(start),
+            synced: AtomicU64::new(start),
+            trouble: AtomicU8::new(FINE),
+            reason: Mutex::new(String::new()),
+            waiters: Mutex::new(Vec::new()),
+            work: Mutex::new(Work::default()),
+            wake: Condvar::new(),
+            rewriting: AtomicBool::new(false),
+            rewrite_failed: AtomicBool::new(false),
+            threads: Mutex::new(Vec::new()),
+            engine: OnceLock::new(),
+            syncs: AtomicU64::new(0),
+            lock: Mutex::new(lock),
+        });
+        // Set once, here.
+        let _ = log.engine.set(engine);
+        Ok(log)
+    }
+
+    /// Starts the log's thread.
+    fn start(self: &Arc<Log>) -> Result<(), EngineError> {
+        let writer = self.clone();
+        let thread = std::thread::Builder::new()
+            .name("redstart-log".into())
+            .spawn(move || writer.work_until_stopped())?;
+        self.threads.lock().push(thread);
+        Ok(())
+    }
+}
+
+impl Log {
     pub(crate) fn always(&self) -> bool {
-        self.fsync == Fsync::Always
+        self.policy.fsync() == Fsync::Always
     }
 
     fn trouble(&self) -> u8 {
@@ -513,7 +661,7 @@ impl Log {
                 }
                 continue;
             }
-            let due = match self.fsync {
+            let due = match self.policy.fsync() {
                 Fsync::Always => true,
                 Fsync::EverySec => self.syncing.lock().elapsed() >= Duration::from_secs(1),
                 Fsync::No => false,
@@ -526,7 +674,7 @@ impl Log {
             };
             let grown = {
                 let disk = self.disk.lock();
-                disk.len > REWRITE_FROM.max(disk.base_len)
+                self.policy.wants_rewrite(disk.len, disk.base_len)
             };
             if work.rewrite || grown {
                 self.start_rewrite();
@@ -680,11 +828,27 @@ impl Log {
         let Some(inner) = self.engine.get().and_then(Weak::upgrade) else {
             return Ok(());
         };
-        let state = inner.state.lock();
+        let state = loop {
+            // Whoever ends the log may hold the engine's lock and wait for this thread.
+            if self.work.lock().stop {
+                return Ok(());
+            }
+            if let Some(state) = inner.state.try_lock_for(ROUND) {
+                break state;
+            }
+        };
+        self.write_fresh(&state)?;
+        drop(state);
+        tracing::warn!("the append-only log was started over from memory");
+        Ok(())
+    }
+
+    /// Replaces the log's files by what is in memory.
+    fn write_fresh(&self, state: &State) -> Result<(), EngineError> {
         let mut last = self.syncing.lock();
         let mut disk = self.disk.lock();
         let temporary = self.temporary("fresh");
-        let len = dump::write(&state, &*self.folder, &temporary).inspect_err(|_| {
+        let len = dump::write(state, &*self.folder, &temporary).inspect_err(|_| {
             let _ = self.folder.remove(&temporary);
         })?;
         let old = disk.manifest.clone();
@@ -712,12 +876,10 @@ impl Log {
         drop(buffer);
         drop(disk);
         drop(last);
-        drop(state);
         for name in old.files() {
             let _ = self.folder.remove(&name);
         }
         self.wake_waiters();
-        tracing::warn!("the append-only log was started over from memory");
         Ok(())
     }
 
@@ -733,6 +895,8 @@ impl Log {
             }
         }
         let _ = self.sync();
+        // Callers that still wait for this log may keep it alive for a moment.
+        *self.lock.lock() = None;
     }
 }
 

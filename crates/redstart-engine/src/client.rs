@@ -159,6 +159,11 @@ impl Outbox {
         let _ = self.sender.send(Pushed { reply, late, size });
     }
 
+    /// More bytes than this may not wait; 0 is no limit.
+    pub(crate) fn set_limit(&self, bytes: usize) {
+        self.shared.limit.store(bytes, Ordering::Relaxed);
+    }
+
     fn take_inbox(&self) -> Inbox {
         let receiver = match self.shared.receiver.lock().take() {
             Some(receiver) => receiver,
@@ -295,14 +300,6 @@ impl Client {
         self.outbox().take_inbox()
     }
 
-    /// Ends the client when more than this many bytes wait for it.
-    pub(crate) fn limit_outbox(&mut self, bytes: usize) {
-        let profile = self.profile.clone();
-        let outbox = self.outbox();
-        outbox.shared.limit.store(bytes, Ordering::Relaxed);
-        *outbox.shared.owner.lock() = profile;
-    }
-
     pub(crate) fn set_protocol(&mut self, protocol: Protocol) {
         self.protocol = protocol;
         if let Some(profile) = &self.profile {
@@ -350,6 +347,10 @@ impl Client {
         if state.clients.len() >= state.config.maxclients {
             return false;
         }
+        // Ends the client when too many bytes wait for it.
+        let outbox = self.outbox();
+        outbox.set_limit(state.config.output_limits[2].hard as usize);
+        *outbox.shared.owner.lock() = Some(profile.clone());
         state.clients.insert(profile.id, profile);
         true
     }

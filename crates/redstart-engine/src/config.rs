@@ -1,4 +1,23 @@
-//! What CONFIG SET can change and the engine acts on.
+//! The settings: what CONFIG SET and a configuration file can change.
+//!
+//! [`Config`] has a field for each setting that the engine acts on. All others are remembered as
+//! text and given back. `config/table.rs` lists them all under Redis's names.
+
+mod file;
+mod parameter;
+mod table;
+mod words;
+
+use std::{borrow::Cow, collections::BTreeMap, path::PathBuf, sync::Arc};
+
+use bytes::Bytes;
+
+pub(crate) use file::rewrite;
+pub use file::{Settings, SettingsError};
+pub(crate) use parameter::{Found, memory};
+pub(crate) use table::{find, names, policy_name};
+
+use crate::engine::Fsync;
 
 /// What happens when `maxmemory` is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -10,10 +29,32 @@ pub enum MemoryPolicy {
     AllKeysLru,
 }
 
+/// How much may wait for a client of one class before it is disconnected; 0 is no limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OutputLimit {
+    /// In bytes, at any time.
+    pub(crate) hard: u64,
+    /// In bytes, for no longer than `seconds`.
+    pub(crate) soft: u64,
+    pub(crate) seconds: u64,
+}
+
+const fn limit(hard: u64, soft: u64, seconds: u64) -> OutputLimit {
+    OutputLimit {
+        hard,
+        soft,
+        seconds,
+    }
+}
+
+/// The places of the classes in [`Config::output_limits`].
+pub(crate) const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
+
 #[derive(Clone)]
 pub(crate) struct Config {
     pub(crate) cluster_strict: bool,
     pub(crate) password: Option<String>,
+    pub(crate) databases: usize,
     /// In bytes; 0 is no limit.
     pub(crate) maxmemory: u64,
     pub(crate) policy: MemoryPolicy,
@@ -37,13 +78,41 @@ pub(crate) struct Config {
     pub(crate) script_time_limit: u64,
     /// The listener's port; 0 without one.
     pub(crate) port: u16,
+    /// Commands that take at least so many microseconds are kept by SLOWLOG; negative is never.
+    pub(crate) slowlog_slower_than: i64,
+    pub(crate) slowlog_max_len: usize,
+    /// Events that take at least so many milliseconds are kept by LATENCY; 0 is never.
+    pub(crate) latency_threshold: u64,
+    /// Whether INFO latencystats and LATENCY HISTOGRAM count.
+    pub(crate) latency_tracking: bool,
+    /// Which percentiles INFO latencystats shows.
+    pub(crate) percentiles: Cow<'static, [f64]>,
+    /// Whether the log is written.
+    pub(crate) append_only: bool,
+    pub(crate) fsync: Fsync,
+    /// The log is rewritten when it has grown by so many percent of its base; 0 is never.
+    pub(crate) rewrite_percentage: u64,
+    /// A log that is shorter than this is never reason to rewrite.
+    pub(crate) rewrite_from: u64,
+    /// Where the log lies.
+    pub(crate) dir: Option<PathBuf>,
+    /// How many keys are remembered for client-side caching; 0 is no limit.
+    pub(crate) tracking_max_keys: usize,
+    /// By [`OUTPUT_CLASSES`].
+    pub(crate) output_limits: [OutputLimit; 3],
+    /// Settings without an effect here that differ from Redis's default, by name.
+    pub(crate) remembered: BTreeMap<&'static str, Bytes>,
+    /// Where CONFIG REWRITE writes to.
+    pub(crate) file: Option<Arc<PathBuf>>,
 }
 
 impl Default for Config {
+    /// Allocates nothing: a script's call makes one.
     fn default() -> Config {
         Config {
             cluster_strict: false,
             password: None,
+            databases: 16,
             maxmemory: 0,
             policy: MemoryPolicy::NoEviction,
             notify: 0,
@@ -59,6 +128,34 @@ impl Default for Config {
             timeout: 0,
             script_time_limit: 5000,
             port: 0,
+            slowlog_slower_than: 10_000,
+            slowlog_max_len: 128,
+            latency_threshold: 0,
+            latency_tracking: true,
+            percentiles: Cow::Borrowed(&[50.0, 99.0, 99.9]),
+            append_only: false,
+            fsync: Fsync::EverySec,
+            rewrite_percentage: 100,
+            rewrite_from: 64 * 1024 * 1024,
+            dir: None,
+            tracking_max_keys: 1_000_000,
+            output_limits: [
+                limit(0, 0, 0),
+                limit(256 << 20, 64 << 20, 60),
+                limit(32 << 20, 8 << 20, 60),
+            ],
+            remembered: BTreeMap::new(),
+            file: None,
+        }
+    }
+}
+
+impl Config {
+    /// The folder that relative names start from.
+    pub(crate) fn dir(&self) -> PathBuf {
+        match &self.dir {
+            Some(dir) => dir.clone(),
+            None => std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
         }
     }
 }

@@ -106,8 +106,20 @@ impl Effects {
     }
 
     pub(crate) fn set_sink(&mut self, sink: Option<Box<dyn Sink>>) {
-        self.holds = sink.as_ref().is_some_and(|sink| sink.holds_reads());
         self.sink = sink;
+        self.follow_sink();
+    }
+
+    /// Whether reads are held may have changed.
+    pub(crate) fn follow_sink(&mut self) {
+        self.holds = self.sink.as_ref().is_some_and(|sink| sink.holds_reads());
+        if !self.holds {
+            self.touched.clear();
+            self.undurable.clear();
+            self.unsettled.clear();
+            self.everything = 0;
+            self.touched_all = false;
+        }
     }
 
     /// Takes the sink out while it works on the state that holds it; nothing is recorded meanwhile.
@@ -150,8 +162,10 @@ impl Effects {
         // that refuses it.
         if self.holds || self.is_failing() {
             self.needed
-        } else {
+        } else if self.sink.is_some() {
             self.last
+        } else {
+            0
         }
     }
 

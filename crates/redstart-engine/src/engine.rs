@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     sync::{
-        Arc, OnceLock,
+        Arc, Weak,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -16,11 +16,11 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
-    aof::{self, Log},
+    aof::{self, LogSlot},
     blocking::{self, Blocking},
     client::{Client, Profile},
     clock::Clock,
-    config::{Config, MemoryPolicy},
+    config::{Config, MemoryPolicy, Settings},
     dispatch,
     effect::Effects,
     error::{EngineError, LOG_FAILED},
@@ -67,7 +67,7 @@ pub(crate) struct Inner {
     pub(crate) pause_ended: Arc<Notify>,
     paused: Arc<AtomicBool>,
     /// The append-only log, if the data is kept.
-    pub(crate) log: OnceLock<Arc<Log>>,
+    pub(crate) log: LogSlot,
     /// Seen without the lock: a script that runs for too long holds it.
     pub(crate) watchdog: Arc<Watchdog>,
 }
@@ -85,20 +85,26 @@ impl Inner {
     /// lock, so that many callers share one sync.
     #[inline]
     pub(crate) fn commit(&self, position: u64) -> Result<(), Reply> {
+        if position == 0 {
+            return Ok(());
+        }
         match self.log.get() {
-            Some(log) if position > 0 => log.commit(position).map_err(log_failed),
-            _ => Ok(()),
+            Some(log) => log.commit(position).map_err(log_failed),
+            None => Ok(()),
         }
     }
 
     /// As [`Inner::commit`], without blocking the thread for a sync.
     pub(crate) fn poll_kept(&self, position: u64, cx: &mut Context<'_>) -> Poll<Result<(), Reply>> {
+        if position == 0 {
+            return Poll::Ready(Ok(()));
+        }
         match self.log.get() {
-            Some(log) if position > 0 => {
+            Some(log) => {
                 let poll = log.poll_commit(position, cx.waker());
                 poll.map_err(log_failed)
             }
-            _ => Poll::Ready(Ok(())),
+            None => Poll::Ready(Ok(())),
         }
     }
 
@@ -138,6 +144,8 @@ pub(crate) struct State {
     pub(crate) effects: Effects,
     /// What SAVE and BGSAVE wrote.
     pub(crate) saves: Saves,
+    /// The engine that this is the state of.
+    pub(crate) inner: Weak<Inner>,
     pub(crate) stats: Stats,
     pub(crate) random: Random,
     pub(crate) scripts: Scripts,
@@ -194,6 +202,7 @@ impl State {
             started: 0,
             effects: Effects::default(),
             saves: Saves::default(),
+            inner: Weak::new(),
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::default(),
@@ -210,30 +219,24 @@ impl Engine {
     /// A volatile engine with 16 databases.
     pub fn new() -> Engine {
         let builder = Engine::builder();
-        Engine::from_parts(
-            builder.databases,
-            builder.config,
-            builder.clock,
-            builder.limits,
-        )
+        Engine::from_parts(builder.config, builder.clock, builder.limits)
     }
 
     /// An engine with other settings.
     pub fn builder() -> EngineBuilder {
         EngineBuilder {
-            databases: 16,
             config: Config::default(),
             clock: Clock::live(),
-            append_only: None,
             limits: Limits::default(),
         }
     }
 
-    fn from_parts(databases: usize, config: Config, clock: Clock, limits: Limits) -> Engine {
+    fn from_parts(config: Config, clock: Clock, limits: Limits) -> Engine {
         let password = Arc::new(Mutex::new(config.password.clone()));
         let pause_ended = Arc::new(Notify::new());
         let paused = Arc::new(AtomicBool::new(false));
         let watchdog = Arc::new(Watchdog::default());
+        let databases = config.databases;
         let state = State {
             dbs: (0..databases).map(|_| Db::default()).collect(),
             config,
@@ -249,6 +252,7 @@ impl Engine {
             started: clock.now_micros(),
             effects: Effects::default(),
             saves: Saves::new(clock.now_micros()),
+            inner: Weak::new(),
             stats: Stats::default(),
             random: Random::new(),
             scripts: Scripts::new(limits, watchdog.clone()),
@@ -268,12 +272,12 @@ impl Engine {
             some_ended: AtomicBool::new(false),
             pause_ended,
             paused,
-            log: OnceLock::new(),
+            log: LogSlot::default(),
             watchdog,
         };
-        Engine {
-            inner: Arc::new(inner),
-        }
+        let inner = Arc::new(inner);
+        inner.state.lock().inner = Arc::downgrade(&inner);
+        Engine { inner }
     }
 
     /// A new client that speaks RESP2.
@@ -330,17 +334,26 @@ impl std::fmt::Debug for Engine {
 /// Settings of an engine; see [`Engine::builder`].
 #[must_use]
 pub struct EngineBuilder {
-    databases: usize,
     config: Config,
     clock: Clock,
-    append_only: Option<(PathBuf, Fsync)>,
     limits: Limits,
 }
 
 impl EngineBuilder {
     /// How many databases SELECT can choose from (default: 16).
     pub fn databases(mut self, count: usize) -> EngineBuilder {
-        self.databases = count;
+        self.config.databases = count;
+        self
+    }
+
+    /// Takes all settings from these, for example of a configuration file. Call it before the
+    /// others, which then change single settings.
+    pub fn settings(mut self, settings: Settings) -> EngineBuilder {
+        self.config = settings.config;
+        // Until something listens.
+        self.config.port = 0;
+        self.config.remembered.remove("bind");
+        self.config.remembered.remove("unixsocket");
         self
     }
 
@@ -366,7 +379,9 @@ impl EngineBuilder {
 
     /// Keeps the data in a folder as an append-only log.
     pub fn append_only(mut self, dir: impl Into<PathBuf>, fsync: Fsync) -> EngineBuilder {
-        self.append_only = Some((dir.into(), fsync));
+        self.config.dir = Some(dir.into());
+        self.config.fsync = fsync;
+        self.config.append_only = true;
         self
     }
 
@@ -396,15 +411,17 @@ impl EngineBuilder {
     ///
     /// If a setting is invalid, or the data folder cannot be used.
     pub fn build(self) -> Result<Engine, EngineError> {
-        if self.databases == 0 {
+        if self.config.databases == 0 {
             return Err(EngineError::Setting("there must be at least one database"));
         }
-        let engine = Engine::from_parts(self.databases, self.config, self.clock, self.limits);
-        if let Some((dir, fsync)) = self.append_only {
-            engine.inner.state.lock().saves.folder = Some(dir.clone());
-            let log = aof::open(&dir, fsync, &engine)?;
-            // Set once, here.
-            let _ = engine.inner.log.set(log);
+        let keeps = self.config.append_only;
+        let dir = self.config.dir();
+        let folder = self.config.dir.clone();
+        let engine = Engine::from_parts(self.config, self.clock, self.limits);
+        engine.inner.state.lock().saves.folder = folder;
+        if keeps {
+            let log = aof::open(&dir, &engine)?;
+            engine.inner.log.set(log);
         }
         Ok(engine)
     }
@@ -413,7 +430,7 @@ impl EngineBuilder {
 impl std::fmt::Debug for EngineBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("EngineBuilder")
-            .field("databases", &self.databases)
+            .field("databases", &self.config.databases)
             .finish_non_exhaustive()
     }
 }

@@ -28,6 +28,7 @@
 //! | `keyspace.rs` | a database: keys, values, deadlines, watchers, queues of waiting clients |
 //! | `blocking.rs` | clients that wait, and how they are served |
 //! | `effect.rs` | changes as commands that repeat them: the source of the log |
+//! | `config.rs` | the settings, by Redis's names; the configuration file |
 //! | `aof.rs` | the append-only log: files that Redis and Valkey load |
 //! | `rdb.rs` | values and databases in binary form: DUMP, snapshots, bases of logs |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
@@ -133,7 +134,7 @@ mod tracking;
 mod types;
 
 pub use clock::Clock;
-pub use config::MemoryPolicy;
+pub use config::{MemoryPolicy, Settings, SettingsError};
 pub use engine::{Engine, EngineBuilder, Fsync};
 pub use error::EngineError;
 pub use rdb::Summary;

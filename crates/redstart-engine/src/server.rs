@@ -21,6 +21,7 @@ use std::{
     net::SocketAddr,
     path::{Path, PathBuf},
     sync::Arc,
+    task::Poll,
     time::Duration,
 };
 
@@ -55,24 +56,44 @@ const GRACE: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ServerConfig {
-    listen: Option<SocketAddr>,
+    listen: Vec<Address>,
     unix: Option<PathBuf>,
-    output_limit: usize,
+    output_limit: Option<usize>,
+}
+
+/// A TCP address to listen on.
+#[derive(Clone, Copy, Debug)]
+struct Address {
+    addr: SocketAddr,
+    /// It may not exist on this machine.
+    optional: bool,
 }
 
 impl ServerConfig {
     /// Listens nowhere yet.
     pub fn new() -> ServerConfig {
         ServerConfig {
-            listen: None,
+            listen: Vec::new(),
             unix: None,
-            output_limit: 32 * 1024 * 1024,
+            output_limit: None,
         }
     }
 
-    /// Listens on a TCP address. Port 0 takes a free one.
+    /// Listens on a TCP address, also. Port 0 takes a free one.
     pub fn listen(mut self, addr: SocketAddr) -> ServerConfig {
-        self.listen = Some(addr);
+        self.listen.push(Address {
+            addr,
+            optional: false,
+        });
+        self
+    }
+
+    /// As [`ServerConfig::listen`], unless the machine has no such address.
+    pub fn listen_if_possible(mut self, addr: SocketAddr) -> ServerConfig {
+        self.listen.push(Address {
+            addr,
+            optional: true,
+        });
         self
     }
 
@@ -83,9 +104,9 @@ impl ServerConfig {
     }
 
     /// How many bytes of messages may wait for a slow client before it is disconnected (default:
-    /// 32 MiB).
+    /// 32 MiB, or what `client-output-buffer-limit pubsub` says).
     pub fn output_limit(mut self, bytes: usize) -> ServerConfig {
-        self.output_limit = bytes;
+        self.output_limit = Some(bytes);
         self
     }
 }
@@ -129,7 +150,7 @@ pub enum ServerError {
 /// ```
 pub struct Server {
     engine: Engine,
-    tcp: Option<TcpListener>,
+    tcp: Vec<TcpListener>,
     unix: Option<(UnixListener, PathBuf)>,
     config: ServerConfig,
 }
@@ -164,19 +185,20 @@ impl Server {
     /// If the address cannot be listened on, or if it is not a loopback address and the engine
     /// has no password.
     pub async fn bind(engine: Engine, config: ServerConfig) -> Result<Server, ServerError> {
-        if config.listen.is_none() && config.unix.is_none() {
+        if config.listen.is_empty() && config.unix.is_none() {
             return Err(ServerError::Nowhere);
         }
-        let mut tcp = None;
-        if let Some(addr) = config.listen {
+        let mut tcp = Vec::new();
+        for Address { addr, optional } in &config.listen {
             if !addr.ip().is_loopback() && !engine.is_guarded() {
-                return Err(ServerError::Unprotected(addr));
+                return Err(ServerError::Unprotected(*addr));
             }
             let failed = |error| ServerError::Listen(addr.to_string(), error);
-            let listener = TcpListener::bind(addr).await.map_err(failed)?;
-            let port = listener.local_addr().map_err(failed)?.port();
-            engine.inner.lock().config.port = port;
-            tcp = Some(listener);
+            match TcpListener::bind(addr).await {
+                Ok(listener) => tcp.push(listener),
+                Err(error) if *optional && is_absent(&error) => {}
+                Err(error) => return Err(failed(error)),
+            }
         }
         let mut unix = None;
         if let Some(path) = &config.unix {
@@ -185,6 +207,7 @@ impl Server {
             let listener = UnixListener::bind(path).map_err(failed)?;
             unix = Some((listener, path.clone()));
         }
+        tell(&engine, &config, &tcp);
         Ok(Server {
             engine,
             tcp,
@@ -195,7 +218,7 @@ impl Server {
 
     /// The TCP address, with the port that was taken.
     pub fn local_addr(&self) -> Option<SocketAddr> {
-        self.tcp.as_ref().and_then(|tcp| tcp.local_addr().ok())
+        self.tcp.first().and_then(|tcp| tcp.local_addr().ok())
     }
 
     /// Serves clients until `shutdown` is ready. Then commands that were received are executed,
@@ -209,7 +232,7 @@ impl Server {
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                accepted = accept_tcp(self.tcp.as_ref()) => match accepted {
+                accepted = accept_tcp(&self.tcp) => match accepted {
                     Ok((socket, addr)) => {
                         let _ = socket.set_nodelay(true);
                         let laddr = socket.local_addr().map_or(String::new(), |a| a.to_string());
@@ -246,7 +269,6 @@ impl Server {
         Talk {
             session: self.engine.session(),
             who,
-            output_limit: self.config.output_limit,
             stop,
         }
     }
@@ -322,7 +344,6 @@ impl Network {
 struct Talk {
     session: Session,
     who: Who,
-    output_limit: usize,
     stop: CancellationToken,
 }
 
@@ -334,7 +355,6 @@ impl Talk {
         if matches!(announced, Announced::Refused) {
             return refuse(&mut socket).await;
         }
-        self.session.limit_outbox(self.output_limit);
         let inbox = self.session.take_inbox();
         let connection = Connection {
             socket,
@@ -372,10 +392,40 @@ async fn tick(engine: Engine, stop: CancellationToken) {
     }
 }
 
-async fn accept_tcp(listener: Option<&TcpListener>) -> io::Result<(TcpStream, SocketAddr)> {
-    match listener {
-        Some(listener) => listener.accept().await,
-        None => std::future::pending().await,
+async fn accept_tcp(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketAddr)> {
+    std::future::poll_fn(|cx| {
+        for listener in listeners {
+            if let Poll::Ready(accepted) = listener.poll_accept(cx) {
+                return Poll::Ready(accepted);
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Whether the machine has no such address or no such family of addresses.
+fn is_absent(error: &io::Error) -> bool {
+    // EAFNOSUPPORT has no kind of its own.
+    error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(97)
+}
+
+/// Tells the engine where it is reached: CONFIG GET and INFO say so.
+fn tell(engine: &Engine, config: &ServerConfig, tcp: &[TcpListener]) {
+    let mut state = engine.inner.lock();
+    let addrs: Vec<SocketAddr> = tcp.iter().filter_map(|tcp| tcp.local_addr().ok()).collect();
+    let settings = &mut state.config;
+    if let Some(first) = addrs.first() {
+        settings.port = first.port();
+        let ips: Vec<String> = addrs.iter().map(|addr| addr.ip().to_string()).collect();
+        settings.remembered.insert("bind", ips.join(" ").into());
+    }
+    if let Some(path) = &config.unix {
+        let path = path.display().to_string();
+        settings.remembered.insert("unixsocket", path.into());
+    }
+    if let Some(limit) = config.output_limit {
+        settings.output_limits[2].hard = limit as u64;
     }
 }
 

@@ -605,10 +605,6 @@ impl Session {
         (profile, announced)
     }
 
-    pub(crate) fn limit_outbox(&mut self, bytes: usize) {
-        self.client.limit_outbox(bytes);
-    }
-
     pub(crate) fn take_inbox(&mut self) -> Inbox {
         self.client.take_inbox()
     }

@@ -22,8 +22,6 @@ use crate::{
     types::blob::Blob,
 };
 
-/// How many keys are remembered at most; beyond that some are invalidated early.
-const MAX_KEYS: usize = 1_000_000;
 /// Where a RESP2 client hears of invalidations that were redirected to it.
 const REDIRECT_CHANNEL: &[u8] = b"__redis__:invalidate";
 
@@ -181,16 +179,22 @@ pub(crate) fn remember(state: &mut State, client: &Client, key: &[u8]) {
     let readers = match state.tracking.keys.get_mut(key) {
         Some(readers) => readers,
         None => {
-            if state.tracking.keys.len() >= MAX_KEYS {
-                let victim = state.tracking.keys.keys().next().cloned();
-                if let Some(victim) = victim {
-                    invalidate_readers(state, 0, &victim);
-                }
-            }
+            trim(state, 1);
             state.tracking.keys.entry(Blob::new(key)).or_default()
         }
     };
     readers.insert(client.id);
+}
+
+/// Invalidates keys early until there is room for so many more.
+pub(crate) fn trim(state: &mut State, room: usize) {
+    let most = state.config.tracking_max_keys;
+    while most > 0 && state.tracking.keys.len() + room > most {
+        let Some(victim) = state.tracking.keys.keys().next().cloned() else {
+            return;
+        };
+        invalidate_readers(state, 0, &victim);
+    }
 }
 
 /// A key has changed: tells its readers now and the broadcast listeners when the unit is over.

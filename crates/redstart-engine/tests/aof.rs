@@ -743,3 +743,69 @@ fn a_stream_that_an_approximate_trim_emptied_is_empty_after_a_restart() {
     drop(engine);
     servers_agree(dir.path(), &expected);
 }
+
+#[test]
+fn the_log_begins_and_ends_while_the_engine_runs() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = redstart_engine::Settings::new();
+    settings
+        .set("dir", &dir.path().display().to_string())
+        .unwrap();
+    let engine = Engine::builder().settings(settings).build().unwrap();
+    let mut session = engine.session();
+    session.line("SET before 1");
+    // Others write all the while: none of them waits for a log that has ended.
+    struct AtEnd<'a>(&'a std::sync::atomic::AtomicBool);
+    impl Drop for AtEnd<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let _end = AtEnd(&stop);
+        for _ in 0..2 {
+            let mut writer = engine.session();
+            let stop = &stop;
+            scope.spawn(move || {
+                while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                    let reply = writer.line("INCR others");
+                    assert!(matches!(reply, Reply::Int(_)), "{reply:?}");
+                }
+            });
+        }
+        for round in 0..3 {
+            for line in [
+                "CONFIG SET appendonly yes".to_owned(),
+                format!("SET kept{round} 1"),
+                "CONFIG SET appendfsync always".to_owned(),
+                format!("SET synced{round} 1"),
+                "CONFIG SET appendfsync everysec".to_owned(),
+                "CONFIG SET appendonly no".to_owned(),
+                format!("SET between{round} 1"),
+            ] {
+                assert_eq!(session.line(&line), Reply::OK, "{line}");
+            }
+        }
+        assert_eq!(session.line("CONFIG SET appendonly yes"), Reply::OK);
+        assert_eq!(session.line("SET last 1"), Reply::OK);
+    });
+    let size = session.line("DBSIZE");
+    assert_eq!(size, Reply::Int(12));
+    let others = session.line("GET others");
+    // Nobody else gets the folder while it is written.
+    assert!(
+        Engine::builder()
+            .append_only(dir.path(), Fsync::No)
+            .build()
+            .is_err()
+    );
+    drop((session, engine));
+    let again = Engine::builder()
+        .append_only(dir.path(), Fsync::No)
+        .build()
+        .unwrap();
+    let mut session = again.session();
+    assert_eq!(session.line("DBSIZE"), size);
+    assert_eq!(session.line("GET others"), others);
+}

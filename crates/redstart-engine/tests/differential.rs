@@ -23,6 +23,7 @@ pub(crate) use differential::wire::Wire;
 mod differential {
     mod bitmap;
     mod blocking;
+    mod config;
     mod debug;
     mod dialect;
     mod function;
@@ -79,6 +80,29 @@ impl Server {
             .spawn()
             .expect("redis-server starts");
         let server = Server { process, dir, kind };
+        let listens = || UnixStream::connect(server.socket()).ok();
+        block_until("the server to listen", Duration::from_secs(20), listens).unwrap();
+        server
+    }
+
+    /// A server with a configuration file, which says nothing of addresses.
+    pub(crate) fn start_file(file: &std::path::Path) -> Server {
+        let dir = tempfile::tempdir().unwrap();
+        let process = Command::new(redstart_testkit::find::server(Kind::Redis).unwrap())
+            .arg(file)
+            .args(["--port", "0", "--unixsocket"])
+            .arg(dir.path().join("redis.sock"))
+            .arg("--dir")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("redis-server starts");
+        let server = Server {
+            process,
+            dir,
+            kind: Kind::Redis,
+        };
         let listens = || UnixStream::connect(server.socket()).ok();
         block_until("the server to listen", Duration::from_secs(20), listens).unwrap();
         server

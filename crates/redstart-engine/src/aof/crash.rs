@@ -86,8 +86,9 @@ impl Model {
 
 fn start(disk: &Disk, fsync: Fsync) -> Result<Engine, EngineError> {
     let engine = Engine::new();
-    let log = open_in(Arc::new(disk.clone()), None, fsync, &engine)?;
-    let _ = engine.inner.log.set(log);
+    engine.inner.state.lock().config.fsync = fsync;
+    let log = open_in(Arc::new(disk.clone()), None, &engine)?;
+    engine.inner.log.set(log);
     Ok(engine)
 }
 

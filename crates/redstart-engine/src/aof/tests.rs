@@ -38,7 +38,7 @@ fn is_misconf(reply: &Reply) -> bool {
     matches!(reply, Reply::Error(text) if text.contains("MISCONF"))
 }
 
-fn log(engine: &Engine) -> &Arc<Log> {
+fn log(engine: &Engine) -> Arc<Log> {
     engine.inner.log.get().unwrap()
 }
 

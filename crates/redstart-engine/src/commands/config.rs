@@ -1,17 +1,17 @@
-//! CONFIG: the settings that exist here, under Redis's names.
+//! CONFIG: every setting that Redis 7.0 has, under its names.
 
 use bytes::Bytes;
 
 use crate::{
-    config::{Config, MemoryPolicy},
+    aof,
+    config::{self, Config, Found},
     context::Ctx,
-    engine::{State, Stats},
-    error::{CommandResult, Stop},
+    engine::Stats,
+    error::{CommandResult, SYNTAX, Stop},
     glob, memory,
-    notify::class,
-    number::parse_int,
     registry::{Spec, flag::*, printable},
     reply::Reply,
+    tracking,
 };
 
 const OPERATE: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
@@ -31,206 +31,121 @@ pub(crate) static CONFIG_COMMANDS: &[Spec] = &[
     Spec::sub("rewrite", "config|rewrite", 2, OPERATE, NO_KEYS, rewrite),
 ];
 
-/// Changes a setting, or says what is wrong with the value.
-type Change = fn(&mut Config, &[u8]) -> Result<(), String>;
-
-/// A setting: its name, how to read it, and how to change it if that can be done.
-struct Setting {
-    name: &'static str,
-    get: fn(&State) -> String,
-    set: Option<Change>,
-}
-
-const fn fixed(name: &'static str, get: fn(&State) -> String) -> Setting {
-    Setting {
-        name,
-        get,
-        set: None,
-    }
-}
-
-macro_rules! number {
-    ($name:literal, $field:ident, $min:expr, $max:expr) => {
-        Setting {
-            name: $name,
-            get: |state| state.config.$field.to_string(),
-            set: Some(|config, text| {
-                config.$field = number(text, $min, $max)? as _;
-                Ok(())
-            }),
-        }
-    };
-}
-
-macro_rules! memory {
-    ($name:literal, $field:ident) => {
-        Setting {
-            name: $name,
-            get: |state| state.config.$field.to_string(),
-            set: Some(|config, text| {
-                config.$field = memory(text).ok_or("argument must be a memory value")? as _;
-                Ok(())
-            }),
-        }
-    };
-}
-
-static SETTINGS: &[Setting] = &[
-    fixed("databases", |state| state.dbs.len().to_string()),
-    fixed("port", |state| state.config.port.to_string()),
-    fixed("save", |_| String::new()),
-    fixed("cluster-enabled", |_| "no".into()),
-    fixed("appendonly", |state| {
-        if state.effects.enabled() { "yes" } else { "no" }.into()
-    }),
-    fixed("appenddirname", |_| "appendonlydir".into()),
-    fixed("appendfilename", |_| "appendonly.aof".into()),
-    memory!("maxmemory", maxmemory),
-    Setting {
-        name: "maxmemory-policy",
-        get: |state| {
-            match state.config.policy {
-                MemoryPolicy::NoEviction => "noeviction",
-                MemoryPolicy::AllKeysLru => "allkeys-lru",
-            }
-            .into()
-        },
-        set: Some(|config, text| {
-            config.policy = match text.to_ascii_lowercase().as_slice() {
-                b"noeviction" => MemoryPolicy::NoEviction,
-                b"allkeys-lru" => MemoryPolicy::AllKeysLru,
-                _ => {
-                    return Err(
-                        "argument(s) must be one of the following: allkeys-lru, noeviction".into(),
-                    );
-                }
-            };
-            Ok(())
-        }),
-    },
-    Setting {
-        name: "notify-keyspace-events",
-        get: |state| events_text(state.config.notify),
-        set: Some(|config, text| {
-            config.notify = parse_events(text)
-                .ok_or("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")?;
-            Ok(())
-        }),
-    },
-    Setting {
-        name: "requirepass",
-        get: |state| state.config.password.clone().unwrap_or_default(),
-        set: Some(|config, text| {
-            let text = String::from_utf8(text.to_vec()).map_err(|_| "not valid UTF-8")?;
-            config.password = (!text.is_empty()).then_some(text);
-            Ok(())
-        }),
-    },
-    number!(
-        "hash-max-listpack-entries",
-        hash_max_listpack_entries,
-        0,
-        i64::MAX
-    ),
-    number!(
-        "hash-max-ziplist-entries",
-        hash_max_listpack_entries,
-        0,
-        i64::MAX
-    ),
-    memory!("hash-max-listpack-value", hash_max_listpack_value),
-    memory!("hash-max-ziplist-value", hash_max_listpack_value),
-    number!(
-        "set-max-intset-entries",
-        set_max_intset_entries,
-        0,
-        i64::MAX
-    ),
-    number!(
-        "zset-max-listpack-entries",
-        zset_max_listpack_entries,
-        0,
-        i64::MAX
-    ),
-    number!(
-        "zset-max-ziplist-entries",
-        zset_max_listpack_entries,
-        0,
-        i64::MAX
-    ),
-    memory!("zset-max-listpack-value", zset_max_listpack_value),
-    memory!("zset-max-ziplist-value", zset_max_listpack_value),
-    number!(
-        "stream-node-max-entries",
-        stream_node_max_entries,
-        0,
-        i64::MAX
-    ),
-    memory!("proto-max-bulk-len", proto_max_bulk_len),
-    memory!("client-query-buffer-limit", query_buffer_limit),
-    number!("maxclients", maxclients, 1, 4_294_967_295),
-    number!("timeout", timeout, 0, 2_147_483_647),
-    number!("lua-time-limit", script_time_limit, 0, i64::MAX),
-    number!("busy-reply-threshold", script_time_limit, 0, i64::MAX),
-];
-
-fn find(name: &[u8]) -> Option<&'static Setting> {
-    SETTINGS
-        .iter()
-        .find(|setting| setting.name.as_bytes().eq_ignore_ascii_case(name))
-}
-
 fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let mut pairs = Vec::new();
-    for setting in SETTINGS {
-        let name = setting.name.as_bytes();
-        if args[2..].iter().any(|p| glob::matches_case(p, name, true)) {
-            pairs.push((Reply::bulk(name), Reply::bulk((setting.get)(cx.state))));
+    let mut pairs: Vec<(Bytes, Found)> = Vec::new();
+    let mut add = |shown: Bytes, found: Found| {
+        if !pairs.iter().any(|(_, other)| other.name == found.name) {
+            pairs.push((shown, found));
+        }
+    };
+    for pattern in &args[2..] {
+        if pattern.iter().any(|byte| b"[*?".contains(byte)) {
+            for found in config::names() {
+                let name = found.name.as_bytes();
+                if glob::matches_case(pattern, name, true) {
+                    add(Bytes::from_static(name), found);
+                }
+            }
+        } else if let Some(found) = config::find(pattern) {
+            // A name is shown as it was asked for.
+            add(pattern.clone(), found);
         }
     }
-    Ok(Reply::Map(pairs))
+    let config = &cx.state.config;
+    let value = |(shown, found): (Bytes, Found)| {
+        let value = found.parameter.get(config);
+        (Reply::Bulk(shown), Reply::Bulk(value))
+    };
+    Ok(Reply::Map(pairs.into_iter().map(value).collect()))
+}
+
+fn failed(name: &str, why: &str) -> Stop {
+    Stop::from(format!(
+        "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
+    ))
 }
 
 fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if !args.len().is_multiple_of(2) {
-        return Err(Stop::wrong_arity("config|set"));
+        return Err(SYNTAX.into());
     }
-    let failed = |name: &str, why: &str| {
-        Stop::from(format!(
-            "ERR CONFIG SET failed (possibly related to argument '{name}') - {why}"
-        ))
-    };
-    let mut seen: Vec<&str> = Vec::new();
-    let mut changed = cx.state.config.clone();
+    let mut wanted: Vec<(Found, &Bytes)> = Vec::new();
     for pair in args[2..].chunks_exact(2) {
-        let Some(setting) = find(&pair[0]) else {
+        let Some(found) = config::find(&pair[0]) else {
             return Err(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{}'",
                 printable(&pair[0])
             )
             .into());
         };
-        if seen.contains(&setting.name) {
-            return Err(failed(setting.name, "duplicate parameter"));
+        if found.parameter.immutable {
+            return Err(failed(found.name, "can't set immutable config"));
         }
-        seen.push(setting.name);
-        let Some(set) = setting.set else {
-            return Err(failed(setting.name, "can't set immutable config"));
-        };
-        set(&mut changed, &pair[1]).map_err(|why| failed(setting.name, &why))?;
+        if found.parameter.protected && !may_set_protected(cx) {
+            return Err(failed(found.name, "can't set protected config"));
+        }
+        if wanted.iter().any(|(other, _)| other.name == found.name) {
+            return Err(failed(found.name, "duplicate parameter"));
+        }
+        wanted.push((found, &pair[1]));
     }
     // All of them or none.
-    let counted = cx.state.config.maxmemory > 0;
-    cx.state.config = changed;
-    cx.state.out_of_memory = false;
-    if cx.state.config.maxmemory > 0 {
-        if !counted {
-            memory::measure_all(cx.state);
-        }
-        memory::make_room(cx.state, cx.now_micros);
+    let mut changed = cx.state.config.clone();
+    for (found, value) in &wanted {
+        let words = match found.parameter.takes_words() {
+            false => vec![(*value).clone()],
+            true if value.is_empty() => Vec::new(),
+            true => value
+                .split(|byte| *byte == b' ')
+                .map(Bytes::copy_from_slice)
+                .collect(),
+        };
+        found
+            .parameter
+            .set(&mut changed, &words)
+            .map_err(|why| failed(found.name, &why))?;
     }
-    *cx.state.password.lock() = cx.state.config.password.clone();
+    adopt(cx, changed).map_err(|(name, why)| failed(name, &why))?;
     Ok(Reply::OK)
+}
+
+/// Whether the client may change settings that could harm the machine.
+fn may_set_protected(cx: &Ctx<'_>) -> bool {
+    let remembered = &cx.state.config.remembered;
+    match remembered
+        .get("enable-protected-configs")
+        .map(|word| word.as_ref())
+    {
+        Some(b"yes") => true,
+        Some(b"local") => cx.client.is_local(),
+        _ => false,
+    }
+}
+
+/// Carries out what changed settings mean; on failure nothing has changed.
+fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)> {
+    let state = &mut *cx.state;
+    let before = std::mem::replace(&mut state.config, changed);
+    if let Err(error) = aof::follow_config(state, &before) {
+        state.config = before;
+        return Err(("appendonly", error));
+    }
+    let counted = before.maxmemory > 0;
+    state.out_of_memory = false;
+    if state.config.maxmemory > 0 {
+        if !counted {
+            memory::measure_all(state);
+        }
+        memory::make_room(state, cx.now_micros);
+    }
+    state.saves.folder = state.config.dir.clone();
+    tracking::trim(state, 0);
+    let limit = state.config.output_limits[2].hard;
+    for profile in state.clients.values() {
+        profile.outbox.set_limit(limit as usize);
+    }
+    *state.password.lock() = state.config.password.clone();
+    Ok(())
 }
 
 fn resetstat(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -238,101 +153,13 @@ fn resetstat(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     Ok(Reply::OK)
 }
 
-fn rewrite(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    Err("ERR The server is running without a config file".into())
-}
-
-fn number(text: &[u8], min: i64, max: i64) -> Result<i64, String> {
-    let value = parse_int(text).ok_or("argument couldn't be parsed into an integer")?;
-    if (min..=max).contains(&value) {
-        Ok(value)
-    } else {
-        Err(format!(
-            "argument must be between {min} and {max} inclusive"
-        ))
-    }
-}
-
-/// A number of bytes with an optional unit: `k` is a thousand, `kb` is 1024, and so on.
-pub(super) fn memory(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok()?;
-    let digits = text
-        .find(|c: char| !c.is_ascii_digit())
-        .unwrap_or(text.len());
-    let factor = match text[digits..].to_ascii_lowercase().as_str() {
-        "" | "b" => 1,
-        "k" => 1000,
-        "kb" => 1 << 10,
-        "m" => 1_000_000,
-        "mb" => 1 << 20,
-        "g" => 1_000_000_000,
-        "gb" => 1 << 30,
-        _ => return None,
+fn rewrite(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    let config = &cx.state.config;
+    let Some(path) = &config.file else {
+        return Err("ERR The server is running without a config file".into());
     };
-    text[..digits].parse::<u64>().ok()?.checked_mul(factor)
-}
-
-/// The classes that `A` means.
-const ALL_EVENTS: u32 = class::GENERIC
-    | class::STRING
-    | class::LIST
-    | class::SET
-    | class::HASH
-    | class::SORTED_SET
-    | class::EXPIRED
-    | class::EVICTED
-    | class::STREAM
-    | class::MODULE;
-
-const EVENT_LETTERS: [(u8, u32); 12] = [
-    (b'g', class::GENERIC),
-    (b'$', class::STRING),
-    (b'l', class::LIST),
-    (b's', class::SET),
-    (b'h', class::HASH),
-    (b'z', class::SORTED_SET),
-    (b'x', class::EXPIRED),
-    (b'e', class::EVICTED),
-    (b't', class::STREAM),
-    (b'd', class::MODULE),
-    (b'n', class::NEW),
-    (b'K', class::KEYSPACE),
-];
-
-fn parse_events(text: &[u8]) -> Option<u32> {
-    let mut classes = 0;
-    for letter in text {
-        classes |= match letter {
-            b'A' => ALL_EVENTS,
-            b'E' => class::KEYEVENT,
-            b'm' => class::KEY_MISS,
-            letter => EVENT_LETTERS.iter().find(|(l, _)| l == letter)?.1,
-        };
+    match config::rewrite(config, path) {
+        Ok(()) => Ok(Reply::OK),
+        Err(error) => Err(format!("ERR Rewriting config file: {error}").into()),
     }
-    Some(classes)
-}
-
-/// As Redis prints it, with `A` where all of its classes are on.
-fn events_text(classes: u32) -> String {
-    let mut text = String::new();
-    let all = classes & ALL_EVENTS == ALL_EVENTS;
-    if all {
-        text.push('A');
-    } else {
-        for (letter, bit) in EVENT_LETTERS {
-            if bit != class::KEYSPACE && classes & bit != 0 {
-                text.push(letter as char);
-            }
-        }
-    }
-    for (letter, bit) in [
-        ('K', class::KEYSPACE),
-        ('E', class::KEYEVENT),
-        ('m', class::KEY_MISS),
-    ] {
-        if classes & bit != 0 {
-            text.push(letter);
-        }
-    }
-    text
 }

@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{config::memory, keys::help};
+use super::keys::help;
 use crate::{
     aof,
+    config::memory,
     context::Ctx,
     digest::{self, Digest},
     error::{CommandResult, NO_SUCH_KEY, Stop},

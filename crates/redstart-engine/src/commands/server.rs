@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use crate::{
-    config::MemoryPolicy,
+    config::policy_name,
     context::Ctx,
     error::{CommandResult, SYNTAX},
     free, memory,
@@ -234,11 +234,7 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
             line("used_memory_dataset", &used);
             line("maxmemory", &state.config.maxmemory);
             line("maxmemory_human", &human(state.config.maxmemory));
-            let policy = match state.config.policy {
-                MemoryPolicy::NoEviction => "noeviction",
-                MemoryPolicy::AllKeysLru => "allkeys-lru",
-            };
-            line("maxmemory_policy", &policy);
+            line("maxmemory_policy", &policy_name(state.config.policy));
             line("lazyfree_pending_objects", &free::pending());
         }
         "persistence" => {

@@ -1,0 +1,128 @@
+//! Settings: files in Redis's format, and what their errors say.
+
+#![allow(clippy::unwrap_used)]
+
+use bytes::Bytes;
+use redstart_engine::{Engine, Reply, Session, Settings, server::Server};
+
+fn ask(session: &mut Session, line: &str) -> Reply {
+    let args: Vec<Bytes> = line
+        .split(' ')
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect();
+    session.execute(&args).into_reply().unwrap()
+}
+
+fn get(session: &mut Session, name: &str) -> String {
+    match ask(session, &format!("CONFIG GET {name}")) {
+        Reply::Array(pair) => match &pair[1] {
+            Reply::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
+            other => panic!("{other:?}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_file_is_read_with_its_quotes_and_the_files_it_includes() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    std::fs::write(path("b1.inc"), "timeout 5\nsave 10 20\n").unwrap();
+    std::fs::write(path("b2.inc"), "maxclients 77\n").unwrap();
+    let main = format!(
+        "# a comment\n\n  MAXMEMORY   3mb \nrequirepass \"p \\x41\\\"\"\nsave 1 2\ninclude {}/b*.inc\n\
+         save 30 40\ndatabases 4\nslave-read-only no\nport 0\n",
+        dir.path().display()
+    );
+    std::fs::write(path("redis.conf"), main).unwrap();
+    let settings = Settings::read(path("redis.conf")).unwrap();
+    let engine = Engine::builder().settings(settings).build().unwrap();
+    let mut session = engine.session();
+    assert!(
+        ask(&mut session, "CONFIG GET save").is_error(),
+        "a password is set"
+    );
+    let login = ["AUTH", "p A\""].map(Bytes::from);
+    assert_eq!(session.execute(&login).into_reply(), Some(Reply::OK));
+    for (name, value) in [
+        ("maxmemory", "3145728"),
+        ("save", "1 2 10 20 30 40"),
+        ("timeout", "5"),
+        ("maxclients", "77"),
+        ("databases", "4"),
+        ("replica-read-only", "no"),
+    ] {
+        assert_eq!(get(&mut session, name), value, "{name}");
+    }
+    assert!(ask(&mut session, "SELECT 4").is_error());
+    assert_eq!(ask(&mut session, "SELECT 3"), Reply::OK);
+}
+
+#[test]
+fn an_error_names_the_file_the_line_and_the_cause() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, line, cause) in [
+        (
+            "timeout 5\nmaxmemory lots\n",
+            2,
+            "argument must be a memory value",
+        ),
+        ("nosuch 5\n", 1, "Bad directive"),
+        ("\n\n\ntimeout 1 2\n", 4, "wrong number of arguments"),
+        ("requirepass \"a\n", 1, "Unbalanced quotes"),
+        ("save 1\n", 1, "Invalid save parameters"),
+        ("loadmodule x.so\n", 1, "modules cannot be loaded"),
+    ] {
+        let path = dir.path().join("bad.conf");
+        std::fs::write(&path, text).unwrap();
+        let error = Settings::read(&path).unwrap_err().to_string();
+        assert!(
+            error.contains(&format!("bad.conf, line {line}: ")),
+            "{error}"
+        );
+        assert!(error.contains(cause), "{error}");
+    }
+    let outer = dir.path().join("outer.conf");
+    std::fs::write(
+        &outer,
+        format!("include {}/bad.conf\n", dir.path().display()),
+    )
+    .unwrap();
+    let error = Settings::read(&outer).unwrap_err().to_string();
+    assert!(error.contains("bad.conf, line 1"), "{error}");
+    std::fs::write(&outer, format!("include {}\n", outer.display())).unwrap();
+    assert!(
+        Settings::read(&outer).is_err(),
+        "a file that includes itself"
+    );
+    assert!(Settings::read(dir.path().join("absent.conf")).is_err());
+}
+
+#[tokio::test]
+async fn the_listener_is_where_the_file_says() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let socket = dir.path().join("s.sock");
+    // Documentation's addresses are nowhere.
+    let text = format!(
+        "bind 127.0.0.1 -192.0.2.1\nport {port}\nunixsocket {}\nrequirepass x\n",
+        socket.display()
+    );
+    std::fs::write(&path, text).unwrap();
+    let settings = Settings::read(&path).unwrap();
+    let listener = settings.listener().unwrap();
+    let engine = Engine::builder().settings(settings).build().unwrap();
+    let server = Server::bind(engine.clone(), listener).await.unwrap();
+    assert_eq!(server.local_addr().unwrap().port(), port);
+    let mut session = engine.session();
+    assert_eq!(ask(&mut session, "AUTH x"), Reply::OK);
+    assert_eq!(get(&mut session, "port"), port.to_string());
+    assert_eq!(get(&mut session, "bind"), "127.0.0.1");
+    assert_eq!(
+        get(&mut session, "unixsocket"),
+        socket.display().to_string()
+    );
+}
