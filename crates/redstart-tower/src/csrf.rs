@@ -13,9 +13,12 @@ use crate::{BoxFuture, CookieSession, Problem, problem::Render};
 /// Refuses requests that change something without the session's token against cross-site request forgery.
 ///
 /// A request that carries a session cookie and is not GET, HEAD, OPTIONS or TRACE must have the header `X-CSRF-Token`
-/// with the value of [`CookieSession::csrf`]; otherwise it gets 403. Pages of other sites can make the browser send the
+/// with a value of [`CookieSession::csrf`]; otherwise it gets 403. Pages of other sites can make the browser send the
 /// cookie, but cannot read that value. A form that sends it as a field is checked by its handler, with
 /// [`CookieSession::is_csrf`], outside this layer.
+///
+/// Every value has a fresh mask, so that no two pages contain the same text: the length of a compressed page does not
+/// reveal the token (BREACH). Values are compared in constant time.
 ///
 /// It needs no round trip. It goes inside the [`CookieLayer`](crate::CookieLayer).
 #[derive(Clone, Debug)]

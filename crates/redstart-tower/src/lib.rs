@@ -61,7 +61,7 @@ pub use csrf::{CsrfLayer, CsrfLayerBuilder, CsrfService};
 pub use idempotency::{
     IdempotencyKey, IdempotencyLayer, IdempotencyLayerBuilder, IdempotencyService,
 };
-pub use limit::{LimitLayer, LimitLayerBuilder, LimitService};
+pub use limit::{LimitLayer, LimitLayerBuilder, LimitService, QuotaUnit};
 #[cfg(feature = "axum")]
 pub use login::LoggedIn;
 pub use login::{LoginLayer, LoginLayerBuilder, LoginService};
@@ -74,12 +74,17 @@ type BoxFuture<T> = std::pin::Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// A name made of several parts, none of which can be read from it or taken for another.
 fn digest(parts: &[&[u8]]) -> String {
+    let hex = |byte: &u8| format!("{byte:02x}");
+    sha256(parts).iter().take(16).map(hex).collect()
+}
+
+/// The SHA-256 of several parts, each behind its length.
+fn sha256(parts: &[&[u8]]) -> [u8; 32] {
     use sha2::Digest as _;
     let mut hash = sha2::Sha256::new();
     for part in parts {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    let hex = |byte: &u8| format!("{byte:02x}");
-    hash.finalize().iter().take(16).map(hex).collect()
+    hash.finalize().into()
 }

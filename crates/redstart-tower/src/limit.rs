@@ -1,13 +1,13 @@
+mod field;
+
 use std::{
     fmt,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use base64::{Engine as _, prelude::BASE64_STANDARD};
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, request::Parts};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, request::Parts};
 use redstart::limiting::{DecidedBy, Decision, Limiter, Snapshot};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -15,17 +15,14 @@ use tower_service::Service;
 use crate::{
     BoxFuture, Problem, Subject, digest,
     problem::{Render, seconds},
+    sha256,
 };
 
-const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const X_LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
 const X_REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const X_RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 
-const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
-const REDUCED_CAPACITY: &str =
-    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+pub use field::QuotaUnit;
 
 type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 
@@ -33,24 +30,37 @@ type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 ///
 /// # Headers
 ///
-/// Every response of a limited route has the fields of draft-ietf-httpapi-ratelimit-headers, one item for each limit:
+/// Every response of a limited route has the fields of draft-ietf-httpapi-ratelimit-headers-11, one item for each limit:
 ///
 /// ```text
-/// RateLimit-Policy: "burst";q=20;w=2;qu="requests";pk=:3q2+78r+ur4=:, "daily";q=1000;w=86400;qu="requests";pk=:…:
+/// RateLimit-Policy: "burst";q=20;qu="requests";w=2;pk=:3q2+78r+ur4=:, "daily";q=1000;qu="requests";w=86400;pk=:…:
 /// RateLimit: "burst";r=19;t=1;pk=:3q2+78r+ur4=:, "daily";r=999;t=57000;pk=:…:
 /// ```
 ///
-/// `q` is the quota and `w` its window in seconds (for a token bucket: the capacity, and how long it takes to fill), `r`
-/// is what remains and `t` the seconds until all of it is available again. `pk` stands for the subject without naming
-/// it. Layers can be nested, for example one by address and one by user: each adds its items. The older
+/// | parameter | meaning |
+/// |---|---|
+/// | `q` | the quota, in the [unit](LimitLayerBuilder::quota_unit) `qu`; for a token bucket its capacity |
+/// | `w` | its window in seconds; for a token bucket how long it takes to fill |
+/// | `r` | what remains |
+/// | `t` | the seconds until all of it is available again; in a refusal the seconds of `Retry-After`, which is never earlier |
+/// | `pk` | the partition key: stands for the subject without naming it |
+///
+/// The partition key is the first 8 bytes of the SHA-256 of the subject's length (8 bytes, little-endian) and its text. It
+/// is the same for all limits of a subject. [`hide_partition_key`](LimitLayerBuilder::hide_partition_key) leaves it out.
+///
+/// The fields are structured fields (RFC 9651). In the name of a limit, characters outside of ASCII are percent-encoded.
+/// Layers can be nested, for example one by address and one by user: each adds its items. The older
 /// `X-RateLimit-Limit`, `-Remaining` and `-Reset` are [optional](LimitLayerBuilder::legacy_headers), and are those of the
 /// tightest limit.
+///
+/// A client that spends all of a large quota in the seconds that are left of its window stays within the limit. If that is
+/// too fast, give the limiter a short limit beside the long one.
 ///
 /// # Refusals
 ///
 /// 429 with `Retry-After`, in whole seconds, rounded up and at least 1, and a [`Problem`] of the type `quota-exceeded`
-/// with the names of the limits that refused. A request whose cost is above the capacity gets 429 without `Retry-After`:
-/// waiting does not help.
+/// with the names of the limits that refused as `violated-policies`. A request whose cost is above the capacity gets 429
+/// without `Retry-After`: waiting does not help.
 ///
 /// Requests from nobody, such as those without the header that the limit is by, share one limit. They do not pass
 /// unlimited.
@@ -58,7 +68,8 @@ type Cost = Arc<dyn Fn(&Parts) -> u64 + Send + Sync>;
 /// # While the store is down
 ///
 /// The limiter's `on_store_down` decides: `Allow` lets the request pass without headers, `Refuse` and `Fail` answer 503
-/// with `Retry-After: 1`. It is not the client's fault, so it is not 429.
+/// with `Retry-After: 1` and a problem of the type `temporary-reduced-capacity`. It is not the client's fault, so it is
+/// not 429.
 ///
 /// # Example
 ///
@@ -92,6 +103,8 @@ struct Settings {
     limiter: Limiter,
     subject: Subject,
     cost: Option<Cost>,
+    unit: QuotaUnit,
+    partition: bool,
     legacy: bool,
     render: Option<Render>,
 }
@@ -117,6 +130,8 @@ impl LimitLayer {
             limiter,
             subject,
             cost: None,
+            unit: QuotaUnit::Requests,
+            partition: true,
             legacy: false,
             render: None,
         })
@@ -138,6 +153,32 @@ impl LimitLayerBuilder {
     /// `MatchedPath`.
     pub fn cost(mut self, cost: impl Fn(&Parts) -> u64 + Send + Sync + 'static) -> Self {
         self.0.cost = Some(Arc::new(cost));
+        self
+    }
+
+    /// What the quota counts, as the header says it (default: [`QuotaUnit::Requests`]).
+    ///
+    /// ```
+    /// # use redstart_tower::{LimitLayer, LimitLayerBuilder, QuotaUnit};
+    /// # fn by_size(builder: LimitLayerBuilder) -> LimitLayer {
+    /// builder
+    ///     .quota_unit(QuotaUnit::ContentBytes)
+    ///     .cost(|parts| {
+    ///         let length = parts.headers.get(http::header::CONTENT_LENGTH);
+    ///         length.and_then(|length| length.to_str().ok()?.parse().ok()).unwrap_or(1)
+    ///     })
+    ///     .build()
+    /// # }
+    /// ```
+    pub fn quota_unit(mut self, unit: QuotaUnit) -> Self {
+        self.0.unit = unit;
+        self
+    }
+
+    /// Leaves the partition key out of the headers. It is a digest of the subject without a secret: who sees the headers
+    /// of others and can guess their subjects can check the guess.
+    pub fn hide_partition_key(mut self) -> Self {
+        self.0.partition = false;
         self
     }
 
@@ -259,16 +300,6 @@ impl Settings {
             Ok(None) => digest(&[b"nobody"]),
             Err(problem) => return Verdict::Refuse(problem, None),
         };
-        let exceeded = |names: Vec<String>| {
-            let title = "Request cannot be satisfied as assigned quota has been exceeded";
-            Problem::new(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title)
-                .with_violated_policies(names)
-        };
-        let reduced = || {
-            let title = "Request cannot be satisfied due to temporary server capacity constraints";
-            Problem::new(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, title)
-                .with_retry_after(Duration::ZERO)
-        };
         match self.limiter.check(&subject, cost).await {
             Ok(Decision::Allowed(grant)) if grant.decided_by() == DecidedBy::Policy => {
                 Verdict::Pass(None)
@@ -278,47 +309,54 @@ impl Settings {
                 Verdict::Pass(Some(Standing { subject, snapshots }))
             }
             Ok(Decision::Limited { snapshot, .. }) if snapshot.decided_by == DecidedBy::Policy => {
-                Verdict::Refuse(reduced(), None)
+                Verdict::Refuse(Problem::reduced_capacity([]), None)
             }
             Ok(Decision::Limited {
                 retry_after,
                 snapshot,
             }) => {
-                let problem =
-                    exceeded(vec![snapshot.name.to_string()]).with_retry_after(retry_after);
+                let violated = [field::policy_name(&snapshot.name)];
+                let problem = Problem::quota_exceeded(violated).with_retry_after(retry_after);
                 let snapshots = vec![snapshot];
                 Verdict::Refuse(problem, Some(Standing { subject, snapshots }))
             }
             Ok(Decision::Never { max }) => {
                 let detail =
                     format!("this request costs {cost}, and the limit admits at most {max}");
-                Verdict::Refuse(exceeded(Vec::new()).with_detail(detail), None)
+                let limits = self.limiter.limits();
+                let violated = limits
+                    .filter(|(_, quota)| quota.capacity() < cost)
+                    .map(|(name, _)| field::policy_name(name));
+                let problem = Problem::quota_exceeded(violated).with_detail(detail);
+                Verdict::Refuse(problem, None)
             }
             Err(error) => {
                 tracing::warn!(%error, "a request was refused because its limiter failed");
-                Verdict::Refuse(reduced(), None)
+                Verdict::Refuse(Problem::reduced_capacity([]), None)
             }
         }
     }
 
     /// Adds this layer's items to those of a layer within it.
     fn describe(&self, headers: &mut HeaderMap, standing: &Standing) {
-        let partition = BASE64_STANDARD.encode(&digest(&[standing.subject.as_bytes()])[..16]);
-        let policies = self.limiter.limits().map(|(name, quota)| {
-            let fill = quota.period().as_nanos() * u128::from(quota.capacity());
-            let window = fill.div_ceil(u128::from(quota.units()) * 1_000_000_000);
-            let (capacity, window) = (quota.capacity(), window.max(1));
-            format!("\"{name}\";q={capacity};w={window};qu=\"requests\";pk=:{partition}:")
-        });
-        append(headers, POLICY, policies.collect());
+        let partition = match self.partition {
+            true => field::partition_key(&sha256(&[standing.subject.as_bytes()])[..8]),
+            false => String::new(),
+        };
+        let limits = self.limiter.limits();
+        let policies: Vec<_> = limits
+            .map(|(name, quota)| field::policy_item(name, quota, self.unit, &partition))
+            .collect();
+        field::append(headers, field::POLICY, &policies);
         let limits = standing.snapshots.iter().map(|limit| {
-            let reset = seconds(limit.reset_after);
-            format!(
-                "\"{}\";r={};t={reset};pk=:{partition}:",
-                limit.name, limit.remaining
-            )
+            // A refusal names the time after which the request would pass, as its `Retry-After` does.
+            let window = match limit.retry_after.is_zero() {
+                true => limit.reset_after,
+                false => limit.retry_after,
+            };
+            field::limit_item(&limit.name, limit.remaining, window, &partition)
         });
-        append(headers, LIMIT, limits.collect());
+        field::append(headers, field::LIMIT, &limits.collect::<Vec<_>>());
         let tightest = standing
             .snapshots
             .iter()
@@ -337,12 +375,6 @@ impl Settings {
                 headers.insert(X_RESET, seconds(limit.reset_after).into());
             }
         }
-    }
-}
-
-fn append(headers: &mut HeaderMap, name: HeaderName, items: Vec<String>) {
-    if let Ok(value) = HeaderValue::try_from(items.join(", ")) {
-        headers.append(name, value);
     }
 }
 

@@ -3,6 +3,12 @@ use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 
+const QUOTA_EXCEEDED: &str = "https://iana.org/assignments/http-problem-types#quota-exceeded";
+const REDUCED_CAPACITY: &str =
+    "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity";
+const ABNORMAL_USAGE: &str =
+    "https://iana.org/assignments/http-problem-types#abnormal-usage-detected";
+
 /// A refusal as RFC 9457 describes it: `application/problem+json`.
 ///
 /// ```
@@ -37,6 +43,34 @@ impl Problem {
         }
     }
 
+    /// 429 of draft-ietf-httpapi-ratelimit-headers: the client exceeded these limits.
+    ///
+    /// ```
+    /// use redstart_tower::Problem;
+    /// let problem = Problem::quota_exceeded(["daily".to_owned()]);
+    /// assert_eq!((problem.status().as_u16(), problem.violated_policies()), (429, &["daily".to_owned()][..]));
+    /// assert!(problem.to_json().contains(r#""violated-policies":["daily"]"#));
+    /// ```
+    pub fn quota_exceeded(policies: impl IntoIterator<Item = String>) -> Self {
+        let title = "Request cannot be satisfied as assigned quota has been exceeded";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, QUOTA_EXCEEDED, title).violating(policies)
+    }
+
+    /// 503 of draft-ietf-httpapi-ratelimit-headers: the server can do less than usual for now. With `Retry-After: 1`.
+    pub fn reduced_capacity(policies: impl IntoIterator<Item = String>) -> Self {
+        let title = "Request cannot be satisfied due to temporary server capacity constraints";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, REDUCED_CAPACITY, title)
+            .violating(policies)
+            .with_retry_after(Duration::ZERO)
+    }
+
+    /// 429 of draft-ietf-httpapi-ratelimit-headers: for handlers that detect requests that look like an error of the
+    /// client, or like an attack. No layer answers with it.
+    pub fn abnormal_usage(policies: impl IntoIterator<Item = String>) -> Self {
+        let title = "Request not satisfied due to detection of abnormal request pattern";
+        Self::new(StatusCode::TOO_MANY_REQUESTS, ABNORMAL_USAGE, title).violating(policies)
+    }
+
     /// Adds what this case is about.
     #[must_use]
     pub fn with_detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
@@ -51,8 +85,8 @@ impl Problem {
         self
     }
 
-    pub(crate) fn with_violated_policies(mut self, names: Vec<String>) -> Self {
-        self.violated_policies = names;
+    fn violating(mut self, policies: impl IntoIterator<Item = String>) -> Self {
+        self.violated_policies = policies.into_iter().collect();
         self
     }
 

@@ -12,7 +12,7 @@ use redstart::{
     limiting::{Algorithm, Limiter, Quota},
 };
 use redstart_testkit::{Backend, Kind as ServerKind, Server, matrix};
-use redstart_tower::{CookieLayer, CookieSession, LimitLayer, Problem, Subject};
+use redstart_tower::{CookieLayer, CookieSession, LimitLayer, Problem, QuotaUnit, Subject};
 use tower::ServiceExt as _;
 
 const LONG: Duration = Duration::from_secs(20 * 24 * 3600);
@@ -56,7 +56,86 @@ fn from_ip(address: &str) -> Request<Body> {
     request
 }
 
+/// The items of a header, as a parser of structured fields reads them. All lines of a header are one list.
+fn items(response: &Response<Body>, name: &str) -> Vec<sfv::Item> {
+    let lines = response.headers().get_all(name).iter();
+    let lines: Vec<_> = lines.map(|value| value.as_bytes()).collect();
+    let list = sfv::Parser::new(&lines.join(&b", "[..])).parse::<sfv::List>();
+    let entries = list.expect("a list of structured fields").into_iter();
+    entries
+        .map(|entry| match entry {
+            sfv::ListEntry::Item(item) => item,
+            sfv::ListEntry::InnerList(list) => panic!("{list:?}"),
+        })
+        .collect()
+}
+
+/// Checks a header against the draft: the names of its items, and of each the parameters, which must have their types.
+fn checked(response: &Response<Body>, name: &str, integers: [&str; 2]) -> Vec<(String, [i64; 2])> {
+    let read = |item: sfv::Item| {
+        let name = item.bare_item.as_string().expect("a String").to_string();
+        let number = |key: &str| {
+            let number = item.params[key].as_integer().expect("an Integer");
+            i64::from(number)
+        };
+        let numbers = integers.map(number);
+        assert!(numbers.iter().all(|number| *number >= 0));
+        let partition = item.params.get("pk").map(|pk| pk.as_byte_sequence());
+        assert!(partition.is_none_or(|pk| pk.is_some_and(|pk| pk.len() == 8)));
+        (name, numbers)
+    };
+    items(response, name).into_iter().map(read).collect()
+}
+
 matrix! {
+    async fn the_headers_are_the_structured_fields_of_the_draft(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        // Every name that a limit can have, and windows shorter than a second.
+        let limiter = Limiter::token_bucket(&store, backend.namespace(), "ein/Stoß_1", Quota::per(1, LONG).burst(2))
+            .and("per-day", Algorithm::SlidingWindow, Quota::per_day(1000))
+            .and("kurz.v2", Algorithm::SlidingCounter, Quota::per(1000, Duration::from_millis(1)))
+            .on_store_down(Down::Refuse)
+            .build()?;
+        let app = app(LimitLayer::builder(limiter.clone(), by_key()).build());
+        let names = ["ein/Sto%C3%9F_1", "per-day", "kurz.v2"];
+        for (status, remaining) in [(200, 1), (200, 0), (429, 0)] {
+            let response = ask(&app, with_header("x-api-key", "k1")).await;
+            assert_eq!(response.status(), status);
+            let policies = checked(&response, "ratelimit-policy", ["q", "w"]);
+            let seconds = 2 * LONG.as_secs() as i64;
+            let expected = [(names[0].to_owned(), [2, seconds]), (names[1].to_owned(), [1000, 86400]), (names[2].to_owned(), [1000, 1])];
+            assert_eq!(policies, expected);
+            for policy in items(&response, "ratelimit-policy") {
+                assert_eq!(policy.params["qu"].as_string().unwrap().as_str(), "requests");
+                assert_eq!(policy.params["pk"], items(&response, "ratelimit")[0].params["pk"]);
+            }
+            let limits = checked(&response, "ratelimit", ["r", "t"]);
+            assert_eq!((&limits[0].0[..], limits[0].1[0]), (names[0], remaining));
+            if status == 429 {
+                // `Retry-After` is not earlier than the end of the window.
+                assert_eq!(limits.len(), 1);
+                let retry_after: i64 = response.headers()["retry-after"].to_str()?.parse()?;
+                assert_eq!(retry_after, limits[0].1[1]);
+                assert!(retry_after <= LONG.as_secs() as i64, "waiting for one unit is enough");
+                assert_eq!(json(response).await["violated-policies"], serde_json::json!([names[0]]));
+            } else {
+                assert_eq!(limits.len(), 3);
+            }
+        }
+        // The unit is another, and the subject is not to be recognised.
+        let layer = LimitLayer::builder(limiter, by_key()).quota_unit(QuotaUnit::ContentBytes).hide_partition_key().cost(|_| 3);
+        let never = ask(&self::app(layer.build()), with_header("x-api-key", "k2")).await;
+        assert_eq!(json(never).await["violated-policies"], serde_json::json!([names[0]]));
+        let bytes = Limiter::fixed_window(&store, backend.namespace(), "bytes", Quota::per_day(1000)).on_store_down(Down::Fail).build()?;
+        let layer = LimitLayer::builder(bytes, by_key()).quota_unit(QuotaUnit::ContentBytes).hide_partition_key().cost(|_| 3);
+        let response = ask(&self::app(layer.build()), with_header("x-api-key", "k2")).await;
+        assert_eq!(checked(&response, "ratelimit", ["r", "t"])[0].1[0], 997);
+        let policy = items(&response, "ratelimit-policy").remove(0);
+        assert_eq!(policy.params["qu"].as_string().unwrap().as_str(), "content-bytes");
+        assert!(!policy.params.contains_key("pk"));
+        Ok(())
+    }
+
     async fn requests_above_the_limit_get_429_with_retry_after(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let limiter = Limiter::token_bucket(&store, backend.namespace(), "burst", Quota::per_second(1).burst(2))
@@ -69,7 +148,7 @@ matrix! {
         let headers = response.headers();
         let policy = headers["ratelimit-policy"].to_str()?;
         let partition = policy.split(":").nth(1).unwrap();
-        assert_eq!(policy, format!("\"burst\";q=2;w=2;qu=\"requests\";pk=:{partition}:, \"daily\";q=1000;w=86400;qu=\"requests\";pk=:{partition}:"));
+        assert_eq!(policy, format!("\"burst\";q=2;qu=\"requests\";w=2;pk=:{partition}:, \"daily\";q=1000;qu=\"requests\";w=86400;pk=:{partition}:"));
         let limit = headers["ratelimit"].to_str()?;
         assert!(limit.starts_with(&format!("\"burst\";r=1;t=1;pk=:{partition}:, \"daily\";r=999;t=")), "{limit}");
         assert_eq!(headers["x-ratelimit-limit"], "2");

@@ -252,12 +252,13 @@ impl CookieSession {
     }
 
     /// The token against cross-site request forgery that is bound to this session: put it into forms, or into a page for
-    /// its scripts. `None` without a session. See [`CsrfLayer`](crate::CsrfLayer).
+    /// its scripts. `None` without a session. Each call returns another text, with a fresh mask, so that compressed pages
+    /// do not reveal it (BREACH); all of them are valid as long as the session. See [`CsrfLayer`](crate::CsrfLayer).
     pub fn csrf(&self) -> Option<String> {
         self.token().map(|token| token.csrf())
     }
 
-    /// Whether this text is the session's [`csrf`](Self::csrf) token; for one that came in a form.
+    /// Whether this text is one of the session's [`csrf`](Self::csrf) tokens; for one that came in a form.
     pub fn is_csrf(&self, text: &str) -> bool {
         self.token().is_some_and(|token| token.is_csrf(text))
     }

@@ -11,6 +11,9 @@ use crate::{
 /// The bytes of a token, and the letters of its text.
 const BYTES: usize = 64;
 const LETTERS: usize = 86;
+/// The bytes of a token against request forgery, and the letters of its text, which also has the mask.
+const CSRF: usize = 32;
+const CSRF_LETTERS: usize = 86;
 
 /// The secret that opens a session. Only [`expose`](Self::expose) shows it; `Debug` hides it.
 ///
@@ -68,25 +71,51 @@ impl Token {
     }
 
     /// A token against cross-site request forgery, bound to this session: put it into forms and headers, and compare
-    /// it with [`is_csrf`](Self::is_csrf). It stays the same when the session is rotated and changes with a login.
+    /// it with [`is_csrf`](Self::is_csrf). All that were given out stay valid when the session is rotated, and none after
+    /// a login.
+    ///
+    /// Each call returns another text for the same token: a random mask, and the token under it. A page that is compressed
+    /// together with text of an attacker's choice does not reveal it by its length (BREACH), because no two pages have the
+    /// same text.
     pub fn csrf(&self) -> String {
+        let mask: [u8; CSRF] = crate::chance::random();
+        let mut bytes = [0; 2 * CSRF];
+        bytes[..CSRF].copy_from_slice(&mask);
+        bytes[CSRF..].copy_from_slice(&xor(mask, self.csrf_secret()));
+        BASE64_URL_SAFE_NO_PAD.encode(bytes)
+    }
+
+    /// Whether this text is one of the session's [`csrf`](Self::csrf) tokens. Takes the same time wherever they differ.
+    pub fn is_csrf(&self, text: &str) -> bool {
+        let mut bytes = [0; 2 * CSRF];
+        if text.len() != CSRF_LETTERS
+            || BASE64_URL_SAFE_NO_PAD.decode_slice(text, &mut bytes) != Ok(bytes.len())
+        {
+            return false;
+        }
+        let (mut mask, mut masked) = ([0; CSRF], [0; CSRF]);
+        mask.copy_from_slice(&bytes[..CSRF]);
+        masked.copy_from_slice(&bytes[CSRF..]);
+        // All bytes are looked at, whichever of them differ.
+        let differs = xor(xor(mask, masked), self.csrf_secret());
+        std::hint::black_box(differs.iter().fold(0, |any, byte| any | byte)) == 0
+    }
+
+    /// What the texts of [`csrf`](Self::csrf) stand for.
+    fn csrf_secret(&self) -> [u8; CSRF] {
         let mut digest = Sha256::new();
         digest.update(b"redstart csrf");
         digest.update(self.account);
         digest.update(self.id);
-        BASE64_URL_SAFE_NO_PAD.encode(digest.finalize())
+        digest.finalize().into()
     }
+}
 
-    /// Whether this text is the session's [`csrf`](Self::csrf) token. Takes the same time wherever they differ.
-    pub fn is_csrf(&self, text: &str) -> bool {
-        let own = self.csrf();
-        own.len() == text.len()
-            && own
-                .bytes()
-                .zip(text.bytes())
-                .fold(0, |differs, (a, b)| differs | (a ^ b))
-                == 0
+fn xor(mut a: [u8; CSRF], b: [u8; CSRF]) -> [u8; CSRF] {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a ^= b;
     }
+    a
 }
 
 impl fmt::Debug for Token {
@@ -144,5 +173,37 @@ mod tests {
         assert!(!rotated.is_csrf("") && !rotated.is_csrf(&token.csrf()[1..]));
         let other = Token::new(token.account);
         assert!(!other.is_csrf(&token.csrf()));
+    }
+
+    #[test]
+    fn every_csrf_text_is_another_and_only_those_of_the_session_are_accepted() {
+        let token = Token::new(crate::chance::random());
+        let texts: Vec<String> = (0..100).map(|_| token.csrf()).collect();
+        let distinct: std::collections::HashSet<&String> = texts.iter().collect();
+        assert_eq!(distinct.len(), texts.len());
+        assert!(texts.iter().all(|text| text.len() == CSRF_LETTERS));
+        assert!(texts.iter().all(|text| token.is_csrf(text)));
+        // No stretch of text is common to two pages: that is what BREACH looks for.
+        let bare = BASE64_URL_SAFE_NO_PAD.encode(token.csrf_secret());
+        assert!(texts.iter().all(|text| !text.contains(&bare[..6])));
+        assert!(!token.is_csrf(&bare), "a token without its mask");
+
+        // Each bit of mask and token counts.
+        let good = BASE64_URL_SAFE_NO_PAD.decode(&texts[0]).unwrap();
+        for bit in 0..8 * good.len() {
+            let mut bad = good.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(
+                !token.is_csrf(&BASE64_URL_SAFE_NO_PAD.encode(&bad)),
+                "{bit}"
+            );
+        }
+        assert!(
+            !token.is_csrf(&"A".repeat(CSRF_LETTERS)),
+            "no mask and no token"
+        );
+        assert!(!token.is_csrf(&"ä".repeat(CSRF_LETTERS / 2)));
+        let masks: Vec<&str> = texts.iter().map(|text| &text[..8]).collect();
+        assert!(masks.windows(2).all(|pair| pair[0] != pair[1]));
     }
 }
