@@ -3,6 +3,7 @@
 //! | type | pattern | made by |
 //! |---|---|---|
 //! | [`Cache`] | cache-aside with leases, single flight, early refresh, negative entries, stale serving | [`Cache::builder`] |
+//! | [`CacheSet`] | caches of several types with one set of settings and tags, and one first level | [`CacheSet::builder`] |
 //! | [`L1`] | the first level in each process, and how it learns of changes | [`CacheBuilder::l1`] |
 //! | [`Tags`] | many entries invalidated by one command | [`Load::tag`] in the loader |
 //! | [`WriteThrough`] | the database first, then the cache, with a fence around both | [`WriteThrough::new`] |
@@ -11,6 +12,7 @@
 //! | [`SortedView`] | a cached SORT, rebuilt by one client at a time | [`SortedView::builder`] |
 
 mod cache;
+mod cache_set;
 mod fingerprint;
 mod invalidation;
 mod sorted_view;
@@ -24,6 +26,7 @@ pub use cache::{
     Cache, CacheBuilder, CacheKey, CacheStats, Hit, HitSource, Load, LoadMany, Loaded, Stampede,
     XFetch,
 };
+pub use cache_set::{CacheSet, CacheSetBuilder};
 pub use invalidation::L1;
 pub use sorted_view::{SortedView, SortedViewBuilder};
 #[cfg(any(feature = "sqlite", feature = "postgres"))]

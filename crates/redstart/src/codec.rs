@@ -3,13 +3,20 @@
 //! Bytes of another schema or codec are not an error: during a rolling deploy both versions of a program
 //! share one store. [`Envelope::open`] tells them apart, and the pattern decides (a cache calls it a miss).
 
+#[cfg(feature = "lz4")]
+mod lz4;
+
 use serde::{Serialize, de::DeserializeOwned};
+
+#[cfg(feature = "lz4")]
+pub use lz4::Lz4;
 
 use crate::error::{Error, Result};
 
 /// Turns values into bytes and back.
 pub trait Codec: Send + Sync + 'static {
-    /// Is part of the envelope, so that bytes of another codec are recognised. 1 to 15 are taken by this crate.
+    /// Is part of the envelope, so that bytes of another codec are recognised. 16 to 127 are free for applications; the
+    /// others are taken by this crate, from 128 on for compressed forms.
     const ID: u8;
 
     /// Encodes a value.

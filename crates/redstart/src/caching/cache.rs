@@ -26,7 +26,10 @@ use crate::{
     store::Store,
 };
 
-use super::tags::{self, TagBook, Tags};
+use super::{
+    cache_set::Set,
+    tags::{self, TagBook, Tags},
+};
 
 mod builder;
 mod early;
@@ -43,6 +46,7 @@ mod miss;
 mod read;
 mod single_flight;
 pub(crate) mod stats;
+mod tagged;
 
 pub use builder::{CacheBuilder, Stampede};
 pub use early::XFetch;
@@ -51,9 +55,10 @@ pub use key::CacheKey;
 pub use load::{Load, LoadMany, Loaded};
 pub use stats::CacheStats;
 
-pub(crate) use builder::Settings;
+pub(crate) use builder::{Common, Settings, setters};
 use entry::Stamp;
 use health::Health;
+pub(crate) use l1::SharedLevel;
 use l1::{Bounded, Level1, Weighs};
 use load::BoxError;
 use miss::LoadResult;
@@ -138,6 +143,7 @@ const MAX_TTL: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// | [`get_or_load_many`](Cache::get_or_load_many) | the same, but each step is one round trip per node for all keys |
 /// | `invalidate`, `invalidate_tag` | one |
 /// | `clear` | a SCAN of the store, and one per thousand keys |
+/// | `tagged` | without the index a SCAN of the store, and one per 500 keys |
 ///
 /// # While the store is down
 ///
@@ -149,7 +155,7 @@ const MAX_TTL: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// # Metrics
 ///
 /// Operations: `cache.get`, `cache.get_or_load`, `cache.get_or_load_many`, `cache.invalidate`,
-/// `cache.invalidate_tag`, `cache.clear`, `cache.write`. Events: those named at [`CacheStats`]. First-level hits are not
+/// `cache.invalidate_tag`, `cache.tagged`, `cache.clear`, `cache.write`. Events: those named at [`CacheStats`]. First-level hits are not
 /// operations and are counted in lots.
 pub struct Cache<K: ?Sized, V, C = Postcard> {
     pub(crate) inner: Arc<Inner<V, C>>,
@@ -193,6 +199,8 @@ pub(crate) struct Inner<V, C> {
     pub(crate) keys: Keys,
     pub(crate) tags: TagBook,
     pub(crate) bus: String,
+    /// The channel on which tags are invalidated: that of the set, or the same.
+    pub(crate) tag_bus: String,
     pub(crate) settings: Settings,
     pub(crate) fingerprint: u64,
     /// The part under which our entry lies beside one of another version.
@@ -206,6 +214,7 @@ pub(crate) struct Inner<V, C> {
     health: Health,
     bypass_loads: Semaphore,
     pub(crate) feed: Mutex<Option<AbortHandle>>,
+    set: Option<Arc<Set>>,
     codec: PhantomData<C>,
 }
 
@@ -376,7 +385,8 @@ where
 
     /// Makes every entry with this tag a miss: one small script, however many there are.
     ///
-    /// With [`Tags::Index`] the entries are also removed, in batches.
+    /// With [`Tags::Index`] the entries are also removed, in batches. In a [set](super::CacheSet) the tag is that of all
+    /// its caches.
     ///
     /// # Errors
     ///
@@ -389,40 +399,37 @@ where
         let inner = &self.inner;
         tags::check(tag)?;
         observe::operation("cache.invalidate_tag", inner.keys.namespace(), async {
-            let result = inner.tags.bump(&inner.store, tag, &inner.bus).await;
-            // Nobody knows which running loads carry the tag.
-            inner.flights.detach_all();
-            if let Some(level) = &inner.l1 {
-                level.tag_changed(tag);
+            let result = inner.tags.bump(&inner.store, tag, &inner.tag_bus).await;
+            match &inner.set {
+                Some(set) => set.tag_changed(tag),
+                None => inner.tag_changed(tag),
             }
             result?;
-            if inner.tags.mode() == Tags::Index {
-                loop {
-                    let names = inner.tags.take(&inner.store, tag, 500).await?;
-                    if names.is_empty() {
-                        break;
-                    }
-                    inner.remove(&names).await?;
-                }
-            }
-            Ok(())
+            inner.remove_indexed(tag).await
         })
         .await
     }
 
-    /// The names of the entries with a tag, with [`Tags::Index`]. Some may have expired already.
+    /// The names of the entries with a tag, in order.
+    ///
+    /// With [`Tags::Index`] they are read from the tag's set; some may have expired already. Without it, every entry of
+    /// this cache is looked at, found by a SCAN of the whole store: that is for operators and tests, and lists what the
+    /// store has at that time and would serve, of all versions of the program.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for an invalid tag or without the index, and those of the store.
+    /// [`is_config`](Error::is_config) for an invalid tag, or without the index with a [`layout`](CacheBuilder::layout),
+    /// whose keys have no common prefix, and those of the store.
     pub async fn tagged(&self, tag: &str) -> Result<Vec<String>> {
         tags::check(tag)?;
-        if self.inner.tags.mode() != Tags::Index {
-            return Err(Error::config(
-                "the keys of a tag are known only with Tags::Index",
-            ));
-        }
-        self.inner.tags.members(&self.inner.store, tag).await
+        let inner = &self.inner;
+        observe::operation("cache.tagged", inner.keys.namespace(), async {
+            match inner.tags.mode() {
+                Tags::Index => inner.tags.members(&inner.store, tag).await,
+                Tags::Version => inner.tagged_by_scan(tag).await,
+            }
+        })
+        .await
     }
 
     /// Removes every entry of this cache, and empties its first levels. What was loaded before now will not be stored.
@@ -560,6 +567,20 @@ where
         Some((hit, early))
     }
 
+    /// Removes the entries that the index has for a tag, where there is one.
+    pub(crate) async fn remove_indexed(&self, tag: &str) -> Result<()> {
+        if self.tags.mode() != Tags::Index {
+            return Ok(());
+        }
+        loop {
+            let names = self.tags.take(&self.store, tag, 500).await?;
+            if names.is_empty() {
+                return Ok(());
+            }
+            self.remove(&names).await?;
+        }
+    }
+
     async fn remove(&self, names: &[String]) -> Result<()> {
         let entities = names
             .iter()
@@ -592,6 +613,15 @@ impl<V: Send + Sync + 'static, C> Inner<V, C> {
         }
         if let Some(last_seen) = &self.last_seen {
             last_seen.remove(name);
+        }
+    }
+
+    /// Forgets the entries with a tag in this process.
+    pub(crate) fn tag_changed(&self, tag: &str) {
+        // Nobody knows which running loads carry the tag.
+        self.flights.detach_all();
+        if let Some(level) = &self.l1 {
+            level.tag_changed(tag);
         }
     }
 

@@ -47,7 +47,7 @@ use crate::{
 /// changes nobody listens to yet.
 ///
 /// An invalidated tag hides the entries that carry it, and on average one in 4096 of the other tagged entries.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct L1 {
     feed: FeedKind,
     pub(crate) capacity: u64,
@@ -87,6 +87,17 @@ impl L1 {
         }
     }
 
+    pub(crate) fn is_off(&self) -> bool {
+        self.feed == FeedKind::Off
+    }
+
+    pub(crate) fn check(&self) -> Result<()> {
+        if self.capacity == 0 || self.max_bytes == Some(0) || self.max_age.is_zero() {
+            return Err(Error::config("the limits of a first level must be above 0"));
+        }
+        Ok(())
+    }
+
     /// Keeps at most this many bytes too. Each value counts with the length of its key and of its entry in the store. A
     /// value that is larger than a small share of the limit is not kept.
     #[must_use]
@@ -115,13 +126,18 @@ pub(crate) fn bus(namespace: &str, name: &str) -> Result<Entity> {
 }
 
 impl Feed {
-    pub(crate) fn new(l1: &L1, keys: &Keys, tags: &TagBook, bus: &Entity) -> Result<Option<Self>> {
-        if l1.feed == FeedKind::Off {
+    /// `tag_bus` carries what is said of tags: the bus of the set, if the cache is one of a set.
+    pub(crate) fn new(
+        l1: &L1,
+        keys: &Keys,
+        tags: &TagBook,
+        bus: &Entity,
+        tag_bus: &str,
+    ) -> Result<Option<Self>> {
+        if l1.is_off() {
             return Ok(None);
         }
-        if l1.capacity == 0 || l1.max_bytes == Some(0) || l1.max_age.is_zero() {
-            return Err(Error::config("the limits of a first level must be above 0"));
-        }
+        l1.check()?;
         Ok(Some(match l1.feed {
             FeedKind::Tracking => {
                 let (Some(values), Some(tags)) = (keys.prefix(), tags.prefix()) else {
@@ -133,14 +149,16 @@ impl Feed {
                     topics: vec![Listen::Changes(vec![values, tags])],
                 }
             }
-            _ => Self {
-                topics: vec![
-                    Listen::Channel(bus.channel("changes").as_str().to_owned()),
-                    // No key has this prefix: all that is ever heard is that every key is gone, which no script
-                    // publishes.
-                    Listen::Changes(vec![bus.key().as_str().to_owned()]),
-                ],
-            },
+            _ => {
+                let own = bus.channel("changes").as_str().to_owned();
+                let of_set = (own != tag_bus).then(|| Listen::Channel(tag_bus.to_owned()));
+                // No key has this prefix: all that is ever heard is that every key is gone, which no script publishes.
+                let flushes = Listen::Changes(vec![bus.key().as_str().to_owned()]);
+                let topics = [Listen::Channel(own), flushes].into_iter().chain(of_set);
+                Self {
+                    topics: topics.collect(),
+                }
+            }
         }))
     }
 

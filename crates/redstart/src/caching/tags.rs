@@ -18,6 +18,8 @@ use crate::{
 const SHARDS: usize = 16;
 /// How finely the first level tells tags apart.
 pub(crate) const BUCKETS: u16 = 4096;
+/// The part of the first shard's key that is touched when everything was cleared.
+const ALL: &str = "clear";
 const MAX_TAG: usize = 512;
 const MAX_TAGS: usize = 10_000;
 /// Longer than most entries are kept; an entry that outlives its shard is a miss.
@@ -57,8 +59,8 @@ pub(crate) static CLEAR: Script = Script::new("cache.clear", include_str!("tags/
 /// The counts that were read for one load serve for others that start within 100 ms. An older count is safe: at worst
 /// a value that was loaded after an invalidation is taken for one from before it, and is loaded once more.
 ///
-/// With [`Tags::Index`] a set of keys for each tag is kept too, for people to look at and so that an
-/// invalidation frees the memory at once; it costs one more round trip per load. The counts decide in both modes.
+/// With [`Tags::Index`] a set of keys for each tag is kept too, so that the entries of a tag are found at once and an
+/// invalidation frees their memory; it costs one more round trip per load. The counts decide in both modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Tags {
@@ -104,14 +106,18 @@ pub(crate) fn check(tag: &str) -> Result<()> {
     Ok(())
 }
 
-/// The tag shards of one cache.
+/// The counts that were read last, and when the request was sent.
+type Recent = Arc<Mutex<Option<(Instant, Snapshot)>>>;
+
+/// The tag shards of one cache, or of a set of caches.
 pub(crate) struct TagBook {
     mode: Tags,
     keys: Keys,
-    shards: Vec<Entity>,
+    shards: Arc<[Entity]>,
     index: Keys,
-    /// The counts that were read last, and when the request was sent.
-    recent: Mutex<Option<(Instant, Snapshot)>>,
+    recent: Recent,
+    /// The part of the key that is touched when the cache is cleared.
+    clear: String,
 }
 
 impl TagBook {
@@ -125,7 +131,20 @@ impl TagBook {
             keys,
             shards,
             index: Keys::named(namespace, "cache-index", name)?,
-            recent: Mutex::new(None),
+            recent: Recent::default(),
+            clear: ALL.to_owned(),
+        })
+    }
+
+    /// The same shards, for one cache of a set. `name` is that of its keys, `member` that within the set.
+    pub(crate) fn member(&self, name: &str, member: &str, mode: Tags) -> Result<Self> {
+        Ok(Self {
+            mode,
+            keys: self.keys.clone(),
+            shards: self.shards.clone(),
+            index: Keys::named(self.keys.namespace(), "cache-index", name)?,
+            recent: self.recent.clone(),
+            clear: format!("{ALL}:{member}"),
         })
     }
 
@@ -143,7 +162,7 @@ impl TagBook {
         let key = std::str::from_utf8(key).ok()?;
         let (_, part) = key.strip_prefix(&self.keys.prefix()?)?.split_once("}:")?;
         match part {
-            "clear" => Some(TagChange::Cleared),
+            _ if part == ALL || part == self.clear => Some(TagChange::Cleared),
             _ => Some(TagChange::Bucket(part.strip_prefix('b')?.parse().ok()?)),
         }
     }
@@ -168,7 +187,7 @@ impl TagBook {
 
     async fn read_snapshot(&self, store: &Store) -> Result<Snapshot> {
         let mut pipeline = Pipeline::with_capacity(SHARDS);
-        for shard in &self.shards {
+        for shard in self.shards.iter() {
             pipeline
                 .cmd("ZMSCORE")
                 .arg(shard.key())
@@ -288,7 +307,7 @@ impl TagBook {
     pub(crate) async fn announce_clear(&self, store: &Store, bus: &str) -> Result<()> {
         CLEAR
             .on(&self.shards[0])
-            .part("clear")
+            .part(&self.clear)
             .arg(bus)
             .arg("c")
             .idempotent()
@@ -391,6 +410,14 @@ mod tests {
         let tags = TagBook::new("app", "product", Tags::Version).unwrap();
         let key = |part: &str| tags.shards[3].part(part).as_str().to_owned();
         let change = |key: &str| tags.change_of(key.as_bytes());
+        // A cache of a set hears of its own end and of that of the whole set.
+        let member = tags
+            .member("product/brand", "brand", Tags::Version)
+            .unwrap();
+        let ends = |part: &str| member.change_of(key(part).as_bytes());
+        assert!(matches!(ends("clear"), Some(TagChange::Cleared)));
+        assert!(matches!(ends("clear:brand"), Some(TagChange::Cleared)));
+        assert!(ends("clear:other").is_none() && change(&key("clear:brand")).is_none());
         assert!(matches!(change(&key("b77")), Some(TagChange::Bucket(77))));
         assert!(matches!(change(&key("clear")), Some(TagChange::Cleared)));
         assert!(change(tags.shards[3].key().as_str()).is_none());

@@ -3,11 +3,14 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic")]
 
 mod cache;
+#[cfg(feature = "lz4")]
+mod compress;
 mod dead_write;
 mod fault;
 mod load;
 mod process;
 mod race;
+mod set;
 mod sorted_view;
 mod tags;
 mod version;

@@ -127,8 +127,64 @@ matrix! {
         let left = store.scan(&format!("{}:cache.rows:*", backend.namespace())).await?;
         assert!(left.is_empty(), "{}", left.len());
         assert!(cache.tagged("brand:acme").await?.is_empty());
-        let plain: Cache<u64, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
-        assert!(plain.tagged("brand:acme").await.unwrap_err().is_config());
+        Ok(())
+    }
+
+    async fn the_entries_of_a_tag_are_listed_without_an_index(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let builder = || Cache::<u64, u64>::builder(&store, backend.namespace(), "rows").ttl(LONG);
+        let cache = builder().build()?;
+        assert!(cache.tagged("brand:acme").await?.is_empty());
+        // More than one page of entries, some with many tags, and values of all sizes.
+        let keys = 1100;
+        fill(&cache, keys, "brand:acme").await?;
+        for key in 2000..2020 {
+            tagged(&cache, key, "brand:other").await?;
+        }
+        cache.get_or_load(&3000, |load| async move {
+            for n in 0..200 {
+                load.tag(format!("a long tag with a number {n:05}"))?;
+            }
+            load.tag("brand:acme")?;
+            Ok::<_, redstart::Error>(Some(1))
+        }).await?;
+        cache.get_or_load(&4000, |load| async move {
+            load.tag("brand:acme")?;
+            Ok::<_, redstart::Error>(None)
+        }).await?;
+        let untagged = cache.get_or_load(&5000, |_| async { Ok::<_, redstart::Error>(Some(1)) });
+        untagged.await?;
+        // Other caches, and keys beside the entries.
+        let other: Cache<u64, u64> = Cache::builder(&store, backend.namespace(), "rows2").ttl(LONG).build()?;
+        tagged(&other, 1, "brand:acme").await?;
+        let mut expected: Vec<String> = (0..keys).chain([3000, 4000]).map(|key| key.to_string()).collect();
+        expected.sort_unstable();
+        assert_eq!(cache.tagged("brand:acme").await?, expected);
+        assert_eq!(cache.tagged("a long tag with a number 00199").await?, ["3000"]);
+        assert_eq!(cache.tagged("brand:other").await?.len(), 20);
+
+        // An entry of another version beside the first counts too, under the same name.
+        let newer: Cache<u64, u64> = builder().schema(2).build()?;
+        newer.get_or_load(&2000, |load| async move {
+            load.tag("brand:newer")?;
+            Ok::<_, redstart::Error>(Some(1))
+        }).await?;
+        assert_eq!(cache.tagged("brand:newer").await?, ["2000"]);
+        assert_eq!(cache.tagged("brand:other").await?.len(), 20);
+        cache.invalidate(&2000).await?;
+        assert!(cache.tagged("brand:newer").await?.is_empty(), "it ended with the other");
+
+        // What was invalidated is not listed, by whichever of its tags.
+        cache.invalidate(&0).await?;
+        cache.invalidate_tag("a long tag with a number 00003").await?;
+        expected.retain(|name| name != "0" && name != "3000");
+        assert_eq!(cache.tagged("brand:acme").await?, expected);
+        cache.invalidate_tag("brand:acme").await?;
+        assert!(cache.tagged("brand:acme").await?.is_empty());
+        assert!(cache.tagged("").await.unwrap_err().is_config());
+        let layout = redstart::key::Layout::new(|name| format!("app:row:{name}"));
+        let adopted = Cache::<u64, u64>::builder(&store, backend.namespace(), "adopted").layout(layout).build()?;
+        assert!(adopted.tagged("brand:acme").await.unwrap_err().is_config());
         Ok(())
     }
 

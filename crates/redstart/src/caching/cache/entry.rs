@@ -138,17 +138,7 @@ fn parse<C: Codec, V: DeserializeOwned>(bytes: &[u8]) -> Option<(Meta, Option<V>
     let load_time = Duration::from_micros(rest.number()?);
     let fresh = Duration::from_millis(rest.number()?);
     let keep = Duration::from_millis(rest.number()?);
-    let count = u16::from_le_bytes(rest.take()?);
-    let mut tags = Vec::with_capacity(usize::from(count).min(64));
-    for _ in 0..count {
-        let length = usize::from(u16::from_le_bytes(rest.take()?));
-        let name = std::str::from_utf8(rest.slice(length)?).ok()?;
-        tags.push(TagStamp {
-            tag: name.into(),
-            shard_id: rest.number()?,
-            count: rest.number()?,
-        });
-    }
+    let tags = rest.tags()?;
     let value = match kind {
         0 => None,
         1 => Some(C::decode(rest.0).ok()?),
@@ -162,6 +152,24 @@ fn parse<C: Codec, V: DeserializeOwned>(bytes: &[u8]) -> Option<(Meta, Option<V>
         tags,
     };
     Some((meta, value))
+}
+
+/// What the start of stored bytes tells of an entry of any fingerprint.
+pub(crate) enum Head {
+    Tags(Vec<TagStamp>),
+    /// The tags are longer than these bytes.
+    Longer,
+    Foreign,
+}
+
+pub(crate) fn head(bytes: &[u8]) -> Head {
+    if bytes.len() < FIXED || !bytes.starts_with(&MAGIC) {
+        return Head::Foreign;
+    }
+    match Reader(&bytes[FIXED - 2..]).tags() {
+        Some(tags) => Head::Tags(tags),
+        None => Head::Longer,
+    }
 }
 
 struct Reader<'a>(&'a [u8]);
@@ -179,6 +187,21 @@ impl<'a> Reader<'a> {
 
     fn number(&mut self) -> Option<u64> {
         self.take().map(u64::from_le_bytes)
+    }
+
+    fn tags(&mut self) -> Option<Vec<TagStamp>> {
+        let count = u16::from_le_bytes(self.take()?);
+        let mut tags = Vec::with_capacity(usize::from(count).min(64));
+        for _ in 0..count {
+            let length = usize::from(u16::from_le_bytes(self.take()?));
+            let name = std::str::from_utf8(self.slice(length)?).ok()?;
+            tags.push(TagStamp {
+                tag: name.into(),
+                shard_id: self.number()?,
+                count: self.number()?,
+            });
+        }
+        Some(tags)
     }
 }
 
@@ -226,11 +249,18 @@ mod tests {
         #[test]
         fn no_bytes_cause_a_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200), cut in 0usize..120) {
             let _ = open::<Postcard, String>(1, &bytes);
-            let _ = (stamp(&bytes), group(&bytes));
+            let _ = (stamp(&bytes), group(&bytes), head(&bytes));
             let mut whole = seal::<Postcard, _>(1, &meta(vec![TagStamp { tag: "t".into(), shard_id: 1, count: 2 }]), Some(&"value")).unwrap();
             whole.truncate(cut);
             let read = matches!(open::<Postcard, String>(1, &whole), Opened::Entry { .. });
             prop_assert!(!read || cut >= FIXED);
+            // One tag: its length, one letter, identity and count.
+            let with_tags = FIXED + 2 + 1 + 16;
+            match head(&whole) {
+                Head::Tags(tags) => prop_assert!(tags.len() == 1 && cut >= with_tags),
+                Head::Longer => prop_assert!((FIXED..with_tags).contains(&cut)),
+                Head::Foreign => prop_assert!(cut < FIXED),
+            }
         }
     }
 }

@@ -11,6 +11,7 @@
 //!   invalidation; an entry is good while none of its buckets is later than its own time.
 
 use std::{
+    hash::Hash,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -30,6 +31,11 @@ use crate::{
     store::Clock,
 };
 
+mod shared;
+
+pub(crate) use shared::SharedLevel;
+use shared::Tenant;
+
 const STRIPES: usize = 256;
 
 /// Weighs what is kept in a bounded map.
@@ -40,17 +46,17 @@ pub(crate) trait Weighs {
     fn weight(&self) -> u64;
 }
 
-impl<T: Weighs> quick_cache::Weighter<Arc<str>, T> for Weight {
-    fn weight(&self, _: &Arc<str>, value: &T) -> u64 {
+impl<K, T: Weighs> quick_cache::Weighter<K, T> for Weight {
+    fn weight(&self, _: &K, value: &T) -> u64 {
         value.weight()
     }
 }
 
 /// A map by name that keeps what is used most, up to a total weight.
-pub(crate) type Bounded<T> =
-    quick_cache::sync::Cache<Arc<str>, T, Weight, foldhash::quality::RandomState>;
+pub(crate) type Bounded<T, K = Arc<str>> =
+    quick_cache::sync::Cache<K, T, Weight, foldhash::quality::RandomState>;
 
-pub(crate) fn bounded<T: Weighs + Clone>(count: u64, weight: u64) -> Bounded<T> {
+pub(crate) fn bounded<T: Weighs + Clone, K: Eq + Hash>(count: u64, weight: u64) -> Bounded<T, K> {
     Bounded::with(
         usize::try_from(count.min(1 << 16)).unwrap_or_default(),
         weight,
@@ -61,7 +67,7 @@ pub(crate) fn bounded<T: Weighs + Clone>(count: u64, weight: u64) -> Bounded<T> 
 }
 
 /// A value as the first level has it.
-pub(crate) struct Stored<V> {
+pub(crate) struct Stored<V: ?Sized> {
     pub(crate) value: Option<Arc<V>>,
     /// Until when it is served from here: at most the level's maximal age.
     pub(crate) served_until: Instant,
@@ -80,7 +86,7 @@ pub(crate) struct Stored<V> {
 }
 
 // Copied at every hit, so a hit counts up one reference and no more.
-impl<V> Clone for Stored<V> {
+impl<V: ?Sized> Clone for Stored<V> {
     #[inline]
     fn clone(&self) -> Self {
         Self {
@@ -91,7 +97,7 @@ impl<V> Clone for Stored<V> {
     }
 }
 
-impl<V> Weighs for Stored<V> {
+impl<V: ?Sized> Weighs for Stored<V> {
     fn weight(&self) -> u64 {
         self.weight
     }
@@ -131,11 +137,79 @@ pub(crate) struct Redirections {
     pub(super) of_all: u32,
 }
 
-pub(crate) struct Level1<V> {
-    map: Bounded<Stored<V>>,
+/// Where the values of one cache are.
+enum Map<V> {
+    Own(Bounded<Stored<V>>),
+    /// Beside those of the other caches of a set.
+    Shared(Tenant),
+}
+
+impl<V: Send + Sync + 'static> Map<V> {
+    #[inline]
+    fn get(&self, name: &str) -> Option<Stored<V>> {
+        match self {
+            Self::Own(map) => map.get(name),
+            Self::Shared(tenant) => tenant.get(name),
+        }
+    }
+
+    fn insert(&self, name: &Arc<str>, stored: Stored<V>) {
+        match self {
+            Self::Own(map) => map.insert(name.clone(), stored),
+            Self::Shared(tenant) => tenant.insert(name, stored),
+        }
+    }
+
+    fn remove(&self, name: &str) {
+        match self {
+            Self::Own(map) => drop(map.remove(name)),
+            Self::Shared(tenant) => tenant.remove(name),
+        }
+    }
+
+    fn clear(&self) {
+        match self {
+            Self::Own(map) => map.clear(),
+            Self::Shared(tenant) => tenant.clear(),
+        }
+    }
+}
+
+/// How entries are weighed, so that neither the number nor the bytes of them exceed their limits.
+#[derive(Clone, Copy)]
+struct Scale {
+    /// All entries together weigh at most this.
+    most: u64,
     /// What an entry weighs at least, so that the number of entries is bounded too.
-    least_weight: u64,
+    least: u64,
     by_bytes: bool,
+}
+
+impl Scale {
+    fn new(settings: &L1) -> Self {
+        // Each entry weighs its bytes, but at least an equal share of all bytes.
+        let (most, least) = match settings.max_bytes {
+            Some(bytes) => (bytes, bytes.div_ceil(settings.capacity.max(1)).max(1)),
+            None => (settings.capacity, 1),
+        };
+        Self {
+            most,
+            least,
+            by_bytes: settings.max_bytes.is_some(),
+        }
+    }
+
+    fn weight(self, bytes: usize) -> u64 {
+        match self.by_bytes {
+            true => (bytes as u64).max(self.least),
+            false => 1,
+        }
+    }
+}
+
+pub(crate) struct Level1<V> {
+    map: Map<V>,
+    scale: Scale,
     stripes: Box<[Mutex<u64>]>,
     epoch: AtomicU64,
     tag_clock: AtomicU64,
@@ -146,16 +220,21 @@ pub(crate) struct Level1<V> {
 
 impl<V: Send + Sync + 'static> Level1<V> {
     pub(crate) fn new(settings: &L1, clock: Clock) -> Self {
-        // Each entry weighs its bytes, but at least an equal share of all bytes: then neither the bytes nor the number
-        // of entries exceed their limits.
-        let (weight, least_weight) = match settings.max_bytes {
-            Some(bytes) => (bytes, bytes.div_ceil(settings.capacity.max(1)).max(1)),
-            None => (settings.capacity, 1),
-        };
+        let scale = Scale::new(settings);
+        let map = Map::Own(bounded(settings.capacity, scale.most));
+        Self::with(map, scale, settings, clock)
+    }
+
+    /// A level within the limits of one that several caches share.
+    pub(crate) fn within(shared: &SharedLevel, settings: &L1, clock: Clock) -> Self {
+        let map = Map::Shared(shared.tenant());
+        Self::with(map, shared.scale(), settings, clock)
+    }
+
+    fn with(map: Map<V>, scale: Scale, settings: &L1, clock: Clock) -> Self {
         Self {
-            map: bounded(settings.capacity, weight),
-            least_weight,
-            by_bytes: settings.max_bytes.is_some(),
+            map,
+            scale,
             stripes: (0..STRIPES).map(|_| Mutex::new(0)).collect(),
             epoch: AtomicU64::new(0),
             tag_clock: AtomicU64::new(0),
@@ -220,10 +299,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
             read_at: mark.at,
             stamp: value.stamp,
             epoch: mark.epoch,
-            weight: match self.by_bytes {
-                true => ((name.len() + value.bytes) as u64).max(self.least_weight),
-                false => 1,
-            },
+            weight: self.scale.weight(name.len() + value.bytes),
             tag_clock: mark.tag_clock,
             tags: (!value.tags.is_empty()).then(|| tags.collect()),
         };
@@ -235,7 +311,7 @@ impl<V: Send + Sync + 'static> Level1<V> {
         {
             return false;
         }
-        self.map.insert(name.clone(), stored);
+        self.map.insert(name, stored);
         true
     }
 
@@ -377,7 +453,10 @@ mod tests {
                 };
                 level.insert(&name, &level.mark(&name), value);
             }
-            let kept = level.map.len();
+            let Map::Own(map) = &level.map else {
+                panic!("it is shared")
+            };
+            let kept = map.len();
             assert!(kept <= most, "{kept} entries, at most {most}");
             assert!(kept > 0);
         }

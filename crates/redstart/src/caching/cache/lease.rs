@@ -61,6 +61,33 @@ impl FromRedisValue for Grant {
     }
 }
 
+/// A part that no version of a program has.
+pub(crate) const NO_VERSION: &str = "0000000000000000";
+
+/// Whether a part of a key is that of an entry beside one of another version: its fingerprint.
+pub(crate) fn is_version(part: &str) -> bool {
+    part.len() == NO_VERSION.len() && part.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// Removes an entry, the one of this version beside it, and the lease.
+pub(crate) fn invalidation<'a>(
+    entity: &'a Entity,
+    name: &str,
+    beside: &str,
+    bus: &str,
+) -> Call<'a> {
+    INVALIDATE
+        .on(entity)
+        .key()
+        .part("lease")
+        .part(beside)
+        .arg(entity.channel("wake"))
+        .arg(bus)
+        .arg(format!("k{name}"))
+        // Removing twice is the same as once.
+        .idempotent()
+}
+
 impl<V, C> Inner<V, C> {
     pub(crate) fn ask<'a>(
         &self,
@@ -116,16 +143,7 @@ impl<V, C> Inner<V, C> {
     }
 
     pub(crate) fn invalidation<'a>(&self, entity: &'a Entity, name: &str) -> Call<'a> {
-        INVALIDATE
-            .on(entity)
-            .key()
-            .part("lease")
-            .part(&self.beside)
-            .arg(entity.channel("wake"))
-            .arg(&self.bus)
-            .arg(format!("k{name}"))
-            // Removing twice is the same as once.
-            .idempotent()
+        invalidation(entity, name, &self.beside, &self.bus)
     }
 
     /// Opens a listener, and returns when it listens (or at `until`).
