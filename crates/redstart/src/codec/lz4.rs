@@ -192,6 +192,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
         #[test]
         fn any_value_comes_back(words in proptest::collection::vec("[a-d]{0,12}", 0..200)) {
             let bytes = Small::encode(&words).unwrap();

@@ -186,6 +186,7 @@ mod tests {
         assert_eq!(texts.get("k").unwrap().value.unwrap().as_str(), "seven");
         numbers.changed("k");
         assert!(numbers.get("k").is_none() && texts.get("k").is_some());
+        texts.changed("k");
 
         for n in 0..2000 {
             put(&numbers, &format!("{n}"), n, 500);
