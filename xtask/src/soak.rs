@@ -188,6 +188,7 @@ const CAMPAIGNS: &[Campaign] = &[
             ("WRITE_BEHIND_KILLED_KEYS", 1_000),
             ("WRITE_BEHIND_KILLED_WRITES", 100_000),
             ("WRITE_BEHIND_HOT_UPDATES", 60_000),
+            ("TEST_SECONDS", 1800),
         ],
     },
     Campaign {
@@ -242,6 +243,15 @@ const CAMPAIGNS: &[Campaign] = &[
             ("ROTATION_ROUNDS", 500),
             ("TEST_SECONDS", 900),
         ],
+    },
+    Campaign {
+        name: "http-sessions",
+        about: "rotations, patches and logouts of the same sessions that race each other over HTTP",
+        package: "redstart-tower",
+        test: "http",
+        filter: "race_and_none",
+        scale: 1,
+        counts: &[("RACING_REQUESTS", 100_000), ("TEST_SECONDS", 3600)],
     },
     Campaign {
         name: "ranking",

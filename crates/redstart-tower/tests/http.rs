@@ -6,7 +6,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -65,6 +65,36 @@ impl Answer {
             head: head.to_ascii_lowercase(),
             body: body.to_owned(),
         })
+    }
+
+    /// A response of a connection that stays open.
+    async fn of(socket: &mut TcpStream) -> Result<Self> {
+        let mut bytes = Vec::new();
+        loop {
+            let read = socket.read_buf(&mut bytes).await?;
+            ensure!(read > 0, "the server hung up");
+            let text = std::str::from_utf8(&bytes)?;
+            let Some((head, body)) = text.split_once("\r\n\r\n") else {
+                continue;
+            };
+            let length = head
+                .lines()
+                .find_map(|line| line.strip_prefix("content-length: "));
+            if body.len() == length.context("a length")?.parse::<usize>()? {
+                let status = head.split(' ').nth(1).context("a status")?.parse()?;
+                let (head, body) = (head.to_owned(), body.to_owned());
+                return Ok(Self { status, head, body });
+            }
+        }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        self.head.lines().find_map(|line| line.strip_prefix(name))
+    }
+
+    fn removes_the_cookie(&self) -> bool {
+        self.header("set-cookie: ")
+            .is_some_and(|set| set.contains("Max-Age=0"))
     }
 
     fn is_replayed(&self) -> bool {
@@ -166,98 +196,200 @@ matrix! {
         let sessions = Sessions::new(&store, backend.namespace(), "web")?;
         let found = |user: Option<String>| user.unwrap_or_else(|| "nobody".to_owned());
         let app = Router::new()
-            .route("/login", post(|session: CookieSession| async move { Ok::<_, Problem>(session.login("ann", &()).await?) }))
+            .route("/login", post(|session: CookieSession, user: String| async move { Ok::<_, Problem>(session.login(&user, &()).await?) }))
             .route("/me", post(move |session: CookieSession| async move { Ok::<_, Problem>(found(session.user().await?)) }))
-            .route("/patch", post(|session: CookieSession| async move {
+            .route("/patch", post(move |session: CookieSession| async move {
                 let patched = session.patch(&json!({ "n": 1 })).await?;
-                Ok::<_, Problem>(if patched == Patched::Gone { "nobody" } else { "ann" })
+                Ok::<_, Problem>(found(if patched == Patched::Gone { None } else { session.user().await? }))
             }))
-            .route("/rotate", post(|session: CookieSession| async move {
-                Ok::<_, Problem>(if session.rotate().await? { "ann" } else { "nobody" })
+            .route("/rotate", post(move |session: CookieSession| async move {
+                let rotated = session.rotate().await?;
+                Ok::<_, Problem>(found(if rotated { session.user().await? } else { None }))
             }))
             .route("/logout", post(|session: CookieSession| async move { Ok::<_, Problem>(session.logout().await?) }))
             .layer(CookieLayer::new(sessions.clone()));
         let (server, _running) = serve(app).await?;
 
-        let requests = scale(320, "racing requests");
-        let (mut sent, mut rotations, mut logouts) = (0, 0, 0);
-        while sent < requests {
-            let browser = Browser { server, jar: Arc::default(), rotations: Arc::default() };
-            assert_eq!(browser.send("/login").await?.status, 200);
-            // Four tasks load, patch and rotate: each of their requests finds the session.
-            let mut tasks = JoinSet::new();
-            for task in 0..4 {
-                let browser = browser.clone();
-                tasks.spawn(async move {
-                    for n in 0..8 {
-                        let path = ["/me", "/patch", "/rotate", "/me"][(task + n) % 4];
-                        let answer = browser.send(path).await?;
-                        ensure!(answer.status == 200 && answer.body == "ann", "{path} found {} {:?}", answer.status, answer.body);
-                        ensure!(!answer.head.contains("max-age=0"), "{path} removed the cookie");
-                    }
-                    Ok(())
-                });
-            }
-            for ended in tasks.join_all().await {
-                ended?;
-            }
-            assert_eq!(browser.send("/me").await?.body, "ann", "the browser has a cookie that opens nothing");
-            let mut tasks = JoinSet::new();
-            // One more time, with a logout among them: nothing brings the session back.
-            for path in ["/rotate", "/patch", "/logout", "/patch", "/rotate", "/me"] {
-                let browser = browser.clone();
-                tasks.spawn(async move {
-                    let answer = browser.send(path).await?;
-                    ensure!(answer.status == 200, "{path}: {}", answer.status);
-                    ensure!(path == "/logout" || !answer.head.contains("max-age=0"), "{path} removed the cookie");
-                    Ok(())
-                });
-            }
-            for ended in tasks.join_all().await {
-                ended?;
-            }
-            assert_eq!(browser.send("/me").await?.body, "nobody", "a request brought the session back");
-            assert_eq!(sessions.list("ann").await?.len(), 0, "a request brought the session back");
-            sent += 40;
-            rotations += browser.rotations.load(Ordering::SeqCst);
-            logouts += 1;
+        // Three users log in and out again and again; a fourth stays logged in all the time.
+        let target = scale(320, "racing requests");
+        let racing = Arc::new(Racing::default());
+        let mut tasks = JoinSet::<Result<()>>::new();
+        let wires = Wires::default();
+        for task in 0..3 {
+            let (racing, sessions, wires) = (racing.clone(), sessions.clone(), wires.clone());
+            tasks.spawn(async move {
+                let user = format!("ann-{task}");
+                while racing.requests() < target {
+                    let browser = Browser::new(server, &wires, &racing);
+                    browser.race(&user, &sessions).await?;
+                }
+                Ok(())
+            });
         }
-        assert!(rotations >= logouts, "no rotation raced");
-        figure(format!("{}: {sent} requests, {rotations} rotations, {logouts} logouts, 0 logged out by another, 0 revived", backend.test()));
+        let (wires, racing_too) = (wires.clone(), racing.clone());
+        tasks.spawn(async move {
+            let browser = Browser::new(server, &wires, &racing_too);
+            browser.login("bob").await?;
+            while racing_too.requests() < target {
+                for path in ["/rotate", "/patch", "/me"] {
+                    browser.finds(path, "bob").await?;
+                }
+            }
+            Ok(())
+        });
+        for ended in tasks.join_all().await {
+            ended?;
+        }
+        assert_eq!(sessions.list("bob").await?.len(), 1);
+        let [rotations, patches, logouts] = racing.counts();
+        assert!(rotations > logouts && patches > logouts && logouts > 0, "too little raced");
+        let all = rotations + patches + logouts;
+        figure(format!("{}: {all} racing requests ({rotations} rotations, {patches} patches, {logouts} logouts), 0 logged out by another, 0 revived", backend.test()));
         Ok(())
     }
 }
+
+/// How many requests raced.
+#[derive(Default)]
+struct Racing([AtomicU64; 3]);
+
+impl Racing {
+    fn note(&self, path: &str) {
+        let at = ["/rotate", "/patch", "/logout"]
+            .iter()
+            .position(|known| *known == path);
+        if let Some(at) = at {
+            self.0[at].fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    fn counts(&self) -> [u64; 3] {
+        [0, 1, 2].map(|at| self.0[at].load(Ordering::SeqCst))
+    }
+
+    fn requests(&self) -> u64 {
+        self.counts().iter().sum()
+    }
+}
+
+/// Open connections that nobody uses just now.
+type Wires = Arc<Mutex<Vec<TcpStream>>>;
 
 /// A browser: all its requests share one cookie, and the response that comes last decides it.
 #[derive(Clone)]
 struct Browser {
     server: SocketAddr,
     jar: Arc<Mutex<Option<String>>>,
-    rotations: Arc<AtomicUsize>,
+    wires: Wires,
+    racing: Arc<Racing>,
 }
 
 impl Browser {
+    fn new(server: SocketAddr, wires: &Wires, racing: &Arc<Racing>) -> Self {
+        Self {
+            server,
+            jar: Arc::default(),
+            wires: wires.clone(),
+            racing: racing.clone(),
+        }
+    }
+
     async fn send(&self, path: &str) -> Result<Answer> {
+        self.send_with(path, "").await
+    }
+
+    async fn send_with(&self, path: &str, body: &str) -> Result<Answer> {
         let cookie = self.jar.lock().unwrap().clone();
-        let headers = cookie.map_or_else(String::new, |cookie| format!("cookie: {cookie}\r\n"));
-        let mut socket = send(self.server, path, &headers).await?;
-        let mut text = String::new();
-        socket.read_to_string(&mut text).await?;
-        let (head, body) = text.split_once("\r\n\r\n").context("a response")?;
-        let set = head
-            .lines()
-            .find_map(|line| line.strip_prefix("set-cookie: "));
-        if let Some(set) = set {
+        let cookie = cookie.map_or_else(String::new, |cookie| format!("cookie: {cookie}\r\n"));
+        let idle = self.wires.lock().unwrap().pop();
+        let mut socket = match idle {
+            Some(socket) => socket,
+            None => TcpStream::connect(self.server).await?,
+        };
+        let length = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: shop\r\ncontent-length: {length}\r\n{cookie}\r\n{body}"
+        );
+        socket.write_all(request.as_bytes()).await?;
+        let answer = Answer::of(&mut socket).await?;
+        self.wires.lock().unwrap().push(socket);
+        if let Some(set) = answer.header("set-cookie: ") {
             let pair = set.split(';').next().context("a cookie")?.to_owned();
             *self.jar.lock().unwrap() = (!set.contains("Max-Age=0")).then_some(pair);
-            self.rotations
-                .fetch_add(usize::from(path == "/rotate"), Ordering::SeqCst);
         }
-        let status = head.split(' ').nth(1).context("a status")?.parse()?;
-        Ok(Answer {
-            status,
-            head: head.to_ascii_lowercase(),
-            body: body.to_owned(),
-        })
+        self.racing.note(path);
+        Ok(answer)
+    }
+
+    async fn login(&self, user: &str) -> Result<()> {
+        let answer = self.send_with("/login", user).await?;
+        ensure!(answer.status == 200, "login: {}", answer.status);
+        Ok(())
+    }
+
+    /// The request finds the session, and leaves the cookie in place.
+    async fn finds(&self, path: &str, user: &str) -> Result<()> {
+        let answer = self.send(path).await?;
+        let (status, body) = (answer.status, &answer.body);
+        ensure!(
+            status == 200 && body == user,
+            "{path} of {user} found {status} {body:?}"
+        );
+        ensure!(
+            !answer.removes_the_cookie(),
+            "{path} removed the cookie of {user}"
+        );
+        Ok(())
+    }
+
+    /// From a login to a logout, with requests that race each other all the time.
+    async fn race(&self, user: &str, sessions: &Sessions) -> Result<()> {
+        self.login(user).await?;
+        // Four tasks load, patch and rotate: each of their requests finds the session.
+        let mut tasks = JoinSet::new();
+        for task in 0..4 {
+            let (browser, user) = (self.clone(), user.to_owned());
+            tasks.spawn(async move {
+                for n in 0..8 {
+                    let path = ["/me", "/patch", "/rotate", "/patch"][(task + n) % 4];
+                    browser.finds(path, &user).await?;
+                }
+                anyhow::Ok(())
+            });
+        }
+        for ended in tasks.join_all().await {
+            ended?;
+        }
+        self.finds("/me", user)
+            .await
+            .context("the cookie opens nothing")?;
+        // One more time, with a logout among them: nothing brings the session back.
+        let mut tasks = JoinSet::new();
+        for path in ["/rotate", "/patch", "/logout", "/patch", "/rotate", "/me"] {
+            let browser = self.clone();
+            tasks.spawn(async move {
+                let answer = browser.send(path).await?;
+                ensure!(answer.status == 200, "{path}: {}", answer.status);
+                ensure!(
+                    path == "/logout" || !answer.removes_the_cookie(),
+                    "{path} removed the cookie"
+                );
+                Ok(())
+            });
+        }
+        for ended in tasks.join_all().await {
+            ended?;
+        }
+        let found = self.send("/me").await?.body;
+        ensure!(
+            found == "nobody",
+            "a request brought the session of {user} back"
+        );
+        let left = sessions.list(user).await?.len();
+        ensure!(
+            left == 0,
+            "a request brought {left} sessions of {user} back"
+        );
+        Ok(())
     }
 }
