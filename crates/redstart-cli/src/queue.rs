@@ -404,10 +404,8 @@ async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(
 async fn delete_all(look: &QueueInspector, state: JobState) -> Result<u64, Failure> {
     let (mut gone, mut from) = (0, None);
     loop {
-        let (jobs, next) = look.list(state, from).await?;
-        for job in jobs {
-            gone += u64::from(look.delete(job.id).await?);
-        }
+        let (deleted, next) = look.delete_page(state, from, |_| true).await?;
+        gone += deleted;
         match next {
             Some(next) => from = Some(next),
             None => return Ok(gone),

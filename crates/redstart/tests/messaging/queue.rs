@@ -13,8 +13,8 @@ use anyhow::{Context as _, Result, ensure};
 use redstart::{
     Store,
     messaging::{
-        Backoff, Enqueued, Job, JobContext, JobState, MissedTicks, Queue, UniqueUntil, Verdict,
-        Worker,
+        Backoff, Enqueued, Job, JobContext, JobInfo, JobState, MissedTicks, Queue, UniqueUntil,
+        Verdict, Worker,
     },
 };
 use redstart_testkit::server::ServerBuilder;
@@ -547,6 +547,61 @@ matrix! {
         assert!((100..=450).contains(&kept), "{kept} done jobs are retained");
         assert!(!look.list(JobState::Done, None).await?.0.is_empty());
         worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    async fn jobs_are_searched_and_deleted_page_by_page_while_others_come(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::builder(&store, backend.namespace(), "q").build()?;
+        let look = queue.inspect();
+        // Of each kind of place several pages: the list, ranked, groups, delayed.
+        queue.enqueue_many((0..450).map(task)).await?;
+        for n in 450..470 {
+            queue.enqueue(&task(n)).priority(5).await?;
+            queue.enqueue(&task(n + 100)).group("g").await?;
+        }
+        queue.enqueue_many((2000..2430).map(task)).delay(LONG * 100).await?;
+        for state in [JobState::Ready, JobState::Delayed] {
+            let before = look.counts().await?;
+            let (mut found, mut from, mut pages) = (std::collections::HashSet::new(), None, 0);
+            loop {
+                let (jobs, next) = look.search_page(state, "5}", from).await?;
+                found.extend(jobs.iter().map(|job| job.decode::<Task>().unwrap().n));
+                pages += 1;
+                match next { Some(next) => from = Some(next), None => break }
+            }
+            let numbers: Vec<u64> = match state {
+                JobState::Ready => (0..470).chain(550..570).collect(),
+                _ => (2000..2430).collect(),
+            };
+            let fives: std::collections::HashSet<u64> = numbers.iter().copied().filter(|n| n % 10 == 5).collect();
+            assert!(pages > 1 && found == fives, "{state:?}: {pages} pages, {} of {}", found.len(), fives.len());
+            // Half of them go, while others come that are not asked for.
+            let (mut deleted, mut from, mut come) = (0, None, 0);
+            loop {
+                let odd = |job: &JobInfo| job.decode::<Task>().is_ok_and(|task| task.n % 2 == 1 && task.n < 5000);
+                let (gone, next) = look.delete_page(state, from, odd).await?;
+                deleted += gone;
+                come += 1;
+                match state {
+                    JobState::Ready => drop(queue.enqueue(&task(9001)).await?),
+                    _ => drop(queue.enqueue(&task(9001)).delay(LONG * 100).await?),
+                }
+                match next { Some(next) => from = Some(next), None => break }
+            }
+            let odd = numbers.iter().filter(|n| **n % 2 == 1).count() as u64;
+            assert_eq!(deleted, odd, "{state:?}");
+            let after = look.counts().await?;
+            assert_eq!(after.unfinished(), before.unfinished() - odd + come, "{state:?}");
+            assert!(look.search(state, "\"n\":45", 100).await?.iter().all(|job| job.decode::<Task>().unwrap().n % 2 == 0));
+        }
+        // Of several ids those that wait go; unknown and deleted ones are not counted.
+        let jobs = look.search(JobState::Ready, "", 150).await?;
+        let mut ids: Vec<_> = jobs.iter().map(|job| job.id).collect();
+        ids.push(ids[0]);
+        assert_eq!(look.delete_many(&ids).await?, 150);
+        assert_eq!(look.delete_many(&ids).await?, 0);
+        assert_eq!(look.delete_many(&[]).await?, 0);
         Ok(())
     }
 

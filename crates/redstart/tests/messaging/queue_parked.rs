@@ -103,6 +103,37 @@ matrix! {
     }
 }
 
+matrix! {
+    async fn dead_letters_have_the_panics_message_and_the_field_that_could_not_be_decoded(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for (name, limit) in [("taken", Duration::ZERO), ("parked", Duration::from_millis(300))] {
+            let queue = Queue::builder(&store, backend.namespace(), name).park_for(limit).build()?;
+            let look = queue.inspect();
+            queue.enqueue(&NewTask { number: 77_077 }).await?;
+            queue.enqueue(&task(1)).await?;
+            let worker = queue
+                .worker(|job: crate::queue::Task, _| async move {
+                    assert_eq!(job.n, 2, "the printer is on fire");
+                    redstart::messaging::Verdict::Done
+                })
+                .retry(redstart::messaging::Backoff::fixed(Duration::from_millis(1)), 1)
+                .start()
+                .await?;
+            if limit > Duration::ZERO && backend.is_embedded() {
+                ensure!(eventually(LONG, async || look.counts().await.is_ok_and(|c| c.parked == 1)).await);
+                store.advance(limit)?;
+            }
+            ensure!(eventually(LONG, async || look.counts().await.is_ok_and(|c| c.dead == 2)).await, "{:?}", look.counts().await?);
+            let letters = look.dead_letters().list(None).await?;
+            let has = |text: &str| letters.iter().any(|letter| letter.reason.contains(text));
+            assert!(has("panicked: ") && has("the printer is on fire"), "{letters:?}");
+            assert!(has("field n is missing") && !has("77077"), "{letters:?}");
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+}
+
 /// A version of [`Task`](crate::queue::Task) that can decode neither the old nor the new one.
 #[derive(Serialize, Deserialize)]
 struct ForeignTask {

@@ -9,7 +9,8 @@ for _, id in ipairs(late) do
   local record = redis.call('HGET', jobs, id)
   if record and state(record) == 'p' then
     if flag(record, 32) then free_place(record) end
-    bury(without_flag(record, 32), 'no worker could run it: ' .. ARGV[6], now)
+    local why = redis.call('HGET', details, id .. 'y')
+    bury(without_flag(record, 32), 'no worker could run it: ' .. ARGV[6] .. (why and ': ' .. why or ''), now)
   end
 end
 if #late > 0 then redis.call('ZREMRANGEBYRANK', KEYS[17], 0, #late - 1) end

@@ -121,8 +121,9 @@ for i = first, last, 4 do
         if group_waits(record) then record = with_flag(record, 32) else free_place(record) end
         local kind = kind_of(record)
         limit = format('%.0f', limit)
-        record = unstarted('Jp' .. sub(record, 3))
+        record = with_flag(unstarted('Jp' .. sub(record, 3)), 8)
         redis.call('HSET', jobs, id_of(record), record)
+        redis.call('HSET', details, id_of(record) .. 'y', sub(text, 1, 1000))
         redis.call('ZADD', KEYS[value], limit, id_of(record))
         -- Of a new kind the schedulers do not know yet when it is due.
         if redis.call('ZADD', parked, 'LT', limit, kind) == 1 then redis.call('SPUBLISH', channel, 'schedule') end

@@ -15,6 +15,9 @@ use crate::{
     observe,
 };
 
+/// How many jobs one batch of scripts deletes.
+const BATCH: usize = 100;
+
 /// Where a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -337,11 +340,25 @@ impl QueueInspector {
     ///
     /// Those of the store.
     pub async fn search(&self, state: JobState, text: &str, limit: usize) -> Result<Vec<JobInfo>> {
-        let text = text.as_bytes();
-        self.matching(state, limit, |job| {
-            text.is_empty() || job.payload.windows(text.len()).any(|part| part == text)
-        })
-        .await
+        self.matching(state, limit, |job| has_text(job, text)).await
+    }
+
+    /// One step of a [search](Self::search): the jobs of one page whose payload contains a text, and the cursor of the next
+    /// page. A page without a match is empty, and is not the last one if it has a cursor. What holds for the pages of
+    /// [`list`](Self::list) holds for these.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn search_page(
+        &self,
+        state: JobState,
+        text: &str,
+        from: Option<JobCursor>,
+    ) -> Result<(Vec<JobInfo>, Option<JobCursor>)> {
+        let (mut jobs, next) = self.list(state, from).await?;
+        jobs.retain(|job| has_text(job, text));
+        Ok((jobs, next))
     }
 
     async fn matching(
@@ -385,6 +402,70 @@ impl QueueInspector {
         Ok(self.queue.end_by_hand(id, "delete").await? == 1)
     }
 
+    /// Deletes jobs that wait, as [`delete`](Self::delete) does, and returns how many: two round trips per hundred jobs.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some jobs may have been deleted.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some jobs may have been deleted.
+    pub async fn delete_many(&self, ids: &[JobId]) -> Result<u64> {
+        let mut deleted = 0;
+        for ids in ids.chunks(BATCH) {
+            let ended = self.queue.end_many_by_hand(ids, "delete").await?;
+            deleted += ended.iter().filter(|ended| **ended == 1).count() as u64;
+        }
+        Ok(deleted)
+    }
+
+    /// Deletes those jobs of one page that the filter accepts; how many, and the cursor of the next page.
+    ///
+    /// When all pages are through, every job that waited in this state all the time and is accepted is gone. A job that
+    /// becomes [running](JobState::Running) meanwhile is not deleted.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{Job, Queue, JobState}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail { to: String }
+    /// # impl Job for Mail { const NAME: &'static str = "mail"; }
+    /// # let queue = Queue::new(&Store::connect("memory://").await?, "shop", "mail")?;
+    /// # for to in ["ann", "bob", "eve"] { queue.enqueue(&Mail { to: to.into() }).await?; }
+    /// let look = queue.inspect();
+    /// let (mut deleted, mut from) = (0, None);
+    /// loop {
+    ///     let of_bob = |job: &redstart::messaging::JobInfo| job.decode::<Mail>().is_ok_and(|mail| mail.to == "bob");
+    ///     let (gone, next) = look.delete_page(JobState::Ready, from, of_bob).await?;
+    ///     deleted += gone;
+    ///     match next {
+    ///         Some(next) => from = Some(next),
+    ///         None => break,
+    ///     }
+    /// }
+    /// assert_eq!((deleted, look.counts().await?.ready), (1, 2));
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of the store; some jobs may have been deleted.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, some jobs of the page may have been deleted.
+    pub async fn delete_page(
+        &self,
+        state: JobState,
+        from: Option<JobCursor>,
+        filter: impl Fn(&JobInfo) -> bool,
+    ) -> Result<(u64, Option<JobCursor>)> {
+        let (jobs, next) = self.list(state, from).await?;
+        let chosen = jobs.iter().filter(|job| filter(job)).map(|job| job.id);
+        let deleted = self.delete_many(&chosen.collect::<Vec<_>>()).await?;
+        Ok((deleted, next))
+    }
+
     /// Makes a delayed job ready now; `false` if it is not delayed. It may have been enqueued with a delay, or wait
     /// for its next attempt.
     ///
@@ -405,4 +486,9 @@ impl QueueInspector {
     pub fn dead_letters(&self) -> DeadLetters {
         DeadLetters::new(self.queue.clone())
     }
+}
+
+fn has_text(job: &JobInfo, text: &str) -> bool {
+    let text = text.as_bytes();
+    text.is_empty() || job.payload.windows(text.len()).any(|part| part == text)
 }

@@ -6,8 +6,8 @@
 --       milliseconds if the job does not say (-1 = not at all, 0 = for ever)  5 how many done jobs to keep (0 = all)
 --
 -- `details` has, for a job: id .. 'a' .. number: an attempt (since when, until when, worker, error); 'p' progress; 'l' ..
--- number: a line of its log, 'n' how many there were; 'x' why it is dead; and for a parent 'w' how many children are
--- left, 'c' .. number: what became of a child, 'f' how many failed. `ended` has 'r', the result, too.
+-- number: a line of its log, 'n' how many there were; 'x' why it is dead; 'y' why it was parked; and for a parent 'w' how
+-- many children are left, 'c' .. number: what became of a child, 'f' how many failed. `ended` has 'r', the result, too.
 --
 -- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
 -- `groups` has the groups that may have a job to run, first in, first out: a group that had its turn, or was away because
@@ -155,6 +155,7 @@ local function detail_fields(record)
   end
   fields[#fields + 1] = id .. 'p'
   fields[#fields + 1] = id .. 'x'
+  fields[#fields + 1] = id .. 'y'
   local lines = tonumber(redis.call('HGET', details, id .. 'n') or 0)
   if lines > 0 then
     fields[#fields + 1] = id .. 'n'
