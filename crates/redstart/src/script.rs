@@ -7,6 +7,7 @@
 use std::sync::{Arc, OnceLock};
 
 use redis::{Cmd, ErrorKind, FromRedisValue, Pipeline, ServerErrorKind, ToRedisArgs, Value};
+use tokio::time::Instant;
 
 use crate::{
     error::{Error, Result},
@@ -338,29 +339,65 @@ impl<'a> Batch<'a> {
         for call in &mut self.calls {
             pipeline.add_command(call.command().clone());
         }
+        // One deadline for all: it is one call.
+        let ends = store.ends();
         let replies = store
-            .request_many(&pipeline, idempotent)
+            .request_many_until(&pipeline, idempotent, ends)
             .await
             .map_err(|error| error.during_script(name, &namespace))?;
-        let mut results = Vec::with_capacity(self.calls.len());
-        for (call, reply) in self.calls.iter_mut().zip(replies) {
-            let value = match reply {
-                Value::ServerError(error) => {
-                    let error = Error::from(redis::RedisError::from(error));
-                    if is_noscript(&error) {
-                        call.run_value(store).await
-                    } else {
-                        Err(error)
-                    }
-                }
-                value => Ok(value),
-            };
-            results.push(
-                value
-                    .and_then(|value| Ok(redis::from_redis_value(value)?))
-                    .map_err(|error: Error| error.during_script(call.script.name, &namespace)),
-            );
+        let mut values: Vec<Result<Value>> = replies.into_iter().map(answer).collect();
+        self.send_sources(store, ends, idempotent, &mut values)
+            .await;
+        let results = self.calls.iter().zip(values).map(|(call, value)| {
+            value
+                .and_then(|value| Ok(redis::from_redis_value(value)?))
+                .map_err(|error: Error| error.during_script(call.script.name, &namespace))
+        });
+        Ok(results.collect())
+    }
+
+    /// Sends the calls whose script a server did not know again, together and with their sources. Each of them has a result
+    /// of its own, also if this fails as a whole.
+    async fn send_sources(
+        &mut self,
+        store: &Store,
+        ends: Instant,
+        idempotent: bool,
+        values: &mut [Result<Value>],
+    ) {
+        let unknown = |value: &Result<Value>| value.as_ref().is_err_and(is_noscript);
+        let mut sources = Pipeline::new();
+        for (call, value) in self.calls.iter_mut().zip(&*values) {
+            if unknown(value) {
+                sources.add_command(call.with_source());
+            }
         }
-        Ok(results)
+        if sources.is_empty() {
+            return;
+        }
+        // Once for each script and server; the others' futures need no room for it.
+        let sent: BoxFuture<'_, _> = Box::pin(store.request_many_until(&sources, idempotent, ends));
+        let unanswered = values.iter_mut().filter(|value| unknown(value));
+        match sent.await {
+            Ok(replies) => {
+                for (value, reply) in unanswered.zip(replies) {
+                    *value = answer(reply);
+                }
+            }
+            Err(error) => {
+                let error = Arc::new(error);
+                for value in unanswered {
+                    *value = Err(Error::shared(&error));
+                }
+            }
+        }
+    }
+}
+
+/// A reply in a pipeline, where an error is a value.
+fn answer(reply: Value) -> Result<Value> {
+    match reply {
+        Value::ServerError(error) => Err(redis::RedisError::from(error).into()),
+        value => Ok(value),
     }
 }

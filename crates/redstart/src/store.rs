@@ -20,6 +20,7 @@
 //! | `connect_timeout=2s` | how long one attempt to connect may take | the deadline, at least 1 s |
 //! | `client_name=orders` | what the server calls the connections, as in `CLIENT LIST` | none |
 //! | `pool=4` | multiplexed connections to each server | 1 |
+//! | `replica_reads=1` | Sentinel and Cluster: replicas answer [reads that may be stale](#replica-reads) | off |
 //! | `ca=/path.pem`, `cert=`, `key=` | TLS: the trusted CA, and a client's certificate | the system's CAs |
 //! | `sentinel_user=`, `sentinel_password=` | credentials of the sentinels themselves | none |
 //! | `cluster_strict=1` | embedded only: refuse what a Cluster would refuse | off |
@@ -56,6 +57,25 @@
 //! Since the connection is shared, commands that change it are refused: `WATCH` and `MULTI` are for
 //! [`dedicated`](Store::dedicated), `SUBSCRIBE` and `CLIENT TRACKING` for [`subscribe`](Store::subscribe), and
 //! `SELECT` and `AUTH` for the URL.
+//!
+//! # Replica reads
+//!
+//! With `replica_reads=1`, or [`StoreBuilder::replica_reads`], replicas answer these reads on Sentinel and Cluster, so that
+//! the masters have more time for writes:
+//!
+//! - [`Leaderboard`](crate::ranking::Leaderboard): `rank`, `top`, `page`, `slice`, `around`, `len`;
+//! - [`Counter`](crate::counting::Counter)`::get`, and what [`CheckIns`](crate::counting::CheckIns) tells of a user;
+//! - [`Places`](crate::location::Places): position, distance and geohash of members;
+//! - [`Graph`](crate::social::Graph): `followers`, `following`, `mutuals` and `counts`;
+//! - [`query_stale`](Store::query_stale), for commands of your own.
+//!
+//! Such an answer is as old as the replica is behind its master, mostly milliseconds; it may lack a write that this
+//! program made just before. Replicas are cut off too: one that lost its master answers with old values until the
+//! sentinels or the other nodes have noticed, unless it has `replica-serve-stale-data no`. Everything else is asked of the masters,
+//! whatever the setting: locks, limiters, caches, sessions, queues, stock, breakers, idempotency keys, filters, and all that writes.
+//!
+//! A replica is used once its connection stands, which is made in the background. If none answers within half of the
+//! deadline, the master does.
 //!
 //! # Through a failover
 //!
@@ -127,6 +147,8 @@ pub struct Store {
     shared: Arc<Shared>,
     /// Of the calls by this handle.
     deadline: Duration,
+    /// Calls by this handle only read, and replicas may answer them.
+    stale: bool,
 }
 
 struct Shared {
@@ -190,7 +212,11 @@ impl Store {
             clock,
             extensions: Extensions::default(),
         });
-        Self { shared, deadline }
+        Self {
+            shared,
+            deadline,
+            stale: false,
+        }
     }
 
     /// Connects if that has not happened, and checks that the server is of the kind that the URL says.
@@ -234,6 +260,30 @@ impl Store {
         Ok(redis::from_redis_value(self.request(request).await?)?)
     }
 
+    /// As [`query`](Self::query), for a command that only reads and whose answer may be stale: a replica may give it, if the
+    /// store has [replica reads](self#replica-reads).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::builder("memory://").replica_reads().connect().await?;
+    /// let members: u64 = store.query_stale(redis::cmd("SCARD").arg("club")).await?;
+    /// assert_eq!(members, 0);
+    /// assert!(store.query_stale::<()>(redis::cmd("DEL").arg("club")).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a command that is not known to only read.
+    pub async fn query_stale<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        if !command::only_reads(cmd) {
+            return Err(Error::config(
+                "only a command that changes nothing can be answered by a replica",
+            ));
+        }
+        self.stale_reads().query(cmd).await
+    }
+
     /// Sends a pipeline in one write (on a Cluster: one to each node, at the same time) and reads its replies.
     ///
     /// # Errors
@@ -271,18 +321,20 @@ impl Store {
     }
 
     /// The replies of a pipeline; a command that failed has `Value::ServerError` in its place.
-    pub(crate) async fn request_many(
+    pub(crate) async fn request_many_until(
         &self,
         pipeline: &Pipeline,
         idempotent: bool,
+        deadline: Instant,
     ) -> Result<Vec<Value>> {
-        let request = Request::new(Body::all(pipeline), self.ends());
+        let request = Request::new(Body::all(pipeline), deadline);
         self.request(request.idempotent(idempotent))
             .await
             .and_then(array)
     }
 
-    async fn request(&self, request: Request<'_>) -> Result<Value> {
+    async fn request(&self, mut request: Request<'_>) -> Result<Value> {
+        request.stale |= self.stale;
         request.body.check(Connection::Shared)?;
         if request.body.replies() == 0 {
             return Ok(Value::Array(Vec::new()));
@@ -506,6 +558,16 @@ impl Store {
         Self {
             shared: self.shared.clone(),
             deadline: deadline.clamp(Duration::from_millis(1), location::MAX_TIME),
+            stale: self.stale,
+        }
+    }
+
+    /// A handle for calls that only read and whose answers may be stale: replicas may answer them, if
+    /// [that is wanted](StoreBuilder::replica_reads).
+    pub(crate) fn stale_reads(&self) -> Self {
+        Self {
+            stale: true,
+            ..self.clone()
         }
     }
 

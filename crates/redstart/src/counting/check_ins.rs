@@ -275,7 +275,7 @@ impl CheckIns {
         observe::operation("check_ins.checked", self.keys.namespace(), async {
             let mut cmd = redis::cmd("GETBIT");
             cmd.arg(entity.part(&year_part(day.year()))).arg(bit(day));
-            self.store.query(&cmd).await
+            self.store.stale_reads().query(&cmd).await
         })
         .await
     }
@@ -291,7 +291,7 @@ impl CheckIns {
         observe::operation("check_ins.month", self.keys.namespace(), async {
             let mut cmd = redis::cmd("GET");
             cmd.arg(entity.part(&year_part(day.year())));
-            let bits: Option<Vec<u8>> = self.store.query(&cmd).await?;
+            let bits: Option<Vec<u8>> = self.store.stale_reads().query(&cmd).await?;
             let bits = bits.unwrap_or_default();
             let first = day.first_of_month();
             let days = first
@@ -343,7 +343,7 @@ impl CheckIns {
         for year in 2000..=last {
             cmd.arg(entity.part(&year_part(year)));
         }
-        let years: Vec<Option<Vec<u8>>> = self.store.query(&cmd).await?;
+        let years: Vec<Option<Vec<u8>>> = self.store.stale_reads().query(&cmd).await?;
         Ok((2000..=last)
             .zip(years)
             .skip_while(|(_, bits)| bits.is_none())

@@ -171,10 +171,8 @@ impl Counter {
     pub async fn get(&self, counter: &str) -> Result<i64> {
         let entity = self.keys.entity(counter)?;
         observe::operation("counter.get", self.keys.namespace(), async {
-            let count: Option<i64> = self
-                .store
-                .query(redis::cmd("GET").arg(entity.key()))
-                .await?;
+            let reads = self.store.stale_reads();
+            let count: Option<i64> = reads.query(redis::cmd("GET").arg(entity.key())).await?;
             Ok(count.unwrap_or(0))
         })
         .await

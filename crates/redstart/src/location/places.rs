@@ -250,8 +250,11 @@ impl Places {
         }
         observe::operation("places.look", self.entity.namespace(), async {
             let call = LOOK.on(&self.entity).key().part("deadlines");
-            let rows: Vec<Option<(f64, f64, String)>> =
-                call.arg(&members[..]).idempotent().run(&self.store).await?;
+            let rows: Vec<Option<(f64, f64, String)>> = call
+                .arg(&members[..])
+                .idempotent()
+                .run(&self.store.stale_reads())
+                .await?;
             let mut rows = rows.into_iter();
             Ok(std::array::from_fn(|_| {
                 let (longitude, latitude, geohash) = rows.next().flatten()?;

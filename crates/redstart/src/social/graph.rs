@@ -240,7 +240,7 @@ impl Graph {
             for side in [Side::Followers, Side::Following] {
                 pipeline.cmd("ZCARD").arg(shard.part(&side.of(account)));
             }
-            let (followers, following) = self.store.pipeline(&pipeline).await?;
+            let (followers, following) = self.store.stale_reads().pipeline(&pipeline).await?;
             Ok(FollowCounts {
                 followers,
                 following,

@@ -25,6 +25,7 @@ pub struct StoreBuilder {
     credentials: Option<(Option<String>, String)>,
     provider: Option<Arc<dyn CredentialsProvider>>,
     client_name: Option<String>,
+    replica_reads: bool,
     wait_for_server: bool,
 }
 
@@ -38,6 +39,7 @@ impl StoreBuilder {
             credentials: None,
             provider: None,
             client_name: None,
+            replica_reads: false,
             wait_for_server: true,
         }
     }
@@ -78,6 +80,13 @@ impl StoreBuilder {
         self
     }
 
+    /// Lets replicas answer reads that may be stale, on Sentinel and Cluster: see [Replica reads](super::store#replica-reads).
+    /// Elsewhere it changes nothing.
+    pub fn replica_reads(mut self) -> Self {
+        self.replica_reads = true;
+        self
+    }
+
     /// Connect when the first call is made, so that a program can start before its server does.
     pub fn lazy(mut self) -> Self {
         self.wait_for_server = false;
@@ -107,6 +116,7 @@ impl StoreBuilder {
             settings.set_client_name(name)?;
         }
         settings.provider = self.provider;
+        settings.replica_reads |= self.replica_reads;
         let deadline = settings.deadline;
         let backend = match target {
             #[cfg(feature = "engine")]
@@ -139,6 +149,7 @@ impl fmt::Debug for StoreBuilder {
             .field("deadline", &self.deadline)
             .field("connect_timeout", &self.connect_timeout)
             .field("pool", &self.pool)
+            .field("replica_reads", &self.replica_reads)
             .field("wait_for_server", &self.wait_for_server)
             .finish_non_exhaustive()
     }

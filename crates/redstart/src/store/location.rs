@@ -77,6 +77,10 @@ pub(crate) struct Settings {
     pub(crate) deadline: Duration,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) pool: usize,
+    /// Reads that may be stale are answered by replicas.
+    pub(crate) replica_reads: bool,
+    /// Connections lead to a replica of a Cluster, which has to be told that it is asked for its own copy.
+    pub(crate) read_only: bool,
 }
 
 impl Default for Settings {
@@ -96,6 +100,8 @@ impl Default for Settings {
             deadline: Duration::from_secs(1),
             connect_timeout: None,
             pool: 1,
+            replica_reads: false,
+            read_only: false,
         }
     }
 }
@@ -159,6 +165,7 @@ impl Settings {
         if let Some(name) = params.take("client_name") {
             self.set_client_name(name)?;
         }
+        self.replica_reads = params.flag("replica_reads")?;
         if let Some(pool) = params.take("pool") {
             self.set_pool(pool.parse().map_err(|_| bad_pool())?)?;
         }

@@ -11,10 +11,12 @@ use super::{location::Address, transport::Dial};
 
 mod link;
 mod meter;
+mod replica;
 mod trouble;
 
 pub(crate) use link::Link;
 pub(crate) use meter::Waiting;
+pub(crate) use replica::{ReplicaRead, SentinelReplicas, read as read_replica};
 use trouble::Trouble;
 
 pub(crate) struct Node {

@@ -23,6 +23,8 @@ pub(crate) struct Request<'a> {
     /// Carrying it out twice is the same as once, so it may be sent again after a lost reply.
     idempotent: bool,
     pub(crate) deadline: Instant,
+    /// A replica may answer, with what was true a moment ago.
+    pub(crate) stale: bool,
 }
 
 /// One command, or several in one write.
@@ -109,6 +111,7 @@ impl<'a> Request<'a> {
             slot: None,
             idempotent: false,
             deadline,
+            stale: false,
         }
     }
 
@@ -133,6 +136,7 @@ impl<'a> Request<'a> {
             slot,
             idempotent: self.idempotent,
             deadline: self.deadline,
+            stale: self.stale,
         }
     }
 

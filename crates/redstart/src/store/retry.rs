@@ -4,12 +4,20 @@
 //! request is harmless, because it only reads or is idempotent. Any other request whose reply is lost is in doubt and
 //! is reported so.
 
-use std::{future::Future, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    future::Future,
+    time::Duration,
+};
 
-use redis::{RedisError, Value};
+use redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 
-use super::request::{Body, BoxFuture, Failure, Request, is_refusal, refused_whole};
+use super::{
+    backend::keys,
+    command,
+    request::{Body, BoxFuture, Failure, Request, is_refusal, refused_whole},
+};
 use crate::error::Result;
 
 /// Pauses between attempts, with jitter, so that a fleet that lost its server does not return in step.
@@ -137,6 +145,9 @@ pub(crate) trait Alone {
 /// A pipeline that is no transaction may be refused in part: the server began to load, was demoted or gave a slot
 /// away half-way. What was refused did not happen; it is sent again, alone and in order.
 ///
+/// The order of commands with the same key is kept: what was read behind a refused write is read again, and a command
+/// that was refused before a write was carried out stays refused, since it would come too late.
+///
 /// # Errors
 ///
 /// If it is in doubt whether one of them was carried out.
@@ -148,17 +159,44 @@ pub(crate) async fn mend(
     let Body::Many { pipeline, .. } = request.body else {
         return Ok(replies);
     };
-    for (cmd, reply) in pipeline.cmd_iter().zip(&mut replies) {
-        if !is_refusal(reply) {
+    if !replies.iter().any(is_refusal) {
+        return Ok(replies);
+    }
+    let commands: Vec<&Cmd> = pipeline.cmd_iter().take(replies.len()).collect();
+    let keys: Vec<Vec<&[u8]>> = commands.iter().map(|cmd| keys(cmd)).collect();
+    // By key, the last write that was carried out.
+    let mut written: HashMap<&[u8], usize> = HashMap::new();
+    for (at, cmd) in commands.iter().enumerate() {
+        if !matches!(replies[at], Value::ServerError(_)) && !command::only_reads(cmd) {
+            written.extend(keys[at].iter().map(|key| (*key, at)));
+        }
+    }
+    let mut again: HashSet<&[u8]> = HashSet::new();
+    for at in 0..commands.len() {
+        let resend = match is_refusal(&replies[at]) {
+            true => {
+                let is_passed = |key: &&[u8]| written.get(key).is_some_and(|last| *last > at);
+                !keys[at].iter().any(is_passed)
+            }
+            false => {
+                let is_old = keys[at].iter().any(|key| again.contains(key));
+                is_old && command::only_reads(commands[at])
+            }
+        };
+        if !resend {
             continue;
         }
-        match alone.send(request.with(Body::One(cmd), None)).await {
-            Ok(value) => *reply = value,
+        again.extend(&keys[at]);
+        match alone
+            .send(request.with(Body::One(commands[at]), None))
+            .await
+        {
+            Ok(value) => replies[at] = value,
             Err(error) if error.is_in_doubt() => return Err(error),
             // Nothing happened, and the last answer says why.
             Err(error) => {
                 if let Some(answer) = error.answer() {
-                    *reply = answer;
+                    replies[at] = answer;
                 }
             }
         }

@@ -1,6 +1,9 @@
 //! Doubt is never lost: if any part of a request may have been carried out, its error says so.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use redstart::{Store, key::Keys};
 use redstart_testkit::{Backend, Cluster, Kind, Proxy, Server, eventually, matrix};
@@ -216,6 +219,108 @@ async fn fault_a_write_after_an_idle_close_is_sent_over_a_new_connection() -> an
             }
         }
         assert!(well >= rounds / 2, "{url}: {well} of {rounds}");
+    }
+    Ok(())
+}
+
+/// A server that begins to serve in the middle of a pipeline, and what it was sent.
+async fn awaking(listener: TcpListener, heard: Arc<Mutex<Vec<String>>>) {
+    while let Ok((mut stream, _)) = listener.accept().await {
+        let heard = heard.clone();
+        tokio::spawn(async move {
+            let mut buffer = vec![0; 4096];
+            while let Ok(read @ 1..) = stream.read(&mut buffer).await {
+                let text = String::from_utf8_lossy(&buffer[..read]).into_owned();
+                let mut answers = String::new();
+                for words in text.split('*').skip(1) {
+                    let loading = text.matches('*').count() > 1;
+                    let word = words.split("\r\n").nth(2).unwrap_or_default().to_owned();
+                    answers += match (word.as_str(), loading) {
+                        ("SET", true) => "-LOADING later\r\n",
+                        ("GET", true) => "$3\r\nold\r\n",
+                        ("GET", false) => "$3\r\nnew\r\n",
+                        ("INCR", _) => ":5\r\n",
+                        _ => "+OK\r\n",
+                    };
+                    heard.lock().expect("not poisoned").push(word);
+                }
+                if stream.write_all(answers.as_bytes()).await.is_err() {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test]
+async fn a_part_that_is_sent_again_keeps_the_order_of_commands_with_the_same_key()
+-> anyhow::Result<()> {
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("redis://{}", listener.local_addr()?);
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    tokio::spawn(awaking(listener, heard.clone()));
+    let store = Store::builder(&url)
+        .deadline(Duration::from_secs(20))
+        .lazy()
+        .connect()
+        .await?;
+    let sets = |heard: &Mutex<Vec<String>>| {
+        let heard = heard.lock().expect("not poisoned");
+        heard.iter().filter(|word| *word == "SET").count()
+    };
+
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("SET").arg("k").arg("new");
+    pipeline.cmd("GET").arg("k").cmd("GET").arg("other");
+    let read: (String, String, String) = store.pipeline(&pipeline).await?;
+    assert_eq!(
+        read,
+        ("OK".into(), "new".into(), "old".into()),
+        "read behind the write"
+    );
+    assert_eq!(sets(&heard), 2);
+
+    // The second write was carried out, so the first one would come too late.
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("SET").arg("n").arg(1).cmd("INCR").arg("n");
+    let error = store
+        .pipeline::<(String, i64)>(&pipeline)
+        .await
+        .unwrap_err();
+    assert!(error.is_in_doubt(), "{error:?}");
+    assert_eq!(sets(&heard), 3, "it was not sent again");
+
+    // Another key is no reason to wait.
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("SET").arg("m").arg(1).cmd("INCR").arg("n");
+    let done: (String, i64) = store.pipeline(&pipeline).await?;
+    assert_eq!(done, ("OK".into(), 5));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_cluster_pipeline_keeps_the_order_of_commands_with_the_same_key() -> anyhow::Result<()> {
+    let cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+    let store = Store::builder(&cluster.url())
+        .deadline(Duration::from_secs(10))
+        .connect()
+        .await?;
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("SET").arg("a").arg(1).ignore();
+    pipeline
+        .cmd("MSET")
+        .arg(&["a", "2", "b", "2", "c", "2"])
+        .ignore();
+    pipeline.cmd("GET").arg("a").cmd("INCR").arg("b");
+    pipeline.cmd("MGET").arg(&["a", "b", "c"]);
+    pipeline
+        .cmd("DEL")
+        .arg(&["a", "b", "c"])
+        .cmd("EXISTS")
+        .arg("a");
+    for _ in 0..5 {
+        let read: (i64, i64, Vec<i64>, u64, u64) = store.pipeline(&pipeline).await?;
+        assert_eq!(read, (2, 3, vec![2, 3, 2], 3, 0));
     }
     Ok(())
 }

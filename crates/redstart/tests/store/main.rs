@@ -9,6 +9,7 @@ mod measure;
 mod nonce;
 mod redirection;
 mod refusal;
+mod replica;
 mod runtime;
 mod same_program;
 mod shared_line;

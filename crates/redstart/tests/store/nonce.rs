@@ -241,16 +241,9 @@ matrix! {
     }
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn fault_a_reply_never_reaches_another_caller_through_cuts_and_timeouts() -> anyhow::Result<()>
-{
-    let server = Server::builder(Kind::Redis).start().await?;
-    let proxy = Proxy::start(&server).await?;
-    let store = Store::builder(proxy.url())
-        .deadline(Duration::from_millis(150))
-        .connect()
-        .await?;
-    each_gets_its_own(&store, "cuts", 2, async |round| match round % 8 {
+/// Cuts connections, delays replies and stalls, in turn.
+async fn disturb(proxy: &Proxy, round: u64) {
+    match round % 8 {
         1 | 5 => drop(proxy.cut().await),
         3 => {
             proxy.delay_replies(Duration::from_millis(100));
@@ -263,6 +256,38 @@ async fn fault_a_reply_never_reaches_another_caller_through_cuts_and_timeouts() 
             proxy.pass().await;
         }
         _ => {}
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_reply_never_reaches_another_caller_through_cuts_and_timeouts() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(Duration::from_millis(150))
+        .connect()
+        .await?;
+    each_gets_its_own(&store, "cuts", 2, async |round| {
+        disturb(&proxy, round).await
+    })
+    .await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_reply_never_reaches_another_caller_with_tls_through_cuts_and_timeouts()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).tls().start().await?;
+    let proxy = Proxy::to(&server.addr()).await?;
+    let ca = server.authority().expect("a TLS server has an authority");
+    let url = format!("rediss://{}?ca={}", proxy.addr(), ca.ca_file().display());
+    let store = Store::builder(&url)
+        .deadline(Duration::from_millis(400))
+        .connect_timeout(Duration::from_secs(20))
+        .connect()
+        .await?;
+    each_gets_its_own(&store, "tls-cuts", 4, async |round| {
+        disturb(&proxy, round).await
     })
     .await
 }

@@ -3,7 +3,12 @@
 use std::time::Duration;
 
 use redis::AsyncTypedCommands as _;
-use redstart::{Store, key::Keys, script::Script, store::ServerKind};
+use redstart::{
+    Store,
+    key::Keys,
+    script::{Batch, Script},
+    store::ServerKind,
+};
 use redstart_testkit::{Backend, Cluster, Kind, Sentinel, Server, matrix, unique_namespace};
 
 static COUNT: Script = Script::new(
@@ -253,5 +258,53 @@ async fn named_memory_is_shared_within_the_process_and_unnamed_is_not() -> anyho
         e.query::<Option<i64>>(redis::cmd("GET").arg("k")).await?,
         None
     );
+    Ok(())
+}
+
+static TELL: Script = Script::new("test.tell", "return ARGV[1]");
+
+#[tokio::test]
+async fn a_batch_that_a_server_does_not_know_is_sent_again_as_a_whole() -> anyhow::Result<()> {
+    for clustered in [false, true] {
+        let (server, cluster);
+        let (url, node) = if clustered {
+            cluster = Cluster::start(Kind::Redis, 3, 0).await?;
+            (cluster.url(), cluster.node(0))
+        } else {
+            server = Server::builder(Kind::Redis).start().await?;
+            (server.url(), &server)
+        };
+        let store = Store::builder(&url)
+            .deadline(Duration::from_secs(20))
+            .connect()
+            .await?;
+        let entities: Vec<_> = (0..48)
+            .map(|n| Keys::new("app", "batch")?.entity(&n.to_string()))
+            .collect::<Result<_, _>>()?;
+        for _ in 0..2 {
+            store.query::<()>(redis::cmd("SCRIPT").arg("FLUSH")).await?;
+            node.command(&["CONFIG", "RESETSTAT"]).await?;
+            let mut batch = Batch::new();
+            for (n, entity) in entities.iter().enumerate() {
+                batch.push(TELL.on(entity).key().arg(n));
+            }
+            let told: Vec<usize> = batch
+                .run(&store)
+                .await?
+                .into_iter()
+                .collect::<Result<_, _>>()?;
+            assert_eq!(told, (0..48).collect::<Vec<_>>());
+            let stats: String = node.query(&["INFO", "commandstats"]).await?;
+            let calls = |name: &str| -> usize {
+                let name = format!("cmdstat_{name}:calls=");
+                let line = stats.lines().find_map(|line| line.strip_prefix(&name));
+                let count = line.and_then(|line| line.split(',').next());
+                count.map_or(0, |count| count.parse().expect("a number"))
+            };
+            // One by one, only the first would need the source.
+            assert!(calls("eval") > 1, "{stats}");
+            assert_eq!(calls("eval"), calls("evalsha"), "{stats}");
+        }
+    }
     Ok(())
 }

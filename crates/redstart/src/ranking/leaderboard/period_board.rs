@@ -44,7 +44,10 @@ impl PeriodBoard<'_> {
         check_member(member)?;
         observe::operation("leaderboard.rank", self.board.entity.namespace(), async {
             let call = self.call(RANK.on(&self.board.entity)).arg(member);
-            let found: Option<(u64, f64)> = call.idempotent().run(&self.board.store).await?;
+            let found: Option<(u64, f64)> = call
+                .idempotent()
+                .run(&self.board.store.stale_reads())
+                .await?;
             Ok(found.map(|(rank, score)| BoardEntry {
                 rank,
                 member: member.to_owned(),
@@ -82,8 +85,10 @@ impl PeriodBoard<'_> {
         observe::operation("leaderboard.page", self.board.entity.namespace(), async {
             let call = self.call(PAGE.on(&self.board.entity));
             let call = call.arg("after").arg(stored).arg(last).arg(n);
-            let rows: Vec<(u64, String, f64, String)> =
-                call.idempotent().run(&self.board.store).await?;
+            let rows: Vec<(u64, String, f64, String)> = call
+                .idempotent()
+                .run(&self.board.store.stale_reads())
+                .await?;
             let next = match rows.last() {
                 Some((_, member, _, stored)) if rows.len() == n as usize => {
                     Some(BoardCursor::new(stored, member))
@@ -140,7 +145,10 @@ impl PeriodBoard<'_> {
     }
 
     async fn entries(&self, call: Call<'_>) -> Result<Vec<BoardEntry>> {
-        let rows: Vec<(u64, String, f64)> = call.idempotent().run(&self.board.store).await?;
+        let rows: Vec<(u64, String, f64)> = call
+            .idempotent()
+            .run(&self.board.store.stale_reads())
+            .await?;
         Ok(rows
             .into_iter()
             .map(|(rank, member, score)| BoardEntry {
@@ -177,7 +185,8 @@ impl PeriodBoard<'_> {
     pub async fn len(&self) -> Result<u64> {
         observe::operation("leaderboard.len", self.board.entity.namespace(), async {
             let key = self.board.period_key(self.period);
-            self.board.store.query(redis::cmd("ZCARD").arg(key)).await
+            let reads = self.board.store.stale_reads();
+            reads.query(redis::cmd("ZCARD").arg(key)).await
         })
         .await
     }

@@ -129,7 +129,12 @@ impl Graph {
         check_page(n)?;
         observe::operation("graph.page", self.namespace(), async {
             let call = self.page_call(side, None, account, from, n)?;
-            let rows: Vec<(String, f64, u8)> = call.run(&self.store).await?;
+            // Whom an account blocks decides what others may see.
+            let store = match side {
+                Side::Blocks => self.store.clone(),
+                _ => self.store.stale_reads(),
+            };
+            let rows: Vec<(String, f64, u8)> = call.run(&store).await?;
             Ok(to_page(rows, n))
         })
         .await
@@ -177,7 +182,8 @@ impl Graph {
                     from.as_ref(),
                     Self::MAX_PAGE,
                 )?;
-                let rows: Vec<(String, f64, u8)> = call.run(&self.store).await?;
+                let reads = self.store.stale_reads();
+                let rows: Vec<(String, f64, u8)> = call.run(&reads).await?;
                 let whole = rows.len() < Self::MAX_PAGE as usize;
                 let count = rows.len();
                 for (at, (account, since, mutual)) in rows.into_iter().enumerate() {

@@ -24,7 +24,7 @@ use crate::{
     error::{Error, Result},
     store::{
         location::{Address, Settings},
-        pool::Node,
+        pool::{Node, ReplicaRead, read_replica},
         request::{Body, BoxFuture, Failure, Request, aborted_by, array},
         retry::{Backoff, Destination, persist},
         transport::Dial,
@@ -36,6 +36,7 @@ mod pipeline;
 mod route;
 mod topology;
 
+pub(in crate::store) use route::keys;
 use route::{Gather, Route, route};
 use topology::{Table, Topology, redirection};
 
@@ -50,6 +51,8 @@ pub(crate) struct Cluster {
     /// The background task that reads the table: its number while it runs, and when it has to have reported.
     refreshing: Mutex<Refreshing>,
     turn: AtomicUsize,
+    /// When the table was last read because no replica answered.
+    missed: Mutex<Option<Instant>>,
     /// How often a redirection was followed, by slot; slots share counters. The last counter is for all slots.
     redirections: [AtomicU32; COUNTERS + 1],
 }
@@ -70,6 +73,8 @@ struct Refreshing {
 const REFRESH_PAUSE: Duration = Duration::from_millis(50);
 /// A task that has not reported within this time is in a runtime that does not run.
 const REFRESH_REPORT: Duration = Duration::from_secs(10);
+/// How often the table is read because no replica answers.
+const REFRESH_MISSED: Duration = Duration::from_secs(10);
 /// How long the table is read again and again because of a master that does not answer.
 const REFRESH_FOR: Duration = Duration::from_secs(120);
 
@@ -82,6 +87,7 @@ impl Cluster {
             version: watch::Sender::new(0),
             refreshing: Mutex::default(),
             turn: AtomicUsize::new(0),
+            missed: Mutex::new(None),
             redirections: [const { AtomicU32::new(0) }; COUNTERS + 1],
             settings,
         });
@@ -145,6 +151,42 @@ impl Cluster {
         let node = Arc::new(Node::new(dial));
         others.push(node.clone());
         node
+    }
+
+    /// The node of a replica to read from, with the connections that it has already; `None` if replicas are not asked.
+    fn reader(&self, address: &Address) -> Option<Arc<Node>> {
+        if !self.settings.replica_reads {
+            return None;
+        }
+        if let Some(node) = self.topology.load().find_reader(address) {
+            return Some(node.clone());
+        }
+        let mut settings = self.settings.clone();
+        settings.read_only = true;
+        Some(Arc::new(Node::new(Dial::server(address.clone(), settings))))
+    }
+
+    /// Asks the replicas of the owner of a slot; `None` if the owner has to be asked.
+    async fn read_replica(
+        self: &Arc<Self>,
+        slot: u16,
+        request: Request<'_>,
+    ) -> Option<Result<Value>> {
+        let readers = self.topology.load().readers(slot).to_vec();
+        match read_replica(&readers, request).await {
+            ReplicaRead::Answered(result) => Some(result),
+            ReplicaRead::Missed { moved } => {
+                let now = Instant::now();
+                let mut missed = self.missed.lock();
+                // There may be other replicas by now, and nothing else says so.
+                if moved || missed.is_none_or(|missed| now >= missed + REFRESH_MISSED) {
+                    *missed = Some(now);
+                    drop(missed);
+                    self.refresh_in_background(None);
+                }
+                None
+            }
+        }
     }
 
     /// Has the table read soon, by one task for everybody. While a master does not answer, it is read again and
@@ -272,7 +314,8 @@ impl Cluster {
     }
 
     fn install(&self, table: Table) {
-        let topology = Topology::new(table, |address| self.node(address));
+        let reader = |address: &Address| self.reader(address);
+        let topology = Topology::new(table, |address| self.node(address), reader);
         // Links of nodes that own slots are found there; the others are few, and those that left are dropped.
         self.others.lock().retain(|node| {
             node.dial()
@@ -312,6 +355,15 @@ impl Cluster {
 
     /// Sends to the owner of the slot and follows where it leads.
     async fn at(self: &Arc<Self>, slot: Option<u16>, request: Request<'_>) -> Result<Value> {
+        if request.stale
+            && self.settings.replica_reads
+            && let Some(slot) = slot
+        {
+            let read: BoxFuture<'_, _> = Box::pin(self.read_replica(slot, request));
+            if let Some(result) = read.await {
+                return result;
+            }
+        }
         let node = match slot {
             Some(slot) => self.owner(slot),
             None => self.any(),

@@ -7,7 +7,7 @@ use redis::Value;
 use crate::{
     error::Result,
     store::{
-        pool::{Link, Node},
+        pool::{Link, Node, ReplicaRead, SentinelReplicas},
         request::{Body, BoxFuture, Failure, Request},
         retry::{mend, needs_mending},
         transport::Dial,
@@ -16,13 +16,17 @@ use crate::{
 
 pub(crate) struct Server {
     node: Node,
+    /// If reads may be answered by them.
+    replicas: Option<Arc<SentinelReplicas>>,
 }
 
 impl Server {
     pub(crate) fn new(dial: Dial) -> Self {
-        Self {
-            node: Node::new(dial),
-        }
+        let node = Node::new(dial);
+        let dial = node.dial();
+        let replicas = (dial.settings().replica_reads && dial.has_sentinels())
+            .then(|| SentinelReplicas::new(dial.clone()));
+        Self { node, replicas }
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -30,6 +34,14 @@ impl Server {
     }
 
     pub(crate) async fn request(&self, request: Request<'_>) -> Result<Value> {
+        if request.stale
+            && let Some(replicas) = &self.replicas
+        {
+            let read: BoxFuture<'_, _> = Box::pin(replicas.read(request));
+            if let ReplicaRead::Answered(result) = read.await {
+                return result;
+            }
+        }
         let link = self.node.link();
         let first = match link.once(request).await {
             Some(Ok(value)) if !needs_mending(&request, &value) => return Ok(value),

@@ -40,6 +40,8 @@ const IDLE: Duration = Duration::from_secs(30);
 /// After a request was not answered, the next ones wait this long for a new connection before the server counts as
 /// down.
 const SUSPICION: Duration = Duration::from_millis(200);
+/// Pause between two times that a connection is made for later requests.
+const PREPARE_PAUSE: Duration = Duration::from_millis(500);
 /// Pause before credentials that a server refused are presented again.
 const CREDENTIALS_PAUSE: Duration = Duration::from_millis(500);
 
@@ -73,6 +75,8 @@ struct Connecting {
     reports_by: Option<Instant>,
     /// When a request last asked for the connection.
     asked: Option<Instant>,
+    /// When a connection was last begun for nobody in particular.
+    prepared: Option<Instant>,
 }
 
 impl Link {
@@ -146,6 +150,19 @@ impl Link {
         match self.connection(deadline).await {
             Ok(_) => Ok(()),
             Err(failure) => Err(failure.into_error(|| self.place(), true)),
+        }
+    }
+
+    /// Has a connection made, unless there is one. What fails for good is not tried at the rate of the requests.
+    pub(super) fn prepare(self: &Arc<Self>) {
+        if self.open().is_some() {
+            return;
+        }
+        let now = Instant::now();
+        let before = self.connecting.lock().prepared;
+        if before.is_none_or(|before| now >= before + PREPARE_PAUSE) {
+            self.connecting.lock().prepared = Some(now);
+            self.connect_in_background();
         }
     }
 

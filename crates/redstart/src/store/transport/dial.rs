@@ -103,6 +103,19 @@ impl Dial {
         }
     }
 
+    /// The replicas of the master that the sentinels watch; none without sentinels.
+    pub(crate) async fn replicas(&self) -> Result<Vec<Address>> {
+        match &self.target {
+            Target::Sentinels(sentinels) => sentinels.replicas().await,
+            _ => Ok(Vec::new()),
+        }
+    }
+
+    /// Whether the sentinels name the server.
+    pub(crate) fn has_sentinels(&self) -> bool {
+        matches!(self.target, Target::Sentinels(_))
+    }
+
     /// Counts up when the lines that were made before lead to a server that is no longer the master.
     pub(crate) fn switches(&self) -> u64 {
         match &self.target {
@@ -265,6 +278,9 @@ pub(super) async fn greeting(settings: &Settings, protocol: Protocol) -> Result<
     }
     if settings.db != 0 {
         hello.cmd("SELECT").arg(settings.db);
+    }
+    if settings.read_only {
+        hello.cmd("READONLY");
     }
     // Servers that do not know these refuse them, which does no harm.
     let told = hello.len();

@@ -83,6 +83,7 @@ impl Sentinels {
         settings.password = settings.sentinel_password.take();
         settings.provider = None;
         settings.db = 0;
+        settings.read_only = false;
         Self {
             addresses,
             master: master.into(),
@@ -160,6 +161,28 @@ impl Sentinels {
                 "the sentinels know no master named {:?}",
                 self.master
             )));
+        }
+        Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
+    }
+
+    /// The replicas that are up and follow the master, by the first sentinel that answers.
+    pub(crate) async fn replicas(&self) -> Result<Vec<Address>> {
+        let mut failure = None;
+        for sentinel in &self.addresses {
+            let asked = async {
+                let mut duplex = open(sentinel, &self.settings, Protocol::Resp2).await?;
+                let mut question = Pipeline::new();
+                question.cmd("SENTINEL").arg("REPLICAS").arg(&*self.master);
+                let reply = duplex.ask(&question).await?.pop().unwrap_or(Value::Nil);
+                let rows: Vec<HashMap<String, String>> =
+                    redis::from_redis_value(reply.extract_error()?)?;
+                Ok(rows.iter().filter_map(replica_at).collect())
+            };
+            match timeout(self.patience(), asked).await {
+                Ok(Ok(replicas)) => return Ok(replicas),
+                Ok(Err(error)) => failure = Some(error),
+                Err(_) => {}
+            }
         }
         Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
     }
@@ -254,6 +277,22 @@ async fn named_by(duplex: &mut Duplex, master: &str) -> Result<Option<Address>> 
     let reply = duplex.ask(&question).await?.pop().unwrap_or(Value::Nil);
     let answer: Option<(String, u16)> = redis::from_redis_value(reply.extract_error()?)?;
     Ok(answer.map(|(host, port)| Address::Tcp { host, port }))
+}
+
+/// Where a replica is, unless a sentinel holds it for down or cut off from its master: it might answer with what was true
+/// hours ago.
+fn replica_at(row: &HashMap<String, String>) -> Option<Address> {
+    let field = |name: &str| row.get(name).map_or("", String::as_str);
+    let is_down = field("flags")
+        .split(',')
+        .any(|flag| matches!(flag, "s_down" | "o_down" | "disconnected"));
+    if is_down || field("master-link-status") != "ok" {
+        return None;
+    }
+    Some(Address::Tcp {
+        host: field("ip").to_owned(),
+        port: field("port").parse().ok()?,
+    })
 }
 
 /// `<master> <old host> <old port> <new host> <new port>`, if it is of this master.

@@ -45,14 +45,49 @@ impl Cluster {
             return Err(Error::config("not a pipeline"));
         };
         let commands: Vec<&Cmd> = pipeline.cmd_iter().collect();
-        let (shares, single) = self.shares(&commands);
+        let mut replies = vec![Value::Nil; commands.len()];
+        // A command for several nodes comes behind those before it and before those behind it: they may have its keys.
+        let mut from = 0;
+        while from < commands.len() {
+            let sent = match self
+                .spread_together(&request, &commands, from, &mut replies)
+                .await
+            {
+                Ok(to) if to > from => Ok(to),
+                Ok(_) => self
+                    .spread_alone(&request, commands[from], &mut replies[from])
+                    .await
+                    .map(|()| from + 1),
+                Err(error) => Err(error),
+            };
+            // What came before was carried out.
+            from = sent.map_err(|error| match from {
+                0 => error,
+                _ => wrote(&request, error),
+            })?;
+        }
+        let replies = mend(request, replies, self)
+            .await
+            .map_err(|error| wrote(&request, error))?;
+        let wanted = replies.into_iter().skip(offset).take(count);
+        Ok(Value::Array(wanted.collect()))
+    }
+
+    /// Sends the commands from `from` on, up to the first one that goes to several nodes; returns where that stands.
+    async fn spread_together(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        commands: &[&Cmd],
+        from: usize,
+        replies: &mut [Value],
+    ) -> Result<usize> {
+        let (shares, to) = self.shares(commands, from);
         let answers = join_all(shares.iter().map(|share| {
             let part = request.with(Body::all(&share.pipeline), share.slot);
             self.at(share.slot, part)
         }))
         .await;
-        let mut replies = vec![Value::Nil; commands.len()];
-        for (share, answer) in shares.iter().zip(whole(&request, answers)?) {
+        for (share, answer) in shares.iter().zip(whole(request, answers)?) {
             let Value::Array(values) = answer else {
                 return Err(Error::codec("the reply to a pipeline is not an array"));
             };
@@ -60,40 +95,40 @@ impl Cluster {
                 replies[*at] = value;
             }
         }
-        let wrote = |error: Error| {
-            let in_doubt = error.is_in_doubt() || !request.is_harmless();
-            error.doubt(in_doubt)
-        };
-        for at in single {
-            let part = request.with(Body::One(commands[at]), None);
-            replies[at] = match self.send(part).await {
-                Ok(value) => value,
-                // An answer of one node, and another one did its part.
-                Err(error) if error.is_in_doubt() => return Err(error),
-                // The others were carried out.
-                Err(error) => match error.answer() {
-                    Some(answer) => answer,
-                    None => return Err(wrote(error)),
-                },
-            };
-        }
-        let replies = mend(request, replies, self).await.map_err(wrote)?;
-        let wanted = replies.into_iter().skip(offset).take(count);
-        Ok(Value::Array(wanted.collect()))
+        Ok(to)
     }
 
-    /// The commands by node, in order, and those that go to several nodes.
-    fn shares(&self, commands: &[&Cmd]) -> (Vec<Share>, Vec<usize>) {
+    /// Sends a command that goes to several nodes.
+    async fn spread_alone(
+        self: &Arc<Self>,
+        request: &Request<'_>,
+        cmd: &Cmd,
+        reply: &mut Value,
+    ) -> Result<()> {
+        *reply = match self.send(request.with(Body::One(cmd), None)).await {
+            Ok(value) => value,
+            // An answer of one node, and another one did its part.
+            Err(error) if error.is_in_doubt() => return Err(error),
+            Err(error) => match error.answer() {
+                Some(answer) => answer,
+                None => return Err(error),
+            },
+        };
+        Ok(())
+    }
+
+    /// The commands from `from` on by node, in order, and where the first one stands that goes to several nodes.
+    fn shares(&self, commands: &[&Cmd], from: usize) -> (Vec<Share>, usize) {
         // A cluster has few nodes; the order is that of the commands.
         let mut shares: Vec<(Option<*const Node>, Share)> = Vec::new();
-        let mut single = Vec::new();
-        for (at, cmd) in commands.iter().enumerate() {
+        let mut to = commands.len();
+        for (at, cmd) in commands.iter().enumerate().skip(from) {
             let slot = match route(cmd) {
                 Route::Slot(slot) => Some(slot),
                 Route::Any => None,
                 Route::AllMasters(_) | Route::Split(..) => {
-                    single.push(at);
-                    continue;
+                    to = at;
+                    break;
                 }
             };
             let owner = slot
@@ -113,6 +148,12 @@ impl Cluster {
             share.pipeline.add_command((*cmd).clone());
             share.positions.push(at);
         }
-        (shares.into_iter().map(|(_, share)| share).collect(), single)
+        (shares.into_iter().map(|(_, share)| share).collect(), to)
     }
+}
+
+/// An error behind commands that were carried out.
+fn wrote(request: &Request<'_>, error: Error) -> Error {
+    let in_doubt = error.is_in_doubt() || !request.is_harmless();
+    error.doubt(in_doubt)
 }

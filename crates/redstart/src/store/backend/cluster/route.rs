@@ -37,42 +37,73 @@ pub(super) enum Gather {
     Least,
 }
 
-pub(super) fn route(cmd: &Cmd) -> Route {
-    let args: Vec<&[u8]> = cmd
-        .args_iter()
+/// The words of a command.
+fn words(cmd: &Cmd) -> Vec<&[u8]> {
+    cmd.args_iter()
         .map(|arg| match arg {
             Arg::Simple(bytes) => bytes,
             _ => b"0",
         })
-        .collect();
+        .collect()
+}
+
+/// Where the first key of a command stands; `None` if it has none.
+fn first_key(name: &[u8], args: &[&[u8]]) -> Option<usize> {
+    Some(match name {
+        b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+            match args.get(2).map(|n| *n == b"0") {
+                Some(false) => 3,
+                _ => return None,
+            }
+        }
+        b"XREAD" | b"XREADGROUP" => {
+            let streams = |arg: &&[u8]| arg.eq_ignore_ascii_case(b"STREAMS");
+            args.iter().position(streams)? + 1
+        }
+        b"ZUNION" | b"ZINTER" | b"ZDIFF" | b"ZINTERCARD" | b"SINTERCARD" | b"LMPOP" | b"ZMPOP"
+        | b"BITOP" | b"OBJECT" | b"XINFO" | b"XGROUP" | b"MEMORY" => 2,
+        b"BLMPOP" | b"BZMPOP" => 3,
+        b"PING" | b"ECHO" | b"TIME" | b"INFO" | b"COMMAND" | b"CLIENT" | b"HELLO" | b"AUTH"
+        | b"SELECT" | b"CLUSTER" | b"ROLE" | b"LASTSAVE" | b"LATENCY" | b"SLOWLOG" | b"ACL"
+        | b"MODULE" | b"PUBLISH" | b"PUBSUB" | b"RANDOMKEY" | b"READONLY" | b"READWRITE"
+        | b"WAIT" | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET"
+        | b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" | b"SCRIPT" | b"FUNCTION" | b"DBSIZE" | b"KEYS" => {
+            return None;
+        }
+        _ => 1,
+    })
+}
+
+/// The keys of a command, as far as its words tell: all of a script and of a command that is split, otherwise the
+/// first one.
+pub(in crate::store) fn keys(cmd: &Cmd) -> Vec<&[u8]> {
+    let args = words(cmd);
+    let Some(name) = args.first().map(|name| name.to_ascii_uppercase()) else {
+        return Vec::new();
+    };
+    let Some(first) = first_key(&name, &args) else {
+        return Vec::new();
+    };
+    let behind = args.into_iter().skip(first);
+    match &name[..] {
+        b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" => behind.collect(),
+        b"MSET" => behind.step_by(2).collect(),
+        b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+            let count = words(cmd).get(2).and_then(|n| std::str::from_utf8(n).ok());
+            let count = count.and_then(|n| n.parse().ok()).unwrap_or(1);
+            behind.take(count).collect()
+        }
+        _ => behind.take(1).collect(),
+    }
+}
+
+pub(super) fn route(cmd: &Cmd) -> Route {
+    let args = words(cmd);
     let Some(name) = args.first() else {
         return Route::Any;
     };
     let name = name.to_ascii_uppercase();
-    let at = |index: usize| {
-        args.get(index)
-            .map_or(Route::Any, |key| Route::Slot(slot(key)))
-    };
     match &name[..] {
-        b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
-            match args.get(2).map(|n| *n == b"0") {
-                Some(false) => at(3),
-                _ => Route::Any,
-            }
-        }
-        b"XREAD" | b"XREADGROUP" => args
-            .iter()
-            .position(|arg| arg.eq_ignore_ascii_case(b"STREAMS"))
-            .map_or(Route::Any, |streams| at(streams + 1)),
-        b"ZUNION" | b"ZINTER" | b"ZDIFF" | b"ZINTERCARD" | b"SINTERCARD" | b"LMPOP" | b"ZMPOP"
-        | b"BITOP" | b"OBJECT" | b"XINFO" | b"XGROUP" | b"MEMORY" => at(2),
-        b"BLMPOP" | b"BZMPOP" => at(3),
-        b"PING" | b"ECHO" | b"TIME" | b"INFO" | b"COMMAND" | b"CLIENT" | b"HELLO" | b"AUTH"
-        | b"SELECT" | b"CLUSTER" | b"ROLE" | b"LASTSAVE" | b"LATENCY" | b"SLOWLOG" | b"ACL"
-        | b"MODULE" | b"PUBLISH" | b"PUBSUB" | b"RANDOMKEY" | b"READONLY" | b"READWRITE"
-        | b"WAIT" | b"SCAN" | b"ASKING" | b"DEBUG" | b"MULTI" | b"EXEC" | b"DISCARD" | b"RESET" => {
-            Route::Any
-        }
         b"FLUSHALL" | b"FLUSHDB" | b"CONFIG" => Route::AllMasters(Gather::First),
         b"SCRIPT" | b"FUNCTION" => {
             if args
@@ -89,7 +120,10 @@ pub(super) fn route(cmd: &Cmd) -> Route {
         b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" => split(&name, &args[1..], 1, Gather::Sum),
         b"MGET" => split(&name, &args[1..], 1, Gather::Positions),
         b"MSET" => split(&name, &args[1..], 2, Gather::First),
-        _ => at(1),
+        _ => match first_key(&name, &args).and_then(|at| args.get(at)) {
+            Some(key) => Route::Slot(slot(key)),
+            None => Route::Any,
+        },
     }
 }
 
@@ -219,6 +253,26 @@ mod tests {
         }
         for words in ["PING", "EVAL return 0", "KEYS *", "DEL a b", "PUBLISH c m"] {
             assert_eq!(slot_of(words), None, "{words}");
+        }
+    }
+
+    #[test]
+    fn the_keys_that_order_matters_for_are_found() {
+        for (text, expected) in [
+            ("SET k v", "k"),
+            ("MGET a b", "a b"),
+            ("MSET a 1 b 2", "a b"),
+            ("EVALSHA sha 2 a b arg", "a b"),
+            ("EVAL source 0 arg", ""),
+            ("PING", ""),
+            ("DBSIZE", ""),
+            ("XREAD COUNT 1 STREAMS s 0", "s"),
+        ] {
+            let mut cmd = Cmd::new();
+            for word in text.split(' ') {
+                cmd.arg(word);
+            }
+            assert_eq!(keys(&cmd).join(&b' '), expected.as_bytes(), "{text}");
         }
     }
 

@@ -16,13 +16,23 @@ const NOBODY: u16 = u16::MAX;
 pub(super) struct Topology {
     owners: Box<[u16]>,
     masters: Vec<Arc<Node>>,
+    /// Those of each master, to read from; empty if that is not wanted.
+    readers: Vec<Vec<Arc<Node>>>,
     /// Where else the table can be read.
     replicas: Vec<Address>,
 }
 
 /// The table as a node sent it.
 pub(super) struct Table {
-    ranges: Vec<(u16, u16, Address)>,
+    ranges: Vec<Range>,
+    replicas: Vec<Address>,
+}
+
+/// Slots, their master and its replicas.
+struct Range {
+    from: u16,
+    to: u16,
+    master: Address,
     replicas: Vec<Address>,
 }
 
@@ -31,25 +41,34 @@ impl Topology {
         Self {
             owners: vec![NOBODY; usize::from(SLOTS)].into(),
             masters: Vec::new(),
+            readers: Vec::new(),
             replicas: Vec::new(),
         }
     }
 
-    /// The topology by this table, with the nodes that are known already.
-    pub(super) fn new(table: Table, mut node: impl FnMut(&Address) -> Arc<Node>) -> Self {
+    /// The topology by this table, with the nodes that are known already. `reader` makes the node of a replica, if it is to
+    /// be read from.
+    pub(super) fn new(
+        table: Table,
+        mut node: impl FnMut(&Address) -> Arc<Node>,
+        mut reader: impl FnMut(&Address) -> Option<Arc<Node>>,
+    ) -> Self {
         let mut owners = vec![NOBODY; usize::from(SLOTS)];
         let mut masters: Vec<Arc<Node>> = Vec::new();
+        let mut readers: Vec<Vec<Arc<Node>>> = Vec::new();
         let mut index: HashMap<Address, u16> = HashMap::new();
-        for (from, to, address) in table.ranges {
-            let at = *index.entry(address).or_insert_with_key(|address| {
+        for range in table.ranges {
+            let at = *index.entry(range.master).or_insert_with_key(|address| {
                 masters.push(node(address));
+                readers.push(range.replicas.iter().filter_map(&mut reader).collect());
                 (masters.len() - 1) as u16
             });
-            owners[usize::from(from)..=usize::from(to)].fill(at);
+            owners[usize::from(range.from)..=usize::from(range.to)].fill(at);
         }
         Self {
             owners: owners.into(),
             masters,
+            readers,
             replicas: table.replicas,
         }
     }
@@ -59,6 +78,25 @@ impl Topology {
             NOBODY => None,
             at => self.masters.get(usize::from(at)),
         }
+    }
+
+    /// The replicas of the owner of a slot, to read from.
+    pub(super) fn readers(&self, slot: u16) -> &[Arc<Node>] {
+        match self
+            .readers
+            .get(usize::from(self.owners[usize::from(slot)]))
+        {
+            Some(readers) => readers,
+            None => &[],
+        }
+    }
+
+    /// The node of a replica that is read from.
+    pub(super) fn find_reader(&self, address: &Address) -> Option<&Arc<Node>> {
+        self.readers
+            .iter()
+            .flatten()
+            .find(|node| node.is_at(address))
     }
 
     pub(super) fn masters(&self) -> &[Arc<Node>] {
@@ -107,14 +145,19 @@ impl Table {
                 return Err(bad());
             }
             let master = address_of(master, asked).ok_or_else(bad)?;
-            table.ranges.push((from, to, master));
-            for replica in replicas {
-                if let Some(address) = address_of(replica, asked)
-                    && !table.replicas.contains(&address)
-                {
-                    table.replicas.push(address);
+            let at = |node| address_of(node, asked);
+            let replicas: Vec<Address> = replicas.iter().filter_map(at).collect();
+            for address in &replicas {
+                if !table.replicas.contains(address) {
+                    table.replicas.push(address.clone());
                 }
             }
+            table.ranges.push(Range {
+                from,
+                to,
+                master,
+                replicas,
+            });
         }
         Ok(table)
     }
