@@ -16,6 +16,7 @@ use tokio::sync::{
 };
 
 use crate::{
+    acl::Account,
     engine::State,
     pubsub,
     registry::Spec,
@@ -29,6 +30,9 @@ pub(crate) struct Client {
     pub(crate) id: u64,
     pub(crate) db: usize,
     pub(crate) protocol: Protocol,
+    /// Whose rights the client has.
+    pub(crate) account: Arc<Account>,
+    /// It has shown whose they are, or needs not.
     pub(crate) authenticated: bool,
     /// Since MULTI.
     pub(crate) multi: Option<Box<Multi>>,
@@ -227,6 +231,7 @@ pub(crate) struct Profile {
 /// The part of a [`Profile`] that changes with the client's commands.
 #[derive(Clone)]
 pub(crate) struct Activity {
+    pub(crate) account: Arc<Account>,
     pub(crate) name: Bytes,
     pub(crate) db: usize,
     pub(crate) command: &'static str,
@@ -262,11 +267,12 @@ impl Profile {
 }
 
 impl Client {
-    pub(crate) fn new(id: u64, authenticated: bool) -> Client {
+    pub(crate) fn new(id: u64, account: Arc<Account>, authenticated: bool) -> Client {
         Client {
             id,
             db: 0,
             protocol: Protocol::Resp2,
+            account,
             authenticated,
             multi: None,
             watch: None,
@@ -287,7 +293,7 @@ impl Client {
         Client {
             db,
             protocol,
-            ..Client::new(id, true)
+            ..Client::new(id, Account::of_engine(), true)
         }
     }
 
@@ -374,6 +380,7 @@ impl Client {
             killed: AtomicBool::new(false),
             end: Notify::new(),
             activity: Mutex::new(Activity {
+                account: self.account.clone(),
                 name: Bytes::new(),
                 db: self.db,
                 command: "NULL",
@@ -403,6 +410,9 @@ impl Client {
         }
         activity.used = now_micros;
         activity.db = self.db;
+        if !Arc::ptr_eq(&activity.account, &self.account) {
+            activity.account = self.account.clone();
+        }
         activity.multi = self.multi.as_ref().map_or(-1, |m| m.queue.len() as i64);
         activity.watch_broken = self
             .watch

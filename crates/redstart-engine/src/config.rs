@@ -76,6 +76,14 @@ pub(crate) struct Config {
     pub(crate) timeout: u64,
     /// After how many milliseconds a script counts as slow.
     pub(crate) script_time_limit: u64,
+    /// Where the users are kept.
+    pub(crate) acl_file: Option<PathBuf>,
+    /// Users that the configuration names, with their rules.
+    pub(crate) users: Vec<(Bytes, Vec<Bytes>)>,
+    /// New users may use all channels.
+    pub(crate) acl_all_channels: bool,
+    /// How many entries ACL LOG keeps.
+    pub(crate) acllog_max_len: usize,
     /// The listener's port; 0 without one.
     pub(crate) port: u16,
     /// Commands that take at least so many microseconds are kept by SLOWLOG; negative is never.
@@ -127,6 +135,10 @@ impl Default for Config {
             maxclients: 10_000,
             timeout: 0,
             script_time_limit: 5000,
+            acl_file: None,
+            users: Vec::new(),
+            acl_all_channels: false,
+            acllog_max_len: 128,
             port: 0,
             slowlog_slower_than: 10_000,
             slowlog_max_len: 128,

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 
 use crate::{
+    acl,
     blocking::{self, Wait},
     client::Client,
     commands::transaction,
@@ -182,8 +183,14 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 /// What can be said against a command before it runs.
 fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     let spec = registry::resolve(args)?;
-    if !cx.client.authenticated && !spec.is(flag::NO_AUTH) {
-        return Err("NOAUTH Authentication required.".into());
+    if !cx.client.authenticated && !spec.is(flag::NO_AUTH) && cx.state.acl.is_guarded() {
+        return Err(acl::NOAUTH.into());
+    }
+    if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
+        return Err("ERR Command not allowed inside a transaction".into());
+    }
+    if !cx.client.account.is_unlimited() {
+        acl::check(cx, spec, args)?;
     }
     if cx.client.is_subscribed()
         && cx.client.protocol == Protocol::Resp2
@@ -202,9 +209,6 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     }
     if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;
-    }
-    if cx.client.multi.is_some() && spec.is(flag::NO_MULTI) {
-        return Err("ERR Command not allowed inside a transaction".into());
     }
     if cx.state.config.cluster_strict {
         check_slots(spec, args, &mut None)?;

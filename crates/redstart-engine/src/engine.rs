@@ -16,6 +16,7 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::{
+    acl::Acl,
     aof::{self, LogSlot},
     blocking::{self, Blocking},
     client::{Client, Profile},
@@ -57,9 +58,8 @@ pub(crate) struct Inner {
     pub(crate) clock: Clock,
     next_session: AtomicU64,
     pub(crate) databases: usize,
-    /// New sessions start unauthenticated if there is one. A copy of the setting, to be read while
-    /// a script holds the state.
-    pub(crate) password: Arc<Mutex<Option<String>>>,
+    /// The users; looked at also while a script holds the state.
+    pub(crate) acl: Arc<Acl>,
     /// Clients and waits that ended while a script held the state.
     pub(crate) ended: Mutex<Vec<Ended>>,
     /// There are some.
@@ -137,8 +137,8 @@ pub(crate) struct State {
     pub(crate) pause_ended: Arc<Notify>,
     /// Set while there is a pause: looked at without the lock.
     pub(crate) paused: Arc<AtomicBool>,
-    /// A copy of the setting that is read without the lock.
-    pub(crate) password: Arc<Mutex<Option<String>>>,
+    /// The users, which have a lock of their own.
+    pub(crate) acl: Arc<Acl>,
     /// When the engine was made, in unix microseconds.
     pub(crate) started: i64,
     pub(crate) effects: Effects,
@@ -198,7 +198,7 @@ impl State {
             pause: None,
             pause_ended: Arc::default(),
             paused: Arc::default(),
-            password: Arc::default(),
+            acl: Acl::of_nobody(),
             started: 0,
             effects: Effects::default(),
             saves: Saves::default(),
@@ -232,7 +232,9 @@ impl Engine {
     }
 
     fn from_parts(config: Config, clock: Clock, limits: Limits) -> Engine {
-        let password = Arc::new(Mutex::new(config.password.clone()));
+        let acl = Arc::new(Acl::default());
+        acl.set_all_channels(config.acl_all_channels);
+        acl.set_default_password(config.password.as_deref());
         let pause_ended = Arc::new(Notify::new());
         let paused = Arc::new(AtomicBool::new(false));
         let watchdog = Arc::new(Watchdog::default());
@@ -248,7 +250,7 @@ impl Engine {
             pause: None,
             pause_ended: pause_ended.clone(),
             paused: paused.clone(),
-            password: password.clone(),
+            acl: acl.clone(),
             started: clock.now_micros(),
             effects: Effects::default(),
             saves: Saves::new(clock.now_micros()),
@@ -267,7 +269,7 @@ impl Engine {
             clock,
             next_session: AtomicU64::new(1),
             databases,
-            password,
+            acl,
             ended: Mutex::default(),
             some_ended: AtomicBool::new(false),
             pause_ended,
@@ -283,7 +285,9 @@ impl Engine {
     /// A new client that speaks RESP2.
     pub fn session(&self) -> Session {
         let id = self.inner.next_session.fetch_add(1, Ordering::Relaxed);
-        Session::new(self.inner.clone(), Client::new(id, !self.is_guarded()))
+        let account = self.inner.acl.default_account().clone();
+        let client = Client::new(id, account, !self.is_guarded());
+        Session::new(self.inner.clone(), client)
     }
 
     /// A new client that gets its replies in RESP3's shapes.
@@ -305,7 +309,7 @@ impl Engine {
 
     /// Whether sessions have to authenticate.
     pub(crate) fn is_guarded(&self) -> bool {
-        self.inner.password.lock().is_some()
+        self.inner.acl.is_guarded()
     }
 
     /// Does what is due by now; needed where no commands come.
@@ -370,6 +374,33 @@ impl EngineBuilder {
         self
     }
 
+    /// Reads the users from a file, one `user name rule …` per line as in Redis. ACL SAVE writes it, ACL
+    /// LOAD reads it again.
+    pub fn acl_file(mut self, path: impl Into<PathBuf>) -> EngineBuilder {
+        self.config.acl_file = Some(path.into());
+        self
+    }
+
+    /// Adds a user by the rules of ACL SETUSER, such as `on`, `>password`, `~cache:*` and `+@read`.
+    ///
+    /// ```
+    /// # use redstart_engine::Engine;
+    /// let rules = ["on", ">secret", "~cache:*", "+@read"];
+    /// let engine = Engine::builder().user("reader", rules).build()?;
+    /// # Ok::<(), redstart_engine::EngineError>(())
+    /// ```
+    pub fn user<R: AsRef<[u8]>>(
+        mut self,
+        name: impl AsRef<[u8]>,
+        rules: impl IntoIterator<Item = R>,
+    ) -> EngineBuilder {
+        let copied = |rule: R| Bytes::copy_from_slice(rule.as_ref());
+        let rules = rules.into_iter().map(copied).collect();
+        let name = Bytes::copy_from_slice(name.as_ref());
+        self.config.users.push((name, rules));
+        self
+    }
+
     /// Limits the memory of the data, in bytes; 0 is no limit (the default).
     pub fn maxmemory(mut self, bytes: u64, policy: MemoryPolicy) -> EngineBuilder {
         self.config.maxmemory = bytes;
@@ -410,14 +441,28 @@ impl EngineBuilder {
     /// # Errors
     ///
     /// If a setting is invalid, or the data folder cannot be used.
-    pub fn build(self) -> Result<Engine, EngineError> {
+    pub fn build(mut self) -> Result<Engine, EngineError> {
         if self.config.databases == 0 {
             return Err(EngineError::Setting("there must be at least one database"));
         }
         let keeps = self.config.append_only;
         let dir = self.config.dir();
         let folder = self.config.dir.clone();
+        let acl_file = self.config.acl_file.clone();
+        let users = std::mem::take(&mut self.config.users);
         let engine = Engine::from_parts(self.config, self.clock, self.limits);
+        let acl = &engine.inner.acl;
+        if let Some(path) = &acl_file {
+            if !users.is_empty() {
+                return Err(EngineError::Setting(
+                    "users are given by a file or one by one, not both",
+                ));
+            }
+            acl.use_file(&dir.join(path)).map_err(EngineError::Users)?;
+        }
+        for (name, rules) in &users {
+            acl.set_user(name, rules).map_err(EngineError::Users)?;
+        }
         engine.inner.state.lock().saves.folder = folder;
         if keeps {
             let log = aof::open(&dir, &engine)?;

@@ -54,6 +54,9 @@ pub enum EngineError {
     /// An invalid setting.
     #[error("invalid engine setting: {0}")]
     Setting(&'static str),
+    /// The rules of the users are invalid, or their file cannot be read.
+    #[error("invalid users: {0}")]
+    Users(String),
     /// The data folder cannot be used.
     #[error("cannot use the data folder: {0}")]
     Io(#[from] std::io::Error),

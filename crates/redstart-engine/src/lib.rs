@@ -31,6 +31,7 @@
 //! | `config.rs` | the settings, by Redis's names; the configuration file |
 //! | `aof.rs` | the append-only log: files that Redis and Valkey load |
 //! | `rdb.rs` | values and databases in binary form: DUMP, snapshots, bases of logs |
+//! | `acl.rs` | users and what they may do |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
@@ -91,6 +92,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod acl;
 mod aof;
 mod blocking;
 mod client;

@@ -141,6 +141,28 @@ pub(crate) fn forget(state: &mut State, client: &mut Client) {
     }
 }
 
+/// Calls `visit` with each channel and pattern that somebody listens to, and the ids of those.
+pub(crate) fn each_subscription<'s>(
+    state: &'s State,
+    mut visit: impl FnMut(Kind, &[u8], std::collections::btree_map::Keys<'s, u64, Outbox>),
+) {
+    for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+        for (name, subscribers) in state.pubsub.table(kind) {
+            visit(kind, name, subscribers.keys());
+        }
+    }
+}
+
+/// Delivers nothing more to a client that will be told of its end.
+pub(crate) fn cut_off(state: &mut State, id: u64) {
+    for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+        state.pubsub.table_mut(kind).retain(|_, subscribers| {
+            subscribers.remove(&id);
+            !subscribers.is_empty()
+        });
+    }
+}
+
 /// Delivers a message to the subscribers of a channel; how many there were.
 pub(crate) fn publish(state: &mut State, channel: &[u8], message: &[u8]) -> usize {
     let pubsub = &state.pubsub;

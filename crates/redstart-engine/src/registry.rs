@@ -2,6 +2,8 @@
 //!
 //! Each family's file has a table `COMMANDS`; [`FAMILIES`] is the only list of those tables.
 
+pub(crate) mod access;
+
 use std::sync::LazyLock;
 
 use bytes::Bytes;
@@ -223,6 +225,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("scripting", commands::function::COMMANDS),
     ("connection", commands::connection::COMMANDS),
     ("server", commands::server::COMMANDS),
+    ("server", commands::acl::COMMANDS),
     ("server", commands::database::COMMANDS),
     ("generic", commands::dump::VALUES),
     ("server", commands::dump::SNAPSHOTS),

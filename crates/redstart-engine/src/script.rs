@@ -850,6 +850,7 @@ impl Runtime {
             let mut stage = self.shared.stage.lock();
             stage.client.id = cx.client.id;
             stage.client.db = cx.client.db;
+            stage.client.account = cx.client.account.clone();
             stage.client.protocol = Protocol::Resp2;
             // What the script reads is read on the caller's behalf.
             stage.client.tracking = cx.client.tracking.clone();

@@ -18,10 +18,11 @@ use parking_lot::MutexGuard;
 use tokio::time::Sleep;
 
 use crate::{
-    blocking,
+    acl, blocking,
     client::{Answers, Client, Inbox, Profile, Pushed, Watch},
     commands::transaction,
     config::Config,
+    context::{Ctx, Origin},
     dispatch::{self, Done},
     engine::{Inner, State},
     error::{CommandResult, Stop},
@@ -147,8 +148,15 @@ impl Inner {
             Ok(spec) => spec,
             Err(stop) => return refusal(client, stop),
         };
-        if !client.authenticated && !spec.is(registry::flag::NO_AUTH) {
-            return Reply::Error("NOAUTH Authentication required.".into());
+        if !spec.is(registry::flag::NO_AUTH) {
+            if !client.authenticated && self.acl.is_guarded() {
+                return refusal(client, acl::NOAUTH.into());
+            }
+            if !client.account.is_unlimited()
+                && let Err(stop) = self.check_without_state(client, spec, args)
+            {
+                return refusal(client, stop);
+            }
         }
         match spec.full_name {
             "script|kill" => answered(client, self.watchdog.kill_script()),
@@ -184,7 +192,7 @@ impl Inner {
     /// Runs a command that looks at nothing but the client and the password.
     fn run_without_state(&self, client: &mut Client, args: &[Bytes]) -> Reply {
         let mut state = State::hollow();
-        state.config.password = self.password.lock().clone();
+        state.acl = self.acl.clone();
         let profile = client.profile.clone();
         let now = self.clock.now_micros();
         let done = dispatch::run(&mut state, client, args, now);
@@ -195,6 +203,23 @@ impl Inner {
             Done::Reply(reply) => reply,
             Done::Wait(wait) => wait.on_timeout,
         }
+    }
+
+    /// Whether the client's user may run this.
+    fn check_without_state(
+        &self,
+        client: &mut Client,
+        spec: &registry::Spec,
+        args: &[Bytes],
+    ) -> Result<(), Stop> {
+        let mut state = State::hollow();
+        state.acl = self.acl.clone();
+        let profile = client.profile.clone();
+        let now = self.clock.now_micros();
+        let mut cx = Ctx::new(&mut state, client, now, Origin::Client);
+        let checked = acl::check(&mut cx, spec, args);
+        client.profile = profile;
+        checked
     }
 
     /// Ends all watching of a client while the state is held.
@@ -727,7 +752,8 @@ impl Inner {
 impl Drop for Session {
     fn drop(&mut self) {
         if self.client.is_registered() {
-            let client = std::mem::replace(&mut self.client, Client::new(0, false));
+            let client =
+                std::mem::replace(&mut self.client, Client::internal(0, 0, Protocol::Resp2));
             self.inner.end(Ended::Client(Box::new(client)));
         }
     }

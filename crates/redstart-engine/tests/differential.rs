@@ -21,6 +21,7 @@ use redstart_testkit::{Kind, block_until};
 pub(crate) use differential::wire::Wire;
 
 mod differential {
+    mod acl;
     mod bitmap;
     mod blocking;
     mod config;

@@ -107,7 +107,7 @@ fn setinfo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 /// One line of CLIENT LIST.
-fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
+pub(crate) fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
     let activity = profile.activity.lock().clone();
     let mut flags = String::new();
     let mut flag = |set: bool, letter: char| {
@@ -139,7 +139,7 @@ fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
         line,
         "id={} addr={} laddr={} fd=-1 name={} age={} idle={} flags={flags} db={} sub={} psub={} \
          ssub={} multi={} qbuf=0 qbuf-free=0 argv-mem=0 multi-mem=0 rbs=0 rbp=0 obl=0 oll=0 \
-         omem=0 tot-mem=0 events=r cmd={} user=default redir={} resp={}",
+         omem=0 tot-mem=0 events=r cmd={} user={} redir={} resp={}",
         profile.id,
         profile.addr,
         profile.laddr,
@@ -152,6 +152,7 @@ fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
         activity.shards,
         activity.multi,
         activity.command,
+        printable(&activity.account.name),
         activity.redirect,
         if profile.is_resp3() { 3 } else { 2 },
     );
@@ -243,6 +244,7 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(Reply::OK);
     }
     let (mut id, mut kind, mut addr, mut laddr, mut skip_me) = (None, None, None, None, true);
+    let mut user = None;
     let mut options = args[2..].chunks_exact(2);
     for option in &mut options {
         let (word, value) = (option[0].to_ascii_lowercase(), &option[1]);
@@ -254,8 +256,10 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             b"type" => kind = Some(client_type(value)?),
             b"addr" => addr = Some(value.clone()),
             b"laddr" => laddr = Some(value.clone()),
-            b"user" if value.as_ref() == b"default" => {}
-            b"user" => return Err(format!("ERR No such user '{}'", printable(value)).into()),
+            b"user" => match cx.state.acl.find(value) {
+                Some(account) => user = Some(account),
+                None => return Err(format!("ERR No such user '{}'", printable(value)).into()),
+            },
             b"skipme" if value.eq_ignore_ascii_case(b"yes") => skip_me = true,
             b"skipme" if value.eq_ignore_ascii_case(b"no") => skip_me = false,
             _ => return Err(SYNTAX.into()),
@@ -278,6 +282,9 @@ fn kill(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
                 && laddr
                     .as_ref()
                     .is_none_or(|laddr| profile.laddr.as_bytes() == laddr.as_ref())
+                && user
+                    .as_ref()
+                    .is_none_or(|user| Arc::ptr_eq(user, &profile.activity.lock().account))
                 && !(skip_me && profile.id == me)
         })
         .cloned()

@@ -144,7 +144,11 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
     for profile in state.clients.values() {
         profile.outbox.set_limit(limit as usize);
     }
-    *state.password.lock() = state.config.password.clone();
+    if state.config.password != before.password {
+        let password = state.config.password.as_deref();
+        state.acl.set_default_password(password);
+    }
+    state.acl.set_all_channels(state.config.acl_all_channels);
     Ok(())
 }
 

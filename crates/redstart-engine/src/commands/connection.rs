@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    acl,
     client::{Answers, Client},
     context::Ctx,
     engine::State,
@@ -56,7 +57,7 @@ fn hello(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         }
     }
     if let Some((user, password)) = credentials {
-        log_in(cx, user, password)?;
+        log_in(cx, &args[0], user, password)?;
     }
     if !cx.client.authenticated {
         return Err(
@@ -93,41 +94,29 @@ fn hello(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn auth(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match args {
         [_, password] => {
-            if cx.state.config.password.is_none() {
+            if cx.state.acl.is_without_password() {
                 return Err(
                     "ERR AUTH <password> called without any password configured for the default \
                      user. Are you sure your configuration is correct?"
                         .into(),
                 );
             }
-            log_in(cx, &Bytes::from_static(b"default"), password)?;
+            log_in(cx, &args[0], acl::DEFAULT, password)?;
         }
-        [_, user, password] => log_in(cx, user, password)?,
+        [_, user, password] => log_in(cx, &args[0], user, password)?,
         _ => return Err(SYNTAX.into()),
     }
     Ok(Reply::OK)
 }
 
-fn log_in(cx: &mut Ctx<'_>, user: &Bytes, password: &Bytes) -> Result<(), Stop> {
-    let right = match &cx.state.config.password {
-        Some(expected) => same_secret(expected.as_bytes(), password),
-        None => true,
-    };
-    if user.as_ref() != b"default" || !right {
+fn log_in(cx: &mut Ctx<'_>, command: &Bytes, user: &[u8], password: &[u8]) -> Result<(), Stop> {
+    let Some(account) = cx.state.acl.log_in(user, password) else {
+        acl::note_failed_login(cx, command, user);
         return Err(WRONG_PASS.into());
-    }
+    };
+    cx.client.account = account;
     cx.client.authenticated = true;
     Ok(())
-}
-
-/// Compares in a time that does not tell how much of a guess was right.
-fn same_secret(expected: &[u8], given: &[u8]) -> bool {
-    let mut differs = expected.len() ^ given.len();
-    for (at, byte) in given.iter().enumerate() {
-        let other = expected.get(at).copied().unwrap_or(0);
-        differs |= usize::from(byte ^ other);
-    }
-    differs == 0
 }
 
 fn reset(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -135,7 +124,8 @@ fn reset(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     forget_all(state, client);
     client.db = 0;
     client.set_protocol(Protocol::Resp2);
-    client.authenticated = state.config.password.is_none();
+    client.account = state.acl.default_account().clone();
+    client.authenticated = !state.acl.is_guarded();
     client.answers = Answers::On;
     if let Some(profile) = &client.profile {
         profile.activity.lock().name = Bytes::new();

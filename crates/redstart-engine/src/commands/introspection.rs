@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    acl::category,
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
     glob,
@@ -82,44 +83,15 @@ fn describe(spec: &'static Spec) -> Reply {
         Reply::Int(first.into()),
         Reply::Int(last.into()),
         Reply::Int(step.into()),
-        Reply::Set(categories(spec).into_iter().map(Reply::status).collect()),
+        Reply::Set(
+            category::names(spec)
+                .map(|name| Reply::Status(name.into()))
+                .collect(),
+        ),
         Reply::Set(Vec::new()),
         Reply::Set(key_specs(spec)),
         Reply::Set(subcommands),
     ])
-}
-
-/// The ACL categories, in the order in which Redis lists them.
-fn categories(spec: &'static Spec) -> Vec<&'static str> {
-    let group = registry::group(spec);
-    let mut names = Vec::new();
-    let mut name = |set: bool, name: &'static str| {
-        if set {
-            names.push(name);
-        }
-    };
-    name(group == "generic", "@keyspace");
-    name(spec.is(READONLY), "@read");
-    name(spec.is(WRITE), "@write");
-    name(group == "set", "@set");
-    name(group == "sorted-set", "@sortedset");
-    name(group == "list", "@list");
-    name(group == "hash", "@hash");
-    name(group == "string", "@string");
-    name(group == "bitmap", "@bitmap");
-    name(group == "hyperloglog", "@hyperloglog");
-    name(group == "geo", "@geo");
-    name(group == "stream", "@stream");
-    name(spec.is(PUBSUB), "@pubsub");
-    name(spec.is(ADMIN), "@admin");
-    name(spec.is(FAST), "@fast");
-    name(!spec.is(FAST), "@slow");
-    name(spec.is(BLOCKING), "@blocking");
-    name(spec.is(ADMIN), "@dangerous");
-    name(group == "connection", "@connection");
-    name(group == "transactions", "@transaction");
-    name(group == "scripting", "@scripting");
-    names
 }
 
 fn access(spec: &Spec) -> Vec<Reply> {
@@ -199,9 +171,9 @@ fn list(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             let kind = kind.to_ascii_lowercase();
             let wanted = |spec: &&'static Spec| match kind.as_slice() {
                 b"pattern" => glob::matches_case(value, spec.full_name.as_bytes(), true),
-                b"aclcat" => categories(spec)
-                    .iter()
-                    .any(|name| name.as_bytes()[1..].eq_ignore_ascii_case(value)),
+                b"aclcat" => {
+                    category::find(value).is_some_and(|wanted| category::of(spec) & wanted != 0)
+                }
                 _ => false,
             };
             if !matches!(kind.as_slice(), b"pattern" | b"aclcat" | b"module") {

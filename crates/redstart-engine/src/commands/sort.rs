@@ -5,11 +5,12 @@ use std::cmp::Ordering;
 use bytes::Bytes;
 
 use crate::{
+    acl,
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop, WRONG_TYPE},
     notify::class,
     number::{int_arg, parse_double_leniently},
-    registry::{Spec, flag::*},
+    registry::{self, Spec, flag::*},
     reply::Reply,
     types::{Value, blob::Blob, hash::Hash, list::List, sorted_set::SortedSet, string::Str},
 };
@@ -71,6 +72,8 @@ struct Options {
 impl Options {
     fn parse(cx: &Ctx<'_>, args: &[Bytes], may_store: bool) -> Result<Options, Stop> {
         let strict = cx.state.config.cluster_strict;
+        let denied =
+            registry::lookup(args).is_some_and(|spec| !acl::reads_all_keys(cx, spec, args));
         let mut options = Options::default();
         let mut rest = &args[2..];
         while let Some((arg, tail)) = rest.split_first() {
@@ -94,12 +97,21 @@ impl Options {
                     options.unsorted = true;
                 } else if strict {
                     return Err("ERR BY option of SORT denied in cluster mode.".into());
+                } else if denied {
+                    return Err(
+                        "ERR BY option of SORT denied due to insufficient ACL permissions.".into(),
+                    );
                 }
                 options.by = Some(pattern);
                 rest = &rest[1..];
             } else if arg.eq_ignore_ascii_case(b"get") && !rest.is_empty() {
                 if strict {
                     return Err("ERR GET option of SORT denied in cluster mode.".into());
+                }
+                if denied {
+                    return Err(
+                        "ERR GET option of SORT denied due to insufficient ACL permissions.".into(),
+                    );
                 }
                 options.get.push(rest[0].clone());
                 rest = &rest[1..];

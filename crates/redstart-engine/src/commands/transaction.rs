@@ -8,6 +8,7 @@ use std::sync::{
 use bytes::Bytes;
 
 use crate::{
+    acl,
     client::{Client, Watch},
     context::{Ctx, Origin},
     dispatch::check_slots,
@@ -72,7 +73,11 @@ fn exec(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     let before = std::mem::replace(&mut cx.origin, Origin::Exec);
     let mut replies = Vec::with_capacity(multi.queue.len());
     for (spec, args) in &multi.queue {
-        replies.push(match cx.call(spec, args) {
+        let checked = match cx.client.account.is_unlimited() {
+            true => Ok(()),
+            false => acl::check_queued(cx, spec, args),
+        };
+        replies.push(match checked.and_then(|()| cx.call(spec, args)) {
             Ok(reply) => reply,
             Err(Stop::Error(text)) => Reply::Error(text.into_owned()),
             Err(Stop::Block(wait)) => wait.on_timeout,

@@ -239,6 +239,18 @@ impl Settings {
         if let Some(why) = refused {
             return Err(why.into());
         }
+        if name.eq_ignore_ascii_case(b"user") {
+            let [user, rules @ ..] = words else {
+                return Err("Bad directive or wrong number of arguments".into());
+            };
+            if self.config.users.iter().any(|(known, _)| known == user) {
+                return Err("Duplicate user found. A user can only be defined once in \
+                     config files"
+                    .into());
+            }
+            self.config.users.push((user.clone(), rules.to_vec()));
+            return Ok(());
+        }
         let Some(found) = table::find(name) else {
             return Err("Bad directive or wrong number of arguments".into());
         };

@@ -271,13 +271,32 @@ static PARAMETERS: &[Parameter] = &[
             Ok(())
         },
     ),
-    text("aclfile", "").immutable(),
+    text("aclfile", "").immutable().acts(
+        |config| match &config.acl_file {
+            Some(path) => path.display().to_string(),
+            None => String::new(),
+        },
+        |config, given| {
+            config.acl_file = (!given.text.is_empty()).then(|| path(given));
+            Ok(())
+        },
+    ),
     choice(
         "acl-pubsub-default",
         &["allchannels", "resetchannels"],
         "resetchannels",
+    )
+    .acts(
+        |config| match config.acl_all_channels {
+            true => "allchannels".into(),
+            false => "resetchannels".into(),
+        },
+        |config, given| {
+            config.acl_all_channels = given.text.eq_ignore_ascii_case(b"allchannels");
+            Ok(())
+        },
     ),
-    int("acllog-max-len", 0, I64, "128"),
+    field!(int("acllog-max-len", 0, I64, "128"), acllog_max_len),
     Parameter::new("enable-protected-configs", LOCALITY, "no").immutable(),
     Parameter::new("enable-debug-command", LOCALITY, "no").immutable(),
     Parameter::new("enable-module-command", LOCALITY, "no").immutable(),

@@ -5,6 +5,7 @@ use mlua::{MultiValue, Value};
 
 use super::{Shared, Stage, is_stack_used_up, library::reply_error};
 use crate::{
+    acl,
     context::{Ctx, Origin},
     dispatch,
     error::{LOG_FAILED, OUT_OF_MEMORY, Stop},
@@ -95,6 +96,11 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
         return Err(Refused::new(
             "This Redis command is not allowed from script",
         ));
+    }
+    if !stage.client.account.is_unlimited() {
+        let (now, origin) = (stage.now_micros, Origin::Script);
+        let mut cx = Ctx::new(&mut stage.state, &mut stage.client, now, origin);
+        acl::check_in_script(&mut cx, spec, args).map_err(Refused::new)?;
     }
     if spec.is(flag::WRITE) {
         if stage.read_only {

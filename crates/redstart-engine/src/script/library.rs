@@ -156,19 +156,21 @@ pub(super) fn redis(
         lua.create_function(|_, _: MultiValue| Ok(false))?,
     )?;
     redis.set("debug", lua.create_function(|_, _: MultiValue| Ok(()))?)?;
+    let of = shared.clone();
     redis.set(
         "acl_check_cmd",
-        lua.create_function(|_, args: MultiValue| {
+        lua.create_function(move |_, args: MultiValue| {
             let args = match arguments(&args) {
                 Ok(args) => args,
                 Err(text) => return Err(reply_error(text)),
             };
-            if registry::command(&args[0]).is_none() {
+            let Some(spec) = registry::lookup(&args) else {
                 return Err(reply_error(
                     "Invalid command passed to redis.acl_check_cmd()",
                 ));
-            }
-            Ok(true)
+            };
+            let stage = of.stage.lock();
+            Ok(stage.client.account.may_call(spec, &args))
         })?,
     )?;
 
