@@ -15,6 +15,7 @@
 //! | `fault` | lets things go wrong at their time |
 //! | `client`, `workload` | what the clients do, and the judges |
 //! | `history` | whether the answers of many calls can be explained |
+//! | `late_grant` | locks that were granted once more to a request that was answered before |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
 //! | `campaign`, `mutation` | many worlds; worlds without one of the library's checks |
 //! | `shrink`, `timeline` | a broken world made smaller, and told to a person |
@@ -35,6 +36,7 @@ mod client;
 mod dice;
 mod fault;
 mod history;
+mod late_grant;
 pub mod mutation;
 mod network;
 pub mod plan;

@@ -9,6 +9,7 @@ use redstart_engine::{Clock, Engine, Outcome, PushReceiver, Reply, Session, sim}
 
 use crate::{
     dice::Dice,
+    late_grant::LateGrants,
     network::{End, Host, Net, Peer, Reach},
     plan::Plan,
     resp::Parser,
@@ -34,6 +35,7 @@ pub struct Server {
     clocks_differ: bool,
     trace: Arc<Trace>,
     net: Arc<Net>,
+    late_grants: Arc<LateGrants>,
     inner: Mutex<Inner>,
 }
 
@@ -86,6 +88,7 @@ impl Server {
         plan: &Plan,
         trace: &Arc<Trace>,
         net: &Arc<Net>,
+        late_grants: &Arc<LateGrants>,
     ) -> Arc<Self> {
         let seed = plan.seed;
         let ahead = ahead(plan.clocks_differ, seed, index, 0);
@@ -97,6 +100,7 @@ impl Server {
             clocks_differ: plan.clocks_differ,
             trace: trace.clone(),
             net: net.clone(),
+            late_grants: late_grants.clone(),
             inner: Mutex::new(Inner {
                 engine: engine(trace, ahead),
                 ahead,
@@ -502,6 +506,8 @@ impl Talk {
                 }
             },
         };
+        let now = server.trace.now();
+        server.late_grants.look(&command, &reply, now);
         if server.trace.has_lines() {
             server.trace.aside(
                 server.peer(),

@@ -7,9 +7,11 @@ use redstart::Store;
 use crate::{client::Client, world::World};
 
 mod cache;
+mod cron;
 mod idempotency;
 mod limiter;
 mod mutex;
+mod priority;
 mod queue;
 mod sessions;
 mod stock;
@@ -50,6 +52,8 @@ pub enum Pattern {
     Stock,
     Idempotency,
     Queue,
+    Cron,
+    Priority,
     Cache,
     WriteBehind,
     Sessions,
@@ -64,6 +68,8 @@ impl Pattern {
         Self::Stock,
         Self::Idempotency,
         Self::Queue,
+        Self::Cron,
+        Self::Priority,
         Self::Cache,
         Self::WriteBehind,
         Self::Sessions,
@@ -78,6 +84,8 @@ impl Pattern {
             Self::Stock => "stock",
             Self::Idempotency => "idempotency",
             Self::Queue => "queue",
+            Self::Cron => "cron",
+            Self::Priority => "priority",
             Self::Cache => "cache",
             Self::WriteBehind => "write-behind",
             Self::Sessions => "sessions",
@@ -93,6 +101,8 @@ impl Pattern {
             Self::Stock => 2000,
             Self::Idempotency => 1200,
             Self::Queue => 600,
+            Self::Cron => 500,
+            Self::Priority => 900,
             Self::Cache => 700,
             Self::WriteBehind => 450,
             Self::Sessions => 350,
@@ -108,6 +118,8 @@ impl Pattern {
             Self::Stock => Arc::new(stock::Selling::new(world)),
             Self::Idempotency => Arc::new(idempotency::Executing::new(world)),
             Self::Queue => Arc::new(queue::Queueing::new(world)),
+            Self::Cron => Arc::new(cron::Ticking::new(world)),
+            Self::Priority => Arc::new(priority::Ranking::new(world)),
             Self::Cache => Arc::new(cache::Reading::new(world)),
             Self::WriteBehind => Arc::new(write_behind::Writing::new(world)),
             Self::Sessions => Arc::new(sessions::Browsing::new(world)),

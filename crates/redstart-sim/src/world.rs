@@ -22,6 +22,7 @@ use crate::{
     client::Client,
     dice::Dice,
     history::{self, Event, Explained, Model},
+    late_grant::LateGrants,
     mutation::Mutation,
     network::{Dialler, Net, Peer},
     plan::{PARTS, Plan, Shape},
@@ -49,6 +50,8 @@ pub struct World {
     pub agenda: Arc<Agenda>,
     /// The network.
     pub net: Arc<Net>,
+    /// Locks that were granted once more.
+    pub late_grants: Arc<LateGrants>,
     /// The servers that hold data, then the sentinels.
     pub servers: Vec<Arc<Server>>,
     /// The slots of a cluster.
@@ -191,7 +194,10 @@ impl World {
             plan.seed,
             plan.weather.clone(),
         );
-        let server = |index: usize, host: &str| Server::new(index, host, 6379, &plan, &trace, &net);
+        let late_grants = Arc::<LateGrants>::default();
+        let server = |index: usize, host: &str| {
+            Server::new(index, host, 6379, &plan, &trace, &net, &late_grants)
+        };
         let mut servers: Vec<_> = (0..plan.servers())
             .map(|index| server(index, &format!("db{index}")))
             .collect();
@@ -233,6 +239,7 @@ impl World {
             trace,
             agenda,
             net,
+            late_grants,
             servers,
             map,
             lives,

@@ -41,6 +41,9 @@
 //! that is behind it. If two holders at the same time would be a disaster even with
 //! fencing, [`Redlock`] over independent servers narrows the first gap.
 //!
+//! A request whose connection broke is sent again. Its first copy may still be on the way and arrive after the lock was
+//! released; then the lock is held by nobody until that lease ends. It is never held by two.
+//!
 //! Locks are not re-entrant: a task that asks twice waits for itself.
 //!
 //! # While the store is down

@@ -27,8 +27,11 @@
 //!
 //! // While the store hangs, calls end by their deadline.
 //! faults.hang();
-//! assert!(stock.report("console").await.unwrap_err().is_timeout());
+//! let late = store.query::<u64>(redis::cmd("INCR").arg("visits")).await;
+//! assert!(late.unwrap_err().is_in_doubt());
+//! // The store wakes up, and carries out what it had received.
 //! faults.resume();
+//! assert_eq!(store.query::<u64>(redis::cmd("GET").arg("visits")).await?, 2);
 //!
 //! // The replica that takes over has the data of `keep`, and nothing of what came later.
 //! faults.keep();
@@ -54,6 +57,7 @@ use std::{
     },
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use redstart_engine::Engine;
 use tokio::{sync::Notify, time::Instant};
@@ -98,15 +102,26 @@ impl Faults {
             .change(|state| state.next.push_back(Next::Spare));
     }
 
-    /// From now on no request is answered until [`resume`](Self::resume). Those whose deadline passes meanwhile are not
-    /// carried out, which their callers cannot know.
+    /// From now on no request is answered until [`resume`](Self::resume). A request whose deadline passes meanwhile, or
+    /// whose future is dropped, has been sent all the same: it is carried out when the store resumes.
     pub fn hang(&self) {
         self.mishaps.change(|state| state.hangs = true);
     }
 
-    /// Ends a [hang](Self::hang). Requests that still wait are carried out.
+    /// Ends a [hang](Self::hang). All requests that arrived meanwhile are carried out; first those whose callers have
+    /// given up.
     pub fn resume(&self) {
-        self.mishaps.change(|state| state.hangs = false);
+        let mut arrived = Vec::new();
+        self.mishaps.change(|state| {
+            state.hangs = false;
+            arrived = std::mem::take(&mut state.given_up);
+        });
+        for Arrived { db, commands } in arrived {
+            let mut session = self.engine.session();
+            if session.select(db).is_ok() {
+                drop(session.execute_batch(&commands));
+            }
+        }
         self.mishaps.resumed.notify_waiters();
     }
 
@@ -149,7 +164,29 @@ pub(crate) struct Mishaps {
 struct State {
     next: VecDeque<Next>,
     hangs: bool,
+    /// Requests that arrived during a hang and that nobody waits for any more.
+    given_up: Vec<Arrived>,
     kept: Option<Vec<u8>>,
+}
+
+/// A request that was sent.
+pub(crate) struct Arrived {
+    pub(crate) db: usize,
+    pub(crate) commands: Vec<Vec<Bytes>>,
+}
+
+/// Waits for the answer to a request that has arrived. Dropped before that, it leaves the request with the store.
+struct Waiting<'a> {
+    mishaps: &'a Mishaps,
+    arrived: Option<Arrived>,
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(arrived) = self.arrived.take() {
+            self.mishaps.change(|state| state.given_up.push(arrived));
+        }
+    }
 }
 
 /// What becomes of a request.
@@ -172,11 +209,24 @@ impl Mishaps {
     }
 
     /// Waits while the store hangs; false if it hung until the deadline.
-    pub(crate) async fn answers_by(&self, deadline: Instant) -> bool {
+    pub(crate) async fn answers_by(
+        &self,
+        deadline: Instant,
+        request: impl FnOnce() -> Option<Arrived>,
+    ) -> bool {
+        if !self.state.lock().hangs {
+            return true;
+        }
+        let mut waiting = Waiting {
+            mishaps: self,
+            arrived: request(),
+        };
         loop {
             let mut resumed = std::pin::pin!(self.resumed.notified());
             resumed.as_mut().enable();
             if !self.state.lock().hangs {
+                // Its caller carries it out.
+                waiting.arrived = None;
                 return true;
             }
             if tokio::time::timeout_at(deadline, resumed).await.is_err() {

@@ -155,6 +155,22 @@ impl Locking {
         }
     }
 
+    /// Grants to copies of requests that arrived after their lock was released: nobody holds it until the lease ends.
+    fn add_late_grants(&self, world: &World, name: &str) {
+        let history = &self.histories[name];
+        for at in world.late_grants.of(&format!("sim:mutex:{{{name}}}")) {
+            let number = history.begin(Call::Ask(0, None), at);
+            history.end(number, Call::Ask(number, Some(true)), at);
+            let early = match world.plan.clocks_differ {
+                true => Duration::ZERO,
+                false => self.ttl - Duration::from_millis(2),
+            };
+            history.begin(Call::Expire(number), at + early);
+            // Copies of the release may arrive late too.
+            history.begin(Call::Release(number), at);
+        }
+    }
+
     fn lock(&self, store: &Store, name: &str) -> Lock {
         match Lock::builder(store, "sim", name).ttl(self.ttl).build() {
             Ok(lock) => lock,
@@ -276,6 +292,9 @@ impl Locking {
                 let call = client.perhaps_dropped(100, call);
                 // Up to three requests, and again if it is in doubt whether they did it.
                 match probe.timed("release", 6 * deadline, call).await {
+                    // If a server lost the lock, this is said of a first request whose reply was lost.
+                    Some(Ok(Released::Released))
+                        if world.may_have_lost(asked.from, world.now()) => {}
                     Some(Ok(Released::Released)) => {
                         history.end(release, Call::Release(asked.number), world.now());
                     }
@@ -307,14 +326,13 @@ impl Locking {
         let number = Mutex::new(None);
         let run = lock.with(wait, |lease| {
             *number.lock() = Some(self.granted(client, name, lease, asked));
+            // It is released at the end, also if the process is killed while that is under way.
+            self.histories[name].begin(Call::Release(asked.number), asked.from);
             tokio::time::sleep(holds)
         });
         let run = run.await;
         match number.into_inner() {
-            Some(number) => {
-                self.given_back(number);
-                self.histories[name].begin(Call::Release(asked.number), asked.from);
-            }
+            Some(number) => self.given_back(number),
             None if matches!(run, Ok(LockedRun::Busy)) => {
                 self.answered(&client.world, name, asked, Some(false));
             }
@@ -377,6 +395,7 @@ impl Workload for Locking {
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
             for (name, history) in &self.histories {
+                self.add_late_grants(&client.world, name);
                 client.world.explain(name, &OneHolder, &history.events());
             }
             // Every lease has ended by then, and nothing renews it.

@@ -73,7 +73,13 @@ impl Drop for Running {
 }
 
 /// A handler begins.
-fn begin(world: &World, state: &Arc<Mutex<State>>, job: u64, context: JobContext) -> Running {
+fn begin(
+    world: &World,
+    state: &Arc<Mutex<State>>,
+    lease: Duration,
+    job: u64,
+    context: JobContext,
+) -> Running {
     let now = world.now();
     let mut breaches = Vec::new();
     let mut guard = state.lock();
@@ -84,7 +90,9 @@ fn begin(world: &World, state: &Arc<Mutex<State>>, job: u64, context: JobContext
             .as_ref()
             .is_none_or(|process| process.is_running());
         let lost = other.context.lost().now_or_never().is_some();
-        let excused = world.may_have_lost(other.since, now) || world.clock_jumped(other.since, now);
+        // The job was handed out before the handler began, at most a lease.
+        let since = other.since.saturating_sub(lease);
+        let excused = world.may_have_lost(since, now) || world.clock_jumped(since, now);
         if runs && !lost && !excused {
             breaches.push(format!(
                 "job {job} begins while a worker runs it that was not told of a loss"
@@ -130,14 +138,14 @@ impl Queueing {
 
     async fn worker(&self, world: &Arc<World>, queue: &Queue) -> Option<Worker> {
         for _ in 0..600 {
-            let (state, world) = (self.state.clone(), world.clone());
+            let (state, world, lease) = (self.state.clone(), world.clone(), self.lease);
             let handler = move |task: Task, context: JobContext| {
                 let (state, world) = (state.clone(), world.clone());
                 async move {
                     world
                         .trace
                         .note("job", format_args!("{} begins", task.number));
-                    let running = begin(&world, &state, task.number, context);
+                    let running = begin(&world, &state, lease, task.number, context);
                     tokio::time::sleep(Duration::from_millis(task.lasts)).await;
                     drop(running);
                     let mut state = state.lock();

@@ -276,7 +276,10 @@ impl Browsing {
         let (sent, made) = known.created;
         let mut events = known.history.events();
         for logout in self.logouts[known.user].events() {
-            let all = logout.to.filter(|_| logout.from >= made);
+            // If a server lost which account the user has, its sessions are not found.
+            let all = logout
+                .to
+                .filter(|to| logout.from >= made && !world.may_have_lost(sent, *to));
             // One that was over before knows nothing of the session.
             if logout.to.is_none_or(|to| to >= sent) {
                 events.push(Event {

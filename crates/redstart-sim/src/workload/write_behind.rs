@@ -5,7 +5,9 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redstart::{
     Store,
-    caching::{Changes, EntryId, Put, Sink, SinkClaim, SinkError, WriteBehind},
+    caching::{
+        Changes, DeadWrite, EntryId, Put, RefusedChange, Sink, SinkClaim, SinkError, WriteBehind,
+    },
 };
 
 use super::{Attempt, Work, Workload};
@@ -20,6 +22,8 @@ struct Table {
 struct Rows {
     dice: Dice,
     rows: BTreeMap<String, (u64, EntryId)>,
+    /// By key: a value that is refused, now and for ever.
+    refused: u64,
     shards: BTreeMap<u32, (i64, EntryId)>,
 }
 
@@ -40,6 +44,11 @@ impl Table {
             world.breach(text);
         }
     }
+}
+
+/// The database has a rule for these keys.
+fn is_refusable(key: &str) -> bool {
+    key.starts_with("rule")
 }
 
 impl Sink<u64> for Table {
@@ -67,6 +76,24 @@ impl Sink<u64> for Table {
         }
         if fails && rows.dice.per_mille(500) {
             return Err(SinkError::Unavailable("by chance".into()));
+        }
+        let refused: Vec<_> = (0..changes.changes.len())
+            .filter(|index| {
+                let change = &changes.changes[*index];
+                is_refusable(&change.key) && change.value.is_some_and(|v| v % rows.refused == 0)
+            })
+            .map(|index| RefusedChange {
+                index,
+                source: "against a rule".into(),
+            })
+            .collect();
+        if !refused.is_empty() {
+            // Some databases name them all, others the first.
+            let all = rows.dice.per_mille(500);
+            let count = if all { refused.len() } else { 1 };
+            return Err(SinkError::Refused(
+                refused.into_iter().take(count).collect(),
+            ));
         }
         // The log is read from where it was applied to, and goes forward.
         if changes.upto < known.1 {
@@ -118,6 +145,8 @@ struct Written {
     sure: (u64, Duration),
     /// Those that may have been taken; they may arrive after later ones.
     perhaps: Vec<u64>,
+    /// The positions of those that were taken, and when they were sent.
+    ids: Vec<(EntryId, Duration)>,
 }
 
 type Behind = WriteBehind<str, u64, Table>;
@@ -129,6 +158,7 @@ impl Writing {
             lease: dice.millis(1000, 4000),
             shards: dice.between(1, 2) as u32,
             table: Arc::new(Mutex::new(Rows {
+                refused: dice.between(2, 4),
                 dice,
                 rows: BTreeMap::new(),
                 shards: BTreeMap::new(),
@@ -155,6 +185,30 @@ impl Writing {
     }
 }
 
+/// Every write that was taken is applied, or a later one of its key is, or it is a dead letter.
+fn judge_refusable(
+    world: &World,
+    key: &str,
+    known: &Written,
+    row: Option<&(u64, EntryId)>,
+    dead: &[DeadWrite],
+) {
+    for (id, at) in &known.ids {
+        let applied = row.is_some_and(|(_, last)| id <= last);
+        let buried = dead
+            .iter()
+            .any(|letter| letter.key == key && letter.id == *id);
+        // Under a clock that is behind, a new master numbers its writes as if they were older ones.
+        let lost = world.may_have_lost(*at, world.now())
+            || world.plan.clocks_differ && world.may_have_lost(Duration::ZERO, *at);
+        if !applied && !buried && !lost {
+            world.breach(format!(
+                "{key} at {id} is neither applied nor a dead letter"
+            ));
+        }
+    }
+}
+
 impl Workload for Writing {
     fn client(self: Arc<Self>, mut client: Client) -> Work {
         Box::pin(async move {
@@ -168,7 +222,10 @@ impl Workload for Writing {
             // Each key has one writer, so that the order is known.
             while client.next_operation() {
                 client.rest(0, 600).await;
-                let key = format!("row{}-{}", client.index, client.dice.below(2));
+                let key = match client.dice.below(4) {
+                    0 | 1 => format!("row{}-{}", client.index, client.dice.below(2)),
+                    _ => format!("rule{}-{}", client.index, client.dice.below(3)),
+                };
                 let value = {
                     let mut written = self.written.lock();
                     let known = written.entry(key.clone()).or_default();
@@ -178,13 +235,14 @@ impl Workload for Writing {
                 };
                 let at = world.now();
                 let put = client.perhaps_dropped(100, behind.put(&key, &value)).await;
-                if let Some(Ok(Put::Accepted(_))) = put {
+                if let Some(Ok(Put::Accepted(id))) = put {
                     client.note(format_args!("{key} is {value}"));
                     let mut certain = false;
                     if let Some(known) = self.written.lock().get_mut(&key) {
                         known.sure = (value, at);
+                        known.ids.push((id, at));
                         known.perhaps.retain(|perhaps| *perhaps != value);
-                        certain = known.perhaps.is_empty();
+                        certain = known.perhaps.is_empty() && !is_refusable(&key);
                     }
                     let lost = |world: &World| world.may_have_lost(at, world.now());
                     if certain
@@ -235,12 +293,23 @@ impl Workload for Writing {
                 let Some((_, row)) = key.split_once(":v:") else {
                     continue;
                 };
-                if ttl < 0 && !lost && !in_doubt(row) {
+                if ttl < 0 && !lost && !in_doubt(row) && !is_refusable(row) {
                     world.breach(format!("{key} was applied and never expires"));
                 }
             }
             let rows = self.table.lock().rows.clone();
+            let dead = match behind.dead_writes(None, 10_000).await {
+                Ok(dead) => dead,
+                Err(error) => return world.breach(format!("no dead letters can be read: {error}")),
+            };
+            for letter in dead.iter().filter(|letter| !is_refusable(&letter.key)) {
+                world.breach(format!("{} is a dead letter for no reason", letter.key));
+            }
             for (key, known) in written {
+                if is_refusable(&key) {
+                    judge_refusable(&world, &key, &known, rows.get(&key), &dead);
+                    continue;
+                }
                 let found = rows.get(&key).map_or(0, |(value, _)| *value);
                 // Under a clock that is behind, a new master numbers its writes as if they were older ones.
                 let behind =

@@ -19,7 +19,8 @@ use crate::{
 /// What a release found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Released {
-    /// The lock was held until the release.
+    /// The lock was held until the release. If the reply to a first request was lost and the second finds the lock gone,
+    /// that is said as well while the lease is valid: only the first can have released it, unless the server lost its data.
     Released,
     /// The server no longer held the lock for this owner: the lease had run out, or the server lost it. Others may have
     /// held the lock before the work ended; only a [fenced write](super::FencedValues) is safe then.

@@ -90,7 +90,8 @@ const MARGIN: Duration = Duration::from_secs(60);
 ///
 /// It does not check who the user is, nor where a request comes from. A session has at most 1,000 fields and 1 MiB.
 /// The store must not evict keys (`maxmemory-policy noeviction` or a `volatile-*` policy with room to spare): an evicted
-/// session is a logout, and an evicted index hides sessions from a logout everywhere.
+/// session is a logout, and an evicted index hides sessions from a logout everywhere. So does a failover that loses the
+/// last writes, for users whose first session was among them.
 ///
 /// # Keys
 ///

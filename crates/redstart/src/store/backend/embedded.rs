@@ -100,7 +100,8 @@ impl Embedded {
         use crate::{store::request::Failure, testing::Next};
         let place = || "the embedded engine".to_owned();
         let harmless = request.is_harmless();
-        if !self.mishaps.answers_by(request.deadline).await {
+        let arrived = || self.arrived(&request);
+        if !self.mishaps.answers_by(request.deadline, arrived).await {
             return Err(Failure::TimedOut.into_error(place, harmless));
         }
         let next = self.mishaps.take();
@@ -113,6 +114,30 @@ impl Embedded {
             }
             Next::Spare => reply,
         }
+    }
+
+    /// A request as it lies in the socket of a server that hangs; `None` for one that waits for something, which a server
+    /// ends when its connection closes.
+    #[cfg(feature = "testing")]
+    fn arrived(&self, request: &Request<'_>) -> Option<crate::testing::Arrived> {
+        let word = |word: &'static str| vec![Bytes::from_static(word.as_bytes())];
+        let commands = match request.body {
+            Body::One(cmd) if needs_own_session(cmd) => return None,
+            Body::One(cmd) => vec![args(cmd)],
+            Body::Many { pipeline, .. } => {
+                let commands = pipeline.cmd_iter().map(args);
+                match pipeline.is_transaction() {
+                    true => [word("MULTI")]
+                        .into_iter()
+                        .chain(commands)
+                        .chain([word("EXEC")])
+                        .collect(),
+                    false => commands.collect(),
+                }
+            }
+        };
+        let db = usize::try_from(self.db).ok()?;
+        Some(crate::testing::Arrived { db, commands })
     }
 
     pub(crate) fn clock(&self) -> Clock {

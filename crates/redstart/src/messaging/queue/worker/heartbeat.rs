@@ -62,6 +62,7 @@ async fn lease_was_lost(
                     registration.cancel(id);
                 }
                 renewed = asked;
+                registration.renewed(asked, shared.lease);
                 next = clock.now() + every;
                 // Once may be a reply that is on its way; twice is a job that no task runs.
                 let known = registration.known.lock().len() as i64;

@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet},
     sync::{Arc, atomic::AtomicU64},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -30,6 +31,8 @@ pub(super) struct Registration {
     pub(super) epoch: AtomicU64,
     /// The lease has ended, or may have.
     pub(super) lost: CancellationToken,
+    /// When the lease ends at the latest that is known; missing if somebody else renews it.
+    until: Mutex<Option<Instant>>,
     /// The worker unregisters: the heartbeat may stop.
     pub(super) over: CancellationToken,
     /// The deliveries that this worker knows of, and how each is told to stop.
@@ -46,6 +49,7 @@ impl Registration {
             name,
             epoch: AtomicU64::new(1),
             lost: CancellationToken::new(),
+            until: Mutex::default(),
             over: CancellationToken::new(),
             known: Mutex::default(),
             early: Mutex::default(),
@@ -55,6 +59,17 @@ impl Registration {
     /// The name of the worker on its wake channel: the first half.
     pub(super) fn worker(&self) -> &str {
         self.name.get(..self.name.len() / 2).unwrap_or(&self.name)
+    }
+
+    /// The lease was renewed by a request that was sent at this time.
+    pub(super) fn renewed(&self, asked: Instant, lease: Duration) {
+        *self.until.lock() = Some(asked + lease);
+    }
+
+    /// Whether the lease has ended, also if nothing has noticed yet because the process stood still.
+    pub(super) fn has_ended(&self) -> bool {
+        let is_late = |until: Instant| until <= Instant::now();
+        self.lost.is_cancelled() || self.until.lock().is_some_and(is_late)
     }
 
     /// Tells the run of a job to stop.
@@ -103,6 +118,7 @@ impl Shared {
             .idempotent()
             .run(self.queue.store())
             .await?;
+        registration.renewed(started, self.lease);
         self.signals.is_registered(&registration);
         *self.current.lock() = Some(registration.clone());
         crate::task::spawn(heartbeat(self.clone(), registration.clone(), started));

@@ -77,6 +77,11 @@ pub(super) async fn run(
     permit: OwnedSemaphorePermit,
 ) {
     let shared = delivery.shared.clone();
+    // The process may have stood still since the job was handed out: another worker has it by now.
+    if delivery.registration.has_ended() && !crate::mend::is_missing("a late job does not begin") {
+        delivery.registration.lost.cancel();
+        return;
+    }
     let context = JobContext(delivery.clone());
     let was_parked = Record::was_parked(&record);
     let work =

@@ -32,6 +32,12 @@ pub(super) async fn schedule(shared: Arc<Shared>) {
             () = shared.signals.schedule.notified() => {}
             () = clock.sleep_until(next) => {}
         }
+        #[cfg(feature = "sim")]
+        while crate::mend::is_missing("ticks do not wait for a free slot")
+            && shared.permits.available_permits() == 0
+        {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let wait = match shared.look_after().await {
             Ok(wait) => {
                 pause = Duration::from_millis(10);
