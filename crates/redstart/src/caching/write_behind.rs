@@ -125,7 +125,8 @@ struct Shared<V, C> {
 /// - **One worker per shard counts**: the database hands out epochs, and a batch of an older one is refused.
 /// - **Order is kept** for each key. Of several writes of a key in one batch only the newest that can be applied is
 ///   applied.
-/// - **A row that cannot be applied** becomes a dead letter and blocks only its key, whatever else is in its batch.
+/// - **A row that cannot be applied** becomes a dead letter and blocks only its key, whatever else is in its batch. The
+///   other rows of that batch wait for two more tries at most, if the sink tells all it would refuse, as `SqlSink` does.
 ///   Later writes of a blocked key become dead letters too, until an operator calls
 ///   [`retry_dead`](WriteBehind::retry_dead) or [`discard_dead`](WriteBehind::discard_dead).
 /// - **The log is never trimmed by length.** When it is full, [`put`](WriteBehind::put) answers

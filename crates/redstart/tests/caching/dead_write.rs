@@ -27,6 +27,8 @@ struct State {
     limit: u64,
     /// Reports refused rows one at a time.
     one_by_one: bool,
+    /// Also reports which of the earlier writes it would refuse.
+    looks_back: bool,
     /// One batch in this many fails, at random; zero for none.
     fails: u32,
     random: StdRng,
@@ -42,6 +44,7 @@ impl Table {
         Self(Arc::new(Mutex::new(State {
             limit: 1000,
             one_by_one: seed.is_multiple_of(2),
+            looks_back: seed.is_multiple_of(3),
             fails: 10,
             random: StdRng::seed_from_u64(seed),
             epochs: HashMap::new(),
@@ -54,6 +57,10 @@ impl Table {
     fn rows(&self) -> BTreeMap<String, u64> {
         self.0.lock().unwrap().rows.clone()
     }
+}
+
+fn too_large(value: Option<u64>) -> Box<dyn std::error::Error + Send + Sync> {
+    format!("{} is too large", value.unwrap()).into()
 }
 
 impl Sink<u64> for Table {
@@ -85,7 +92,17 @@ impl Sink<u64> for Table {
             let mut refused: Vec<_> = refused
                 .map(|(index, change)| RefusedChange {
                     index,
-                    source: format!("{} is too large", change.value.unwrap()).into(),
+                    source: too_large(change.value),
+                    older: match state.looks_back {
+                        true => {
+                            let older = change.older.iter();
+                            let older = older.map_while(|(_, value)| {
+                                value.filter(|value| *value >= state.limit)
+                            });
+                            older.map(|value| too_large(Some(value))).collect()
+                        }
+                        false => Vec::new(),
+                    },
                 })
                 .collect();
             if state.one_by_one {

@@ -69,6 +69,8 @@ async fn prepare_with(url: &str, check: &str) -> anyhow::Result<()> {
             "CREATE TABLE items (key TEXT PRIMARY KEY, value BIGINT CHECK ({check}), seq BIGINT NOT NULL, deleted BOOLEAN NOT NULL DEFAULT FALSE)"
         ),
         "CREATE TABLE book (key TEXT NOT NULL, seq BIGINT NOT NULL)".to_owned(),
+        "CREATE TABLE tries (shard BIGINT NOT NULL, epoch BIGINT NOT NULL, upto TEXT NOT NULL)"
+            .to_owned(),
     ];
     statements.extend(trigger);
     for statement in statements {
@@ -139,6 +141,24 @@ async fn book(url: &str) -> anyhow::Result<(i64, i64)> {
     })
 }
 
+/// How often the rows of a batch had to wait for another try because some of them were refused: the most for any batch.
+async fn most_tries(url: &str) -> anyhow::Result<i64> {
+    let select = "SELECT COALESCE(MAX(n), 0) FROM (SELECT COUNT(*) AS n FROM tries GROUP BY shard, epoch, upto) AS t";
+    let (most,) = match url.starts_with("sqlite") {
+        true => {
+            sqlx::query_as(select)
+                .fetch_one(&sqlx::SqlitePool::connect(url).await?)
+                .await?
+        }
+        false => {
+            sqlx::query_as(select)
+                .fetch_one(&sqlx::PgPool::connect(url).await?)
+                .await?
+        }
+    };
+    Ok(most)
+}
+
 /// A sink that fails on demand, and can die at any step of a batch.
 #[derive(Clone)]
 struct Faulty {
@@ -154,6 +174,8 @@ struct Faulty {
     dies: Option<(String, Arc<AtomicU64>)>,
     /// One batch in this many fails, at random; zero for none.
     fails: u64,
+    /// Where tries with refused rows are written down.
+    tries: Option<String>,
 }
 
 impl Faulty {
@@ -167,6 +189,7 @@ impl Faulty {
             given: Arc::default(),
             dies: None,
             fails: 0,
+            tries: None,
         })
     }
 
@@ -198,7 +221,13 @@ impl Sink<u64> for Faulty {
         self.given.lock().unwrap().push(changes.clone());
         tokio::time::sleep(self.slow + self.slow_row * changes.changes.len() as u32).await;
         self.at("before apply");
-        self.sql.apply(changes).await?;
+        let applied = self.sql.apply(changes).await;
+        if let (Err(SinkError::Refused(_)), Some(url)) = (&applied, &self.tries) {
+            let (shard, epoch, upto) = (changes.shard, changes.epoch, changes.upto);
+            let note = format!("INSERT INTO tries VALUES ({shard}, {epoch}, '{upto}')");
+            execute(url, &note).await.unwrap();
+        }
+        applied?;
         self.applied
             .fetch_add(changes.changes.len() as u64, Ordering::SeqCst);
         self.at("after commit");
@@ -705,6 +734,17 @@ async fn check_refused(
             assert!(reason.contains("check"), "{key}: {reason}");
         }
         let is_dead = |id| letters.iter().any(|letter| letter.id == id);
+        // Nothing came after it that could have replaced it before it reached the database.
+        let in_doubt = model
+            .doubtful
+            .get(key)
+            .is_some_and(|tried| !tried.is_empty());
+        if let Some((id, Some(value))) = accepted.last()
+            && is_refused(*value)
+            && !in_doubt
+        {
+            assert!(is_dead(*id), "{key} {id} was refused and is no dead letter");
+        }
         for (id, _) in accepted {
             assert_eq!(
                 is_dead(*id),
@@ -747,6 +787,7 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
     if let Some(role) = child::role() {
         let mut sink = Faulty::new(&url).await?;
         sink.fails = if bad { ONE_IN } else { 0 };
+        sink.tries = bad.then(|| url.clone());
         let Some((step, after)) = role.split_once('@') else {
             return write_on(&hasty(&store, backend.namespace(), sink)?, &role).await;
         };
@@ -823,7 +864,9 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
         .deadline(Duration::from_secs(20))
         .connect()
         .await?;
-    let rows = hasty(&store, backend.namespace(), Faulty::new(&url).await?)?;
+    let mut sink = Faulty::new(&url).await?;
+    sink.tries = bad.then(|| url.clone());
+    let rows = hasty(&store, backend.namespace(), sink)?;
     let worker = rows.work()?;
     rows.flush(LONG).await?;
     worker.stop().await;
@@ -831,6 +874,13 @@ async fn killed_at_every_step(backend: &Backend, url: Option<&str>) -> anyhow::R
     assert!(!model.done.is_empty());
     if bad {
         check_refused(&rows, &model, &now).await?;
+        // A refused row keeps those of other keys for at most two more tries of the batch, whatever came later.
+        let most = most_tries(&url).await?;
+        assert!(
+            (1..=2).contains(&most),
+            "a batch was tried {most} times more"
+        );
+        println!("no batch was tried more than {most} times again because of refused rows");
     }
     for (key, last) in model.done.iter().filter(|_| !bad) {
         // A write under way when its writer died may or may not have been taken.

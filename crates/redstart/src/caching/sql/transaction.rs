@@ -5,7 +5,7 @@ use std::error::Error as StdError;
 use sqlx::AssertSqlSafe;
 
 use super::{Pool, SqlSink, value::SqlValue};
-use crate::caching::write_behind::{Change, Changes, RefusedChange, SinkError};
+use crate::caching::write_behind::{Changes, RefusedChange, SinkError};
 
 pub(super) const CHECKPOINT_TABLE: &str = "CREATE TABLE IF NOT EXISTS redstart_checkpoint (sink TEXT NOT NULL, \
      log TEXT NOT NULL, shard BIGINT NOT NULL, epoch BIGINT NOT NULL, ms BIGINT NOT NULL, n BIGINT NOT NULL, \
@@ -57,46 +57,64 @@ macro_rules! transact {
             };
         }
         let mut refused = Vec::new();
-        for (index, Change { key, value, id, .. }) in $changes.changes.iter().enumerate() {
-            if $mode == Mode::Probe {
-                let savepoint = sqlx::query("SAVEPOINT redstart_row");
-                let set = savepoint.execute(&mut *transaction).await;
-                set.map_err(unavailable)?;
-            }
-            let row: Option<Vec<SqlValue>> = value
-                .as_ref()
-                .map(|value| $sink.columns.iter().map(|(_, get)| get(value)).collect());
-            let mut query = sqlx::query(AssertSqlSafe($sink.upsert(row.as_deref())))
-                .bind(key)
-                .bind(id.seq());
-            for value in row.into_iter().flatten() {
-                query = match value {
-                    SqlValue::Null => query,
-                    SqlValue::Integer(n) => query.bind(n),
-                    SqlValue::Real(n) => query.bind(n),
-                    SqlValue::Text(text) => query.bind(text),
-                    SqlValue::Blob(bytes) => query.bind(bytes),
-                    SqlValue::Bool(b) => query.bind(b),
-                };
-            }
-            let end = match query.execute(&mut *transaction).await {
-                Ok(_) => "RELEASE SAVEPOINT redstart_row",
-                Err(error) if is_refusal(&error) => {
-                    refused.push(RefusedChange {
-                        index,
-                        source: error.into(),
-                    });
-                    "ROLLBACK TO SAVEPOINT redstart_row"
+        for (index, change) in $changes.changes.iter().enumerate() {
+            // What is not to be applied itself is only looked at if the database refuses what is.
+            let newest = std::iter::once((&change.id, &change.value));
+            let older = change.older.iter().map(|(id, value)| (id, value));
+            let mut reasons = Vec::new();
+            for (id, value) in newest.chain(older) {
+                if $mode == Mode::Probe {
+                    let savepoint = sqlx::query("SAVEPOINT redstart_row");
+                    let set = savepoint.execute(&mut *transaction).await;
+                    set.map_err(unavailable)?;
                 }
-                Err(error) => return Err(unavailable(error)),
-            };
-            match $mode {
-                Mode::Probe => {
+                let row: Option<Vec<SqlValue>> = value
+                    .as_ref()
+                    .map(|value| $sink.columns.iter().map(|(_, get)| get(value)).collect());
+                let mut query = sqlx::query(AssertSqlSafe($sink.upsert(row.as_deref())))
+                    .bind(&change.key)
+                    .bind(id.seq());
+                for value in row.into_iter().flatten() {
+                    query = match value {
+                        SqlValue::Null => query,
+                        SqlValue::Integer(n) => query.bind(n),
+                        SqlValue::Real(n) => query.bind(n),
+                        SqlValue::Text(text) => query.bind(text),
+                        SqlValue::Blob(bytes) => query.bind(bytes),
+                        SqlValue::Bool(b) => query.bind(b),
+                    };
+                }
+                let reason = match query.execute(&mut *transaction).await {
+                    Ok(_) => None,
+                    Err(error) if is_refusal(&error) => Some(error),
+                    Err(error) => return Err(unavailable(error)),
+                };
+                if $mode == Mode::Probe {
+                    let end = match reason {
+                        None => "RELEASE SAVEPOINT redstart_row",
+                        Some(_) => "ROLLBACK TO SAVEPOINT redstart_row",
+                    };
                     let ended = sqlx::query(end).execute(&mut *transaction).await;
                     ended.map_err(unavailable)?;
                 }
-                Mode::Commit if !refused.is_empty() => return Err(SinkError::Refused(refused)),
-                Mode::Commit => {}
+                match reason {
+                    None => break,
+                    Some(reason) => reasons.push(reason.into()),
+                }
+                if $mode == Mode::Commit {
+                    break;
+                }
+            }
+            let mut reasons = reasons.into_iter();
+            if let Some(source) = reasons.next() {
+                refused.push(RefusedChange {
+                    index,
+                    source,
+                    older: reasons.collect(),
+                });
+                if $mode == Mode::Commit {
+                    return Err(SinkError::Refused(refused));
+                }
             }
         }
         if !refused.is_empty() {

@@ -8,7 +8,8 @@
 //!                   │ cannot be decoded ──> dead letter, and the next older write takes its place
 //!                   ▼
 //!                 Sink::apply
-//!                   │ refused ──> dead letter, and the next older write takes its place
+//!                   │ refused ──> dead letter, and the next older write takes its place, with those before it at hand:
+//!                   │             a sink can refuse all of them at once, so that other keys wait for two tries at most
 //!                   ▼
 //!                 committed with the checkpoint
 //! ```
@@ -32,6 +33,14 @@ use crate::codec::Codec;
 pub(super) struct Letter {
     pub(super) entry: LogEntry,
     pub(super) reason: String,
+}
+
+/// A change that the sink refused, and how many before it.
+pub(super) struct Refusal {
+    /// Its index among the changes.
+    pub(super) index: usize,
+    /// Why; the first reason is that of the change, the others are those of the writes before it, newest first.
+    pub(super) reasons: Vec<String>,
 }
 
 /// The writes of one visit to the log.
@@ -88,38 +97,67 @@ impl<V: DeserializeOwned> Batch<V> {
 
     /// Gives the sink the newest write of a key that can be decoded.
     fn choose<C: Codec>(&mut self, key: &str) {
-        while let Some(entry) = self.older.get_mut(key).and_then(Vec::pop) {
-            let decoded = match Stored::parse(&entry.bytes) {
-                Some(stored) => stored.decode::<C, V>(self.fingerprint),
-                None => Ok(Decoded::Foreign),
-            };
-            let reason = match decoded {
-                Ok(Decoded::Row(value)) => {
-                    self.changes.push(Change {
-                        key: entry.key.clone(),
-                        value,
-                        id: entry.id,
-                    });
-                    self.entries.push(entry);
-                    return;
-                }
-                Ok(Decoded::Foreign) => "written under another type, schema or codec".to_owned(),
-                Err(error) => error.to_string(),
-            };
-            self.letters.push(Letter { entry, reason });
+        if let Some((entry, value)) = self.pop::<C>(key) {
+            self.changes.push(Change {
+                key: entry.key.clone(),
+                value,
+                id: entry.id,
+                older: Vec::new(),
+            });
+            self.entries.push(entry);
         }
     }
 
-    /// The sink refused these changes, by their index.
-    pub(super) fn refuse<C: Codec>(&mut self, mut refused: Vec<(usize, String)>) {
-        refused.sort_by_key(|(index, _)| std::cmp::Reverse(*index));
-        refused.dedup_by_key(|(index, _)| *index);
-        for (index, reason) in refused {
+    /// The newest write of a key that can be decoded. Those before it that cannot become dead letters.
+    fn pop<C: Codec>(&mut self, key: &str) -> Option<(LogEntry, Option<V>)> {
+        while let Some(entry) = self.older.get_mut(key).and_then(Vec::pop) {
+            match self.decode::<C>(&entry) {
+                Ok(value) => return Some((entry, value)),
+                Err(reason) => self.letters.push(Letter { entry, reason }),
+            }
+        }
+        None
+    }
+
+    /// What was written, or why it cannot be read.
+    fn decode<C: Codec>(&self, entry: &LogEntry) -> Result<Option<V>, String> {
+        let decoded = match Stored::parse(&entry.bytes) {
+            Some(stored) => stored.decode::<C, V>(self.fingerprint),
+            None => Ok(Decoded::Foreign),
+        };
+        match decoded {
+            Ok(Decoded::Row(value)) => Ok(value),
+            Ok(Decoded::Foreign) => Err("written under another type, schema or codec".to_owned()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// The sink refused these changes.
+    pub(super) fn refuse<C: Codec>(&mut self, mut refused: Vec<Refusal>) {
+        refused.sort_by_key(|one| std::cmp::Reverse(one.index));
+        refused.dedup_by_key(|one| one.index);
+        for Refusal { index, reasons } in refused {
             self.changes.remove(index);
             let entry = self.entries.remove(index);
             let key = entry.key.clone();
+            let mut reasons = reasons.into_iter();
+            let reason = reasons.next().unwrap_or_default();
             self.letters.push(Letter { entry, reason });
+            for reason in reasons {
+                if let Some((entry, _)) = self.pop::<C>(&key) {
+                    self.letters.push(Letter { entry, reason });
+                }
+            }
+            let chosen = self.changes.len();
             self.choose::<C>(&key);
+            // The sink will be told of all that could follow.
+            if self.changes.len() > chosen {
+                let older = self.older.get(&key).into_iter().flatten().rev();
+                let readable = older
+                    .filter_map(|entry| Some((entry.id, self.decode::<C>(entry).ok()?)))
+                    .collect();
+                self.changes[chosen].older = readable;
+            }
         }
     }
 

@@ -62,6 +62,10 @@ pub struct Change<V> {
     pub value: Option<V>,
     /// Its position in the log.
     pub id: EntryId,
+    /// Earlier writes of the key in the batch, newest first. They are not to be applied: the next of them takes this one's
+    /// place if this one is refused. Only filled when a later write of the key has been refused already, so that a sink can
+    /// tell [how many more](RefusedChange::older) it would refuse.
+    pub older: Vec<(EntryId, Option<V>)>,
 }
 
 /// What is applied in one transaction.
@@ -96,6 +100,9 @@ pub struct RefusedChange {
     pub index: usize,
     /// Why it was refused. The text is kept with the dead letter.
     pub source: Box<dyn StdError + Send + Sync>,
+    /// Why the first of [`Change::older`] would be refused too, one reason for each, up to the first that would not. May be
+    /// empty: each of them is then a try of its own, for which the other changes of the batch wait.
+    pub older: Vec<Box<dyn StdError + Send + Sync>>,
 }
 
 /// Why nothing was applied.

@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Shared,
-    batch::Batch,
+    batch::{Batch, Refusal},
     dead,
     sink::{Changes, EntryId, Sink, SinkClaim, SinkError},
     stored::LogEntry,
@@ -337,12 +337,14 @@ where
                 Err(SinkError::Refused(refused))
                     if !refused.is_empty() && refused.iter().all(|one| one.index < count) =>
                 {
-                    let refused = refused.into_iter();
-                    batch.refuse::<C>(
-                        refused
-                            .map(|one| (one.index, one.source.to_string()))
-                            .collect(),
-                    );
+                    let refused = refused.into_iter().map(|one| {
+                        let reasons = std::iter::once(one.source).chain(one.older);
+                        Refusal {
+                            index: one.index,
+                            reasons: reasons.map(|reason| reason.to_string()).collect(),
+                        }
+                    });
+                    batch.refuse::<C>(refused.collect());
                 }
                 Err(error) => self.held(self.rest(&error, &mut pause)).await??,
             }
