@@ -6,7 +6,7 @@
 //!
 //! | metric | kind | labels | meaning |
 //! |---|---|---|---|
-//! | `redstart_operations_total` | counter | `operation`, `outcome` (`ok`, `timeout`, `unavailable`, `config`, `error`) | operations of patterns that ended |
+//! | `redstart_operations_total` | counter | `operation`, `outcome` (`ok`, `timeout`, `unavailable`, `config`, `error`, `cancelled`) | operations of patterns that ended, or whose future was dropped before |
 //! | `redstart_operation_seconds` | histogram | `operation` | how long they took |
 //! | `redstart_events_total` | counter | `event` | what the patterns saw: the events below |
 //! | `redstart_store_in_flight` | gauge | `node` | requests that were sent or are being sent and have no reply yet |
@@ -72,6 +72,17 @@ pin_project! {
         #[pin]
         work: F,
     }
+
+    impl<F> PinnedDrop for Operation<'_, F> {
+        fn drop(this: Pin<&mut Self>) {
+            let this = this.project();
+            // One that was never polled has done nothing.
+            if this.begun.take().is_some() {
+                metrics::counter!(OPERATIONS, "operation" => *this.name, "outcome" => "cancelled")
+                    .increment(1);
+            }
+        }
+    }
 }
 
 impl<T, F: Future<Output = Result<T>>> Future for Operation<'_, F> {
@@ -89,6 +100,7 @@ impl<T, F: Future<Output = Result<T>>> Future for Operation<'_, F> {
             ready!(this.work.poll(cx))
         };
         let took = started.elapsed();
+        *this.begun = None;
         Poll::Ready(match result {
             Ok(value) => {
                 succeeded(name, took);

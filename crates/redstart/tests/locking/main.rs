@@ -20,6 +20,7 @@ mod runtime;
 mod rw;
 mod semaphore;
 mod ticket;
+mod work;
 
 #[path = "../served/engine.rs"]
 mod served;

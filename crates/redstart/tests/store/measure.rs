@@ -76,3 +76,45 @@ async fn redirects_are_counted() -> anyhow::Result<()> {
     assert!(seen["redstart_store_retries_total"] >= 1.0, "{seen:?}");
     Ok(())
 }
+
+#[tokio::test]
+async fn an_operation_that_is_dropped_is_counted_as_cancelled_and_one_that_ends_is_not()
+-> anyhow::Result<()> {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install()?;
+    let store = Store::connect("memory://").await?;
+    let mutex = redstart::locking::Mutex::new(&store, "app", "m")?;
+    let guard = mutex.try_lock().await?;
+    let waiting = mutex.lock(Duration::from_secs(3600));
+    assert!(
+        tokio::time::timeout(Duration::from_millis(20), waiting)
+            .await
+            .is_err()
+    );
+    // Never polled.
+    drop(mutex.lock(Duration::from_secs(3600)));
+    drop(guard);
+    store.settle().await;
+    let snapshot = snapshotter.snapshot().into_vec();
+    let count = |operation: &str, outcome: &str| {
+        let sum = snapshot.iter().filter_map(|(key, _, _, value)| {
+            let has = |name: &str, value: &str| {
+                let mut labels = key.key().labels();
+                labels.any(|label| label.key() == name && label.value() == value)
+            };
+            match value {
+                DebugValue::Counter(count)
+                    if has("operation", operation) && has("outcome", outcome) =>
+                {
+                    Some(*count)
+                }
+                _ => None,
+            }
+        });
+        sum.sum::<u64>()
+    };
+    assert_eq!(count("mutex.acquire", "cancelled"), 1);
+    assert_eq!(count("mutex.acquire", "ok"), 1);
+    Ok(())
+}

@@ -46,4 +46,5 @@ if expired > 0 then
   -- The waiter that was woken is dead; its successor does not know yet.
   redis.call('SPUBLISH', ARGV[5], head)
 end
-return {0, leases.millis(at, tonumber(redis.call('ZSCORE', KEYS[3], head) or at))}
+-- A place that has ended and was not removed yet, because there are many, is worth asking for at once.
+return {0, math.max(0, leases.millis(at, tonumber(redis.call('ZSCORE', KEYS[3], head) or at)))}
