@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf};
 
 use redstart_engine::{
-    Engine, Fsync, Settings, SettingsError,
+    Compat, Engine, Fsync, Settings, SettingsError,
     server::{Server, ServerConfig, ServerError},
 };
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,6 +35,9 @@ pub(crate) struct Args {
     /// The password that clients must give
     #[arg(long, env = "REDSTART_REQUIREPASS", hide_env_values = true)]
     requirepass: Option<String>,
+    /// The server whose commands to have and whose version to tell: 7.0, 7.4, 8.0, 8.2 or valkey-9
+    #[arg(long, value_name = "VERSION", default_value_t = Compat::default())]
+    compat: Compat,
     /// Refuse what a Cluster would refuse
     #[arg(long)]
     cluster_strict: bool,
@@ -77,6 +80,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     };
     let mut builder = Engine::builder()
         .settings(settings)
+        .compat(args.compat)
         .cluster_strict(args.cluster_strict);
     if let Some(dir) = &args.data {
         let fsync = match args.fsync {

@@ -19,6 +19,8 @@ pub(crate) use table::{find, names, policy_name};
 
 use crate::engine::Fsync;
 
+use crate::compat::Compat;
+
 /// What happens when `maxmemory` is reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryPolicy {
@@ -52,6 +54,8 @@ pub(crate) const OUTPUT_CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 #[derive(Clone)]
 pub(crate) struct Config {
+    /// Whose commands there are; does not change.
+    pub(crate) compat: Compat,
     pub(crate) cluster_strict: bool,
     pub(crate) password: Option<String>,
     pub(crate) databases: usize,
@@ -118,6 +122,7 @@ impl Default for Config {
     /// Allocates nothing: a script's call makes one.
     fn default() -> Config {
         Config {
+            compat: Compat::default(),
             cluster_strict: false,
             password: None,
             databases: 16,

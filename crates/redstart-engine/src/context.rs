@@ -158,6 +158,9 @@ impl<'a> Ctx<'a> {
             self.expire(key);
             return None;
         }
+        if db.entry(slot).has_expired_fields(now) && !self.state.loading {
+            return self.expire_fields(key).then_some(slot);
+        }
         Some(slot)
     }
 
@@ -309,9 +312,13 @@ impl<'a> Ctx<'a> {
         match self.find(key) {
             Some(slot) => {
                 let db = self.db();
+                let expires = matches!(&value, Value::Hash(hash) if hash.next_deadline() != NEVER);
                 let old = std::mem::replace(&mut db.entry_mut(slot).value, value);
                 if let Some(deadline) = deadline {
                     db.set_deadline(slot, deadline);
+                }
+                if expires {
+                    db.enter(slot);
                 }
                 // As in Redis 7.0, replacing a value wakes no client, except that the readers of
                 // a stream's group must hear that the stream is gone.
@@ -371,6 +378,37 @@ impl<'a> Ctx<'a> {
         self.notify(notify::class::EXPIRED, "expired", key);
         // No reply depends on this being on the disk: the key would be found expired again.
         self.tell_of_change(key);
+    }
+
+    /// Removes the fields of a hash whose deadlines have passed: event `hexpired`, effect `HDEL`.
+    /// Whether fields are left.
+    pub(crate) fn expire_fields(&mut self, key: &[u8]) -> bool {
+        let now = self.now_ms();
+        let Some(slot) = self.db().find(key) else {
+            return false;
+        };
+        let Value::Hash(hash) = &mut self.db().entry_mut(slot).value else {
+            return true;
+        };
+        let fields = hash.remove_due(now);
+        let emptied = hash.is_empty();
+        if fields.is_empty() {
+            return true;
+        }
+        let db = self.client.db;
+        if self.state.effects.enabled() {
+            let mut args = vec![Bytes::from_static(b"HDEL"), Bytes::copy_from_slice(key)];
+            args.extend(fields.iter().map(|field| field.to_bytes()));
+            self.state.effects.record_aside(db, args);
+        }
+        self.notify(notify::class::HASH, "hexpired", key);
+        if emptied {
+            self.db().remove(key);
+            self.signal_ready(key);
+            self.notify(notify::class::GENERIC, "del", key);
+        }
+        self.tell_of_change(key);
+        !emptied
     }
 
     // ---- telling others ----

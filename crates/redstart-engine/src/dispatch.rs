@@ -12,7 +12,9 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
-    hash_slot, memory,
+    hash_slot,
+    keyspace::Swept,
+    memory,
     registry::{self, Spec, flag},
     reply::{Protocol, Reply},
     tracking,
@@ -134,13 +136,21 @@ pub(crate) fn sweep_all(state: &mut State, now_micros: i64) {
 
 /// Expires keys that are due, looking at no more than `budget` entries.
 fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) {
-    let (keys, looked) = state.dbs[db].sweep(now_micros / 1000, budget);
+    let (Swept { keys, hashes }, looked) = state.dbs[db].sweep(now_micros / 1000, budget);
     state.stats.visited += looked as u64;
-    if !keys.is_empty() {
+    if !keys.is_empty() || !hashes.is_empty() {
         let mut client = Client::internal(0, db, Protocol::Resp2);
         let mut cx = Ctx::new(state, &mut client, now_micros, Origin::Engine);
         for key in &keys {
             cx.expire(key);
+            cx.state.effects.flush();
+        }
+        for key in &hashes {
+            if cx.expire_fields(key)
+                && let Some(slot) = cx.db().find(key)
+            {
+                cx.db().enter(slot);
+            }
             cx.state.effects.flush();
         }
     }
@@ -182,7 +192,7 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 /// What can be said against a command before it runs.
 fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
-    let spec = registry::resolve(args)?;
+    let spec = registry::resolve(args, cx.state.config.compat)?;
     if !cx.client.authenticated && !spec.is(flag::NO_AUTH) && cx.state.acl.is_guarded() {
         return Err(acl::NOAUTH.into());
     }

@@ -21,6 +21,7 @@ use crate::{
     blocking::{self, Blocking},
     client::{Client, Profile},
     clock::Clock,
+    compat::Compat,
     config::{Config, MemoryPolicy, Settings},
     dispatch,
     effect::Effects,
@@ -56,6 +57,7 @@ pub struct Engine {
 pub(crate) struct Inner {
     pub(crate) state: Mutex<State>,
     pub(crate) clock: Clock,
+    pub(crate) compat: Compat,
     next_session: AtomicU64,
     pub(crate) databases: usize,
     /// The users; looked at also while a script holds the state.
@@ -239,6 +241,7 @@ impl Engine {
         let paused = Arc::new(AtomicBool::new(false));
         let watchdog = Arc::new(Watchdog::default());
         let databases = config.databases;
+        let compat = config.compat;
         let state = State {
             dbs: (0..databases).map(|_| Db::default()).collect(),
             config,
@@ -257,7 +260,7 @@ impl Engine {
             inner: Weak::new(),
             stats: Stats::default(),
             random: Random::new(),
-            scripts: Scripts::new(limits, watchdog.clone()),
+            scripts: Scripts::new(limits, watchdog.clone(), compat),
             loading: false,
             out_of_memory: false,
             dirty: 0,
@@ -267,6 +270,7 @@ impl Engine {
         let inner = Inner {
             state: Mutex::new(state),
             clock,
+            compat,
             next_session: AtomicU64::new(1),
             databases,
             acl,
@@ -365,6 +369,12 @@ impl EngineBuilder {
     /// or script, and undeclared keys in scripts.
     pub fn cluster_strict(mut self, strict: bool) -> EngineBuilder {
         self.config.cluster_strict = strict;
+        self
+    }
+
+    /// Has the commands of this server and tells its version (default: Redis 7.0).
+    pub fn compat(mut self, compat: Compat) -> EngineBuilder {
+        self.config.compat = compat;
         self
     }
 

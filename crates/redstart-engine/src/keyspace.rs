@@ -42,6 +42,24 @@ impl Entry {
         size_of::<Entry>() + size_of::<Blob>() + 6 + self.value.heap_size()
     }
 
+    /// When the key or a part of its value expires, or [`NEVER`].
+    fn next_deadline(&self) -> i64 {
+        match &self.value {
+            Value::Hash(hash) => match (self.deadline, hash.next_deadline()) {
+                (NEVER, of_field) => of_field,
+                (of_key, NEVER) => of_key,
+                (of_key, of_field) => of_key.min(of_field),
+            },
+            _ => self.deadline,
+        }
+    }
+
+    /// Whether fields of a hash have expired.
+    #[inline]
+    pub(crate) fn has_expired_fields(&self, now_ms: i64) -> bool {
+        matches!(&self.value, Value::Hash(hash) if hash.is_due(now_ms))
+    }
+
     /// Whether the key is gone by now. At its deadline a key is still there.
     #[inline]
     pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
@@ -144,10 +162,16 @@ impl Db {
             size: 0,
         };
         let slot = self.dict.insert_new(key, entry);
+        self.enter(slot);
+        slot
+    }
+
+    /// Sees to it that a key is looked at when it, or a field of its hash, expires.
+    pub(crate) fn enter(&mut self, slot: Slot) {
+        let deadline = self.dict.value(slot).next_deadline();
         if deadline != NEVER {
             self.wheel.add(deadline, slot);
         }
-        slot
     }
 
     /// Counts what a key takes up now.
@@ -232,10 +256,11 @@ impl Db {
         if (self.dict.is_sparse() && self.dict.compact()) || crowded {
             self.wheel.clear();
             for slot in 0..self.dict.slots() as Slot {
-                if let Some((_, entry)) = self.dict.at(slot)
-                    && entry.deadline != NEVER
-                {
-                    self.wheel.add(entry.deadline, slot);
+                if let Some((_, entry)) = self.dict.at(slot) {
+                    let deadline = entry.next_deadline();
+                    if deadline != NEVER {
+                        self.wheel.add(deadline, slot);
+                    }
                 }
             }
         }
@@ -243,25 +268,39 @@ impl Db {
 
     /// The next keys that have expired, found by looking at no more than `budget` entries, and how
     /// many were looked at: fewer than `budget` if no others have expired.
-    pub(crate) fn sweep(&mut self, now_ms: i64, budget: usize) -> (Vec<Blob>, usize) {
+    pub(crate) fn sweep(&mut self, now_ms: i64, budget: usize) -> (Swept, usize) {
         self.wheel.now = now_ms;
-        let mut found = Vec::new();
+        let mut swept = Swept::default();
         let mut looked = 0;
         while looked < budget
             && let Some(slot) = self.wheel.next_due()
         {
             looked += 1;
-            match self.dict.at(slot) {
-                Some((key, entry)) if entry.is_expired(now_ms) => found.push(key.clone()),
-                Some((_, entry)) if entry.deadline != NEVER => {
-                    self.wheel.add(entry.deadline, slot);
+            let Some((key, entry)) = self.dict.at(slot) else {
+                continue;
+            };
+            if entry.is_expired(now_ms) {
+                swept.keys.push(key.clone());
+            } else if entry.has_expired_fields(now_ms) {
+                swept.hashes.push(key.clone());
+            } else {
+                let deadline = entry.next_deadline();
+                if deadline != NEVER {
+                    self.wheel.add(deadline, slot);
                 }
-                // Gone, or without a deadline by now.
-                _ => {}
             }
         }
-        (found, looked)
+        (swept, looked)
     }
+}
+
+/// What active expiry has found.
+#[derive(Default)]
+pub(crate) struct Swept {
+    /// Keys that have expired.
+    pub(crate) keys: Vec<Blob>,
+    /// Hashes with fields that have expired; to be entered again by [`Db::enter`].
+    pub(crate) hashes: Vec<Blob>,
 }
 
 /// When to look at which slot, so that active expiry finds what is due without looking at the rest.
@@ -356,7 +395,7 @@ mod tests {
         assert_eq!(db.wheel.len, listed);
         // The key is still found when its time comes.
         let (found, _) = db.sweep(86_400_001, usize::MAX);
-        assert!(found.iter().any(|key| **key == b"k"[..]));
+        assert!(found.keys.iter().any(|key| **key == b"k"[..]));
         assert_eq!(db.wheel.len, 0);
     }
 }

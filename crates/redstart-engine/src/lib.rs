@@ -35,7 +35,7 @@
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
-//! | `clock.rs` | the one clock |
+//! | `clock.rs`, `compat.rs` | the one clock; which server's version the engine takes the part of |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, functions, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file per family: parse arguments, call the type, shape the reply |
@@ -78,7 +78,7 @@
 //!
 //! ## To call a command from a command (EXEC, scripts)
 //!
-//! `registry::resolve(args)` finds and checks it, `cx.call(spec, args)` runs it and records its
+//! `registry::resolve(args, compat)` finds and checks it, `cx.call(spec, args)` runs it and records its
 //! effect. All effects of the outermost command form one unit.
 //!
 //! # Complexity
@@ -98,6 +98,7 @@ mod blocking;
 mod client;
 mod clock;
 mod commands;
+mod compat;
 #[cfg(test)]
 mod complexity;
 mod config;
@@ -136,6 +137,7 @@ mod tracking;
 mod types;
 
 pub use clock::Clock;
+pub use compat::Compat;
 pub use config::{MemoryPolicy, Settings, SettingsError};
 pub use engine::{Engine, EngineBuilder, Fsync};
 pub use error::EngineError;

@@ -12,7 +12,8 @@
 //! # What is read and written
 //!
 //! Versions 6 to 12 of Redis and 80 of Valkey are read, in every encoding. What is written is
-//! version 10, that of Redis 7.0, which Valkey loads as well.
+//! version 10, that of Redis 7.0, which Valkey loads as well; an engine that takes the part of a newer
+//! server writes that one's version, and one that holds fields that expire Valkey's at least.
 //!
 //! # Hostile input
 //!
@@ -39,13 +40,11 @@ use crate::{Engine, error::EngineError};
 
 pub use file::Summary;
 pub(crate) use file::{Expired, load, replace};
-pub(crate) use payload::{Refused, dump, restore};
+pub(crate) use payload::{Refused, dump, dump_functions, restore, restore_functions};
 pub(crate) use save::{Saves, save, save_later};
 
 use file::Values;
 
-/// The version that is written: Redis 7.0's.
-const VERSION: u32 = 10;
 /// The first and the last version of Redis that is read.
 const REDIS: std::ops::RangeInclusive<u32> = 6..=12;
 /// The versions that are Valkey's.

@@ -11,6 +11,7 @@ use hashbrown::HashTable;
 
 use crate::{
     commands,
+    compat::{Compat, versions},
     context::Ctx,
     error::{CommandResult, Stop},
     number::parse_int,
@@ -95,6 +96,10 @@ pub(crate) struct Spec {
     pub(crate) subcommands: &'static [Spec],
     /// `container|subcommand`, or the name itself.
     pub(crate) full_name: &'static str,
+    /// Which servers have it: a set of [`versions`].
+    pub(crate) versions: u8,
+    /// The arity since Redis 7.2, where that differs.
+    pub(crate) newer_arity: Option<i32>,
 }
 
 impl Spec {
@@ -114,6 +119,8 @@ impl Spec {
             handler,
             subcommands: &[],
             full_name: name,
+            versions: versions::ALL,
+            newer_arity: None,
         }
     }
 
@@ -135,6 +142,8 @@ impl Spec {
             handler,
             subcommands: &[],
             full_name,
+            versions: versions::ALL,
+            newer_arity: None,
         }
     }
 
@@ -154,6 +163,8 @@ impl Spec {
             handler: no_subcommand,
             subcommands,
             full_name: name,
+            versions: versions::ALL,
+            newer_arity: None,
         }
     }
 
@@ -166,9 +177,39 @@ impl Spec {
         self.flags & flag != 0
     }
 
-    pub(crate) fn accepts(&self, count: usize) -> bool {
+    /// A command that only these [`versions`] have.
+    pub(crate) const fn only(mut self, versions: u8) -> Spec {
+        self.versions = versions;
+        self
+    }
+
+    /// A command that takes more arguments since Redis 7.2.
+    pub(crate) const fn newer_arity(mut self, arity: i32) -> Spec {
+        self.newer_arity = Some(arity);
+        self
+    }
+
+    /// The subcommands that a server of this version has.
+    pub(crate) fn subcommands_in(&self, compat: Compat) -> impl Iterator<Item = &'static Spec> {
+        let subcommands = self.subcommands.iter();
+        subcommands.filter(move |sub| sub.exists_in(compat))
+    }
+
+    pub(crate) fn exists_in(&self, compat: Compat) -> bool {
+        compat.is_in(self.versions)
+    }
+
+    /// The arity that COMMAND tells.
+    pub(crate) fn arity_in(&self, compat: Compat) -> i32 {
+        match self.newer_arity {
+            Some(arity) if compat.is_in(versions::FROM_7_2) => arity,
+            _ => self.arity,
+        }
+    }
+
+    pub(crate) fn accepts(&self, count: usize, compat: Compat) -> bool {
         let count = count as i64;
-        let arity = i64::from(self.arity);
+        let arity = i64::from(self.arity_in(compat));
         if arity >= 0 {
             count == arity
         } else {
@@ -247,6 +288,11 @@ pub(crate) fn all() -> impl Iterator<Item = &'static Spec> {
     FAMILIES.iter().flat_map(|(_, family)| family.iter())
 }
 
+/// The commands that a server of this version has, without their subcommands.
+pub(crate) fn of(compat: Compat) -> impl Iterator<Item = &'static Spec> {
+    all().filter(move |spec| spec.exists_in(compat))
+}
+
 /// What COMMAND DOCS calls the command's family.
 pub(crate) fn group(spec: &Spec) -> &'static str {
     let container = spec.full_name.split('|').next().unwrap_or_default();
@@ -289,9 +335,22 @@ pub(crate) fn lookup(args: &[Bytes]) -> Option<&'static Spec> {
 }
 
 /// The command or subcommand that these arguments call, with their number checked.
-pub(crate) fn resolve(args: &[Bytes]) -> Result<&'static Spec, Stop> {
+pub(crate) fn resolve(args: &[Bytes], compat: Compat) -> Result<&'static Spec, Stop> {
+    find(args, compat, |spec| spec.exists_in(compat))
+}
+
+/// As [`resolve`], whatever the version: a log may have been written by another.
+pub(crate) fn resolve_any(args: &[Bytes]) -> Result<&'static Spec, Stop> {
+    find(args, Compat::Valkey9, |_| true)
+}
+
+fn find(
+    args: &[Bytes],
+    compat: Compat,
+    exists: impl Fn(&Spec) -> bool,
+) -> Result<&'static Spec, Stop> {
     let name = args.first().map_or(&b""[..], |name| name);
-    let Some(mut spec) = command(name) else {
+    let Some(mut spec) = command(name).filter(|spec| exists(spec)) else {
         return Err(unknown_command(name, &args[1.min(args.len())..]));
     };
     if !spec.subcommands.is_empty() && args.len() >= 2 {
@@ -299,7 +358,7 @@ pub(crate) fn resolve(args: &[Bytes]) -> Result<&'static Spec, Stop> {
         let found = spec
             .subcommands
             .iter()
-            .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word));
+            .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word) && exists(sub));
         match found {
             Some(sub) => spec = sub,
             None => {
@@ -314,7 +373,7 @@ pub(crate) fn resolve(args: &[Bytes]) -> Result<&'static Spec, Stop> {
             }
         }
     }
-    if spec.accepts(args.len()) {
+    if spec.accepts(args.len(), compat) {
         Ok(spec)
     } else {
         Err(Stop::wrong_arity(spec.full_name))
@@ -354,6 +413,12 @@ fn counted(args: &[Bytes], at: usize) -> Option<Vec<usize>> {
 /// `CMD numkeys key …`
 pub(crate) fn keys_counted_first(args: &[Bytes]) -> Option<Vec<usize>> {
     counted(args, 1)
+}
+
+/// `CMD numkeys key value …`
+pub(crate) fn keys_counted_with_values(args: &[Bytes]) -> Option<Vec<usize>> {
+    let count = usize::try_from(parse_int(args.get(1)?)?).ok()?;
+    (count <= (args.len() - 2) / 2).then(|| (0..count).map(|at| 2 + 2 * at).collect())
 }
 
 /// `CMD something numkeys key …`

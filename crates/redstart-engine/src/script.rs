@@ -55,6 +55,7 @@ pub(crate) use watchdog::{NOT_BUSY, Watchdog};
 
 use crate::{
     client::Client,
+    compat::Compat,
     context::{Ctx, Origin},
     engine::State,
     error::{CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
@@ -234,6 +235,7 @@ impl Flags {
 struct Compiled {
     /// Where its function is in the Lua table of functions.
     index: usize,
+    text: Bytes,
     flags: Flags,
     /// SCRIPT LOAD asked for it: it stays until SCRIPT FLUSH.
     pinned: bool,
@@ -272,6 +274,7 @@ impl Cache {
         &mut self,
         digest: Digest,
         function: Function,
+        text: Bytes,
         flags: Flags,
         pinned: bool,
     ) -> mlua::Result<()> {
@@ -285,6 +288,7 @@ impl Cache {
         self.functions.raw_set(index, function)?;
         let script = Compiled {
             index,
+            text,
             flags,
             pinned,
             ran: false,
@@ -330,6 +334,8 @@ pub(crate) struct Scripts {
     pub(crate) functions: Functions,
     pub(crate) limits: Limits,
     pub(crate) watchdog: Arc<Watchdog>,
+    /// Whose version scripts see.
+    pub(crate) compat: Compat,
 }
 
 /// What an interpreter is for.
@@ -526,18 +532,20 @@ pub(crate) struct Call<'a> {
 }
 
 impl Scripts {
-    pub(crate) fn new(limits: Limits, watchdog: Arc<Watchdog>) -> Scripts {
+    pub(crate) fn new(limits: Limits, watchdog: Arc<Watchdog>, compat: Compat) -> Scripts {
         Scripts {
             runtime: None,
             functions: Functions::default(),
             limits,
             watchdog,
+            compat,
         }
     }
 
     fn runtime(&mut self) -> Result<&mut Runtime, Stop> {
         if self.runtime.is_none() {
-            let runtime = Runtime::new(self.limits, self.watchdog.clone(), Purpose::Scripts)
+            let watchdog = self.watchdog.clone();
+            let runtime = Runtime::new(self.limits, watchdog, self.compat, Purpose::Scripts)
                 .map_err(|error| Stop::from(format!("ERR cannot start Lua: {error}")))?;
             self.runtime = Some(Box::new(runtime));
         }
@@ -562,6 +570,12 @@ impl Scripts {
             None => runtime.compile(digest, text, pinned)?,
         }
         Ok(digest)
+    }
+
+    /// The text of a script in the cache.
+    pub(crate) fn text(&self, digest: &Digest) -> Option<Bytes> {
+        let script = self.runtime.as_ref()?.cache.scripts.get(digest)?;
+        Some(script.text.clone())
     }
 
     /// How many scripts are in the cache.
@@ -732,7 +746,12 @@ impl Drop for Unlimited<'_> {
 }
 
 impl Runtime {
-    fn new(limits: Limits, watchdog: Arc<Watchdog>, purpose: Purpose) -> mlua::Result<Runtime> {
+    fn new(
+        limits: Limits,
+        watchdog: Arc<Watchdog>,
+        compat: Compat,
+        purpose: Purpose,
+    ) -> mlua::Result<Runtime> {
         let libraries = StdLib::TABLE | StdLib::STRING | StdLib::MATH | StdLib::OS;
         let lua = Lua::new_with(libraries, LuaOptions::new().catch_rust_panics(false))?;
         let names = convert::Names::new(&lua)?;
@@ -756,7 +775,7 @@ impl Runtime {
             json: Arc::default(),
             loading: Mutex::new(None),
         });
-        let host = host::functions(&lua, &shared, &names)?;
+        let host = host::functions(&lua, &shared, &names, compat)?;
         host.set("cjson", json::library(&lua, &shared.json)?)?;
         host.set("cmsgpack", msgpack::library(&lua, &shared)?)?;
         host.set("struct", pack::library(&lua)?)?;
@@ -764,7 +783,7 @@ impl Runtime {
         let functions = lua.create_table()?;
         host.set("functions", &functions)?;
         if purpose == Purpose::Functions {
-            let redis = library::redis_at_load(&lua, &shared, &functions)?;
+            let redis = library::redis_at_load(&lua, &shared, &functions, compat)?;
             host.set("redis_at_load", redis)?;
         }
         let (globals, run, load): (Table, Function, Function) = lua
@@ -807,7 +826,13 @@ impl Runtime {
                 Stop::from(text.replace(['\r', '\n'], " "))
             })?;
         self.cache
-            .insert(digest, function, flags, pinned)
+            .insert(
+                digest,
+                function,
+                Bytes::copy_from_slice(text),
+                flags,
+                pinned,
+            )
             .map_err(|error| Stop::from(format!("ERR cannot keep the script: {error}")))
     }
 

@@ -144,7 +144,7 @@ impl Inner {
 
     /// Answers a command while a slow script holds the state.
     fn while_busy(&self, client: &mut Client, args: &[Bytes]) -> Reply {
-        let spec = match registry::resolve(args) {
+        let spec = match registry::resolve(args, self.compat) {
             Ok(spec) => spec,
             Err(stop) => return refusal(client, stop),
         };
@@ -193,6 +193,7 @@ impl Inner {
     fn run_without_state(&self, client: &mut Client, args: &[Bytes]) -> Reply {
         let mut state = State::hollow();
         state.acl = self.acl.clone();
+        state.config.compat = self.compat;
         let profile = client.profile.clone();
         let now = self.clock.now_micros();
         let done = dispatch::run(&mut state, client, args, now);

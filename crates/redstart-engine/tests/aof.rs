@@ -13,7 +13,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Engine, Fsync, Outcome, Reply, Session, server::ServerConfig};
+use redstart_engine::{Compat, Engine, Fsync, Outcome, Reply, Session, server::ServerConfig};
 use redstart_testkit::{Kind, block_until};
 
 #[path = "differential/wire.rs"]
@@ -808,4 +808,77 @@ fn the_log_begins_and_ends_while_the_engine_runs() {
     let mut session = again.session();
     assert_eq!(session.line("DBSIZE"), size);
     assert_eq!(session.line("GET others"), others);
+}
+
+/// What HPEXPIRETIME says of fields that expire.
+fn field_deadlines(client: &mut impl Client) -> String {
+    let mut all = String::new();
+    for key in ["h", "copy", "float", "kept"] {
+        let hash = sorted_pairs(client.line(&format!("HGETALL {key}")));
+        let deadlines = client.line(&format!("HPEXPIRETIME {key} FIELDS 5 a b c d e"));
+        all.push_str(&format!("{key} {hash:?} {deadlines:?}\n"));
+    }
+    all
+}
+
+#[test]
+fn deadlines_of_fields_are_kept_and_valkey_loads_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let builder = Engine::builder().append_only(dir.path(), Fsync::No);
+        builder.compat(Compat::Valkey9).build().unwrap()
+    };
+    let engine = open();
+    let mut session = engine.session();
+    for line in [
+        "HSET h a 1 b 2 c 3 d 4 e 5",
+        "HEXPIRE h 1000 FIELDS 2 a b",
+        "HPEXPIRE h 2000000 FIELDS 1 c",
+        "HPEXPIRE h 1 FIELDS 1 d",
+        "HPEXPIREAT h 1 FIELDS 1 e",
+        "COPY h copy",
+        "HPERSIST copy FIELDS 1 a",
+        "HGETDEL copy FIELDS 1 b",
+        "HSET float a 1",
+        "HEXPIRE float 1000 FIELDS 1 a",
+        "HINCRBYFLOAT float a 1.5",
+        "HSETEX kept EX 1000 FIELDS 2 a 1 b 2",
+        "HSETEX kept KEEPTTL FIELDS 2 a 3 c 4",
+        "HGETEX kept PERSIST FIELDS 1 b",
+        "HSETEX kept PXAT 1 FIELDS 1 d 5",
+        "MSETEX 2 m1 1 m2 2 EX 1000",
+        "SET cond a",
+        "SET cond b IFEQ a EX 1000",
+        "SET gone a",
+        "DELIFEQ gone a",
+    ] {
+        assert!(!session.line(line).is_error(), "{line}");
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while session.line("HEXISTS h d") != Reply::Int(0) {
+        assert!(Instant::now() < deadline);
+    }
+    let expected = (everything(&mut session), field_deadlines(&mut session));
+    drop((session, engine));
+    let again = open();
+    let mut session = again.session();
+    let loaded = (everything(&mut session), field_deadlines(&mut session));
+    assert_eq!(loaded, expected);
+    // By the effects, and by the rewritten log.
+    for rewrite in [false, true] {
+        if rewrite {
+            start_rewrite(&mut session);
+            wait_for_rewrite(dir.path());
+        }
+        let theirs = tempfile::tempdir().unwrap();
+        copy(dir.path(), theirs.path());
+        let server = Server::start(&program(Kind::Valkey), theirs.path());
+        let mut wire = server.connect();
+        let loaded = (everything(&mut wire), field_deadlines(&mut wire));
+        assert_eq!(loaded, expected);
+    }
+    drop((session, again));
+    let mut session = open().session();
+    let loaded = (everything(&mut session), field_deadlines(&mut session));
+    assert_eq!(loaded, expected);
 }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Blocked, Engine, Outcome, Protocol, Reply, Session};
+use redstart_engine::{Blocked, Compat, Engine, Outcome, Protocol, Reply, Session};
 use redstart_testkit::{Kind, block_until};
 
 pub(crate) use differential::wire::Wire;
@@ -26,7 +26,7 @@ mod differential {
     mod blocking;
     mod config;
     mod debug;
-    mod dialect;
+    pub(crate) mod dialect;
     mod function;
     mod generator;
     mod geo;
@@ -44,6 +44,7 @@ mod differential {
     mod stream;
     mod string;
     mod transaction;
+    mod valkey;
     pub(crate) mod wire;
 }
 
@@ -195,6 +196,7 @@ pub(crate) struct Pair {
     sessions: Vec<Session>,
     wires: Vec<Wire>,
     protocol: Protocol,
+    kind: Kind,
     /// To ask the server how many clients wait.
     monitor: Wire,
     /// What the engine's clients wait for.
@@ -205,7 +207,11 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn new(server: &Server, protocol: Protocol) -> Pair {
-        let engine = Engine::new();
+        let compat = match server.kind {
+            Kind::Redis => Compat::Redis70,
+            Kind::Valkey => Compat::Valkey9,
+        };
+        let engine = Engine::builder().compat(compat).build().unwrap();
         let sessions = (0..3)
             .map(|_| match protocol {
                 Protocol::Resp2 => engine.session(),
@@ -225,6 +231,7 @@ impl Pair {
             wires,
             protocol,
             monitor: server.connect(),
+            kind: server.kind,
             blocked: [None, None, None],
             differences: Vec::new(),
         }
@@ -310,7 +317,13 @@ impl Pair {
         if unordered {
             (ours, theirs) = (sorted(ours), sorted(theirs));
         }
-        if !same(&ours, &theirs) {
+        let alike = match self.kind {
+            Kind::Redis => same(&ours, &theirs),
+            Kind::Valkey => {
+                differential::dialect::alike(self.kind, &split(rest), unordered, &ours, &theirs)
+            }
+        };
+        if !alike {
             self.differences
                 .push(format!("{line}\n engine: {ours:?}\n server: {theirs:?}"));
         }
@@ -347,7 +360,12 @@ fn same(a: &Reply, b: &Reply) -> bool {
 
 /// Runs the lines on both, once in RESP2 and once in RESP3. Empty lines and `#` comments are skipped.
 pub(crate) fn compare(script: &str) {
-    let server = Server::start();
+    compare_with(Kind::Redis, script);
+}
+
+/// As [`compare()`], with another server; see `dialect.rs` for what may differ then.
+pub(crate) fn compare_with(kind: Kind, script: &str) {
+    let server = Server::start_kind(kind);
     for protocol in [Protocol::Resp2, Protocol::Resp3] {
         let mut pair = Pair::new(&server, protocol);
         for line in script.lines().map(str::trim) {

@@ -6,7 +6,7 @@ use std::{collections::HashMap, time::Duration};
 
 use bytes::Bytes;
 use proptest::prelude::*;
-use redstart_engine::{Clock, Engine, Outcome, Reply, Session};
+use redstart_engine::{Clock, Compat, Engine, Outcome, Reply, Session};
 
 fn run(session: &mut Session, line: &str) -> Reply {
     let args: Vec<Bytes> = line
@@ -331,4 +331,171 @@ fn what_a_script_reads_is_tracked_for_its_caller() {
     call(&mut writer, &["EVAL", "return redis.call('GET', 'k')", "0"]);
     call(&mut writer, &["SET", "k", "w"]);
     assert_eq!(pushes.try_recv(), None);
+}
+
+fn ints(reply: Reply) -> Vec<i64> {
+    match reply {
+        Reply::Array(items) => items
+            .into_iter()
+            .map(|item| match item {
+                Reply::Int(value) => value,
+                other => panic!("{other:?}"),
+            })
+            .collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn newer(compat: Compat) -> Engine {
+    Engine::builder().compat(compat).build().unwrap()
+}
+
+#[test]
+fn a_version_has_its_commands_and_no_later_ones() {
+    let newest = [
+        ("HEXPIRE h 10 FIELDS 1 a", "7.4 8.0 8.2 valkey-9"),
+        ("CLIENT SETINFO LIB-NAME x", "7.4 8.0 8.2 valkey-9"),
+        ("CLIENT NO-TOUCH on", "7.4 8.0 8.2 valkey-9"),
+        ("ZRANK z m WITHSCORE", "7.4 8.0 8.2 valkey-9"),
+        ("HGETDEL h FIELDS 1 a", "8.0 8.2 valkey-9"),
+        ("HSETEX h FIELDS 1 a b", "8.0 8.2 valkey-9"),
+        ("XACKDEL x g IDS 1 1-1", "8.2"),
+        ("DELIFEQ k v", "valkey-9"),
+        ("SET k v IFEQ w", "valkey-9"),
+        ("MSETEX 1 k v", "valkey-9"),
+        ("CLIENT CAPA redirect", "valkey-9"),
+        ("SPUBLISH c m", "7.0 7.4 8.0 8.2 valkey-9"),
+        ("BF.ADD b x", "7.0 7.4 8.0 8.2 valkey-9"),
+    ];
+    for compat in Compat::ALL {
+        let engine = newer(compat);
+        let mut session = engine.session();
+        for (command, versions) in newest {
+            let has = versions.split(' ').any(|name| name == compat.name());
+            let reply = run(&mut session, command);
+            assert_eq!(!reply.is_error(), has, "{command} on {compat}: {reply:?}");
+            let name = command.split(' ').next().unwrap();
+            let whole = !matches!(name, "CLIENT" | "SET" | "ZRANK");
+            if whole {
+                let told = run(&mut session, &format!("COMMAND INFO {name}"));
+                let told = !matches!(&told, Reply::Array(items) if items[0] == Reply::Nil);
+                assert_eq!(told, has, "{name} on {compat}");
+            }
+        }
+        let hello = format!("{:?}", run(&mut session, "HELLO"));
+        let valkey = compat == Compat::Valkey9;
+        assert_eq!(hello.contains("valkey"), valkey, "{hello}");
+        let info = format!("{:?}", run(&mut session, "INFO server"));
+        assert_eq!(info.contains("valkey_version:9."), valkey, "{info}");
+        if !valkey {
+            let version = format!("redis_version:{}.", compat.name());
+            assert!(info.contains(&version), "{info}");
+            assert!(hello.contains(&format!("{}.", compat.name())), "{hello}");
+        }
+    }
+}
+
+#[test]
+fn fields_expire_by_themselves_and_take_an_empty_hash_along() {
+    let engine = newer(Compat::Valkey9);
+    let mut session = engine.session();
+    let mut listener = engine.session();
+    let mut pushes = listener.pushes();
+    run(&mut session, "CONFIG SET notify-keyspace-events EA");
+    run(&mut listener, "PSUBSCRIBE __keyevent*");
+    while pushes.try_recv().is_some() {}
+    run(&mut session, "HSET h a 1 b 2 c 3");
+    assert_eq!(ints(run(&mut session, "HPEXPIRE h 1000 FIELDS 1 a")), [1]);
+    assert_eq!(
+        ints(run(&mut session, "HPEXPIRE h 3000 FIELDS 2 b c")),
+        [1, 1]
+    );
+    engine.advance(Duration::from_millis(999));
+    assert_eq!(run(&mut session, "HLEN h"), Reply::Int(3));
+    // Nobody looks at the hash when the time comes.
+    engine.advance(Duration::from_millis(500));
+    let mut heard = Vec::new();
+    let mut hear = || {
+        while let Some(push) = pushes.try_recv() {
+            heard.push(format!("{push:?}"));
+        }
+        std::mem::take(&mut heard).join(" ")
+    };
+    let told = hear();
+    assert!(
+        told.contains(":hexpired") && !told.contains(":del"),
+        "{told}"
+    );
+    assert_eq!(run(&mut session, "HLEN h"), Reply::Int(2));
+    assert_eq!(run(&mut session, "HGET h a"), Reply::Nil);
+    // A deadline that was moved is kept.
+    assert_eq!(ints(run(&mut session, "HPEXPIRE h 90000 FIELDS 1 c")), [1]);
+    engine.advance(Duration::from_secs(3));
+    assert_eq!(run(&mut session, "HGETALL h"), {
+        Reply::Array(vec![Reply::bulk("c"), Reply::bulk("3")])
+    });
+    run(&mut session, "COPY h copy");
+    run(&mut session, "RENAME h moved");
+    hear();
+    engine.advance(Duration::from_secs(90));
+    assert_eq!(run(&mut session, "DBSIZE"), Reply::Int(0));
+    let told = hear();
+    assert!(
+        told.contains(":hexpired") && told.contains(":del"),
+        "{told}"
+    );
+}
+
+#[test]
+fn a_watched_hash_changes_when_its_field_expires() {
+    let engine = newer(Compat::Redis74);
+    let mut session = engine.session();
+    run(&mut session, "HSET h a 1 b 2");
+    run(&mut session, "HPEXPIRE h 100 FIELDS 1 a");
+    run(&mut session, "WATCH h");
+    engine.advance(Duration::from_millis(200));
+    run(&mut session, "MULTI");
+    run(&mut session, "HLEN h");
+    assert_eq!(run(&mut session, "EXEC"), Reply::NilArray);
+}
+
+#[test]
+fn stream_entries_are_deleted_with_regard_to_their_groups() {
+    let engine = newer(Compat::Redis82);
+    let mut session = engine.session();
+    for line in [
+        "XADD x 1-1 a 1",
+        "XADD x 2-1 a 2",
+        "XADD x 3-1 a 3",
+        "XGROUP CREATE x g 0",
+        "XGROUP CREATE x h 0",
+        "XREADGROUP GROUP g c STREAMS x >",
+        "XREADGROUP GROUP h c COUNT 2 STREAMS x >",
+    ] {
+        assert!(!run(&mut session, line).is_error(), "{line}");
+    }
+    let mut codes = |line: &str| ints(run(&mut session, line));
+    // The other group has it pending.
+    assert_eq!(codes("XACKDEL x g ACKED IDS 2 1-1 9-9"), [2, -1]);
+    assert_eq!(codes("XACKDEL x h ACKED IDS 1 1-1"), [1]);
+    // The other group has not read it.
+    assert_eq!(codes("XACKDEL x g ACKED IDS 1 3-1"), [2]);
+    assert_eq!(codes("XDELEX x ACKED IDS 1 2-1"), [2]);
+    assert_eq!(codes("XDELEX x DELREF IDS 2 2-1 2-1"), [1, -1]);
+    assert_eq!(codes("XDELEX x IDS 1 3-1"), [1]);
+    assert_eq!(codes("XDELEX none KEEPREF IDS 2 1-1 2-2"), [-1, -1]);
+    assert_eq!(codes("XACKDEL x none IDS 1 1-1"), [-1]);
+    for group in ["g", "h"] {
+        let pending = run(&mut session, &format!("XPENDING x {group} - + 10"));
+        assert_eq!(pending, Reply::Array(Vec::new()), "{group}");
+    }
+    for line in [
+        "XDELEX x IDS 2 1-1",
+        "XDELEX x IDS 0 1-1",
+        "XDELEX x FOO IDS 1 1-1",
+        "XDELEX x KEEPREF ACKED IDS 1 1-1",
+        "XDELEX x IDS 1 x",
+    ] {
+        assert!(run(&mut session, line).is_error(), "{line}");
+    }
 }

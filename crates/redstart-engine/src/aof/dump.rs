@@ -6,13 +6,14 @@ use bytes::Bytes;
 
 use super::{file::LogFile, folder::Folder};
 use crate::{
-    commands::stream::claim_effect,
+    commands::{hash::expire_effect, stream::claim_effect},
     engine::State,
     keyspace::NEVER,
     number::{double_text, int_bytes},
     resp,
     types::{
         Value,
+        hash::Hash,
         stream::{Id, Stream},
     },
 };
@@ -113,7 +114,8 @@ fn write_value(writer: &mut Writer<'_>, key: &Bytes, value: &Value) -> io::Resul
             let pairs = hash
                 .iter()
                 .flat_map(|(field, value)| [field.to_bytes(), value.to_bytes()]);
-            writer.elements("HSET", key, 2, pairs)
+            writer.elements("HSET", key, 2, pairs)?;
+            write_deadlines(writer, key, hash)
         }
         Value::SortedSet(set) => {
             let pairs = set
@@ -141,6 +143,21 @@ fn write_value(writer: &mut Writer<'_>, key: &Bytes, value: &Value) -> io::Resul
             Ok(())
         }
     }
+}
+
+/// The deadlines of a hash's fields; those with the same one share commands.
+fn write_deadlines(writer: &mut Writer<'_>, key: &Bytes, hash: &Hash) -> io::Result<()> {
+    let mut same: Vec<Bytes> = Vec::new();
+    let mut deadlines = hash.deadlines().peekable();
+    while let Some((deadline, field)) = deadlines.next() {
+        same.push(field.to_bytes());
+        let goes_on = deadlines.peek().is_some_and(|(next, _)| *next == deadline);
+        if !goes_on || same.len() == AT_ONCE {
+            writer.command(&expire_effect(key, deadline, &same))?;
+            same.clear();
+        }
+    }
+    Ok(())
 }
 
 fn write_stream(writer: &mut Writer<'_>, key: &Bytes, stream: &Stream) -> io::Result<()> {

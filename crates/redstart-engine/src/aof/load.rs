@@ -176,7 +176,7 @@ fn repeat(
     now_micros: i64,
 ) -> Result<(), String> {
     let name = registry::printable(&args[0]);
-    let spec = match registry::resolve(args) {
+    let spec = match registry::resolve_any(args) {
         Ok(spec) => spec,
         Err(Stop::Error(text)) => return Err(format!("cannot repeat {name}: {text}")),
         Err(Stop::Block(_)) => return Err(format!("cannot repeat {name}")),

@@ -161,13 +161,14 @@ fn dryrun(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Err(error(format!("User '{}' not found", printable(&args[2]))));
     };
     let call = &args[3..];
-    let Some(spec) = registry::lookup(call) else {
+    let compat = cx.state.config.compat;
+    let Some(spec) = registry::lookup(call).filter(|spec| spec.exists_in(compat)) else {
         return Err(error(format!(
             "Command '{}' not found",
             printable(&call[0])
         )));
     };
-    if !spec.accepts(call.len()) {
+    if !spec.accepts(call.len(), compat) {
         return Err(Stop::wrong_arity(spec.full_name));
     }
     let verdict = account.user().check(spec, call);

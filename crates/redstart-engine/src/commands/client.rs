@@ -10,6 +10,7 @@ use bytes::Bytes;
 use crate::{
     blocking,
     client::{Answers, Profile},
+    compat::versions,
     context::Ctx,
     engine::Pause,
     error::{CommandResult, SYNTAX, Stop},
@@ -27,7 +28,8 @@ pub(crate) static CLIENT_COMMANDS: &[Spec] = &[
     Spec::sub("id", "client|id", 2, SELF, NO_KEYS, id),
     Spec::sub("getname", "client|getname", 2, SELF, NO_KEYS, getname),
     Spec::sub("setname", "client|setname", 3, SELF, NO_KEYS, setname),
-    Spec::sub("setinfo", "client|setinfo", 4, SELF, NO_KEYS, setinfo),
+    Spec::sub("capa", "client|capa", -3, SELF | ALLOW_BUSY, NO_KEYS, capa).only(versions::VALKEY),
+    Spec::sub("setinfo", "client|setinfo", 4, SELF, NO_KEYS, setinfo).only(versions::FROM_7_2),
     Spec::sub("info", "client|info", 2, SELF, NO_KEYS, info),
     Spec::sub("list", "client|list", -2, OTHERS, NO_KEYS, list),
     Spec::sub("kill", "client|kill", -3, OTHERS, NO_KEYS, kill),
@@ -36,7 +38,7 @@ pub(crate) static CLIENT_COMMANDS: &[Spec] = &[
     Spec::sub("unpause", "client|unpause", 2, OTHERS, NO_KEYS, unpause),
     Spec::sub("reply", "client|reply", 3, SELF, NO_KEYS, reply),
     Spec::sub("no-evict", "client|no-evict", 3, OTHERS, NO_KEYS, no_evict),
-    Spec::sub("no-touch", "client|no-touch", 3, SELF, NO_KEYS, no_touch),
+    Spec::sub("no-touch", "client|no-touch", 3, SELF, NO_KEYS, no_touch).only(versions::FROM_7_2),
     Spec::sub("tracking", "client|tracking", -3, SELF, NO_KEYS, tracking),
     Spec::sub(
         "trackinginfo",
@@ -91,7 +93,11 @@ fn setname(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(Reply::OK)
 }
 
-/// Newer than Redis 7.0, but every current library sends it when it connects.
+/// What a client can do; what is not known is ignored. Nothing here depends on it.
+fn capa(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    Ok(Reply::OK)
+}
+
 fn setinfo(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let option = &args[2];
     if !option.eq_ignore_ascii_case(b"LIB-NAME") && !option.eq_ignore_ascii_case(b"LIB-VER") {

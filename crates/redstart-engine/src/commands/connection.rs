@@ -80,9 +80,10 @@ fn hello(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         Protocol::Resp3 => 3,
     };
     let pair = |key: &'static str, value: Reply| (Reply::bulk(key), value);
+    let compat = cx.state.config.compat;
     Ok(Reply::Map(vec![
-        pair("server", Reply::bulk("redis")),
-        pair("version", Reply::bulk(super::server::VERSION)),
+        pair("server", Reply::bulk(compat.server())),
+        pair("version", Reply::bulk(compat.version())),
         pair("proto", Reply::Int(proto)),
         pair("id", Reply::Int(cx.client.id as i64)),
         pair("mode", Reply::bulk("standalone")),

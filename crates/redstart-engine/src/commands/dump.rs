@@ -41,7 +41,11 @@ const RUNNING: &str = "ERR Background save already in progress";
 fn dump(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match cx.find_read(&args[1]) {
         None => Ok(Reply::Nil),
-        Some(slot) => Ok(Reply::Bulk(rdb::dump(&cx.db().entry(slot).value).into())),
+        Some(slot) => {
+            let compat = cx.state.config.compat;
+            let payload = rdb::dump(&cx.db().entry(slot).value, compat);
+            Ok(Reply::Bulk(payload.into()))
+        }
     }
 }
 

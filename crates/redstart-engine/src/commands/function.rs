@@ -7,11 +7,12 @@ use crate::{
     error::{CommandResult, Stop},
     glob,
     number::parse_int,
+    rdb,
     registry::{self, Spec, flag::*, keys_counted_second},
     reply::Reply,
     script::{
         self, Call,
-        function::{Library, Loader, NOT_FOUND},
+        function::{Library, Loader, NOT_FOUND, Policy},
     },
 };
 
@@ -39,6 +40,15 @@ static FUNCTION: &[Spec] = &[
         WRITE | NOSCRIPT,
         (0, 0, 0),
         delete,
+    ),
+    Spec::sub("dump", "function|dump", 2, NOSCRIPT, (0, 0, 0), dump),
+    Spec::sub(
+        "restore",
+        "function|restore",
+        -3,
+        WRITE | DENYOOM | NOSCRIPT,
+        (0, 0, 0),
+        restore,
     ),
     Spec::sub("list", "function|list", -2, NOSCRIPT, (0, 0, 0), list),
     Spec::sub(
@@ -102,6 +112,7 @@ fn loader(cx: &Ctx<'_>) -> Loader {
     Loader {
         limits: cx.state.scripts.limits,
         watchdog: cx.state.scripts.watchdog.clone(),
+        compat: cx.state.config.compat,
         from_log: cx.state.loading,
     }
 }
@@ -143,6 +154,38 @@ fn flush(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     };
     let scripts = &mut cx.state.scripts;
     scripts.functions.flush(&scripts.watchdog, in_background);
+    cx.dirty(1);
+    Ok(Reply::OK)
+}
+
+fn dump(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    let libraries = cx.state.scripts.functions.libraries();
+    let codes = libraries.map(|library| &library.code);
+    let payload = rdb::dump_functions(codes, cx.state.config.compat);
+    Ok(Reply::Bulk(payload.into()))
+}
+
+fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let policy = match &args[3..] {
+        [] => Policy::Append,
+        [word] => match &word.to_ascii_lowercase()[..] {
+            b"append" => Policy::Append,
+            b"replace" => Policy::Replace,
+            b"flush" => Policy::Flush,
+            _ => {
+                return Err(
+                    "ERR Wrong restore policy given, value should be either FLUSH, APPEND \
+                            or REPLACE."
+                        .into(),
+                );
+            }
+        },
+        _ => return Err(wrong_arguments(&args[1])),
+    };
+    let codes = rdb::restore_functions(&args[2])?;
+    let loader = loader(cx);
+    let functions = &mut cx.state.scripts.functions;
+    functions.restore(&codes, policy, &loader)?;
     cx.dirty(1);
     Ok(Reply::OK)
 }

@@ -1,8 +1,13 @@
 //! Hashes.
 
+mod expiry;
+
+pub(crate) use expiry::expire_effect;
+
 use bytes::Bytes;
 
 use crate::{
+    compat::versions::{FROM_7_4, FROM_8_0},
     context::Ctx,
     error::{CommandResult, NOT_FLOAT, OUT_OF_RANGE, SYNTAX, Stop},
     long_double::LongDouble,
@@ -18,7 +23,47 @@ use crate::{
 pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("hdel", -3, WRITE | FAST, (1, 1, 1), hdel),
     Spec::new("hexists", 3, READONLY | FAST, (1, 1, 1), hexists),
+    Spec::new("hexpire", -6, WRITE | FAST, (1, 1, 1), expiry::hexpire).only(FROM_7_4),
+    Spec::new("hexpireat", -6, WRITE | FAST, (1, 1, 1), expiry::hexpireat).only(FROM_7_4),
+    Spec::new(
+        "hexpiretime",
+        -5,
+        READONLY | FAST,
+        (1, 1, 1),
+        expiry::hexpiretime,
+    )
+    .only(FROM_7_4),
     Spec::new("hget", 3, READONLY | FAST, (1, 1, 1), hget),
+    Spec::new("hgetdel", -5, WRITE | FAST, (1, 1, 1), hgetdel).only(FROM_8_0),
+    Spec::new("hgetex", -5, WRITE | FAST, (1, 1, 1), expiry::hgetex).only(FROM_8_0),
+    Spec::new("hpersist", -5, WRITE | FAST, (1, 1, 1), expiry::hpersist).only(FROM_7_4),
+    Spec::new("hpexpire", -6, WRITE | FAST, (1, 1, 1), expiry::hpexpire).only(FROM_7_4),
+    Spec::new(
+        "hpexpireat",
+        -6,
+        WRITE | FAST,
+        (1, 1, 1),
+        expiry::hpexpireat,
+    )
+    .only(FROM_7_4),
+    Spec::new(
+        "hpexpiretime",
+        -5,
+        READONLY | FAST,
+        (1, 1, 1),
+        expiry::hpexpiretime,
+    )
+    .only(FROM_7_4),
+    Spec::new("hpttl", -5, READONLY | FAST, (1, 1, 1), expiry::hpttl).only(FROM_7_4),
+    Spec::new(
+        "hsetex",
+        -6,
+        WRITE | DENYOOM | FAST,
+        (1, 1, 1),
+        expiry::hsetex,
+    )
+    .only(FROM_8_0),
+    Spec::new("httl", -5, READONLY | FAST, (1, 1, 1), expiry::httl).only(FROM_7_4),
     Spec::new("hgetall", 2, READONLY, (1, 1, 1), hgetall),
     Spec::new("hincrby", 4, WRITE | DENYOOM | FAST, (1, 1, 1), hincrby),
     Spec::new(
@@ -40,10 +85,10 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("hvals", 2, READONLY, (1, 1, 1), hvals),
 ];
 
-/// Sets one field; whether it is new.
+/// Sets the value of one field, which keeps its deadline; whether it is new.
 fn set_field(cx: &mut Ctx<'_>, key: &[u8], field: &[u8], value: &[u8]) -> Result<bool, Stop> {
     cx.edit_or_create(key, |hash: &mut Hash, config, _| {
-        hash.set(field, value, config)
+        hash.set_value(field, value, config)
     })
 }
 
@@ -124,6 +169,34 @@ fn hdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         }
     }
     Ok(removed.into())
+}
+
+fn hgetdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let key = &args[1];
+    let fields = expiry::fields(args)?;
+    let Some(hash) = cx.get_mut::<Hash>(key)? else {
+        return Ok(Reply::Array(vec![Reply::Nil; fields.len()]));
+    };
+    let mut removed = Vec::new();
+    let mut values = Vec::with_capacity(fields.len());
+    for field in fields {
+        let value = hash.remove(field);
+        if value.is_some() {
+            removed.push(field.clone());
+        }
+        values.push(Reply::from(value.map(|value| value.to_bytes())));
+    }
+    let emptied = hash.is_empty();
+    if !removed.is_empty() {
+        cx.changed(key, class::HASH, "hdel");
+        cx.dirty(removed.len() - 1);
+        let effect = [Bytes::from_static(b"HDEL"), key.clone()];
+        cx.propagate(effect.into_iter().chain(removed));
+        if emptied {
+            cx.delete_emptied(key);
+        }
+    }
+    Ok(Reply::Array(values))
 }
 
 fn hlen(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -218,6 +291,11 @@ fn hincrbyfloat(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         field.clone(),
         text.clone(),
     ]);
+    // HSET would take the field's deadline away.
+    let hash = cx.get_mut::<Hash>(key)?;
+    if let Some(deadline) = hash.and_then(|hash| hash.deadline(field)) {
+        cx.propagate(expire_effect(key, deadline, std::slice::from_ref(field)));
+    }
     Ok(Reply::Bulk(text))
 }
 
@@ -304,14 +382,25 @@ fn hrandfield(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 fn hscan(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let cursor = scan::cursor_arg(&args[2])?;
+    let may_omit = cx.state.config.compat.is_in(FROM_7_4);
     let Some(hash) = cx.get::<Hash>(&args[1])? else {
         return Ok(scan::reply(0, Vec::new()));
     };
-    let options = scan::Options::parse(&args[3..], false)?;
+    let word = args[3..]
+        .iter()
+        .position(|arg| may_omit && arg.eq_ignore_ascii_case(b"novalues"));
+    let mut rest = args[3..].to_vec();
+    if let Some(at) = word {
+        rest.remove(at);
+    }
+    let options = scan::Options::parse(&rest, false)?;
     let mut items = Vec::new();
     let next = hash.scan(cursor, options.count, |field, value| {
         if options.admits(field) {
-            items.extend([bulk(field), bulk(value)]);
+            items.push(bulk(field));
+            if word.is_none() {
+                items.push(bulk(value));
+            }
         }
     });
     Ok(scan::reply(next, items))

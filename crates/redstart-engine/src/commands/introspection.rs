@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     acl::category,
+    compat::Compat,
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
     glob,
@@ -35,35 +36,37 @@ static COMMAND_COMMANDS: &[Spec] = &[
     ),
 ];
 
-fn count(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    Ok(registry::all().count().into())
+fn count(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    Ok(registry::of(cx.state.config.compat).count().into())
 }
 
-fn all(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    Ok(Reply::Array(registry::all().map(describe).collect()))
+fn all(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    let compat = cx.state.config.compat;
+    let specs = registry::of(compat).map(|spec| describe(spec, compat));
+    Ok(Reply::Array(specs.collect()))
 }
 
 fn info(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if args.len() == 2 {
         return all(cx, args);
     }
-    let found = args[2..].iter().map(|name| named(name));
+    let compat = cx.state.config.compat;
+    let found = args[2..].iter().map(|name| named(name, compat));
     Ok(Reply::Array(
         found
-            .map(|spec| spec.map_or(Reply::Nil, describe))
+            .map(|spec| spec.map_or(Reply::Nil, |spec| describe(spec, compat)))
             .collect(),
     ))
 }
 
 /// The command of that name, a subcommand as `container|subcommand`.
-fn named(name: &[u8]) -> Option<&'static Spec> {
+fn named(name: &[u8], compat: Compat) -> Option<&'static Spec> {
     let mut words = name.splitn(2, |&byte| byte == b'|');
-    let spec = registry::command(words.next()?)?;
+    let spec = registry::command(words.next()?).filter(|spec| spec.exists_in(compat))?;
     match words.next() {
         None => Some(spec),
         Some(word) => spec
-            .subcommands
-            .iter()
+            .subcommands_in(compat)
             .find(|sub| sub.name.as_bytes().eq_ignore_ascii_case(word)),
     }
 }
@@ -72,13 +75,16 @@ fn status(text: &'static str) -> Reply {
     Reply::status(text)
 }
 
-fn describe(spec: &'static Spec) -> Reply {
+fn describe(spec: &'static Spec, compat: Compat) -> Reply {
     let (first, last, step) = spec.keys;
     let step = if first == 0 { 0 } else { step };
-    let subcommands = spec.subcommands.iter().map(describe).collect();
+    let subcommands = spec
+        .subcommands_in(compat)
+        .map(|sub| describe(sub, compat))
+        .collect();
     Reply::Array(vec![
         Reply::bulk(spec.full_name),
-        Reply::Int(spec.arity.into()),
+        Reply::Int(spec.arity_in(compat).into()),
         Reply::Set(flag_names(spec.flags).map(status).collect()),
         Reply::Int(first.into()),
         Reply::Int(last.into()),
@@ -139,32 +145,43 @@ fn key_specs(spec: &'static Spec) -> Vec<Reply> {
 }
 
 /// Only the group and the subcommands: the texts of the manual are not kept here.
-fn docs(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+fn docs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let compat = cx.state.config.compat;
     let specs: Vec<&'static Spec> = if args.len() == 2 {
-        registry::all().collect()
+        registry::of(compat).collect()
     } else {
-        args[2..].iter().filter_map(|name| named(name)).collect()
+        let names = args[2..].iter();
+        names.filter_map(|name| named(name, compat)).collect()
     };
-    Ok(Reply::Map(specs.into_iter().map(document).collect()))
+    Ok(Reply::Map(
+        specs
+            .into_iter()
+            .map(|spec| document(spec, compat))
+            .collect(),
+    ))
 }
 
-fn document(spec: &'static Spec) -> (Reply, Reply) {
+fn document(spec: &'static Spec, compat: Compat) -> (Reply, Reply) {
     let mut facts = vec![
         (Reply::bulk("summary"), Reply::bulk("")),
         (Reply::bulk("since"), Reply::bulk("1.0.0")),
         (Reply::bulk("group"), Reply::bulk(registry::group(spec))),
     ];
     if !spec.subcommands.is_empty() {
-        let subcommands = spec.subcommands.iter().map(document).collect();
+        let subcommands = spec.subcommands_in(compat);
+        let subcommands = subcommands.map(|sub| document(sub, compat)).collect();
         facts.push((Reply::bulk("subcommands"), Reply::Map(subcommands)));
     }
     (Reply::bulk(spec.full_name), Reply::Map(facts))
 }
 
-fn list(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let all = registry::all().flat_map(|spec| std::iter::once(spec).chain(spec.subcommands));
+fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let compat = cx.state.config.compat;
+    let with_subcommands =
+        |spec: &'static Spec| std::iter::once(spec).chain(spec.subcommands_in(compat));
+    let all = registry::of(compat).flat_map(with_subcommands);
     let names: Vec<Reply> = match &args[2..] {
-        [] => registry::all()
+        [] => registry::of(compat)
             .map(|spec| Reply::bulk(spec.full_name))
             .collect(),
         [word, kind, value] if word.eq_ignore_ascii_case(b"FILTERBY") => {
@@ -189,14 +206,14 @@ fn list(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 /// The command in the arguments and the places of its keys.
-fn keys(args: &[Bytes]) -> Result<(&'static Spec, Vec<usize>), Stop> {
-    let Some(spec) = registry::lookup(args) else {
+fn keys(args: &[Bytes], compat: Compat) -> Result<(&'static Spec, Vec<usize>), Stop> {
+    let Some(spec) = registry::lookup(args).filter(|spec| spec.exists_in(compat)) else {
         return Err("ERR Invalid command specified".into());
     };
     if spec.keys.0 == 0 && spec.movable.is_none() {
         return Err("ERR The command has no key arguments".into());
     }
-    if !spec.accepts(args.len()) {
+    if !spec.accepts(args.len(), compat) {
         return Err("ERR Invalid number of arguments specified for command".into());
     }
     if spec.movable.is_some_and(|find| find(args).is_none()) {
@@ -207,16 +224,16 @@ fn keys(args: &[Bytes]) -> Result<(&'static Spec, Vec<usize>), Stop> {
     Ok((spec, places))
 }
 
-fn getkeys(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+fn getkeys(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let args = &args[2..];
-    let (_, places) = keys(args)?;
+    let (_, places) = keys(args, cx.state.config.compat)?;
     let keys = places.into_iter().map(|at| Reply::Bulk(args[at].clone()));
     Ok(Reply::Array(keys.collect()))
 }
 
-fn getkeysandflags(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+fn getkeysandflags(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let args = &args[2..];
-    let (spec, places) = keys(args)?;
+    let (spec, places) = keys(args, cx.state.config.compat)?;
     let keys = places.into_iter().map(|at| {
         Reply::Array(vec![
             Reply::Bulk(args[at].clone()),

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    compat::versions,
     context::Ctx,
     error::{CommandResult, NOT_INTEGER, Stop},
     number::parse_int,
@@ -35,6 +36,7 @@ static SCRIPT: &[Spec] = &[
         kill,
     ),
     Spec::sub("debug", "script|debug", 3, NOSCRIPT, (0, 0, 0), debug),
+    Spec::sub("show", "script|show", 3, NOSCRIPT | STALE, (0, 0, 0), show).only(versions::VALKEY),
     Spec::sub("help", "script|help", 2, LOADING | STALE, (0, 0, 0), help),
 ];
 
@@ -119,6 +121,13 @@ fn flush(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn kill(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     // With the lock in hand nothing can be running; see `Session` for the other case.
     Err(script::NOT_BUSY.into())
+}
+
+fn show(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let digest = script::parse_digest(&args[2]);
+    let text = digest.and_then(|digest| cx.state.scripts.text(&digest));
+    text.map(Reply::Bulk)
+        .ok_or(Stop::from("NOSCRIPT No matching script."))
 }
 
 fn debug(_: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

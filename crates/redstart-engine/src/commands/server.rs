@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 
 use crate::{
+    compat::versions,
     config::policy_name,
     context::Ctx,
     error::{CommandResult, SYNTAX},
@@ -18,7 +19,6 @@ use crate::{
 use super::{config::CONFIG_COMMANDS, introspection};
 
 /// The Redis whose commands and replies these are.
-pub(crate) const VERSION: &str = "7.0.15";
 
 const NO_KEYS: (i32, i32, i32) = (0, 0, 0);
 const OPERATE: u32 = ADMIN | NOSCRIPT | LOADING | STALE;
@@ -96,10 +96,10 @@ fn dbsize(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     Ok(cx.db().len().into())
 }
 
-fn lolwut(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+fn lolwut(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     Ok(Reply::Verbatim {
         format: *b"txt",
-        text: format!("Redis ver. {VERSION}\n").into(),
+        text: format!("Redis ver. {}\n", cx.state.config.compat.redis_version()).into(),
     })
 }
 
@@ -204,7 +204,12 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, text: &mut String) {
     };
     match section {
         "server" => {
-            line("redis_version", &VERSION);
+            let compat = state.config.compat;
+            line("redis_version", &compat.redis_version());
+            if compat.is_in(versions::VALKEY) {
+                line("server_name", &compat.server());
+                line("valkey_version", &compat.version());
+            }
             line("redis_git_sha1", &"00000000");
             line("redis_git_dirty", &0);
             line("redis_mode", &"standalone");

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     acl,
-    context::Ctx,
+    context::{Ctx, Origin},
     error::{CommandResult, SYNTAX, Stop, WRONG_TYPE},
     notify::class,
     number::{int_arg, parse_double_leniently},
@@ -134,6 +134,7 @@ fn run(cx: &mut Ctx<'_>, args: &[Bytes], mut options: Options) -> CommandResult 
         // Redis sorts the skiplist form only, and does not change it back.
         set.unpack();
     }
+    let in_script = cx.origin == Origin::Script;
     let mut items: Vec<Blob> = match cx.value(&args[1]) {
         None => Vec::new(),
         Some(Value::List(list)) if options.unsorted && options.descending => {
@@ -141,8 +142,9 @@ fn run(cx: &mut Ctx<'_>, args: &[Bytes], mut options: Options) -> CommandResult 
         }
         Some(Value::List(list)) => list.iter().cloned().collect(),
         Some(Value::Set(set)) => {
-            // A set has no order of its own to leave as it is: what is stored must not be random.
-            if options.unsorted && options.store.is_some() {
+            // A set has no order of its own to leave as it is: what is stored, and what scripts see,
+            // must not be random.
+            if options.unsorted && (options.store.is_some() || in_script) {
                 options.unsorted = false;
                 options.alpha = true;
                 options.by = None;

@@ -89,7 +89,7 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("zrangebylex", -4, READONLY, (1, 1, 1), zrangebylex),
     Spec::new("zrangebyscore", -4, READONLY, (1, 1, 1), zrangebyscore),
     Spec::new("zrangestore", -5, WRITE | DENYOOM, (1, 2, 1), zrangestore),
-    Spec::new("zrank", 3, READONLY | FAST, (1, 1, 1), zrank),
+    Spec::new("zrank", 3, READONLY | FAST, (1, 1, 1), zrank).newer_arity(-3),
     Spec::new("zrem", -3, WRITE | FAST, (1, 1, 1), zrem),
     Spec::new("zremrangebylex", 4, WRITE, (1, 1, 1), zremrangebylex),
     Spec::new("zremrangebyrank", 4, WRITE, (1, 1, 1), zremrangebyrank),
@@ -103,7 +103,7 @@ pub(crate) static COMMANDS: &[Spec] = &[
         (1, 1, 1),
         zrevrangebyscore,
     ),
-    Spec::new("zrevrank", 3, READONLY | FAST, (1, 1, 1), zrevrank),
+    Spec::new("zrevrank", 3, READONLY | FAST, (1, 1, 1), zrevrank).newer_arity(-3),
     Spec::new("zscan", -3, READONLY, (1, 1, 1), zscan),
     Spec::new("zscore", 3, READONLY | FAST, (1, 1, 1), zscore),
     Spec::new("zunion", -3, READONLY | MOVABLEKEYS, (0, 0, 0), zunion).movable(keys_counted_first),
@@ -332,16 +332,35 @@ fn zmscore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn zrank(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let rank = cx
-        .get::<SortedSet>(&args[1])?
-        .and_then(|set| set.rank(&args[2]));
-    Ok(rank.map_or(Reply::Nil, Reply::from))
+    rank(cx, args, false)
 }
 
 fn zrevrank(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    rank(cx, args, true)
+}
+
+fn rank(cx: &mut Ctx<'_>, args: &[Bytes], reverse: bool) -> CommandResult {
+    let with_score = match &args[3..] {
+        [] => false,
+        [word] if word.eq_ignore_ascii_case(b"withscore") => true,
+        [_] => return Err(SYNTAX.into()),
+        _ => {
+            let name = if reverse { "zrevrank" } else { "zrank" };
+            return Err(Stop::wrong_arity(name));
+        }
+    };
     let set = cx.get::<SortedSet>(&args[1])?;
-    let rank = set.and_then(|set| Some(set.len() - 1 - set.rank(&args[2])?));
-    Ok(rank.map_or(Reply::Nil, Reply::from))
+    let found = set.and_then(|set| {
+        let rank = set.rank(&args[2])?;
+        let rank = if reverse { set.len() - 1 - rank } else { rank };
+        Some((rank, set.score(&args[2])?))
+    });
+    Ok(match found {
+        None if with_score => Reply::NilArray,
+        None => Reply::Nil,
+        Some((rank, score)) if with_score => Reply::Array(vec![rank.into(), Reply::Double(score)]),
+        Some((rank, _)) => rank.into(),
+    })
 }
 
 fn zscan(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

@@ -1,10 +1,11 @@
 //! Streams and consumer groups.
 //!
-//! Here are ids and what adds and removes entries; the rest is in `stream/`: `read`, `group`, `claim`, `info`.
+//! Here are ids and what adds and removes entries; the rest is in `stream/`: `read`, `group`, `claim`, `delete`, `info`.
 
 use bytes::Bytes;
 
 use crate::{
+    compat::versions,
     context::Ctx,
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
     notify::class,
@@ -15,11 +16,13 @@ use crate::{
 };
 
 mod claim;
+mod delete;
 mod group;
 mod info;
 mod read;
 
 use claim::{xautoclaim, xclaim};
+use delete::{xackdel, xdelex};
 use group::{
     xack, xgroup_create, xgroup_createconsumer, xgroup_delconsumer, xgroup_destroy, xgroup_setid,
     xpending,
@@ -54,6 +57,8 @@ pub(crate) static COMMANDS: &[Spec] = &[
     )
     .movable(read_keys),
     Spec::new("xack", -4, WRITE | FAST, (1, 1, 1), xack),
+    Spec::new("xackdel", -6, WRITE | FAST, (1, 1, 1), xackdel).only(versions::FROM_8_2),
+    Spec::new("xdelex", -5, WRITE | FAST, (1, 1, 1), xdelex).only(versions::FROM_8_2),
     Spec::new("xpending", -3, READONLY, (1, 1, 1), xpending),
     Spec::new("xclaim", -6, WRITE | FAST, (1, 1, 1), xclaim),
     Spec::new("xautoclaim", -6, WRITE | FAST, (1, 1, 1), xautoclaim),

@@ -3,13 +3,14 @@
 use bytes::Bytes;
 
 use crate::{
+    compat::versions::VALKEY,
     context::Ctx,
     error::{CommandResult, NOT_FLOAT, NOT_INTEGER, STRING_TOO_LONG, SYNTAX, Stop},
     keyspace::NEVER,
     long_double::LongDouble,
     notify::class,
-    number::{int_arg, int_bytes},
-    registry::{Spec, flag::*},
+    number::{int_arg, int_bytes, parse_int},
+    registry::{Spec, flag::*, keys_counted_with_values},
     reply::Reply,
     types::{Value, string::Str},
 };
@@ -18,6 +19,7 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("append", 3, WRITE | DENYOOM | FAST, (1, 1, 1), append),
     Spec::new("decr", 2, WRITE | DENYOOM | FAST, (1, 1, 1), decr),
     Spec::new("decrby", 3, WRITE | DENYOOM | FAST, (1, 1, 1), decrby),
+    Spec::new("delifeq", 3, WRITE | FAST, (1, 1, 1), delifeq).only(VALKEY),
     Spec::new("get", 2, READONLY | FAST, (1, 1, 1), get),
     Spec::new("getdel", 2, WRITE | FAST, (1, 1, 1), getdel),
     Spec::new("getex", -2, WRITE | FAST, (1, 1, 1), getex),
@@ -35,6 +37,15 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("lcs", -3, READONLY, (1, 2, 1), lcs),
     Spec::new("mget", -2, READONLY | FAST, (1, -1, 1), mget),
     Spec::new("mset", -3, WRITE | DENYOOM, (1, -1, 2), mset),
+    Spec::new(
+        "msetex",
+        -4,
+        WRITE | DENYOOM | MOVABLEKEYS,
+        (0, 0, 0),
+        msetex,
+    )
+    .movable(keys_counted_with_values)
+    .only(VALKEY),
     Spec::new("msetnx", -3, WRITE | DENYOOM, (1, -1, 2), msetnx),
     Spec::new("psetex", 4, WRITE | DENYOOM, (1, 1, 1), psetex),
     Spec::new("set", -3, WRITE | DENYOOM, (1, 1, 1), set),
@@ -77,11 +88,23 @@ impl Expiry<'_> {
     }
 }
 
-/// The options that SET and GETEX share, by name.
+/// Whose options are read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum For {
+    Set,
+    /// SET of a server that has IFEQ.
+    SetIfEq,
+    GetEx,
+    MSetEx,
+}
+
+/// The options that SET, GETEX and MSETEX share, by name.
 #[derive(Default)]
 struct Options<'a> {
     only_new: bool,
     only_existing: bool,
+    /// The value that the key must have.
+    only_equal: Option<&'a Bytes>,
     get: bool,
     keep_ttl: bool,
     persist: bool,
@@ -89,17 +112,26 @@ struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    fn parse(args: &'a [Bytes], for_set: bool) -> Result<Options<'a>, Stop> {
+    fn parse(args: &'a [Bytes], command: For) -> Result<Options<'a>, Stop> {
+        let for_set = command != For::GetEx;
         let mut options = Options::default();
         let mut rest = args.iter();
         while let Some(arg) = rest.next() {
             let is = |name: &[u8]| arg.eq_ignore_ascii_case(name);
             let timed = options.expiry.is_some() || options.keep_ttl || options.persist;
-            if for_set && is(b"nx") && !options.only_existing {
+            let conditional = options.only_equal.is_some();
+            if for_set && is(b"nx") && !options.only_existing && !conditional {
                 options.only_new = true;
-            } else if for_set && is(b"xx") && !options.only_new {
+            } else if for_set && is(b"xx") && !options.only_new && !conditional {
                 options.only_existing = true;
-            } else if for_set && is(b"get") {
+            } else if command == For::SetIfEq
+                && is(b"ifeq")
+                && !options.only_new
+                && !options.only_existing
+                && !conditional
+            {
+                options.only_equal = Some(rest.next().ok_or(Stop::from(SYNTAX))?);
+            } else if for_set && command != For::MSetEx && is(b"get") {
                 options.get = true;
             } else if for_set && is(b"keepttl") && options.expiry.is_none() {
                 options.keep_ttl = true;
@@ -128,7 +160,11 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         store(cx, key, value, Some(NEVER));
         return Ok(Reply::OK);
     }
-    let options = Options::parse(&args[3..], true)?;
+    let command = match cx.state.config.compat.is_in(VALKEY) {
+        true => For::SetIfEq,
+        false => For::Set,
+    };
+    let options = Options::parse(&args[3..], command)?;
     let deadline = match &options.expiry {
         Some(expiry) => Some(expiry.deadline(cx, "set")?),
         None => None,
@@ -144,6 +180,11 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             return Ok(old.unwrap_or(Reply::Nil));
         }
     }
+    if let Some(wanted) = options.only_equal
+        && !is_equal(cx, key, wanted)?
+    {
+        return Ok(old.unwrap_or(Reply::Nil));
+    }
     let until = if options.keep_ttl {
         None
     } else {
@@ -153,6 +194,11 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if let Some(deadline) = deadline {
         cx.notify(class::GENERIC, "expire", key);
         propagate_set_until(cx, key, value, deadline);
+    } else if options.only_equal.is_some() {
+        // What came of the comparison is recorded, not the comparison.
+        let words = [Bytes::from_static(b"SET"), key.clone(), value.clone()];
+        let keep = options.keep_ttl.then(|| Bytes::from_static(b"KEEPTTL"));
+        cx.propagate(words.into_iter().chain(keep));
     } else if options.get {
         let kept = args
             .iter()
@@ -170,6 +216,68 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         cx.propagate(kept.collect::<Vec<_>>());
     }
     Ok(old.unwrap_or(Reply::OK))
+}
+
+/// Whether a key holds this string.
+fn is_equal(cx: &mut Ctx<'_>, key: &[u8], wanted: &[u8]) -> Result<bool, Stop> {
+    let value = cx.get_mut::<Str>(key)?;
+    Ok(value.is_some_and(|value| value.to_bytes() == wanted))
+}
+
+fn delifeq(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let key = &args[1];
+    if !is_equal(cx, key, &args[2])? {
+        return Ok(Reply::ZERO);
+    }
+    cx.delete(key);
+    cx.notify(class::GENERIC, "del", key);
+    cx.dirty(1);
+    cx.propagate([Bytes::from_static(b"DEL"), key.clone()]);
+    Ok(Reply::ONE)
+}
+
+fn msetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let count = parse_int(&args[1])
+        .and_then(|count| usize::try_from(count).ok())
+        .filter(|count| (1..=i32::MAX as usize).contains(count))
+        .ok_or(Stop::from("ERR invalid numkeys value or out of range"))?;
+    let words = &args[2..];
+    if words.len() / 2 < count {
+        return Err(SYNTAX.into());
+    }
+    let (pairs, rest) = words.split_at(2 * count);
+    let options = Options::parse(rest, For::MSetEx)?;
+    let deadline = match &options.expiry {
+        Some(expiry) => Some(expiry.deadline(cx, "msetex")?),
+        None => None,
+    };
+    if options.only_new || options.only_existing {
+        for pair in pairs.chunks_exact(2) {
+            if cx.exists(&pair[0]) != options.only_existing {
+                return Ok(Reply::ZERO);
+            }
+        }
+    }
+    for pair in pairs.chunks_exact(2) {
+        let (key, value) = (&pair[0], &pair[1]);
+        let until = match options.keep_ttl {
+            true => None,
+            false => Some(deadline.unwrap_or(NEVER)),
+        };
+        store(cx, key, value, until);
+        match deadline {
+            Some(deadline) => {
+                cx.notify(class::GENERIC, "expire", key);
+                propagate_set_until(cx, key, value, deadline);
+            }
+            None => {
+                let words = [Bytes::from_static(b"SET"), key.clone(), value.clone()];
+                let keep = options.keep_ttl.then(|| Bytes::from_static(b"KEEPTTL"));
+                cx.propagate(words.into_iter().chain(keep));
+            }
+        }
+    }
+    Ok(Reply::ONE)
 }
 
 fn propagate_set_until(cx: &mut Ctx<'_>, key: &Bytes, value: &Bytes, deadline: i64) {
@@ -236,7 +344,7 @@ fn getdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 fn getex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let key = &args[1];
-    let options = Options::parse(&args[2..], false)?;
+    let options = Options::parse(&args[2..], For::GetEx)?;
     let value = get(cx, args)?;
     if value == Reply::Nil {
         return Ok(value);

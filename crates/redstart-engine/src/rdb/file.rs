@@ -8,13 +8,13 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    Fault, VALKEY, VERSION, module,
+    Fault, VALKEY, module,
     read::{self, Loaded, Setting},
     source::Source,
-    write::Writer,
+    write::{Form, Writer},
 };
 use crate::{
-    commands::{database, server},
+    commands::database,
     config::Config,
     crc64,
     engine::State,
@@ -25,7 +25,7 @@ use crate::{
 };
 
 const SLOT_INFO: u8 = 244;
-const FUNCTION: u8 = 245;
+pub(super) const FUNCTION: u8 = 245;
 const MODULE_AUX: u8 = 247;
 const IDLE: u8 = 248;
 const FREQ: u8 = 249;
@@ -283,6 +283,7 @@ pub(crate) fn replace(state: &mut State, contents: Contents) -> Result<(), Fault
     let loader = Loader {
         limits: state.scripts.limits,
         watchdog: state.scripts.watchdog.clone(),
+        compat: state.config.compat,
         from_log: true,
     };
     let functions = &mut state.scripts.functions;
@@ -312,8 +313,10 @@ pub(crate) fn write(
     out: &mut dyn Write,
     progress: &mut dyn FnMut(&Summary),
 ) -> io::Result<Summary> {
+    let entries = state.dbs.iter().flat_map(|db| db.iter());
+    let form = Form::of(state.config.compat, entries.map(|(_, entry)| &entry.value));
     let mut summary = Summary {
-        version: VERSION,
+        version: form.version(),
         ..Summary::default()
     };
     let mut file = Checked {
@@ -321,10 +324,10 @@ pub(crate) fn write(
         crc: 0,
         len: 0,
     };
-    let mut writer = Writer::default();
-    writer.raw(format!("REDIS{VERSION:04}").as_bytes());
+    let mut writer = Writer::new(form);
+    writer.raw(form.signature().as_bytes());
     for (name, value) in [
-        ("redis-ver", server::VERSION.to_owned()),
+        ("redis-ver", state.config.compat.redis_version().to_owned()),
         ("redis-bits", usize::BITS.to_string()),
         ("ctime", (now_micros / 1_000_000).to_string()),
         ("used-mem", crate::memory::used(state).to_string()),

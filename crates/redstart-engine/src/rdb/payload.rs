@@ -1,12 +1,16 @@
-//! One value with a footer, as DUMP returns it: version and checksum.
+//! One value with a footer, as DUMP returns it: version and checksum. FUNCTION DUMP has the same footer.
 
 use super::{
-    Fault, VERSION, is_known,
+    Fault,
+    file::FUNCTION,
+    is_known,
     read::{self, Loaded, Setting},
     source::Source,
-    write::Writer,
+    write::{Form, Writer},
 };
-use crate::{config::Config, crc64, types::Value};
+use bytes::Bytes;
+
+use crate::{compat::Compat, config::Config, crc64, types::Value};
 
 const FOOTER: usize = 10;
 
@@ -18,25 +22,62 @@ pub(crate) enum Refused {
     Contents(Fault),
 }
 
-pub(crate) fn dump(value: &Value) -> Vec<u8> {
-    let mut writer = Writer::default();
+pub(crate) fn dump(value: &Value, compat: Compat) -> Vec<u8> {
+    let mut writer = Writer::new(Form::of(compat, [value]));
     writer.kind(value);
     writer.value(value);
+    with_footer(writer)
+}
+
+/// All libraries of functions, by their code.
+pub(crate) fn dump_functions<'a>(
+    codes: impl Iterator<Item = &'a Bytes>,
+    compat: Compat,
+) -> Vec<u8> {
+    let mut writer = Writer::new(Form::of(compat, []));
+    for code in codes {
+        writer.raw(&[FUNCTION]);
+        writer.string(code);
+    }
+    with_footer(writer)
+}
+
+fn with_footer(writer: Writer) -> Vec<u8> {
+    let version = writer.form.version() as u16;
     let mut out = writer.out;
-    out.extend((VERSION as u16).to_le_bytes());
+    out.extend(version.to_le_bytes());
     let checksum = crc64::update(0, &out);
     out.extend(checksum.to_le_bytes());
     out
 }
 
-pub(crate) fn restore(payload: &[u8], config: &Config, now_ms: i64) -> Result<Value, Refused> {
-    let start = payload.len().checked_sub(FOOTER).ok_or(Refused::Footer)?;
+/// The codes of the libraries in a payload of FUNCTION DUMP; the text of the error if there is one.
+pub(crate) fn restore_functions(payload: &[u8]) -> Result<Vec<Bytes>, &'static str> {
+    let (contents, _) = checked(payload).ok_or("ERR DUMP payload version or checksum are wrong")?;
+    let mut source = Source::new(contents);
+    let mut codes = Vec::new();
+    while source.at() < contents.len() as u64 {
+        if source.byte().ok() != Some(FUNCTION) {
+            return Err("ERR given type is not a function");
+        }
+        let code = source.string();
+        codes.push(code.map_err(|_| "ERR Failed loading library data")?);
+    }
+    Ok(codes)
+}
+
+/// What is before the footer, and the version; `None` if the footer does not fit it.
+fn checked(payload: &[u8]) -> Option<(&[u8], u32)> {
+    let start = payload.len().checked_sub(FOOTER)?;
     let (checked, checksum) = payload.split_at(start + 2);
     let version = u32::from(u16::from_le_bytes([checked[start], checked[start + 1]]));
-    if !is_known(version) || crc64::update(0, checked).to_le_bytes() != *checksum {
-        return Err(Refused::Footer);
-    }
-    let mut source = Source::new(&payload[..start]);
+    let fits = is_known(version) && crc64::update(0, checked).to_le_bytes() == *checksum;
+    fits.then_some((&payload[..start], version))
+}
+
+pub(crate) fn restore(payload: &[u8], config: &Config, now_ms: i64) -> Result<Value, Refused> {
+    let (contents, version) = checked(payload).ok_or(Refused::Footer)?;
+    let mut source = Source::new(contents);
     let setting = Setting {
         config,
         version,

@@ -293,11 +293,13 @@ fn hash_with_deadlines<R: Read>(
         if deadline.is_some_and(|deadline| deadline < setting.now_ms) {
             return Ok(());
         }
-        if hash.set(field, value, setting.config) {
-            Ok(())
-        } else {
-            Err(BAD_HASH)
+        if !hash.set(field, value, setting.config) {
+            return Err(BAD_HASH);
         }
+        if let Some(deadline) = deadline {
+            hash.set_deadline(field, deadline);
+        }
+        Ok(())
     };
     match kind {
         kind::HASH_DEADLINES => {

@@ -1,4 +1,5 @@
-//! Values as Redis 7.0 writes them, which Valkey loads as well.
+//! Values as Redis 7.0 writes them, which Valkey loads as well; hashes with fields that expire as Redis 7.4 or
+//! Valkey 9 does.
 
 use super::{
     intset, listpack, lzf, module,
@@ -6,6 +7,8 @@ use super::{
     stream,
 };
 use crate::{
+    compat::Compat,
+    keyspace::NEVER,
     number::{double_text, parse_int},
     types::{Value, hash::Hash, list::List, set::Set, sorted_set::SortedSet},
 };
@@ -19,14 +22,65 @@ const LARGE: usize = 1 << 30;
 /// Shorter strings are not compressed.
 const COMPRESSED_FROM: usize = 21;
 
+/// Whose format is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Redis 7.0, which Valkey loads as well. It has no fields that expire.
+    #[default]
+    Redis70,
+    Redis74,
+    Valkey9,
+}
+
+impl Form {
+    /// The form for a server that has these values.
+    pub(super) fn of<'a>(compat: Compat, values: impl IntoIterator<Item = &'a Value>) -> Form {
+        match compat {
+            // It cannot say it otherwise.
+            Compat::Redis70 if values.into_iter().any(has_deadlines) => Form::Valkey9,
+            Compat::Redis70 => Form::Redis70,
+            Compat::Valkey9 => Form::Valkey9,
+            _ => Form::Redis74,
+        }
+    }
+
+    pub(super) fn version(self) -> u32 {
+        match self {
+            Form::Redis70 => 10,
+            Form::Redis74 => 12,
+            Form::Valkey9 => 80,
+        }
+    }
+
+    /// How a file begins.
+    pub(super) fn signature(self) -> String {
+        match self {
+            Form::Valkey9 => format!("VALKEY{:03}", self.version()),
+            _ => format!("REDIS{:04}", self.version()),
+        }
+    }
+}
+
+fn has_deadlines(value: &Value) -> bool {
+    matches!(value, Value::Hash(hash) if hash.next_deadline() != NEVER)
+}
+
 /// Collects what is written.
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) out: Vec<u8>,
+    pub(super) form: Form,
     compressor: lzf::Compressor,
 }
 
 impl Writer {
+    pub(super) fn new(form: Form) -> Writer {
+        Writer {
+            form,
+            ..Writer::default()
+        }
+    }
+
     pub(super) fn raw(&mut self, bytes: &[u8]) {
         self.out.extend_from_slice(bytes);
     }
@@ -85,6 +139,10 @@ impl Writer {
             Value::SortedSet(set) if set.is_packed() => kind::ZSET_LISTPACK,
             Value::SortedSet(_) => kind::ZSET_2,
             Value::Hash(hash) if matches!(**hash, Hash::Packed(_)) => kind::HASH_LISTPACK,
+            Value::Hash(_) if has_deadlines(value) => match self.form {
+                Form::Redis74 => kind::HASH_METADATA,
+                Form::Redis70 | Form::Valkey9 => kind::HASH_DEADLINES,
+            },
             Value::Hash(_) => kind::HASH,
             Value::Stream(_) => kind::STREAM_2,
             Value::Bloom(_) => kind::MODULE_2,
@@ -113,6 +171,7 @@ impl Writer {
                 }
                 self.string(&pack.finish());
             }
+            Value::Hash(hash) if has_deadlines(value) => self.expiring_hash(hash),
             Value::Hash(hash) => {
                 self.length(hash.len() as u64);
                 for (field, value) in hash.iter() {
@@ -122,6 +181,28 @@ impl Writer {
             }
             Value::Stream(log) => stream::write(self, log),
             Value::Bloom(bloom) => module::write_bloom(self, bloom),
+        }
+    }
+
+    /// A hash with fields that expire.
+    fn expiring_hash(&mut self, hash: &Hash) {
+        let earliest = hash.next_deadline();
+        if self.form == Form::Redis74 {
+            self.raw(&earliest.to_le_bytes());
+        }
+        self.length(hash.len() as u64);
+        for (field, value) in hash.iter() {
+            let deadline = hash.deadline(field);
+            if self.form == Form::Redis74 {
+                let after = deadline.map_or(0, |deadline| deadline - earliest + 1);
+                self.length(after as u64);
+                self.string(field);
+                self.string(value);
+            } else {
+                self.string(field);
+                self.string(value);
+                self.raw(&deadline.unwrap_or(-1).to_le_bytes());
+            }
         }
     }
 

@@ -6,6 +6,7 @@ use mlua::{MultiValue, Value};
 use super::{Shared, Stage, is_stack_used_up, library::reply_error};
 use crate::{
     acl,
+    compat::versions,
     context::{Ctx, Origin},
     dispatch,
     error::{LOG_FAILED, OUT_OF_MEMORY, Stop},
@@ -74,16 +75,18 @@ pub(super) fn command(
 }
 
 fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, Refused> {
-    let spec = match registry::resolve(args) {
+    let compat = stage.state.config.compat;
+    let spec = match registry::resolve(args, compat) {
         Ok(spec) => spec,
         Err(_) => {
             let known = registry::command(&args[0]).is_some_and(|spec| {
-                spec.subcommands.is_empty()
-                    || args.len() < 2
-                    || spec
-                        .subcommands
-                        .iter()
-                        .any(|sub| sub.name.as_bytes().eq_ignore_ascii_case(&args[1]))
+                let named = |sub: &registry::Spec| {
+                    sub.name.as_bytes().eq_ignore_ascii_case(&args[1]) && sub.exists_in(compat)
+                };
+                spec.exists_in(compat)
+                    && (spec.subcommands.is_empty()
+                        || args.len() < 2
+                        || spec.subcommands.iter().any(named))
             });
             return Err(Refused::new(if known {
                 "Wrong number of args calling Redis command from script"
@@ -92,7 +95,9 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
             }));
         }
     };
-    if spec.is(flag::NOSCRIPT) {
+    // Valkey lets scripts call what would block; it answers as after its timeout.
+    let answers_at_once = spec.is(flag::BLOCKING) && compat.is_in(versions::VALKEY);
+    if spec.is(flag::NOSCRIPT) && !answers_at_once {
         return Err(Refused::new(
             "This Redis command is not allowed from script",
         ));

@@ -15,7 +15,7 @@ use hashbrown::HashMap;
 use mlua::{MultiValue, Table, Value};
 
 use super::{Flags, Limits, Purpose, Raise, Runtime, STACK_BASE, Watchdog, convert, stack_pointer};
-use crate::{error::Stop, free, registry, resp};
+use crate::{compat::Compat, error::Stop, free, registry, resp};
 
 pub(crate) const NOT_FOUND: &str = "ERR Function not found";
 const BAD_NAME: &str = "Library names can only contain letters, numbers, or underscores(_) and must \
@@ -83,6 +83,7 @@ impl Loading {
 pub(crate) struct Loader {
     pub(crate) limits: Limits,
     pub(crate) watchdog: Arc<Watchdog>,
+    pub(crate) compat: Compat,
     /// Code from a log was loaded before and takes the time that it takes.
     pub(crate) from_log: bool,
 }
@@ -315,7 +316,7 @@ impl Functions {
     ) -> Result<Library, Stop> {
         if self.runtime.is_none() {
             let watchdog = loader.watchdog.clone();
-            let runtime = Runtime::new(loader.limits, watchdog, Purpose::Functions)
+            let runtime = Runtime::new(loader.limits, watchdog, loader.compat, Purpose::Functions)
                 .map_err(|error| Stop::from(format!("ERR cannot start Lua: {error}")))?;
             self.runtime = Some(Box::new(runtime));
         }

@@ -9,6 +9,8 @@ use super::{
     text_error, type_name,
 };
 
+use crate::compat::{Compat, versions};
+
 /// What Redis says to a script that would change a library.
 const READ_ONLY: &str = "Attempt to modify a readonly table";
 
@@ -17,9 +19,11 @@ pub(super) fn functions(
     lua: &Lua,
     shared: &Arc<Shared>,
     names: &convert::Names,
+    compat: Compat,
 ) -> mlua::Result<Table> {
     let host = lua.create_table()?;
-    host.set("redis", library::redis(lua, shared, names)?)?;
+    host.set("redis", library::redis(lua, shared, names, compat)?)?;
+    host.set("valkey", compat.is_in(versions::VALKEY))?;
     chance::set_functions(lua, shared, &host)?;
 
     host.set(

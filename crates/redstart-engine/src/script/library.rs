@@ -10,12 +10,10 @@ use super::{
     convert, function, hex,
 };
 use crate::{
+    compat::{Compat, versions},
     registry,
     reply::{Protocol, Reply},
 };
-
-const VERSION: &str = "7.0.15";
-const VERSION_NUMBER: i64 = 0x0007_000F;
 
 const LEVELS: [(&str, i64); 4] = [
     ("LOG_DEBUG", 0),
@@ -38,6 +36,7 @@ pub(super) fn redis(
     lua: &Lua,
     shared: &Arc<Shared>,
     names: &convert::Names,
+    compat: Compat,
 ) -> mlua::Result<Table> {
     let redis = lua.create_table()?;
 
@@ -164,7 +163,8 @@ pub(super) fn redis(
                 Ok(args) => args,
                 Err(text) => return Err(reply_error(text)),
             };
-            let Some(spec) = registry::lookup(&args) else {
+            let spec = registry::lookup(&args).filter(|spec| spec.exists_in(compat));
+            let Some(spec) = spec else {
                 return Err(reply_error(
                     "Invalid command passed to redis.acl_check_cmd()",
                 ));
@@ -183,11 +183,10 @@ pub(super) fn redis(
         ("REPL_SLAVE", 2),
         ("REPL_REPLICA", 2),
         ("REPL_ALL", 3),
-        ("REDIS_VERSION_NUM", VERSION_NUMBER),
     ] {
         redis.set(name, value)?;
     }
-    redis.set("REDIS_VERSION", VERSION)?;
+    set_versions(&redis, compat)?;
     Ok(redis)
 }
 
@@ -196,6 +195,7 @@ pub(super) fn redis_at_load(
     lua: &Lua,
     shared: &Arc<Shared>,
     callbacks: &Table,
+    compat: Compat,
 ) -> mlua::Result<Table> {
     let redis = lua.create_table()?;
     let of = shared.clone();
@@ -211,9 +211,19 @@ pub(super) fn redis_at_load(
     for (name, level) in LEVELS {
         redis.set(name, level)?;
     }
-    redis.set("REDIS_VERSION", VERSION)?;
-    redis.set("REDIS_VERSION_NUM", VERSION_NUMBER)?;
+    set_versions(&redis, compat)?;
     Ok(redis)
+}
+
+fn set_versions(redis: &Table, compat: Compat) -> mlua::Result<()> {
+    redis.set("REDIS_VERSION", compat.redis_version())?;
+    redis.set("REDIS_VERSION_NUM", compat.redis_version_number())?;
+    if compat.is_in(versions::VALKEY) {
+        redis.set("SERVER_NAME", compat.server())?;
+        redis.set("VALKEY_VERSION", compat.version())?;
+        redis.set("VALKEY_VERSION_NUM", compat.version_number())?;
+    }
+    Ok(())
 }
 
 fn log(lua: &Lua, args: MultiValue) -> mlua::Result<()> {

@@ -191,10 +191,14 @@ globals.string = protect(string)
 globals.table = protect(tables)
 if host.redis_at_load then
     host.redis.breakpoint, host.redis.debug, host.redis.replicate_commands = nil, nil, nil
-else
+end
+if not host.redis_at_load or host.valkey then
     globals.os = protect({ clock = os.clock })
 end
 globals.redis = protect(host.redis)
+if host.valkey then
+    globals.server = globals.redis
+end
 globals.cjson = protect(host.cjson)
 globals.cmsgpack = protect(host.cmsgpack)
 globals.struct = protect(host.struct)
@@ -240,6 +244,9 @@ end
 
 -- While the code of a library runs, it sees `redis` only, and little of that.
 local at_load = { redis = protect(host.redis_at_load, host.missing) }
+if host.valkey then
+    at_load.server = at_load.redis
+end
 setmetatable(at_load, { __index = host.missing, __metatable = locked })
 
 local function load(code)

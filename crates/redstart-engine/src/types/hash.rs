@@ -1,11 +1,16 @@
 //! Hashes.
 
+mod deadline;
+
+use deadline::Deadlines;
+
 use super::{
     blob::Blob,
     dict::{Dict, Slot},
 };
 use crate::{
     config::Config,
+    keyspace::NEVER,
     memory::sampled,
     random::{Draw, Random},
 };
@@ -17,7 +22,27 @@ use crate::{
 #[derive(Clone)]
 pub(crate) enum Hash {
     Packed(Vec<(Blob, Blob)>),
-    Table(Dict<Blob>),
+    Table(Table),
+}
+
+/// A hash that is too large to be packed, or has fields that expire.
+#[derive(Clone, Default)]
+pub(crate) struct Table {
+    dict: Dict<Blob>,
+    deadlines: Option<Box<Deadlines>>,
+}
+
+impl Table {
+    fn forget_deadline(&mut self, field: &[u8]) -> bool {
+        let Some(deadlines) = &mut self.deadlines else {
+            return false;
+        };
+        let had = deadlines.remove(field);
+        if deadlines.is_empty() {
+            self.deadlines = None;
+        }
+        had
+    }
 }
 
 impl Default for Hash {
@@ -30,7 +55,7 @@ impl Hash {
     pub(crate) fn len(&self) -> usize {
         match self {
             Hash::Packed(pairs) => pairs.len(),
-            Hash::Table(dict) => dict.len(),
+            Hash::Table(table) => table.dict.len(),
         }
     }
 
@@ -42,7 +67,10 @@ impl Hash {
                     + sampled(pairs.len(), pairs.iter().map(|(field, _)| field))
                     + sampled(pairs.len(), pairs.iter().map(|(_, value)| value))
             }
-            Hash::Table(dict) => dict.heap_size(Blob::heap_size),
+            Hash::Table(table) => {
+                let deadlines = table.deadlines.as_ref();
+                table.dict.heap_size(Blob::heap_size) + deadlines.map_or(0, |all| all.heap_size())
+            }
         };
         size_of::<Hash>() + contents
     }
@@ -64,7 +92,7 @@ impl Hash {
                 .iter()
                 .find(|(held, _)| held.as_slice() == field)
                 .map(|(_, value)| value),
-            Hash::Table(dict) => dict.get(field),
+            Hash::Table(table) => table.dict.get(field),
         }
     }
 
@@ -94,12 +122,23 @@ impl Hash {
             for (field, value) in pairs.drain(..) {
                 dict.insert_new(&field, value);
             }
-            *self = Hash::Table(dict);
+            *self = Hash::Table(Table {
+                dict,
+                deadlines: None,
+            });
         }
     }
 
-    /// Sets a field; whether it is new.
+    /// Sets a field, which has no deadline then; whether it is new.
     pub(crate) fn set(&mut self, field: &[u8], value: &[u8], config: &Config) -> bool {
+        if let Hash::Table(table) = self {
+            table.forget_deadline(field);
+        }
+        self.set_value(field, value, config)
+    }
+
+    /// As [`Hash::set`], but the field keeps its deadline.
+    pub(crate) fn set_value(&mut self, field: &[u8], value: &[u8], config: &Config) -> bool {
         if let Hash::Packed(pairs) = self {
             if field.len() > config.hash_max_listpack_value
                 || value.len() > config.hash_max_listpack_value
@@ -117,7 +156,7 @@ impl Hash {
             }
         }
         match self {
-            Hash::Table(dict) => dict.insert(field, Blob::new(value)).is_none(),
+            Hash::Table(table) => table.dict.insert(field, Blob::new(value)).is_none(),
             Hash::Packed(_) => unreachable!("made a table above"),
         }
     }
@@ -130,20 +169,91 @@ impl Hash {
                     .position(|(held, _)| held.as_slice() == field)?;
                 Some(pairs.remove(at).1)
             }
-            Hash::Table(dict) => {
-                let value = dict.remove(field);
-                if dict.is_sparse() {
-                    dict.compact();
+            Hash::Table(table) => {
+                table.forget_deadline(field);
+                let value = table.dict.remove(field);
+                if table.dict.is_sparse() {
+                    table.dict.compact();
                 }
                 value
             }
         }
     }
 
+    /// When a field expires, in unix milliseconds; `None` if it does not.
+    pub(crate) fn deadline(&self, field: &[u8]) -> Option<i64> {
+        match self {
+            Hash::Packed(_) => None,
+            Hash::Table(table) => table.deadlines.as_ref()?.get(field),
+        }
+    }
+
+    /// Lets a field expire that is known to be there.
+    pub(crate) fn set_deadline(&mut self, field: &[u8], deadline: i64) {
+        self.become_table();
+        if let Hash::Table(table) = self {
+            let deadlines = table.deadlines.get_or_insert_default();
+            deadlines.set(field, deadline);
+        }
+    }
+
+    /// Lets a field stay; whether it would have expired.
+    pub(crate) fn persist(&mut self, field: &[u8]) -> bool {
+        match self {
+            Hash::Packed(_) => false,
+            Hash::Table(table) => table.forget_deadline(field),
+        }
+    }
+
+    /// When the next field expires, or [`NEVER`].
+    #[inline]
+    pub(crate) fn next_deadline(&self) -> i64 {
+        match self {
+            Hash::Packed(_) => NEVER,
+            Hash::Table(table) => table.deadlines.as_ref().map_or(NEVER, |all| all.first()),
+        }
+    }
+
+    /// Whether a field has expired.
+    #[inline]
+    pub(crate) fn is_due(&self, now_ms: i64) -> bool {
+        let next = self.next_deadline();
+        next < now_ms && next != NEVER
+    }
+
+    /// Removes the fields that have expired.
+    pub(crate) fn remove_due(&mut self, now_ms: i64) -> Vec<Blob> {
+        let mut fields = Vec::new();
+        if let Hash::Table(table) = self
+            && let Some(deadlines) = &mut table.deadlines
+        {
+            while let Some(field) = deadlines.pop_due(now_ms) {
+                table.dict.remove(&field);
+                fields.push(field);
+            }
+            if deadlines.is_empty() {
+                table.deadlines = None;
+            }
+            if table.dict.is_sparse() {
+                table.dict.compact();
+            }
+        }
+        fields
+    }
+
+    /// The fields that expire, by their deadlines.
+    pub(crate) fn deadlines(&self) -> impl Iterator<Item = (i64, &Blob)> {
+        let deadlines = match self {
+            Hash::Packed(_) => None,
+            Hash::Table(table) => table.deadlines.as_ref(),
+        };
+        deadlines.into_iter().flat_map(|all| all.iter())
+    }
+
     pub(crate) fn iter(&self) -> Box<dyn Iterator<Item = (&Blob, &Blob)> + '_> {
         match self {
             Hash::Packed(pairs) => Box::new(pairs.iter().map(|(field, value)| (field, value))),
-            Hash::Table(dict) => Box::new(dict.iter()),
+            Hash::Table(table) => Box::new(table.dict.iter()),
         }
     }
 
@@ -153,7 +263,7 @@ impl Hash {
             Hash::Packed(pairs) => pairs
                 .get(slot as usize)
                 .map(|(field, value)| (field, value)),
-            Hash::Table(dict) => dict.at(slot),
+            Hash::Table(table) => table.dict.at(slot),
         }
     }
 
@@ -169,7 +279,7 @@ impl Hash {
                 pairs.iter().for_each(|(field, value)| visit(field, value));
                 0
             }
-            Hash::Table(dict) => dict.scan(cursor, count, visit),
+            Hash::Table(table) => table.dict.scan(cursor, count, visit),
         }
     }
 }
@@ -182,7 +292,7 @@ impl Draw for Hash {
     fn places(&self) -> usize {
         match self {
             Hash::Packed(pairs) => pairs.len(),
-            Hash::Table(dict) => dict.slots(),
+            Hash::Table(table) => table.dict.slots(),
         }
     }
 
@@ -194,7 +304,7 @@ impl Draw for Hash {
         match self {
             Hash::Packed(pairs) if pairs.is_empty() => None,
             Hash::Packed(pairs) => Some(random.below(pairs.len()) as Slot),
-            Hash::Table(dict) => dict.random(random),
+            Hash::Table(table) => table.dict.random(random),
         }
     }
 }

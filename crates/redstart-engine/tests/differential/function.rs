@@ -1,6 +1,10 @@
 //! FUNCTION, FCALL and the first line of scripts.
 
-use crate::compare;
+use bytes::Bytes;
+use redstart_engine::{Compat, Engine, Reply, Session};
+use redstart_testkit::Kind;
+
+use crate::{Server, Wire, compare, sorted, split};
 
 #[test]
 fn libraries_are_loaded_and_refused_alike() {
@@ -204,4 +208,132 @@ fn the_first_line_of_scripts_is_read_alike() {
         EVAL "#!lua\nerror('line two')" 0
         "##,
     );
+}
+
+fn words(command: &str, payload: &Bytes, more: &str) -> Vec<Bytes> {
+    let mut words = split(command);
+    words.push(payload.clone());
+    words.extend(split(more));
+    words
+}
+
+fn payload(reply: Reply) -> Bytes {
+    match reply {
+        Reply::Bulk(payload) => payload,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn ours(session: &mut Session, args: &[Bytes]) -> Reply {
+    session.execute(args).into_reply().unwrap()
+}
+
+/// A dump of each side is restored by the other.
+fn exchange(session: &mut Session, wire: &mut Wire) {
+    let load = |name: &str, functions: &[&str]| -> Bytes {
+        let register = |name: &&str| {
+            format!("redis.register_function('{name}', function() return '{name}' end)\n")
+        };
+        let code: String = functions.iter().map(register).collect();
+        format!("#!lua name={name}\n{code}").into()
+    };
+    let libraries = [
+        load("one", &["a"]),
+        load("two", &["b", "c"]),
+        load("three", &["d", "e", "f"]),
+    ];
+    for library in &libraries {
+        let args = words("FUNCTION LOAD", library, "");
+        assert_eq!(ours(session, &args), wire.call(&args));
+    }
+    let list = split("FUNCTION LIST WITHCODE");
+    let all = sorted(wire.call(&list));
+    assert_eq!(sorted(ours(session, &list)), all);
+    // One library only: the order of several is that of a hash table.
+    for name in ["two", "three"] {
+        let args = split(&format!("FUNCTION DELETE {name}"));
+        assert_eq!(ours(session, &args), wire.call(&args));
+    }
+    let dump = split("FUNCTION DUMP");
+    let single = payload(wire.call(&dump));
+    assert_eq!(payload(ours(session, &dump)), single);
+    for library in &libraries[1..] {
+        ours(session, &words("FUNCTION LOAD", library, ""));
+    }
+    let dumped = payload(ours(session, &dump));
+    assert_eq!(
+        wire.call(&words("FUNCTION RESTORE", &dumped, "FLUSH")),
+        Reply::OK
+    );
+    assert_eq!(sorted(wire.call(&list)), all);
+    let theirs = payload(wire.call(&dump));
+    ours(session, &split("FUNCTION FLUSH"));
+    assert_eq!(
+        ours(session, &words("FUNCTION RESTORE", &theirs, "")),
+        Reply::OK
+    );
+    assert_eq!(sorted(ours(session, &list)), all);
+    assert_eq!(ours(session, &split("FCALL f 0")), Reply::bulk("f"));
+    refuse(session, wire, &single, &theirs);
+    // A function of another library is in the way.
+    for args in [
+        split("FUNCTION DELETE one"),
+        words("FUNCTION LOAD", &load("other", &["A"]), ""),
+        words("FUNCTION RESTORE", &single, "REPLACE"),
+        words("FUNCTION RESTORE", &theirs, "REPLACE"),
+        split("FUNCTION DELETE other"),
+        words("FUNCTION RESTORE", &single, "APPEND"),
+    ] {
+        assert_eq!(ours(session, &args), wire.call(&args), "{args:?}");
+    }
+    assert_eq!(sorted(ours(session, &list)), all);
+    assert_eq!(sorted(wire.call(&list)), all);
+}
+
+/// What is refused changes nothing, and is refused alike.
+fn refuse(session: &mut Session, wire: &mut Wire, single: &Bytes, several: &Bytes) {
+    let empty = Bytes::new();
+    let cut = single.slice(..single.len() - 3);
+    let mut flipped = single.to_vec();
+    flipped[4] ^= 1;
+    let flipped = Bytes::from(flipped);
+    for (payload, policy) in [
+        (single, ""),
+        (single, "APPEND"),
+        (several, "append"),
+        (single, "FOO"),
+        (single, "FLUSH FLUSH"),
+        (&empty, ""),
+        (&cut, "FLUSH"),
+        (&flipped, "REPLACE"),
+    ] {
+        let args = words("FUNCTION RESTORE", payload, policy);
+        let (ours, theirs) = (ours(session, &args), wire.call(&args));
+        assert!(ours.is_error(), "{policy}: {ours:?}");
+        // Which of several libraries is named first is up to a hash table.
+        let named = |reply: &Reply| {
+            let mut text = format!("{reply:?}");
+            for name in ["one", "two", "three"] {
+                text = text.replace(name, "…");
+            }
+            text
+        };
+        assert_eq!(named(&ours), named(&theirs), "{policy}");
+    }
+    for policy in ["REPLACE", "replace"] {
+        let args = words("FUNCTION RESTORE", single, policy);
+        assert_eq!(ours(session, &args), wire.call(&args));
+    }
+}
+
+#[test]
+fn dumps_of_functions_go_from_one_to_the_other() {
+    for (kind, compat) in [
+        (Kind::Redis, Compat::Redis70),
+        (Kind::Valkey, Compat::Valkey9),
+    ] {
+        let server = Server::start_kind(kind);
+        let engine = Engine::builder().compat(compat).build().unwrap();
+        exchange(&mut engine.session(), &mut server.connect());
+    }
 }

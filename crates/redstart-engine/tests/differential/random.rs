@@ -87,6 +87,7 @@ impl<'a> Run<'a> {
     fn new(server: &'a Server, protocol: Protocol, thorough: bool) -> Run<'a> {
         let mut pair = Pair::new(server, protocol);
         pair.monitor.call(&split("SCRIPT FLUSH"));
+        pair.monitor.call(&split("FUNCTION FLUSH"));
         // Valkey misses keys in another order, since it looks at arguments first.
         let notify = split(match server.kind {
             Kind::Redis => "CONFIG SET notify-keyspace-events EAmn",
@@ -489,6 +490,10 @@ impl<'a> Run<'a> {
                 let whole: &[&str] = match kind.as_ref() {
                     "string" => &["GET"],
                     "list" => &["LRANGE 0 -1"],
+                    "hash" if self.kind == Kind::Valkey => &[
+                        "HGETALL",
+                        r#"HPEXPIRETIME FIELDS 10 a b c d 1 2 -5 "" "\x00\xff" 10"#,
+                    ],
                     "hash" => &["HGETALL"],
                     "set" => &["SMEMBERS"],
                     "zset" => &["ZRANGE 0 -1 WITHSCORES"],

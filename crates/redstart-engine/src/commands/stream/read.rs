@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     blocking::{Served, Undo, Wait, timeout_ms_arg},
+    compat::versions,
     context::{Ctx, Origin},
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
     notify::class,
@@ -255,6 +256,7 @@ fn resolve(
     id: &Bytes,
     reader: Option<&Reader>,
 ) -> Result<From, Stop> {
+    let newer = cx.state.config.compat.is_in(versions::FROM_7_4);
     let stream = cx.get::<Stream>(key)?;
     if let Some(reader) = reader
         && !stream.is_some_and(|stream| stream.groups.contains_key(reader.group.as_ref()))
@@ -277,6 +279,10 @@ fn resolve(
         (b"$", None) => Ok(From::After(
             stream.map_or(Id::ZERO, |stream| stream.last_id),
         )),
+        // All above the id before the last one.
+        (b"+", None) if newer => Ok(From::After(stream.map_or(Id::ZERO, |stream| {
+            stream.last_id.previous().unwrap_or(Id::ZERO)
+        }))),
         (b">", Some(_)) => Ok(From::New),
         (b">", None) => Err(
             "ERR The > ID can be specified only when calling XREADGROUP using the \

@@ -14,9 +14,83 @@ pub(super) const SUBSCRIPTIONS: &[&str] = &[
 /// `$g` a coordinate, `$r` a radius, `$j` a unit, `$T` a timeout, `$C` a cursor, `$e` a script, `$q` the digest of one, `$d` one that
 /// fills an estimate, `$w` a string of up to 100 bytes, `$h` one of thousands, `$u` a new number, `$m`
 /// and `$p` a stream's next id and any id, `$o` a group, `$c` a consumer, `$a` and `$A` a channel and a
-/// pattern, `$y` a bit field's type, `$z` and `$l` keys of which only some commands know. `~` marks replies without an order.
+/// pattern, `$y` a bit field's type, `$L` the code of a library, `$F` a function, `$z` and `$l` keys of which only some commands know. `~` marks replies without an order.
 /// Templates by family: three of four keys of a command are those that its family mostly uses.
 pub(super) const FAMILIES: &[(&str, &[&str])] = &[
+    // functions
+    (
+        "string",
+        &[
+            "FUNCTION LOAD REPLACE $L",
+            "FUNCTION LOAD $L",
+            "FCALL $F 2 $k $k $v $v",
+            "FCALL $F 1 $k $v",
+            "FCALL_RO $F 1 $k $v",
+            "FCALL $F $i $k",
+            "FUNCTION DELETE l1",
+            "FUNCTION DELETE l2",
+            "FUNCTION STATS",
+            "~FUNCTION LIST WITHCODE",
+            "~FUNCTION LIST LIBRARYNAME l?",
+            "FUNCTION FLUSH",
+            "FUNCTION RESTORE $v $v",
+        ],
+    ),
+    // what Redis 7.0 does not have
+    (
+        "hash",
+        &[
+            "HPEXPIREAT $k $t FIELDS 2 $f $f",
+            "HPEXPIREAT $k $t NX FIELDS 1 $f",
+            "HPEXPIREAT $k $t XX FIELDS 1 $f",
+            "HPEXPIREAT $k $t GT FIELDS 2 $f $f",
+            "HPEXPIREAT $k $t LT FIELDS 1 $f",
+            "HPEXPIREAT $k $i FIELDS $n $f $f",
+            "HEXPIREAT $k 33177117420 FIELDS 1 $f",
+            "HEXPIRE $k 0 FIELDS 1 $f",
+            "HPEXPIRE $k 0 NX FIELDS 1 $f",
+            "HEXPIRE $k $v FIELDS 1 $f",
+            "HPEXPIRETIME $k FIELDS 3 $f $f $f",
+            "HEXPIRETIME $k FIELDS 1 $f",
+            "HTTL $k FIELDS $n $f",
+            "HPERSIST $k FIELDS 2 $f $f",
+            "HGETEX $k FIELDS 2 $f $f",
+            "HGETEX $k PXAT $t FIELDS 2 $f $f",
+            "HGETEX $k PERSIST FIELDS 2 $f $f",
+            "HGETEX $k EX $v FIELDS $n $f",
+            "HSETEX $k FIELDS 2 $f $v $f $v",
+            "HSETEX $k PXAT $t FIELDS 2 $f $v $f $v",
+            "HSETEX $k KEEPTTL FIELDS 1 $f $v",
+            "HSETEX $k FNX PXAT $t FIELDS 2 $f $v $f $v",
+            "HSETEX $k FXX FIELDS 1 $f $v",
+            "HSETEX $k NX FIELDS 1 $f $v",
+            "HSETEX $k XX FXX KEEPTTL FIELDS 1 $f $h",
+            "HSETEX $k $v FIELDS $n $f $v",
+            "HGETDEL $k FIELDS 2 $f $f",
+            "HINCRBY $k $f $i",
+            "HSET $k $f $v",
+            "HDEL $k $f",
+            "~HSCAN $k 0 NOVALUES COUNT 1000",
+        ],
+    ),
+    (
+        "string",
+        &[
+            "DELIFEQ $k $v",
+            "SET $k $v IFEQ $v",
+            "SET $k $v IFEQ $v GET",
+            "SET $k $v IFEQ $v KEEPTTL",
+            "SET $k $v NX IFEQ $v",
+            "MSETEX 2 $k $v $k $v",
+            "MSETEX 2 $k $v $k $v NX",
+            "MSETEX 2 $k $v $k $v XX KEEPTTL",
+            "MSETEX 1 $k $v PXAT $t",
+            "MSETEX $n $k $v $k $v",
+            "ZRANK $z $f WITHSCORE",
+            "ZREVRANK $z $f WITHSCORE",
+            "ZRANK $k $f $v",
+        ],
+    ),
     // strings
     (
         "string",

@@ -1,0 +1,351 @@
+//! What came after Redis 7.0, compared with Valkey.
+
+use redstart_testkit::Kind;
+
+use crate::compare_with;
+
+#[test]
+fn fields_of_hashes_expire_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        FLUSHALL
+        HSET h a 1 b 2 c 3
+        SET s x
+        HEXPIRE h 100 FIELDS 1 a
+        HEXPIRE h 100 FIELDS 2 a nosuch
+        HEXPIRE nokey 100 FIELDS 2 a b
+        HEXPIRE s 100 FIELDS 1 a
+        HEXPIRE h x FIELDS 1 a
+        HEXPIRE h 100 FIELDS x a
+        HEXPIRE h 100 FIELDS 0 a
+        HEXPIRE h 100 FIELDS 2 a
+        HEXPIRE h 100 FIELDS 1 a b
+        HEXPIRE h 100 FIELD 1 a
+        HEXPIRE h 100 NX FIELDS 1 a
+        HEXPIRE h 100 NX FIELDS 1 b
+        HEXPIRE h 100 XX FIELDS 1 c
+        HEXPIRE h 200 GT FIELDS 2 a c
+        HEXPIRE h 50 GT FIELDS 1 a
+        HEXPIRE h 50 LT FIELDS 2 a c
+        HEXPIRE h 50 NX XX FIELDS 1 a
+        HEXPIRE h 50 FOO FIELDS 1 a
+        HEXPIRE h 50 NX FIELDS 1 a XX
+        HEXPIRE h -1 FIELDS 1 a
+        HEXPIRE h 0 FIELDS 1 a
+        ~HGETALL h
+        HSET h a 1
+        HEXPIRE h 9223372036854775807 FIELDS 1 a
+        HPEXPIRE h 9223372036854775807 FIELDS 1 a
+        HEXPIREAT h 9223372036854775807 FIELDS 1 a
+        HPEXPIREAT h 9223372036854775807 FIELDS 1 a
+        HPEXPIREAT h -9223372036854775808 FIELDS 1 a
+        HPEXPIREAT h 33177117420000 FIELDS 2 a b
+        HPEXPIREAT h 1 FIELDS 1 a
+        HPEXPIREAT h 1 FIELDS 2 a a
+        HEXPIREAT h 33177117420 FIELDS 2 b b
+        HTTL h FIELDS 1 nosuch
+        HTTL nokey FIELDS 2 a b
+        HTTL s FIELDS 1 a
+        HTTL h FIELDS 0
+        HTTL h FIELDS 1 a b
+        HTTL h FIELDS x a
+        HTTL h FOO 1 a
+        HPERSIST h FIELDS 4 a b c nosuch
+        HPERSIST nokey FIELDS 2 a b
+        HPERSIST s FIELDS 1 a
+        HPERSIST h FIELDS 2 a
+        HPERSIST h FOO 1 a
+        HPEXPIREAT h 33177117420000 FIELDS 1 b
+        HSET h b 5
+        HPEXPIRETIME h FIELDS 1 b
+        HPEXPIREAT h 33177117420000 FIELDS 1 b
+        HINCRBY h b 1
+        HPEXPIRETIME h FIELDS 1 b
+        HINCRBYFLOAT h b 1.5
+        HPEXPIRETIME h FIELDS 1 b
+        HSETNX h b 9
+        HPEXPIRETIME h FIELDS 1 b
+        HMSET h b 9
+        HPEXPIRETIME h FIELDS 1 b
+        HPEXPIREAT h 33177117420000 FIELDS 1 b
+        HDEL h b
+        HSET h b 1
+        HPEXPIRETIME h FIELDS 1 b
+        HGETEX h FIELDS 1 b
+        HGETEX h FIELDS 2 b nosuch
+        HGETEX h PXAT 33177117420000 FIELDS 2 b nosuch
+        HPEXPIRETIME h FIELDS 1 b
+        HGETEX h PERSIST FIELDS 2 b nosuch
+        HGETEX h PERSIST FIELDS 1 b
+        HPEXPIRETIME h FIELDS 1 b
+        HGETEX nokey FIELDS 2 a b
+        HGETEX nokey EX 10 FIELDS 2 a b
+        HGETEX s FIELDS 1 a
+        HGETEX h EX 0 FIELDS 1 b
+        HGETEX h EX -1 FIELDS 1 b
+        HGETEX h EX x FIELDS 1 b
+        HGETEX h EX 9223372036854775807 FIELDS 1 b
+        HGETEX h PXAT 1 FIELDS 1 b
+        HGETEX h FIELDS 1 b
+        HSET h b 1
+        HGETEX h EX 10 PX 10 FIELDS 1 b
+        HGETEX h EX 10 PERSIST FIELDS 1 b
+        HGETEX h KEEPTTL FIELDS 1 b
+        HGETEX h FIELDS 2 b
+        HGETEX h FIELDS 0 b
+        HGETEX h FIELDS 1 b EX 10
+        HGETEX h EX FIELDS 1 b
+        HGETEX h EX 10 FIELDS
+        HSETEX h FIELDS 1 b 7
+        HSETEX h PXAT 33177117420000 FIELDS 2 b 7 z 8
+        HPEXPIRETIME h FIELDS 2 b z
+        HSETEX h KEEPTTL FIELDS 2 b 7 y 8
+        HPEXPIRETIME h FIELDS 2 b y
+        HSETEX h FIELDS 1 b 7
+        HPEXPIRETIME h FIELDS 1 b
+        HSETEX h FNX FIELDS 2 b 8 q 9
+        HSETEX h FXX FIELDS 2 b 8 q 9
+        HSETEX h FXX FIELDS 1 b 8
+        HSETEX h FNX FIELDS 1 q 8
+        HSETEX h FNX FIELDS 2 qq 8 qq 9
+        HSETEX h NX FIELDS 1 b 8
+        HSETEX h XX FIELDS 1 b 8
+        HSETEX nokey XX FIELDS 1 b 8
+        HSETEX nokey FXX FIELDS 1 b 8
+        EXISTS nokey
+        HSETEX nk NX EX 100 FIELDS 1 b 8
+        ~HTTL nk FIELDS 1 b
+        HSETEX h NX XX FIELDS 1 b 8
+        HSETEX h FNX FXX FIELDS 1 b 8
+        HSETEX h NX FNX FIELDS 1 b 8
+        HSETEX h EX 10 KEEPTTL FIELDS 1 b 8
+        HSETEX h EX 0 FIELDS 1 b 8
+        HSETEX h PXAT 1 FIELDS 1 b 8
+        ~HGETALL h
+        HSETEX nokey PXAT 1 FIELDS 1 b 8
+        EXISTS nokey
+        HSETEX s FIELDS 1 a b
+        HSETEX h FIELDS 2 a b
+        HSETEX h FIELDS 1 a
+        HSETEX h FIELDS 1 a b c
+        HSETEX h FIELDS 0 a b
+        HSETEX h EX 10 FIELDS 1 a b EX 20
+        HSETEX h FOO FIELDS 1 a b
+        HSETEX h EX x FIELDS 1 a b
+        HSETEX h PERSIST FIELDS 1 a b
+        HGETDEL h FIELDS 2 a nosuch
+        HGETDEL h FIELDS 2 q q
+        HGETDEL nokey FIELDS 2 q q
+        HGETDEL s FIELDS 1 q
+        HGETDEL h FIELDS 0 q
+        HGETDEL h FIELDS 2 q
+        HGETDEL h FOO 2 q q
+        DEL h
+        HSET h a 1
+        HGETDEL h FIELDS 1 a
+        EXISTS h
+        HSET h a 1 b 2
+        HPEXPIREAT h 33177117420000 FIELDS 1 a
+        COPY h h2
+        HPEXPIRETIME h2 FIELDS 2 a b
+        RENAME h2 h3
+        HPEXPIRETIME h3 FIELDS 2 a b
+        OBJECT ENCODING h3
+        HSETEX small FIELDS 1 a 1
+        OBJECT ENCODING small
+        HPERSIST h3 FIELDS 1 a
+        OBJECT ENCODING h3
+        ~HGETALL h3
+        ~HSCAN h3 0
+        HSTRLEN h3 a
+        HEXPIRE h 10 FIELDS 1 a FIELDS 1 b
+        HEXPIRE h 10 FIELDS 01 a
+        HEXPIRE h 10 FIELDS -1 a
+        HEXPIRE h 10 FIELDS 99999999999999999999 a
+        HEXPIRE h
+        HTTL h
+        HTTL h FIELDS 1
+        FLUSHALL
+        HSET h a 1 b 2 c 3
+        SET s x
+        HTTL s FOO 1 a
+        HTTL h FIELDS 0 a
+        HEXPIRE s x FIELDS 1 a
+        HEXPIRE s -1 FIELDS 1 a
+        HEXPIRE nokey -1 FIELDS 1 a
+        HEXPIRE nokey x FIELDS 1 a
+        HEXPIRE s 10 FOO FIELDS 1 a
+        HEXPIRE s 10 FIELDS 2 a
+        HGETEX s EX x FIELDS 1 a
+        HGETEX nokey EX x FIELDS 1 a
+        HSETEX s FOO FIELDS 1 a b
+        HGETDEL s FOO 1 a
+        HGETDEL s FIELDS 2 a
+        HPERSIST s FOO 1 a
+        HPERSIST s FIELDS 2 a
+        HPEXPIREAT h 1 FIELDS 2 a a
+        HGETEX h PXAT 1 FIELDS 2 b b
+        HGETEX h PXAT 1 FIELDS 1 c
+        EXISTS h
+        HSET h a 1
+        HEXPIRE h 0 FIELDS 2 a nosuch
+        EXISTS h
+        HSET h a 1
+        HSETEX h PXAT 1 FIELDS 2 a 1 b 2
+        EXISTS h
+        HSET h a 1
+        HEXPIRE h 0 NX FIELDS 1 a
+        HSET h a 1
+        HEXPIRE h 0 XX FIELDS 1 a
+        HEXPIRE h 10 XX NX FIELDS 1 a
+        HEXPIRE h 10 GT LT FIELDS 1 a
+        HEXPIRE h 10 XX GT FIELDS 1 a
+        HPEXPIREAT h 33177117420000 FIELDS 1 a
+        HPEXPIREAT h 33177117420000 GT FIELDS 1 a
+        HPEXPIREAT h 33177117420000 LT FIELDS 1 a
+        HPEXPIREAT h 33177117420000 XX FIELDS 1 a
+        HPEXPIREAT h 33177117420000 XX LT FIELDS 1 a
+        "##,
+    );
+}
+
+#[test]
+fn newer_commands_answer_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        HSET h a 1
+        DELIFEQ s y
+        DELIFEQ s x
+        DELIFEQ s x
+        DELIFEQ h x
+        DELIFEQ s
+        SET n 10
+        DELIFEQ n 10
+        SET s a
+        SET s b IFEQ x
+        SET s b IFEQ a
+        GET s
+        SET s c IFEQ b GET
+        SET s c IFEQ zz GET
+        SET none c IFEQ zz GET
+        SET none c IFEQ zz
+        SET h c IFEQ zz
+        SET h c IFEQ zz GET
+        SET s d IFEQ c EX 100
+        ~TTL s
+        SET s e IFEQ d KEEPTTL
+        ~TTL s
+        SET s e IFEQ e
+        ~TTL s
+        SET s e IFEQ e NX
+        SET s e NX IFEQ e
+        SET s e XX IFEQ e
+        SET s e IFEQ
+        SET s e IFEQ e IFEQ e
+        MSETEX 2 a 1 b 2
+        MSETEX 2 a 1 b 2 NX
+        MSETEX 2 a 1 b 2 XX
+        MSETEX 2 a 1 zz 2 XX
+        MSETEX 2 zz 1 zy 2 NX EX 100
+        ~TTL zz
+        MSETEX 1 zz 1 KEEPTTL
+        ~TTL zz
+        MSETEX 1 zz 1
+        ~TTL zz
+        MSETEX 2 a 1 b
+        MSETEX 0 a 1
+        MSETEX x a 1
+        MSETEX -1 a 1
+        MSETEX 1 a 1 FOO
+        MSETEX 1 a 1 NX XX
+        MSETEX 1 a 1 EX 10 PX 10
+        MSETEX 1 a 1 EX 0
+        MSETEX 1 a 1 EX x
+        MSETEX 1 a 1 PXAT 1
+        EXISTS a
+        MSETEX 1 h 1
+        GET h
+        MSETEX 2 a 1 a 2
+        GET a
+        MSETEX 1 a 1 EX 10 NX
+        MSETEX 1 a 1 XX EX 10
+        MSETEX 1 a 1 PERSIST
+        MSETEX 1000000000000 a 1
+        MSETEX 2 a 1
+        COMMAND GETKEYS MSETEX 2 a 1 b 2
+        ZADD z 1 a 2.5 b
+        ZRANK z b
+        ZRANK z b WITHSCORE
+        ZREVRANK z b WITHSCORE
+        ZRANK z q WITHSCORE
+        ZRANK none q WITHSCORE
+        ZRANK z b FOO
+        ZRANK z b WITHSCORE x
+        ZRANK s b WITHSCORE
+        ZRANK s b FOO
+        CLIENT CAPA redirect
+        CLIENT CAPA foo bar
+        CLIENT CAPA
+        SCRIPT LOAD "return"
+        HSET h2 a 1 b 2
+        ~HSCAN h2 0 NOVALUES
+        ~HSCAN h2 0 NOVALUES COUNT 10
+        ~HSCAN h2 0 MATCH a NOVALUES
+        SSCAN s 0 NOVALUES
+        SCAN 0 NOVALUES
+        ZSCAN z 0 NOVALUES
+        XADD x 1-1 a 1
+        XADD x 2-1 a 2
+        XREAD STREAMS x +
+        XREAD STREAMS x none + +
+        XREAD STREAMS none +
+        XREAD COUNT 5 STREAMS x +
+        XDEL x 2-1
+        XREAD STREAMS x +
+        XDEL x 1-1
+        XREAD STREAMS x +
+        XGROUP CREATE x g 0
+        XREADGROUP GROUP g c STREAMS x +
+        XREADGROUP GROUP g c STREAMS x $
+        SPOP none 1
+        SCRIPT LOAD "return 7"
+        SCRIPT SHOW 59b6ab2fbe0ee4b25733de0f62e6cda4899ef8e9
+        SCRIPT SHOW x
+        SCRIPT SHOW 0000000000000000000000000000000000000000
+        SCRIPT SHOW
+        CLIENT SETINFO LIB-NAME x
+        CLIENT NO-TOUCH on
+        EVAL "return redis.call('blpop', 'none', 0)" 0
+        EVAL "return server.call('ping')" 0
+        EVAL "return {redis.REDIS_VERSION, redis.REDIS_VERSION_NUM, redis.SERVER_NAME, server.VALKEY_VERSION, server.VALKEY_VERSION_NUM}" 0
+        XACKDEL x g IDS 1 1-1
+        XDELEX x IDS 1 1-1
+        DELEX s
+        COMMAND INFO nosuch xackdel
+        COMMAND GETKEYS HEXPIRE h 10 FIELDS 1 a
+        "##,
+    );
+}
+
+#[test]
+fn functions_answer_alike() {
+    compare_with(
+        Kind::Valkey,
+        r##"
+        FUNCTION FLUSH
+        FUNCTION LOAD "#!lua name=l\nreturn 1"
+        FUNCTION LOAD "#!lua name=l\nredis.register_function('f-x', function() end)"
+        FUNCTION LOAD "#!lua name=l\nserver.register_function('f', function(k, a) return {k, a} end) redis.register_function{function_name='w', callback=function(k) return server.call('set', k[1], 1) end}"
+        FCALL f 1 k a
+        FCALL_RO f 1 k a
+        FCALL w 1 k
+        FCALL nosuch 0
+        ~FUNCTION LIST WITHCODE
+        FUNCTION STATS
+        FUNCTION DELETE l
+        FUNCTION FLUSH
+        "##,
+    );
+}
