@@ -365,7 +365,7 @@ fn find(
                 return Err(Stop::Error(
                     format!(
                         "ERR unknown subcommand '{}'. Try {} HELP.",
-                        printable(&word[..word.len().min(128)]),
+                        printable(c_string(&word[..word.len().min(128)])),
                         spec.name.to_uppercase()
                     )
                     .into(),
@@ -385,6 +385,11 @@ pub(crate) fn printable(text: &[u8]) -> String {
     String::from_utf8_lossy(text).replace(['\r', '\n'], " ")
 }
 
+/// Up to a NUL, where C's strings end.
+fn c_string(text: &[u8]) -> &[u8] {
+    &text[..memchr::memchr(0, text).unwrap_or(text.len())]
+}
+
 fn unknown_command(name: &[u8], args: &[Bytes]) -> Stop {
     let mut shown = String::new();
     for arg in args {
@@ -392,12 +397,15 @@ fn unknown_command(name: &[u8], args: &[Bytes]) -> Stop {
             break;
         }
         let room = 128 - shown.len();
-        shown.push_str(&format!("'{}' ", printable(&arg[..arg.len().min(room)])));
+        shown.push_str(&format!(
+            "'{}' ",
+            printable(c_string(&arg[..arg.len().min(room)]))
+        ));
     }
     Stop::Error(
         format!(
             "ERR unknown command '{}', with args beginning with: {shown}",
-            printable(&name[..name.len().min(128)])
+            printable(c_string(&name[..name.len().min(128)]))
         )
         .into(),
     )

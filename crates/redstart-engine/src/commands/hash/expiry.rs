@@ -328,16 +328,14 @@ enum Change {
 
 pub(super) fn hgetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let key = &args[1];
-    // As on the server, the key is looked at before the options.
-    cx.get::<Hash>(key)?;
-    let mut change = Change::None;
+    let (mut change, mut expiry) = (Change::None, None);
     let mut at = 2;
     let fields = loop {
         let word = args.get(at).ok_or(Stop::from(SYNTAX))?;
         if word.eq_ignore_ascii_case(b"fields") {
             break counted(args, at, 1)?;
         }
-        if !matches!(change, Change::None) {
+        if !matches!(change, Change::None) || expiry.is_some() {
             return Err(SYNTAX.into());
         }
         if word.eq_ignore_ascii_case(b"persist") {
@@ -349,10 +347,15 @@ pub(super) fn hgetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             if time.eq_ignore_ascii_case(b"fields") {
                 return Err(SYNTAX.into());
             }
-            change = Change::Until(unit.deadline(cx, time, "hgetex")?);
+            expiry = Some((unit, time));
         }
         at += 1;
     };
+    // As on the server, the key is looked at before the time.
+    cx.get::<Hash>(key)?;
+    if let Some((unit, time)) = expiry {
+        change = Change::Until(unit.deadline(cx, time, "hgetex")?);
+    }
     let now = cx.now_ms();
     let Some(hash) = cx.get_mut::<Hash>(key)? else {
         return Ok(Reply::Array(vec![Reply::Nil; fields.len()]));
