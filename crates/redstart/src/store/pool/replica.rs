@@ -1,6 +1,6 @@
 //! Reads that may be stale, answered by replicas.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -173,10 +173,8 @@ impl SentinelReplicas {
     }
 }
 
-fn named(dial: &Dial) -> impl Future<Output = Result<Vec<Address>>> + Send + '_ {
-    async {
-        tokio::time::timeout(dial.patience(), dial.replicas())
-            .await
-            .unwrap_or_else(|_| Err(Error::timeout("no sentinel answered")))
-    }
+async fn named(dial: &Dial) -> Result<Vec<Address>> {
+    tokio::time::timeout(dial.patience(), dial.replicas())
+        .await
+        .unwrap_or_else(|_| Err(Error::timeout("no sentinel answered")))
 }
