@@ -107,6 +107,7 @@ pub(crate) struct Log {
     work: Mutex<Work>,
     wake: Condvar,
     rewriting: AtomicBool,
+    rewrites: AtomicU64,
     rewrite_failed: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// The engine whose log this is; unset while the log is loaded.
@@ -239,6 +240,15 @@ fn begin(state: &mut State) -> Result<Arc<Log>, EngineError> {
     let sink = Box::new(LogSink(log.clone()));
     state.effects.set_sink(Some(sink));
     Ok(log)
+}
+
+/// For INFO: bytes, and how often the log was rewritten.
+pub(crate) struct Sizes {
+    pub(crate) base: u64,
+    pub(crate) increment: u64,
+    /// In memory only.
+    pub(crate) buffered: u64,
+    pub(crate) rewrites: u64,
 }
 
 /// Nothing is wrong.
@@ -429,6 +439,7 @@ impl Log {
             work: Mutex::new(Work::default()),
             wake: Condvar::new(),
             rewriting: AtomicBool::new(false),
+            rewrites: AtomicU64::new(0),
             rewrite_failed: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
             engine: OnceLock::new(),
@@ -454,6 +465,19 @@ impl Log {
 impl Log {
     pub(crate) fn always(&self) -> bool {
         self.policy.fsync() == Fsync::Always
+    }
+
+    pub(crate) fn sizes(&self) -> Sizes {
+        let (base, increment) = {
+            let disk = self.disk.lock();
+            (disk.base_len, disk.len)
+        };
+        Sizes {
+            base,
+            increment,
+            buffered: self.buffer.lock().bytes.len() as u64,
+            rewrites: self.rewrites.load(Ordering::Relaxed),
+        }
     }
 
     fn trouble(&self) -> u8 {
@@ -695,6 +719,7 @@ impl Log {
         if self.rewriting.swap(true, Ordering::Relaxed) {
             return;
         }
+        self.rewrites.fetch_add(1, Ordering::Relaxed);
         let log = self.clone();
         let thread = std::thread::Builder::new()
             .name("redstart-rewrite".into())

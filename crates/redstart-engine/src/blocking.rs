@@ -81,6 +81,11 @@ pub(crate) struct Queue {
 }
 
 impl Blocking {
+    /// How many clients wait with a timeout.
+    pub(crate) fn timed(&self) -> usize {
+        self.deadlines.len()
+    }
+
     /// How many clients wait.
     pub(crate) fn len(&self) -> usize {
         self.clients.len()

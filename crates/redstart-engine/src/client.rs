@@ -53,6 +53,8 @@ pub(crate) struct Client {
     pub(crate) answers: Answers,
     /// QUIT was called, or the client killed itself.
     pub(crate) closing: bool,
+    /// MONITOR was called.
+    pub(crate) monitors: bool,
     /// CLIENT NO-TOUCH: reading a key does not count as its use.
     pub(crate) no_touch: bool,
     outbox: Option<Outbox>,
@@ -166,6 +168,11 @@ impl Outbox {
     /// More bytes than this may not wait; 0 is no limit.
     pub(crate) fn set_limit(&self, bytes: usize) {
         self.shared.limit.store(bytes, Ordering::Relaxed);
+    }
+
+    /// About how many bytes wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.shared.waiting.load(Ordering::Relaxed)
     }
 
     fn take_inbox(&self) -> Inbox {
@@ -283,6 +290,7 @@ impl Client {
             networked: false,
             answers: Answers::On,
             closing: false,
+            monitors: false,
             no_touch: false,
             outbox: None,
         }
@@ -351,6 +359,7 @@ impl Client {
     pub(crate) fn enter(&mut self, state: &mut State, profile: Arc<Profile>) -> bool {
         state.stats.connections += 1;
         if state.clients.len() >= state.config.maxclients {
+            state.stats.rejected += 1;
             return false;
         }
         // Ends the client when too many bytes wait for it.
@@ -451,6 +460,7 @@ impl Client {
         crate::commands::transaction::unwatch_all(state, self);
         pubsub::forget(state, self);
         tracking::disable(state, self);
+        state.monitors.remove(&self.id);
         if let Some(profile) = self.profile.take() {
             state.clients.remove(&profile.id);
         }

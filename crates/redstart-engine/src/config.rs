@@ -12,10 +12,11 @@ use std::{borrow::Cow, collections::BTreeMap, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 
-pub(crate) use file::rewrite;
 pub use file::{Settings, SettingsError};
+pub(crate) use file::{quote, rewrite};
 pub(crate) use parameter::{Found, memory};
 pub(crate) use table::{find, names, policy_name};
+pub(crate) use words::percentile_text;
 
 use crate::engine::Fsync;
 

@@ -14,6 +14,11 @@ use crate::{
     random::Random,
     registry::{Spec, flag},
     reply::{Protocol, Reply},
+    stats::{
+        Timer,
+        monitor::{self, Telling, telling},
+        slowlog,
+    },
     tracking,
     types::{Typed, Value, dict::Slot},
 };
@@ -68,6 +73,10 @@ impl<'a> Ctx<'a> {
         let outer_rewritten = self.rewritten.take();
         let db = self.client.db;
         self.state.stats.commands += 1;
+        let timer = self.state.stats.timer(spec, self.client.networked);
+        if !self.state.monitors.is_empty() && telling(spec) == Telling::Before {
+            monitor::feed(self, spec, args);
+        }
         if self.state.out_of_memory && self.origin == Origin::Script && spec.is(flag::DENYOOM) {
             return Err(OUT_OF_MEMORY.into());
         }
@@ -75,6 +84,16 @@ impl<'a> Ctx<'a> {
             self.depend_on_changes(spec, args);
         }
         let result = (spec.handler)(self, args);
+        self.state.stats.ran(spec, is_failure(&result));
+        if let Some(timer) = timer {
+            self.took(spec, args, &timer, &result);
+        }
+        if !self.state.monitors.is_empty() && telling(spec) == Telling::After {
+            monitor::feed(self, spec, args);
+        }
+        if self.origin != Origin::Client {
+            self.count_error(&result);
+        }
         if self.dirty > 0 {
             self.state.dirty += self.dirty;
             if self.state.effects.enabled() {
@@ -96,6 +115,49 @@ impl<'a> Ctx<'a> {
         self.dirty = outer_dirty;
         self.rewritten = outer_rewritten;
         result
+    }
+
+    /// Keeps how long a command took, and what about that is out of the ordinary.
+    fn took(&mut self, spec: &'static Spec, args: &[Bytes], timer: &Timer, result: &CommandResult) {
+        let took = timer.elapsed();
+        let config = &self.state.config;
+        self.state
+            .stats
+            .took(spec, timer, took, config.latency_tracking);
+        // A client that waits is not slow.
+        if matches!(result, Err(Stop::Block(_))) {
+            return;
+        }
+        let slow = config.slowlog_slower_than;
+        if slow >= 0 && took.as_micros() >= slow as u128 && !spec.is(flag::SKIP_SLOWLOG) {
+            let shown = slowlog::shown(spec, args);
+            let who = (&*self.client, self.origin);
+            let log = &mut self.state.slowlog;
+            log.add(config, who, &shown, self.now_micros, took);
+        }
+        if config.latency_threshold > 0 && took.as_millis() as u64 >= config.latency_threshold {
+            let event = match spec.is(flag::FAST) {
+                true => "fast-command",
+                false => "command",
+            };
+            let seconds = self.now_micros / 1_000_000;
+            let millis = took.as_millis() as u64;
+            self.state.latency.add(event, seconds, millis);
+        }
+    }
+
+    /// Counts the error of a command inside a transaction or a script.
+    fn count_error(&mut self, result: &CommandResult) {
+        let text = match result {
+            Err(Stop::Error(text)) => text.as_ref(),
+            Ok(Reply::Error(text)) => text.as_str(),
+            _ => return,
+        };
+        match self.origin {
+            Origin::Script => self.state.stats.error_in_script(text),
+            Origin::Exec => self.state.stats.error(text),
+            Origin::Client | Origin::Engine => {}
+        }
     }
 
     /// Lets the reply wait for changes of the command's keys that are not on the disk yet.
@@ -509,6 +571,10 @@ impl<'a> Ctx<'a> {
         let db = self.client.db;
         self.state.effects.record(db, args);
     }
+}
+
+fn is_failure(result: &CommandResult) -> bool {
+    matches!(result, Err(Stop::Error(_)) | Ok(Reply::Error(_)))
 }
 
 /// Shorthand for a served client's reply without anything to undo.

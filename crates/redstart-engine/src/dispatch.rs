@@ -41,12 +41,15 @@ pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_mi
         settle_client(client, args, now_micros);
     }
     // HELLO and RESET answer in the protocol that they have just chosen.
+    match &result {
+        Err(Stop::Error(text)) => state.stats.error(text),
+        Ok(Reply::Error(text)) => state.stats.error(text),
+        _ => {}
+    }
+    state.stats.settle();
     match result {
         Ok(reply) => Done::Reply(shape(reply, client.protocol)),
-        Err(Stop::Error(text)) => {
-            state.stats.errors += 1;
-            Done::Reply(Reply::Error(text.into_owned()))
-        }
+        Err(Stop::Error(text)) => Done::Reply(Reply::Error(text.into_owned())),
         Err(Stop::Block(wait)) => Done::Wait(wait),
     }
 }
@@ -117,10 +120,22 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     // The system's clock may have been set back.
     if (now_micros - state.last_sweep).abs() >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
+        let inner = state.inner.upgrade();
+        let used = memory::used(state);
+        let traffic = inner.as_ref().map(|inner| &inner.traffic);
+        state.stats.sample(traffic, used);
+        let began = std::time::Instant::now();
         for db in 0..state.dbs.len() {
             state.dbs[db].compact_if_sparse();
             if state.active_expire {
                 sweep(state, db, SWEEP_BUDGET, now_micros);
+            }
+            let took = began.elapsed();
+            state.stats.expire_micros += took.as_micros() as u64;
+            let (threshold, millis) = (state.config.latency_threshold, took.as_millis() as u64);
+            if threshold > 0 && millis >= threshold {
+                let seconds = now_micros / 1_000_000;
+                state.latency.add("expire-cycle", seconds, millis);
             }
         }
     }
@@ -175,6 +190,9 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         Err(stop) => {
             if let Some(multi) = &mut cx.client.multi {
                 multi.broken = true;
+            }
+            if let Some(spec) = registry::lookup(args) {
+                cx.state.stats.refused(spec);
             }
             return Err(stop);
         }

@@ -33,6 +33,7 @@ use crate::{
     reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
     session::{Ended, Session},
+    stats::{Stats, Traffic, latency::Latency, slowlog::SlowLog},
     tracking,
 };
 
@@ -70,6 +71,8 @@ pub(crate) struct Inner {
     paused: Arc<AtomicBool>,
     /// The append-only log, if the data is kept.
     pub(crate) log: LogSlot,
+    /// What the listener moved.
+    pub(crate) traffic: Traffic,
     /// Seen without the lock: a script that runs for too long holds it.
     pub(crate) watchdog: Arc<Watchdog>,
 }
@@ -117,6 +120,13 @@ impl Inner {
     }
 }
 
+fn run_id() -> String {
+    let mut random = Random::new();
+    (0..5)
+        .map(|_| format!("{:08x}", random.next() as u32))
+        .collect()
+}
+
 fn log_failed(error: std::io::Error) -> Reply {
     Reply::Error(format!("{LOG_FAILED}: {error}"))
 }
@@ -133,6 +143,12 @@ pub(crate) struct State {
     pub(crate) tracking: tracking::Table,
     /// The clients that others can see, by id.
     pub(crate) clients: BTreeMap<u64, Arc<Profile>>,
+    /// The clients that called MONITOR, by id.
+    pub(crate) monitors: BTreeMap<u64, Arc<Profile>>,
+    pub(crate) slowlog: SlowLog,
+    pub(crate) latency: Latency,
+    /// Forty hexadecimal digits, another in every engine.
+    pub(crate) run_id: String,
     /// Since CLIENT PAUSE.
     pub(crate) pause: Option<Pause>,
     /// Told when a pause ends before its time.
@@ -171,21 +187,6 @@ pub(crate) struct Pause {
     pub(crate) writes_only: bool,
 }
 
-/// Counters for INFO.
-#[derive(Default)]
-pub(crate) struct Stats {
-    pub(crate) commands: u64,
-    pub(crate) hits: u64,
-    pub(crate) misses: u64,
-    pub(crate) expired: u64,
-    pub(crate) evicted: u64,
-    pub(crate) connections: u64,
-    pub(crate) errors: u64,
-    /// Elements that commands with a limit looked at, and entries that active expiry did: a measure
-    /// of work that tests can rely on.
-    pub(crate) visited: u64,
-}
-
 impl State {
     /// A stand-in without databases, for the place that the true state is lent from.
     pub(crate) fn hollow() -> State {
@@ -197,6 +198,10 @@ impl State {
             pubsub: PubSub::default(),
             tracking: tracking::Table::default(),
             clients: BTreeMap::new(),
+            monitors: BTreeMap::new(),
+            slowlog: SlowLog::default(),
+            latency: Latency::default(),
+            run_id: String::new(),
             pause: None,
             pause_ended: Arc::default(),
             paused: Arc::default(),
@@ -250,6 +255,10 @@ impl Engine {
             pubsub: PubSub::default(),
             tracking: tracking::Table::default(),
             clients: BTreeMap::new(),
+            monitors: BTreeMap::new(),
+            slowlog: SlowLog::default(),
+            latency: Latency::default(),
+            run_id: run_id(),
             pause: None,
             pause_ended: pause_ended.clone(),
             paused: paused.clone(),
@@ -279,6 +288,7 @@ impl Engine {
             pause_ended,
             paused,
             log: LogSlot::default(),
+            traffic: Traffic::default(),
             watchdog,
         };
         let inner = Arc::new(inner);

@@ -15,7 +15,6 @@ const FEW: usize = 64;
 /// How many values wait to be freed.
 static PENDING: AtomicUsize = AtomicUsize::new(0);
 
-#[cfg(test)]
 static SENT: AtomicUsize = AtomicUsize::new(0);
 
 /// One thread per process, started with the first large value; it ends with the process.
@@ -37,7 +36,6 @@ pub(crate) fn later<T: Send + 'static>(elements: usize, value: T) {
         && let Some(sender) = &*THREAD
     {
         PENDING.fetch_add(1, Ordering::Relaxed);
-        #[cfg(test)]
         SENT.fetch_add(1, Ordering::Relaxed);
         // If the thread is gone, the value comes back and is freed here.
         if sender.send(Box::new(value)).is_err() {
@@ -47,7 +45,6 @@ pub(crate) fn later<T: Send + 'static>(elements: usize, value: T) {
 }
 
 /// How many values were handed over so far.
-#[cfg(test)]
 pub(crate) fn sent() -> usize {
     SENT.load(Ordering::Relaxed)
 }

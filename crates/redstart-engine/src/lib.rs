@@ -32,6 +32,7 @@
 //! | `aof.rs` | the append-only log: files that Redis and Valkey load |
 //! | `rdb.rs` | values and databases in binary form: DUMP, snapshots, bases of logs |
 //! | `acl.rs` | users and what they may do |
+//! | `stats.rs` | what is counted and measured: for INFO, SLOWLOG, LATENCY and MONITOR |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
@@ -132,6 +133,7 @@ mod session;
 #[cfg(feature = "sim")]
 #[doc(hidden)]
 pub mod sim;
+mod stats;
 
 mod tracking;
 mod types;

@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// What an engine takes up without data, so that a tiny `maxmemory` is too small from the start.
-const BASE: u64 = 860 * 1024;
+pub(crate) const BASE: u64 = 860 * 1024;
 /// How many keys of a database are compared to find one that was not used for long.
 const SAMPLES: usize = 8;
 

@@ -3,6 +3,7 @@
 //! Each family's file has a table `COMMANDS`; [`FAMILIES`] is the only list of those tables.
 
 pub(crate) mod access;
+pub(crate) mod facts;
 
 use std::sync::LazyLock;
 
@@ -268,6 +269,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("server", commands::server::COMMANDS),
     ("server", commands::acl::COMMANDS),
     ("server", commands::database::COMMANDS),
+    ("server", commands::watch::COMMANDS),
     ("generic", commands::dump::VALUES),
     ("server", commands::dump::SNAPSHOTS),
     ("server", commands::debug::COMMANDS),

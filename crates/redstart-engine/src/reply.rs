@@ -109,6 +109,7 @@ impl Reply {
         let inner = match self {
             Reply::Bulk(bytes) | Reply::Verbatim { text: bytes, .. } => bytes.len(),
             Reply::Error(text) | Reply::BigNumber(text) => text.len(),
+            Reply::Status(text) => text.len(),
             Reply::Array(items) | Reply::Set(items) | Reply::Push(items) => {
                 items.iter().map(Reply::size).sum()
             }

@@ -585,6 +585,15 @@ impl Scripts {
             .map_or(0, |runtime| runtime.cache.scripts.len())
     }
 
+    /// Bytes of the Lua states of scripts and of functions.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        let bytes = |runtime: &Option<Box<Runtime>>| {
+            let runtime = runtime.as_ref();
+            runtime.map_or(0, |runtime| runtime.lua.used_memory())
+        };
+        (bytes(&self.runtime), bytes(&self.functions.runtime))
+    }
+
     fn place(&mut self, purpose: Purpose) -> &mut Option<Box<Runtime>> {
         match purpose {
             Purpose::Scripts => &mut self.runtime,

@@ -598,6 +598,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Some(pushed) = self.inbox.recv() => self.session.answer(&pushed.reply, &mut self.out),
                 // Only to notice that the client is gone; its next commands wait.
                 read = self.socket.read_buf(self.parser.buffer()) => {
+                    self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
                     if !matches!(read, Ok(count) if count > 0) || self.parser.len() > limit {
                         return Flow::Close;
                     }
@@ -621,10 +622,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let idle = self.session.idle_limit(self.allowed);
         tokio::select! {
             biased;
-            read = self.socket.read_buf(self.parser.buffer()) => match read {
-                Ok(count) if count > 0 && self.parser.len() <= limit => Flow::Continue,
-                _ => Flow::Close,
-            },
+            read = self.socket.read_buf(self.parser.buffer()) => {
+                self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
+                match read {
+                    Ok(count) if count > 0 && self.parser.len() <= limit => Flow::Continue,
+                    _ => Flow::Close,
+                }
+            }
             Some(pushed) = self.inbox.recv() => {
                 self.session.answer(&pushed.reply, &mut self.out);
                 Flow::Continue
@@ -650,7 +654,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             tokio::select! {
                 biased;
                 written = self.socket.write(&self.out[done..]) => match written {
-                    Ok(count) if count > 0 => done += count,
+                    Ok(count) if count > 0 => {
+                        self.session.traffic().wrote(count);
+                        done += count;
+                    }
                     _ => return Flow::Close,
                 },
                 () = self.profile.end.notified() => return Flow::Close,

@@ -30,6 +30,7 @@ use crate::{
     registry,
     reply::{Protocol, Reply},
     resp,
+    stats::Traffic,
 };
 
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
@@ -629,6 +630,11 @@ impl Session {
             },
         };
         (profile, announced)
+    }
+
+    /// What the listener counts.
+    pub(crate) fn traffic(&self) -> &Traffic {
+        &self.inner.traffic
     }
 
     pub(crate) fn take_inbox(&mut self) -> Inbox {

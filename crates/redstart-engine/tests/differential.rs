@@ -24,6 +24,7 @@ mod differential {
     mod acl;
     mod bitmap;
     mod blocking;
+    mod command;
     mod config;
     mod debug;
     pub(crate) mod dialect;
@@ -32,6 +33,7 @@ mod differential {
     mod geo;
     mod hash;
     mod hyperloglog;
+    mod info;
     mod keys;
     mod list;
     mod pubsub;

@@ -50,6 +50,14 @@ pub(crate) static CLIENT_COMMANDS: &[Spec] = &[
     ),
     Spec::sub("caching", "client|caching", 3, SELF, NO_KEYS, caching),
     Spec::sub("getredir", "client|getredir", 2, SELF, NO_KEYS, getredir),
+    Spec::sub(
+        "help",
+        "client|help",
+        2,
+        LOADING | STALE,
+        NO_KEYS,
+        super::help::help,
+    ),
 ];
 
 /// The client's profile in the list of clients, made if need be.
@@ -121,6 +129,7 @@ pub(crate) fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
             flags.push(letter);
         }
     };
+    flag(cx.state.monitors.contains_key(&profile.id), 'O');
     flag(
         activity.channels + activity.patterns + activity.shards > 0,
         'P',

@@ -2,15 +2,16 @@
 
 use bytes::Bytes;
 
+use super::help::help;
 use crate::{
     aof,
     config::{self, Config, Found},
     context::Ctx,
-    engine::Stats,
     error::{CommandResult, SYNTAX, Stop},
     glob, memory,
     registry::{Spec, flag::*, printable},
     reply::Reply,
+    stats::Stats,
     tracking,
 };
 
@@ -29,6 +30,7 @@ pub(crate) static CONFIG_COMMANDS: &[Spec] = &[
         resetstat,
     ),
     Spec::sub("rewrite", "config|rewrite", 2, OPERATE, NO_KEYS, rewrite),
+    Spec::sub("help", "config|help", 2, LOADING | STALE, NO_KEYS, help),
 ];
 
 fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -138,6 +140,7 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         }
         memory::make_room(state, cx.now_micros);
     }
+    state.slowlog.entries.truncate(state.config.slowlog_max_len);
     state.saves.folder = state.config.dir.clone();
     tracking::trim(state, 0);
     let limit = state.config.output_limits[2].hard;
@@ -154,6 +157,9 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
 
 fn resetstat(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     cx.state.stats = Stats::default();
+    if let Some(inner) = cx.state.inner.upgrade() {
+        inner.traffic.reset();
+    }
     Ok(Reply::OK)
 }
 

@@ -139,6 +139,8 @@ fn forget_all(state: &mut State, client: &mut Client) {
     super::transaction::unwatch_all(state, client);
     pubsub::forget(state, client);
     tracking::disable(state, client);
+    state.monitors.remove(&client.id);
+    client.monitors = false;
 }
 
 fn quit(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {

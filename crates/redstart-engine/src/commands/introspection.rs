@@ -8,7 +8,12 @@ use crate::{
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
     glob,
-    registry::{self, Spec, flag::*, flag_names},
+    registry::{
+        self, Spec,
+        facts::{self, Facts, KeySpec},
+        flag::*,
+        flag_names,
+    },
     reply::Reply,
 };
 
@@ -34,6 +39,7 @@ static COMMAND_COMMANDS: &[Spec] = &[
         NO_KEYS,
         getkeysandflags,
     ),
+    Spec::sub("help", "command|help", 2, ASK, NO_KEYS, super::help::help),
 ];
 
 fn count(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -94,10 +100,15 @@ fn describe(spec: &'static Spec, compat: Compat) -> Reply {
                 .map(|name| Reply::Status(name.into()))
                 .collect(),
         ),
-        Reply::Set(Vec::new()),
+        Reply::Set(tips(spec)),
         Reply::Set(key_specs(spec)),
         Reply::Set(subcommands),
     ])
+}
+
+fn tips(spec: &Spec) -> Vec<Reply> {
+    let tips = facts::of(spec).into_iter().flat_map(|facts| &facts.tips);
+    tips.map(Reply::bulk).collect()
 }
 
 fn access(spec: &Spec) -> Vec<Reply> {
@@ -112,6 +123,9 @@ fn access(spec: &Spec) -> Vec<Reply> {
 }
 
 fn key_specs(spec: &'static Spec) -> Vec<Reply> {
+    if let Some(facts) = facts::of(spec) {
+        return facts.keys.iter().map(KeySpec::describe).collect();
+    }
     let (first, last, step) = spec.keys;
     if first == 0 {
         return Vec::new();
@@ -144,7 +158,6 @@ fn key_specs(spec: &'static Spec) -> Vec<Reply> {
     ])]
 }
 
-/// Only the group and the subcommands: the texts of the manual are not kept here.
 fn docs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let compat = cx.state.config.compat;
     let specs: Vec<&'static Spec> = if args.len() == 2 {
@@ -162,11 +175,10 @@ fn docs(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn document(spec: &'static Spec, compat: Compat) -> (Reply, Reply) {
-    let mut facts = vec![
-        (Reply::bulk("summary"), Reply::bulk("")),
-        (Reply::bulk("since"), Reply::bulk("1.0.0")),
-        (Reply::bulk("group"), Reply::bulk(registry::group(spec))),
-    ];
+    let mut facts = match facts::of(spec) {
+        Some(facts) => facts.document(),
+        None => vec![(Reply::bulk("group"), Reply::bulk(registry::group(spec)))],
+    };
     if !spec.subcommands.is_empty() {
         let subcommands = spec.subcommands_in(compat);
         let subcommands = subcommands.map(|sub| document(sub, compat)).collect();
@@ -181,9 +193,7 @@ fn list(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         |spec: &'static Spec| std::iter::once(spec).chain(spec.subcommands_in(compat));
     let all = registry::of(compat).flat_map(with_subcommands);
     let names: Vec<Reply> = match &args[2..] {
-        [] => registry::of(compat)
-            .map(|spec| Reply::bulk(spec.full_name))
-            .collect(),
+        [] => all.map(|spec| Reply::bulk(spec.full_name)).collect(),
         [word, kind, value] if word.eq_ignore_ascii_case(b"FILTERBY") => {
             let kind = kind.to_ascii_lowercase();
             let wanted = |spec: &&'static Spec| match kind.as_slice() {
@@ -234,11 +244,55 @@ fn getkeys(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn getkeysandflags(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let args = &args[2..];
     let (spec, places) = keys(args, cx.state.config.compat)?;
-    let keys = places.into_iter().map(|at| {
-        Reply::Array(vec![
-            Reply::Bulk(args[at].clone()),
-            Reply::Set(access(spec)),
-        ])
-    });
+    let used = match facts::of(spec) {
+        Some(facts) => by_facts(spec, facts, args, &places),
+        None => places
+            .into_iter()
+            .map(|at| (at, Reply::Set(access(spec))))
+            .collect(),
+    };
+    let keys = used
+        .into_iter()
+        .map(|(at, flags)| Reply::Array(vec![Reply::Bulk(args[at].clone()), flags]));
     Ok(Reply::Array(keys.collect()))
+}
+
+/// The places of the keys with their use. Where that depends on the arguments, they are looked at.
+fn by_facts(
+    spec: &'static Spec,
+    facts: &'static Facts,
+    args: &[Bytes],
+    places: &[usize],
+) -> Vec<(usize, Reply)> {
+    const READS: &[&str] = &["RO", "access"];
+    const WRITES: &[&str] = &["OW", "update"];
+    const CHANGES: &[&str] = &["RW", "access", "update"];
+    let has = |words: &[&str]| {
+        let fits = |arg: &Bytes| {
+            words
+                .iter()
+                .any(|word| arg.eq_ignore_ascii_case(word.as_bytes()))
+        };
+        args[2..].iter().any(fits)
+    };
+    let first = match spec.name {
+        "set" if has(&["GET"]) => CHANGES,
+        "set" => WRITES,
+        "bitfield" if has(&["SET", "INCRBY"]) => CHANGES,
+        "bitfield" | "sort" | "sort_ro" | "georadius" | "georadiusbymember" => READS,
+        _ => {
+            let found = facts.keys.iter().flat_map(|keys| {
+                let places = keys.places(args).unwrap_or_default().into_iter();
+                places.map(|at| (at, keys.flags()))
+            });
+            return found.collect();
+        }
+    };
+    let flags =
+        |names: &[&'static str]| Reply::Set(names.iter().map(|n| Reply::status(n)).collect());
+    let place = |(number, at): (usize, &usize)| match number {
+        0 => (*at, flags(first)),
+        _ => (*at, flags(WRITES)),
+    };
+    places.iter().enumerate().map(place).collect()
 }

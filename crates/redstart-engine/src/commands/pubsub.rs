@@ -38,6 +38,14 @@ pub(crate) static COMMANDS: &[Spec] = &[
 ];
 
 static PUBSUB_COMMANDS: &[Spec] = &[
+    Spec::sub(
+        "help",
+        "pubsub|help",
+        2,
+        LOADING | STALE,
+        NO_KEYS,
+        super::help::help,
+    ),
     Spec::sub("channels", "pubsub|channels", -2, ASK, NO_KEYS, channels),
     Spec::sub("numsub", "pubsub|numsub", -2, ASK, NO_KEYS, numsub),
     Spec::sub("numpat", "pubsub|numpat", 2, ASK, NO_KEYS, numpat),

@@ -68,6 +68,14 @@ pub(crate) static COMMANDS: &[Spec] = &[
 
 static XGROUP_COMMANDS: &[Spec] = &[
     Spec::sub(
+        "help",
+        "xgroup|help",
+        2,
+        LOADING | STALE,
+        (0, 0, 0),
+        super::help::help,
+    ),
+    Spec::sub(
         "create",
         "xgroup|create",
         -5,
@@ -103,6 +111,14 @@ static XGROUP_COMMANDS: &[Spec] = &[
 ];
 
 static XINFO_COMMANDS: &[Spec] = &[
+    Spec::sub(
+        "help",
+        "xinfo|help",
+        2,
+        LOADING | STALE,
+        (0, 0, 0),
+        super::help::help,
+    ),
     Spec::sub(
         "stream",
         "xinfo|stream",
