@@ -2,9 +2,10 @@
 //!
 //! A setting that the engine acts on has a field (`acts`). The others are checked and remembered:
 //! they concern what does not exist here (replicas, defragmentation, threads), or what is the same
-//! either way (freeing in the background). Three defaults differ from redis-server's, because
-//! CONFIG GET tells what is so: nothing is saved by itself (`save`), the listener is on the loopback
-//! address (`bind`), and there is no file of the process's number (`pidfile`).
+//! either way (freeing in the background). Some defaults differ from redis-server's, because CONFIG GET
+//! tells what is so: nothing is saved by itself (`save`), the listener is on the loopback address
+//! (`bind`), DEBUG is there for clients of this machine (`enable-debug-command`), and there is no
+//! file of the process's number (`pidfile`).
 
 use std::{borrow::Cow, collections::HashMap, path::PathBuf, sync::LazyLock};
 
@@ -298,7 +299,8 @@ static PARAMETERS: &[Parameter] = &[
     ),
     field!(int("acllog-max-len", 0, I64, "128"), acllog_max_len),
     Parameter::new("enable-protected-configs", LOCALITY, "no").immutable(),
-    Parameter::new("enable-debug-command", LOCALITY, "no").immutable(),
+    // DEBUG is there for clients of this machine.
+    Parameter::new("enable-debug-command", LOCALITY, "local").immutable(),
     Parameter::new("enable-module-command", LOCALITY, "no").immutable(),
     // ---- data ----
     field!(int("databases", 1, I32, "16").immutable(), databases),

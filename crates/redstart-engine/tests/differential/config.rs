@@ -24,7 +24,8 @@ fn pairs(reply: Reply) -> BTreeMap<String, String> {
 
 /// What says where the server runs, and what differs on purpose: nothing is saved by itself, and
 /// the listener's address is chosen where the engine is made.
-const OF_THE_PLACE: [&str; 7] = [
+const OF_THE_PLACE: [&str; 8] = [
+    "enable-debug-command",
     "bind",
     "dir",
     "pidfile",
@@ -88,7 +89,7 @@ fn every_setting_accepts_and_refuses_what_the_server_does() {
         .collect();
     // These have tests of their own: the log would lie in the current folder, a server can be
     // moved to another address, and the largest number of clients is the machine's.
-    names.retain(|name| !OF_THE_PLACE[..6].contains(&name.as_str()));
+    names.retain(|name| !OF_THE_PLACE[..7].contains(&name.as_str()));
     // TLS with replicas and a cluster needs certificates there.
     let own = ["appendonly", "maxclients", "tls-cluster", "tls-replication"];
     names.retain(|name| !own.contains(&name.as_str()));
@@ -259,7 +260,7 @@ fn a_rewritten_file_means_the_same_to_the_server() {
     let mut ours = pairs(ask("CONFIG GET *"));
     let server = Server::start_file(&path);
     let mut theirs = pairs(server.connect().call(&split("CONFIG GET *")));
-    for name in &OF_THE_PLACE[..6] {
+    for name in &OF_THE_PLACE[..7] {
         ours.remove(*name);
         theirs.remove(*name);
     }
