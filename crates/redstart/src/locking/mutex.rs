@@ -184,7 +184,7 @@ impl<F: Fencing> MutexBuilder<F> {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a label that is empty, over 128
+    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a label that is empty, over 128
     /// bytes or has a `+` or control characters, and for a namespace or name that breaks the
     /// [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Mutex<F>> {

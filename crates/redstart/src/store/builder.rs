@@ -80,7 +80,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Lets replicas answer reads that may be stale, on Sentinel and Cluster: see [Replica reads](super::store#replica-reads).
+    /// Lets replicas answer reads that may be stale, on Sentinel and Cluster: see [Replica reads](crate::store#replica-reads).
     /// Elsewhere it changes nothing.
     pub fn replica_reads(mut self) -> Self {
         self.replica_reads = true;
