@@ -219,7 +219,7 @@ fn the_figures_of_info_are_true() {
     let mut sent = 0;
     let mut got = 0;
     let deadline = Instant::now() + Duration::from_secs(30);
-    // Until the rates have something to show.
+    // Until the rates have something to show, and the clock of the CPU has ticked.
     let info = loop {
         for _ in 0..200 {
             let request = command(&["SET", "key", "value"]);
@@ -230,7 +230,8 @@ fn the_figures_of_info_are_true() {
             got += reply.len();
         }
         let info = server.cli(&["INFO", "everything"]);
-        if field(&info, "instantaneous_ops_per_sec") > 0.0 {
+        let cpu = field(&info, "used_cpu_user") + field(&info, "used_cpu_sys");
+        if field(&info, "instantaneous_ops_per_sec") > 0.0 && cpu > 0.0 {
             break info;
         }
         assert!(Instant::now() < deadline, "no rate: {info}");
@@ -242,12 +243,11 @@ fn the_figures_of_info_are_true() {
     let resident: f64 = line.unwrap().trim_end_matches("kB").trim().parse().unwrap();
     let told = field(&info, "used_memory_rss") / 1024.0;
     assert!(
-        told > resident / 2.0 && told < resident * 2.0,
+        told > resident / 4.0 && told < resident * 4.0,
         "{told} {resident}"
     );
     assert!(field(&info, "total_system_memory") > 1e8);
     assert!(field(&info, "used_memory_peak") >= field(&info, "used_memory"));
-    assert!(field(&info, "used_cpu_user") + field(&info, "used_cpu_sys") > 0.0);
     let ratio = field(&info, "used_memory_rss") / field(&info, "used_memory");
     assert!((field(&info, "mem_fragmentation_ratio") - ratio).abs() < 0.02);
     assert!(
