@@ -60,7 +60,7 @@ use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, RwLock};
 
 use crate::{
-    Engine, Fsync,
+    Compat, Engine, Fsync,
     commands::database,
     config::Config,
     effect::{Effect, Health, Sink},
@@ -745,7 +745,11 @@ impl Log {
 
     fn rewrite(&self) -> Result<(), EngineError> {
         let (old, fresh_starts) = self.switch_increment()?;
-        let scratch = Engine::builder().databases(self.databases).build()?;
+        // The code of a library may depend on the version that it sees.
+        let engine = self.engine.get().and_then(Weak::upgrade);
+        let compat = engine.map_or_else(Compat::default, |engine| engine.compat);
+        let builder = Engine::builder().databases(self.databases);
+        let scratch = builder.compat(compat).build()?;
         let now = scratch.now_micros();
         let mut state = scratch.inner.state.lock();
         let files = old.files();

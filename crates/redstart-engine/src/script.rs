@@ -59,7 +59,7 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
-    registry,
+    free, registry,
     reply::{Protocol, Reply},
     resp,
 };
@@ -601,7 +601,15 @@ impl Scripts {
         }
     }
 
-    pub(crate) fn flush(&mut self) {
+    /// Forgets all scripts; in the background with the whole interpreter, of which the next script
+    /// gets another.
+    pub(crate) fn flush(&mut self, in_background: bool) {
+        if in_background {
+            if let Some(runtime) = self.runtime.take() {
+                free::later(usize::MAX, runtime);
+            }
+            return;
+        }
         if let Some(runtime) = &mut self.runtime
             && runtime
                 .cache

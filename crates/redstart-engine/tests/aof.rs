@@ -854,6 +854,10 @@ fn deadlines_of_fields_are_kept_and_valkey_loads_them() {
     ] {
         assert!(!session.line(line).is_error(), "{line}");
     }
+    // A library that only Valkey can load.
+    let code = "#!lua name=of_valkey\nserver.register_function('of_valkey', function() return 1 end)";
+    let load = ["FUNCTION", "LOAD", code].map(Bytes::from);
+    assert_eq!(session.ask(&load), Reply::bulk("of_valkey"));
     let deadline = Instant::now() + Duration::from_secs(20);
     while session.line("HEXISTS h d") != Reply::Int(0) {
         assert!(Instant::now() < deadline);

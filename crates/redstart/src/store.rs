@@ -24,6 +24,7 @@
 //! | `ca=/path.pem`, `cert=`, `key=` | TLS: the trusted CA, and a client's certificate | the system's CAs |
 //! | `sentinel_user=`, `sentinel_password=` | credentials of the sentinels themselves | none |
 //! | `cluster_strict=1` | embedded only: refuse what a Cluster would refuse | off |
+//! | `compat=valkey-9` | embedded only: have the commands of 7.0, 7.4, 8.0, 8.2 or valkey-9, and tell its version | 7.0 |
 //!
 //! # What a call promises
 //!

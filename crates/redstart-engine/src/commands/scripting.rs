@@ -104,17 +104,13 @@ fn exists(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn flush(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let fine = match args.get(2) {
-        None => true,
-        Some(how) => {
-            args.len() == 3
-                && (how.eq_ignore_ascii_case(b"sync") || how.eq_ignore_ascii_case(b"async"))
-        }
+    let in_background = match &args[2..] {
+        [] => false,
+        [how] if how.eq_ignore_ascii_case(b"sync") => false,
+        [how] if how.eq_ignore_ascii_case(b"async") => true,
+        _ => return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into()),
     };
-    if !fine {
-        return Err("ERR SCRIPT FLUSH only support SYNC|ASYNC option".into());
-    }
-    cx.state.scripts.flush();
+    cx.state.scripts.flush(in_background);
     Ok(Reply::OK)
 }
 

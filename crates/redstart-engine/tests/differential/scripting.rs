@@ -492,6 +492,19 @@ fn replies_of_every_type_reach_scripts_alike() {
         EVAL "local t = {1, 2, 3} t[3] = nil return t" 0
         EVAL "return setmetatable({}, {__index = function(t, k) if k == 1 then return 5 end end})" 0
         EVAL "return {{}, {{}}, {ok = 'a'}, {err = 'E b'}}" 0
+        SADD unsorted c b a 10 9
+        EVAL "return redis.call('SORT', 'unsorted', 'BY', 'nosort')" 0
+        EVAL "return redis.call('SORT', 'unsorted', 'BY', 'nosort', 'DESC', 'LIMIT', 1, 2)" 0
+        EVAL "return redis.call('SORT_RO', 'unsorted', 'BY', 'nosort', 'GET', '#')" 0
+        SCRIPT LOAD "return 1"
+        SCRIPT FLUSH ASYNC
+        EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0
+        EVAL "return 1" 0
+        EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0
+        SCRIPT FLUSH sync
+        EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0
+        SCRIPT FLUSH x
+        SCRIPT FLUSH ASYNC x
         "##,
     );
 }

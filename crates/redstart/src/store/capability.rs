@@ -149,3 +149,23 @@ fn questions() -> redis::Pipeline {
     pipeline.add_command(probe);
     pipeline
 }
+
+#[cfg(all(test, feature = "engine"))]
+mod tests {
+    use super::*;
+    use crate::Store;
+
+    #[tokio::test]
+    async fn an_embedded_store_has_the_commands_of_its_version() {
+        for (url, newer) in [("memory://", false), ("memory://?compat=valkey-9", true)] {
+            let store = Store::connect(url).await.unwrap();
+            let capabilities = store.capabilities().await.unwrap();
+            for command in [Optional::DelIfEq, Optional::HExpire] {
+                assert_eq!(capabilities.has(command), newer, "{url}: {command:?}");
+            }
+            assert!(capabilities.has(Optional::Bloom), "{url}");
+        }
+        let error = Store::connect("memory://?compat=6.2").await.unwrap_err();
+        assert!(error.is_config(), "{error}");
+    }
+}

@@ -19,11 +19,14 @@ pub(crate) enum Target {
     Memory {
         name: Option<String>,
         cluster_strict: bool,
+        /// The version whose part the engine takes.
+        compat: Option<String>,
     },
     File {
         dir: PathBuf,
         fsync: FsyncPolicy,
         cluster_strict: bool,
+        compat: Option<String>,
     },
     Single(Address),
     Sentinel {
@@ -237,6 +240,7 @@ impl Target {
         Ok(Self::Memory {
             name: (!name.is_empty()).then_some(name),
             cluster_strict: params.flag("cluster_strict")?,
+            compat: params.take("compat"),
         })
     }
 
@@ -257,6 +261,7 @@ impl Target {
             dir: dir.into(),
             fsync,
             cluster_strict: params.flag("cluster_strict")?,
+            compat: params.take("compat"),
         })
     }
 
@@ -483,14 +488,16 @@ mod tests {
             parse("memory://").target,
             Target::Memory {
                 name: None,
-                cluster_strict: false
+                cluster_strict: false,
+                compat: None,
             }
         );
         assert_eq!(
-            parse("memory://jobs?cluster_strict=1").target,
+            parse("memory://jobs?cluster_strict=1&compat=valkey-9").target,
             Target::Memory {
                 name: Some("jobs".into()),
-                cluster_strict: true
+                cluster_strict: true,
+                compat: Some("valkey-9".into()),
             }
         );
         assert_eq!(
@@ -498,7 +505,8 @@ mod tests {
             Target::File {
                 dir: "/var/lib/app".into(),
                 fsync: FsyncPolicy::Always,
-                cluster_strict: false
+                cluster_strict: false,
+                compat: None,
             }
         );
         let single = parse("rediss://bob:p%40ss@cache.example:7000/3?timeout=250ms&pool=4");

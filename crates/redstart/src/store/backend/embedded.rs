@@ -39,18 +39,26 @@ impl Embedded {
             Target::Memory {
                 name: None,
                 cluster_strict,
-            } => clocked(build(Engine::builder().cluster_strict(*cluster_strict))?),
+                compat,
+            } => clocked(build(builder(*cluster_strict, compat.as_deref())?)?),
             Target::Memory {
                 name: Some(name),
                 cluster_strict,
-            } => named(format!("memory:{name}:{cluster_strict}"), || {
-                build(Engine::builder().cluster_strict(*cluster_strict))
-            })?,
+                compat,
+            } => {
+                let builder = builder(*cluster_strict, compat.as_deref())?;
+                let compat = compat.as_deref().unwrap_or_default();
+                named(format!("memory:{name}:{cluster_strict}:{compat}"), || {
+                    build(builder)
+                })?
+            }
             Target::File {
                 dir,
                 fsync,
                 cluster_strict,
+                compat,
             } => {
+                let builder = builder(*cluster_strict, compat.as_deref())?;
                 std::fs::create_dir_all(dir).map_err(|error| {
                     Error::config(format!("the folder {} cannot be created", dir.display()))
                         .with_source(error)
@@ -62,11 +70,7 @@ impl Embedded {
                     FsyncPolicy::No => Fsync::No,
                 };
                 named(format!("file:{}", dir.display()), || {
-                    build(
-                        Engine::builder()
-                            .cluster_strict(*cluster_strict)
-                            .append_only(dir.clone(), fsync),
-                    )
+                    build(builder.append_only(dir.clone(), fsync))
                 })?
             }
             _ => return Err(Error::config("not an embedded store")),
@@ -227,6 +231,16 @@ pub(crate) fn pipeline(session: &mut Session, body: Body<'_>) -> Result<Value> {
         return top(refused.unwrap_or_else(|| Reply::Error(text.clone())));
     }
     Ok(Value::Array(vec![value(last)]))
+}
+
+/// What all embedded stores are built from.
+fn builder(cluster_strict: bool, compat: Option<&str>) -> Result<redstart_engine::EngineBuilder> {
+    let builder = Engine::builder().cluster_strict(cluster_strict);
+    match compat.map(str::parse::<redstart_engine::Compat>) {
+        None => Ok(builder),
+        Some(Ok(compat)) => Ok(builder.compat(compat)),
+        Some(Err(error)) => Err(Error::config(error.to_string())),
+    }
 }
 
 fn build(builder: redstart_engine::EngineBuilder) -> Result<Engine> {
