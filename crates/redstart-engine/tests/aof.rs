@@ -812,6 +812,7 @@ fn the_log_begins_and_ends_while_the_engine_runs() {
 
 /// What HPEXPIRETIME says of fields that expire.
 fn field_deadlines(client: &mut impl Client) -> String {
+    client.line("SELECT 0");
     let mut all = String::new();
     for key in ["h", "copy", "float", "kept"] {
         let hash = sorted_pairs(client.line(&format!("HGETALL {key}")));
@@ -855,7 +856,8 @@ fn deadlines_of_fields_are_kept_and_valkey_loads_them() {
         assert!(!session.line(line).is_error(), "{line}");
     }
     // A library that only Valkey can load.
-    let code = "#!lua name=of_valkey\nserver.register_function('of_valkey', function() return 1 end)";
+    let code =
+        "#!lua name=of_valkey\nserver.register_function('of_valkey', function() return 1 end)";
     let load = ["FUNCTION", "LOAD", code].map(Bytes::from);
     assert_eq!(session.ask(&load), Reply::bulk("of_valkey"));
     let deadline = Instant::now() + Duration::from_secs(20);
