@@ -4,7 +4,7 @@ use std::{net::SocketAddr, path::PathBuf};
 
 use redstart_engine::{
     Compat, Engine, Fsync, Settings, SettingsError,
-    server::{Server, ServerConfig, ServerError},
+    server::{ClientCertificates, Server, ServerConfig, ServerError, Tls},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -38,9 +38,64 @@ pub(crate) struct Args {
     /// The server whose commands to have and whose version to tell: 7.0, 7.4, 8.0, 8.2 or valkey-9
     #[arg(long, value_name = "VERSION", default_value_t = Compat::default())]
     compat: Compat,
+    /// Read the users from this file; ACL SAVE writes it
+    #[arg(long, value_name = "FILE")]
+    aclfile: Option<PathBuf>,
+    /// Be a cluster of one node, for cluster clients
+    #[arg(long)]
+    cluster: bool,
+    /// Encrypt TCP connections: the certificate chain, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The key of the certificate
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// The authority that signs the certificates of clients
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_ca: Option<PathBuf>,
+    /// Whether clients show a certificate [default: yes with --tls-ca, otherwise no]
+    #[arg(long, value_enum, requires = "tls_cert")]
+    tls_auth_clients: Option<AuthClients>,
     /// Refuse what a Cluster would refuse
     #[arg(long)]
     cluster_strict: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
+enum AuthClients {
+    /// They are not asked for one
+    No,
+    /// One that is shown must be valid
+    Optional,
+    /// Each must show one
+    Yes,
+}
+
+impl Args {
+    fn tls(&self) -> Result<Option<Tls>, Failure> {
+        let (Some(cert), Some(key)) = (&self.tls_cert, &self.tls_key) else {
+            return Ok(None);
+        };
+        let usual = match self.tls_ca {
+            Some(_) => AuthClients::Yes,
+            None => AuthClients::No,
+        };
+        let clients = match self.tls_auth_clients.unwrap_or(usual) {
+            AuthClients::No => ClientCertificates::Ignored,
+            AuthClients::Optional => ClientCertificates::Optional,
+            AuthClients::Yes => ClientCertificates::Required,
+        };
+        let tls = match &self.tls_ca {
+            Some(ca) => Tls::read_with_clients(cert, key, ca, clients),
+            None if clients == ClientCertificates::Ignored => Tls::read(cert, key),
+            None => {
+                let text = "--tls-auth-clients needs --tls-ca, the authority of the clients";
+                return Err(Failure::Usage(text.into()));
+            }
+        };
+        tls.map(Some)
+            .map_err(|error| Failure::Usage(error.to_string()))
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -82,6 +137,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         .settings(settings)
         .compat(args.compat)
         .cluster_strict(args.cluster_strict);
+    if args.cluster {
+        builder = builder.cluster(true);
+    }
+    if let Some(path) = &args.aclfile {
+        builder = builder.acl_file(std::path::absolute(path)?);
+    }
     if let Some(dir) = &args.data {
         let fsync = match args.fsync {
             FsyncArg::Always => Fsync::Always,
@@ -97,6 +158,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     if let Some(path) = &args.unix {
         config = config.unix(path);
     }
+    let tls = args.tls()?;
+    let scheme = if tls.is_some() { "rediss" } else { "redis" };
+    if let Some(tls) = tls {
+        config = config.tls(tls);
+    }
     let server = Server::bind(engine, config)
         .await
         .map_err(|error| match error {
@@ -108,7 +174,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let address = server
         .local_addr()
         .map_or_else(String::new, |address| address.to_string());
-    say!("ready: redis://{address}");
+    say!("ready: {scheme}://{address}");
     server
         .run(async move {
             tokio::select! {

@@ -40,6 +40,7 @@ use crate::{
     blocking,
     client::{Client, Profile},
     commands,
+    config::Config,
     context::{Ctx, Origin},
     engine::State,
     error::Stop,
@@ -154,6 +155,8 @@ pub(crate) struct Acl {
     file: OnceLock<PathBuf>,
     /// `acl-pubsub-default allchannels`.
     all_channels: AtomicBool,
+    /// `protected-mode`.
+    protected: AtomicBool,
 }
 
 impl Default for Acl {
@@ -166,6 +169,7 @@ impl Default for Acl {
             log: Mutex::default(),
             file: OnceLock::new(),
             all_channels: AtomicBool::new(false),
+            protected: AtomicBool::new(true),
         }
     }
 }
@@ -198,11 +202,21 @@ impl Acl {
         self.guarded.store(!open, Ordering::Relaxed);
     }
 
-    /// `acl-pubsub-default`: whether new users may use all channels.
-    pub(crate) fn set_all_channels(&self, all: bool) {
-        self.all_channels.store(all, Ordering::Relaxed);
+    /// Takes over the settings that are looked at without the engine's lock.
+    pub(crate) fn follow_config(&self, config: &Config) {
+        self.all_channels
+            .store(config.acl_all_channels, Ordering::Relaxed);
+        self.protected
+            .store(config.protected_mode, Ordering::Relaxed);
     }
 
+    /// Whether only this machine may connect: protected mode is on and the default user has no
+    /// password.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.protected.load(Ordering::Relaxed) && self.is_without_password()
+    }
+
+    /// `acl-pubsub-default`: whether new users may use all channels.
     pub(crate) fn all_channels(&self) -> bool {
         self.all_channels.load(Ordering::Relaxed)
     }

@@ -4,6 +4,7 @@ pub(crate) mod acl;
 pub(crate) mod bitmap;
 pub(crate) mod bloom;
 pub(crate) mod client;
+pub(crate) mod cluster;
 pub(crate) mod config;
 pub(crate) mod connection;
 pub(crate) mod database;

@@ -81,6 +81,10 @@ pub(crate) struct Config {
     pub(crate) timeout: u64,
     /// After how many milliseconds a script counts as slow.
     pub(crate) script_time_limit: u64,
+    /// Without a password for the default user, other machines may not connect.
+    pub(crate) protected_mode: bool,
+    /// It is a cluster of one node.
+    pub(crate) cluster: bool,
     /// Where the users are kept.
     pub(crate) acl_file: Option<PathBuf>,
     /// Users that the configuration names, with their rules.
@@ -119,6 +123,13 @@ pub(crate) struct Config {
     pub(crate) file: Option<Arc<PathBuf>>,
 }
 
+impl Config {
+    /// Whether keys of different slots are refused.
+    pub(crate) fn checks_slots(&self) -> bool {
+        self.cluster_strict || self.cluster
+    }
+}
+
 impl Default for Config {
     /// Allocates nothing: a script's call makes one.
     fn default() -> Config {
@@ -141,6 +152,8 @@ impl Default for Config {
             maxclients: 10_000,
             timeout: 0,
             script_time_limit: 5000,
+            protected_mode: true,
+            cluster: false,
             acl_file: None,
             users: Vec::new(),
             acl_all_channels: false,

@@ -238,7 +238,7 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;
     }
-    if cx.state.config.cluster_strict {
+    if cx.state.config.checks_slots() {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)

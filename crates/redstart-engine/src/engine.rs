@@ -21,6 +21,7 @@ use crate::{
     blocking::{self, Blocking},
     client::{Client, Profile},
     clock::Clock,
+    commands::cluster,
     compat::Compat,
     config::{Config, MemoryPolicy, Settings},
     dispatch,
@@ -155,6 +156,8 @@ pub(crate) struct State {
     pub(crate) pause_ended: Arc<Notify>,
     /// Set while there is a pause: looked at without the lock.
     pub(crate) paused: Arc<AtomicBool>,
+    /// The name of this node in a cluster.
+    pub(crate) node: cluster::Node,
     /// The users, which have a lock of their own.
     pub(crate) acl: Arc<Acl>,
     /// When the engine was made, in unix microseconds.
@@ -205,6 +208,7 @@ impl State {
             pause: None,
             pause_ended: Arc::default(),
             paused: Arc::default(),
+            node: cluster::Node::default(),
             acl: Acl::of_nobody(),
             started: 0,
             effects: Effects::default(),
@@ -240,7 +244,7 @@ impl Engine {
 
     fn from_parts(config: Config, clock: Clock, limits: Limits) -> Engine {
         let acl = Arc::new(Acl::default());
-        acl.set_all_channels(config.acl_all_channels);
+        acl.follow_config(&config);
         acl.set_default_password(config.password.as_deref());
         let pause_ended = Arc::new(Notify::new());
         let paused = Arc::new(AtomicBool::new(false));
@@ -262,6 +266,7 @@ impl Engine {
             pause: None,
             pause_ended: pause_ended.clone(),
             paused: paused.clone(),
+            node: cluster::Node::new(),
             acl: acl.clone(),
             started: clock.now_micros(),
             effects: Effects::default(),
@@ -319,6 +324,11 @@ impl Engine {
         blocking::time_out(&mut state, now);
         dispatch::sweep_all(&mut state, now);
         state.pause_ended.notify_waiters();
+    }
+
+    /// Whether only this machine may connect: protected mode is on and the default user has no password.
+    pub(crate) fn is_protected(&self) -> bool {
+        self.inner.acl.is_protected()
     }
 
     /// Whether sessions have to authenticate.
@@ -385,6 +395,13 @@ impl EngineBuilder {
     /// Has the commands of this server and tells its version (default: Redis 7.0).
     pub fn compat(mut self, compat: Compat) -> EngineBuilder {
         self.config.compat = compat;
+        self
+    }
+
+    /// A cluster of one node that owns all slots, for the cluster clients of all languages. Keys of
+    /// different slots in one command or transaction are refused, and SELECT knows one database.
+    pub fn cluster(mut self, cluster: bool) -> EngineBuilder {
+        self.config.cluster = cluster;
         self
     }
 

@@ -268,6 +268,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("connection", commands::connection::COMMANDS),
     ("server", commands::server::COMMANDS),
     ("server", commands::acl::COMMANDS),
+    ("cluster", commands::cluster::COMMANDS),
     ("server", commands::database::COMMANDS),
     ("server", commands::watch::COMMANDS),
     ("generic", commands::dump::VALUES),

@@ -707,7 +707,7 @@ fn check(cx: &Ctx<'_>, flags: Flags, call: &Call<'_>) -> Result<(), Stop> {
         };
         return Err(text.into());
     }
-    if flags.no_cluster && cx.state.config.cluster_strict {
+    if flags.no_cluster && cx.state.config.checks_slots() {
         return Err("ERR Can not run script on cluster, 'no-cluster' flag is set.".into());
     }
     if !flags.no_writes && cx.state.effects.is_failing() {

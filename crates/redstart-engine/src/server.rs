@@ -15,6 +15,12 @@
 //! the multi-thread runtime can do that: on a current-thread runtime the server starts a runtime with
 //! one worker of its own for the connections.
 
+#[cfg(feature = "tls")]
+mod tls;
+
+#[cfg(feature = "tls")]
+pub use tls::{ClientCertificates, Tls};
+
 use std::{
     future::Future,
     io,
@@ -52,6 +58,10 @@ const KEEP: usize = 64 * 1024;
 /// How long a stopping server waits for its connections.
 const GRACE: Duration = Duration::from_secs(5);
 
+/// How long a client may take for a TLS handshake.
+#[cfg(feature = "tls")]
+const HANDSHAKE: Duration = Duration::from_secs(10);
+
 /// Where a [`Server`] listens, and what it allows.
 #[derive(Clone, Debug)]
 #[must_use]
@@ -59,6 +69,8 @@ pub struct ServerConfig {
     listen: Vec<Address>,
     unix: Option<PathBuf>,
     output_limit: Option<usize>,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
 }
 
 /// A TCP address to listen on.
@@ -76,6 +88,8 @@ impl ServerConfig {
             listen: Vec::new(),
             unix: None,
             output_limit: None,
+            #[cfg(feature = "tls")]
+            tls: None,
         }
     }
 
@@ -94,6 +108,13 @@ impl ServerConfig {
             addr,
             optional: true,
         });
+        self
+    }
+
+    /// Encrypts every TCP connection.
+    #[cfg(feature = "tls")]
+    pub fn tls(mut self, tls: Tls) -> ServerConfig {
+        self.tls = Some(tls);
         self
     }
 
@@ -123,9 +144,13 @@ impl Default for ServerConfig {
 pub enum ServerError {
     /// Anybody could reach the data.
     #[error(
-        "{0} is not a loopback address and no password is set: listen on 127.0.0.1, or set a password"
+        "{0} is not a loopback address and no password is set: listen on 127.0.0.1, set a password, or \
+         turn protected-mode off"
     )]
     Unprotected(SocketAddr),
+    /// The certificate, its key or the authority of the clients cannot be used.
+    #[error("cannot use TLS: {0}")]
+    Tls(String),
     /// No address was given.
     #[error("no address to listen on")]
     Nowhere,
@@ -182,15 +207,15 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// If the address cannot be listened on, or if it is not a loopback address and the engine
-    /// has no password.
+    /// If the address cannot be listened on, or if it is not a loopback address, the default user has
+    /// no password and `protected-mode` is on.
     pub async fn bind(engine: Engine, config: ServerConfig) -> Result<Server, ServerError> {
         if config.listen.is_empty() && config.unix.is_none() {
             return Err(ServerError::Nowhere);
         }
         let mut tcp = Vec::new();
         for Address { addr, optional } in &config.listen {
-            if !addr.ip().is_loopback() && !engine.is_guarded() {
+            if !addr.ip().is_loopback() && engine.is_protected() {
                 return Err(ServerError::Unprotected(*addr));
             }
             let failed = |error| ServerError::Listen(addr.to_string(), error);
@@ -236,7 +261,8 @@ impl Server {
                     Ok((socket, addr)) => {
                         let _ = socket.set_nodelay(true);
                         let laddr = socket.local_addr().map_or(String::new(), |a| a.to_string());
-                        let who = Who { addr: addr.to_string(), laddr, unix: false };
+                        let denied = is_denied(addr, self.engine.is_protected());
+                        let who = Who { addr: addr.to_string(), laddr, unix: false, denied };
                         let talk = self.talk(who, stop.clone());
                         network.spawn(&tasks, socket, talk);
                     }
@@ -245,7 +271,7 @@ impl Server {
                 accepted = accept_unix(self.unix.as_ref()) => match accepted {
                     Ok((socket, path)) => {
                         let name = format!("{}:0", path.display());
-                        let who = Who { addr: name.clone(), laddr: name, unix: true };
+                        let who = Who { addr: name.clone(), laddr: name, unix: true, denied: false };
                         let talk = self.talk(who, stop.clone());
                         network.spawn_unix(&tasks, socket, talk);
                     }
@@ -269,6 +295,8 @@ impl Server {
         Talk {
             session: self.engine.session(),
             who,
+            #[cfg(feature = "tls")]
+            tls: self.config.tls.clone(),
             stop,
         }
     }
@@ -303,12 +331,12 @@ impl Network {
 
     fn spawn(&self, tasks: &TaskTracker, socket: TcpStream, talk: Talk) {
         match self {
-            Network::Here => drop(tasks.spawn(talk.with(socket))),
+            Network::Here => drop(tasks.spawn(talk.over_tcp(socket))),
             Network::Own(runtime) => {
                 let moved = async move {
                     // A socket belongs to the runtime that it was made on.
                     match socket.into_std().and_then(TcpStream::from_std) {
-                        Ok(socket) => talk.with(socket).await,
+                        Ok(socket) => talk.over_tcp(socket).await,
                         Err(error) => tracing::warn!(%error, "a connection was lost"),
                     }
                 };
@@ -344,13 +372,42 @@ impl Network {
 struct Talk {
     session: Session,
     who: Who,
+    #[cfg(feature = "tls")]
+    tls: Option<Tls>,
     stop: CancellationToken,
 }
 
 impl Talk {
+    /// The life of a TCP connection.
+    async fn over_tcp(self, socket: TcpStream) {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            let shaken = tokio::select! {
+                shaken = tokio::time::timeout(HANDSHAKE, tls.acceptor().accept(socket)) => shaken,
+                () = self.stop.cancelled() => return,
+            };
+            return match shaken {
+                Ok(Ok(socket)) => self.with(socket).await,
+                Ok(Err(error)) => tracing::debug!(%error, "a TLS handshake failed"),
+                Err(_) => tracing::debug!("a TLS handshake took too long"),
+            };
+        }
+        self.with(socket).await;
+    }
+
     /// The life of a connection.
     async fn with<S: AsyncRead + AsyncWrite + Unpin>(mut self, mut socket: S) {
-        let Who { addr, laddr, unix } = &self.who;
+        let Who {
+            addr,
+            laddr,
+            unix,
+            denied,
+        } = &self.who;
+        if *denied {
+            let _ = socket.write_all(DENIED.as_bytes()).await;
+            let _ = socket.shutdown().await;
+            return;
+        }
         let (profile, announced) = self.session.announce(addr, laddr, *unix);
         if matches!(announced, Announced::Refused) {
             return refuse(&mut socket).await;
@@ -378,7 +435,20 @@ struct Who {
     addr: String,
     laddr: String,
     unix: bool,
+    /// It comes from another machine, and protected mode is on.
+    denied: bool,
 }
+
+/// Protected mode: without a password only this machine may connect.
+fn is_denied(peer: SocketAddr, protected: bool) -> bool {
+    protected && !peer.ip().to_canonical().is_loopback()
+}
+
+const DENIED: &str = "-DENIED Redis is running in protected mode because protected mode is enabled \
+     and no password is set for the default user. In this mode connections are only accepted from \
+     the loopback interface. Set a password for the default user, or turn protected mode off from \
+     this machine: CONFIG SET protected-mode no. Do that only if the server cannot be reached from \
+     the internet.\r\n";
 
 /// Does what is due while no command comes: keys expire and their events are published.
 async fn tick(engine: Engine, stop: CancellationToken) {
@@ -682,5 +752,55 @@ async fn sleep_or_for_ever(time: Option<Duration>) {
     match time {
         Some(time) => tokio::time::sleep(time).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn protected_mode_denies_other_machines_only() {
+        let from = |addr: &str, protected| is_denied(addr.parse().unwrap(), protected);
+        for addr in [
+            "192.168.1.7:5000",
+            "8.8.8.8:1",
+            "[2001:db8::1]:1",
+            "[::ffff:10.0.0.1]:1",
+        ] {
+            assert!(from(addr, true), "{addr}");
+            assert!(!from(addr, false), "{addr}");
+        }
+        for addr in [
+            "127.0.0.1:5000",
+            "127.9.9.9:1",
+            "[::1]:1",
+            "[::ffff:127.0.0.1]:1",
+        ] {
+            assert!(!from(addr, true), "{addr}");
+        }
+    }
+
+    #[test]
+    fn protected_mode_ends_with_a_password_or_by_a_setting() {
+        let engine = Engine::new();
+        let mut session = engine.session();
+        let mut call = |line: &str| {
+            let args: Vec<Bytes> = line.split(' ').map(|w| Bytes::from(w.to_owned())).collect();
+            assert_eq!(
+                session.execute(&args).into_reply(),
+                Some(crate::Reply::OK),
+                "{line}"
+            );
+        };
+        assert!(engine.is_protected());
+        call("CONFIG SET protected-mode no");
+        assert!(!engine.is_protected());
+        call("CONFIG SET protected-mode yes");
+        assert!(engine.is_protected());
+        call("ACL SETUSER default >secret");
+        assert!(!engine.is_protected());
+        call("ACL SETUSER default nopass");
+        assert!(engine.is_protected());
     }
 }

@@ -151,7 +151,7 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         let password = state.config.password.as_deref();
         state.acl.set_default_password(password);
     }
-    state.acl.set_all_channels(state.config.acl_all_channels);
+    state.acl.follow_config(&state.config);
     Ok(())
 }
 

@@ -86,7 +86,13 @@ fn hello(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         pair("version", Reply::bulk(compat.version())),
         pair("proto", Reply::Int(proto)),
         pair("id", Reply::Int(cx.client.id as i64)),
-        pair("mode", Reply::bulk("standalone")),
+        pair(
+            "mode",
+            Reply::bulk(match cx.state.config.cluster {
+                true => "cluster",
+                false => "standalone",
+            }),
+        ),
         pair("role", Reply::bulk("master")),
         pair("modules", Reply::empty()),
     ]))

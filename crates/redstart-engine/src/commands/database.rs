@@ -64,6 +64,9 @@ fn time(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
 }
 
 fn select(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if cx.state.config.cluster && i32_arg(&args[1])? != 0 {
+        return Err("ERR SELECT is not allowed in cluster mode".into());
+    }
     cx.client.db = db_arg(cx, &args[1])?;
     Ok(Reply::OK)
 }
@@ -161,6 +164,9 @@ fn signal_all(state: &mut State, db: usize) {
 }
 
 fn swapdb(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if cx.state.config.cluster {
+        return Err("ERR SWAPDB is not allowed in cluster mode".into());
+    }
     let index = |text: &[u8], error: &'static str| {
         parse_int(text)
             .and_then(|index| i32::try_from(index).ok())

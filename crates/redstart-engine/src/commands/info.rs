@@ -113,7 +113,7 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, page: &mut Page) {
             }
         }
         "Latencystats" => latencies(state, page),
-        "Cluster" => page.line("cluster_enabled", 0),
+        "Cluster" => page.line("cluster_enabled", u8::from(state.config.cluster)),
         "Keyspace" => keyspace(state, now / 1000, page),
         _ => {}
     }
@@ -132,7 +132,11 @@ fn server(state: &State, now: i64, page: &mut Page) {
     page.line("redis_git_sha1", "00000000");
     page.line("redis_git_dirty", 0);
     page.line("redis_build_id", "0000000000000000");
-    page.line("redis_mode", "standalone");
+    let mode = match state.config.cluster {
+        true => "cluster",
+        false => "standalone",
+    };
+    page.line("redis_mode", mode);
     page.line("os", process::system());
     page.line("arch_bits", usize::BITS);
     page.line("monotonic_clock", "POSIX clock_gettime");

@@ -346,6 +346,9 @@ fn copy(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn move_(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    if cx.state.config.cluster {
+        return Err("ERR MOVE is not allowed in cluster mode".into());
+    }
     let key = &args[1];
     let db = db_arg(cx, &args[2])?;
     if db == cx.client.db {

@@ -71,7 +71,7 @@ struct Options {
 
 impl Options {
     fn parse(cx: &Ctx<'_>, args: &[Bytes], may_store: bool) -> Result<Options, Stop> {
-        let strict = cx.state.config.cluster_strict;
+        let strict = cx.state.config.checks_slots();
         let denied =
             registry::lookup(args).is_some_and(|spec| !acl::reads_all_keys(cx, spec, args));
         let mut options = Options::default();
@@ -96,7 +96,7 @@ impl Options {
                 if !pattern.contains(&b'*') {
                     options.unsorted = true;
                 } else if strict {
-                    return Err("ERR BY option of SORT denied in cluster mode.".into());
+                    return Err("ERR BY option of SORT denied in Cluster mode.".into());
                 } else if denied {
                     return Err(
                         "ERR BY option of SORT denied due to insufficient ACL permissions.".into(),
@@ -106,7 +106,7 @@ impl Options {
                 rest = &rest[1..];
             } else if arg.eq_ignore_ascii_case(b"get") && !rest.is_empty() {
                 if strict {
-                    return Err("ERR GET option of SORT denied in cluster mode.".into());
+                    return Err("ERR GET option of SORT denied in Cluster mode.".into());
                 }
                 if denied {
                     return Err(

@@ -64,7 +64,7 @@ fn exec(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     if touched {
         return Ok(Reply::NilArray);
     }
-    if cx.state.config.cluster_strict {
+    if cx.state.config.checks_slots() {
         let mut slot = None;
         for (spec, args) in &multi.queue {
             check_slots(spec, args, &mut slot)?;

@@ -143,7 +143,13 @@ static PARAMETERS: &[Parameter] = &[
     field!(int("port", 0, 65535, "6379").immutable(), port),
     Parameter::new("bind", Kind::Words(words::addresses), "127.0.0.1 -::1").immutable(),
     text("bind-source-addr", ""),
-    yes("protected-mode"),
+    yes("protected-mode").acts(
+        |config| word(config.protected_mode),
+        |config, given| {
+            config.protected_mode = given.number != 0;
+            Ok(())
+        },
+    ),
     int("tcp-backlog", 0, I32, "511").immutable(),
     int("tcp-keepalive", 0, I32, "300"),
     text("unixsocket", "").immutable(),
@@ -493,7 +499,13 @@ static PARAMETERS: &[Parameter] = &[
         "ignore",
     ),
     // ---- cluster ----
-    no("cluster-enabled").immutable(),
+    no("cluster-enabled").immutable().acts(
+        |config| word(config.cluster),
+        |config, given| {
+            config.cluster = given.number != 0;
+            Ok(())
+        },
+    ),
     text("cluster-config-file", "nodes.conf").immutable(),
     int("cluster-port", 0, 65535, "0").immutable(),
     int("cluster-node-timeout", 0, I64, "15000"),

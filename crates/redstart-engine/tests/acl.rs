@@ -1,0 +1,245 @@
+//! Users on real connections: what becomes of those that are open when a user changes.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    net::{SocketAddr, TcpStream},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use redstart_engine::{
+    Engine, EngineError, Outcome, Reply,
+    server::{Server, ServerConfig},
+};
+use tokio::sync::oneshot;
+
+/// A server in this process, stopped with the value.
+struct Running {
+    runtime: tokio::runtime::Runtime,
+    addr: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+}
+
+impl Running {
+    fn start(engine: Engine) -> Running {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        let config = ServerConfig::new().listen("127.0.0.1:0".parse().unwrap());
+        let server = runtime.block_on(Server::bind(engine, config)).unwrap();
+        let addr = server.local_addr().unwrap();
+        let (stop, stopped) = oneshot::channel();
+        runtime.spawn(server.run(async {
+            let _ = stopped.await;
+        }));
+        Running {
+            runtime,
+            addr,
+            stop: Some(stop),
+        }
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(self.addr).unwrap();
+        let patience = Some(Duration::from_secs(20));
+        stream.set_read_timeout(patience).unwrap();
+        Client(BufReader::new(stream))
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        let _ = &self.runtime;
+    }
+}
+
+struct Client(BufReader<TcpStream>);
+
+impl Client {
+    fn send(&mut self, line: &str) {
+        self.0
+            .get_mut()
+            .write_all(format!("{line}\r\n").as_bytes())
+            .unwrap();
+    }
+
+    /// The next line of what comes; empty when the connection is closed.
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        let _ = self.0.read_line(&mut line);
+        line.trim_end().to_owned()
+    }
+
+    /// Sends a command and reads the first line of its reply.
+    fn call(&mut self, line: &str) -> String {
+        self.send(line);
+        self.line()
+    }
+
+    fn bulk(&mut self, line: &str) -> String {
+        self.call(line);
+        self.line()
+    }
+
+    fn is_closed(&mut self) -> bool {
+        // What was on the way may still come.
+        (0..10).any(|_| self.line().is_empty())
+    }
+}
+
+fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !done() {
+        assert!(Instant::now() < deadline, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn connections_of_a_deleted_user_end_also_while_they_block() {
+    let server = Running::start(Engine::new());
+    let mut admin = server.connect();
+    assert_eq!(admin.call("ACL SETUSER u on nopass allkeys +@all"), "+OK");
+    let (mut idle, mut blocked, mut other) = (server.connect(), server.connect(), server.connect());
+    assert_eq!(idle.call("AUTH u x"), "+OK");
+    assert_eq!(idle.bulk("ACL WHOAMI"), "u");
+    assert_eq!(blocked.call("AUTH u x"), "+OK");
+    blocked.send("BLPOP nothing 0");
+    wait_for("a blocked client", || {
+        let mut found = false;
+        let head = admin.call("INFO clients");
+        let mut left = head[1..].parse::<usize>().unwrap() as i64 + 2;
+        while left > 0 {
+            let mut line = String::new();
+            left -= admin.0.read_line(&mut line).unwrap() as i64;
+            found |= line.trim_end() == "blocked_clients:1";
+        }
+        found
+    });
+    assert_eq!(admin.call("ACL DELUSER u"), ":1");
+    assert!(idle.is_closed());
+    assert!(blocked.is_closed());
+    assert_eq!(other.call("PING"), "+PONG");
+}
+
+#[test]
+fn a_user_that_deletes_itself_has_the_reply_first() {
+    let server = Running::start(Engine::new());
+    let mut client = server.connect();
+    assert_eq!(client.call("ACL SETUSER u on nopass allkeys +@all"), "+OK");
+    assert_eq!(client.call("AUTH u x"), "+OK");
+    assert_eq!(client.call("ACL DELUSER u"), ":1");
+    assert!(client.is_closed());
+}
+
+#[test]
+fn subscribers_end_when_their_channel_is_taken_away() {
+    let server = Running::start(Engine::new());
+    let mut admin = server.connect();
+    admin.call("ACL SETUSER u on nopass +@all &a* &b*");
+    let subscribe = |line: &str| {
+        let mut client = server.connect();
+        assert_eq!(client.call("AUTH u x"), "+OK");
+        assert_eq!(client.call(line), "*3");
+        (0..5).for_each(|_| drop(client.line()));
+        client
+    };
+    let (mut a, mut b, mut pattern) = (
+        subscribe("SUBSCRIBE a1"),
+        subscribe("SUBSCRIBE b1"),
+        subscribe("PSUBSCRIBE a*"),
+    );
+    assert_eq!(admin.call("ACL SETUSER u resetchannels &b*"), "+OK");
+    assert!(a.is_closed());
+    assert!(pattern.is_closed());
+    assert_eq!(admin.call("PUBLISH b1 hello"), ":1");
+    assert_eq!(b.line(), "*3");
+}
+
+#[test]
+fn clients_are_listed_with_their_user_and_killed_by_it() {
+    let server = Running::start(Engine::new());
+    let mut admin = server.connect();
+    admin.call("ACL SETUSER u on nopass +@all");
+    let mut client = server.connect();
+    assert_eq!(client.call("AUTH u x"), "+OK");
+    let line = client.bulk("CLIENT INFO");
+    assert!(line.contains(" user=u "), "{line}");
+    assert_eq!(admin.call("CLIENT KILL USER u"), ":1");
+    assert!(client.is_closed());
+    assert_eq!(
+        admin.call("CLIENT KILL USER nobody"),
+        "-ERR No such user 'nobody'"
+    );
+}
+
+fn run(session: &mut redstart_engine::Session, line: &str) -> Reply {
+    let args: Vec<Bytes> = line
+        .split(' ')
+        .map(|word| Bytes::from(word.to_owned()))
+        .collect();
+    match session.execute(&args) {
+        Outcome::Reply(reply) => reply,
+        Outcome::Blocked(_) => panic!("{line} blocks"),
+    }
+}
+
+#[test]
+fn a_session_in_process_loses_its_rights_with_its_user() {
+    let engine = Engine::builder()
+        .user("u", ["on", "nopass", "+@all", "~*"])
+        .build()
+        .unwrap();
+    let (mut admin, mut session) = (engine.session(), engine.session());
+    assert_eq!(run(&mut session, "AUTH u x"), Reply::OK);
+    assert_eq!(run(&mut session, "SET k v"), Reply::OK);
+    assert_eq!(run(&mut admin, "ACL DELUSER u"), Reply::Int(1));
+    assert!(run(&mut session, "GET k").is_error());
+    assert_eq!(run(&mut session, "AUTH default x"), Reply::OK);
+    assert_eq!(run(&mut session, "GET k"), Reply::bulk("v"));
+}
+
+#[test]
+fn users_are_kept_in_a_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("users.acl");
+    std::fs::write(&path, "user alice on >secret ~a* +get\n\nuser bob off\n").unwrap();
+    let engine = Engine::builder().acl_file(&path).build().unwrap();
+    let mut session = engine.session();
+    assert_eq!(run(&mut session, "ACL DELUSER bob"), Reply::Int(1));
+    assert_eq!(
+        run(&mut session, "ACL SETUSER carol on nopass +@all ~* &*"),
+        Reply::OK
+    );
+    assert_eq!(run(&mut session, "ACL SAVE"), Reply::OK);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(
+        !text.contains("secret") && text.contains("user carol"),
+        "{text}"
+    );
+    // What was saved is what is read.
+    let again = Engine::builder().acl_file(&path).build().unwrap();
+    let (before, after) = (
+        run(&mut session, "ACL LIST"),
+        run(&mut again.session(), "ACL LIST"),
+    );
+    assert_eq!(before, after);
+
+    let mut carol = engine.session();
+    assert_eq!(run(&mut carol, "AUTH carol x"), Reply::OK);
+    std::fs::write(&path, "user alice on\nuser alice off\nwhat\n").unwrap();
+    assert!(run(&mut session, "ACL LOAD").is_error());
+    assert_eq!(run(&mut session, "ACL LIST"), before);
+    std::fs::write(&path, "user alice on +get\n").unwrap();
+    assert_eq!(run(&mut session, "ACL LOAD"), Reply::OK);
+    assert!(run(&mut carol, "PING").is_error());
+
+    std::fs::write(&path, "user alice +nosuch\n").unwrap();
+    let refused = Engine::builder().acl_file(&path).build();
+    assert!(matches!(refused, Err(EngineError::Users(_))));
+}
