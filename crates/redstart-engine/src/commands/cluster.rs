@@ -63,7 +63,7 @@ static SUBCOMMANDS: &[Spec] = &[
     sub!("saveconfig", 2, OPERATE, saveconfig),
     sub!("set-config-epoch", 3, OPERATE, set_config_epoch),
     sub!("setslot", -4, OPERATE, refused),
-    sub!("shards", 2, LOADING | STALE, shards),
+    sub!("shards", 2, LOOK, shards),
     sub!("slaves", 3, ADMIN | STALE, replicas),
     sub!("slots", 2, LOOK, slots),
 ];
