@@ -37,6 +37,7 @@
 //! from which the new base is written. No caller waits for it; while it runs it needs the memory of
 //! a second copy of the data.
 
+mod backup;
 mod dump;
 mod file;
 mod folder;
@@ -46,7 +47,7 @@ mod manifest;
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
@@ -63,12 +64,15 @@ use crate::{
     Compat, Engine, Fsync,
     commands::database,
     config::Config,
-    effect::{Effect, Health, Sink},
+    dispatch,
+    effect::{Effect, Health, Sink, Told},
     engine::{Inner, State},
     error::EngineError,
+    reply::Reply,
     resp,
 };
 
+pub use backup::Backup;
 #[cfg(feature = "sim")]
 pub(crate) use dump::write_all;
 use file::LogFile;
@@ -312,6 +316,24 @@ impl Sink for LogSink {
 
     fn rewrite(&mut self) -> bool {
         self.0.request_rewrite()
+    }
+
+    fn backup(&mut self, target: PathBuf, ready: (usize, Bytes), then: Told) -> io::Result<()> {
+        let engine = self.0.engine.get().cloned();
+        self.0.start_backup(target, move |result| {
+            then(match result {
+                Ok(backup) => Reply::Array(vec![
+                    Reply::Int(backup.files as i64),
+                    Reply::Int(backup.bytes as i64),
+                ]),
+                Err(error) => Reply::Error(format!("ERR the backup failed: {error}")),
+            });
+            if let Some(inner) = engine.as_ref().and_then(Weak::upgrade) {
+                let mut state = inner.lock();
+                state.ready.push(ready);
+                dispatch::finish(&mut state, inner.clock.now_micros());
+            }
+        })
     }
 
     fn reload(&mut self, state: &mut State, now_micros: i64) -> Result<(), EngineError> {

@@ -1,6 +1,7 @@
 //! The command handlers, one file per family. `pop.rs` is shared by lists and sorted sets.
 
 pub(crate) mod acl;
+pub(crate) mod backup;
 pub(crate) mod bitmap;
 pub(crate) mod bloom;
 pub(crate) mod client;

@@ -4,12 +4,17 @@
 //! [`crate::context::Ctx::propagate`] what to record instead. All effects of one unit (a command
 //! with the keys it found expired, a transaction, a script) reach the sink together.
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, io, path::PathBuf};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
 
-use crate::{engine::State, error::EngineError, types::blob::Blob};
+use crate::{
+    engine::State,
+    error::{EngineError, Stop},
+    reply::Reply,
+    types::blob::Blob,
+};
 
 /// A command that repeats a change.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,6 +22,9 @@ pub(crate) struct Effect {
     pub(crate) db: usize,
     pub(crate) args: Vec<Bytes>,
 }
+
+/// Takes the outcome of something that was done in the background.
+pub(crate) type Told = Box<dyn FnOnce(Reply) + Send>;
 
 /// Takes the effects of each unit, in order. Called with the engine's lock held.
 pub(crate) trait Sink: Send {
@@ -51,6 +59,11 @@ pub(crate) trait Sink: Send {
     /// Asks for a shorter log; false if one is being made.
     fn rewrite(&mut self) -> bool {
         false
+    }
+
+    /// Copies the log in the background and tells the outcome; the key is then ready.
+    fn backup(&mut self, _: PathBuf, _ready: (usize, Bytes), _: Told) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
     }
 
     /// Replaces all data by what the log holds.
@@ -218,6 +231,21 @@ impl Effects {
     /// Asks for a shorter log; `None` if there is no log.
     pub(crate) fn rewrite(&mut self) -> Option<bool> {
         self.sink.as_mut().map(|sink| sink.rewrite())
+    }
+
+    /// Copies the log in the background; see [`Sink::backup`].
+    pub(crate) fn backup(
+        &mut self,
+        target: PathBuf,
+        ready: (usize, Bytes),
+        then: Told,
+    ) -> Result<(), Stop> {
+        match &mut self.sink {
+            Some(sink) => sink
+                .backup(target, ready, then)
+                .map_err(|error| format!("ERR the backup failed: {error}").into()),
+            None => Err("ERR there is no append only file to copy".into()),
+        }
     }
 
     pub(crate) fn record(&mut self, db: usize, args: Vec<Bytes>) {

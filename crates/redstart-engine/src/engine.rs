@@ -331,6 +331,20 @@ impl Engine {
         self.inner.acl.is_protected()
     }
 
+    /// Copies the append-only log into a folder that is absent or empty: a backup of one moment,
+    /// which this engine, Redis and Valkey load. Blocks the thread until it is on the disk; callers of
+    /// the engine go on meanwhile, and no second copy of the data is in memory.
+    ///
+    /// # Errors
+    ///
+    /// If the engine has no log, or if it cannot be copied; nothing is left then.
+    pub fn backup(&self, dir: impl AsRef<std::path::Path>) -> Result<aof::Backup, EngineError> {
+        match self.inner.log.get() {
+            Some(log) => log.backup(dir.as_ref()),
+            None => Err(EngineError::Setting("there is no append-only log to copy")),
+        }
+    }
+
     /// Whether sessions have to authenticate.
     pub(crate) fn is_guarded(&self) -> bool {
         self.inner.acl.is_guarded()

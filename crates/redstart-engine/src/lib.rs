@@ -138,6 +138,7 @@ mod stats;
 mod tracking;
 mod types;
 
+pub use aof::Backup;
 pub use clock::Clock;
 pub use compat::Compat;
 pub use config::{MemoryPolicy, Settings, SettingsError};

@@ -274,6 +274,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("generic", commands::dump::VALUES),
     ("server", commands::dump::SNAPSHOTS),
     ("server", commands::debug::COMMANDS),
+    ("server", commands::backup::COMMANDS),
     ("generic", commands::sort::COMMANDS),
 ];
 

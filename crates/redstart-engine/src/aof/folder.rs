@@ -134,6 +134,6 @@ impl Handle for File {
 }
 
 /// Makes what was renamed or created in a folder survive a loss of power.
-fn sync_folder(path: &Path) -> io::Result<()> {
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     File::open(path)?.sync_all()
 }

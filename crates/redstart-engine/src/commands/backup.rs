@@ -1,0 +1,80 @@
+//! REDSTART BACKUP: what only this engine has.
+
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::keys::help;
+use crate::{
+    blocking::Wait,
+    context::Ctx,
+    error::CommandResult,
+    registry::{Spec, flag::*},
+    reply::Reply,
+};
+
+pub(crate) static COMMANDS: &[Spec] = &[Spec::container("redstart", -2, 0, REDSTART)];
+
+static REDSTART: &[Spec] = &[
+    Spec::sub(
+        "backup",
+        "redstart|backup",
+        3,
+        ADMIN | NOSCRIPT | NO_MULTI | BLOCKING,
+        (0, 0, 0),
+        backup,
+    ),
+    Spec::sub(
+        "help",
+        "redstart|help",
+        2,
+        LOADING | STALE,
+        (0, 0, 0),
+        redstart_help,
+    ),
+];
+
+fn redstart_help(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    Ok(help(&[
+        "REDSTART <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "BACKUP <directory>",
+        "    Copy the append only files, as of this moment, into a new directory of this",
+        "    machine. Reply with the number of files and of bytes when they are on the disk.",
+        "HELP",
+        "    Prints this help.",
+    ]))
+}
+
+/// Copies the log in the background; the client waits, nobody else does.
+fn backup(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    // It writes wherever the server may.
+    if !cx.client.is_local() {
+        return Err("ERR REDSTART BACKUP is for clients on the server's machine only".into());
+    }
+    let dir = std::str::from_utf8(&args[2]).ok().map(PathBuf::from);
+    let Some(dir) = dir.filter(|dir| dir.is_absolute()) else {
+        return Err("ERR the directory must be an absolute path".into());
+    };
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    // Waits are for keys: this one is nobody else's, and it does not exist.
+    let key = Bytes::from(format!("\0redstart.backup.{number}"));
+    let done: Arc<Mutex<Option<Reply>>> = Arc::default();
+    let (slot, ready) = (done.clone(), (cx.client.db, key.clone()));
+    let then = move |reply| *slot.lock() = Some(reply);
+    cx.state.effects.backup(dir, ready, Box::new(then))?;
+    cx.block(Wait {
+        keys: vec![key],
+        deadline: None,
+        hears_of_absence: true,
+        on_timeout: Reply::status("Background backup started"),
+        serve: Box::new(move |_, _| Some(done.lock().take()?.into())),
+    })
+}
