@@ -2,7 +2,8 @@
 //!
 //! The folder has the layout of Redis 7's `appendonlydir/`: a manifest names a base file and one or
 //! more increments, all of them plain commands. Redis and Valkey load it as it is, and what they
-//! wrote is loaded here if its base is in the same format (`aof-use-rdb-preamble no`).
+//! wrote is loaded here, with a base of either format. A folder with nothing but a `dump.rdb` is
+//! taken over: a log is begun with what is in it.
 //!
 //! # From a change to the disk
 //!
@@ -68,6 +69,7 @@ use crate::{
     effect::{Effect, Health, Sink, Told},
     engine::{Inner, State},
     error::EngineError,
+    rdb,
     reply::Reply,
     resp,
 };
@@ -368,8 +370,30 @@ pub(crate) fn reload(state: &mut State, now_micros: i64) -> Result<(), EngineErr
 pub(crate) fn open(dir: &Path, engine: &Engine) -> Result<Arc<Log>, EngineError> {
     let (folder, lock) = claim(dir)?;
     let log = open_in(folder, Some(lock), engine)?;
+    take_over(&log, engine)?;
     log.start()?;
     Ok(log)
+}
+
+/// Loads a snapshot if there is no log beside it yet, as a server without one leaves its folder.
+fn take_over(log: &Log, engine: &Engine) -> Result<(), EngineError> {
+    let is_empty = |name: &String| log.folder.len(name).is_ok_and(|len| len == 0);
+    let is_new = {
+        let manifest = &log.disk.lock().manifest;
+        !manifest.has_base() && manifest.files().iter().all(is_empty)
+    };
+    let path = rdb::snapshot_path(&engine.inner.state.lock().config);
+    if !is_new || !path.exists() {
+        return Ok(());
+    }
+    let file = io::BufReader::with_capacity(1024 * 1024, File::open(&path)?);
+    let loaded = {
+        let mut state = engine.inner.state.lock();
+        load::load_rdb(file, &mut state, engine.now_micros())
+    };
+    loaded.map_err(|text| EngineError::Log(format!("{}: {text}", path.display())))?;
+    // Until this is done, the next start does it again.
+    log.start_over()
 }
 
 /// Makes the folder and keeps others from it.

@@ -498,7 +498,6 @@ impl EngineBuilder {
         }
         let keeps = self.config.append_only;
         let dir = self.config.dir();
-        let folder = self.config.dir.clone();
         let acl_file = self.config.acl_file.clone();
         let users = std::mem::take(&mut self.config.users);
         let engine = Engine::from_parts(self.config, self.clock, self.limits);
@@ -514,7 +513,6 @@ impl EngineBuilder {
         for (name, rules) in &users {
             acl.set_user(name, rules).map_err(EngineError::Users)?;
         }
-        engine.inner.state.lock().saves.folder = folder;
         if keeps {
             let log = aof::open(&dir, &engine)?;
             engine.inner.log.set(log);

@@ -66,4 +66,7 @@ pub enum EngineError {
     /// An RDB file cannot be read or written.
     #[error("cannot use the RDB file: {0}")]
     Rdb(String),
+    /// Another server's data cannot be copied.
+    #[error("cannot copy the server's data: {0}")]
+    Copy(String),
 }

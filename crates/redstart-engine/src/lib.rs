@@ -33,6 +33,7 @@
 //! | `rdb.rs` | values and databases in binary form: DUMP, snapshots, bases of logs |
 //! | `acl.rs` | users and what they may do |
 //! | `stats.rs` | what is counted and measured: for INFO, SLOWLOG, LATENCY and MONITOR |
+//! | `replica.rs` | copies of other servers' data |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
@@ -124,6 +125,7 @@ mod pubsub;
 mod random;
 mod rdb;
 mod registry;
+mod replica;
 mod reply;
 mod resp;
 mod scan;
@@ -145,5 +147,6 @@ pub use config::{MemoryPolicy, Settings, SettingsError};
 pub use engine::{Engine, EngineBuilder, Fsync};
 pub use error::EngineError;
 pub use rdb::Summary;
+pub use replica::Master;
 pub use reply::{Protocol, Reply};
 pub use session::{Blocked, Outcome, PushReceiver, Session};

@@ -39,9 +39,9 @@ use std::io::{self, Read, Write};
 use crate::{Engine, error::EngineError};
 
 pub use file::Summary;
-pub(crate) use file::{Expired, load, replace};
+pub(crate) use file::{Contents, Expired, load, replace};
 pub(crate) use payload::{Refused, dump, dump_functions, restore, restore_functions};
-pub(crate) use save::{Saves, save, save_later};
+pub(crate) use save::{Saves, save, save_later, snapshot_path};
 
 use file::Values;
 
@@ -54,6 +54,11 @@ const VALKEY: std::ops::RangeInclusive<u32> = VALKEY_FROM..=80;
 /// Whether files and payloads of a version can be read.
 fn is_known(version: u32) -> bool {
     REDIS.contains(&version) || VALKEY.contains(&version)
+}
+
+/// Whether a file begins as RDB files do.
+pub(crate) fn is_file(start: &[u8]) -> bool {
+    start.starts_with(b"REDIS") || start.starts_with(b"VALKEY")
 }
 
 /// Why something cannot be read.
@@ -70,6 +75,22 @@ pub(crate) enum Fault {
     /// A collection without members, which no server has.
     #[error("an empty value")]
     Empty,
+}
+
+/// Puts what was loaded in the place of all that is there, also in the data folder.
+pub(crate) fn replace_and_keep(
+    engine: &Engine,
+    contents: Contents,
+) -> Result<Summary, EngineError> {
+    let summary = contents.summary.clone();
+    let mut state = engine.inner.lock();
+    replace(&mut state, contents).map_err(|fault| EngineError::Rdb(fault.to_string()))?;
+    crate::dispatch::finish(&mut state, engine.now_micros());
+    drop(state);
+    if let Some(log) = engine.inner.log.get() {
+        log.start_over()?;
+    }
+    Ok(summary)
 }
 
 impl Engine {
@@ -97,15 +118,7 @@ impl Engine {
             &mut progress,
         )
         .map_err(|fault| EngineError::Rdb(fault.to_string()))?;
-        let summary = contents.summary.clone();
-        let mut state = self.inner.lock();
-        replace(&mut state, contents).map_err(|fault| EngineError::Rdb(fault.to_string()))?;
-        crate::dispatch::finish(&mut state, now);
-        drop(state);
-        if let Some(log) = self.inner.log.get() {
-            log.start_over()?;
-        }
-        Ok(summary)
+        replace_and_keep(self, contents)
     }
 
     /// Writes all data as an RDB file that Redis 7.0 and Valkey load. Everybody waits meanwhile.

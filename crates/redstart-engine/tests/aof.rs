@@ -510,27 +510,6 @@ fn one_engine_per_folder() {
     open(dir.path(), Fsync::No);
 }
 
-#[test]
-fn an_rdb_base_is_refused_with_advice() {
-    let dir = tempfile::tempdir().unwrap();
-    let folder = dir.path().join("appendonlydir");
-    fs::create_dir_all(&folder).unwrap();
-    fs::write(folder.join("a.rdb"), b"REDIS0010\xfa").unwrap();
-    fs::write(
-        folder.join("appendonly.aof.manifest"),
-        "file a.rdb seq 1 type b\n",
-    )
-    .unwrap();
-    let error = Engine::builder()
-        .append_only(dir.path(), Fsync::No)
-        .build()
-        .unwrap_err();
-    assert!(
-        error.to_string().contains("aof-use-rdb-preamble no"),
-        "{error}"
-    );
-}
-
 /// Not a test of its own: the process that the next test kills.
 #[test]
 fn child_that_writes_until_it_is_killed() {

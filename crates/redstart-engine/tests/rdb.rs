@@ -12,7 +12,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Clock, Engine, Reply, Session};
+use redstart_engine::{Clock, Engine, Master, Reply, Session};
 use redstart_testkit::{Kind, block_until, find, scale};
 
 #[path = "rdb/contents.rs"]
@@ -24,7 +24,7 @@ mod random;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use contents::{Client, assert_same, bulk, command, describe, everything, words};
+use contents::{Client, assert_same, bulk, command, describe, everything, unseen, words};
 use random::{Chance, KINDS, value};
 use wire::Wire;
 
@@ -36,18 +36,14 @@ struct Server {
 
 impl Server {
     fn start(kind: Kind, dir: &Path) -> Server {
+        Server::start_with(kind, dir, &["--appendonly", "no"])
+    }
+
+    fn start_with(kind: Kind, dir: &Path, more: &[&str]) -> Server {
         let program = find::server(kind).expect("a server, see `cargo xtask servers`");
         let process = Command::new(program)
-            .args([
-                "--port",
-                "0",
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-                "--unixsocket",
-                "s.sock",
-            ])
+            .args(["--port", "0", "--save", "", "--unixsocket", "s.sock"])
+            .args(more)
             .arg("--dir")
             .arg(dir)
             .stdout(Stdio::null())
@@ -61,13 +57,17 @@ impl Server {
     }
 
     fn connect(&mut self) -> Wire {
+        self.connect_with(|_| true)
+    }
+
+    fn connect_with(&mut self, log_in: impl Fn(&mut Wire) -> bool) -> Wire {
         let socket = self.dir.join("s.sock");
         let answers = || {
             if let Some(status) = self.process.try_wait().unwrap() {
                 panic!("the server ended: {status}");
             }
             let mut wire = Wire::new(UnixStream::connect(&socket).ok()?);
-            (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
+            (log_in(&mut wire) && wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
         };
         block_until("the server to answer", Duration::from_secs(60), answers).unwrap()
     }
@@ -278,6 +278,21 @@ fn check_rdb(file: &Path) {
     assert!(text.contains("RDB looks OK"), "{text}");
 }
 
+/// All files of a log, by its manifest.
+fn check_aof(dir: &Path) {
+    let manifest = dir.join("appendonlydir/appendonly.aof.manifest");
+    let check = Command::new("redis-check-aof")
+        .arg(manifest)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&check.stdout);
+    assert!(check.status.success(), "{text}");
+    assert!(
+        text.contains("All AOF files and manifest are valid"),
+        "{text}"
+    );
+}
+
 #[test]
 fn the_servers_load_what_the_engine_saves() {
     let engine = Engine::new();
@@ -451,6 +466,180 @@ fn a_restored_value_is_logged_with_its_deadline() {
     );
 }
 
+#[test]
+fn a_running_server_is_copied() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        for diskless in ["yes", "no"] {
+            let dir = tempfile::tempdir().unwrap();
+            let port = free_port();
+            let more = [
+                "--port",
+                &port.to_string(),
+                "--requirepass",
+                "secret",
+                "--repl-diskless-sync",
+                diskless,
+                "--repl-diskless-sync-delay",
+                "0",
+            ];
+            let mut server = Server::start_with(kind, dir.path(), &more);
+            let mut wire = server.connect_with(|wire| wire.line("AUTH secret") == Reply::OK);
+            fill(&mut wire, &mut Chance::new(seed()), 30);
+            let expected = everything(&mut wire);
+            let engine = Engine::new();
+            let master = Master::new("127.0.0.1", port);
+            assert!(
+                engine.copy_from(&master, |_| ()).is_err(),
+                "a password is needed"
+            );
+            let master = master.credentials(None, Some("secret".into()));
+            let summary = engine.copy_from(&master, |_| ()).unwrap();
+            assert_eq!(summary.total(), expected.len() as u64);
+            assert_same(
+                &everything(&mut engine.session()),
+                &expected,
+                &format!("{kind:?} {diskless}"),
+            );
+        }
+    }
+}
+
+/// A server's folder becomes the engine's, and the server's again.
+#[test]
+fn folders_move_between_the_servers_and_the_engine() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        for appendonly in ["yes", "no"] {
+            let what = format!("{kind:?} appendonly {appendonly}");
+            let dir = tempfile::tempdir().unwrap();
+            let mut server = Server::start_with(kind, dir.path(), &["--appendonly", appendonly]);
+            let mut wire = server.connect();
+            let mut chance = Chance::new(seed());
+            fill(&mut wire, &mut chance, scale(40, "folder keys"));
+            if appendonly == "yes" {
+                // A base in RDB format, and an increment after it.
+                wire.line("BGREWRITEAOF");
+                let rewritten = || {
+                    let info =
+                        String::from_utf8(bulk(wire.line("INFO persistence")).to_vec()).unwrap();
+                    let done = info.contains("aof_rewrite_in_progress:0")
+                        && info.contains("aof_rewrites:1");
+                    done.then_some(())
+                };
+                block_until("the rewritten log", Duration::from_secs(60), rewritten).unwrap();
+                wire.line("SET after-the-rewrite 1");
+                wire.line("DEL key:0:");
+            } else {
+                assert_eq!(wire.line("SAVE"), Reply::OK);
+            }
+            let expected = everything(&mut wire);
+            assert!(!expected.is_empty());
+            drop((wire, server));
+            let open = || {
+                Engine::builder()
+                    .append_only(dir.path(), redstart_engine::Fsync::No)
+                    .build()
+                    .unwrap()
+            };
+            let engine = open();
+            assert_same(&everything(&mut engine.session()), &expected, &what);
+            engine.session().line("SET from-the-engine 1");
+            let expected = unseen(everything(&mut engine.session()));
+            drop(engine);
+            // What was taken over is in the log: the dump is not read again.
+            let _ = fs::remove_file(dir.path().join("dump.rdb"));
+            assert_same(
+                &unseen(everything(&mut open().session())),
+                &expected,
+                &format!("{what}, again"),
+            );
+            check_aof(dir.path());
+            let mut server = Server::start_with(kind, dir.path(), &["--appendonly", "yes"]);
+            assert_same(
+                &unseen(everything(&mut server.connect())),
+                &expected,
+                &format!("{what}, back"),
+            );
+        }
+    }
+}
+
+#[test]
+fn a_dump_beside_a_log_is_not_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        Engine::builder()
+            .append_only(dir.path(), redstart_engine::Fsync::No)
+            .build()
+            .unwrap()
+    };
+    let engine = open();
+    let mut session = engine.session();
+    session.line("SET a 1");
+    assert_eq!(session.line("SAVE"), Reply::OK);
+    session.line("FLUSHALL");
+    session.line("BGREWRITEAOF");
+    let base = dir.path().join("appendonlydir/appendonly.aof.1.base.aof");
+    block_until("the base", Duration::from_secs(60), || {
+        base.exists().then_some(())
+    })
+    .unwrap();
+    drop((session, engine));
+    assert_eq!(open().session().line("DBSIZE"), Reply::Int(0));
+}
+
+#[test]
+fn damaged_logs_are_refused_or_cut() {
+    let rounds = scale(40, "damaged logs");
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(Kind::Redis, dir.path(), &["--appendonly", "yes"]);
+    let mut wire = server.connect();
+    let mut chance = Chance::new(seed());
+    fill(&mut wire, &mut chance, 12);
+    drop((wire, server));
+    let folder = dir.path().join("appendonlydir");
+    let files: Vec<_> = fs::read_dir(&folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .filter(|path| !path.ends_with("appendonly.aof.manifest"))
+        .map(|path| (path.clone(), fs::read(path).unwrap()))
+        .collect();
+    let before = peak();
+    let (mut refused, mut cut) = (0, 0);
+    for round in 0..rounds {
+        let (path, whole) = &files[chance.below(files.len() as u64) as usize];
+        let mut data = whole.clone();
+        damage(&mut chance, &mut data);
+        fs::write(path, &data).unwrap();
+        let engine = Engine::builder()
+            .append_only(dir.path(), redstart_engine::Fsync::No)
+            .build();
+        let is_base = path.extension().is_some_and(|end| end == "rdb");
+        match engine {
+            Err(_) => refused += 1,
+            Ok(engine) => {
+                assert!(
+                    !is_base || data == *whole,
+                    "round {round}: a damaged base is loaded"
+                );
+                cut += 1;
+                everything(&mut engine.session());
+            }
+        }
+        for (path, whole) in &files {
+            fs::write(path, whole).unwrap();
+        }
+    }
+    assert!(peak() < before + (512 << 20), "{} bytes", peak());
+    redstart_testkit::figure(format!(
+        "{rounds} damaged logs: {refused} refused, {cut} cut or other data"
+    ));
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
 /// The most memory that this process ever had, in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -545,7 +734,7 @@ fn damaged_payloads_are_refused() {
 
 #[test]
 fn damaged_files_are_refused() {
-    let rounds = scale(150, "damaged files");
+    let rounds = scale(80, "damaged files");
     let engine = Engine::new();
     let mut session = engine.session();
     let mut chance = Chance::new(seed());

@@ -1,6 +1,6 @@
 //! Reading the log back: its commands are run again.
 
-use std::io::{self, Read, SeekFrom};
+use std::io::{self, BufRead, BufReader, Read, SeekFrom};
 
 use bytes::{Bytes, BytesMut};
 
@@ -10,7 +10,7 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{EngineError, Stop},
-    registry,
+    rdb, registry,
     reply::Protocol,
     resp::{Limits, Parser},
 };
@@ -73,8 +73,9 @@ fn load_file(
     };
     let len = folder.len(name)?;
     let end = match tail {
-        Tail::MayBeTorn => end_of_data(&mut *file, len)?,
-        Tail::Whole => len,
+        // A base in RDB format may end in zeros, and knows its own end.
+        Tail::MayBeTorn if !begins_as_rdb(&mut *file)? => end_of_data(&mut *file, len)?,
+        _ => len,
     };
     let good = repeat_all(&mut file.take(end), state, now_micros).map_err(bad)?;
     if good < len {
@@ -106,18 +107,17 @@ fn repeat_all(source: &mut dyn Read, state: &mut State, now_micros: i64) -> Resu
     // All before it was repeated.
     let mut good = 0u64;
     let mut multi: Option<Vec<Vec<Bytes>>> = None;
+    let text = |error: io::Error| error.to_string();
+    let mut source = BufReader::with_capacity(64 * 1024, source);
+    if rdb::is_file(source.fill_buf().map_err(text)?) {
+        total = load_rdb(&mut source, state, now_micros)?;
+        good = total;
+    }
     let mut piece = vec![0; 1024 * 1024];
     loop {
-        let count = source.read(&mut piece).map_err(|error| error.to_string())?;
+        let count = source.read(&mut piece).map_err(text)?;
         if count == 0 {
             return Ok(good);
-        }
-        if total == 0 && piece.starts_with(b"REDIS") {
-            return Err(
-                "this base is in RDB format; let the server that wrote it rewrite it with \
-                 aof-use-rdb-preamble no"
-                    .into(),
-            );
         }
         total += count as u64;
         let buffer: &mut BytesMut = parser.buffer();
@@ -166,6 +166,35 @@ fn end_of_data(file: &mut dyn Source, len: u64) -> io::Result<u64> {
     }
     file.seek(SeekFrom::Start(0))?;
     Ok(end)
+}
+
+fn begins_as_rdb(file: &mut dyn Source) -> io::Result<bool> {
+    let mut start = Vec::new();
+    (&mut *file).take(8).read_to_end(&mut start)?;
+    file.seek(SeekFrom::Start(0))?;
+    Ok(rdb::is_file(&start))
+}
+
+/// Loads a base in RDB format, which commands may follow; its length.
+pub(super) fn load_rdb(
+    source: impl Read,
+    state: &mut State,
+    now_micros: i64,
+) -> Result<u64, String> {
+    let contents = rdb::load(
+        source,
+        state.dbs.len(),
+        &state.config,
+        now_micros / 1000,
+        // The commands that follow may speak of them.
+        rdb::Expired::Kept,
+        &mut |_| (),
+    )
+    .map_err(|fault| fault.to_string())?;
+    let len = contents.summary.bytes;
+    rdb::replace(state, contents).map_err(|fault| fault.to_string())?;
+    state.ready.clear();
+    Ok(len)
 }
 
 /// Runs one command of the log.

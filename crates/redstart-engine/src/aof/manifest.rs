@@ -147,6 +147,10 @@ impl Manifest {
         name
     }
 
+    pub(super) fn has_base(&self) -> bool {
+        self.base.is_some()
+    }
+
     pub(super) fn base_len(&self, folder: &dyn Folder) -> u64 {
         let base = self.base.as_ref();
         base.and_then(|part| folder.len(&part.name).ok())

@@ -141,7 +141,6 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         memory::make_room(state, cx.now_micros);
     }
     state.slowlog.entries.truncate(state.config.slowlog_max_len);
-    state.saves.folder = state.config.dir.clone();
     tracking::trim(state, 0);
     let limit = state.config.output_limits[2].hard;
     for profile in state.clients.values() {

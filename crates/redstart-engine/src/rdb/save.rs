@@ -12,16 +12,18 @@ use std::{
 };
 
 use super::file::{self, Values};
-use crate::engine::State;
+use crate::{config::Config, engine::State};
 
-/// The name of the file, as Redis has it.
-const NAME: &str = "dump.rdb";
+/// The file that SAVE writes and that a folder without a log is taken over from.
+pub(crate) fn snapshot_path(config: &Config) -> PathBuf {
+    let name = config.remembered.get("dbfilename");
+    let name = name.map_or("dump.rdb".into(), |name| String::from_utf8_lossy(name));
+    config.dir().join(&*name)
+}
 
 /// What is known of the files that were saved.
 #[derive(Default)]
 pub(crate) struct Saves {
-    /// Where they are written; the working folder of the process if it is not set.
-    pub(crate) folder: Option<PathBuf>,
     outcome: Arc<Outcome>,
     thread: Option<JoinHandle<()>>,
 }
@@ -63,10 +65,6 @@ impl Saves {
     pub(crate) fn unsaved(&self, changes: u64) -> u64 {
         changes.saturating_sub(self.outcome.changes.load(Ordering::Relaxed))
     }
-
-    fn path(&self) -> PathBuf {
-        self.folder.as_deref().unwrap_or(Path::new(".")).join(NAME)
-    }
 }
 
 impl Drop for Saves {
@@ -94,7 +92,7 @@ impl Outcome {
 
 /// Writes a file of all data while everybody waits.
 pub(crate) fn save(state: &State, now_micros: i64) -> io::Result<()> {
-    let result = write_whole(&state.saves.path(), |out| {
+    let result = write_whole(&snapshot_path(&state.config), |out| {
         file::write(state, now_micros, Values::All, out, &mut |_| ()).map(drop)
     });
     let changes = state.dirty;
@@ -106,7 +104,7 @@ pub(crate) fn save(state: &State, now_micros: i64) -> io::Result<()> {
 pub(crate) fn save_later(state: &mut State, now_micros: i64) -> io::Result<()> {
     let mut encoded = Vec::new();
     file::write(state, now_micros, Values::All, &mut encoded, &mut |_| ())?;
-    let (path, changes) = (state.saves.path(), state.dirty);
+    let (path, changes) = (snapshot_path(&state.config), state.dirty);
     let outcome = state.saves.outcome.clone();
     outcome.running.store(true, Ordering::Relaxed);
     let thread = std::thread::Builder::new()

@@ -161,6 +161,19 @@ pub(crate) fn everything(client: &mut impl Client) -> Vec<String> {
     all
 }
 
+/// Without the times at which consumers were last seen, for which a log of commands has no word.
+pub(crate) fn unseen(lines: Vec<String>) -> Vec<String> {
+    const NAME: &str = "Bulk(b\"seen-time\"), Int(";
+    let strip = |line: String| {
+        let mut parts = line.split(NAME);
+        let first = parts.next().unwrap_or_default().to_owned();
+        parts.fold(first, |text, part| {
+            text + part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-')
+        })
+    };
+    lines.into_iter().map(strip).collect()
+}
+
 /// Fails with the first line that differs.
 pub(crate) fn assert_same(ours: &[String], theirs: &[String], what: &str) {
     for (ours, theirs) in ours.iter().zip(theirs) {
