@@ -22,6 +22,7 @@ pub(crate) mod keys;
 pub(crate) mod list;
 pub(crate) mod pop;
 pub(crate) mod pubsub;
+pub(crate) mod replication;
 pub(crate) mod scripting;
 pub(crate) mod server;
 pub(crate) mod set;

@@ -13,6 +13,7 @@ use crate::{
     notify,
     random::Random,
     registry::{Spec, flag},
+    replica::READ_ONLY,
     reply::{Protocol, Reply},
     stats::{
         Timer,
@@ -79,6 +80,9 @@ impl<'a> Ctx<'a> {
         }
         if self.state.out_of_memory && self.origin == Origin::Script && spec.is(flag::DENYOOM) {
             return Err(OUT_OF_MEMORY.into());
+        }
+        if self.origin == Origin::Script && self.state.replica.is_some() && spec.is(flag::WRITE) {
+            return Err(READ_ONLY.into());
         }
         if self.state.effects.is_undurable() {
             self.depend_on_changes(spec, args);
@@ -217,6 +221,10 @@ impl<'a> Ctx<'a> {
         let db = &self.state.dbs[self.client.db];
         let slot = db.find(key)?;
         if db.entry(slot).is_expired(now) && !self.state.loading {
+            if self.state.replica.is_some() {
+                // The followed server says when it is gone, and may change it until then.
+                return (self.origin == Origin::Engine).then_some(slot);
+            }
             self.expire(key);
             return None;
         }
@@ -426,6 +434,9 @@ impl<'a> Ctx<'a> {
 
     /// Removes a key whose deadline has passed: event `expired`, effect `DEL`.
     pub(crate) fn expire(&mut self, key: &[u8]) {
+        if self.state.replica.is_some() {
+            return;
+        }
         let Some(entry) = self.db().remove(key) else {
             return;
         };

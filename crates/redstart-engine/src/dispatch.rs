@@ -16,6 +16,7 @@ use crate::{
     keyspace::Swept,
     memory,
     registry::{self, Spec, flag},
+    replica::READ_ONLY,
     reply::{Protocol, Reply},
     tracking,
 };
@@ -151,6 +152,9 @@ pub(crate) fn sweep_all(state: &mut State, now_micros: i64) {
 
 /// Expires keys that are due, looking at no more than `budget` entries.
 fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) {
+    if state.replica.is_some() {
+        return;
+    }
     let (Swept { keys, hashes }, looked) = state.dbs[db].sweep(now_micros / 1000, budget);
     state.stats.visited += looked as u64;
     if !keys.is_empty() || !hashes.is_empty() {
@@ -235,13 +239,31 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     if cx.state.effects.is_failing() {
         check_log(cx, spec)?;
     }
-    if cx.state.config.maxmemory > 0 {
+    if cx.state.replica.is_some() {
+        check_replica(cx, spec)?;
+    } else if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;
     }
     if cx.state.config.checks_slots() {
         check_slots(spec, args, &mut None)?;
     }
     Ok(spec)
+}
+
+/// Refuses what would write to the data of a followed server.
+fn check_replica(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+    let writes = |(spec, _): &(&Spec, _)| spec.is(flag::WRITE);
+    let queued = spec.name == "exec"
+        && matches!(&cx.client.multi, Some(multi) if multi.queue.iter().any(writes));
+    if queued {
+        cx.client.multi = None;
+        transaction::unwatch_all(cx.state, cx.client);
+        return Err(format!("EXECABORT Transaction discarded because of: {READ_ONLY}").into());
+    }
+    if spec.is(flag::WRITE) {
+        return Err(READ_ONLY.into());
+    }
+    Ok(())
 }
 
 /// Refuses what would write while the log cannot be written.

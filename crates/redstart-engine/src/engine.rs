@@ -31,6 +31,7 @@ use crate::{
     pubsub::PubSub,
     random::Random,
     rdb::Saves,
+    replica::Replica,
     reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
     session::{Ended, Session},
@@ -163,6 +164,10 @@ pub(crate) struct State {
     /// When the engine was made, in unix microseconds.
     pub(crate) started: i64,
     pub(crate) effects: Effects,
+    /// The server that is followed, if one is: clients can only read then.
+    pub(crate) replica: Option<Replica>,
+    /// The engine whose state this is.
+    pub(crate) this: Weak<Inner>,
     /// What SAVE and BGSAVE wrote.
     pub(crate) saves: Saves,
     /// The engine that this is the state of.
@@ -213,6 +218,8 @@ impl State {
             started: 0,
             effects: Effects::default(),
             saves: Saves::default(),
+            replica: None,
+            this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
             random: Random::new(),
@@ -271,6 +278,8 @@ impl Engine {
             started: clock.now_micros(),
             effects: Effects::default(),
             saves: Saves::new(clock.now_micros()),
+            replica: None,
+            this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
             random: Random::new(),
@@ -298,6 +307,7 @@ impl Engine {
         };
         let inner = Arc::new(inner);
         inner.state.lock().inner = Arc::downgrade(&inner);
+        inner.state.lock().this = Arc::downgrade(&inner);
         Engine { inner }
     }
 

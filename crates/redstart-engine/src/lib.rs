@@ -33,7 +33,7 @@
 //! | `rdb.rs` | values and databases in binary form: DUMP, snapshots, bases of logs |
 //! | `acl.rs` | users and what they may do |
 //! | `stats.rs` | what is counted and measured: for INFO, SLOWLOG, LATENCY and MONITOR |
-//! | `replica.rs` | copies of other servers' data |
+//! | `replica.rs` | other servers' data: copied once, or followed |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |

@@ -273,6 +273,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("server", commands::watch::COMMANDS),
     ("generic", commands::dump::VALUES),
     ("server", commands::dump::SNAPSHOTS),
+    ("server", commands::replication::COMMANDS),
     ("server", commands::debug::COMMANDS),
     ("server", commands::backup::COMMANDS),
     ("generic", commands::sort::COMMANDS),

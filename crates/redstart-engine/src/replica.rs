@@ -1,7 +1,9 @@
-//! Data of another server: copied once.
+//! Data of another server: copied once, or followed.
 
+mod follow;
 mod link;
 
+pub(crate) use follow::{Replica, Status, follow};
 pub use link::Master;
 
 use link::{Answer, Link};
@@ -12,7 +14,30 @@ use crate::{
     rdb::{self, Expired, Summary},
 };
 
+/// What a client is told that would write to data of another server.
+pub(crate) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
+
 impl Engine {
+    /// Follows a Redis or Valkey: its data takes the place of all data here, and every change of it
+    /// comes over. Clients can only read until [`Engine::promote`]; REPLICAOF does the same.
+    ///
+    /// The connection is re-established automatically, and goes on where it was cut if the server still
+    /// has what was missed. Plain TCP only.
+    ///
+    /// # Errors
+    ///
+    /// If no thread can be started.
+    pub fn follow(&self, master: Master) -> Result<(), EngineError> {
+        let mut state = self.inner.lock();
+        let now = self.now_micros();
+        follow(&mut state, master, now).map_err(|error| EngineError::Copy(error.to_string()))
+    }
+
+    /// Ends the following: the data stays as it is, and clients can write again.
+    pub fn promote(&self) {
+        self.inner.lock().replica = None;
+    }
+
     /// Puts a copy of all data of a running Redis or Valkey in the place of all data here.
     ///
     /// The server sends it as it would to a replica, as of one moment. Blocks the thread; nothing

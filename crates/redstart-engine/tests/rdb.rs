@@ -552,7 +552,10 @@ fn folders_move_between_the_servers_and_the_engine() {
                 &expected,
                 &format!("{what}, again"),
             );
-            check_aof(dir.path());
+            // redis-check-aof knows no base of Valkey's own version.
+            if kind == Kind::Redis || appendonly == "no" {
+                check_aof(dir.path());
+            }
             let mut server = Server::start_with(kind, dir.path(), &["--appendonly", "yes"]);
             assert_same(
                 &unseen(everything(&mut server.connect())),

@@ -118,7 +118,7 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     };
     let was_there = options.replace && cx.delete(key);
     // At the deadline itself a key is gone, unless a log says that it was there.
-    if deadline != NEVER && deadline <= now && !cx.state.loading {
+    if deadline != NEVER && deadline <= now && !cx.state.loading && cx.state.replica.is_none() {
         if was_there {
             cx.notify(class::GENERIC, "del", key);
             cx.dirty(1);

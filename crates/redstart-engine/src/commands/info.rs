@@ -16,6 +16,7 @@ use crate::{
     error::CommandResult,
     free, memory,
     pubsub::Kind,
+    replica::{Replica, Status},
     reply::Reply,
     stats::process,
 };
@@ -91,7 +92,7 @@ fn write_section(cx: &mut Ctx<'_>, section: &str, page: &mut Page) {
         "Memory" => memory_section(state, page),
         "Persistence" => persistence(state, page),
         "Stats" => stats(state, page),
-        "Replication" => replication(state, page),
+        "Replication" => replication(state, now, page),
         "CPU" => cpu(page),
         "Commandstats" => {
             for (spec, usage) in state.stats.used() {
@@ -425,19 +426,49 @@ fn stats(state: &State, page: &mut Page) {
     ]);
 }
 
-fn replication(state: &State, page: &mut Page) {
-    page.line("role", "master");
+fn replication(state: &State, now_micros: i64, page: &mut Page) {
+    let position = state.replica.as_ref().and_then(|of| of.position.as_ref());
+    let offset = position.map_or(0, |position| position.offset);
+    match &state.replica {
+        None => page.line("role", "master"),
+        Some(replica) => following(replica, now_micros, page),
+    }
     page.line("connected_slaves", 0);
     page.line("master_failover_state", "no-failover");
-    page.line("master_replid", &state.run_id);
+    let id = position.map_or(&state.run_id, |position| &position.id);
+    page.line("master_replid", id);
     page.line("master_replid2", "0".repeat(40));
-    page.line("master_repl_offset", 0);
+    page.line("master_repl_offset", offset);
     page.line("second_repl_offset", -1);
     page.line("repl_backlog_active", 0);
     let size = state.config.remembered.get("repl-backlog-size");
     let size = size.map_or("1048576".into(), |size| String::from_utf8_lossy(size));
     page.line("repl_backlog_size", size);
     page.zeros(&["repl_backlog_first_byte_offset", "repl_backlog_histlen"]);
+}
+
+/// The server that is followed.
+fn following(replica: &Replica, now_micros: i64, page: &mut Page) {
+    let seconds = |since: i64| (now_micros - since).max(0) / 1_000_000;
+    let up = replica.status == Status::Connected;
+    let offset = replica.position.as_ref().map_or(0, |at| at.offset);
+    page.line("role", "slave");
+    page.line("master_host", &replica.master.host);
+    page.line("master_port", replica.master.port);
+    page.line("master_link_status", if up { "up" } else { "down" });
+    let heard = if up { seconds(replica.heard) } else { -1 };
+    page.line("master_last_io_seconds_ago", heard);
+    let copying = replica.status == Status::Sync;
+    page.line("master_sync_in_progress", u8::from(copying));
+    page.line("slave_read_repl_offset", offset);
+    page.line("slave_repl_offset", offset);
+    if !up {
+        let down = seconds(replica.down_since);
+        page.line("master_link_down_since_seconds", down);
+    }
+    page.line("slave_priority", 100);
+    page.line("slave_read_only", 1);
+    page.line("replica_announced", 1);
 }
 
 fn cpu(page: &mut Page) {

@@ -205,7 +205,7 @@ fn expire_generic(
     if !condition.admits(cx.db().entry(slot).deadline, deadline) {
         return Ok(Reply::ZERO);
     }
-    if deadline <= cx.now_ms() && !cx.state.loading {
+    if deadline <= cx.now_ms() && !cx.state.loading && cx.state.replica.is_none() {
         cx.delete(key);
         cx.notify(class::GENERIC, "del", key);
         cx.dirty(1);
@@ -407,14 +407,19 @@ fn scan(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn randomkey(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    /// Where expired keys are kept for the followed server, all of them may be such.
+    const TRIES: usize = 100;
     let now = cx.now_ms();
+    let mut tries = 0;
     loop {
         let db = &cx.state.dbs[cx.client.db];
         let Some(slot) = db.random(&mut cx.state.random) else {
             return Ok(Reply::Nil);
         };
         let key = db.key(slot).clone();
-        if !db.entry(slot).is_expired(now) {
+        tries += 1;
+        let enough = cx.state.replica.is_some() && tries >= TRIES;
+        if !db.entry(slot).is_expired(now) || enough {
             return Ok(Reply::Bulk(key.to_bytes()));
         }
         cx.expire(&key);

@@ -17,7 +17,6 @@ pub(crate) static COMMANDS: &[Spec] = &[
     Spec::new("dbsize", 1, READONLY | FAST, NO_KEYS, dbsize),
     Spec::new("info", -1, LOADING | STALE, NO_KEYS, super::info::info),
     Spec::new("lolwut", -1, READONLY | FAST, NO_KEYS, lolwut),
-    Spec::new("role", 1, NOSCRIPT | LOADING | STALE | FAST, NO_KEYS, role),
     Spec::new(
         "bgrewriteaof",
         1,
@@ -38,14 +37,6 @@ fn lolwut(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
         format: *b"txt",
         text: format!("Redis ver. {}\n", cx.state.config.compat.redis_version()).into(),
     })
-}
-
-fn role(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
-    Ok(Reply::Array(vec![
-        Reply::bulk("master"),
-        Reply::ZERO,
-        Reply::empty(),
-    ]))
 }
 
 fn bgrewriteaof(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {

@@ -147,6 +147,25 @@ impl Link {
         self.answer()
     }
 
+    /// The connection itself, to end it from elsewhere.
+    pub(crate) fn socket(&self) -> io::Result<TcpStream> {
+        self.stream.get_ref().try_clone()
+    }
+
+    pub(crate) fn reader(&mut self) -> &mut BufReader<TcpStream> {
+        &mut self.stream
+    }
+
+    /// A read ends after this time with an error that says so.
+    pub(crate) fn wait_at_most(&self, time: Duration) -> io::Result<()> {
+        self.stream.get_ref().set_read_timeout(Some(time))
+    }
+
+    /// Tells the server up to where its stream was applied.
+    pub(crate) fn tell(&mut self, offset: u64) -> io::Result<()> {
+        self.send(&["REPLCONF", "ACK", &offset.to_string()])
+    }
+
     /// Asks for all data, or for what was missed since a place in the stream.
     pub(crate) fn synchronize(&mut self, since: Option<(&str, u64)>) -> io::Result<Answer> {
         // Only what is understood here: a copy without a length, and a new id after a failover.

@@ -161,17 +161,21 @@ pub(crate) fn everything(client: &mut impl Client) -> Vec<String> {
     all
 }
 
-/// Without the times at which consumers were last seen, for which a log of commands has no word.
+/// Without what a log of commands has no word for: when consumers were last seen, and how the
+/// entries of a stream lie in its nodes.
 pub(crate) fn unseen(lines: Vec<String>) -> Vec<String> {
-    const NAME: &str = "Bulk(b\"seen-time\"), Int(";
-    let strip = |line: String| {
-        let mut parts = line.split(NAME);
+    let strip = |line: String, name: &str| {
+        let name = format!("Bulk(b\"{name}\"), Int(");
+        let mut parts = line.split(&name);
         let first = parts.next().unwrap_or_default().to_owned();
         parts.fold(first, |text, part| {
             text + part.trim_start_matches(|c: char| c.is_ascii_digit() || c == '-')
         })
     };
-    lines.into_iter().map(strip).collect()
+    let lines = lines.into_iter();
+    lines
+        .map(|line| strip(strip(line, "seen-time"), "radix-tree-keys"))
+        .collect()
 }
 
 /// Fails with the first line that differs.

@@ -1,0 +1,388 @@
+//! Following a server: its data is copied, and then every change as it comes.
+//!
+//! One thread per followed server connects, asks for what it missed (all data the first time), and
+//! applies the stream of commands under the engine's lock. The place in the stream is kept with the
+//! data, and moves only past whole transactions, so that after a cut the stream goes on where it was
+//! left. A command that cannot be applied means that the two have grown apart: all data is copied
+//! again.
+
+use std::{
+    io::{self, BufRead},
+    net::{Shutdown, TcpStream},
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use parking_lot::{Condvar, Mutex};
+
+use super::link::{Answer, Link, Master, SILENCE};
+use crate::{
+    client::Client,
+    context::{Ctx, Origin},
+    dispatch,
+    engine::{Inner, State},
+    error::Stop,
+    rdb::{self, Expired},
+    registry,
+    reply::Protocol,
+    resp::{Limits, Parser},
+};
+
+/// How long after a failure the server is asked again.
+const RETRY: Duration = Duration::from_secs(1);
+/// How often the server is told how far this has come.
+const TOLD: Duration = Duration::from_secs(1);
+
+/// How a followed server and this stand to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Status {
+    /// There is no connection.
+    Connect,
+    /// The handshake is under way.
+    Connecting,
+    /// All data is being copied.
+    Sync,
+    Connected,
+}
+
+impl Status {
+    /// What ROLE says.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Status::Connect => "connect",
+            Status::Connecting => "connecting",
+            Status::Sync => "sync",
+            Status::Connected => "connected",
+        }
+    }
+}
+
+/// A place in the stream of a server.
+#[derive(Clone, Debug)]
+pub(crate) struct Position {
+    pub(crate) id: String,
+    pub(crate) offset: u64,
+    /// The database that the stream has selected there.
+    db: usize,
+}
+
+/// What is known of the followed server. Dropping it ends the following.
+pub(crate) struct Replica {
+    pub(crate) master: Master,
+    pub(crate) status: Status,
+    /// Up to where the data is the server's.
+    pub(crate) position: Option<Position>,
+    /// When the server was last heard, in unix microseconds.
+    pub(crate) heard: i64,
+    /// Since when there is no connection, in unix microseconds.
+    pub(crate) down_since: i64,
+    end: Arc<End>,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        self.end.reach();
+    }
+}
+
+/// How the thread is told to end.
+#[derive(Default)]
+struct End {
+    reached: Mutex<bool>,
+    wake: Condvar,
+    /// The connection, to end a read that waits.
+    socket: Mutex<Option<TcpStream>>,
+}
+
+impl End {
+    fn reach(&self) {
+        *self.reached.lock() = true;
+        self.wake.notify_all();
+        if let Some(socket) = self.socket.lock().take() {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn is_reached(&self) -> bool {
+        *self.reached.lock()
+    }
+
+    /// Whether the end came within this time.
+    fn comes_within(&self, time: Duration) -> bool {
+        let mut reached = self.reached.lock();
+        if !*reached {
+            self.wake.wait_for(&mut reached, time);
+        }
+        *reached
+    }
+}
+
+/// Begins to follow a server; what was followed before is not any more.
+pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::Result<()> {
+    let end = Arc::new(End::default());
+    let (inner, copy, at) = (state.this.clone(), master.clone(), end.clone());
+    std::thread::Builder::new()
+        .name("redstart-replica".into())
+        .spawn(move || run(&inner, &copy, &at))?;
+    state.replica = Some(Replica {
+        master,
+        status: Status::Connect,
+        position: None,
+        heard: now_micros,
+        down_since: now_micros,
+        end,
+    });
+    Ok(())
+}
+
+/// Applies a change to what is known of the server, unless another one is followed by now.
+fn update(state: &mut State, end: &Arc<End>, change: impl FnOnce(&mut Replica)) -> io::Result<()> {
+    match &mut state.replica {
+        Some(replica) if Arc::ptr_eq(&replica.end, end) => {
+            change(replica);
+            Ok(())
+        }
+        _ => Err(io::Error::other("the server is not followed any more")),
+    }
+}
+
+/// The life of the thread.
+fn run(inner: &Weak<Inner>, master: &Master, end: &Arc<End>) {
+    while !end.is_reached() {
+        let Err(error) = session(inner, master, end) else {
+            return;
+        };
+        let Some(inner) = inner.upgrade() else {
+            return;
+        };
+        end.socket.lock().take();
+        let now = inner.clock.now_micros();
+        let down = update(&mut inner.lock(), end, |replica| {
+            if replica.status == Status::Connected {
+                replica.down_since = now;
+            }
+            replica.status = Status::Connect;
+        });
+        drop(inner);
+        if down.is_err() {
+            return;
+        }
+        tracing::warn!(%error, ?master, "the followed server is asked again");
+        if end.comes_within(RETRY) {
+            return;
+        }
+    }
+}
+
+fn gone() -> io::Error {
+    io::Error::other("the engine is gone")
+}
+
+/// One connection, until it breaks.
+fn session(weak: &Weak<Inner>, master: &Master, end: &Arc<End>) -> io::Result<()> {
+    let mut link = Link::connect(master)?;
+    *end.socket.lock() = Some(link.socket()?);
+    let (port, position) = {
+        let inner = weak.upgrade().ok_or_else(gone)?;
+        let mut state = inner.lock();
+        let mut position = None;
+        update(&mut state, end, |replica| {
+            replica.status = Status::Connecting;
+            position = replica.position.clone();
+        })?;
+        (state.config.port, position)
+    };
+    if port > 0 {
+        link.ask(&["REPLCONF", "listening-port", &port.to_string()])?;
+    }
+    let since = position
+        .as_ref()
+        .map(|place| (place.id.as_str(), place.offset));
+    match link.synchronize(since)? {
+        Answer::Full { id, offset } => {
+            let position = Position { id, offset, db: 0 };
+            copy(weak, &mut link, end, position)?;
+        }
+        Answer::Continue { id } => {
+            let inner = weak.upgrade().ok_or_else(gone)?;
+            let mut state = inner.lock();
+            update(&mut state, end, |replica| {
+                if let (Some(position), Some(id)) = (&mut replica.position, id) {
+                    position.id = id;
+                }
+            })?;
+        }
+    }
+    link.wait_at_most(TOLD)?;
+    let inner = weak.upgrade().ok_or_else(gone)?;
+    let mut position = None;
+    update(&mut inner.lock(), end, |replica| {
+        replica.status = Status::Connected;
+        position = replica.position.clone();
+    })?;
+    drop(inner);
+    let unknown = || io::Error::other("the place in the stream is not known");
+    stream(weak, &mut link, end, &position.ok_or_else(unknown)?)
+}
+
+/// Takes all data of the server in the place of what is there.
+fn copy(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, position: Position) -> io::Result<()> {
+    let (databases, config, now) = {
+        let inner = weak.upgrade().ok_or_else(gone)?;
+        let mut state = inner.lock();
+        update(&mut state, end, |replica| replica.status = Status::Sync)?;
+        (
+            inner.databases,
+            state.config.clone(),
+            inner.clock.now_micros(),
+        )
+    };
+    // The server says when a key is gone.
+    let contents = link.receive(databases, &config, now / 1000, Expired::Kept, &mut |_| ())?;
+    let inner = weak.upgrade().ok_or_else(gone)?;
+    let mut state = inner.lock();
+    update(&mut state, end, |replica| replica.position = None)?;
+    rdb::replace(&mut state, contents).map_err(|fault| io::Error::other(fault.to_string()))?;
+    update(&mut state, end, |replica| replica.position = Some(position))?;
+    dispatch::finish(&mut state, now);
+    drop(state);
+    match inner.log.get() {
+        Some(log) => log
+            .start_over()
+            .map_err(|error| io::Error::other(error.to_string())),
+        None => Ok(()),
+    }
+}
+
+/// Applies the stream of commands.
+fn stream(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, from: &Position) -> io::Result<()> {
+    let mut applier = Applier {
+        parser: Parser::strict(),
+        client: Client::internal(0, from.db, Protocol::Resp2),
+        multi: None,
+        received: from.offset,
+        asked: false,
+    };
+    let (mut told, mut heard) = (Instant::now(), Instant::now());
+    let mut applied = from.offset;
+    link.tell(applied)?;
+    loop {
+        let count = match link.reader().fill_buf() {
+            Ok([]) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(data) => {
+                applier.parser.buffer().extend_from_slice(data);
+                applier.received += data.len() as u64;
+                data.len()
+            }
+            Err(error) if is_timeout(&error) => 0,
+            Err(error) => return Err(error),
+        };
+        link.reader().consume(count);
+        if count > 0 {
+            heard = Instant::now();
+            let inner = weak.upgrade().ok_or_else(gone)?;
+            applied = applier.apply(&inner, end)?;
+        } else if heard.elapsed() > SILENCE {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        if std::mem::take(&mut applier.asked) || told.elapsed() >= TOLD {
+            told = Instant::now();
+            link.tell(applied)?;
+        }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
+    )
+}
+
+/// What is between the connection and the data.
+struct Applier {
+    parser: Parser,
+    client: Client,
+    /// A transaction that has not come whole.
+    multi: Option<Vec<Vec<Bytes>>>,
+    /// The place in the stream up to which bytes have come.
+    received: u64,
+    /// The server wants to know how far this is.
+    asked: bool,
+}
+
+impl Applier {
+    /// Applies all commands that have come whole; the place that was reached.
+    fn apply(&mut self, inner: &Inner, end: &Arc<End>) -> io::Result<u64> {
+        let limits = Limits {
+            bulk: i64::MAX as usize,
+            authenticated: true,
+        };
+        let now = inner.clock.now_micros();
+        let mut state = inner.lock();
+        let mut reached = 0;
+        update(&mut state, end, |replica| {
+            replica.heard = now;
+            reached = replica.position.as_ref().map_or(0, |place| place.offset);
+        })?;
+        loop {
+            let args = match self.parser.next(limits) {
+                Ok(Some(args)) => args,
+                Ok(None) => return Ok(reached),
+                Err(error) => return Err(lose(&mut state, end, &error.0)),
+            };
+            if let Err(text) = self.take(&mut state, args, now) {
+                return Err(lose(&mut state, end, &text));
+            }
+            dispatch::finish(&mut state, now);
+            if self.multi.is_none() {
+                reached = self.received - self.parser.len() as u64;
+                update(&mut state, end, |replica| {
+                    if let Some(position) = &mut replica.position {
+                        position.offset = reached;
+                        position.db = self.client.db;
+                    }
+                })?;
+            }
+        }
+    }
+
+    fn take(&mut self, state: &mut State, args: Vec<Bytes>, now: i64) -> Result<(), String> {
+        let is = |word: &[u8]| args[0].eq_ignore_ascii_case(word);
+        if is(b"REPLCONF") {
+            self.asked = args
+                .get(1)
+                .is_some_and(|word| word.eq_ignore_ascii_case(b"getack"));
+        } else if is(b"MULTI") {
+            self.multi = Some(Vec::new());
+        } else if is(b"EXEC") {
+            for args in self.multi.take().unwrap_or_default() {
+                run_one(state, &mut self.client, &args, now)?;
+            }
+        } else if let Some(queue) = &mut self.multi {
+            queue.push(args);
+        } else if !is(b"PING") {
+            run_one(state, &mut self.client, &args, now)?;
+        }
+        Ok(())
+    }
+}
+
+/// The data is not the server's any more: all of it is to be copied.
+fn lose(state: &mut State, end: &Arc<End>, why: &str) -> io::Error {
+    let _ = update(state, end, |replica| replica.position = None);
+    tracing::error!(why, "a change of the followed server cannot be applied");
+    io::Error::other(why.to_owned())
+}
+
+fn run_one(state: &mut State, client: &mut Client, args: &[Bytes], now: i64) -> Result<(), String> {
+    let name = registry::printable(&args[0]);
+    let failed = |stop: Stop| match stop {
+        Stop::Error(text) => format!("{name}: {text}"),
+        Stop::Block(_) => format!("{name} waits"),
+    };
+    let spec = registry::resolve(args).map_err(failed)?;
+    let mut cx = Ctx::new(state, client, now, Origin::Engine);
+    cx.call(spec, args).map(drop).map_err(failed)
+}

@@ -1,0 +1,419 @@
+//! The engine as a replica of Redis and of Valkey: equal to them after cuts and restarts of either side.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    time::{Duration, Instant},
+};
+
+use bytes::Bytes;
+use redstart_engine::{Engine, Reply, Session};
+use redstart_testkit::{Kind, block_until, find, scale};
+
+#[path = "rdb/contents.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod contents;
+#[path = "rdb/random.rs"]
+mod random;
+#[path = "differential/wire.rs"]
+mod wire;
+
+use contents::{Client, assert_same, everything, unseen, words};
+use random::{Chance, value};
+use wire::Wire;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A server to be followed, which can be ended and started again on its data.
+struct Master {
+    kind: Kind,
+    dir: PathBuf,
+    port: u16,
+    diskless: &'static str,
+    process: Option<Child>,
+}
+
+impl Master {
+    fn new(kind: Kind, dir: &Path, diskless: &'static str) -> Master {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let mut master = Master {
+            kind,
+            dir: dir.into(),
+            port,
+            diskless,
+            process: None,
+        };
+        drop(listener);
+        master.start();
+        master
+    }
+
+    fn start(&mut self) {
+        let program = find::server(self.kind).expect("a server, see `cargo xtask servers`");
+        let process = Command::new(program)
+            .args([
+                "--port",
+                &self.port.to_string(),
+                "--save",
+                "",
+                "--appendonly",
+                "no",
+            ])
+            .args([
+                "--unixsocket",
+                "s.sock",
+                "--repl-diskless-sync",
+                self.diskless,
+            ])
+            .args([
+                "--enable-debug-command",
+                "yes",
+                "--repl-diskless-sync-delay",
+                "0",
+                "--requirepass",
+                "secret",
+                "--dir",
+            ])
+            .arg(&self.dir)
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+    }
+
+    fn connect(&self) -> Wire {
+        let answers = || {
+            let mut wire = Wire::new(UnixStream::connect(self.dir.join("s.sock")).ok()?);
+            wire.line("AUTH secret");
+            (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
+        };
+        block_until("the server to answer", PATIENCE, answers).unwrap()
+    }
+
+    /// Ends it with its data on the disk, and starts it again.
+    fn restart(&mut self) {
+        self.connect().send(&words("SHUTDOWN SAVE"));
+        self.process.take().unwrap().wait().unwrap();
+        self.start();
+    }
+}
+
+impl Drop for Master {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+fn follow(session: &mut Session, master: &Master) {
+    assert_eq!(session.line("CONFIG SET masterauth secret"), Reply::OK);
+    assert_eq!(
+        session.line(&format!("REPLICAOF 127.0.0.1 {}", master.port)),
+        Reply::OK
+    );
+}
+
+fn field(client: &mut impl Client, name: &str) -> Option<String> {
+    let info = match client.line("INFO replication") {
+        Reply::Bulk(text) | Reply::Verbatim { text, .. } => {
+            String::from_utf8(text.to_vec()).unwrap()
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut lines = info.lines();
+    lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned()))
+}
+
+/// Waits until the engine has all that the server sent, and compares them.
+fn assert_level(session: &mut Session, wire: &mut Wire, what: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    let level = |session: &mut Session, wire: &mut Wire| {
+        field(session, "master_link_status").as_deref() == Some("up")
+            && field(session, "slave_repl_offset") == field(wire, "master_repl_offset")
+    };
+    loop {
+        if level(session, wire) {
+            // When a consumer was seen is not part of the stream.
+            let (ours, theirs) = (unseen(everything(session)), unseen(everything(wire)));
+            // A key may expire between the two.
+            if ours == theirs {
+                return;
+            }
+            if Instant::now() > deadline {
+                assert_same(&ours, &theirs, what);
+            }
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{what}: {:?}",
+            session.line("INFO replication")
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn word(text: impl Into<Vec<u8>>) -> Bytes {
+    Bytes::from(text.into())
+}
+
+const SCRIPT: &str = "redis.call('SET', KEYS[1], math.random()) redis.call('RPUSH', KEYS[2], redis.call('TIME')[2]) \
+                      return redis.call('SPOP', KEYS[3])";
+const LIBRARY: &str = "#!lua name=mine\nredis.register_function('bump', function(keys, args) \
+                       return redis.call('INCRBY', keys[1], args[1]) end)";
+
+/// One change of some kind.
+fn change(wire: &mut Wire, chance: &mut Chance) {
+    let n = chance.below(30);
+    let lines = match chance.below(22) {
+        0 => vec![format!(
+            "SET s{n} {} PX {}",
+            chance.next(),
+            20 + chance.below(3000)
+        )],
+        1 => vec![format!("INCRBYFLOAT f{n} 0.1"), format!("EXPIRE f{n} 1")],
+        2 => vec![
+            format!("SADD set{n} a b c {}", chance.next()),
+            format!("SPOP set{n} 2"),
+        ],
+        3 => vec![
+            "MULTI".into(),
+            format!("INCR n{n}"),
+            format!("RPUSH l{n} x"),
+            format!("SELECT {}", n % 3),
+            format!("SET m{n} 1"),
+            "EXEC".into(),
+        ],
+        4 => vec![
+            format!("XADD x{n} * f v"),
+            format!("XADD x{n} MAXLEN ~ 50 * f {n}"),
+        ],
+        5 => vec![
+            format!("XGROUP CREATE x{n} g 0 MKSTREAM"),
+            format!("XREADGROUP GROUP g c COUNT 3 STREAMS x{n} >"),
+            format!("XAUTOCLAIM x{n} g d 0 0 COUNT 1"),
+        ],
+        6 => vec![format!("GETEX s{n} PERSIST"), format!("GETDEL s{}", n + 1)],
+        7 => vec![format!("LMPOP 2 l{n} l{} LEFT COUNT 3", n + 1)],
+        8 => vec![
+            format!("ZADD z{n} {} m{} 1.5 x", chance.below(99), chance.below(9)),
+            format!("ZPOPMIN z{n}"),
+        ],
+        9 => vec![
+            format!("HSET h{n} f{} {}", chance.below(9), chance.next()),
+            format!("HINCRBYFLOAT h{n} f0 1.5"),
+        ],
+        10 => vec![
+            format!("RENAME n{n} r{n}"),
+            format!("COPY r{n} c{n} REPLACE"),
+        ],
+        11 => vec![
+            format!("SELECT {}", chance.below(3)),
+            format!("SET other{n} 1"),
+        ],
+        12 => vec![
+            format!("PFADD p{n} {}", chance.next()),
+            format!("PFCOUNT p{n}"),
+        ],
+        13 => vec![
+            format!("SETRANGE raw{n} 10 abc"),
+            format!("SETBIT raw{n} 7 1"),
+            format!("APPEND raw{n} x"),
+        ],
+        14 => vec![format!("FCALL bump 1 count{n} 3")],
+        15 => vec![format!("MOVE s{n} 2"), format!("DEL l{n}")],
+        16 => vec![format!("PUBLISH channel {n}")],
+        17 => vec![format!("BLPOP l{n} 0.01")],
+        18 if n == 0 => vec!["FLUSHDB".into()],
+        19 if n < 3 => vec!["SWAPDB 0 1".into()],
+        20 => {
+            wire.ask(&[
+                word("EVAL"),
+                word(SCRIPT),
+                word("3"),
+                word(format!("e{n}")),
+                word(format!("l{n}")),
+                word(format!("set{n}")),
+            ]);
+            return;
+        }
+        _ => {
+            let key = word(format!("v{n}"));
+            wire.ask(&[word("DEL"), key.clone()]);
+            let kind = chance.next();
+            for args in value(chance, kind, &key).commands.iter().take(30) {
+                wire.ask(args);
+            }
+            return;
+        }
+    };
+    for line in lines {
+        // An error changes nothing on either side.
+        wire.line(&line);
+    }
+}
+
+fn follows_through_cuts_and_restarts(kind: Kind) {
+    let writes = scale(900, "followed writes");
+    let dir = tempfile::tempdir().unwrap();
+    let mut master = Master::new(kind, dir.path(), "yes");
+    let data = tempfile::tempdir().unwrap();
+    let open = || {
+        Engine::builder()
+            .append_only(data.path(), redstart_engine::Fsync::No)
+            .build()
+            .unwrap()
+    };
+    let mut engine = open();
+    let mut session = engine.session();
+    let mut wire = master.connect();
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
+    println!("seed {seed}");
+    let mut chance = Chance::new(seed);
+    let load = [word("FUNCTION"), word("LOAD"), word(LIBRARY)];
+    wire.ask(&load);
+    for _ in 0..100 {
+        change(&mut wire, &mut chance);
+    }
+    follow(&mut session, &master);
+    let (mut cuts, mut restarts) = (0, 0);
+    for n in 0..writes {
+        change(&mut wire, &mut chance);
+        if n % 150 == 75 {
+            cuts += 1;
+            wire.line("CLIENT KILL TYPE replica");
+        }
+        if n % 450 == 200 {
+            restarts += 1;
+            drop(wire);
+            master.restart();
+            wire = master.connect();
+        }
+        if n % 450 == 400 {
+            drop(session);
+            drop(engine);
+            engine = open();
+            session = engine.session();
+            follow(&mut session, &master);
+        }
+    }
+    assert_level(&mut session, &mut wire, &format!("{kind:?}"));
+    // Only the server changes its data.
+    let refused = Reply::Error("READONLY You can't write against a read only replica.".into());
+    assert_eq!(session.line("SET a 1"), refused);
+    assert_eq!(
+        session.line("ROLE"),
+        role(&master, &field(&mut session, "slave_repl_offset").unwrap())
+    );
+    assert!(session.line("FCALL bump 1 a 1").is_error());
+    assert_eq!(session.line("REPLICAOF NO ONE"), Reply::OK);
+    assert_eq!(session.line("SET a 1"), Reply::OK);
+    assert_eq!(session.line("FCALL bump 1 a 1"), Reply::Int(2));
+    // What it has is in its own log; what expires may go meanwhile.
+    let lasting = |session: &mut Session| {
+        let mut lines = unseen(everything(session));
+        lines.retain(|line| line.contains(" Int(-1) "));
+        lines
+    };
+    let expected = lasting(&mut session);
+    drop((session, engine));
+    assert_same(
+        &lasting(&mut open().session()),
+        &expected,
+        "after a restart",
+    );
+    redstart_testkit::figure(format!(
+        "{kind:?}: {writes} changes, {cuts} cuts, {restarts} restarts of the server, then equal"
+    ));
+}
+
+fn role(master: &Master, offset: &str) -> Reply {
+    Reply::Array(vec![
+        Reply::bulk("slave"),
+        Reply::bulk("127.0.0.1"),
+        Reply::Int(master.port.into()),
+        Reply::bulk("connected"),
+        Reply::Int(offset.parse().unwrap()),
+    ])
+}
+
+#[test]
+fn redis_is_followed_through_cuts_and_restarts() {
+    follows_through_cuts_and_restarts(Kind::Redis);
+}
+
+#[test]
+fn valkey_is_followed_through_cuts_and_restarts() {
+    follows_through_cuts_and_restarts(Kind::Valkey);
+}
+
+#[test]
+fn a_short_cut_is_made_up_for_without_a_copy() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let dir = tempfile::tempdir().unwrap();
+        let master = Master::new(kind, dir.path(), "no");
+        let mut wire = master.connect();
+        wire.line("SET before 1");
+        wire.line("SELECT 3");
+        let engine = Engine::new();
+        let mut session = engine.session();
+        follow(&mut session, &master);
+        assert_level(&mut session, &mut wire, "the copy");
+        wire.line("SELECT 3");
+        wire.line("SET in-three 1");
+        assert_level(&mut session, &mut wire, "before the cut");
+        let syncs = |wire: &mut Wire, name: &str| {
+            let Reply::Bulk(info) = wire.line("INFO stats") else {
+                panic!("no text")
+            };
+            let info = String::from_utf8(info.to_vec()).unwrap();
+            let line = info
+                .lines()
+                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+            line.unwrap().parse::<u64>().unwrap()
+        };
+        let full = syncs(&mut wire, "sync_full");
+        wire.line("SELECT 3");
+        wire.line("CLIENT KILL TYPE replica");
+        // The database that was selected before the cut is still the stream's.
+        wire.line("SET in-three 2");
+        wire.line("RPUSH list a b");
+        assert_level(&mut session, &mut wire, "after the cut");
+        assert_eq!(syncs(&mut wire, "sync_full"), full, "{kind:?}");
+        assert!(syncs(&mut wire, "sync_partial_ok") > 0, "{kind:?}");
+    }
+}
+
+#[test]
+fn expired_keys_are_hidden_until_the_server_removes_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::new(Kind::Redis, dir.path(), "yes");
+    let mut wire = master.connect();
+    let engine = Engine::new();
+    let mut session = engine.session();
+    follow(&mut session, &master);
+    assert_level(&mut session, &mut wire, "the copy");
+    wire.line("DEBUG SET-ACTIVE-EXPIRE 0");
+    wire.line("SET short 1 PX 300");
+    wire.line("SET long 1");
+    let gone = || {
+        (session.line("GET long") != Reply::Nil && session.line("GET short") == Reply::Nil)
+            .then_some(())
+    };
+    block_until("the key to be hidden", PATIENCE, gone).unwrap();
+    assert_eq!(session.line("EXISTS short"), Reply::Int(0));
+    // The server still has it, until somebody asks there.
+    assert_eq!(wire.line("DBSIZE"), Reply::Int(2));
+    assert_eq!(wire.line("GET short"), Reply::Nil);
+    let removed = || (session.line("DBSIZE") == Reply::Int(1)).then_some(());
+    block_until("the key to be removed", PATIENCE, removed).unwrap();
+}
