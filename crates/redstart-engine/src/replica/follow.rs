@@ -382,7 +382,7 @@ fn run_one(state: &mut State, client: &mut Client, args: &[Bytes], now: i64) -> 
         Stop::Error(text) => format!("{name}: {text}"),
         Stop::Block(_) => format!("{name} waits"),
     };
-    let spec = registry::resolve(args).map_err(failed)?;
+    let spec = registry::resolve_any(args).map_err(failed)?;
     let mut cx = Ctx::new(state, client, now, Origin::Engine);
     cx.call(spec, args).map(drop).map_err(failed)
 }

@@ -222,6 +222,9 @@ fn stream(chance: &mut Chance, key: &Bytes) -> (Vec<Vec<Bytes>>, bool) {
             line(format!(
                 "XGROUP CREATECONSUMER KEY group:{group} idle:{consumer}"
             ));
+            line(format!(
+                "XGROUP CREATECONSUMER KEY group:{group} reader:{consumer}"
+            ));
             let count = 1 + chance.below(50);
             line(format!(
                 "XREADGROUP GROUP group:{group} reader:{consumer} COUNT {count} STREAMS KEY >"
