@@ -282,11 +282,13 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
     let dir = tempfile::tempdir().unwrap();
     let mut master = Master::new(kind, dir.path(), "yes");
     let data = tempfile::tempdir().unwrap();
+    // The thread that follows may hold the engine for a moment longer.
     let open = || {
-        Engine::builder()
-            .append_only(data.path(), redstart_engine::Fsync::No)
-            .build()
-            .unwrap()
+        let engine = || {
+            let builder = Engine::builder().append_only(data.path(), redstart_engine::Fsync::No);
+            builder.build().ok()
+        };
+        block_until("the folder to be free", PATIENCE, engine).unwrap()
     };
     let mut engine = open();
     let mut session = engine.session();
