@@ -1,7 +1,5 @@
 //! `redstart engine`: the embedded engine as a server.
 
-mod transfer;
-
 use std::{net::SocketAddr, path::PathBuf};
 
 use redstart_engine::{
@@ -14,10 +12,7 @@ use crate::Failure;
 
 /// Arguments of `redstart engine`.
 #[derive(clap::Args)]
-#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
-    #[command(subcommand)]
-    command: Option<transfer::Command>,
     /// A configuration file in Redis's format
     #[arg(value_name = "REDIS.CONF")]
     config: Option<PathBuf>,
@@ -119,9 +114,6 @@ fn setting(text: &str) -> Result<(String, String), String> {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    if let Some(command) = args.command {
-        return transfer::run(command).await;
-    }
     let wrong = |error: SettingsError| Failure::Usage(error.to_string());
     let mut settings = match &args.config {
         Some(path) => Settings::read(path).map_err(wrong)?,
