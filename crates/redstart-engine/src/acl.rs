@@ -257,6 +257,16 @@ impl Acl {
         accounts.iter().map(line).collect()
     }
 
+    /// As [`Acl::list`], without the default user while it is what it is at first or has only the password
+    /// that `requirepass` gives it.
+    pub(crate) fn list_changed(&self, password: Option<&str>) -> Vec<Vec<u8>> {
+        let usual = Acl::default();
+        usual.set_default_password(password);
+        let usual = usual.list();
+        let lines = self.list().into_iter();
+        lines.filter(|line| !usual.contains(line)).collect()
+    }
+
     /// Creates or changes a user, all rules or none of them. What the user was before, if it is not
     /// new.
     pub(crate) fn set_user<T: AsRef<[u8]>>(
@@ -467,11 +477,16 @@ fn allowed(cx: &Ctx<'_>, spec: &Spec, args: &[Bytes]) -> Result<Result<(), Denie
 fn note(cx: &mut Ctx<'_>, spec: &Spec, args: &[Bytes], denied: Denied, source: Source) {
     let (reason, object) = match denied {
         Denied::Command => ("command", Bytes::from_static(spec.full_name.as_bytes())),
-        Denied::Key(at) => ("key", Bytes::copy_from_slice(&args[at])),
-        Denied::Channel(at) => ("channel", Bytes::copy_from_slice(&args[at])),
+        Denied::Key(at) => ("key", short(&args[at])),
+        Denied::Channel(at) => ("channel", short(&args[at])),
     };
     let user = cx.client.account.name.clone();
     add_entry(cx, Some(spec.full_name), reason, object, user, source);
+}
+
+/// The beginning of a text that a client chose, so that the log stays small. Redis keeps all of it.
+fn short(text: &[u8]) -> Bytes {
+    Bytes::copy_from_slice(&text[..text.len().min(128)])
 }
 
 /// Notes that somebody could not log in. The user's name may be made up.
@@ -480,10 +495,7 @@ pub(crate) fn note_failed_login(cx: &mut Ctx<'_>, command: &Bytes, user: &[u8]) 
         true => Source::Multi,
         false => Source::TopLevel,
     };
-    let (object, user) = (
-        Bytes::copy_from_slice(command),
-        Bytes::copy_from_slice(user),
-    );
+    let (object, user) = (short(command), short(user));
     add_entry(cx, None, "auth", object, user, source);
 }
 
@@ -540,6 +552,7 @@ pub(crate) fn end_clients(state: &mut State, client: &mut Client, account: &Arc<
 
 fn end_client(state: &mut State, profile: &Profile) {
     profile.kill();
+    state.monitors.remove(&profile.id);
     pubsub::cut_off(state, profile.id);
     let gone = Reply::Error("ERR the client was killed".into());
     blocking::unblock(state, profile.id, Some(gone));

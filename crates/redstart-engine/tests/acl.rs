@@ -243,3 +243,109 @@ fn users_are_kept_in_a_file() {
     let refused = Engine::builder().acl_file(&path).build();
     assert!(matches!(refused, Err(EngineError::Users(_))));
 }
+
+#[test]
+fn a_call_with_too_few_arguments_can_be_asked_about() {
+    let engine = Engine::builder()
+        .user("u", ["on", "nopass", "+@all", "~a", "&a"])
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    assert_eq!(run(&mut session, "AUTH u x"), Reply::OK);
+    for command in ["publish", "sort", "get", "georadius", "zunionstore", "eval"] {
+        let script = format!("return redis.acl_check_cmd('{command}')");
+        let args = ["EVAL", &script, "0"].map(|word| Bytes::from(word.to_owned()));
+        let reply = session.execute(&args).into_reply().unwrap();
+        assert!(!reply.is_error(), "{command}: {reply:?}");
+    }
+}
+
+#[test]
+fn the_log_keeps_the_beginning_of_a_long_key() {
+    let engine = Engine::builder()
+        .user("u", ["on", "nopass", "+@all"])
+        .build()
+        .unwrap();
+    let (mut admin, mut session) = (engine.session(), engine.session());
+    assert_eq!(run(&mut session, "AUTH u x"), Reply::OK);
+    assert!(run(&mut session, &format!("GET {}", "k".repeat(100_000))).is_error());
+    let shown = format!("{:?}", run(&mut admin, "ACL LOG"));
+    assert!(
+        shown.contains("kkk") && shown.len() < 2000,
+        "{}",
+        shown.len()
+    );
+}
+
+#[test]
+fn a_pattern_that_would_end_its_selector_in_a_file_is_refused() {
+    let mut session = Engine::new().session();
+    let args = ["ACL", "SETUSER", "u", "(~x) +get)"].map(Bytes::from);
+    assert!(session.execute(&args).into_reply().unwrap().is_error());
+}
+
+#[test]
+fn sessions_in_process_stop_listening_and_waiting_with_their_user() {
+    let engine = Engine::builder()
+        .user("u", ["on", "nopass", "+@all", "~*", "&*"])
+        .build()
+        .unwrap();
+    let (mut admin, mut listening, mut waiting) =
+        (engine.session(), engine.session(), engine.session());
+    assert_eq!(run(&mut listening, "AUTH u x"), Reply::OK);
+    run(&mut listening, "SUBSCRIBE c");
+    assert_eq!(run(&mut admin, "PUBLISH c 1"), Reply::Int(1));
+    assert_eq!(run(&mut waiting, "AUTH u x"), Reply::OK);
+    let args = ["BLPOP", "l", "0"].map(Bytes::from);
+    let Outcome::Blocked(mut blocked) = waiting.execute(&args) else {
+        panic!("it does not wait");
+    };
+    assert_eq!(run(&mut admin, "ACL SETUSER u resetchannels"), Reply::OK);
+    assert_eq!(run(&mut admin, "PUBLISH c 1"), Reply::Int(0));
+    assert_eq!(run(&mut admin, "ACL DELUSER u"), Reply::Int(1));
+    assert!(blocked.try_take().is_some_and(|reply| reply.is_error()));
+    assert_eq!(run(&mut admin, "RPUSH l 1"), Reply::Int(1));
+    assert_eq!(run(&mut admin, "LLEN l"), Reply::Int(1));
+}
+
+#[test]
+fn a_rewritten_configuration_has_the_users_of_now() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    std::fs::write(&path, "user bob on >pw ~* +@all\ntimeout 7\n").unwrap();
+    let build = || {
+        let settings = redstart_engine::Settings::read(&path).unwrap();
+        Engine::builder().settings(settings).build().unwrap()
+    };
+    let engine = build();
+    let mut session = engine.session();
+    assert_eq!(run(&mut session, "AUTH bob pw"), Reply::OK);
+    let mut admin = engine.session();
+    assert_eq!(run(&mut admin, "ACL DELUSER bob"), Reply::Int(1));
+    assert_eq!(
+        run(&mut admin, "ACL SETUSER alice on >secret ~a* (+get %R~b)"),
+        Reply::OK
+    );
+    assert_eq!(run(&mut admin, "CONFIG REWRITE"), Reply::OK);
+    let text = std::fs::read_to_string(&path).unwrap();
+    assert!(!text.contains("bob") && !text.contains("secret"), "{text}");
+    let again = build();
+    let mut session = again.session();
+    assert!(run(&mut session, "AUTH bob pw").is_error());
+    assert_eq!(run(&mut session, "ACL LIST"), run(&mut admin, "ACL LIST"));
+    assert_eq!(run(&mut session, "AUTH alice secret"), Reply::OK);
+}
+
+#[test]
+fn comparing_a_value_needs_the_right_to_read_it() {
+    let engine = Engine::builder()
+        .user("u", ["+set", "%W~secret"])
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    assert_eq!(run(&mut session, "ACL DRYRUN u SET secret x"), Reply::OK);
+    for option in ["GET", "IFEQ guess"] {
+        let reply = run(&mut session, &format!("ACL DRYRUN u SET secret x {option}"));
+        assert!(matches!(reply, Reply::Bulk(_)), "{option}: {reply:?}");
+    }
+}

@@ -121,6 +121,10 @@ impl User {
                 [b'(', rules @ .., b')'] => {
                     let mut selector = Selector::new(all_channels);
                     for rule in words(rules) {
+                        // It would end the selector where the rules are read from a file.
+                        if rule.ends_with(b")") {
+                            return Err(RuleError::Syntax);
+                        }
                         selector.apply(rule)?;
                     }
                     self.selectors.push(selector);

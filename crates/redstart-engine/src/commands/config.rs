@@ -167,7 +167,11 @@ fn rewrite(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     let Some(path) = &config.file else {
         return Err("ERR The server is running without a config file".into());
     };
-    match config::rewrite(config, path) {
+    let users = match cx.state.acl.file() {
+        Some(_) => Vec::new(),
+        None => cx.state.acl.list_changed(config.password.as_deref()),
+    };
+    match config::rewrite(config, &users, path) {
         Ok(()) => Ok(Reply::OK),
         Err(error) => Err(format!("ERR Rewriting config file: {error}").into()),
     }

@@ -123,6 +123,9 @@ fn log_in(cx: &mut Ctx<'_>, command: &Bytes, user: &[u8], password: &[u8]) -> Re
     };
     cx.client.account = account;
     cx.client.authenticated = true;
+    // A user may be deleted, and then its clients must be found, also while they block.
+    client::profile(cx);
+    cx.client.update_profile(None, cx.now_micros);
     Ok(())
 }
 

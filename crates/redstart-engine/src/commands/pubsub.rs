@@ -92,10 +92,8 @@ fn sunsubscribe(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn start(cx: &mut Ctx<'_>, kind: Kind, names: &[Bytes]) -> CommandResult {
-    if !cx.client.account.is_unlimited() {
-        // Rules may be tightened, and then the client must be found.
-        super::client::profile(cx);
-    }
+    // Rules may be tightened, and then the client must be found.
+    super::client::profile(cx);
     let mut last = Reply::Nil;
     for (at, name) in names.iter().enumerate() {
         if at > 0 {

@@ -81,8 +81,11 @@ pub(crate) fn each(spec: &Spec, args: &[Bytes], mut visit: impl FnMut(usize, u16
     if flags & VARIABLE != 0 {
         flags = by_arguments(spec, args);
     }
+    // redis.acl_check_cmd may be asked about a call with too few arguments.
     spec.each_key(args, |at| {
-        visit(at, flags);
+        if at < args.len() {
+            visit(at, flags);
+        }
         if others & VARIABLE == 0 {
             flags = others;
         }
@@ -93,7 +96,15 @@ pub(crate) fn each(spec: &Spec, args: &[Bytes], mut visit: impl FnMut(usize, u16
 fn by_arguments(spec: &Spec, args: &[Bytes]) -> u16 {
     let is = |arg: &Bytes, word: &str| arg.eq_ignore_ascii_case(word.as_bytes());
     match spec.full_name {
-        "set" if args.iter().skip(3).any(|arg| is(arg, "get")) => RW | ACCESS | UPDATE,
+        // IFEQ tells what a key holds, one guess at a time. Valkey counts it as writing only.
+        "set"
+            if args
+                .iter()
+                .skip(3)
+                .any(|arg| is(arg, "get") || is(arg, "ifeq")) =>
+        {
+            RW | ACCESS | UPDATE
+        }
         "set" => OW | UPDATE,
         "bitfield" => {
             let mut at = 2;
