@@ -230,6 +230,7 @@ impl Server {
             let failed = |error| ServerError::Listen(path.display().to_string(), error);
             remove_stale(path).await.map_err(failed)?;
             let listener = UnixListener::bind(path).map_err(failed)?;
+            restrict(&engine, path).map_err(failed)?;
             unix = Some((listener, path.clone()));
         }
         tell(&engine, &config, &tcp);
@@ -478,6 +479,18 @@ async fn accept_tcp(listeners: &[TcpListener]) -> io::Result<(TcpStream, SocketA
 fn is_absent(error: &io::Error) -> bool {
     // EAFNOSUPPORT has no kind of its own.
     error.kind() == io::ErrorKind::AddrNotAvailable || error.raw_os_error() == Some(97)
+}
+
+/// Gives a socket's file the permissions that `unixsocketperm` says.
+fn restrict(engine: &Engine, path: &Path) -> io::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    let state = engine.inner.lock();
+    let digits = state.config.remembered.get("unixsocketperm");
+    let digits = digits.and_then(|digits| std::str::from_utf8(digits).ok());
+    match digits.and_then(|digits| u32::from_str_radix(digits, 8).ok()) {
+        None | Some(0) => Ok(()),
+        Some(mode) => std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)),
+    }
 }
 
 /// Tells the engine where it is reached: CONFIG GET and INFO say so.

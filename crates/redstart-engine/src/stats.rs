@@ -23,6 +23,8 @@ use histogram::Histogram;
 
 /// One of so many quick commands in this process is timed.
 const SAMPLE: u64 = 16;
+/// How much of a script's error is kept.
+const RAISED: usize = 128;
 /// How many kinds of errors are told apart.
 const ERRORS: usize = 128;
 
@@ -159,7 +161,7 @@ impl Stats {
             return;
         }
         self.errors += 1;
-        let kind = text.split([' ', '\r', '\n']).next().unwrap_or_default();
+        let kind = kind(text);
         let room = self.kinds.len() < ERRORS;
         match self.kinds.get_mut(kind) {
             Some(count) => *count += 1,
@@ -174,7 +176,12 @@ impl Stats {
     pub(crate) fn error_in_script(&mut self, text: &str) {
         self.raised.clear();
         self.error(text);
-        self.raised.push_str(text);
+        // Enough to know it again: a script may make texts of any length.
+        let mut end = text.len().min(RAISED);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.raised.push_str(&text[..end]);
     }
 
     /// A client's command is over: what its script met is of no more interest.
@@ -198,6 +205,18 @@ impl Stats {
     /// Commands, bytes read and bytes written, each per second.
     pub(crate) fn rates(&self) -> [f64; 3] {
         self.rates.now()
+    }
+}
+
+/// The first word of an error, as the server takes it: what has no blank within its first bytes is
+/// counted as `ERR`.
+fn kind(text: &str) -> &str {
+    const LONGEST: usize = 32;
+    match text.find(' ') {
+        Some(end) if end < LONGEST && text[..end].bytes().all(|b| b.is_ascii_graphic()) => {
+            &text[..end]
+        }
+        _ => "ERR",
     }
 }
 
@@ -285,6 +304,22 @@ mod tests {
         assert_eq!(stats.errors, 3);
         stats.error("WRONGTYPE no");
         assert_eq!(stats.kinds["WRONGTYPE"], 3);
+    }
+
+    #[test]
+    fn words_of_scripts_take_up_little() {
+        let mut stats = Stats::default();
+        let long = "A".repeat(1 << 20);
+        for number in 0..300 {
+            stats.error_in_script(&format!("{long}{number} x"));
+            stats.error(&format!("K{number} x"));
+            stats.settle();
+        }
+        assert_eq!(stats.errors, 600);
+        assert_eq!(stats.kinds.len(), ERRORS);
+        assert!(stats.kinds.keys().all(|kind| kind.len() <= 32));
+        assert_eq!(stats.kinds["ERR"], 300);
+        assert!(stats.raised.capacity() <= 2 * RAISED);
     }
 
     #[test]

@@ -69,13 +69,37 @@ fn an_error_names_the_file_the_line_and_the_cause() {
         ),
         ("nosuch 5\n", 1, "Bad directive"),
         ("\n\n\ntimeout 1 2\n", 4, "wrong number of arguments"),
-        ("requirepass \"a\n", 1, "Unbalanced quotes"),
+        ("requirepass \"hush\n", 1, "Unbalanced quotes"),
+        ("masterauth hush hush\n", 1, "wrong number of arguments"),
+        (
+            "tls-key-file-pass hush hush\n",
+            1,
+            "wrong number of arguments",
+        ),
+        (
+            "user bob on >hush\nuser bob on >hush\n",
+            2,
+            "Duplicate user",
+        ),
+        ("replicaof 127.0.0.1 6379\n", 1, "replicaof cannot be set"),
+        ("cluster-enabled yes\n", 1, "cluster-enabled cannot be set"),
+        (
+            "cluster-enabled no\ntls-port 0\ntls-port 6380\n",
+            3,
+            "tls-port cannot be set",
+        ),
+        (
+            "appenddirname appendonlydir\nappenddirname other\n",
+            2,
+            "appenddirname cannot be set",
+        ),
         ("save 1\n", 1, "Invalid save parameters"),
         ("loadmodule x.so\n", 1, "modules cannot be loaded"),
     ] {
         let path = dir.path().join("bad.conf");
         std::fs::write(&path, text).unwrap();
         let error = Settings::read(&path).unwrap_err().to_string();
+        assert!(!error.contains("hush"), "a secret is shown: {error}");
         assert!(
             error.contains(&format!("bad.conf, line {line}: ")),
             "{error}"
@@ -102,21 +126,32 @@ fn an_error_names_the_file_the_line_and_the_cause() {
 async fn the_listener_is_where_the_file_says() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("redis.conf");
-    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = free.local_addr().unwrap().port();
-    drop(free);
     let socket = dir.path().join("s.sock");
-    // Documentation's addresses are nowhere.
-    let text = format!(
-        "bind 127.0.0.1 -192.0.2.1\nport {port}\nunixsocket {}\nrequirepass x\n",
-        socket.display()
-    );
-    std::fs::write(&path, text).unwrap();
-    let settings = Settings::read(&path).unwrap();
-    let listener = settings.listener().unwrap();
-    let engine = Engine::builder().settings(settings).build().unwrap();
-    let server = Server::bind(engine.clone(), listener).await.unwrap();
+    // A port that was free may be taken by another in the meantime: then another is tried.
+    let mut tries = 0;
+    let (engine, server, port) = loop {
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        // Documentation's addresses are nowhere.
+        let text = format!(
+            "bind 127.0.0.1 -192.0.2.1\nport {port}\nunixsocket {}\nunixsocketperm 700\nrequirepass x\n",
+            socket.display()
+        );
+        std::fs::write(&path, text).unwrap();
+        let settings = Settings::read(&path).unwrap();
+        let listener = settings.listener().unwrap();
+        let engine = Engine::builder().settings(settings).build().unwrap();
+        match Server::bind(engine.clone(), listener).await {
+            Ok(server) => break (engine, server, port),
+            Err(error) if tries == 20 => panic!("{error}"),
+            Err(_) => tries += 1,
+        }
+    };
     assert_eq!(server.local_addr().unwrap().port(), port);
+    use std::os::unix::fs::PermissionsExt as _;
+    let mode = std::fs::metadata(&socket).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
     let mut session = engine.session();
     assert_eq!(ask(&mut session, "AUTH x"), Reply::OK);
     assert_eq!(get(&mut session, "port"), port.to_string());
@@ -125,4 +160,42 @@ async fn the_listener_is_where_the_file_says() {
         get(&mut session, "unixsocket"),
         socket.display().to_string()
     );
+}
+
+#[test]
+fn debug_is_refused_where_the_file_says_so() {
+    for (word, refused) in [("no", true), ("yes", false), ("local", false)] {
+        let mut settings = Settings::new();
+        settings.set("enable-debug-command", word).unwrap();
+        let engine = Engine::builder().settings(settings).build().unwrap();
+        let reply = ask(&mut engine.session(), "DEBUG SLEEP 0");
+        assert_eq!(reply.is_error(), refused, "{word}: {reply:?}");
+    }
+}
+
+#[test]
+fn a_rewritten_file_is_for_its_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    std::fs::write(&path, "requirepass x\n").unwrap();
+    let settings = Settings::read(&path).unwrap();
+    // Its permissions are kept, and a file that is gone comes back readable by its owner only.
+    for (mode, gone) in [(0o640, false), (0o600, true)] {
+        if gone {
+            std::fs::remove_file(&path).unwrap();
+        } else {
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let engine = Engine::builder()
+            .settings(settings.clone())
+            .build()
+            .unwrap();
+        let mut session = engine.session();
+        assert_eq!(ask(&mut session, "AUTH x"), Reply::OK);
+        assert_eq!(ask(&mut session, "CONFIG REWRITE"), Reply::OK);
+        let now = std::fs::metadata(&path).unwrap().permissions().mode() & 0o777;
+        assert_eq!(now, mode, "{now:o}");
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
+    }
 }

@@ -27,7 +27,14 @@ pub(crate) static COMMANDS: &[Spec] = &[Spec::new(
 )];
 
 fn debug(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    if !cx.client.is_local() {
+    // Without a word about it, clients of this machine may.
+    let setting = cx.state.config.remembered.get("enable-debug-command");
+    let allowed = match setting.map(|word| word.as_ref()) {
+        Some(b"yes") => true,
+        Some(b"no") => false,
+        _ => cx.client.is_local(),
+    };
+    if !allowed {
         return Err(
             "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", \
              you can run it from a local connection, otherwise you need to set this option in the \

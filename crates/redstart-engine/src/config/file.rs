@@ -2,8 +2,10 @@
 
 use std::{
     collections::HashMap,
-    fmt, fs, io,
+    fmt, fs,
+    io::{self, Write as _},
     net::ToSocketAddrs,
+    os::unix::fs::OpenOptionsExt as _,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -64,7 +66,7 @@ pub enum SettingsError {
         path: PathBuf,
         /// The number of the line, from 1.
         line: usize,
-        /// The line as it is written.
+        /// The line as it is written, or its first word if it may hold a secret.
         text: String,
         /// What is wrong with it.
         why: String,
@@ -199,7 +201,7 @@ impl Settings {
                 Wrong::Here(why) => SettingsError::Line {
                     path: path.to_owned(),
                     line: number + 1,
-                    text: line.trim().to_owned(),
+                    text: shown(line),
                     why,
                 },
                 Wrong::There(error) => error,
@@ -255,6 +257,9 @@ impl Settings {
             return Err("Bad directive or wrong number of arguments".into());
         };
         let parameter = found.parameter;
+        if let Some(why) = unheeded(parameter, words) {
+            return Err(why);
+        }
         if parameter.name == "save" {
             return self.save(parameter, words);
         }
@@ -280,6 +285,37 @@ impl Settings {
             self.saves.extend_from_slice(words);
         }
         parameter.set(&mut self.config, &self.saves)
+    }
+}
+
+/// What is wrong with a line that means something this engine does not do, and that would be missed:
+/// a replica's file must not start an empty master, nor a log be begun beside the one there is.
+fn unheeded(parameter: &Parameter, words: &[Bytes]) -> Option<String> {
+    let name = parameter.name;
+    let watched = [
+        "replicaof",
+        "tls-port",
+        "cluster-enabled",
+        "appenddirname",
+        "appendfilename",
+    ];
+    let usual = match words {
+        [word] => word.eq_ignore_ascii_case(parameter.default.as_bytes()),
+        _ => false,
+    };
+    (watched.contains(&name) && !usual)
+        .then(|| format!("{name} cannot be set in a file of the embedded engine"))
+}
+
+/// A line as an error may show it: without a secret.
+fn shown(line: &str) -> String {
+    let line = line.trim();
+    let name = line.split_whitespace().next().unwrap_or_default();
+    let lower = name.to_ascii_lowercase();
+    let secret = lower == "user" || lower.contains("pass") || lower.contains("auth");
+    match secret {
+        true => format!("{name} …"),
+        false => line.to_owned(),
     }
 }
 
@@ -416,8 +452,20 @@ pub(crate) fn rewrite(config: &Config, users: &[Vec<u8>], path: &Path) -> io::Re
         path.file_name().unwrap_or_default().to_string_lossy(),
         std::process::id()
     ));
-    let written = fs::write(&temporary, text)
-        .and_then(|()| fs::File::open(&temporary)?.sync_all())
+    // It may hold passwords: nobody else reads it, not even for a moment.
+    let create = || {
+        let _ = fs::remove_file(&temporary);
+        fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)
+    };
+    let written = create()
+        .and_then(|mut file| {
+            file.write_all(text.as_bytes())?;
+            file.sync_all()
+        })
         .and_then(|()| {
             // The file may be readable by its owner only.
             if let Ok(before) = fs::metadata(path) {
