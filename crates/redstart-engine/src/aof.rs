@@ -94,6 +94,8 @@ pub(crate) struct Log {
     folder: Arc<dyn Folder>,
     policy: Policy,
     databases: usize,
+    compat: Compat,
+    script_memory: usize,
     /// Held during a sync, so that there is one at a time; when the last one ended.
     syncing: Mutex<Instant>,
     disk: Mutex<Disk>,
@@ -348,7 +350,7 @@ impl Sink for LogSink {
             &files,
             state,
             now_micros,
-            load::Tail::Whole,
+            (load::Tail::Whole, load::Failing::LeftOut),
         )
     }
 }
@@ -427,7 +429,7 @@ fn open_in(
         &manifest.files(),
         &mut state,
         engine.now_micros(),
-        load::Tail::MayBeTorn,
+        (load::Tail::MayBeTorn, load::Failing::LeftOut),
     )?;
     // What a killed process left may be known to the kernel only: before anybody reads it, and
     // before files are removed that an older manifest names, it is made to last.
@@ -464,6 +466,8 @@ impl Log {
             folder,
             policy: Policy::new(&state.config),
             databases: state.dbs.len(),
+            compat: state.config.compat,
+            script_memory: state.scripts.limits.memory,
             syncing: Mutex::new(Instant::now()),
             disk: Mutex::new(Disk {
                 file: Arc::new(LogFile::new(file)),
@@ -791,15 +795,17 @@ impl Log {
 
     fn rewrite(&self) -> Result<(), EngineError> {
         let (old, fresh_starts) = self.switch_increment()?;
-        // The code of a library may depend on the version that it sees.
-        let engine = self.engine.get().and_then(Weak::upgrade);
-        let compat = engine.map_or_else(Compat::default, |engine| engine.compat);
-        let builder = Engine::builder().databases(self.databases);
-        let scratch = builder.compat(compat).build()?;
+        // The code of a library may depend on the version and the memory that it has.
+        let scratch = Engine::builder()
+            .databases(self.databases)
+            .compat(self.compat)
+            .script_memory(self.script_memory)
+            .build()?;
         let now = scratch.now_micros();
         let mut state = scratch.inner.state.lock();
         let files = old.files();
-        load::load(&*self.folder, &files, &mut state, now, load::Tail::Whole)?;
+        let whole = (load::Tail::Whole, load::Failing::Refused);
+        load::load(&*self.folder, &files, &mut state, now, whole)?;
         let temporary = self.temporary("bg");
         let written = dump::write(&state, &*self.folder, &temporary);
         drop(state);

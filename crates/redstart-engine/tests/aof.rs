@@ -867,3 +867,30 @@ fn deadlines_of_fields_are_kept_and_valkey_loads_them() {
     let loaded = (everything(&mut session), field_deadlines(&mut session));
     assert_eq!(loaded, expected);
 }
+
+#[test]
+fn a_rewrite_that_cannot_repeat_a_command_keeps_the_old_log() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |compat| {
+        let builder = Engine::builder().append_only(dir.path(), Fsync::No);
+        builder.compat(compat).build().unwrap()
+    };
+    let engine = open(Compat::Valkey9);
+    let code = "#!lua name=l\nserver.register_function('answer', function() return 42 end)";
+    let load = ["FUNCTION", "LOAD", code].map(Bytes::from);
+    assert_eq!(engine.session().ask(&load), Reply::bulk("l"));
+    drop(engine);
+    // To Redis 7.0 the library means nothing.
+    let engine = open(Compat::Redis70);
+    let mut session = engine.session();
+    assert!(session.line("FCALL answer 0").is_error());
+    start_rewrite(&mut session);
+    let failed = || {
+        let info = format!("{:?}", session.line("INFO persistence"));
+        info.contains("aof_last_bgrewrite_status:err").then_some(())
+    };
+    block_until("the rewrite to fail", Duration::from_secs(60), failed).unwrap();
+    drop((session, engine));
+    let engine = open(Compat::Valkey9);
+    assert_eq!(engine.session().line("FCALL answer 0"), Reply::Int(42));
+}

@@ -23,13 +23,22 @@ pub(super) enum Tail {
     Whole,
 }
 
+/// What a command that fails means.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Failing {
+    /// It is reported and left out: what can be read is served.
+    LeftOut,
+    /// Nothing was loaded: what is made of this must not have less than the log.
+    Refused,
+}
+
 /// Repeats the commands of all files.
 pub(super) fn load(
     folder: &dyn Folder,
     files: &[String],
     state: &mut State,
     now_micros: i64,
-    tail: Tail,
+    (tail, failing): (Tail, Failing),
 ) -> Result<(), EngineError> {
     let is_empty = |name: &String| folder.len(name).is_ok_and(|len| len == 0);
     // A process that died while it began a new increment may have left that empty.
@@ -38,7 +47,7 @@ pub(super) fn load(
     let mut result = Ok(());
     for (at, name) in files.iter().enumerate() {
         let torn = if Some(at) == last { tail } else { Tail::Whole };
-        result = load_file(folder, name, state, now_micros, torn);
+        result = load_file(folder, name, state, now_micros, (torn, failing));
         if result.is_err() {
             break;
         }
@@ -54,7 +63,7 @@ pub(super) fn load_bytes(
     now_micros: i64,
 ) -> Result<(), EngineError> {
     state.loading = true;
-    let loaded = repeat_all(&mut bytes.as_slice(), state, now_micros);
+    let loaded = repeat_all(&mut bytes.as_slice(), state, now_micros, Failing::LeftOut);
     state.loading = false;
     loaded.map(|_| ()).map_err(EngineError::Log)
 }
@@ -64,7 +73,7 @@ fn load_file(
     name: &str,
     state: &mut State,
     now_micros: i64,
-    tail: Tail,
+    (tail, failing): (Tail, Failing),
 ) -> Result<(), EngineError> {
     let bad = |text: String| EngineError::Log(format!("{}: {text}", folder.shown(name)));
     let mut file = match folder.read(name) {
@@ -77,7 +86,7 @@ fn load_file(
         Tail::MayBeTorn if !begins_as_rdb(&mut *file)? => end_of_data(&mut *file, len)?,
         _ => len,
     };
-    let good = repeat_all(&mut file.take(end), state, now_micros).map_err(bad)?;
+    let good = repeat_all(&mut file.take(end), state, now_micros, failing).map_err(bad)?;
     if good < len {
         if tail == Tail::Whole {
             return Err(bad(format!("ends within a command at byte {good}")));
@@ -96,7 +105,12 @@ fn load_file(
 }
 
 /// Repeats the commands that are read; how many bytes whole commands make up.
-fn repeat_all(source: &mut dyn Read, state: &mut State, now_micros: i64) -> Result<u64, String> {
+fn repeat_all(
+    source: &mut dyn Read,
+    state: &mut State,
+    now_micros: i64,
+    failing: Failing,
+) -> Result<u64, String> {
     let limits = Limits {
         bulk: i64::MAX as usize,
         authenticated: true,
@@ -133,12 +147,12 @@ fn repeat_all(source: &mut dyn Read, state: &mut State, now_micros: i64) -> Resu
                 multi = Some(Vec::new());
             } else if is(b"EXEC") {
                 for args in multi.take().unwrap_or_default() {
-                    repeat(state, &mut client, &args, now_micros)?;
+                    repeat(state, &mut client, &args, now_micros, failing)?;
                 }
             } else if let Some(queue) = &mut multi {
                 queue.push(args);
             } else {
-                repeat(state, &mut client, &args, now_micros)?;
+                repeat(state, &mut client, &args, now_micros, failing)?;
             }
             if multi.is_none() {
                 good = total - parser.len() as u64;
@@ -203,6 +217,7 @@ fn repeat(
     client: &mut Client,
     args: &[Bytes],
     now_micros: i64,
+    failing: Failing,
 ) -> Result<(), String> {
     let name = registry::printable(&args[0]);
     let spec = match registry::resolve_any(args) {
@@ -214,6 +229,9 @@ fn repeat(
     if let Err(Stop::Error(text)) = cx.call(spec, args) {
         if spec.name == "select" {
             return Err(format!("{text}: the log was written with more databases"));
+        }
+        if failing == Failing::Refused {
+            return Err(format!("cannot repeat {name}: {text}"));
         }
         tracing::error!(command = %name, error = %text, "a command of the log fails and is left out");
     }

@@ -1,5 +1,7 @@
 //! FUNCTION, FCALL and FCALL_RO.
 
+use std::time::Instant;
+
 use bytes::Bytes;
 
 use crate::{
@@ -114,6 +116,7 @@ fn loader(cx: &Ctx<'_>) -> Loader {
         watchdog: cx.state.scripts.watchdog.clone(),
         compat: cx.state.config.compat,
         from_log: cx.state.loading,
+        began: Instant::now(),
     }
 }
 

@@ -285,6 +285,7 @@ pub(crate) fn replace(state: &mut State, contents: Contents) -> Result<(), Fault
         watchdog: state.scripts.watchdog.clone(),
         compat: state.config.compat,
         from_log: true,
+        began: std::time::Instant::now(),
     };
     let functions = &mut state.scripts.functions;
     functions

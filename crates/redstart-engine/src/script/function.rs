@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use mlua::{MultiValue, Table, Value};
 
 use super::{Flags, Limits, Purpose, Raise, Runtime, STACK_BASE, Watchdog, convert, stack_pointer};
@@ -64,6 +64,8 @@ pub(crate) struct Functions {
 /// What the code that is being loaded has registered.
 pub(super) struct Loading {
     functions: Vec<Function>,
+    /// Their names in lower case.
+    names: HashSet<Vec<u8>>,
     /// The next free place in the Lua table of functions.
     next: usize,
     timeout: Option<Duration>,
@@ -86,6 +88,16 @@ pub(crate) struct Loader {
     pub(crate) compat: Compat,
     /// Code from a log was loaded before and takes the time that it takes.
     pub(crate) from_log: bool,
+    /// When the command began: all of its libraries share the time.
+    pub(crate) began: Instant,
+}
+
+impl Loader {
+    /// How much time is left; `None` if it does not matter.
+    fn left(&self) -> Option<Duration> {
+        let left = LOAD_TIMEOUT.saturating_sub(self.began.elapsed());
+        (!self.from_log).then_some(left)
+    }
 }
 
 /// The first line of a library.
@@ -177,14 +189,15 @@ impl Functions {
         loader: &Loader,
     ) -> Result<(), Stop> {
         let mut libraries: Vec<Library> = Vec::new();
+        let mut taken: (HashSet<Bytes>, HashSet<Vec<u8>>) = Default::default();
         let mut settled = Ok(());
         for code in codes {
-            settled = self.compile_another(&mut libraries, code, loader);
+            settled = self.compile_another(&mut libraries, &mut taken, code, loader);
             if settled.is_err() {
                 break;
             }
         }
-        let names: Vec<Bytes> = libraries.iter().map(|l| l.name.clone()).collect();
+        let (names, _) = taken;
         if policy == Policy::Append
             && settled.is_ok()
             && let Some(name) = names.iter().find(|name| self.libraries.contains_key(*name))
@@ -209,23 +222,25 @@ impl Functions {
         self.settle(libraries, settled, loader)
     }
 
-    /// Compiles one more library of a payload, whose names must not repeat.
+    /// Compiles one more library of a payload, whose names of libraries and functions must not repeat.
     fn compile_another(
         &mut self,
         libraries: &mut Vec<Library>,
+        (names, functions): &mut (HashSet<Bytes>, HashSet<Vec<u8>>),
         code: &Bytes,
         loader: &Loader,
     ) -> Result<(), Stop> {
+        if loader.left().is_some_and(|left| left.is_zero()) {
+            return Err("ERR FUNCTION LOAD timeout".into());
+        }
         let header = Header::parse(code)?;
-        if libraries.iter().any(|library| library.name == header.name) {
+        if !names.insert(header.name.clone()) {
             let name = registry::printable(&header.name);
             return Err(format!("ERR Library '{name}' already exists").into());
         }
         let library = self.compile(header, code, loader)?;
-        let repeated = library.functions.iter().find(|new| {
-            let mut others = libraries.iter().flat_map(|library| &library.functions);
-            others.any(|other| other.name.eq_ignore_ascii_case(&new.name))
-        });
+        let mut new = library.functions.iter();
+        let repeated = new.find(|new| !functions.insert(new.name.to_ascii_lowercase()));
         let result = match repeated {
             None => Ok(()),
             Some(function) => Err(taken(&function.name)),
@@ -277,7 +292,9 @@ impl Functions {
         let Some(library) = self.libraries.remove(name) else {
             return false;
         };
-        self.names.retain(|_, (owner, _)| *owner != library.name);
+        for function in &library.functions {
+            self.names.remove(&function.name.to_ascii_lowercase());
+        }
         self.drop_callbacks(&library);
         true
     }
@@ -372,7 +389,8 @@ impl Runtime {
         *self.shared.loading.lock() = Some(Loading {
             functions: Vec::new(),
             next,
-            timeout: (!loader.from_log).then_some(LOAD_TIMEOUT),
+            timeout: loader.left(),
+            names: HashSet::new(),
         });
         STACK_BASE.set(stack_pointer());
         *self.shared.started.lock() = Some(Instant::now());
@@ -445,8 +463,7 @@ pub(super) fn register(
         return Err(BAD_NAME.into());
     }
     // The server takes two that differ in case only, and ends with the library's deletion.
-    let mut known = loading.functions.iter();
-    if known.any(|known| known.name.eq_ignore_ascii_case(&registration.name)) {
+    if !loading.names.insert(registration.name.to_ascii_lowercase()) {
         return Err("Function already exists in the library".into());
     }
     let index = loading.next;
