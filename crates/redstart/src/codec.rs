@@ -3,6 +3,7 @@
 //! Bytes of another schema or codec are not an error: during a rolling deploy both versions of a program
 //! share one store. [`Envelope::open`] tells them apart, and the pattern decides (a cache calls it a miss).
 
+mod field;
 #[cfg(feature = "lz4")]
 mod lz4;
 
@@ -69,34 +70,13 @@ impl Codec for Json {
         serde_json::from_slice(bytes).map_err(|e| {
             Error::codec(format!(
                 "the stored bytes cannot be decoded ({}{:?} at line {} column {})",
-                field::<T>(bytes, &e),
+                field::field::<T>(bytes, &e),
                 e.classify(),
                 e.line(),
                 e.column()
             ))
         })
     }
-}
-
-/// Names the field that could not be decoded, if one can be named: its path, never its value.
-fn field<T: DeserializeOwned>(bytes: &[u8], error: &serde_json::Error) -> String {
-    let mut json = serde_json::Deserializer::from_slice(bytes);
-    let path = match serde_path_to_error::deserialize::<_, T>(&mut json) {
-        Err(error) => error.path().to_string(),
-        Ok(_) => String::new(),
-    };
-    let path = if path == "." { "" } else { &path };
-    let text = error.to_string();
-    // The name of a missing field is that of the type, not of the input.
-    let missing = text.strip_prefix("missing field `");
-    let missing = missing.and_then(|text| text.split_once('`'));
-    let path: String = match (path, missing) {
-        ("", None) => return String::new(),
-        (path, None) => path.to_owned(),
-        ("", Some((name, _))) => format!("{name} is missing"),
-        (path, Some((name, _))) => format!("{path}.{name} is missing"),
-    };
-    format!("field {}, ", path.chars().take(200).collect::<String>())
 }
 
 /// The header in front of every stored value: `R S`, the format's version, the codec, the schema.
@@ -190,61 +170,6 @@ impl Envelope {
                 C::decode(rest).map(Opened::Value)
             }
             _ => Ok(Opened::Foreign),
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde::Deserialize;
-
-    #[derive(Debug, Deserialize)]
-    struct Order {
-        #[expect(dead_code, reason = "only decoded")]
-        items: Vec<Item>,
-    }
-
-    #[derive(Debug, Deserialize)]
-    struct Item {
-        #[expect(dead_code, reason = "only decoded")]
-        price: u32,
-    }
-
-    #[test]
-    fn an_error_of_json_names_the_field_and_no_value() {
-        let why = |json: &str| {
-            Json::decode::<Order>(json.as_bytes())
-                .unwrap_err()
-                .to_string()
-        };
-        for (json, field) in [
-            (
-                r#"{"items":[{"price":1},{"price":"secret"}]}"#,
-                "field items[1].price, Data",
-            ),
-            (
-                r#"{"items":[{"price":1},{"secret":7}]}"#,
-                "field items[1].price is missing, Data",
-            ),
-            (r#"{"secret":7}"#, "field items is missing, Data"),
-            (r#"{"items":"secret"}"#, "field items, Data"),
-        ] {
-            let error = why(json);
-            assert!(error.contains(field), "{json}: {error}");
-            assert!(!error.contains("secret"), "{json}: {error}");
-        }
-        for (json, kind) in [
-            ("", "(Eof"),
-            ("secret", "(Syntax"),
-            ("7", "(Data"),
-            (r#"{"items":[]} x"#, "(Syntax"),
-        ] {
-            let error = why(json);
-            assert!(
-                error.contains(kind) && !error.contains("secret"),
-                "{json}: {error}"
-            );
         }
     }
 }

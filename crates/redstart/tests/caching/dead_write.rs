@@ -60,7 +60,10 @@ impl Table {
 }
 
 fn too_large(value: Option<u64>) -> Box<dyn std::error::Error + Send + Sync> {
-    format!("{} is too large", value.unwrap()).into()
+    match value {
+        Some(value) => format!("{value} is too large").into(),
+        None => "whatever it is".into(),
+    }
 }
 
 impl Sink<u64> for Table {
@@ -99,7 +102,13 @@ impl Sink<u64> for Table {
                             let older = older.map_while(|(_, value)| {
                                 value.filter(|value| *value >= state.limit)
                             });
-                            older.map(|value| too_large(Some(value))).collect()
+                            let mut older: Vec<_> =
+                                older.map(|value| too_large(Some(value))).collect();
+                            // Also of writes that it was not shown.
+                            if older.len() == change.older.len() {
+                                older.extend([too_large(None), too_large(None)]);
+                            }
+                            older
                         }
                         false => Vec::new(),
                     },

@@ -137,13 +137,14 @@ impl<V: DeserializeOwned> Batch<V> {
         refused.sort_by_key(|one| std::cmp::Reverse(one.index));
         refused.dedup_by_key(|one| one.index);
         for Refusal { index, reasons } in refused {
-            self.changes.remove(index);
+            let told = self.changes.remove(index).older.len();
             let entry = self.entries.remove(index);
             let key = entry.key.clone();
             let mut reasons = reasons.into_iter();
             let reason = reasons.next().unwrap_or_default();
             self.letters.push(Letter { entry, reason });
-            for reason in reasons {
+            // Of writes that the sink was not told of it can know nothing.
+            for reason in reasons.take(told) {
                 if let Some((entry, _)) = self.pop::<C>(&key) {
                     self.letters.push(Letter { entry, reason });
                 }
