@@ -539,6 +539,12 @@ impl Log {
         (self.trouble() != FINE).then(|| io::Error::other(self.reason.lock().clone()))
     }
 
+    /// The data was replaced and the log does not say so: nothing is appended to it until a fresh one
+    /// is written.
+    pub(crate) fn lose(&self, error: &EngineError) {
+        self.fail(FILE_LOST, &io::Error::other(error.to_string()));
+    }
+
     fn fail(&self, trouble: u8, error: &io::Error) {
         if self.trouble() == FINE {
             tracing::error!(%error, "cannot write to the append-only log");

@@ -30,7 +30,7 @@ use crate::{
     keyspace::Db,
     pubsub::PubSub,
     random::Random,
-    rdb::Saves,
+    rdb::{self, Saves},
     replica::Replica,
     reply::{Protocol, Reply},
     script::{Limits, Scripts, Watchdog},
@@ -507,6 +507,7 @@ impl EngineBuilder {
             return Err(EngineError::Setting("there must be at least one database"));
         }
         let keeps = self.config.append_only;
+        let has_folder = self.config.dir.is_some();
         let dir = self.config.dir();
         let acl_file = self.config.acl_file.clone();
         let users = std::mem::take(&mut self.config.users);
@@ -526,6 +527,8 @@ impl EngineBuilder {
         if keeps {
             let log = aof::open(&dir, &engine)?;
             engine.inner.log.set(log);
+        } else if has_folder {
+            rdb::load_snapshot(&engine)?;
         }
         Ok(engine)
     }

@@ -41,7 +41,7 @@ use crate::{Engine, error::EngineError};
 pub use file::Summary;
 pub(crate) use file::{Contents, Expired, load, replace};
 pub(crate) use payload::{Refused, dump, dump_functions, restore, restore_functions};
-pub(crate) use save::{Saves, save, save_later, snapshot_path};
+pub(crate) use save::{Saves, load_snapshot, save, save_later, snapshot_path};
 
 use file::Values;
 
@@ -88,7 +88,7 @@ pub(crate) fn replace_and_keep(
     crate::dispatch::finish(&mut state, engine.now_micros());
     drop(state);
     if let Some(log) = engine.inner.log.get() {
-        log.start_over()?;
+        log.start_over().inspect_err(|error| log.lose(error))?;
     }
     Ok(summary)
 }

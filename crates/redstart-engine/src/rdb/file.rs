@@ -109,8 +109,13 @@ pub(crate) fn load(
         setting: Setting {
             config,
             version: 0,
-            now_ms,
+            // Fields are kept where keys are.
+            now_ms: match expired {
+                Expired::LeftOut => now_ms,
+                Expired::Kept => i64::MIN,
+            },
         },
+        now_ms,
         expired,
         contents: Contents {
             dbs: (0..databases).map(|_| Db::default()).collect(),
@@ -131,6 +136,7 @@ pub(crate) fn load(
 struct FileReader<'a, R> {
     source: Source<R>,
     setting: Setting<'a>,
+    now_ms: i64,
     expired: Expired,
     contents: Contents,
     db: usize,
@@ -259,9 +265,7 @@ impl<R: Read> FileReader<'_, R> {
         let deadline = about
             .deadline
             .map_or(NEVER, |at| if at == NEVER { -1 } else { at });
-        if self.expired == Expired::LeftOut
-            && about.deadline.is_some_and(|at| at < self.setting.now_ms)
-        {
+        if self.expired == Expired::LeftOut && about.deadline.is_some_and(|at| at < self.now_ms) {
             summary.expired += 1;
             return Ok(());
         }
@@ -271,7 +275,7 @@ impl<R: Read> FileReader<'_, R> {
         }
         summary.count(value.type_name());
         summary.volatile += u64::from(deadline != NEVER);
-        let now = (self.setting.now_ms / 1000) as u32;
+        let now = (self.now_ms / 1000) as u32;
         let idle = u32::try_from(about.idle.unwrap_or(0)).unwrap_or(u32::MAX);
         db.insert_new(&key, value, deadline, now.saturating_sub(idle));
         Ok(())

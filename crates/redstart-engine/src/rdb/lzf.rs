@@ -159,11 +159,13 @@ fn end_run(out: &mut Vec<u8>, literals: usize) {
 
 /// The bytes that were compressed, `len` of them; `None` if the input is damaged.
 pub(super) fn decompress(input: &[u8], len: usize) -> Option<Vec<u8>> {
-    // Three bytes hold no more than a match of the greatest length: a false length is not believed.
-    if len / MATCH > input.len() {
+    // Three bytes hold no more than a match of the greatest length: a false length is not believed,
+    // and memory is taken as bytes come.
+    const AT_ONCE: usize = 1 << 20;
+    if len / MATCH > input.len() / 3 {
         return None;
     }
-    let mut out = Vec::with_capacity(len);
+    let mut out = Vec::with_capacity(len.min(AT_ONCE));
     let mut rest = input;
     while let Some((&control, after)) = rest.split_first() {
         rest = after;

@@ -77,7 +77,7 @@ fn checked(payload: &[u8]) -> Option<(&[u8], u32)> {
 
 pub(crate) fn restore(payload: &[u8], config: &Config, now_ms: i64) -> Result<Value, Refused> {
     let (contents, version) = checked(payload).ok_or(Refused::Footer)?;
-    let mut source = Source::new(contents);
+    let mut source = Source::limited(contents, config.proto_max_bulk_len);
     let setting = Setting {
         config,
         version,

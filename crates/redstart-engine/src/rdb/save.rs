@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::file::{self, Values};
-use crate::{config::Config, engine::State};
+use crate::{Engine, config::Config, engine::State, error::EngineError};
 
 /// The file that SAVE writes and that a folder without a log is taken over from.
 pub(crate) fn snapshot_path(config: &Config) -> PathBuf {
@@ -25,6 +25,8 @@ pub(crate) fn snapshot_path(config: &Config) -> PathBuf {
 #[derive(Default)]
 pub(crate) struct Saves {
     outcome: Arc<Outcome>,
+    /// The file that was loaded or written.
+    known: Option<PathBuf>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -90,9 +92,37 @@ impl Outcome {
     }
 }
 
+/// Where the next file goes. One that may hold data which is not here is not replaced; with a log,
+/// the data is in that.
+fn free_path(state: &mut State) -> io::Result<PathBuf> {
+    let path = snapshot_path(&state.config);
+    let is_known = state.saves.known.as_ref() == Some(&path);
+    if !is_known && !state.config.append_only && path.exists() {
+        let text = format!("{} was not loaded and is not replaced", path.display());
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    state.saves.known = Some(path.clone());
+    Ok(path)
+}
+
+/// Loads the file that a folder without a log holds, if there is one.
+pub(crate) fn load_snapshot(engine: &Engine) -> Result<(), EngineError> {
+    let path = snapshot_path(&engine.inner.state.lock().config);
+    if !path.exists() {
+        return Ok(());
+    }
+    let file = io::BufReader::with_capacity(1024 * 1024, File::open(&path)?);
+    let named = |error: EngineError| EngineError::Rdb(format!("{}: {error}", path.display()));
+    engine.load_rdb(file, |_| ()).map_err(named)?;
+    engine.inner.state.lock().saves.known = Some(path);
+    Ok(())
+}
+
 /// Writes a file of all data while everybody waits.
-pub(crate) fn save(state: &State, now_micros: i64) -> io::Result<()> {
-    let result = write_whole(&snapshot_path(&state.config), |out| {
+pub(crate) fn save(state: &mut State, now_micros: i64) -> io::Result<()> {
+    let path = free_path(state)?;
+    let state = &*state;
+    let result = write_whole(&path, |out| {
         file::write(state, now_micros, Values::All, out, &mut |_| ()).map(drop)
     });
     let changes = state.dirty;
@@ -102,9 +132,10 @@ pub(crate) fn save(state: &State, now_micros: i64) -> io::Result<()> {
 
 /// Encodes all data now, and writes it while others go on.
 pub(crate) fn save_later(state: &mut State, now_micros: i64) -> io::Result<()> {
+    let path = free_path(state)?;
     let mut encoded = Vec::new();
     file::write(state, now_micros, Values::All, &mut encoded, &mut |_| ())?;
-    let (path, changes) = (snapshot_path(&state.config), state.dirty);
+    let changes = state.dirty;
     let outcome = state.saves.outcome.clone();
     outcome.running.store(true, Ordering::Relaxed);
     let thread = std::thread::Builder::new()
@@ -131,7 +162,11 @@ fn write_whole(
     path: &Path,
     contents: impl FnOnce(&mut dyn Write) -> io::Result<()>,
 ) -> io::Result<()> {
-    let temporary = path.with_file_name(format!("temp-{}.rdb", std::process::id()));
+    // Several engines of a process may write to one folder.
+    static NUMBER: AtomicU64 = AtomicU64::new(0);
+    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+    let name = format!("temp-{}-{number}.rdb", std::process::id());
+    let temporary = path.with_file_name(name);
     let written = File::create(&temporary).and_then(|file| {
         let mut out = io::BufWriter::with_capacity(1024 * 1024, file);
         contents(&mut out)?;

@@ -24,6 +24,8 @@ pub(super) struct Source<R> {
     inner: R,
     crc: u64,
     at: u64,
+    /// The longest string.
+    longest: u64,
 }
 
 impl<R: Read> Source<R> {
@@ -32,7 +34,23 @@ impl<R: Read> Source<R> {
             inner,
             crc: 0,
             at: 0,
+            longest: u64::MAX,
         }
+    }
+
+    /// Refuses strings that are longer than this, also when they are compressed.
+    pub(super) fn limited(inner: R, longest: usize) -> Source<R> {
+        Source {
+            longest: longest as u64,
+            ..Source::new(inner)
+        }
+    }
+
+    fn check(&self, len: u64) -> Result<u64, Fault> {
+        if len > self.longest {
+            return Err(Fault::Damaged("a string of that length"));
+        }
+        Ok(len)
     }
 
     /// The checksum of all bytes so far.
@@ -102,14 +120,18 @@ impl<R: Read> Source<R> {
 
     pub(super) fn string(&mut self) -> Result<Bytes, Fault> {
         match self.length_or_encoding()? {
-            Length::Plain(len) => self.bytes(len).map(Bytes::from),
+            Length::Plain(len) => {
+                let len = self.check(len)?;
+                self.bytes(len).map(Bytes::from)
+            }
             Length::Encoded(INT_8) => Ok(text(i64::from(i8::from_le_bytes(self.array()?)))),
             Length::Encoded(INT_16) => Ok(text(i64::from(i16::from_le_bytes(self.array()?)))),
             Length::Encoded(INT_32) => Ok(text(i64::from(i32::from_le_bytes(self.array()?)))),
             Length::Encoded(LZF) => {
                 let packed = self.length()?;
                 let len = self.length()?;
-                let len = usize::try_from(len).map_err(|_| Fault::Damaged("a length"))?;
+                let len =
+                    usize::try_from(self.check(len)?).map_err(|_| Fault::Damaged("a length"))?;
                 let packed = self.bytes(packed)?;
                 lzf::decompress(&packed, len)
                     .map(Bytes::from)

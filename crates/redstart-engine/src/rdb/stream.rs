@@ -54,6 +54,16 @@ fn id<R: Read>(source: &mut Source<R>) -> Result<Id, Fault> {
     })
 }
 
+/// Unix milliseconds that can be subtracted from others.
+fn time<R: Read>(source: &mut Source<R>) -> Result<i64, Fault> {
+    source.time().map(|time| time.max(0))
+}
+
+/// A number that can be counted on.
+fn count<R: Read>(source: &mut Source<R>) -> Result<u64, Fault> {
+    source.length().map(|count| count.min(i64::MAX as u64))
+}
+
 pub(super) fn read<R: Read>(source: &mut Source<R>, form: Form) -> Result<Stream, Fault> {
     let mut stream = Stream::default();
     for _ in 0..source.length()? {
@@ -72,7 +82,7 @@ pub(super) fn read<R: Read>(source: &mut Source<R>, form: Form) -> Result<Stream
         // The first id is known from the entries.
         id(source)?;
         stream.max_deleted_id = id(source)?;
-        stream.entries_added = source.length()?;
+        stream.entries_added = count(source)?;
     }
     for _ in 0..source.length()? {
         let name = Blob::new(&source.string()?);
@@ -181,14 +191,14 @@ fn read_group<R: Read>(
     let mut waiting = BTreeMap::new();
     for _ in 0..source.length()? {
         let id = id_of(&source.array::<16>()?).ok_or_else(damaged)?;
-        let (time, count) = (source.time()?, source.length()?);
+        let (time, count) = (time(source)?, count(source)?);
         if waiting.insert(id, (time, count)).is_some() {
             return Err(damaged());
         }
     }
     for _ in 0..source.length()? {
         let name = source.string()?;
-        let seen = source.time()?;
+        let seen = time(source)?;
         if form >= Form::Active {
             source.time()?;
         }

@@ -248,9 +248,10 @@ fn copy(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, position: Position)
     dispatch::finish(&mut state, now);
     drop(state);
     match inner.log.get() {
-        Some(log) => log
-            .start_over()
-            .map_err(|error| io::Error::other(error.to_string())),
+        Some(log) => log.start_over().map_err(|error| {
+            log.lose(&error);
+            io::Error::other(error.to_string())
+        }),
         None => Ok(()),
     }
 }

@@ -13,6 +13,9 @@ const TIGHTENING: f64 = 0.5;
 /// What one link may take.
 const MAX_BYTES: u64 = 4 << 30;
 
+/// How many links a filter that is loaded may have: each is looked at for every item.
+const MAX_LINKS: usize = 4096;
+
 const NO_ROUND: u32 = 1;
 const FORCE_64: u32 = 4;
 const NO_SCALING: u32 = 8;
@@ -207,6 +210,7 @@ impl Bloom {
         let options = reader.u32()?;
         let expansion = reader.u32()?;
         if count == 0
+            || count > MAX_LINKS
             || data.len() != HEADER + LINK_HEADER * count
             || options & !NO_SCALING != NO_ROUND | FORCE_64
         {
@@ -223,7 +227,9 @@ impl Bloom {
             let hashes = reader.u32()?;
             let capacity = reader.u64()?;
             let rounded = reader.byte()?;
+            let wanted = (error.ln() / 0.480_453_013_918_201).abs();
             let consistent = error > 0.0
+                && (bits_per_item - wanted).abs() <= wanted * 1e-6
                 && error < 1.0
                 && bytes > 0
                 && bytes <= MAX_BYTES

@@ -574,8 +574,12 @@ impl Stream {
     pub(crate) fn load_node(&mut self, id: Id, fields: Vec<Blob>, entries: &[Stored]) -> bool {
         let mut node = Node::new(fields.iter().map(|field| (field.as_slice(), &b""[..])));
         let mut last = self.last_id;
+        // A node has the id of its first entry, and no entry is 0-0.
+        if id <= last {
+            return false;
+        }
         for entry in entries {
-            if entry.id < id || (entry.id <= last && last != Id::ZERO) {
+            if entry.id < id || entry.id <= last {
                 return false;
             }
             last = entry.id;
