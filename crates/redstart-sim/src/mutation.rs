@@ -92,7 +92,7 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a lock without an end", Mutex, "mutex.acquire", "'NX', 'PX', ARGV[2]", "'NX'"),
     script("a fence that trusts the clock alone", Mutex, "mutex.acquire", "if last and last >= time then", "if false then"),
     script("a release that does nothing", Mutex, "mutex.release", "return redis.call('DEL', KEYS[1])", "return 1"),
-    script("a lease that is renewed after its end", Mutex, "mutex.extend", "local holder = redis.call('GET', KEYS[1])", "local holder = redis.call('GET', KEYS[1]) or (redis.call('SET', KEYS[1], ARGV[1]) and ARGV[1])"),
+    switch("a lease that is renewed after its end", Mutex, "a lease that has ended stays so"),
     script("a window that ignores the cost", Limiter, "sliding_window.check", "local over = used + cost - limit", "local over = used + 1 - limit"),
     script("a bucket that forgets its debt", Limiter, "token_bucket.check_exact", "local after = debt + cost", "local after = tonumber(cost)"),
     script("a fixed window that forgets its count", Limiter, "fixed_window.check", "used + cost, ends)", "cost, ends)"),

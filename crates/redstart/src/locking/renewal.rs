@@ -68,6 +68,7 @@ impl Renewal {
         let clock = lease.clock().clone();
         let every = terms.ttl / 3;
         let mut pause = every / 8;
+        let revives = crate::mend::is_missing("a lease that has ended stays so");
         loop {
             let until = lease.until();
             if !terms.renewed || next >= until {
@@ -75,7 +76,7 @@ impl Renewal {
             } else {
                 clock.sleep_until(next).await;
             }
-            if !lease.is_valid() {
+            if !lease.is_valid() && !revives {
                 lose(&lease, owner.operations());
                 return;
             }
@@ -83,19 +84,23 @@ impl Renewal {
             if !terms.renewed || asked < next {
                 continue;
             }
+            let end = match revives {
+                true => asked + terms.ttl,
+                false => lease.until(),
+            };
             let extended = tokio::select! {
                 biased;
                 extended = owner.extend(terms.ttl) => extended,
                 // Its time is up; the next round sees whether `Guard::extend` moved the end.
-                () = clock.sleep_until(lease.until()) => continue,
+                () = clock.sleep_until(end) => continue,
             };
             match extended {
-                Ok(true) => {
+                Ok(held) if held || revives => {
                     lease.prolong(valid_until(asked, terms.ttl));
                     next = asked + every;
                     pause = every / 8;
                 }
-                Ok(false) => {
+                Ok(_) => {
                     lose(&lease, owner.operations());
                     return;
                 }

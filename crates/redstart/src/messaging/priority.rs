@@ -316,7 +316,8 @@ pub struct PriorityConsumer<T> {
 }
 
 impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
-    /// Reserves the first item, waiting for one up to `wait`.
+    /// Reserves the first item, waiting for one up to `wait`. An item whose lease has ended before its reply is read is not
+    /// handed out.
     ///
     /// # Errors
     ///
@@ -328,8 +329,11 @@ impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
     /// If the future is dropped early, an item may stay reserved until its lease ends.
     pub async fn reserve(&mut self, wait: Duration) -> Result<Option<Reservation<T>>> {
         let until = deadline(wait);
+        let clock = self.queue.store.clock();
         loop {
             let entity = &self.queue.entity;
+            // The lease begins later than this, so it ends later too.
+            let asked = clock.now();
             let call = RESERVE
                 .on(entity)
                 .key()
@@ -338,6 +342,11 @@ impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
                 .run::<Vec<Value>>(&self.queue.store);
             let reply = observe::operation("priority.reserve", entity.namespace(), call).await?;
             let left = match First::read(reply)? {
+                // The process stood still: the item is back in its place, or another consumer has it.
+                First::Item(_) if clock.now().saturating_duration_since(asked) >= self.lease => {
+                    observe::event("priority.lost");
+                    Some(Duration::ZERO)
+                }
                 First::Item(record) => {
                     return match decode(&record) {
                         Ok(item) => Ok(Some(Reservation {
