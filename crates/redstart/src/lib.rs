@@ -224,7 +224,7 @@ pub mod anti_patterns {}
 
 pub use down::Down;
 pub use error::{Error, Result};
-pub use store::Store;
+pub use store::handle::Store;
 
 #[doc(no_inline)]
 pub use redis;

@@ -85,6 +85,7 @@ impl Sink<u64> for Table {
             .map(|index| RefusedChange {
                 index,
                 source: "against a rule".into(),
+                older: Vec::new(),
             })
             .collect();
         if !refused.is_empty() {

@@ -210,7 +210,7 @@ impl Dedicated {
         let deadline = now.checked_add(within.min(crate::duration::LONGEST));
         let request = Request::new(body, deadline.unwrap_or(now));
         let reply = persist(self, request, None).await;
-        reply.inspect_err(super::count_doubt)
+        reply.inspect_err(super::handle::count_doubt)
     }
 
     async fn open(&mut self, deadline: Instant) -> Result<State, Failure> {

@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use redstart::messaging::{Backoff, DispatchedJob, Dispatcher, JobFence, Settled, Settler, Verdict};
+use redstart::messaging::{
+    Backoff, DispatchedJob, Dispatcher, JobFence, Settled, Settler, Verdict,
+};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;

@@ -1,0 +1,674 @@
+//! The store as a pattern sees it: what every call goes through.
+
+use std::{fmt, future::Future, sync::Arc, time::Duration};
+
+use arc_swap::ArcSwapOption;
+use redis::{Cmd, FromRedisValue, Pipeline, RedisFuture, Value, aio::ConnectionLike};
+use tokio::{runtime::Handle, time::Instant};
+use tokio_util::task::TaskTracker;
+
+use crate::{
+    error::{Error, Result},
+    key::Key,
+};
+
+use super::{
+    Capabilities, Clock, Dedicated, Listen, ServerKind, StoreBuilder, Subscription,
+    backend::{self, Backend, Server},
+    command::{self, Connection},
+    extension::Extensions,
+    location::{self, Settings},
+    request::{Body, Request, array, compose},
+    subscription::Hubs,
+    transport::Dial,
+};
+
+/// A connection to Redis, Valkey or the embedded engine. See the [module](crate::store).
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+/// let store = redstart::Store::connect("memory://").await?;
+/// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+/// let greeting: String = store.query(redis::cmd("GET").arg("greeting")).await?;
+/// assert_eq!(greeting, "hello");
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Store {
+    shared: Arc<Shared>,
+    /// Of the calls by this handle.
+    deadline: Duration,
+    /// Calls by this handle only read, and replicas may answer them.
+    stale: bool,
+}
+
+struct Shared {
+    backend: Arc<Backend>,
+    hubs: Arc<Hubs>,
+    /// Where the store was made.
+    runtime: Option<Handle>,
+    deferred: TaskTracker,
+    capabilities: ArcSwapOption<(u64, Arc<Capabilities>)>,
+    clock: Clock,
+    extensions: Extensions,
+}
+
+impl StoreBuilder {
+    /// Makes the store.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) for a wrong URL or setting, wrong credentials, an untrusted
+    /// certificate, or a URL of the wrong kind (a cluster's for a single server or the reverse);
+    /// [`is_unavailable`](Error::is_unavailable) or [`is_timeout`](Error::is_timeout) if the server cannot be
+    /// reached, unless [`lazy`](Self::lazy) was set.
+    pub async fn connect(self) -> Result<Store> {
+        let (backend, deadline, wait_for_server) = self.open().await?;
+        let store = Store::new(backend, deadline);
+        if wait_for_server {
+            store.ensure().await?;
+        }
+        Ok(store)
+    }
+}
+
+impl Store {
+    /// Connects to the store at a URL.
+    ///
+    /// # Errors
+    ///
+    /// See [`StoreBuilder::connect`].
+    pub async fn connect(url: &str) -> Result<Self> {
+        Self::builder(url).connect().await
+    }
+
+    /// Starts from a URL and lets settings be changed before connecting.
+    pub fn builder(url: &str) -> StoreBuilder {
+        StoreBuilder::new(url)
+    }
+
+    fn new(backend: Backend, deadline: Duration) -> Self {
+        let clock = match &backend {
+            #[cfg(feature = "engine")]
+            Backend::Embedded(embedded) => embedded.clock(),
+            _ => Clock::default(),
+        };
+        let backend = Arc::new(backend);
+        let shared = Arc::new(Shared {
+            hubs: Arc::new(Hubs::new(backend.clone(), deadline)),
+            backend,
+            runtime: Handle::try_current().ok(),
+            deferred: TaskTracker::new(),
+            capabilities: ArcSwapOption::empty(),
+            clock,
+            extensions: Extensions::default(),
+        });
+        Self {
+            shared,
+            deadline,
+            stale: false,
+        }
+    }
+
+    /// Connects if that has not happened, and checks that the server is of the kind that the URL says.
+    async fn ensure(&self) -> Result<()> {
+        match &*self.shared.backend {
+            Backend::Server(server) => {
+                let dial = server.node().dial();
+                let within = self.deadline.max(dial.patience());
+                server.node().link().ensure(Instant::now() + within).await?;
+                if self.capabilities().await?.cluster {
+                    return Err(Error::config(format!(
+                        "{} is a cluster node: use redis+cluster:// for it",
+                        dial.place()
+                    )));
+                }
+                Ok(())
+            }
+            Backend::Cluster(cluster) => cluster.ensure(self.ends()).await,
+            _ => Ok(()),
+        }
+    }
+
+    /// When a call that begins now has to end.
+    pub(crate) fn ends(&self) -> Instant {
+        Instant::now() + self.deadline
+    }
+
+    /// Sends a command and reads its reply.
+    ///
+    /// # Errors
+    ///
+    /// [`is_timeout`](Error::is_timeout) after the deadline, [`is_unavailable`](Error::is_unavailable) when
+    /// the server cannot be reached or cannot serve, [`is_codec`](Error::is_codec) if the reply is not a `T`,
+    /// and otherwise the server's own error with its [code](Error::server_code).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, the command may or may not have been carried out.
+    pub async fn query<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        let request = Request::one(cmd, self.ends());
+        Ok(redis::from_redis_value(self.request(request).await?)?)
+    }
+
+    /// As [`query`](Self::query), for a command that only reads and whose answer may be stale: a replica may give it, if the
+    /// store has [replica reads](self#replica-reads).
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::builder("memory://").replica_reads().connect().await?;
+    /// let members: u64 = store.query_stale(redis::cmd("SCARD").arg("club")).await?;
+    /// assert_eq!(members, 0);
+    /// assert!(store.query_stale::<()>(redis::cmd("DEL").arg("club")).await.is_err());
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a command that is not known to only read.
+    pub async fn query_stale<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
+        if !command::only_reads(cmd) {
+            return Err(Error::config(
+                "only a command that changes nothing can be answered by a replica",
+            ));
+        }
+        self.stale_reads().query(cmd).await
+    }
+
+    /// Sends a pipeline in one write (on a Cluster: one to each node, at the same time) and reads its replies.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query); also if any command of the pipeline failed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, any of the commands may have been carried out.
+    pub async fn pipeline<T: FromRedisValue>(&self, pipeline: &Pipeline) -> Result<T> {
+        let request = Request::new(Body::all(pipeline), self.ends());
+        compose(pipeline, self.request(request).await?).await
+    }
+
+    /// The reply to a command whose slot is known.
+    pub(crate) fn request_one<'a>(
+        &'a self,
+        cmd: &'a Cmd,
+        slot: u16,
+        idempotent: bool,
+    ) -> impl Future<Output = Result<Value>> + Send + 'a {
+        self.request_one_until(cmd, slot, idempotent, self.ends())
+    }
+
+    /// As [`request_one`](Self::request_one), with the deadline of a call that began earlier.
+    pub(crate) fn request_one_until<'a>(
+        &'a self,
+        cmd: &'a Cmd,
+        slot: u16,
+        idempotent: bool,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Value>> + Send + 'a {
+        let request = Request::one(cmd, deadline);
+        self.request(request.slot(Some(slot)).idempotent(idempotent))
+    }
+
+    /// The replies of a pipeline; a command that failed has `Value::ServerError` in its place.
+    pub(crate) async fn request_many_until(
+        &self,
+        pipeline: &Pipeline,
+        idempotent: bool,
+        deadline: Instant,
+    ) -> Result<Vec<Value>> {
+        let request = Request::new(Body::all(pipeline), deadline);
+        self.request(request.idempotent(idempotent))
+            .await
+            .and_then(array)
+    }
+
+    async fn request(&self, mut request: Request<'_>) -> Result<Value> {
+        request.stale |= self.stale;
+        request.body.check(Connection::Shared)?;
+        if request.body.replies() == 0 {
+            return Ok(Value::Array(Vec::new()));
+        }
+        let reply = self.shared.backend.request(request).await;
+        reply.inspect_err(count_doubt)
+    }
+
+    /// A connection for commands that block or watch keys, leading to the owner of `key`.
+    ///
+    /// A blocking command on the shared connection would stall everybody on it.
+    pub fn dedicated(&self, key: &Key) -> Dedicated {
+        Dedicated::new(self.shared.backend.clone(), self.deadline, key)
+    }
+
+    /// Listens to channels or to changes of keys, through reconnects, failovers and moved slots.
+    ///
+    /// Returns at once; [`Event::Subscribed`] is the first event once the subscription is active.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if nothing is to be listened to, or the store was made from a connection that
+    /// cannot subscribe.
+    pub async fn subscribe(&self, to: impl IntoIterator<Item = Listen>) -> Result<Subscription> {
+        let runtime = self
+            .runtime()
+            .ok_or_else(|| Error::config("a subscription needs a tokio runtime"))?;
+        Subscription::open(&self.shared.hubs, &runtime, to.into_iter().collect())
+    }
+
+    /// What the server is and can do. Asked once, and again after the store reconnected. Of a
+    /// Cluster, it is what all its masters can do.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn capabilities(&self) -> Result<Arc<Capabilities>> {
+        let generation = self.shared.backend.generation();
+        if let Some(known) = &*self.shared.capabilities.load()
+            && known.0 == generation
+        {
+            return Ok(known.1.clone());
+        }
+        let read = Arc::new(Capabilities::read(&self.shared.backend, self.ends()).await?);
+        // Reading may have connected first.
+        let generation = self.shared.backend.generation();
+        self.shared
+            .capabilities
+            .store(Some(Arc::new((generation, read.clone()))));
+        Ok(read)
+    }
+
+    /// The server's time since the Unix epoch.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn time(&self) -> Result<Duration> {
+        let (seconds, micros): (u64, u32) = self.query(&redis::cmd("TIME")).await?;
+        Ok(Duration::new(seconds, micros.saturating_mul(1000)))
+    }
+
+    /// Asks the server whether it serves, and how long that took.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn health(&self) -> Result<Health> {
+        let started = Instant::now();
+        let ping = redis::cmd("PING");
+        match &*self.shared.backend {
+            // A cluster is healthy when each part of it is.
+            Backend::Cluster(cluster) => {
+                for node in cluster.masters() {
+                    cluster.ask(&node, Request::one(&ping, self.ends())).await?;
+                }
+            }
+            _ => {
+                let _: Value = self.query(&ping).await?;
+            }
+        }
+        let round_trip = started.elapsed();
+        let capabilities = self.capabilities().await?;
+        Ok(Health {
+            round_trip,
+            server: capabilities.server,
+            version: capabilities.version,
+        })
+    }
+
+    /// All keys that match a glob pattern, found by SCAN without blocking the server, on every node.
+    ///
+    /// A key that exists all the time is found; one that comes or goes meanwhile may or may not be.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn scan(&self, pattern: &str) -> Result<Vec<String>> {
+        let found = self.scan_bytes(pattern, usize::MAX).await?;
+        let text = |key| String::from_utf8(key).map_err(|_| Error::codec("a key is not UTF-8"));
+        found.into_iter().map(text).collect()
+    }
+
+    /// Some keys that match a glob pattern: SCAN on every node, until a node has given `at_most` keys or all it has.
+    ///
+    /// The server returns keys in the order of their hashes, which has nothing to do with their names or ages, so a part
+    /// of them is a fair sample. A pattern that matches little on a large server still costs at most `at_most` / 100
+    /// pages on each node.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// let store = redstart::Store::connect("memory://").await?;
+    /// store.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+    /// assert_eq!(store.sample("*", 100).await?, [b"greeting"]);
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of [`query`](Self::query).
+    pub async fn sample(&self, pattern: &str, at_most: usize) -> Result<Vec<Vec<u8>>> {
+        let found = self.scan_bytes(pattern, at_most).await?;
+        Ok(found.into_iter().collect())
+    }
+
+    async fn scan_bytes(
+        &self,
+        pattern: &str,
+        at_most: usize,
+    ) -> Result<std::collections::BTreeSet<Vec<u8>>> {
+        let mut found = std::collections::BTreeSet::new();
+        let count = at_most.clamp(10, 500);
+        let page = |cursor: u64| {
+            let mut cmd = redis::cmd("SCAN");
+            cmd.arg(cursor)
+                .arg("MATCH")
+                .arg(pattern)
+                .arg("COUNT")
+                .arg(count);
+            cmd
+        };
+        // `None` is the one server.
+        let nodes = match &*self.shared.backend {
+            Backend::Cluster(cluster) => {
+                let masters = cluster.current_masters(self.ends()).await;
+                let of = |node| Some((cluster, node));
+                masters.into_iter().map(of).collect()
+            }
+            _ => vec![None],
+        };
+        for node in nodes {
+            let (mut cursor, mut here, mut pages) = (0, 0_usize, 0_usize);
+            loop {
+                let page = page(cursor);
+                let request = Request::one(&page, self.ends());
+                let reply = match &node {
+                    Some((cluster, node)) => cluster.ask(node, request).await?,
+                    None => self.request(request).await?,
+                };
+                let (next, keys): (u64, Vec<Vec<u8>>) = redis::from_redis_value(reply)?;
+                let left = at_most.saturating_sub(here);
+                here = here.saturating_add(keys.len());
+                pages += 1;
+                found.extend(keys.into_iter().take(left));
+                cursor = next;
+                if cursor == 0 || here >= at_most || pages > at_most / 100 {
+                    break;
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// What goes wrong on purpose, and the engine, if there is one.
+    #[cfg(feature = "testing")]
+    pub(crate) fn mishaps(
+        &self,
+    ) -> Option<(Arc<crate::testing::Mishaps>, redstart_engine::Engine)> {
+        match &*self.shared.backend {
+            Backend::Embedded(embedded) => Some(embedded.mishaps()),
+            _ => None,
+        }
+    }
+
+    /// Moves the clock of the embedded engine forward: TTLs, limiters, blocked commands, and what patterns of this
+    /// process keep about them, such as leases and cached copies, see the time pass at once.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) on a real server, whose clock is its own.
+    pub fn advance(&self, by: Duration) -> Result<()> {
+        match &*self.shared.backend {
+            #[cfg(feature = "engine")]
+            Backend::Embedded(embedded) => {
+                embedded.advance(by);
+                Ok(())
+            }
+            _ => {
+                let _ = by;
+                Err(Error::config(
+                    "only the embedded engine's clock can be moved",
+                ))
+            }
+        }
+    }
+
+    /// A handle of this store whose calls have another deadline, from a millisecond to an hour. What is made with it
+    /// keeps that deadline: a pattern, a dedicated connection, or a single call.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use std::time::Duration;
+    /// # let store = redstart::Store::connect("memory://").await?;
+    /// let hasty = store.within(Duration::from_millis(50));
+    /// hasty.query::<()>(redis::cmd("SET").arg("greeting").arg("hello")).await?;
+    /// assert_eq!(hasty.deadline(), Duration::from_millis(50));
+    /// # Ok(()) }
+    /// ```
+    #[must_use = "the store itself keeps its deadline"]
+    pub fn within(&self, deadline: Duration) -> Self {
+        Self {
+            shared: self.shared.clone(),
+            deadline: deadline.clamp(Duration::from_millis(1), location::MAX_TIME),
+            stale: self.stale,
+        }
+    }
+
+    /// A handle for calls that only read and whose answers may be stale: replicas may answer them, if
+    /// [that is wanted](StoreBuilder::replica_reads).
+    pub(crate) fn stale_reads(&self) -> Self {
+        Self {
+            stale: true,
+            ..self.clone()
+        }
+    }
+
+    /// The deadline of every call by this handle.
+    pub fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    /// Whether this is the embedded engine.
+    pub fn is_embedded(&self) -> bool {
+        self.shared.backend.is_embedded()
+    }
+
+    /// The clock for what a client keeps on its own: leases, cached copies, windows. It moves with
+    /// [`advance`](Self::advance).
+    pub(crate) fn clock(&self) -> Clock {
+        self.shared.clock.clone()
+    }
+
+    /// The one `T` of this store and its clones, such as the task that renews the leases of a family. It is made
+    /// when it is first asked for, and again if the one there is not `usable` any more.
+    pub(crate) fn extension<T: Send + Sync + 'static>(
+        &self,
+        usable: impl FnOnce(&T) -> bool,
+        make: impl FnOnce() -> T,
+    ) -> Arc<T> {
+        self.shared.extensions.get(usable, make)
+    }
+
+    /// How many subscriptions of this store listen to a sharded channel.
+    #[cfg(feature = "locking")]
+    pub(crate) fn listeners(&self, channel: &crate::key::Channel) -> usize {
+        self.shared.hubs.listeners(channel.as_str().as_bytes())
+    }
+
+    /// Whether both are clones of one store.
+    #[cfg(feature = "locking")]
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.shared, &other.shared)
+    }
+
+    /// Changes when a request for this slot, or for any slot, followed a redirection. What such a request read comes
+    /// from a node whose changes may not be listened to yet.
+    #[cfg(feature = "caching")]
+    pub(crate) fn redirections(&self, slot: Option<u16>) -> u32 {
+        match &*self.shared.backend {
+            Backend::Cluster(cluster) => cluster.redirections(slot),
+            _ => 0,
+        }
+    }
+
+    /// A number for the server that owns a slot; the same for all slots where there is one server.
+    #[cfg(feature = "caching")]
+    pub(crate) fn node_of(&self, slot: u16) -> u64 {
+        let Backend::Cluster(cluster) = &*self.shared.backend else {
+            return 0;
+        };
+        // A node that stays in the cluster stays where it is in memory.
+        cluster
+            .owner(slot)
+            .map_or(0, |node| Arc::as_ptr(&node).addr() as u64)
+    }
+
+    /// Whether this is a Cluster.
+    pub fn is_cluster(&self) -> bool {
+        self.shared.backend.is_cluster()
+    }
+
+    /// Hands work to the runtime on behalf of something that is being dropped, such as the release of a
+    /// lock. [`settle`](Self::settle) waits for it.
+    pub(crate) fn defer(&self, work: impl Future<Output = ()> + Send + 'static) {
+        match self.runtime() {
+            Some(runtime) => drop(
+                self.shared
+                    .deferred
+                    .spawn_on(crate::task::owned(work), &runtime),
+            ),
+            // Leases expire; this only takes longer.
+            None => tracing::warn!("a guard was dropped outside a runtime and could not clean up"),
+        }
+    }
+
+    /// Waits until everything that dropped guards left to do is done. Call it before the program ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// The work continues if the future is dropped.
+    pub async fn settle(&self) {
+        // The tracker counts only while it is closed, and new work may come in meanwhile.
+        self.shared.deferred.close();
+        self.shared.deferred.wait().await;
+        self.shared.deferred.reopen();
+    }
+
+    /// Where background work runs: the runtime of the caller, which is alive, or else the one where the store was
+    /// made, which may have ended.
+    pub(crate) fn runtime(&self) -> Option<Handle> {
+        Handle::try_current()
+            .ok()
+            .or_else(|| self.shared.runtime.clone())
+    }
+}
+
+pub(super) fn count_doubt(error: &Error) {
+    if error.is_in_doubt() {
+        metrics::counter!("redstart_store_doubts_total").increment(1);
+    }
+}
+
+/// What [`Store::health`] found.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Health {
+    /// How long the answer took.
+    pub round_trip: Duration,
+    /// The server's kind.
+    pub server: ServerKind,
+    /// Its version.
+    pub version: (u32, u32, u32),
+}
+
+/// Any command of redis-rs runs on a store beside the patterns.
+impl ConnectionLike for Store {
+    fn req_packed_command<'a>(&'a mut self, cmd: &'a Cmd) -> RedisFuture<'a, Value> {
+        Box::pin(async move {
+            let request = Request::one(cmd, self.ends());
+            self.request(request).await.map_err(Error::into_redis)
+        })
+    }
+
+    fn req_packed_commands<'a>(
+        &'a mut self,
+        pipeline: &'a Pipeline,
+        offset: usize,
+        count: usize,
+    ) -> RedisFuture<'a, Vec<Value>> {
+        Box::pin(async move {
+            let body = Body::Many {
+                pipeline,
+                offset,
+                count,
+            };
+            let reply = self.request(Request::new(body, self.ends())).await;
+            reply.and_then(array).map_err(Error::into_redis)
+        })
+    }
+
+    fn get_db(&self) -> i64 {
+        self.shared.backend.db()
+    }
+}
+
+/// A store on the server of a client that the application already has, with the client's credentials and database:
+/// all of a store's abilities, its own connections. A client with TLS parameters of its own keeps them to itself; calls of
+/// such a store are a [configuration error](Error::is_config), and a URL with `ca=`, `cert=` and `key=` is the way.
+impl From<redis::Client> for Store {
+    fn from(client: redis::Client) -> Self {
+        let settings = Settings::default();
+        let deadline = settings.deadline;
+        Self::new(
+            Backend::Server(Server::new(Dial::client(
+                client.get_connection_info(),
+                settings,
+            ))),
+            deadline,
+        )
+    }
+}
+
+/// A store that shares the application's connection. It cannot block or subscribe.
+#[cfg(feature = "from-manager")]
+impl From<redis::aio::ConnectionManager> for Store {
+    fn from(manager: redis::aio::ConnectionManager) -> Self {
+        Self::new(
+            Backend::Foreign(backend::Foreign::Manager(manager)),
+            Settings::default().deadline,
+        )
+    }
+}
+
+/// A store that shares the application's cluster connection. It cannot block or subscribe, and redis-rs
+/// repeats requests as that connection was configured to, even writes whose reply was lost.
+#[cfg(feature = "from-cluster")]
+impl From<redis::cluster_async::ClusterConnection> for Store {
+    fn from(cluster: redis::cluster_async::ClusterConnection) -> Self {
+        Self::new(
+            Backend::Foreign(backend::Foreign::Cluster(cluster)),
+            Settings::default().deadline,
+        )
+    }
+}
+
+/// A store on an engine that the application configured itself.
+#[cfg(feature = "engine")]
+impl TryFrom<redstart_engine::Engine> for Store {
+    type Error = Error;
+
+    fn try_from(engine: redstart_engine::Engine) -> Result<Self> {
+        let embedded = backend::Embedded::on(engine, 0)?;
+        Ok(Self::new(
+            Backend::Embedded(embedded),
+            Settings::default().deadline,
+        ))
+    }
+}
+
+impl fmt::Debug for Store {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Store")
+            .field(&self.shared.backend.place())
+            .finish()
+    }
+}
