@@ -8,7 +8,6 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use redstart::{Error, Result};
 use tokio::task::JoinSet;
 

@@ -19,7 +19,7 @@ mod operate;
 mod work;
 
 pub(crate) use error_group::group_of;
-pub(crate) use look::{Job, job_view, parse_state, search_jobs, state_name};
+pub(crate) use look::{parse_state, raw, search_jobs, state_name};
 pub(crate) use operate::count_letters;
 pub(crate) use work::DispatcherKey;
 

@@ -1,5 +1,6 @@
 //! Adding jobs.
 
+use http::StatusCode;
 use redstart::messaging::{EnqueueRaw, Enqueued, JobPolicy, Queue, UniqueUntil};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
