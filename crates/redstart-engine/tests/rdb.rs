@@ -643,6 +643,179 @@ fn free_port() -> u16 {
     listener.local_addr().unwrap().port()
 }
 
+/// The same payload with some bytes in the place of others.
+fn with_bytes(payload: &[u8], from: &[u8], to: &[u8]) -> Vec<u8> {
+    let at = payload
+        .windows(from.len())
+        .position(|part| part == from)
+        .expect("the bytes");
+    let changed = [&payload[..at], to, &payload[at + from.len()..]].concat();
+    old::with_new_checksum(changed)
+}
+
+#[test]
+fn a_bloom_filter_that_would_look_at_billions_of_bits_is_refused() {
+    let mut session = Engine::new().session();
+    session.line("BF.RESERVE k 0.01 100");
+    let key = Bytes::from_static(b"k");
+    let good = dump(&mut session, &key);
+    let bits = |value: f64| value.to_le_bytes();
+    let usual = bits((0.005f64.ln() / 0.480_453_013_918_201).abs());
+    let hashes = [&[2, 8, 4][..], &usual].concat();
+    for (value, count) in [
+        (1e10, &[0x80, 0xFF, 0xFF, 0xFF, 0xFF][..]),
+        (f64::NAN, &[0]),
+    ] {
+        let bad = [&[2][..], count, &[4], &bits(value)].concat();
+        let reply = restore(&mut session, &key, &with_bytes(&good, &hashes, &bad));
+        assert!(old::is_refused(&reply), "{value}: {reply:?}");
+    }
+    assert_eq!(restore(&mut session, &key, &good), Reply::OK);
+}
+
+#[test]
+fn two_nodes_of_a_stream_with_one_id_are_refused() {
+    let node = |ms: u8| {
+        let items: [&[u8]; 11] = [
+            &[1],
+            &[0],
+            &[1],
+            &[0x81, b'a'],
+            &[0],
+            &[2],
+            &[ms],
+            &[0],
+            &[0x81, b'b'],
+            &[4],
+            &[],
+        ];
+        let body: Vec<u8> = items
+            .iter()
+            .filter(|item| !item.is_empty())
+            .flat_map(|item| [*item, &[item.len() as u8]].concat())
+            .collect();
+        let len = body.len() as u8 + 7;
+        let pack = [&[len, 0, 0, 0, 10, 0][..], &body, &[0xFF]].concat();
+        [&[len][..], &pack].concat()
+    };
+    let id = |ms: u8| [&[16, 0, 0, 0, 0, 0, 0, 0, ms][..], &[0; 8]].concat();
+    let payload = |second: u8, at: u8| {
+        let end = [2, 2, 0, 1, 0, 0, 0, 2, 0];
+        let all = [&[19, 2][..], &id(1), &node(0), &id(second), &node(at), &end].concat();
+        old::with_footer(all, 10)
+    };
+    let mut session = Engine::new().session();
+    let key = Bytes::from_static(b"k");
+    assert_eq!(restore(&mut session, &key, &payload(2, 0)), Reply::OK);
+    assert_eq!(session.line("XLEN k"), Reply::Int(2));
+    assert!(old::is_refused(&restore(
+        &mut session,
+        &key,
+        &payload(1, 1)
+    )));
+}
+
+#[test]
+fn times_of_a_restored_stream_can_be_reckoned_with() {
+    let engine = Engine::builder()
+        .clock(Clock::manual_at(1_700_000_000_000_000))
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    for line in [
+        "XADD k 1-1 f v",
+        "XGROUP CREATE k g 0",
+        "XREADGROUP GROUP g c STREAMS k >",
+    ] {
+        assert!(!session.line(line).is_error(), "{line}");
+    }
+    let key = Bytes::from_static(b"k");
+    let now = match session.line("TIME") {
+        Reply::Array(parts) => String::from_utf8(bulk(parts[0].clone()).to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    let now = (now.parse::<i64>().unwrap() * 1000).to_le_bytes();
+    let payload = dump(&mut session, &key);
+    let once = with_bytes(&payload, &now, &i64::MIN.to_le_bytes());
+    let twice = with_bytes(&once, &now, &i64::MIN.to_le_bytes());
+    assert_eq!(restore(&mut session, &key, &twice), Reply::OK);
+    for line in [
+        "XPENDING k g - + 10",
+        "XPENDING k g IDLE 5 - + 10",
+        "XINFO STREAM k FULL",
+        "XINFO CONSUMERS k g",
+        "XAUTOCLAIM k g d 0 0",
+        "XCLAIM k g e 0 1-1",
+    ] {
+        assert!(!session.line(line).is_error(), "{line}");
+    }
+}
+
+#[test]
+fn code_of_a_file_that_never_ends_is_refused() {
+    let code = b"#!lua name=x\nwhile true do end";
+    let mut file = [&b"REDIS0010\xf5"[..], &[code.len() as u8], code, &[0xFF]].concat();
+    let checksum = old::crc64(&file);
+    file.extend(checksum.to_le_bytes());
+    let engine = Engine::new();
+    engine.session().line("SET a 1");
+    assert!(engine.load_rdb(&file[..], |_| ()).is_err());
+    assert_eq!(engine.session().line("GET a"), Reply::bulk("1"));
+}
+
+#[test]
+fn a_snapshot_is_loaded_and_one_that_was_not_is_never_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("other.rdb");
+    let settings = || {
+        let mut settings = redstart_engine::Settings::new();
+        settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+        settings.set("dbfilename", "other.rdb").unwrap();
+        settings
+    };
+    let open = || Engine::builder().settings(settings()).build();
+    let engine = open().unwrap();
+    engine.session().line("SET a 1");
+    // Another left a file meanwhile.
+    fs::write(&file, "precious").unwrap();
+    assert!(engine.session().line("SAVE").is_error());
+    assert_eq!(fs::read(&file).unwrap(), b"precious");
+    assert!(open().is_err(), "what cannot be read is not passed over");
+    fs::remove_file(&file).unwrap();
+    assert_eq!(engine.session().line("SAVE"), Reply::OK);
+    assert_eq!(engine.session().line("SAVE"), Reply::OK);
+    let again = open().unwrap();
+    assert_eq!(again.session().line("GET a"), Reply::bulk("1"));
+    assert_eq!(again.session().line("SAVE"), Reply::OK);
+}
+
+#[test]
+fn a_field_that_was_kept_survives_the_deadline_it_was_restored_with() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |seconds: i64| {
+        Engine::builder()
+            .compat(redstart_engine::Compat::Redis74)
+            .clock(Clock::manual_at(seconds * 1_000_000))
+            .append_only(dir.path(), redstart_engine::Fsync::No)
+            .build()
+            .unwrap()
+    };
+    let engine = open(1_700_000_000);
+    let mut session = engine.session();
+    session.line("HSET h f v g w");
+    assert!(!session.line("HPEXPIRE h 10000 FIELDS 1 f").is_error());
+    let key = Bytes::from_static(b"h");
+    let payload = dump(&mut session, &key);
+    session.line("DEL h");
+    assert_eq!(restore(&mut session, &key, &payload), Reply::OK);
+    assert!(!session.line("HPERSIST h FIELDS 1 f").is_error());
+    drop((session, engine));
+    assert_eq!(
+        open(1_700_100_000).session().line("HGET h f"),
+        Reply::bulk("v")
+    );
+}
+
 /// The most memory that this process ever had, in bytes.
 fn peak() -> u64 {
     let status = fs::read_to_string("/proc/self/status").unwrap();
