@@ -8,7 +8,7 @@ use crate::{
     config::{self, Config, Found},
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
-    glob, memory,
+    eviction, glob, memory,
     registry::{Spec, flag::*, printable},
     reply::Reply,
     stats::Stats,
@@ -138,7 +138,8 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         if !counted {
             memory::measure_all(state);
         }
-        memory::make_room(state, cx.now_micros);
+        state.pool.clear();
+        eviction::make_room(state, cx.now_micros);
     }
     state.slowlog.entries.truncate(state.config.slowlog_max_len);
     tracking::trim(state, 0);
