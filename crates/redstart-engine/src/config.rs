@@ -30,18 +30,6 @@ pub enum MemoryPolicy {
     NoEviction,
     /// Keys that were not used for long are dropped.
     AllKeysLru,
-    /// Keys that are rarely used are dropped.
-    AllKeysLfu,
-    /// Any keys are dropped.
-    AllKeysRandom,
-    /// Keys with a deadline that were not used for long are dropped.
-    VolatileLru,
-    /// Keys with a deadline that are rarely used are dropped.
-    VolatileLfu,
-    /// Any keys with a deadline are dropped.
-    VolatileRandom,
-    /// The keys whose deadline is nearest are dropped.
-    VolatileTtl,
 }
 
 /// How much may wait for a client of one class before it is disconnected; 0 is no limit.
@@ -75,12 +63,6 @@ pub(crate) struct Config {
     /// In bytes; 0 is no limit.
     pub(crate) maxmemory: u64,
     pub(crate) policy: MemoryPolicy,
-    /// How many keys of each database are drawn to find one to evict.
-    pub(crate) maxmemory_samples: usize,
-    /// How slowly the count of a key's uses rises.
-    pub(crate) lfu_log_factor: u32,
-    /// After how many minutes it falls by one; 0 is never.
-    pub(crate) lfu_decay_time: u32,
     /// A union of [`crate::notify::class`] bits.
     pub(crate) notify: u32,
     pub(crate) hash_max_listpack_entries: usize,
@@ -158,9 +140,6 @@ impl Default for Config {
             databases: 16,
             maxmemory: 0,
             policy: MemoryPolicy::NoEviction,
-            maxmemory_samples: 5,
-            lfu_log_factor: 10,
-            lfu_decay_time: 1,
             notify: 0,
             hash_max_listpack_entries: 512,
             hash_max_listpack_value: 64,

@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     engine::State,
     error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
-    eviction, free,
+    free,
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
@@ -208,10 +208,8 @@ impl<'a> Ctx<'a> {
     pub(crate) fn find(&mut self, key: &[u8]) -> Option<Slot> {
         let slot = self.peek(key)?;
         if !self.client.no_touch {
-            let now = self.now_secs();
-            let state = &mut *self.state;
-            let entry = state.dbs[self.client.db].entry_mut(slot);
-            entry.used = eviction::next_use(entry.used, &state.config, now, &mut state.random);
+            let used = self.now_secs();
+            self.db().entry_mut(slot).used = used;
         }
         Some(slot)
     }
@@ -298,13 +296,8 @@ impl<'a> Ctx<'a> {
 
     /// As [`Ctx::get_mut`], counted as a read, for what Redis only looks up.
     pub(crate) fn get_mut_read<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&mut T>, Stop> {
-        match self.find_read(key) {
-            None => Ok(None),
-            Some(slot) => match T::of_mut(&mut self.db().entry_mut(slot).value) {
-                Some(value) => Ok(Some(value)),
-                None => Err(WRONG_TYPE.into()),
-            },
-        }
+        self.find_read(key);
+        self.get_mut(key)
     }
 
     /// The value of type `T`, made empty if the key is not there. A caller that leaves it empty must
@@ -326,16 +319,7 @@ impl<'a> Ctx<'a> {
         key: &[u8],
         work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
     ) -> Result<Option<R>, Stop> {
-        let slot = self.find(key);
-        self.edit_at(slot, work)
-    }
-
-    fn edit_at<T: Typed, R>(
-        &mut self,
-        slot: Option<Slot>,
-        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
-    ) -> Result<Option<R>, Stop> {
-        let Some(slot) = slot else {
+        let Some(slot) = self.find(key) else {
             return Ok(None);
         };
         let state = &mut *self.state;
@@ -351,8 +335,8 @@ impl<'a> Ctx<'a> {
         key: &[u8],
         work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
     ) -> Result<Option<R>, Stop> {
-        let slot = self.find_read(key);
-        self.edit_at(slot, work)
+        self.find_read(key);
+        self.edit(key, work)
     }
 
     /// As [`Ctx::edit`], on a value that is made empty if the key is not there.
@@ -381,7 +365,7 @@ impl<'a> Ctx<'a> {
 
     /// Adds a key that is known not to be there, and wakes the clients that block on it.
     pub(crate) fn add(&mut self, key: &[u8], value: Value, deadline: i64) -> Slot {
-        let used = eviction::first_use(&self.state.config, self.now_secs());
+        let used = self.now_secs();
         let slot = self.db().insert_new(key, value, deadline, used);
         self.signal_ready(key);
         self.notify(notify::class::NEW, "new", key);

@@ -12,7 +12,7 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
-    eviction, hash_slot,
+    hash_slot,
     keyspace::Swept,
     memory,
     registry::{self, Spec, flag},
@@ -121,9 +121,6 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     // The system's clock may have been set back.
     if (now_micros - state.last_sweep).abs() >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
-        if state.config.maxmemory > 0 {
-            memory::measure_buffers(state);
-        }
         let inner = state.inner.upgrade();
         let used = memory::used(state);
         let traffic = inner.as_ref().map(|inner| &inner.traffic);
@@ -288,7 +285,7 @@ fn check_log(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
 
 /// Refuses what would need more memory than there may be. Queueing takes memory, too.
 fn check_memory(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
-    cx.state.out_of_memory = !eviction::make_room(cx.state, cx.now_micros);
+    cx.state.out_of_memory = !memory::make_room(cx.state, cx.now_micros);
     if !cx.state.out_of_memory {
         return Ok(());
     }

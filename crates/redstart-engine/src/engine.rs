@@ -27,7 +27,6 @@ use crate::{
     dispatch,
     effect::Effects,
     error::{EngineError, LOG_FAILED},
-    eviction,
     keyspace::Db,
     pubsub::PubSub,
     random::Random,
@@ -184,14 +183,6 @@ pub(crate) struct State {
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
     pub(crate) last_sweep: i64,
-    /// Tells the listener to end.
-    pub(crate) shutdown: Arc<Notify>,
-    /// How many listeners run.
-    pub(crate) listeners: usize,
-    /// Bytes of messages that wait for clients, as of the last count.
-    pub(crate) buffered: u64,
-    /// Keys that may be evicted next.
-    pub(crate) pool: eviction::Pool,
     /// Keys expire also when nobody asks for them; only DEBUG turns it off.
     pub(crate) active_expire: bool,
 }
@@ -237,10 +228,6 @@ impl State {
             out_of_memory: false,
             dirty: 0,
             last_sweep: 0,
-            shutdown: Arc::default(),
-            listeners: 0,
-            buffered: 0,
-            pool: eviction::Pool::default(),
             active_expire: true,
         }
     }
@@ -301,10 +288,6 @@ impl Engine {
             out_of_memory: false,
             dirty: 0,
             last_sweep: clock.now_micros(),
-            shutdown: Arc::default(),
-            listeners: 0,
-            buffered: 0,
-            pool: eviction::Pool::default(),
             active_expire: true,
         };
         let inner = Inner {

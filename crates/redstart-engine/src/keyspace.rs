@@ -60,10 +60,6 @@ impl Entry {
         matches!(&self.value, Value::Hash(hash) if hash.is_due(now_ms))
     }
 
-    pub(crate) fn is_volatile(&self) -> bool {
-        self.deadline != NEVER
-    }
-
     /// Whether the key is gone by now. At its deadline a key is still there.
     #[inline]
     pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
@@ -225,66 +221,6 @@ impl Db {
         self.dict.random(random)
     }
 
-    /// A key that has a deadline.
-    pub(crate) fn random_volatile(&self, random: &mut Random) -> Option<Slot> {
-        /// How often any key is drawn in the hope that it has one.
-        const TRIES: usize = 32;
-        if self.volatile == 0 {
-            return None;
-        }
-        let is_volatile = |slot: &Slot| {
-            let entry = self.dict.at(*slot);
-            entry.is_some_and(|(_, entry)| entry.is_volatile())
-        };
-        for _ in 0..TRIES {
-            let slot = if self.volatile * 4 >= self.dict.len() {
-                self.dict.random(random)
-            } else {
-                self.wheel.random(random)
-            };
-            if let Some(slot) = slot.filter(is_volatile) {
-                return Some(slot);
-            }
-        }
-        // Most entries of the wheel are outdated.
-        let mut slots = self.wheel.lists.values().flatten();
-        slots.find(|slot| is_volatile(slot)).copied()
-    }
-
-    /// Keys with the nearest deadlines, in no order. Entries of the wheel that are outdated are
-    /// entered again where they belong.
-    pub(crate) fn next_deadlines(&mut self, count: usize) -> Vec<Slot> {
-        /// How many entries are looked at for each key.
-        const PER_KEY: usize = 16;
-        let (mut found, mut seen) = (Vec::new(), Vec::new());
-        while found.len() < count
-            && seen.len() < count * PER_KEY
-            && let Some((time, slot)) = self.wheel.pop_first()
-        {
-            let Some((_, entry)) = self.dict.at(slot) else {
-                continue;
-            };
-            let deadline = entry.next_deadline();
-            if deadline == NEVER {
-                continue;
-            }
-            if entry.is_volatile() && self.wheel.time_of(deadline) <= time {
-                found.push(slot);
-            }
-            seen.push((deadline, slot));
-        }
-        for (deadline, slot) in &seen {
-            self.wheel.add(*deadline, *slot);
-        }
-        if found.is_empty() {
-            let slots = seen.into_iter().map(|(_, slot)| slot);
-            return slots
-                .filter(|slot| self.entry(*slot).is_volatile())
-                .collect();
-        }
-        found
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Blob, &Entry)> {
         self.dict.iter()
     }
@@ -385,37 +321,17 @@ struct Wheel {
 }
 
 impl Wheel {
-    /// The list that a deadline belongs to.
-    fn time_of(&self, deadline: i64) -> i64 {
+    fn add(&mut self, deadline: i64, slot: Slot) {
         /// Deadlines that are nearer than this are entered exactly.
         const NEAR: i64 = 1024;
         let left = deadline.saturating_sub(self.now);
-        if left < NEAR {
+        let time = if left < NEAR {
             deadline
         } else {
             // Early by less than an eighth of what is left.
             let width = 1 << (63 - (left / 8).leading_zeros());
             deadline & !(width - 1)
-        }
-    }
-
-    /// Takes out an entry of the earliest list.
-    fn pop_first(&mut self) -> Option<(i64, Slot)> {
-        loop {
-            let mut first = self.lists.first_entry()?;
-            let time = *first.key();
-            match first.get_mut().pop() {
-                Some(slot) => {
-                    self.len -= 1;
-                    return Some((time, slot));
-                }
-                None => drop(first.remove()),
-            }
-        }
-    }
-
-    fn add(&mut self, deadline: i64, slot: Slot) {
-        let time = self.time_of(deadline);
+        };
         self.lists.entry(time).or_default().push(slot);
         self.len += 1;
     }
@@ -435,18 +351,6 @@ impl Wheel {
                 None => drop(first.remove()),
             }
         }
-    }
-
-    /// An entry of a list at a random time.
-    fn random(&self, random: &mut Random) -> Option<Slot> {
-        let (first, last) = (
-            *self.lists.first_key_value()?.0,
-            *self.lists.last_key_value()?.0,
-        );
-        let span = usize::try_from(last - first).ok()?;
-        let time = first + random.below(span + 1) as i64;
-        let list = self.lists.range(time..).next()?.1;
-        (!list.is_empty()).then(|| list[random.below(list.len())])
     }
 
     fn clear(&mut self) {

@@ -35,7 +35,7 @@
 //! | `stats.rs` | what is counted and measured: for INFO, SLOWLOG, LATENCY and MONITOR |
 //! | `replica.rs` | other servers' data: copied once, or followed |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
-//! | `memory.rs`, `eviction.rs`, `free.rs` | how much memory is in use; what goes when that is too much; freeing in the background |
+//! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
 //! | `clock.rs`, `compat.rs` | the one clock; which server's version the engine takes the part of |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, functions, limits |
@@ -111,7 +111,6 @@ mod dispatch;
 mod effect;
 mod engine;
 mod error;
-mod eviction;
 mod free;
 mod glob;
 mod hash_slot;

@@ -1,12 +1,24 @@
-//! How much memory is in use: data of all types, scripts, and messages that wait for clients.
+//! How much memory the data takes up, and what goes when that is too much.
 //!
 //! Sizes are estimates: a key's cell and its heap bytes, where those of a large collection are taken
 //! from a few of its members. They are kept up to date only while there is a `maxmemory`.
 
-use crate::{engine::State, types::blob::Blob};
+use bytes::Bytes;
+
+use crate::{
+    client::Client,
+    config::MemoryPolicy,
+    context::{Ctx, Origin},
+    engine::State,
+    notify::class,
+    reply::Protocol,
+    types::blob::Blob,
+};
 
 /// What an engine takes up without data, so that a tiny `maxmemory` is too small from the start.
 pub(crate) const BASE: u64 = 860 * 1024;
+/// How many keys of a database are compared to find one that was not used for long.
+const SAMPLES: usize = 8;
 
 /// How many bytes are in use.
 pub(crate) fn used(state: &State) -> u64 {
@@ -15,14 +27,53 @@ pub(crate) fn used(state: &State) -> u64 {
     } else {
         state.dbs.iter().map(|db| db.estimate()).sum()
     };
-    let (scripts, functions) = state.scripts.memory();
-    BASE + data + (scripts + functions) as u64 + state.buffered
+    BASE + data
 }
 
-/// Counts again what waits for clients; done now and then, since there may be many of them.
-pub(crate) fn measure_buffers(state: &mut State) {
-    let waiting = |profile: &std::sync::Arc<crate::client::Profile>| profile.outbox.waiting();
-    state.buffered = state.clients.values().map(waiting).sum::<usize>() as u64;
+/// Drops keys until the data fits, if the policy allows it; whether it does.
+pub(crate) fn make_room(state: &mut State, now_micros: i64) -> bool {
+    while used(state) > state.config.maxmemory {
+        if state.config.policy == MemoryPolicy::NoEviction {
+            return false;
+        }
+        let Some((db, key)) = oldest(state) else {
+            return false;
+        };
+        evict(state, db, &key, now_micros);
+    }
+    true
+}
+
+/// A key that was not used for long.
+fn oldest(state: &mut State) -> Option<(usize, Blob)> {
+    let mut best: Option<(u32, usize, Blob)> = None;
+    for (number, db) in state.dbs.iter().enumerate() {
+        for _ in 0..SAMPLES {
+            let Some(slot) = db.random(&mut state.random) else {
+                break;
+            };
+            let used = db.entry(slot).used;
+            if best.as_ref().is_none_or(|(oldest, ..)| used < *oldest) {
+                best = Some((used, number, db.key(slot).clone()));
+            }
+        }
+    }
+    best.map(|(_, db, key)| (db, key))
+}
+
+fn evict(state: &mut State, db: usize, key: &Blob, now_micros: i64) {
+    let mut client = Client::internal(0, db, Protocol::Resp2);
+    let mut cx = Ctx::new(state, &mut client, now_micros, Origin::Engine);
+    if cx.db().remove(key).is_none() {
+        return;
+    }
+    cx.state.stats.evicted += 1;
+    cx.signal_ready(key);
+    cx.notify(class::EVICTED, "evicted", key);
+    cx.modified(key);
+    let args = vec![Bytes::from_static(b"DEL"), key.to_bytes()];
+    cx.state.effects.record_aside(db, args);
+    cx.state.effects.flush();
 }
 
 /// Measures all keys; needed when `maxmemory` is set for the first time.

@@ -255,12 +255,9 @@ impl Server {
         let stop = CancellationToken::new();
         let ticker = tasks.spawn(tick(self.engine.clone(), stop.clone()));
         tokio::pin!(shutdown);
-        let asked = self.engine.inner.lock().shutdown.clone();
-        self.engine.inner.lock().listeners += 1;
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
-                () = asked.notified() => break,
                 accepted = accept_tcp(&self.tcp) => match accepted {
                     Ok((socket, addr)) => {
                         let _ = socket.set_nodelay(true);
@@ -283,7 +280,6 @@ impl Server {
                 },
             }
         }
-        self.engine.inner.lock().listeners -= 1;
         stop.cancel();
         tasks.close();
         if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {

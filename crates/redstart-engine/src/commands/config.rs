@@ -8,7 +8,7 @@ use crate::{
     config::{self, Config, Found},
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
-    eviction, glob, memory,
+    glob, memory,
     registry::{Spec, flag::*, printable},
     reply::Reply,
     stats::Stats,
@@ -138,8 +138,7 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         if !counted {
             memory::measure_all(state);
         }
-        state.pool.clear();
-        eviction::make_room(state, cx.now_micros);
+        memory::make_room(state, cx.now_micros);
     }
     state.slowlog.entries.truncate(state.config.slowlog_max_len);
     tracking::trim(state, 0);

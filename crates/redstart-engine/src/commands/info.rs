@@ -208,7 +208,7 @@ impl MemoryFigures {
             peak: state.stats.peak,
             resident: process::resident(),
             startup: memory::BASE,
-            overhead: (memory::BASE + (scripts + functions) as u64 + state.buffered).min(used),
+            overhead: memory::BASE.min(used),
             clients: clients as u64,
             scripts: scripts as u64,
             functions: functions as u64,

@@ -112,14 +112,19 @@ fn set_dir(config: &mut Config, given: &Given) -> Result<(), String> {
 }
 
 fn set_policy(config: &mut Config, given: &Given) -> Result<(), String> {
-    if let Some(policy) = MemoryPolicy::named(&given.text) {
-        config.policy = policy;
-    }
+    config.policy = match given.text.as_ref() {
+        b"noeviction" => MemoryPolicy::NoEviction,
+        b"allkeys-lru" => MemoryPolicy::AllKeysLru,
+        _ => return Err("this policy is not available in the embedded engine".into()),
+    };
     Ok(())
 }
 
 pub(crate) fn policy_name(policy: MemoryPolicy) -> &'static str {
-    policy.name()
+    match policy {
+        MemoryPolicy::NoEviction => "noeviction",
+        MemoryPolicy::AllKeysLru => "allkeys-lru",
+    }
 }
 
 fn set_defrag(_: &mut Config, given: &Given) -> Result<(), String> {
@@ -307,11 +312,11 @@ static PARAMETERS: &[Parameter] = &[
     field!(int("databases", 1, I32, "16").immutable(), databases),
     field!(Parameter::new("maxmemory", Kind::Unsigned, "0"), maxmemory),
     choice("maxmemory-policy", POLICIES, "noeviction")
-        .acts(|config| config.policy.name().into(), set_policy),
-    field!(int("maxmemory-samples", 1, I32, "5"), maxmemory_samples),
+        .acts(|config| policy_name(config.policy).into(), set_policy),
+    int("maxmemory-samples", 1, I32, "5"),
     int("maxmemory-eviction-tenacity", 0, 100, "10"),
-    field!(int("lfu-log-factor", 0, I32, "10"), lfu_log_factor),
-    field!(int("lfu-decay-time", 0, I32, "1"), lfu_decay_time),
+    int("lfu-log-factor", 0, I32, "10"),
+    int("lfu-decay-time", 0, I32, "1"),
     int("active-expire-effort", 1, 10, "1"),
     no("lazyfree-lazy-eviction"),
     no("lazyfree-lazy-expire"),
