@@ -16,6 +16,8 @@ use redstart_testkit::{Kind, block_until, find, scale};
 #[path = "rdb/contents.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod contents;
+// How exactly a value is dumped is for the other tests.
+#[allow(dead_code)]
 #[path = "rdb/random.rs"]
 mod random;
 #[path = "differential/wire.rs"]

@@ -128,6 +128,7 @@
 //! | `location` | yes | the family [`location`] |
 //! | `social` | yes | the family [`social`] |
 //! | `storage` | yes | the family [`storage`] |
+//! | `lz4` |  | compression of cached values above a size, as a codec |
 //! | `sqlite` |  | a write-behind sink for SQLite |
 //! | `postgres` |  | a write-behind sink for Postgres |
 //!

@@ -14,7 +14,7 @@ use crate::{
     glob,
     registry::{
         Spec,
-        access::{self, access as key},
+        access::{self, kind as key},
         flag,
     },
 };

@@ -45,8 +45,10 @@ pub struct Settings {
 
 impl Default for Settings {
     fn default() -> Settings {
-        let mut config = Config::default();
-        config.port = 6379;
+        let config = Config {
+            port: 6379,
+            ..Config::default()
+        };
         Settings {
             config,
             open: Vec::new(),

@@ -373,7 +373,7 @@ pub(crate) fn write(
             writer.value(&entry.value);
             summary.count(entry.value.type_name());
             file.take(&mut writer.out)?;
-            if summary.total() % TOLD_EVERY == 0 {
+            if summary.total().is_multiple_of(TOLD_EVERY) {
                 summary.bytes = file.len;
                 progress(&summary);
             }

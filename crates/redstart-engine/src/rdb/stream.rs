@@ -152,11 +152,11 @@ fn read_entry(items: &mut Items<'_>, node_id: Id, fields: &[Bytes]) -> Result<St
         return Err(damaged());
     }
     let mut pairs = Vec::with_capacity(2 * count);
-    for at in 0..count {
-        let field = if same {
-            fields[at].clone()
-        } else {
-            items.next()?.bytes()
+    let mut known = fields.iter().filter(|_| same);
+    for _ in 0..count {
+        let field = match known.next() {
+            Some(field) => field.clone(),
+            None => items.next()?.bytes(),
         };
         pairs.push(field);
         pairs.push(items.next()?.bytes());

@@ -5,7 +5,7 @@ use bytes::Bytes;
 use super::{Spec, flag};
 
 /// The kind of use, and whether user data is read, added, changed or removed.
-pub(crate) mod access {
+pub(crate) mod kind {
     pub(crate) const RO: u16 = 1;
     pub(crate) const RW: u16 = 1 << 1;
     pub(crate) const OW: u16 = 1 << 2;
@@ -21,7 +21,7 @@ pub(crate) mod access {
     pub(crate) const VARIABLE: u16 = 1 << 9;
 }
 
-use access::*;
+use kind::*;
 
 /// What happens to the first key of a command, and what to the others.
 pub(crate) fn of(spec: &Spec) -> (u16, u16) {

@@ -352,6 +352,10 @@ impl Functions {
         };
         if let Err(stop) = result {
             self.drop_callbacks(&library);
+            // Lua 5.1 does not collect garbage before it gives up on an allocation: what the code left would fail the next call.
+            if let Some(runtime) = &self.runtime {
+                let _ = runtime.lua.gc_collect();
+            }
             return Err(stop);
         }
         library.functions.shrink_to_fit();

@@ -35,16 +35,16 @@ use super::{
 /// ```
 #[derive(Clone)]
 pub struct Store {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     /// Of the calls by this handle.
     deadline: Duration,
     /// Calls by this handle only read, and replicas may answer them.
     stale: bool,
 }
 
-struct Shared {
+pub(super) struct Shared {
     backend: Arc<Backend>,
-    hubs: Arc<Hubs>,
+    pub(super) hubs: Arc<Hubs>,
     /// Where the store was made.
     runtime: Option<Handle>,
     deferred: TaskTracker,

@@ -185,7 +185,7 @@ impl Condition {
     fn holds(&self, old: Option<i64>, new: i64) -> bool {
         match old {
             None => !self.some && !self.later,
-            Some(old) => !self.none && !(self.later && new <= old) && !(self.sooner && new >= old),
+            Some(old) => !(self.none || self.later && new <= old || self.sooner && new >= old),
         }
     }
 }

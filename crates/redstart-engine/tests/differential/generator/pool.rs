@@ -207,7 +207,7 @@ pub(super) const LIBRARIES: &[&[u8]] = &[
     b"#!lua name=l1\nredis.register_function('get', function(k) return redis.call('GET', k[1]) end)\nredis.register_function{function_name='read', flags={'no-writes'}, callback=function(k) return redis.pcall('TYPE', k[1]) end}",
     b"#!lua name=l1\nlocal n = 0\nredis.register_function('count', function() n = n + 1 return n end)\nredis.register_function('set', function(k, a) return redis.call('SET', k[1], a[1]) end)",
     b"#!lua name=l2\nredis.register_function('set', function(k, a) redis.call('SET', k[1], a[1]) redis.call('LPUSH', k[1], a[1]) end)",
-    b"#!lua name=l2\nredis.register_function{function_name='read', description='text', flags={'no-writes', 'allow-oom'}, callback=function(k, a) return {k, a, redis.pcall('HGETALL', k[1])} end}\nredis.register_function('fail', function(k, a) error(a[1]) end)",
+    b"#!lua name=l2\nredis.register_function{function_name='read', description='text', flags={'no-writes', 'allow-oom'}, callback=function(k, a) return {k, a, redis.pcall('HMGET', k[1], 'a', 'b')} end}\nredis.register_function('fail', function(k, a) error(a[1]) end)",
     b"#!lua name=l3\nredis.register_function('del', function(k) return redis.call('DEL', k[1]) end)",
     b"#!lua name=l3\nreturn 1",
     b"#!lua name=l3\nredis.call('SET', 'x', 1)",

@@ -17,7 +17,7 @@ use crate::{
 
 #[derive(Serialize, JsonSchema)]
 pub(super) struct Done {
-    done: bool,
+    pub(super) done: bool,
 }
 
 #[derive(Serialize, JsonSchema)]
