@@ -46,8 +46,7 @@ fn kept_worlds_stay_whole() {
     assert!(count >= 20, "only {count} worlds are kept");
 }
 
-/// The same worlds every time, until those that docs/simulation.md lists as unexplained are explained. `cargo xtask sim`
-/// runs fresh ones.
+/// The same worlds every time, so that a failure is about the change at hand. `cargo xtask sim` and the soak run fresh ones.
 #[test]
 fn no_promise_is_broken_in_two_thousand_worlds() {
     let campaign = Campaign {

@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// As [`query`](Self::query), for a command that only reads and whose answer may be stale: a replica may give it, if the
-    /// store has [replica reads](self#replica-reads).
+    /// store has [replica reads](crate::store#replica-reads).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -243,7 +243,7 @@ impl Store {
 
     /// Listens to channels or to changes of keys, through reconnects, failovers and moved slots.
     ///
-    /// Returns at once; [`Event::Subscribed`] is the first event once the subscription is active.
+    /// Returns at once; [`Event::Subscribed`](crate::store::Event::Subscribed) is the first event once the subscription is active.
     ///
     /// # Errors
     ///
