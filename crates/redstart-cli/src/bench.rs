@@ -64,7 +64,7 @@ pub(crate) struct Args {
     /// Run each pattern on this store too, and compare
     #[arg(long, value_name = "URL", conflicts_with = "ramp")]
     against: Option<String>,
-    /// Put load on the server from so many processes, each with --clients and a namespace of its own
+    /// Number of processes that put load on the server, each with --clients and a namespace of its own
     #[arg(long, default_value_t = 1, conflicts_with_all = ["ramp", "against", "naive"])]
     processes: usize,
     /// Add the histogram to the JSON
@@ -88,7 +88,7 @@ pub(crate) struct Args {
     /// The most operations per second; 10,000 on a server that is not this machine
     #[arg(long)]
     max_rate: Option<f64>,
-    /// Stop a run when the server's memory has grown by so many MiB
+    /// Stop a run when the server's memory has grown by this many MiB
     #[arg(long, default_value_t = 256)]
     max_memory: u64,
     /// Do not ask before putting load on a server that is not this machine

@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// The exponent of Zipf's law that the traffic of entities follows; 0 is uniform
     #[arg(long, default_value_t = 0.0)]
     skew: f64,
-    /// Simulate the balance of so many users on so many nodes, as in 1G,1000
+    /// Simulate how evenly users are spread over nodes: number of users and of nodes, as in 1G,1000
     #[arg(long, value_name = "USERS,NODES")]
     simulate: Option<String>,
     /// Measure the costs on the server of --url, which must be empty and is flushed, and put them into --table

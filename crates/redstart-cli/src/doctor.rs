@@ -44,7 +44,7 @@ pub(crate) struct Args {
     /// Run all stages: free, sampled and observed
     #[arg(long)]
     all: bool,
-    /// Look at a sample of the keys, twice; at most so many names are walked [default: 1000000]
+    /// Look at a sample of the keys, twice; the most names to walk [default: 1000000]
     #[arg(long, visible_alias = "sampled", value_name = "NAMES", num_args = 0..=1, require_equals = true)]
     sample: Option<Option<u64>>,
     /// Observe live traffic by MONITOR for this long [default: 10s]

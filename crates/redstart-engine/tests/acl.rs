@@ -4,58 +4,27 @@
 
 use std::{
     io::{BufRead as _, BufReader, Write as _},
-    net::{SocketAddr, TcpStream},
+    net::TcpStream,
     time::{Duration, Instant},
 };
 
 use bytes::Bytes;
-use redstart_engine::{
-    Engine, EngineError, Outcome, Reply,
-    server::{Server, ServerConfig},
-};
-use tokio::sync::oneshot;
+use redstart_engine::{Engine, EngineError, Outcome, Reply, server::ServerConfig};
 
-/// A server in this process, stopped with the value.
-struct Running {
-    runtime: tokio::runtime::Runtime,
-    addr: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
+#[path = "listener/running.rs"]
+mod running;
+
+use running::Running;
+
+fn start(engine: Engine) -> Running {
+    Running::start(engine, ServerConfig::new())
 }
 
-impl Running {
-    fn start(engine: Engine) -> Running {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let config = ServerConfig::new().listen("127.0.0.1:0".parse().unwrap());
-        let server = runtime.block_on(Server::bind(engine, config)).unwrap();
-        let addr = server.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        runtime.spawn(server.run(async {
-            let _ = stopped.await;
-        }));
-        Running {
-            runtime,
-            addr,
-            stop: Some(stop),
-        }
-    }
-
-    fn connect(&self) -> Client {
-        let stream = TcpStream::connect(self.addr).unwrap();
-        let patience = Some(Duration::from_secs(20));
-        stream.set_read_timeout(patience).unwrap();
-        Client(BufReader::new(stream))
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.stop.take().unwrap().send(());
-        let _ = &self.runtime;
-    }
+fn connect(running: &Running) -> Client {
+    let stream = TcpStream::connect(running.addr).unwrap();
+    let patience = Some(Duration::from_secs(20));
+    stream.set_read_timeout(patience).unwrap();
+    Client(BufReader::new(stream))
 }
 
 struct Client(BufReader<TcpStream>);
@@ -102,10 +71,10 @@ fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
 
 #[test]
 fn connections_of_a_deleted_user_end_also_while_they_block() {
-    let server = Running::start(Engine::new());
-    let mut admin = server.connect();
+    let server = start(Engine::new());
+    let mut admin = connect(&server);
     assert_eq!(admin.call("ACL SETUSER u on nopass allkeys +@all"), "+OK");
-    let (mut idle, mut blocked, mut other) = (server.connect(), server.connect(), server.connect());
+    let (mut idle, mut blocked, mut other) = (connect(&server), connect(&server), connect(&server));
     assert_eq!(idle.call("AUTH u x"), "+OK");
     assert_eq!(idle.bulk("ACL WHOAMI"), "u");
     assert_eq!(blocked.call("AUTH u x"), "+OK");
@@ -129,8 +98,8 @@ fn connections_of_a_deleted_user_end_also_while_they_block() {
 
 #[test]
 fn a_user_that_deletes_itself_has_the_reply_first() {
-    let server = Running::start(Engine::new());
-    let mut client = server.connect();
+    let server = start(Engine::new());
+    let mut client = connect(&server);
     assert_eq!(client.call("ACL SETUSER u on nopass allkeys +@all"), "+OK");
     assert_eq!(client.call("AUTH u x"), "+OK");
     assert_eq!(client.call("ACL DELUSER u"), ":1");
@@ -139,11 +108,11 @@ fn a_user_that_deletes_itself_has_the_reply_first() {
 
 #[test]
 fn subscribers_end_when_their_channel_is_taken_away() {
-    let server = Running::start(Engine::new());
-    let mut admin = server.connect();
+    let server = start(Engine::new());
+    let mut admin = connect(&server);
     admin.call("ACL SETUSER u on nopass +@all &a* &b*");
     let subscribe = |line: &str| {
-        let mut client = server.connect();
+        let mut client = connect(&server);
         assert_eq!(client.call("AUTH u x"), "+OK");
         assert_eq!(client.call(line), "*3");
         (0..5).for_each(|_| drop(client.line()));
@@ -163,10 +132,10 @@ fn subscribers_end_when_their_channel_is_taken_away() {
 
 #[test]
 fn clients_are_listed_with_their_user_and_killed_by_it() {
-    let server = Running::start(Engine::new());
-    let mut admin = server.connect();
+    let server = start(Engine::new());
+    let mut admin = connect(&server);
     admin.call("ACL SETUSER u on nopass +@all");
-    let mut client = server.connect();
+    let mut client = connect(&server);
     assert_eq!(client.call("AUTH u x"), "+OK");
     let line = client.bulk("CLIENT INFO");
     assert!(line.contains(" user=u "), "{line}");

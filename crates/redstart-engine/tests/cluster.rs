@@ -10,47 +10,17 @@ use std::{
     time::Duration,
 };
 
-use redstart_engine::{
-    Engine,
-    server::{Server, ServerConfig},
-};
+use redstart_engine::{Engine, server::ServerConfig};
 use redstart_testkit::{Kind, block_until, find};
-use tokio::sync::oneshot;
 
-struct Running {
-    runtime: tokio::runtime::Runtime,
-    addr: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-}
+#[path = "listener/running.rs"]
+mod running;
 
-impl Running {
-    fn start(cluster: bool) -> Running {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let engine = Engine::builder().cluster(cluster).build().unwrap();
-        let config = ServerConfig::new().listen("127.0.0.1:0".parse().unwrap());
-        let server = runtime.block_on(Server::bind(engine, config)).unwrap();
-        let addr = server.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        runtime.spawn(server.run(async {
-            let _ = stopped.await;
-        }));
-        Running {
-            runtime,
-            addr,
-            stop: Some(stop),
-        }
-    }
-}
+use running::Running;
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.stop.take().unwrap().send(());
-        let _ = &self.runtime;
-    }
+fn start(cluster: bool) -> Running {
+    let engine = Engine::builder().cluster(cluster).build().unwrap();
+    Running::start(engine, ServerConfig::new())
 }
 
 /// redis-server as a cluster of one node, or as none.
@@ -160,7 +130,7 @@ impl Wire {
 
 /// Sends the lines to both; what differs by nature is made equal first.
 fn compare(cluster: bool, lines: &str) {
-    let (redis, engine) = (Redis::start(cluster), Running::start(cluster));
+    let (redis, engine) = (Redis::start(cluster), start(cluster));
     let mut theirs = Wire::open(redis.addr).unwrap();
     let mut ours = Wire::open(engine.addr).unwrap();
     let ids = [&mut theirs, &mut ours].map(|wire| {
@@ -288,7 +258,7 @@ fn a_server_that_is_no_cluster_says_so_alike() {
 
 #[test]
 fn the_node_and_the_state_have_the_servers_fields() {
-    let (redis, engine) = (Redis::start(true), Running::start(true));
+    let (redis, engine) = (Redis::start(true), start(true));
     let mut theirs = Wire::open(redis.addr).unwrap();
     let mut ours = Wire::open(engine.addr).unwrap();
     let fields = |wire: &mut Wire| -> Vec<String> {
@@ -340,7 +310,7 @@ fn is_well(output: &Output) {
 
 #[test]
 fn redis_py_sees_a_cluster() {
-    let engine = Running::start(true);
+    let engine = start(true);
     let mut command = Command::new(find::redis_py().unwrap());
     let port = engine.addr.port().to_string();
     is_well(
@@ -354,7 +324,7 @@ fn redis_py_sees_a_cluster() {
 
 #[test]
 fn ioredis_sees_a_cluster() {
-    let engine = Running::start(true);
+    let engine = start(true);
     let (node, modules) = find::ioredis().unwrap();
     let mut command = Command::new(node);
     let port = engine.addr.port().to_string();

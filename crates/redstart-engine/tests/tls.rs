@@ -2,61 +2,31 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::{net::SocketAddr, path::Path};
+use std::path::Path;
 
 use redstart_engine::{
     Engine,
-    server::{ClientCertificates, Server, ServerConfig, ServerError, Tls},
+    server::{ClientCertificates, ServerConfig, ServerError, Tls},
 };
 use redstart_testkit::{redis_cli, tls::Authority};
-use tokio::sync::oneshot;
 
-struct Running {
-    runtime: tokio::runtime::Runtime,
-    addr: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
+#[path = "listener/running.rs"]
+mod running;
+
+use running::Running;
+
+fn start(tls: Tls) -> Running {
+    Running::start(Engine::new(), ServerConfig::new().tls(tls))
 }
 
-impl Running {
-    fn start(tls: Tls) -> Running {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
-        let config = ServerConfig::new()
-            .listen("127.0.0.1:0".parse().unwrap())
-            .tls(tls);
-        let bound = Server::bind(Engine::new(), config);
-        let server = runtime.block_on(bound).unwrap();
-        let addr = server.local_addr().unwrap();
-        let (stop, stopped) = oneshot::channel();
-        runtime.spawn(server.run(async {
-            let _ = stopped.await;
-        }));
-        Running {
-            runtime,
-            addr,
-            stop: Some(stop),
-        }
-    }
-
-    /// What redis-cli prints; an error is printed, too.
-    fn cli(&self, args: &[&str]) -> String {
-        let port = self.addr.port().to_string();
-        let mut all = vec!["-h", "127.0.0.1", "-p", &port];
-        all.extend(args);
-        match redis_cli(&all, "") {
-            Ok(text) => text,
-            Err(error) => format!("{error:#}"),
-        }
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.stop.take().unwrap().send(());
-        let _ = &self.runtime;
+/// What redis-cli prints; an error is printed, too.
+fn cli(running: &Running, args: &[&str]) -> String {
+    let port = running.addr.port().to_string();
+    let mut all = vec!["-h", "127.0.0.1", "-p", &port];
+    all.extend(args);
+    match redis_cli(&all, "") {
+        Ok(text) => text,
+        Err(error) => format!("{error:#}"),
     }
 }
 
@@ -68,26 +38,32 @@ fn text(path: &Path) -> &str {
 fn redis_cli_speaks_tls_and_others_are_not_understood() {
     let dir = tempfile::tempdir().unwrap();
     let authority = Authority::create(dir.path()).unwrap();
-    let server = Running::start(Tls::read(authority.cert_file(), authority.key_file()).unwrap());
+    let server = start(Tls::read(authority.cert_file(), authority.key_file()).unwrap());
     let ca = text(authority.ca_file());
     let tls = ["--tls", "--cacert", ca];
-    assert_eq!(server.cli(&[&tls[..], &["SET", "k", "v"]].concat()), "OK\n");
-    assert_eq!(server.cli(&[&tls[..], &["GET", "k"]].concat()), "v\n");
+    assert_eq!(
+        cli(&server, &[&tls[..], &["SET", "k", "v"]].concat()),
+        "OK\n"
+    );
+    assert_eq!(cli(&server, &[&tls[..], &["GET", "k"]].concat()), "v\n");
     let large = "x".repeat(100_000);
     assert_eq!(
-        server.cli(&[&tls[..], &["SET", "large", &large]].concat()),
+        cli(&server, &[&tls[..], &["SET", "large", &large]].concat()),
         "OK\n"
     );
     assert_eq!(
-        server.cli(&[&tls[..], &["GET", "large"]].concat()).trim(),
+        cli(&server, &[&tls[..], &["GET", "large"]].concat()).trim(),
         large
     );
-    assert_ne!(server.cli(&["GET", "k"]), "v\n");
+    assert_ne!(cli(&server, &["GET", "k"]), "v\n");
     // A certificate of another authority is not trusted.
     let elsewhere = tempfile::tempdir().unwrap();
     let other = Authority::create(elsewhere.path()).unwrap();
     assert_ne!(
-        server.cli(&["--tls", "--cacert", text(other.ca_file()), "GET", "k"]),
+        cli(
+            &server,
+            &["--tls", "--cacert", text(other.ca_file()), "GET", "k"]
+        ),
         "v\n"
     );
 }
@@ -104,7 +80,7 @@ fn clients_show_certificates_where_they_are_asked_to() {
             authority.key_file(),
             authority.ca_file(),
         );
-        Running::start(Tls::read_with_clients(cert, key, ca, clients).unwrap())
+        start(Tls::read_with_clients(cert, key, ca, clients).unwrap())
     };
     let ca = text(authority.ca_file());
     let none = vec!["--tls", "--cacert", ca, "PING"];
@@ -121,17 +97,17 @@ fn clients_show_certificates_where_they_are_asked_to() {
     let foreign: Vec<&str> = foreign.iter().map(String::as_str).collect();
 
     let required = start(ClientCertificates::Required);
-    assert_eq!(required.cli(&known), "PONG\n");
-    assert_ne!(required.cli(&none), "PONG\n");
-    assert_ne!(required.cli(&foreign), "PONG\n");
+    assert_eq!(cli(&required, &known), "PONG\n");
+    assert_ne!(cli(&required, &none), "PONG\n");
+    assert_ne!(cli(&required, &foreign), "PONG\n");
 
     let optional = start(ClientCertificates::Optional);
-    assert_eq!(optional.cli(&known), "PONG\n");
-    assert_eq!(optional.cli(&none), "PONG\n");
-    assert_ne!(optional.cli(&foreign), "PONG\n");
+    assert_eq!(cli(&optional, &known), "PONG\n");
+    assert_eq!(cli(&optional, &none), "PONG\n");
+    assert_ne!(cli(&optional, &foreign), "PONG\n");
 
     let ignored = start(ClientCertificates::Ignored);
-    assert_eq!(ignored.cli(&none), "PONG\n");
+    assert_eq!(cli(&ignored, &none), "PONG\n");
 }
 
 #[test]

@@ -17,7 +17,7 @@ pub(super) enum Item<'a> {
     Int(i64),
 }
 
-impl Item<'_> {
+impl<'a> Item<'a> {
     pub(super) fn blob(self) -> Blob {
         match self {
             Item::Str(text) => Blob::new(text),
@@ -30,6 +30,22 @@ impl Item<'_> {
             Item::Str(text) => Bytes::copy_from_slice(text),
             Item::Int(value) => crate::number::int_bytes(value),
         }
+    }
+
+    /// The signed little-endian number of `len` bytes behind an element's first byte, and the size of the element.
+    pub(super) fn number(rest: &[u8], len: usize) -> Option<(Self, usize)> {
+        let bytes = rest.get(..len)?;
+        let mut word = [0; 8];
+        // At the top of the word, so that the shift extends the sign.
+        word[8 - len..].copy_from_slice(bytes);
+        let number = i64::from_le_bytes(word) >> (64 - 8 * len);
+        Some((Self::Int(number), 1 + len))
+    }
+
+    /// The text behind an element's header, and the size of the element.
+    pub(super) fn text(data: &'a [u8], header: usize, len: usize) -> Option<(Self, usize)> {
+        let text = data.get(header..header.checked_add(len)?)?;
+        Some((Self::Str(text), header + len))
     }
 
     /// The integer that the element is or spells.
@@ -95,20 +111,8 @@ pub(super) fn read(data: &[u8]) -> Result<Vec<Item<'_>>, Fault> {
 /// The first element and its size without the length that follows it.
 fn element(data: &[u8]) -> Option<(Item<'_>, usize)> {
     let (&first, rest) = data.split_first()?;
-    let int = |len: usize| {
-        let bytes = rest.get(..len)?;
-        let mut word = [0; 8];
-        word[8 - len..].copy_from_slice(bytes);
-        // Little-endian at the top of the word, so that the shift extends the sign.
-        Some((
-            Item::Int(i64::from_le_bytes(word) >> (64 - 8 * len)),
-            1 + len,
-        ))
-    };
-    let text = |header: usize, len: usize| {
-        let text = data.get(header..header.checked_add(len)?)?;
-        Some((Item::Str(text), header + len))
-    };
+    let int = |len| Item::number(rest, len);
+    let text = |header, len| Item::text(data, header, len);
     match first {
         0..=0x7F => Some((Item::Int(i64::from(first)), 1)),
         0x80..=0xBF => text(1, usize::from(first & 0x3F)),

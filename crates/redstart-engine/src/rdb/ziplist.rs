@@ -54,19 +54,8 @@ pub(super) fn read(data: &[u8]) -> Result<Vec<Item<'_>>, Fault> {
 /// The first element and its size.
 fn element(data: &[u8]) -> Option<(Item<'_>, usize)> {
     let (&first, rest) = data.split_first()?;
-    let int = |len: usize| {
-        let bytes = rest.get(..len)?;
-        let mut word = [0; 8];
-        word[8 - len..].copy_from_slice(bytes);
-        Some((
-            Item::Int(i64::from_le_bytes(word) >> (64 - 8 * len)),
-            1 + len,
-        ))
-    };
-    let text = |header: usize, len: usize| {
-        let text = data.get(header..header.checked_add(len)?)?;
-        Some((Item::Str(text), header + len))
-    };
+    let int = |len| Item::number(rest, len);
+    let text = |header, len| Item::text(data, header, len);
     match first {
         0..=0x3F => text(1, usize::from(first)),
         0x40..=0x7F => text(
