@@ -54,11 +54,11 @@
 //! # Metrics
 //!
 //! Operations `<pattern>.acquire`, `.extend`, `.release` for the patterns `mutex`, `fair`, `semaphore`, `redlock` and
-//! `legacy`; `mutex.holder`, `fair.holder`, `semaphore.holders`, `rw.holders`; `<pattern>.force_release` (of `rw` with `_read` or
+//! `legacy`; `mutex.holder`, `fair.holder`, `legacy.holder`, `semaphore.holders`, `rw.holders`, `redlock.holder`; `<pattern>.force_release` (of `rw` with `_read` or
 //! `_write`); `<pattern>.hand_over`, `<pattern>.redeem` (of `rw` with `_read` or `_write`); `rw.read`, `rw.extend_read`, `rw.release_read` and the same with `write`; `leader.campaign`,
 //! `leader.extend`, `leader.resign`, `leader.read`; `legacy.state`, `legacy.migrate`; `fenced.write`, `fenced.read`.
 //! Events: `<pattern>.busy` (a lock was not granted), `<pattern>.lost` (a lease ended against its holder's will),
-//! `<pattern>.forced` (a lock was released by force) and `fenced.stale`.
+//! `<pattern>.forced` (a lock was, or may have been, released by force) and `fenced.stale`.
 //!
 //! # How a lock is held
 //!
@@ -103,7 +103,7 @@ pub use fence::{FenceToken, Fencing};
 pub use fenced::{FencedValues, FencedValuesBuilder, FencedWrite};
 pub use guard::{Guard, LockedRun, Released};
 pub use hand_over::HandOver;
-pub use holder::{LockHolder, LockHolders, RwHolders};
+pub use holder::{LockHolder, LockHolders, QuorumHolders, RwHolders, ServerHolder};
 pub use leader::{Elected, Leader, LeaderBuilder, LeaderObserver, Leadership};
 pub use lease::{Lease, MAX_TTL, MIN_TTL};
 pub use legacy::{LegacyLock, LegacyLockBuilder, LegacyState, LegacyUnit};
@@ -129,7 +129,10 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &leader::RESIGN,
     &legacy::ACQUIRE,
     &legacy::EXTEND,
+    &legacy::FORCE_RELEASE,
+    &legacy::HOLDER,
     &legacy::MIGRATE,
+    &legacy::REDEEM,
     &legacy::RELEASE,
     &legacy::STATE,
     &mutex::ACQUIRE,
@@ -140,7 +143,10 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &mutex::RELEASE,
     &redlock::ACQUIRE,
     &redlock::EXTEND,
+    &redlock::FORCE_RELEASE,
+    &redlock::HOLDER,
     &redlock::RAISE_FENCE,
+    &redlock::REDEEM,
     &redlock::RELEASE,
     &rw::EXTEND_READ,
     &rw::EXTEND_WRITE,

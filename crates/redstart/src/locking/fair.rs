@@ -51,7 +51,14 @@ pub(super) static HOLDER: Script = Script::new(
         include_str!("fair/holder.lua")
     ),
 );
-pub(super) static REDEEM: Script = Script::new("fair.redeem", include_str!("mutex/redeem.lua"));
+pub(super) static REDEEM: Script = Script::new(
+    "fair.redeem",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fence/next.lua"),
+        include_str!("mutex/redeem.lua")
+    ),
+);
 
 static FAIR: LockKind = LockKind {
     pattern: "fair",
@@ -60,7 +67,7 @@ static FAIR: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
-    redeem: Some(&REDEEM),
+    redeem: &REDEEM,
     plain: false,
     waiting: Waiting::Queued,
     poll: None,

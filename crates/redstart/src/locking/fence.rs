@@ -58,8 +58,6 @@ pub(super) mod sealed {
     pub trait Sealed {
         /// From the script's reply.
         fn issued(token: u64) -> Self;
-        /// The reverse; 0 without a token.
-        fn number(self) -> u64;
         const IS_FENCED: bool;
     }
 }
@@ -73,20 +71,12 @@ impl sealed::Sealed for FenceToken {
         Self(NonZero::new(token).unwrap_or(NonZero::<u64>::MIN))
     }
 
-    fn number(self) -> u64 {
-        self.get()
-    }
-
     const IS_FENCED: bool = true;
 }
 impl Fencing for FenceToken {}
 
 impl sealed::Sealed for () {
     fn issued(_: u64) {}
-
-    fn number(self) -> u64 {
-        0
-    }
 
     const IS_FENCED: bool = false;
 }

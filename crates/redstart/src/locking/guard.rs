@@ -119,13 +119,7 @@ impl<F: Fencing> Guard<F> {
     pub async fn extend(&self, ttl: Duration) -> Result<Option<Instant>> {
         let operations = self.owner.operations();
         observe::operation(operations.extend, self.owner.namespace(), async {
-            let ttl = checked_ttl(ttl)?;
-            if ttl > self.owner.longest_lease() {
-                return Err(Error::config(format!(
-                    "the longest lease of this lock is {:?}, not {ttl:?}",
-                    self.owner.longest_lease()
-                )));
-            }
+            let ttl = granted_ttl(&*self.owner, ttl)?;
             let asked = self.lease.clock().now();
             if !self.is_valid() {
                 return Ok(None);
@@ -208,17 +202,8 @@ impl<F: Fencing> Guard<F> {
         }
     }
 
-    pub(super) fn token(&self) -> Option<&str> {
-        self.owner.token()
-    }
-
     pub(super) fn owner(&self) -> Arc<dyn Ownership> {
         self.owner.clone()
-    }
-
-    /// The number of its fence token; 0 without one.
-    pub(super) fn number(&self) -> u64 {
-        self.lease.number()
     }
 
     /// Leaves the lock to its lease when the guard is dropped.
@@ -258,6 +243,17 @@ impl<F: Fencing> fmt::Debug for Guard<F> {
             .field("valid", &self.is_valid())
             .finish_non_exhaustive()
     }
+}
+
+/// A ttl within the limits of the family and of this lock.
+pub(super) fn granted_ttl(owner: &dyn Ownership, ttl: Duration) -> Result<Duration> {
+    let (ttl, longest) = (checked_ttl(ttl)?, owner.longest_lease());
+    if ttl > longest {
+        return Err(Error::config(format!(
+            "the longest lease of this lock is {longest:?}, not {ttl:?}"
+        )));
+    }
+    Ok(ttl)
 }
 
 /// Leaves the release to the store's background work.
@@ -340,6 +336,10 @@ mod tests {
 
         fn operations(&self) -> &'static Operations {
             &OPERATIONS
+        }
+
+        fn token(&self) -> &str {
+            "rs-slow"
         }
 
         fn namespace(&self) -> &Arc<str> {

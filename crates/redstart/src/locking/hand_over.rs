@@ -4,14 +4,12 @@ use std::{fmt, str::FromStr, sync::Arc, time::Duration};
 
 use super::{
     Leadership,
-    fence::{FenceToken, Fencing},
-    guard::Guard,
-    lease::checked_ttl,
+    fence::Fencing,
+    guard::{Guard, granted_ttl},
     lock::Lock,
     owner,
 };
 use crate::{
-    duration::millis,
     error::{Error, Result},
     observe,
 };
@@ -20,7 +18,7 @@ const MARK: &str = "rsh-";
 const LONGEST: usize = 320;
 
 /// A held lock on its way to another process, made by [`Guard::hand_over`]. Whoever redeems it gets a [`Guard`] of the
-/// same lock with the same [fence token](FenceToken), once.
+/// same lock with a higher [fence token](super::FenceToken), once.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -37,7 +35,7 @@ const LONGEST: usize = 320;
 /// // Another process has received the text.
 /// let given: HandOver = text.parse()?;
 /// let guard = mutex.redeem(&given).await?.expect("nobody redeemed it before");
-/// assert_eq!(guard.fence(), fence);
+/// assert!(guard.fence() > fence);
 /// assert!(mutex.redeem(&given).await?.is_none());
 /// # guard.release().await?;
 /// # Ok(()) }
@@ -49,24 +47,43 @@ const LONGEST: usize = 320;
 ///   exists.
 /// - It is redeemed once. That replaces the owner on the server in one step, so all later attempts get `None`, and
 ///   nothing that the giver sent before can extend or release the lock.
+/// - The fence token is a new one, so that a write of the giver that arrives late is refused by a resource to which the
+///   new holder has written.
 /// - If nobody redeems it in time, the lease ends and the lock is free.
 ///
 /// # Limits
 ///
-/// The text is a secret of 128 random bits: whoever has it gets the lock, and its fence token is taken as it is. A [`Ticket`](super::Ticket) is for
-/// holders that never have a guard. A lock on several servers and a [`LegacyLock`](super::LegacyLock) cannot be handed
-/// over.
+/// The text is a secret of 128 random bits: whoever has it gets the lock. A [`Ticket`](super::Ticket) is for holders that
+/// never have a guard.
+///
+/// The [limits](super#limits) of the family hold here too: if a failover loses the redemption and not the hand-over, the text is
+/// good once more, and two guards are valid until the first is told by its next renewal. The second has the higher fence
+/// token.
+///
+/// A [`Redlock`](super::Redlock) is redeemed on more than half of its servers. Of several processes that redeem at the same
+/// time, and while servers fail, it may be that none reaches as many; then the lock is free as soon as they have given up
+/// what they got, or when its lease ends.
 #[must_use = "a lock that is handed over to nobody is blocked until its lease ends"]
 pub struct HandOver {
     token: String,
-    /// 0 if the lock has none.
-    fence: u64,
+    /// Whether the giver had a fence token.
+    fenced: bool,
 }
 
 impl HandOver {
     /// The text, which [`parse`](str::parse) reads. It is a secret: whoever knows it gets the lock.
     pub fn expose(&self) -> String {
-        format!("{MARK}{}-{}", self.fence, self.token)
+        format!("{MARK}{}-{}", u8::from(self.fenced), self.token)
+    }
+
+    /// The token of the giver, for a handle whose guards have fence tokens or not.
+    pub(super) fn token<F: Fencing>(&self) -> Result<&str> {
+        if F::IS_FENCED && !self.fenced {
+            return Err(Error::config(
+                "this lock was handed over without a fence token: redeem it by an unfenced handle",
+            ));
+        }
+        Ok(&self.token)
     }
 }
 
@@ -82,17 +99,13 @@ impl FromStr for HandOver {
     fn from_str(text: &str) -> Result<Self> {
         let bad = || Error::config("this text does not hand a lock over");
         let ours = text.strip_prefix(MARK).filter(|_| text.len() <= LONGEST);
-        let (fence, token) = ours.and_then(|rest| rest.split_once('-')).ok_or_else(bad)?;
-        let fence: u64 = fence.parse().map_err(|_| bad())?;
-        if fence != 0 {
-            FenceToken::new(fence).map_err(|_| bad())?;
-        }
-        if !owner::is_token(token) {
+        let (fenced, token) = ours.and_then(|rest| rest.split_once('-')).ok_or_else(bad)?;
+        if !["0", "1"].contains(&fenced) || !owner::is_token(token) {
             return Err(bad());
         }
         Ok(Self {
             token: token.to_owned(),
-            fence,
+            fenced: fenced == "1",
         })
     }
 }
@@ -105,8 +118,9 @@ impl<F: Fencing> Guard<F> {
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for a time out of the [limits](super::MIN_TTL) and for a kind of lock that cannot be
-    /// handed over, and those of the [`Store`](crate::Store). The lock is then released in the background.
+    /// [`is_config`](Error::is_config) for a time out of the [limits](super::MIN_TTL) or above the
+    /// [longest lease](super::RedlockBuilder::longest_lease) of a quorum lock, and those of the [`Store`](crate::Store). The
+    /// lock is then released in the background.
     ///
     /// # Cancel safety
     ///
@@ -115,13 +129,10 @@ impl<F: Fencing> Guard<F> {
         let owner = self.owner();
         let operations = owner.operations();
         observe::operation(operations.hand_over, owner.namespace(), async {
-            let within = checked_ttl(within)?;
-            let Some(token) = owner.token().filter(|_| owner.can_be_replaced()) else {
-                return Err(Error::config("this kind of lock cannot be handed over"));
-            };
+            let within = granted_ttl(&*owner, within)?;
             let given = HandOver {
-                token: token.to_owned(),
-                fence: self.number(),
+                token: owner.token().to_owned(),
+                fenced: F::IS_FENCED,
             };
             // Before the request: nobody may believe in this lease once another process can have the lock.
             if !self.stop() {
@@ -139,7 +150,7 @@ impl<F: Fencing> Guard<F> {
 }
 
 impl Leadership {
-    /// Gives the office to another candidate, with the same term: see [`Guard::hand_over`].
+    /// Gives the office to another candidate, who gets a new term: see [`Guard::hand_over`].
     ///
     /// # Errors
     ///
@@ -159,36 +170,15 @@ pub(super) async fn redeem<F: Fencing>(
 ) -> Result<Option<Guard<F>>> {
     let (namespace, kind) = (lock.entity.namespace(), lock.kind);
     observe::operation(kind.operations.redeem, namespace, async {
-        let Some(script) = kind.redeem else {
-            return Err(Error::config("this kind of lock cannot be handed over"));
-        };
-        if given.fence == 0 && F::IS_FENCED {
-            return Err(Error::config(
-                "this lock was handed over without a fence token: redeem it by an unfenced handle",
-            ));
-        }
+        let giver = given.token::<F>()?;
         let mut acquisition = lock.acquisition();
         let asked = lock.store.clock().now();
         acquisition.recorded = true;
-        let redeemed: i64 = script
-            .on(&lock.entity)
-            .keys(&lock.keys)
-            .arg(&given.token)
-            .arg(&acquisition.owner().token)
-            .arg(millis(lock.terms.ttl))
-            .arg(&lock.channel)
-            .arg(&lock.arguments[..])
-            // Asked again with the same new token, it gives the same answer.
-            .idempotent()
-            .run(&lock.store)
-            .await?;
-        if redeemed == 0 {
+        let Some(fence) = acquisition.owner().redeem(giver).await? else {
             acquisition.recorded = false;
             return Ok(None);
-        }
-        acquisition
-            .into_guard(given.fence, asked, lock.terms)
-            .map(Some)
+        };
+        acquisition.into_guard(fence, asked, lock.terms).map(Some)
     })
     .await
 }
@@ -223,14 +213,18 @@ mod tests {
 
     #[test]
     fn a_text_is_read_back_and_any_other_is_refused() {
-        for (label, fence) in [(None, 0), (Some("worker-7"), 17), (Some("a-b:c"), 1)] {
+        for (label, fenced) in [
+            (None, false),
+            (Some("worker-7"), true),
+            (Some("a-b:c"), true),
+        ] {
             let token = owner::owner_token(label);
             let given = HandOver {
                 token: token.clone(),
-                fence,
+                fenced,
             };
             let read: HandOver = given.expose().parse().expect("it is ours");
-            assert_eq!((read.token, read.fence), (token, fence));
+            assert_eq!((read.token, read.fenced), (token, fenced));
             assert!(!format!("{given:?}").contains("rs-"), "a text is a secret");
         }
         let token = owner::owner_token(None);
@@ -239,7 +233,7 @@ mod tests {
             "rsh-".to_owned(),
             token.clone(),
             format!("rsh-x-{token}"),
-            format!("rsh-9007199254740992-{token}"),
+            format!("rsh-2-{token}"),
             format!("rsh-1-{token}+"),
             format!("rsh-1-{token}\n"),
             "rsh-1-theirs".to_owned(),

@@ -18,8 +18,9 @@ pub(crate) struct LockKind {
     pub(crate) acquire: Acquire,
     pub(crate) extend: &'static Script,
     pub(crate) release: &'static Script,
-    /// Replaces the owner of a held lock by another one. ARGV: the two tokens, the ttl in ms, the channel.
-    pub(crate) redeem: Option<&'static Script>,
+    /// Replaces the owner of a held lock by another one. ARGV: the two tokens, the ttl in ms, the channel. Returns the new
+    /// fence token as text ('0' without one), or nil.
+    pub(crate) redeem: &'static Script,
     /// The key holds the owner's token and nothing else: native commands can release it, and acquire needs only the
     /// token, the ttl and whether to wait.
     pub(crate) plain: bool,

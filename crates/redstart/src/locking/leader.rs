@@ -34,7 +34,14 @@ pub(super) static CAMPAIGN: Script = Script::new(
 );
 pub(super) static EXTEND: Script = Script::new("leader.extend", include_str!("leader/extend.lua"));
 pub(super) static RESIGN: Script = Script::new("leader.resign", include_str!("leader/resign.lua"));
-pub(super) static REDEEM: Script = Script::new("leader.redeem", include_str!("leader/redeem.lua"));
+pub(super) static REDEEM: Script = Script::new(
+    "leader.redeem",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fence/next.lua"),
+        include_str!("leader/redeem.lua")
+    ),
+);
 pub(super) static FORCE_RELEASE: Script = Script::new(
     "leader.force_release",
     include_str!("leader/force_release.lua"),
@@ -47,7 +54,7 @@ static LEADER: LockKind = LockKind {
     acquire: Acquire::Script(&CAMPAIGN),
     extend: &EXTEND,
     release: &RESIGN,
-    redeem: Some(&REDEEM),
+    redeem: &REDEEM,
     plain: false,
     waiting: Waiting::Serial,
     poll: None,
@@ -249,7 +256,7 @@ impl Leader {
 
     held_by_ticket!();
 
-    /// Takes over an office that another candidate [handed over](HandOver), with the same term and this candidate's id.
+    /// Takes over an office that another candidate [handed over](HandOver), with a new term and this candidate's id.
     /// `None` if it was redeemed before, or its lease has ended.
     ///
     /// # Errors

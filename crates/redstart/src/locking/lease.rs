@@ -158,14 +158,6 @@ impl<F> Lease<F> {
         until.checked_sub(advanced).unwrap_or_else(Instant::now)
     }
 
-    /// The number of its fence token; 0 without one.
-    pub(crate) fn number(&self) -> u64
-    where
-        F: Fencing,
-    {
-        self.fence.number()
-    }
-
     /// Until when the lease is valid, on the [clock](Self::clock).
     pub(crate) fn until(&self) -> Instant {
         self.state().until

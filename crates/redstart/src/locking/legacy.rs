@@ -5,9 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use super::{
     fence::FenceToken,
     guard::{Guard, with_lock},
+    hand_over::redeemed_by,
     kind::{Acquire, LockKind, Waiting, operations},
     lock::Lock,
-    settings::{LockSettings, lock_settings},
+    settings::{LockSettings, lock_label, lock_settings},
 };
 use crate::{
     duration::micros,
@@ -36,6 +37,27 @@ pub(super) static EXTEND: Script = Script::new(
 );
 pub(super) static RELEASE: Script =
     Script::new("legacy.release", include_str!("legacy/release.lua"));
+pub(super) static REDEEM: Script = Script::new(
+    "legacy.redeem",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fence/next.lua"),
+        include_str!("legacy/stamp.lua"),
+        include_str!("legacy/redeem.lua")
+    ),
+);
+pub(super) static HOLDER: Script = Script::new(
+    "legacy.holder",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("legacy/stamp.lua"),
+        include_str!("legacy/holder.lua")
+    ),
+);
+pub(super) static FORCE_RELEASE: Script = Script::new(
+    "legacy.force_release",
+    include_str!("legacy/force_release.lua"),
+);
 pub(super) static STATE: Script = Script::new(
     "legacy.state",
     concat!(
@@ -60,7 +82,7 @@ static LEGACY: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
-    redeem: None,
+    redeem: &REDEEM,
     plain: false,
     waiting: Waiting::Serial,
     poll: Some(Duration::from_millis(100)),
@@ -140,6 +162,7 @@ pub enum LegacyState {
 /// | acquire | one script reads, decides and writes, so it never moves the stamp of a lock that it does not get |
 /// | hold | renewals move the stamp forward. If an old client changed it, as a thief or as the loser of a race, [`Guard::lost`] returns |
 /// | release | only if the stamp is still the one that was written |
+/// | hand over | they see a held lock all the time; if one of them moved the stamp, nobody redeems it |
 /// | wait | old clients send no wake-up: waiters ask again when the stamp passes, and every 100 ms |
 ///
 /// # Limits
@@ -150,6 +173,10 @@ pub enum LegacyState {
 /// - The **loser of step 2** has already overwritten the winner's time stamp with its own.
 /// - There is **no owner**: a holder that overran its time deletes its successor's lock in step 3.
 /// - There is **no TTL**: the key of a client that died stays until somebody does step 2.
+///
+/// [`holder`](Self::holder) knows no label of an old client, and a [forced release](Self::force_release) knows its lock
+/// only by the stamp: if another old client took the lock meanwhile and wrote the same stamp, in the same second with the same
+/// timeout, its lock is released instead.
 ///
 /// # Migrating
 ///
@@ -179,7 +206,7 @@ pub enum LegacyState {
 /// Nothing is granted.
 #[derive(Clone)]
 pub struct LegacyLock {
-    lock: Arc<Lock>,
+    pub(super) lock: Arc<Lock>,
     unit: LegacyUnit,
     skew: Duration,
 }
@@ -195,6 +222,8 @@ pub struct LegacyLockBuilder {
 
 impl LegacyLockBuilder {
     lock_settings!();
+
+    lock_label!();
 
     /// The unit of the time stamps (default: seconds).
     pub fn unit(mut self, unit: LegacyUnit) -> Self {
@@ -214,7 +243,7 @@ impl LegacyLockBuilder {
     /// # Errors
     ///
     /// [`is_config`](Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a skew of more than a day, and a
-    /// namespace or name that breaks the [rules](crate::key#rules-for-names).
+    /// label, namespace or name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<LegacyLock> {
         if self.skew > Duration::from_secs(86_400) {
             return Err(Error::config("a clock skew must be at most one day"));
@@ -269,6 +298,8 @@ impl LegacyLock {
     }
 
     with_lock!(with, lock, FenceToken);
+
+    redeemed_by!(redeem, lock, FenceToken);
 
     /// The current state of the lock. Changes nothing.
     ///

@@ -25,7 +25,14 @@ pub(super) static ACQUIRE: Script = Script::new(
 );
 pub(super) static EXTEND: Script = Script::new("mutex.extend", include_str!("mutex/extend.lua"));
 pub(super) static RELEASE: Script = Script::new("mutex.release", include_str!("mutex/release.lua"));
-pub(super) static REDEEM: Script = Script::new("mutex.redeem", include_str!("mutex/redeem.lua"));
+pub(super) static REDEEM: Script = Script::new(
+    "mutex.redeem",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fence/next.lua"),
+        include_str!("mutex/redeem.lua")
+    ),
+);
 pub(super) static HOLDER: Script = Script::new("mutex.holder", include_str!("mutex/holder.lua"));
 pub(super) static FORCE_RELEASE: Script = Script::new(
     "mutex.force_release",
@@ -39,7 +46,7 @@ static FENCED: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
-    redeem: Some(&REDEEM),
+    redeem: &REDEEM,
     plain: true,
     waiting: Waiting::Serial,
     poll: None,
@@ -52,7 +59,7 @@ static UNFENCED: LockKind = LockKind {
     acquire: Acquire::SetNx(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
-    redeem: Some(&REDEEM),
+    redeem: &REDEEM,
     plain: true,
     waiting: Waiting::Serial,
     poll: None,
@@ -106,7 +113,7 @@ static UNFENCED: LockKind = LockKind {
 /// | `release` | 1; 2 if there are waiters and the server has DELIFEQ or DELEX | DELIFEQ (Valkey 9) or DELEX (Redis 8.4); otherwise, and with waiters, a script: GET, DEL, SPUBLISH |
 /// | renewal, every ttl / 3 | 1 | a script: GET, PTTL, PEXPIRE |
 /// | `holder`, `force_release` | 1 | a script: GET, PTTL, PUBSUB SHARDNUMSUB; GET, DEL, SPUBLISH |
-/// | `hand_over`, `redeem` | 1 | as a renewal; a script: GET, SET, PTTL, PEXPIRE |
+/// | `hand_over`, `redeem` | 1 | as a renewal; a script: GET, SET, PTTL, PEXPIRE, TIME, SET |
 /// | waiting | 1 per request | asks when woken, when the holder's lease ends, and after a gap in the subscription |
 ///
 /// The waiters of one handle and its clones share one subscription, which is open while one of them waits, and ask one

@@ -31,13 +31,11 @@ pub(crate) trait Ownership: Send + Sync + 'static {
     fn store(&self) -> &Store;
     fn operations(&self) -> &'static Operations;
     fn namespace(&self) -> &Arc<str>;
-    /// The token that owns the lock, if one token does.
-    fn token(&self) -> Option<&str> {
-        None
-    }
-    /// Whether another owner can take its place; see [`HandOver`](super::HandOver).
-    fn can_be_replaced(&self) -> bool {
-        false
+    /// The token that owns the lock.
+    fn token(&self) -> &str;
+    /// Whether the lock is on one server, so that its token is all that a holder needs; see [`Ticket`](super::Ticket).
+    fn has_ticket(&self) -> bool {
+        true
     }
     /// The longest lease that `extend` may be asked for.
     fn longest_lease(&self) -> Duration {
@@ -191,6 +189,25 @@ impl Owner {
         Answer::read(reply)
     }
 
+    /// Takes the place of the owner that handed the lock over. Returns the fence token, or 0 if the lock has none; `None` if
+    /// the lock is not to be had.
+    pub(crate) async fn redeem(&self, giver: &str) -> Result<Option<u64>> {
+        let lock = &self.lock;
+        lock.kind
+            .redeem
+            .on(&lock.entity)
+            .keys(&lock.keys)
+            .arg(giver)
+            .arg(&self.token)
+            .arg(millis(lock.terms.ttl))
+            .arg(&lock.channel)
+            .arg(&lock.arguments[..])
+            // Asked again with the same new token, it gives the same answer.
+            .idempotent()
+            .run(&lock.store)
+            .await
+    }
+
     async fn release_once(&self) -> Result<bool> {
         let lock = &self.lock;
         if lock.kind.plain && self.release_natively().await? {
@@ -259,12 +276,8 @@ impl Ownership for Owner {
         Box::pin(self.release_once())
     }
 
-    fn token(&self) -> Option<&str> {
-        Some(&self.token)
-    }
-
-    fn can_be_replaced(&self) -> bool {
-        self.lock.kind.redeem.is_some()
+    fn token(&self) -> &str {
+        &self.token
     }
 
     fn store(&self) -> &Store {

@@ -2,10 +2,13 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
+
 use super::{
     acquisition::Acquisition,
     fence::FenceToken,
     guard::{Guard, with_lock},
+    hand_over::HandOver,
     kind::{Acquire, LockKind, Waiting, operations},
     lease::{Terms, deadline},
     settings::LockSettings,
@@ -20,7 +23,8 @@ use crate::{
 
 mod quorum;
 
-use quorum::{QuorumOwner, Servers};
+use quorum::QuorumOwner;
+pub(super) use quorum::{Servers, in_background};
 
 /// The most servers: each acquisition asks all of them.
 const MAX_SERVERS: usize = 31;
@@ -41,6 +45,20 @@ pub(super) static EXTEND: Script = Script::new("redlock.extend", include_str!("m
 pub(super) static RELEASE: Script =
     Script::new("redlock.release", include_str!("mutex/release.lua"));
 
+pub(super) static REDEEM: Script = Script::new(
+    "redlock.redeem",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fence/next.lua"),
+        include_str!("mutex/redeem.lua")
+    ),
+);
+pub(super) static HOLDER: Script = Script::new("redlock.holder", include_str!("mutex/holder.lua"));
+pub(super) static FORCE_RELEASE: Script = Script::new(
+    "redlock.force_release",
+    include_str!("mutex/force_release.lua"),
+);
+
 static REDLOCK: LockKind = LockKind {
     pattern: "redlock",
     operations: operations!("redlock"),
@@ -48,7 +66,7 @@ static REDLOCK: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
-    redeem: None,
+    redeem: &REDEEM,
     plain: false,
     waiting: Waiting::Serial,
     poll: None,
@@ -95,13 +113,17 @@ static REDLOCK: LockKind = LockKind {
 /// protects the resource; the lock only avoids duplicate work most of the time. On several `memory://` stores, move all
 /// clocks together.
 ///
+/// Waiters leave no trace on the servers, so nobody can say how many there are. A [hand-over](super::HandOver) is
+/// redeemed on a quorum of the servers, or not at all.
+///
 /// # Keys
 ///
 /// On each server the keys of a [`Mutex`](super::Mutex), under the pattern `redlock`.
 ///
 /// # Round trips
 ///
-/// An acquisition is two rounds to all servers at once (the grant, then the token), renewal and release one each. After
+/// An acquisition is two rounds to all servers at once (the grant, then the token), and so is `redeem`; renewal, release,
+/// `hand_over`, `holders` and `force_release` are one each. After
 /// a round without a quorum it is tried again after a random delay, so that candidates do not split the vote for ever.
 ///
 /// # While the store is down
@@ -110,7 +132,7 @@ static REDLOCK: LockKind = LockKind {
 /// [`is_unavailable`](Error::is_unavailable).
 #[derive(Clone)]
 pub struct Redlock {
-    servers: Arc<Servers>,
+    pub(super) servers: Arc<Servers>,
 }
 
 /// The settings of a [`Redlock`].
@@ -123,6 +145,7 @@ pub struct RedlockBuilder {
     ttl: Duration,
     renewed: bool,
     layout: Option<Layout>,
+    label: Option<String>,
     longest_lease: Duration,
     durable: bool,
     server_timeout: Option<Duration>,
@@ -145,6 +168,13 @@ impl RedlockBuilder {
     /// Uses keys that the application already has; see [`Layout`].
     pub fn layout(mut self, layout: Layout) -> Self {
         self.layout = Some(layout);
+        self
+    }
+
+    /// A name for this handle, which is shown to whoever asks who holds the lock. Anybody with access to the servers can
+    /// read it. It must have 1 to 128 bytes without `+` and control characters.
+    pub fn label(mut self, label: &str) -> Self {
+        self.label = Some(label.to_owned());
         self
     }
 
@@ -180,7 +210,7 @@ impl RedlockBuilder {
     ///
     /// [`is_config`](Error::is_config) for an even number of servers, fewer than 3 or more than 31, the same store given
     /// twice, a server timeout of zero or above a quarter of the ttl, a ttl out of the [limits](super::MIN_TTL) or above
-    /// the longest lease, and for a namespace or name that breaks the [rules](crate::key#rules-for-names).
+    /// the longest lease, and for a label, namespace or name that breaks the [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Redlock> {
         check_servers(&self.stores)?;
         let terms = Terms::new(self.ttl, self.renewed)?;
@@ -208,6 +238,7 @@ impl RedlockBuilder {
                 let mut settings = LockSettings::new(store, &self.namespace, &self.name);
                 settings.ttl = self.ttl;
                 settings.layout.clone_from(&self.layout);
+                settings.label.clone_from(&self.label);
                 // An engine in this process does not restart without the process.
                 let grace = match self.durable || store.is_embedded() {
                     true => 0,
@@ -266,6 +297,7 @@ impl Redlock {
             ttl: Duration::from_secs(30),
             renewed: true,
             layout: None,
+            label: None,
             longest_lease: Duration::from_secs(60),
             durable: false,
             server_timeout: None,
@@ -341,21 +373,57 @@ impl Redlock {
 
     with_lock!(with, lock, FenceToken);
 
+    /// Takes over a lock that another process [handed over](HandOver). `None` if it was redeemed before, its lease has
+    /// ended, or no quorum of the servers gave it to this process.
+    ///
+    /// # Errors
+    ///
+    /// [`is_unavailable`](Error::is_unavailable) if fewer than a quorum of the servers answered. What the others gave is then
+    /// released, and the lock is free when its lease ends.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, what was granted is released on all servers in the background.
+    pub async fn redeem(&self, given: &HandOver) -> Result<Option<Guard>> {
+        let namespace = self.servers.namespace();
+        observe::operation(REDLOCK.operations.redeem, namespace, async {
+            let giver = given.token::<FenceToken>()?;
+            let (acquisition, asked) = self.acquisition();
+            let fence = acquisition.owner().redeem(giver).await?;
+            self.granted(acquisition, asked, fence)
+        })
+        .await
+    }
+
     /// Asks all servers once.
     async fn ask(&self) -> Result<Option<Guard>> {
+        let (acquisition, asked) = self.acquisition();
+        let fence = acquisition.owner().ask().await?;
+        if fence.is_none() {
+            observe::event(REDLOCK.operations.busy);
+        }
+        self.granted(acquisition, asked, fence)
+    }
+
+    /// A new owner, and when it began to ask.
+    fn acquisition(&self) -> (Acquisition<QuorumOwner>, Instant) {
         let mut acquisition = Acquisition::new(QuorumOwner::new(&self.servers));
-        let asked = self.servers.clock().now();
         // Whatever the result, what any server granted has to be released.
         acquisition.recorded = true;
-        match acquisition.owner().ask().await? {
-            Some(fence) => acquisition
-                .into_guard(fence, asked, self.servers.terms)
-                .map(Some),
-            None => {
-                observe::event(REDLOCK.operations.busy);
-                Ok(None)
-            }
-        }
+        (acquisition, self.servers.clock().now())
+    }
+
+    /// The guard of an owner that has a quorum, with this fence token.
+    fn granted(
+        &self,
+        acquisition: Acquisition<QuorumOwner>,
+        asked: Instant,
+        fence: Option<u64>,
+    ) -> Result<Option<Guard>> {
+        let terms = self.servers.terms;
+        fence
+            .map(|fence| acquisition.into_guard(fence, asked, terms))
+            .transpose()
     }
 }
 

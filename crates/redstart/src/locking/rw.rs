@@ -80,8 +80,14 @@ pub(super) static REDEEM_READ: Script = Script::new(
         include_str!("rw/redeem_read.lua")
     ),
 );
-pub(super) static REDEEM_WRITE: Script =
-    Script::new("rw.redeem_write", include_str!("mutex/redeem.lua"));
+pub(super) static REDEEM_WRITE: Script = Script::new(
+    "rw.redeem_write",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("fence/next.lua"),
+        include_str!("mutex/redeem.lua")
+    ),
+);
 
 static READER: LockKind = LockKind {
     pattern: "rw",
@@ -90,7 +96,7 @@ static READER: LockKind = LockKind {
     acquire: Acquire::Script(&READ),
     extend: &EXTEND_READ,
     release: &RELEASE_READ,
-    redeem: Some(&REDEEM_READ),
+    redeem: &REDEEM_READ,
     plain: false,
     waiting: Waiting::Parallel,
     poll: None,
@@ -109,7 +115,7 @@ static WRITER: LockKind = LockKind {
     acquire: Acquire::Script(&WRITE),
     extend: &EXTEND_WRITE,
     release: &RELEASE_WRITE,
-    redeem: Some(&REDEEM_WRITE),
+    redeem: &REDEEM_WRITE,
     plain: false,
     waiting: Waiting::Queued,
     poll: None,

@@ -73,7 +73,7 @@ static SEMAPHORE: LockKind = LockKind {
     acquire: Acquire::Script(&ACQUIRE),
     extend: &EXTEND,
     release: &RELEASE,
-    redeem: Some(&REDEEM),
+    redeem: &REDEEM,
     plain: false,
     waiting: Waiting::Serial,
     poll: None,

@@ -74,10 +74,11 @@ impl<F: Fencing> Guard<F> {
     /// [`is_config`](Error::is_config) for a lock that is kept on several servers, which has no ticket. The lock is then
     /// released in the background.
     pub fn into_ticket(mut self) -> Result<Ticket> {
-        let Some(token) = self.token() else {
+        let owner = self.owner();
+        if !owner.has_ticket() {
             return Err(Error::config("a lock on several servers has no ticket"));
-        };
-        let ticket = Ticket(token.to_owned());
+        }
+        let ticket = Ticket(owner.token().to_owned());
         self.forget();
         Ok(ticket)
     }

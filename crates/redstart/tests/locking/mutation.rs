@@ -41,8 +41,10 @@ async fn a_write_without_a_token_check_is_noticed() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_lock_that_is_redeemed_twice_is_noticed() -> anyhow::Result<()> {
-    let test = "hand_over::a_lock_that_is_handed_over_is_redeemed_once_with_its_fence::embedded";
-    let broken = "redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return 1";
+    let test =
+        "hand_over::a_lock_that_is_handed_over_is_redeemed_once_with_a_higher_fence::embedded";
+    let broken =
+        "redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return redis.call('INCR', KEYS[2])";
     must_notice(test, "mutex.redeem", broken).await
 }
 
@@ -55,4 +57,31 @@ async fn a_forced_release_of_any_holder_is_noticed() -> anyhow::Result<()> {
         if head then redis.call('SPUBLISH', ARGV[2], head) end
         return held";
     must_notice(test, "fair.force_release", broken).await
+}
+
+#[tokio::test]
+async fn a_redemption_with_the_fence_of_the_giver_is_noticed() -> anyhow::Result<()> {
+    let test = "hand_over::a_write_that_the_giver_sent_arrives_too_late::embedded";
+    let broken = "if redis.call('GET', KEYS[1]) ~= ARGV[1] then return false end
+        redis.call('SET', KEYS[1], ARGV[2], 'KEEPTTL') return redis.call('GET', KEYS[2])";
+    must_notice(test, "mutex.redeem", broken).await
+}
+
+#[tokio::test]
+async fn a_quorum_lock_that_is_redeemed_twice_is_noticed() -> anyhow::Result<()> {
+    let test = "hand_over::a_quorum_lock_is_handed_over_once_and_is_never_free_in_between";
+    let broken =
+        "redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3]) return redis.call('INCR', KEYS[2])";
+    must_notice(test, "redlock.redeem", broken).await
+}
+
+#[tokio::test]
+async fn a_forced_release_of_whoever_has_a_legacy_lock_is_noticed() -> anyhow::Result<()> {
+    let test = "holder::the_holder_of_a_legacy_lock_is_shown_and_ended_by_force::embedded";
+    must_notice(
+        test,
+        "legacy.force_release",
+        "return redis.call('DEL', KEYS[1], KEYS[2]) > 0 and 1 or 0",
+    )
+    .await
 }

@@ -15,12 +15,5 @@ local owner = redis.call('HMGET', KEYS[2], 'token', 'stamp')
 if owner[1] ~= ARGV[1] or redis.call('GET', KEYS[1]) ~= owner[2] then
   return 0
 end
-local unit = tonumber(ARGV[3])
-local stamp = math.floor((now() + ARGV[2] * 1000 + tonumber(ARGV[4])) / unit) + 1
-if stamp > tonumber(owner[2]) then
-  local text, expiry = stamp_text(stamp), stamp_expiry(stamp, unit)
-  redis.call('SET', KEYS[1], text, 'PXAT', expiry)
-  redis.call('HSET', KEYS[2], 'stamp', text)
-  redis.call('PEXPIREAT', KEYS[2], expiry)
-end
+prolong(KEYS[1], KEYS[2], owner[2], ARGV[2], ARGV[3], ARGV[4])
 return 1

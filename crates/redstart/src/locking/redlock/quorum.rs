@@ -1,6 +1,13 @@
 //! Asking several servers at once, and what a majority of their answers says.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{StreamExt, stream::FuturesUnordered};
 use tokio::time::{Instant, timeout, timeout_at};
@@ -18,8 +25,8 @@ use crate::{
 };
 
 /// The servers of a quorum lock: the same lock on each of them.
-pub(super) struct Servers {
-    pub(super) locks: Vec<Arc<Lock>>,
+pub(in crate::locking) struct Servers {
+    pub(in crate::locking) locks: Vec<Arc<Lock>>,
     pub(super) terms: Terms,
     pub(super) longest_lease: Duration,
     pub(super) server_timeout: Duration,
@@ -69,7 +76,7 @@ impl Tally {
 }
 
 impl Servers {
-    pub(super) fn namespace(&self) -> &Arc<str> {
+    pub(in crate::locking) fn namespace(&self) -> &Arc<str> {
         self.locks[0].entity.namespace()
     }
 
@@ -120,15 +127,39 @@ impl Servers {
     }
 }
 
+/// Leaves a request to the store's background work. The returned future waits for its answer.
+pub(in crate::locking) fn in_background<T, R>(
+    store: &Store,
+    request: R,
+) -> impl Future<Output = Result<T>> + use<T, R>
+where
+    T: Send + 'static,
+    R: Future<Output = Result<T>> + Send + 'static,
+{
+    let (sender, answer) = tokio::sync::oneshot::channel();
+    store.defer(async move {
+        // Fails only if nobody waits for it.
+        let _ = sender.send(request.await);
+    });
+    async move {
+        match answer.await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::unavailable("the runtime is shutting down")),
+        }
+    }
+}
+
 /// One token that may own the lock on all servers.
 pub(super) struct QuorumOwner {
     servers: Arc<Servers>,
     owners: Vec<Arc<Owner>>,
+    /// Whether it was released: what it gets from then on is given back.
+    over: Arc<AtomicBool>,
 }
 
 impl QuorumOwner {
     pub(super) fn new(servers: &Arc<Servers>) -> Self {
-        let token = owner_token(None);
+        let token = owner_token(servers.locks[0].label.as_deref());
         Self {
             owners: servers
                 .locks
@@ -136,12 +167,43 @@ impl QuorumOwner {
                 .map(|lock| Arc::new(Owner::new(lock, token.clone())))
                 .collect(),
             servers: servers.clone(),
+            over: Arc::default(),
         }
     }
 
     /// Asks every server once. Returns the fence token, or `None` if there is no quorum.
     pub(super) async fn ask(&self) -> Result<Option<u64>> {
-        let granted = self.servers.tally(self.owners.iter().map(grant)).await;
+        self.agree(self.owners.iter().map(grant)).await
+    }
+
+    /// Takes the place of the owner that handed the lock over, on every server that still has it. Each of them gives it
+    /// once, so of several that redeem no two have a quorum.
+    ///
+    /// Each server gets its request in the background, even after a quorum has answered: what a server keeps for the giver
+    /// would stay there until its lease ends.
+    pub(super) async fn redeem(&self, giver: &str) -> Result<Option<u64>> {
+        let requests = self.owners.iter().map(|owner| {
+            let (store, owner, giver) = (owner.lock.store.clone(), owner.clone(), giver.to_owned());
+            let over = self.over.clone();
+            in_background(&store, async move {
+                let redeemed = owner.redeem(&giver).await;
+                if over.load(Ordering::SeqCst) {
+                    // The release may have arrived before it.
+                    owner.release().await?;
+                }
+                redeemed
+            })
+        });
+        let requests: Vec<_> = requests.collect();
+        self.agree(requests).await
+    }
+
+    /// The highest fence token that a quorum issued, written back to a quorum.
+    async fn agree<Q>(&self, questions: impl IntoIterator<Item = Q>) -> Result<Option<u64>>
+    where
+        Q: Future<Output = Result<Option<u64>>>,
+    {
+        let granted = self.servers.tally(questions).await;
         if !granted.has_quorum() {
             // A refusal by a quorum is a no; too few answers are a failure.
             let answered = granted.yes + granted.no;
@@ -189,29 +251,30 @@ impl Ownership for QuorumOwner {
     }
 
     fn release(&self) -> StillOwned<'_> {
+        self.over.store(true, Ordering::SeqCst);
         Box::pin(async move {
             // Each server gets its release in the background, even if nobody waits for the answer any more.
             let released: Vec<_> = self
                 .owners
                 .iter()
                 .map(|owner| {
-                    let (sender, answer) = tokio::sync::oneshot::channel();
-                    let owner = owner.clone();
-                    let store = owner.lock.store.clone();
-                    store.defer(async move {
-                        // Fails only if nobody waits for it.
-                        let _ = sender.send(owner.release().await);
-                    });
-                    async move {
-                        match answer.await {
-                            Ok(released) => Ok(released?.then_some(0)),
-                            Err(_) => Err(Error::unavailable("the runtime is shutting down")),
-                        }
-                    }
+                    let (store, owner) = (owner.lock.store.clone(), owner.clone());
+                    in_background(
+                        &store,
+                        async move { Ok(owner.release().await?.then_some(0)) },
+                    )
                 })
                 .collect();
             self.servers.tally(released).await.still_owned()
         })
+    }
+
+    fn token(&self) -> &str {
+        &self.owners[0].token
+    }
+
+    fn has_ticket(&self) -> bool {
+        false
     }
 
     fn store(&self) -> &Store {

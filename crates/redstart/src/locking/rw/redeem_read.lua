@@ -7,10 +7,10 @@
 --          2  the new reader's token
 --          3  ttl in ms
 --          4  unused here: the channel
--- Returns  1 if the place is the new reader's now, else 0
+-- Returns  '0', or nil if the place is not to be had
 local at = now()
 if leases.runs(KEYS[2], ARGV[1], at) then
   redis.call('ZADD', KEYS[2], redis.call('ZSCORE', KEYS[2], ARGV[1]), ARGV[2])
   redis.call('ZREM', KEYS[2], ARGV[1])
 end
-return leases.extend(KEYS[2], ARGV[2], at, ARGV[3] * 1000) and 1 or 0
+return leases.extend(KEYS[2], ARGV[2], at, ARGV[3] * 1000) and '0' or false

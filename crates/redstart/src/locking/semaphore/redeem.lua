@@ -5,10 +5,10 @@
 --          2  the new owner's token
 --          3  ttl in ms
 --          4-  unused here: the channel, the number of permits
--- Returns  1 if the permit is the new owner's now, else 0
+-- Returns  '0', or nil if the permit is not to be had
 local at = now()
 if leases.runs(KEYS[1], ARGV[1], at) then
   redis.call('ZADD', KEYS[1], redis.call('ZSCORE', KEYS[1], ARGV[1]), ARGV[2])
   redis.call('ZREM', KEYS[1], ARGV[1])
 end
-return leases.extend(KEYS[1], ARGV[2], at, ARGV[3] * 1000) and 1 or 0
+return leases.extend(KEYS[1], ARGV[2], at, ARGV[3] * 1000) and '0' or false
