@@ -13,6 +13,10 @@
 //! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows, source.rs is who is asked
 //! inspect.rs      queues of other libraries through one interface that only reads
 //! plan.rs         what to do about what was found
+//! lock.rs         locks that redis-py, redlock and others take too; who blocks
+//! limiter.rs      a limiter on the keys of rate-limiter-flexible
+//! sessions.rs     sessions of connect-redis, read, extended and rotated
+//! cache.rs        cache entries that others write too, with stampede protection
 //! bullmq.rs       BullMQ both ways: a producer, and a worker beside Node's
 //! sidekiq.rs      jobs for Sidekiq, pushed from Rust
 //! celery.rs       tasks for Celery, sent from Rust, and their results
@@ -39,7 +43,11 @@
 #![forbid(unsafe_code)]
 
 pub mod bullmq;
+pub mod cache;
 pub mod celery;
+pub mod limiter;
+pub mod lock;
+pub mod sessions;
 
 mod budget;
 mod catalogue;

@@ -1,10 +1,10 @@
-//! Sidekiq: jobs pushed from Rust, which Ruby runs.
+//! Sidekiq: jobs pushed from Rust, which Ruby runs, and a consumer that runs Ruby's jobs and loses none.
 //!
 //! Up to version 7 times are seconds with a fraction, from version 8 on milliseconds; [`Times`] chooses.
 //!
 //! # Limits
 //!
-//! Only pushing: Ruby runs the jobs. As with Sidekiq's own client, a Cluster is not supported.
+//! As with Sidekiq's own client, a Cluster is not supported.
 //!
 //! Only Ruby knows the options of a class (`sidekiq_options`). `retry` is left out of a job, so that the class decides when its
 //! job fails; a job that fails before its class is loaded (the class does not exist, or not yet) is then not retried by
@@ -20,6 +20,12 @@ use serde_json::{Value, json};
 
 use crate::error::{Error, Result};
 
+mod consumer;
+mod job;
+
+pub use consumer::{SidekiqConsumer, SidekiqConsumerBuilder};
+pub use job::{JobFailure, SidekiqJob};
+
 /// How a version of Sidekiq writes times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -30,7 +36,7 @@ pub enum Times {
     Millis,
 }
 
-/// Pushes jobs to Sidekiq.
+/// Pushes jobs to Sidekiq, and makes [consumers](Sidekiq::consumer) of its queues.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
@@ -145,24 +151,17 @@ impl Sidekiq {
         class: &str,
         args: &impl Serialize,
     ) -> Result<(String, Value)> {
-        if queue.is_empty() || class.is_empty() {
-            return Err(Error::invalid("a job of Sidekiq needs a queue and a class"));
+        if class.is_empty() {
+            return Err(Error::invalid("a job of Sidekiq needs a class"));
         }
-        if queue.starts_with("queue:") || queue.contains(":queue:") {
-            return Err(Error::invalid(
-                "a queue of Sidekiq is named without `queue:`; what stands before it is the namespace",
-            ));
-        }
+        check_queue(queue)?;
         let args = serde_json::to_value(args).ok().filter(Value::is_array);
         let args = args.ok_or_else(|| {
             Error::invalid("the arguments of a job of Sidekiq must be a JSON array")
         })?;
         let jid = format!("{:024x}", rand::random::<u128>() >> 32);
         let now = self.store.time().await?;
-        let at = match self.times {
-            Times::Seconds => json!(now.as_secs_f64()),
-            Times::Millis => json!(now.as_millis() as u64),
-        };
+        let at = self.stamp(now);
         let mut job = json!({
             "class": class, "args": args, "queue": queue, "jid": jid, "created_at": at,
         });
@@ -171,4 +170,23 @@ impl Sidekiq {
         }
         Ok((jid, job))
     }
+    /// A time as this version writes it.
+    fn stamp(&self, at: Duration) -> Value {
+        match self.times {
+            Times::Seconds => json!(at.as_secs_f64()),
+            Times::Millis => json!(at.as_millis() as u64),
+        }
+    }
+}
+
+fn check_queue(queue: &str) -> Result<()> {
+    if queue.is_empty() {
+        return Err(Error::invalid("a queue of Sidekiq needs a name"));
+    }
+    if queue.starts_with("queue:") || queue.contains(":queue:") {
+        return Err(Error::invalid(
+            "a queue of Sidekiq is named without `queue:`; what stands before it is the namespace",
+        ));
+    }
+    Ok(())
 }

@@ -3,6 +3,12 @@
 //! ```text
 //! main.rs        where the scripts of other languages are
 //! served.rs      the embedded engine behind a listener of its own
+//! dialogue.rs    a program of another language that answers lines of JSON
+//! locks.rs       one lock that redis-py, redlock and we take
+//! limiter.rs     rate-limiter-flexible and our limiter on the same keys
+//! sessions.rs    sessions of connect-redis while Node serves them
+//! caches.rs      entries of Django and of plain JSON, on both sides
+//! sidekiq.rs     our consumer of Sidekiq's queues
 //! bullmq.rs      BullMQ 5 and 6 beside our producer and worker
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
@@ -14,10 +20,16 @@
 
 mod bullmq;
 mod bullmq_as_node;
+mod caches;
+mod dialogue;
 mod foreign_workers;
 mod inspect;
+mod limiter;
+mod locks;
 mod recognise;
 mod served;
+mod sessions;
+mod sidekiq;
 
 use std::path::{Path, PathBuf};
 

@@ -28,3 +28,13 @@ class Again
     raise "no luck"
   end
 end
+
+# Says that it has begun, and does not end.
+class Hang
+  include Sidekiq::Worker
+
+  def perform
+    Sidekiq.redis { |redis| redis.rpush("ran:#{ARGV[1]}", "begun") }
+    sleep
+  end
+end

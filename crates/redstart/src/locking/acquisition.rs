@@ -224,7 +224,7 @@ impl<'a> Waiter<'a> {
         if lock.kind.waiting == Waiting::Queued {
             pause = pause.min(lock.terms.waiter() / 3);
         }
-        if let Some(poll) = lock.kind.poll {
+        if let Some(poll) = lock.poll {
             pause = pause.min(poll);
         }
         match &self.listening {

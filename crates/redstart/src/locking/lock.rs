@@ -38,6 +38,8 @@ pub(crate) struct Lock {
     pub(crate) terms: Terms,
     /// What an owner of this handle is called, for people.
     pub(crate) label: Option<String>,
+    /// How often to ask while waiting, where holders may release without a wake-up.
+    pub(crate) poll: Option<Duration>,
     /// Held by the waiter that asks the server, if the kind lets only one of a handle ask.
     asking: Mutex<()>,
     /// Whether the server that has this lock refused the native command for a release.
@@ -64,6 +66,7 @@ impl Lock {
             arguments,
             terms,
             label: None,
+            poll: kind.poll,
             asking: Mutex::new(()),
             lacks_native_release: AtomicBool::new(false),
             woken: parking_lot::Mutex::new(None),

@@ -11,7 +11,11 @@ use super::{
     settings::{LockSettings, lock_label, lock_settings},
     ticket::held_by_ticket,
 };
-use crate::{error::Result, script::Script, store::Store};
+use crate::{
+    error::{Error, Result},
+    script::Script,
+    store::Store,
+};
 
 mod many;
 
@@ -103,7 +107,8 @@ static UNFENCED: LockKind = LockKind {
 ///
 /// Any client that locks by `SET key token NX PX ttl` uses the same key, so with a [layout](MutexBuilder::layout)
 /// clients in other languages can take part. They ignore the fence counter and the wake-up: they have no token, and
-/// waiters notice their release only at the end of the lease. Exclusion holds. Their tokens are never changed.
+/// waiters notice their release at the end of the lease, or as often as [`poll`](MutexBuilder::poll) says. Exclusion
+/// holds. Their tokens are never changed.
 ///
 /// # Round trips
 ///
@@ -187,14 +192,48 @@ impl<F: Fencing> MutexBuilder<F> {
 
     lock_label!();
 
+    /// Asks again at least this often while waiting. For a [layout](Self::layout) under which other libraries lock the same
+    /// key: they send no wake-up when they release it. Without it, such a release is noticed when the lease of its
+    /// holder would have ended.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use std::time::Duration;
+    /// use redstart::{Store, key::Layout, locking::Mutex};
+    /// let store = Store::connect("memory://").await?;
+    /// let mutex = Mutex::builder(&store, "shop", "lock:order:5001")
+    ///     .layout(Layout::new(str::to_owned))
+    ///     .poll(Duration::from_millis(50))
+    ///     .build()?;
+    ///
+    /// // Another library holds the lock, without a TTL.
+    /// store.query::<()>(redis::cmd("SET").arg("lock:order:5001").arg("token").arg("NX")).await?;
+    /// assert!(mutex.try_lock().await?.is_none());
+    /// assert_eq!(mutex.holder().await?.expect("it is held").remaining, None);
+    /// # Ok(()) }
+    /// ```
+    pub fn poll(mut self, every: Duration) -> Self {
+        self.settings.poll = Some(every);
+        self
+    }
+
     /// Makes the lock. Nothing is sent yet.
     ///
     /// # Errors
     ///
-    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a label that is empty, over 128
-    /// bytes or has a `+` or control characters, and for a namespace or name that breaks the
+    /// [`is_config`](crate::Error::is_config) for a ttl out of the [limits](super::MIN_TTL), a poll interval under a
+    /// millisecond, a label that is empty, over 128 bytes or has a `+` or control characters, and for a namespace or name that breaks the
     /// [rules](crate::key#rules-for-names).
     pub fn build(self) -> Result<Mutex<F>> {
+        if self
+            .settings
+            .poll
+            .is_some_and(|every| every < Duration::from_millis(1))
+        {
+            return Err(Error::config(
+                "a waiter must not ask more often than once per millisecond",
+            ));
+        }
         Ok(Mutex {
             lock: self.settings.lock(self.kind, Vec::new())?,
             fence: PhantomData,

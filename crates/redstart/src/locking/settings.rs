@@ -18,6 +18,8 @@ pub(crate) struct LockSettings {
     pub(crate) renewed: bool,
     pub(crate) layout: Option<Layout>,
     pub(crate) label: Option<String>,
+    /// How often waiters ask, instead of what the kind says.
+    pub(crate) poll: Option<Duration>,
 }
 
 impl LockSettings {
@@ -30,6 +32,7 @@ impl LockSettings {
             renewed: true,
             layout: None,
             label: None,
+            poll: None,
         }
     }
 
@@ -66,6 +69,7 @@ impl LockSettings {
         let entity = self.entity(kind.pattern)?;
         let mut lock = Lock::new(self.store.clone(), entity, kind, arguments, terms);
         lock.label.clone_from(&self.label);
+        lock.poll = self.poll.or(kind.poll);
         Ok(Arc::new(lock))
     }
 }

@@ -1,0 +1,16 @@
+-- Stores an entry if the lease is still the filler's, and ends the lease.
+--
+-- KEYS     1  the entry (string)
+--          2  the lease (string: the token of the filler)
+-- ARGV     1  the token
+--          2  the entry's ttl in ms; 0 to store nothing
+--          3  the entry
+-- Returns  1 if the lease was the filler's, else 0
+if redis.call('GET', KEYS[2]) ~= ARGV[1] then
+  return 0
+end
+redis.call('DEL', KEYS[2])
+if ARGV[2] ~= '0' then
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[2])
+end
+return 1
