@@ -9,11 +9,14 @@ use crate::{
 
 use super::{by_pattern, has_script, redis_py_lock::made_at};
 
-/// Lock, unlock, extend of version 4.
+/// Lock, unlock, extend of version 4, and of version 5.
 pub(super) const SCRIPTS: &[&str] = &[
     "e5a322e2634ef59a516e8ea150cb085afafee684",
     "0f0f23b9048b36752b5be114f357ba083449f908",
     "ce46f80993d5dac20dd066eb301a4e37994bdbed",
+    "96da70f7716f27d278a5218544df37fd8b0a5e4c",
+    "e4612211c9f8f51c257e26e056b0a654b3187242",
+    "aed6f382e410db8ba7926d4e5e9aab410bf2a78a",
 ];
 
 pub(super) fn find(look: &Look<'_>, found: &mut Vec<Found>) {

@@ -18,7 +18,8 @@ async fn contend(store: Store, key: String, times: u64) -> Result<u64> {
         .ttl(Duration::from_secs(60))
         .poll(Duration::from_millis(2))
         .build()?;
-    let (inside, count) = (format!("{key}:inside"), format!("{key}:count"));
+    let part = |name: &str| format!("{key}:{name}");
+    let (inside, count, order) = (part("inside"), part("count"), part("order"));
     let mut met = 0;
     for _ in 0..times {
         let guard = mutex.lock(Duration::from_secs(3600)).await?;
@@ -34,6 +35,7 @@ async fn contend(store: Store, key: String, times: u64) -> Result<u64> {
             .arg(&count)
             .arg(seen.unwrap_or(0) + 1)
             .ignore();
+        leave.cmd("RPUSH").arg(&order).arg("ours").ignore();
         leave.cmd("DECR").arg(&inside).ignore();
         let () = store.pipeline(&leave).await?;
         let _ = guard.release().await?;
@@ -43,7 +45,7 @@ async fn contend(store: Store, key: String, times: u64) -> Result<u64> {
 
 /// Two redis-py, one of them without a TTL, redlock 4 and 5, and two of ours on one key.
 async fn six_contend(side: Side) -> Result<()> {
-    let all = scale(120, "adopt lock acquisitions");
+    let all = scale(180, "adopt lock acquisitions");
     let each = all.div_ceil(6);
     let key = unique_namespace("lock");
     let (port, times) = (side.port.to_string(), each.to_string());
@@ -55,12 +57,26 @@ async fn six_contend(side: Side) -> Result<()> {
         let args = [module, &port, &key, &times];
         Foreign::start(Language::Node, &library("locks.js"), &args)
     };
-    let foreign = [
+    let mut foreign = [
         python("60")?,
         python("0")?,
         node("redlock4")?,
         node("redlock5")?,
     ];
+    for program in &mut foreign {
+        assert_eq!(program.line().await?, "ready");
+    }
+    for program in &mut foreign {
+        program.tell("go")?;
+    }
+    // We begin when they are at it.
+    let store = side.store().await?;
+    let order = format!("{key}:order");
+    wait_until("somebody to take the lock", LONG, async || {
+        let taken: u64 = store.query(cmd("LLEN").arg(&order)).await.ok()?;
+        (taken > 0).then_some(())
+    })
+    .await?;
     let ours = [
         tokio::spawn(contend(side.store().await?, key.clone(), each)),
         tokio::spawn(contend(side.store().await?, key.clone(), each)),
@@ -69,7 +85,6 @@ async fn six_contend(side: Side) -> Result<()> {
     for task in ours {
         met += task.await??;
     }
-    let store = side.store().await?;
     let count = format!("{key}:count");
     for mut program in foreign {
         // A campaign takes longer than one line may.
@@ -88,8 +103,19 @@ async fn six_contend(side: Side) -> Result<()> {
         "{counted} of {} additions were kept",
         each * 6
     );
+    // They did contend: others had the lock after our first time and before our last.
+    let order: Vec<String> = store
+        .query(cmd("LRANGE").arg(&order).arg(0).arg(-1))
+        .await?;
+    let is_ours = |holder: &String| holder == "ours";
+    let first = order.iter().position(is_ours).context("we had it")?;
+    let last = order.iter().rposition(is_ours).context("we had it")?;
+    let between = order[first..last].iter().filter(|holder| !is_ours(holder));
+    let between = between.count();
+    ensure!(between > 0, "nobody else had the lock while we contended");
+    let changes = order.windows(2).filter(|pair| pair[0] != pair[1]).count();
     figure(format!(
-        "{counted} contended acquisitions between redis-py, redlock 4 and 5 and Mutex, never two holders"
+        "{counted} contended acquisitions between redis-py, redlock 4 and 5 and Mutex, never two holders, {changes} changes between kinds"
     ));
     Ok(())
 }

@@ -2,8 +2,8 @@
 //
 //   node locks.js MODULE PORT KEY TIMES
 //
-// MODULE is redlock4 or redlock5. Takes the lock TIMES times. In it, nobody else may be inside, and it adds one to a counter in two steps. Prints how often somebody else
-// was inside.
+// MODULE is redlock4 or redlock5. Prints "ready", waits for a line, and takes the lock TIMES times. In it, nobody else may be inside, and it adds one to a
+// counter in two steps and its name to a list. Prints how often somebody else was inside.
 "use strict";
 
 const [module_, port, key, times] = process.argv.slice(2);
@@ -30,12 +30,16 @@ function locker() {
 
 async function main() {
   const take = locker();
+  await client.ping();
+  console.log("ready");
+  await new Promise((resolve) => process.stdin.once("data", resolve));
   let met = 0;
   for (let n = 0; n < Number(times); n++) {
     const release = await take();
     const [[, inside], [, count]] = await client.pipeline().incr(`${key}:inside`).get(`${key}:count`).exec();
     if (inside !== 1) met++;
-    await client.pipeline().set(`${key}:count`, Number(count) + 1).decr(`${key}:inside`).exec();
+    await client.pipeline().set(`${key}:count`, Number(count) + 1).rpush(`${key}:order`, module_)
+      .decr(`${key}:inside`).exec();
     await release();
   }
   console.log(met);
