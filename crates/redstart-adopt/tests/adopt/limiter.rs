@@ -135,7 +135,7 @@ async fn a_window_ends_and_settings_that_node_would_cut_are_refused() -> Result<
     let ours = limiter(&store, 1, "").build()?;
     assert!(ours.consume("k", 1).await?.is_allowed());
     assert!(!ours.consume("k", 1).await?.is_allowed());
-    store.advance(HOUR)?;
+    store.advance(HOUR + Duration::from_secs(1))?;
     assert!(ours.consume("k", 1).await?.is_allowed());
     let points = NonZeroU32::MIN;
     for duration in [Duration::ZERO, Duration::from_millis(1500)] {
