@@ -492,6 +492,7 @@ impl Sessions {
             .idempotent()
     }
 
+    /// Reads a session, and renews its idle timeout if that is due.
     async fn read(&self, token: &Token) -> Result<Option<(Record, Fit)>> {
         let (entity, id, digest) = (self.entity(&token.account)?, token.handle(), token.digest());
         let key = entity.part(&id);
@@ -499,6 +500,7 @@ impl Sessions {
         pipeline.cmd("PTTL").arg(&key);
         pipeline.cmd("HGETALL").arg(&key);
         let (left, pairs): (i64, Vec<(String, String)>) = self.0.store.pipeline(&pipeline).await?;
+        let mut read = None;
         // A key never outlives its session, so one that exists is alive.
         if let Ok(left @ 1..) = u64::try_from(left)
             && !pairs.is_empty()
@@ -512,19 +514,24 @@ impl Sessions {
             if record.now.saturating_sub(record.seen) <= self.slack(self.0.idle) {
                 return Ok(Some((record, fit)));
             }
+            read = Some((record, fit));
         }
         // A renewal is due, or the index still has a session that is gone.
         let call = self.opening(&LOAD, &entity, &id, token);
-        let reply: Option<Vec<String>> = call.run(&self.0.store).await?;
-        let Some(mut reply) = reply else {
+        let Some(left) = call.run::<Option<u64>>(&self.0.store).await? else {
             return Ok(None);
         };
-        let left = reply.pop().and_then(|left| left.parse().ok()).unwrap_or(0);
-        let mut flat = reply.into_iter();
-        let pairs = std::iter::from_fn(|| Some((flat.next()?, flat.next()?)));
-        let record = Record::read(pairs, Duration::from_micros(left))?;
+        let left = Duration::from_micros(left);
+        if let Some((mut record, fit)) = read {
+            record.left = left;
+            return Ok(Some((record, fit)));
+        }
+        // It was read in its last millisecond, and lives on.
+        let mut again = redis::cmd("HGETALL");
+        let pairs: Vec<(String, String)> = self.0.store.query(again.arg(&key)).await?;
+        let record = Record::read(pairs, left)?;
         let fit = record.fit(&digest);
-        Ok(Some((record, fit)))
+        Ok((fit != Fit::Not).then_some((record, fit)))
     }
 
     /// A short idle timeout gets a short slack.

@@ -41,8 +41,12 @@ local function renew(key, index, id, session, idle, remembered, slack)
     if session.time - session.seen <= tonumber(slack) then return session.ends end
     if session.remembered then idle = remembered end
     local ends = math.min(session.time + idle, session.last)
-    redis.call('HSET', key, 'ends', string.format('%.0f', ends), 'seen', string.format('%.0f', session.time))
+    local text = string.format('%.0f', ends)
+    redis.call('HSET', key, 'ends', text, 'seen', string.format('%.0f', session.time))
     redis.call('PEXPIREAT', key, string.format('%.0f', math.floor(ends / 1000)))
-    if session.user ~= '' then enlist(index, id, ends, session.last, session.time) end
+    -- An index that has the session was made to outlive it. One without it was lost, and is made again.
+    if session.user ~= '' and redis.call('ZADD', index, text, id) == 1 then
+        enlist(index, id, ends, session.last, session.time)
+    end
     return ends
 end
