@@ -109,6 +109,11 @@ pub(crate) fn only_reads(cmd: &Cmd) -> bool {
     })
 }
 
+/// Whether the command goes on where another one ended, by a cursor that only the server that gave it understands.
+pub(crate) fn has_cursor(cmd: &Cmd) -> bool {
+    name(cmd).is_some_and(|name| is_any(name, &["SCAN", "HSCAN", "SSCAN", "ZSCAN"]))
+}
+
 /// Commands that change nothing, sorted for the binary search.
 const READS: &[&[u8]] = &[
     b"BF.CARD",

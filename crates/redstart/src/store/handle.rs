@@ -165,11 +165,17 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a command that is not known to only read.
+    /// Those of [`query`](Self::query); [`is_config`](Error::is_config) for a command that is not known to only read, and for
+    /// SCAN, HSCAN, SSCAN and ZSCAN, whose cursors mean something only to the server that gave them.
     pub async fn query_stale<T: FromRedisValue>(&self, cmd: &Cmd) -> Result<T> {
         if !command::only_reads(cmd) {
             return Err(Error::config(
                 "only a command that changes nothing can be answered by a replica",
+            ));
+        }
+        if command::has_cursor(cmd) {
+            return Err(Error::config(
+                "a cursor means something only to the server that gave it, so a replica cannot go on: use query or scan",
             ));
         }
         self.stale_reads().query(cmd).await

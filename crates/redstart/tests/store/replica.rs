@@ -171,6 +171,57 @@ async fn fault_replicas_of_a_cluster_answer_reads_that_may_be_stale() -> anyhow:
     .await
 }
 
+/// The numbers of the connections that have asked for keys.
+async fn readers(server: &Server) -> anyhow::Result<Vec<String>> {
+    let list: String = server.query(&["CLIENT", "LIST", "TYPE", "NORMAL"]).await?;
+    let readers = list.lines().filter(|line| line.contains(" cmd=get "));
+    let ids = readers.filter_map(|line| line.strip_prefix("id=")?.split(' ').next());
+    Ok(ids.map(str::to_owned).collect())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_replica_that_hangs_costs_the_others_no_connection() -> anyhow::Result<()> {
+    let group = Sentinel::start(Kind::Redis).await?;
+    let replicas: Vec<&Server> = group.servers()[1..].iter().collect();
+    let store = Store::builder(&group.url())
+        .deadline(Duration::from_secs(8))
+        .replica_reads()
+        .connect()
+        .await?;
+    let read = async || {
+        let store = store.clone();
+        let reads = (0..50).map(move |_| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                let mut get = redis::cmd("GET");
+                store.query_stale::<Option<String>>(get.arg("k")).await
+            })
+        });
+        for read in reads.collect::<Vec<_>>() {
+            read.await??;
+        }
+        anyhow::Ok(())
+    };
+    let connected = eventually(PATIENCE, async || {
+        read().await.is_ok()
+            && futures_util::future::join_all(replicas.iter().map(|server| readers(server)))
+                .await
+                .iter()
+                .all(|ids| ids.as_ref().is_ok_and(|ids| ids.len() == 1))
+    });
+    ensure!(connected.await, "the replicas were not asked");
+    let (hung, healthy) = (replicas[0], replicas[1]);
+    let before = readers(healthy).await?;
+    hung.pause()?;
+    for _ in 0..3 {
+        read().await?;
+    }
+    let after = readers(healthy).await?;
+    hung.resume()?;
+    assert_eq!(before, after, "the connection was closed");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_reads_go_on_when_a_replica_takes_the_place_of_its_master() -> anyhow::Result<()> {
     let cluster = Cluster::start(Kind::Redis, 3, 1).await?;
@@ -223,6 +274,12 @@ async fn only_commands_that_change_nothing_may_be_stale() -> anyhow::Result<()> 
             .query_stale::<redis::Value>(redis::cmd(write).arg("k"))
             .await;
         assert!(refused.unwrap_err().is_config(), "{write}");
+    }
+    for cursor in ["SCAN", "hscan", "SSCAN", "ZSCAN"] {
+        let refused = store
+            .query_stale::<redis::Value>(redis::cmd(cursor).arg("k").arg(0))
+            .await;
+        assert!(refused.unwrap_err().is_config(), "{cursor}");
     }
     Ok(())
 }

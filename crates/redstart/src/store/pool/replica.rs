@@ -38,11 +38,10 @@ pub(crate) enum ReplicaRead {
 /// never waits for that. Whatever a replica says but an answer leads to the master.
 pub(crate) async fn read(replicas: &[Arc<Node>], request: Request<'_>) -> ReplicaRead {
     let mut moved = false;
-    // A replica that hangs must leave time for the master.
+    // Replicas that hang must leave time for the master, and one for the next.
     let now = Instant::now();
-    let left = request.deadline.saturating_duration_since(now);
+    let ends = now + request.deadline.saturating_duration_since(now) / 2;
     let mut part = request;
-    part.deadline = now + left / 2;
     let first = match replicas.len() {
         0 | 1 => 0,
         count => crate::chance::range(0..count),
@@ -58,6 +57,14 @@ pub(crate) async fn read(replicas: &[Arc<Node>], request: Request<'_>) -> Replic
         if node.is_troubled() {
             continue;
         }
+        let now = Instant::now();
+        let left = ends.saturating_duration_since(now);
+        // A request that is sent too late would only cost its connection.
+        if left.is_zero() {
+            break;
+        }
+        let shares = (TRIES - tries).min(replicas.len() - at);
+        part.deadline = now + left / u32::try_from(shares).unwrap_or(1);
         match link.once(part).await {
             None => {}
             Some(Ok(value)) if !needs_mending(&request, &value) => {

@@ -12,7 +12,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use redis::{Cmd, RedisError, Value};
+use redis::{RedisError, Value};
 use tokio::{
     runtime::{self, Handle},
     sync::Notify,
@@ -23,7 +23,7 @@ use super::{
     line::{Sent, Task},
     mailbox::{Effect, Mailbox},
     topic::{Kind, Name, Wanted},
-    tracking::{Step, Tracking},
+    tracking::Tracking,
 };
 use crate::{
     error::{Error, Result},
@@ -32,8 +32,12 @@ use crate::{
 };
 
 mod heard;
+mod plan;
+mod route;
 #[cfg(test)]
 mod tests;
+
+pub(super) use plan::Batch;
 
 /// When a channel that was refused because its slot moved, or for now, is asked for again at first.
 const MOVED_PAUSE: Duration = Duration::from_millis(25);
@@ -218,24 +222,6 @@ impl After {
     }
 }
 
-/// What a line has to do next.
-pub(super) struct Plan {
-    pub(super) sends: Vec<(Sent, Cmd)>,
-    pub(super) retry_at: Option<Instant>,
-    /// Nobody uses the line.
-    pub(super) unused: bool,
-    /// The server refused new credentials since the last plan.
-    pub(super) credentials_refused: bool,
-}
-
-/// How many channels one command may name.
-#[derive(Clone, Copy)]
-pub(super) struct Batch {
-    pub(super) most: usize,
-    /// They have to be of one slot.
-    pub(super) by_slot: bool,
-}
-
 impl Line {
     fn channels(&mut self, kind: Kind) -> &mut BTreeMap<Name, Topic> {
         &mut self.channels[kind as usize]
@@ -311,84 +297,6 @@ impl Hub {
             }
             Some((None, _)) => self.backend.troubled(),
             None => {}
-        }
-    }
-
-    /// The line to a server, which is made if there is none.
-    fn line(
-        self: &Arc<Self>,
-        state: &mut State,
-        dial: Option<Arc<Dial>>,
-        after: &mut After,
-    ) -> usize {
-        if let Some(at) = state
-            .lines
-            .iter()
-            .position(|line| line.leads_to(dial.as_ref()))
-        {
-            return at;
-        }
-        state.count += 1;
-        let (id, wake) = (state.count, Arc::new(Notify::new()));
-        after.tasks.push(Task::new(
-            Arc::downgrade(self),
-            id,
-            dial.clone(),
-            wake.clone(),
-        ));
-        state.lines.push(Line {
-            id,
-            dial,
-            wake,
-            connected: false,
-            channels: Default::default(),
-            dirty: Vec::new(),
-            moved_away: Vec::new(),
-            refused: Vec::new(),
-            retry_at: None,
-            retries: 0,
-            answered_early: Vec::new(),
-            down: None,
-            reported: false,
-            credentials_refused: false,
-            tracking: Tracking::default(),
-            tracking_refused: None,
-            tracked: false,
-            tracking_dirty: true,
-        });
-        state.lines.len() - 1
-    }
-
-    /// How to reach the owner of a slot, or any server.
-    fn dial(&self, state: &State, slot: Option<u16>) -> Option<Arc<Dial>> {
-        match (&*self.backend, slot) {
-            (Backend::Cluster(cluster), Some(slot)) => {
-                let owner = cluster.owner(slot).or_else(|| cluster.any());
-                owner.map(|node| node.dial().clone())
-            }
-            (Backend::Cluster(cluster), None) => {
-                // A connection that is there already is preferred.
-                let masters = cluster.masters();
-                let open = state.lines.iter().find(|line| {
-                    line.connected && masters.iter().any(|node| line.leads_to(Some(node.dial())))
-                });
-                match open {
-                    Some(line) => line.dial.clone(),
-                    None => cluster.any().map(|node| node.dial().clone()),
-                }
-            }
-            (backend, _) => backend.dial_any().ok(),
-        }
-    }
-
-    /// How to reach every server that has keys.
-    fn masters(&self) -> Vec<Option<Arc<Dial>>> {
-        match &*self.backend {
-            Backend::Cluster(cluster) => {
-                let masters = cluster.masters().into_iter();
-                masters.map(|node| Some(node.dial().clone())).collect()
-            }
-            backend => vec![backend.dial_any().ok()],
         }
     }
 
@@ -519,112 +427,6 @@ impl Hub {
         drop((subscriber, tracker));
     }
 
-    /// Makes the lines to all masters, and only those, parts of the subscriptions to changes of keys.
-    fn track(self: &Arc<Self>, state: &mut State, wanted: bool, after: &mut After) {
-        let masters = if wanted { self.masters() } else { Vec::new() };
-        for dial in &masters {
-            let at = self.line(state, dial.clone(), after);
-            let line = &mut state.lines[at];
-            if !std::mem::replace(&mut line.tracked, true) {
-                for tracker in state.trackers.values() {
-                    after.add(tracker.mailbox.down());
-                }
-                line.tracking_dirty = true;
-                line.wake.notify_one();
-            }
-        }
-        for line in &mut state.lines {
-            let is_master = masters.iter().any(|dial| line.leads_to(dial.as_ref()));
-            if line.tracked && !is_master {
-                for (id, tracker) in &state.trackers {
-                    if line.tracking.up.remove(id) {
-                        after.add(tracker.mailbox.down());
-                    }
-                    after.add(tracker.mailbox.up());
-                }
-                line.tracked = false;
-                line.tracking_dirty = true;
-                line.wake.notify_one();
-            }
-        }
-    }
-
-    /// What the line has to send now; `None` if it is not wanted any more.
-    pub(super) fn plan(&self, id: u64, batch: Batch) -> Option<Plan> {
-        let mut after = After::default();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let line = state.lines.iter_mut().find(|line| line.id == id)?;
-        line.connected = true;
-        let mut sends = Vec::new();
-        let (mut begin, mut end) = (Names::default(), Names::default());
-        for (kind, name, slot) in std::mem::take(&mut line.moved_away) {
-            end.add(kind, name, slot, false);
-        }
-        for (kind, name) in std::mem::take(&mut line.dirty) {
-            let Some(topic) = line.channels[kind as usize].get_mut(&name) else {
-                continue;
-            };
-            match (topic.state, topic.listeners.is_empty()) {
-                (TopicState::Idle, false) => {
-                    topic.state = TopicState::Asked;
-                    begin.add(kind, name, topic.slot, topic.alone);
-                }
-                (TopicState::Active, true) => {
-                    topic.state = TopicState::Ending;
-                    end.add(kind, name, topic.slot, false);
-                }
-                (TopicState::Idle | TopicState::Refused, true) => {
-                    line.channels(kind).remove(&name);
-                }
-                _ => {}
-            }
-        }
-        end.into_commands(batch, |kind, names| {
-            sends.push((
-                Sent::Unsubscribe(kind, names.clone()),
-                kind.unsubscribe(&names),
-            ));
-        });
-        begin.into_commands(batch, |kind, names| {
-            sends.push((Sent::Subscribe(kind, names.clone()), kind.subscribe(&names)));
-        });
-        if std::mem::take(&mut line.tracking_dirty) {
-            let trackers = || state.trackers.iter().filter(|_| line.tracked);
-            let prefixes =
-                trackers().flat_map(|(_, tracker)| tracker.wanted.prefixes.iter().flatten());
-            match line.tracking.step(prefixes) {
-                Step::Nothing => {}
-                Step::Served => {
-                    for (id, tracker) in trackers() {
-                        if line.tracking.up.insert(*id) {
-                            after.add(tracker.mailbox.up());
-                        }
-                    }
-                }
-                Step::Send { commands, gap } => {
-                    if gap {
-                        for id in std::mem::take(&mut line.tracking.up) {
-                            if let Some(tracker) = state.trackers.get(&id) {
-                                after.add(tracker.mailbox.down());
-                            }
-                        }
-                    }
-                    sends.extend(commands.into_iter().map(|cmd| (Sent::Tracking, cmd)));
-                }
-            }
-        }
-        let plan = Plan {
-            sends,
-            retry_at: line.retry_at,
-            unused: line.is_unused(),
-            credentials_refused: std::mem::take(&mut line.credentials_refused),
-        };
-        drop(guard);
-        after.tell();
-        Some(plan)
-    }
-
     /// Takes what the server said. `sent` are the commands that it has not answered yet.
     ///
     /// # Errors
@@ -684,32 +486,6 @@ impl Hub {
         })
     }
 
-    /// Channels that were refused are asked for again.
-    pub(super) fn retry(self: &Arc<Self>, id: u64) {
-        {
-            let mut state = self.state.lock();
-            let Some(line) = state.line_mut(id) else {
-                return;
-            };
-            line.retry_at = None;
-            line.retries = line.retries.saturating_add(1);
-            line.tracking_dirty = true;
-            for (kind, name) in std::mem::take(&mut line.refused) {
-                let Some(topic) = line.channels(kind).get_mut(&name) else {
-                    continue;
-                };
-                match topic.state {
-                    TopicState::Refused => topic.state = TopicState::Idle,
-                    // Its end was refused.
-                    TopicState::Active if topic.listeners.is_empty() => {}
-                    _ => continue,
-                }
-                line.dirty.push((kind, name));
-            }
-        }
-        self.rehome(id);
-    }
-
     /// The connection of the line is gone, or could not be made.
     pub(super) fn lost(&self, id: u64, why: Option<Arc<Error>>) {
         let mut after = After::default();
@@ -750,64 +526,6 @@ impl Hub {
             }
         }
         after.trouble = Some((None, None));
-        drop(guard);
-        self.finish(after, &Handle::current());
-    }
-
-    /// On a Cluster, moves channels to the line that leads to the owner of their slot.
-    pub(super) fn rehome(self: &Arc<Self>, id: u64) {
-        let Backend::Cluster(cluster) = &*self.backend else {
-            return;
-        };
-        let mut after = After::default();
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        let Some(from) = state.lines.iter().position(|line| line.id == id) else {
-            return;
-        };
-        let line = &state.lines[from];
-        let is_master = cluster
-            .masters()
-            .iter()
-            .any(|node| line.leads_to(Some(node.dial())));
-        let stays = line.connected && is_master;
-        let mut moves = Vec::new();
-        for kind in Kind::ALL {
-            for (name, topic) in &line.channels[kind as usize] {
-                let to = match topic.slot {
-                    Some(slot) => cluster.owner(slot).map(|node| node.dial().clone()),
-                    None if stays => None,
-                    None => self.dial(state, None),
-                };
-                if let Some(to) = to
-                    && !line.leads_to(Some(&to))
-                {
-                    moves.push((kind, name.clone(), to));
-                }
-            }
-        }
-        for (kind, name, to) in moves {
-            let line = &mut state.lines[from];
-            let Some(mut topic) = line.channels(kind).remove(&name) else {
-                continue;
-            };
-            if topic.state == TopicState::Active {
-                for mailbox in topic.listeners.values() {
-                    after.add(mailbox.down());
-                }
-            }
-            if matches!(topic.state, TopicState::Active | TopicState::Asked) && line.connected {
-                line.moved_away.push((kind, name.clone(), topic.slot));
-            }
-            topic.state = TopicState::Idle;
-            let at = self.line(state, Some(to), &mut after);
-            let line = &mut state.lines[at];
-            line.dirty.push((kind, name.clone()));
-            line.channels(kind).insert(name, topic);
-            line.wake.notify_one();
-        }
-        let wanted = !state.trackers.is_empty();
-        self.track(state, wanted, &mut after);
         drop(guard);
         self.finish(after, &Handle::current());
     }
@@ -857,32 +575,6 @@ impl Drop for Hub {
     fn drop(&mut self) {
         for line in &self.state.get_mut().lines {
             line.wake.notify_one();
-        }
-    }
-}
-
-/// Names that go into commands.
-#[derive(Default)]
-struct Names(Vec<(Kind, Option<u16>, bool, Name)>);
-
-impl Names {
-    fn add(&mut self, kind: Kind, name: Name, slot: Option<u16>, alone: bool) {
-        self.0.push((kind, slot, alone, name));
-    }
-
-    fn into_commands(mut self, batch: Batch, mut command: impl FnMut(Kind, VecDeque<Name>)) {
-        self.0.sort_unstable();
-        let together = |a: &(Kind, Option<u16>, bool, Name),
-                        b: &(Kind, Option<u16>, bool, Name)| {
-            a.0 == b.0 && (!batch.by_slot || a.1 == b.1) && !a.2 && !b.2
-        };
-        for group in self.0.chunk_by(together) {
-            for names in group.chunks(batch.most) {
-                command(
-                    names[0].0,
-                    names.iter().map(|name| name.3.clone()).collect(),
-                );
-            }
         }
     }
 }
