@@ -14,6 +14,7 @@ use crate::{
 mod builder;
 mod config;
 mod generation;
+mod look_up;
 mod rebuild;
 mod root;
 mod settings;
@@ -64,8 +65,8 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// - An element whose `add` returned is found by every later `contains`: while others add, while the filter grows,
 ///   and through a [rebuild](Self::rebuild).
-/// - Every partition begins with its configuration (version, bits, hashes, seed, capacity, error rate), and each
-///   script compares it before it looks at a bit. Every call also reads which generation is current. A filter whose
+/// - Every partition begins with its configuration (version, bits, hashes, seed, capacity, error rate), and every call
+///   compares it. Every call also reads which generation is current. A filter whose
 ///   root or bits were evicted, or that has another configuration, is an error, never a wrong "no".
 ///   [`open`](BloomBuilder::open) never makes an empty filter; [`create`](BloomBuilder::create) does, and is a decision.
 /// - Up to its capacity a filter is wrong about at most the configured share of elements that were never added.
@@ -94,8 +95,8 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// # Round trips
 ///
-/// One to each node for any number of elements: one script per partition and thousand elements, and one small read of
-/// the root.
+/// One to each node for up to some thousand elements: one script per partition and thousand elements, and one small read of
+/// the root. `contains` is plain reads where a partition has one layer.
 ///
 /// # While the store is down
 ///

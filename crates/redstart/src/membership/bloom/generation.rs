@@ -45,7 +45,7 @@ pub(in crate::membership) static LAYERS: Script =
 const CHUNK: usize = 1000;
 const CHUNK_BITS: usize = 20_000;
 /// Bits of one round trip.
-const ROUND_BITS: usize = 40_000;
+pub(super) const ROUND_BITS: usize = 40_000;
 /// How long the header of a retired partition stays.
 const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 
@@ -54,14 +54,14 @@ const TOMBSTONE_MS: u64 = 30 * 24 * 3600 * 1000;
 pub(super) struct Generation {
     pub(super) config: Config,
     /// The configuration as the root spells it.
-    text: String,
-    partitions: Vec<Partition>,
+    pub(super) text: String,
+    pub(super) partitions: Vec<Partition>,
 }
 
 #[derive(Debug)]
-struct Partition {
-    entity: Entity,
-    layers: AtomicU8,
+pub(super) struct Partition {
+    pub(super) entity: Entity,
+    pub(super) layers: AtomicU8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -254,6 +254,10 @@ impl Generation {
             named: true,
             ..Visit::default()
         };
+        if verb == Verb::Contains {
+            self.look_up(store, root, elements, &mut open, &mut visit)
+                .await?;
+        }
         // Each round either ends a chunk or learns of a layer, and layers have a limit.
         while !open.is_empty() {
             let (mut batch, mut sent, mut bits) = (Batch::new(), Vec::new(), 0);
@@ -270,7 +274,7 @@ impl Generation {
             let (_, _, names) = replies
                 .pop()
                 .unwrap_or_else(|| Err(Error::codec("no reply for the root of the filter")))?;
-            visit.named = names.split('\n').any(|name| name == self.text);
+            visit.named &= names.split('\n').any(|name| name == self.text);
             for ((partition, chunk), reply) in sent.into_iter().zip(replies) {
                 let (what, number, flags) = reply?;
                 match what.as_str() {
