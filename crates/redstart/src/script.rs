@@ -3,6 +3,14 @@
 //! A script is sent by its digest (`EVALSHA`); only when the server does not know it is the source sent,
 //! once. Its keys are named as parts of one [`Entity`], so they are in one slot by construction. The same
 //! source runs on the embedded engine.
+//!
+//! A script holds up everybody on its server. What a script of this library does grows with what it is asked for, such
+//! as the size of a page, and not with what is in its keys: leases, holds, sessions and letters that are over are removed
+//! some at a time. The pages of the patterns name the exceptions and what they cost: [`SortedView`](crate::caching::SortedView),
+//! [`Windowed`](crate::counting::Windowed), [`Activity`](crate::counting::Activity), [`Uniques`](crate::counting::Uniques),
+//! [`Places`](crate::location::Places), [`Bloom`](crate::membership::Bloom), [`EventStream`](crate::messaging::EventStream),
+//! [`ReliableList`](crate::messaging::ReliableList), [`Ring`](crate::messaging::Ring), and workers with a large
+//! [`concurrency`](crate::messaging::WorkerBuilder::concurrency).
 
 use std::sync::{Arc, OnceLock};
 

@@ -125,7 +125,7 @@ const MAX_TTL: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// | `<ns>:cache.<name>:{<key>}` | string | the entry |
 /// | `<ns>:cache.<name>:{<key>}:<fingerprint>` | string | the entry of another version, beside the first |
 /// | `<ns>:cache.<name>:{<key>}:lease` | string | the token of the loader; lives for the hard load time-out and two deadlines |
-/// | `<ns>:cache.<name>:{<key>}:fence` | hash | exists while a [write-through](super::WriteThrough) is under way |
+/// | `<ns>:cache.<name>:{<key>}:fence` | sorted set | exists while a [write-through](super::WriteThrough) is under way |
 /// | `<ns>:cache.<name>:{<key>}:wake` | sharded channel | wakes waiting processes |
 /// | `<ns>:cache-tag.<name>:{0..15}` | sorted set | the tags, see [`Tags`] |
 /// | `<ns>:cache-index.<name>:{<tag>}` | set | the keys with a tag, with [`Tags::Index`] |

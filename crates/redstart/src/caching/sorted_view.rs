@@ -176,6 +176,9 @@ fn in_slot(pattern: &str, wanted: u16) -> bool {
 /// Cluster; there the client reads the keys in one pipeline, sorts, and stores the result under the
 /// same lease, which is not one atomic look at all of them.
 ///
+/// Sorting holds the server up: about 0.1 µs for each element of the source, and 1 µs if it is sorted by other keys. For
+/// more than some thousand elements a [leaderboard](crate::ranking::Leaderboard) is better.
+///
 /// # Keys
 ///
 /// | key | type | content |

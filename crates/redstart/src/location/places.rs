@@ -62,7 +62,7 @@ pub(super) static LOOK: Script = Script::new(
 ///   6,372,797.56 m, as the server computes it) is within the radius, or that are in the box; also across the
 ///   antimeridian and at high latitudes.
 /// - With [`stale_after`](PlacesBuilder::stale_after) a member that was not put again in time is never returned,
-///   neither by a search nor by name. Calls remove stale members, a few hundred at a time; when all members are
+///   neither by a search nor by name. Calls remove stale members, a hundred at a time; when all members are
 ///   stale, the keys expire.
 /// - Coordinates that the server cannot store are refused before the call: not finite, a longitude beyond ±180°, a
 ///   latitude beyond ±85.05112878°.
@@ -80,7 +80,8 @@ pub(super) static LOOK: Script = Script::new(
 /// # Round trips
 ///
 /// One per call. A search costs O(log n + m) for the m members in the area's cells. An area that contains a pole costs
-/// as much as all members of its latitudes, because Redis 7 misses some of them otherwise.
+/// as much as all members of its latitudes, because Redis 7 misses some of them otherwise. That is about 0.3 µs of the
+/// server's time for each of these members, whatever the limit of the search: choose areas with some thousand members.
 ///
 /// # While the store is down
 ///

@@ -89,7 +89,8 @@ impl ReliableListBuilder {
 /// # Limits
 ///
 /// There are no retries with a wait, no attempts and no dead letters: the [`Queue`](super::Queue) has those. Equal
-/// items are told apart by number only.
+/// items are told apart by number only. A consumer that holds thousands of items at a time holds the server up whenever it
+/// looks for one that it took without knowing, about 0.5 µs for each.
 ///
 /// # Keys
 ///
@@ -241,16 +242,25 @@ impl ReliableList {
     }
 
     async fn reap(&self, name: &str, leaves: bool) -> Result<u64> {
-        REAP.on(&self.0.entity)
-            .key()
-            .part("consumers")
-            .part(&format!("taken:{name}"))
-            .part("silent")
-            .arg(name)
-            .arg(u8::from(leaves))
-            .idempotent()
-            .run(&self.0.store)
-            .await
+        let taken = format!("taken:{name}");
+        let mut total = 0;
+        loop {
+            let (reaped, more): (u64, bool) = REAP
+                .on(&self.0.entity)
+                .key()
+                .part("consumers")
+                .part(&taken)
+                .part("silent")
+                .arg(name)
+                .arg(u8::from(leaves))
+                .idempotent()
+                .run(&self.0.store)
+                .await?;
+            total += reaped;
+            if !more {
+                return Ok(total);
+            }
+        }
     }
 }
 

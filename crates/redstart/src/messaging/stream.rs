@@ -45,13 +45,16 @@ const MAX_COUNT: usize = 4000;
 /// A consumer that was cut off may acknowledge an event that another has claimed meanwhile. Where that matters, use the
 /// [`Queue`](super::Queue), which fences.
 ///
+/// [`claim`](ConsumerGroup::claim) looks through what is delivered and not acknowledged, about 0.2 µs of the server's time
+/// for each entry: a group that lets a hundred thousand of them pile up holds the server up for 20 ms at each claim.
+///
 /// # Keys
 ///
 /// The streams `<namespace>:stream:{<name>}` and `…:dead`.
 ///
 /// # Round trips
 ///
-/// One each.
+/// One each; [`trim`](Self::trim) one or two, and one more for each 10,000 events.
 ///
 /// # While the store is down
 ///
@@ -251,19 +254,30 @@ impl<T: Serialize + DeserializeOwned> EventStream<T> {
         })
     }
 
-    /// Removes events that every group has acknowledged and that are older than `keep`; how many.
+    /// Removes events that every group has acknowledged and that are older than `keep`; how many. It takes a round trip for
+    /// each 10,000 of them, so that none holds up the server.
     ///
     /// # Errors
     ///
     /// Those of the store.
     pub async fn trim(&self, keep: Duration) -> Result<u64> {
-        let call = TRIM
-            .on(&self.entity)
-            .key()
-            .arg(millis(keep))
-            .idempotent()
-            .run(&self.store);
-        observe::operation("stream.trim", self.entity.namespace(), call).await
+        observe::operation("stream.trim", self.entity.namespace(), async {
+            let mut total = 0;
+            loop {
+                let (removed, more): (u64, bool) = TRIM
+                    .on(&self.entity)
+                    .key()
+                    .arg(millis(keep))
+                    .idempotent()
+                    .run(&self.store)
+                    .await?;
+                total += removed;
+                if !more {
+                    return Ok(total);
+                }
+            }
+        })
+        .await
     }
 
     /// How many events the stream has.

@@ -1,4 +1,9 @@
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
+    sync::Arc,
+    time::Duration,
+};
 
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::{Map, Value as Json};
@@ -30,7 +35,8 @@ pub(super) static ACCOUNT: Script =
     Script::new("session.account", include_str!("session/account.lua"));
 pub(super) static CREATE: Script =
     session_script!("session.create", "session/index.lua", "session/create.lua");
-pub(super) static LIST: Script = session_script!("session.list", "session/list.lua");
+pub(super) static LIST: Script =
+    session_script!("session.list", "session/index.lua", "session/list.lua");
 pub(super) static LOAD: Script = session_script!(
     "session.load",
     "session/index.lua",
@@ -66,6 +72,8 @@ pub(super) static ROTATE: Script = session_script!(
 const SLACK: Duration = Duration::from_secs(1);
 /// Sessions that one script ends.
 const BATCH: usize = 100;
+/// Sessions that one script lists.
+const PAGE: usize = 500;
 /// An account outlives its sessions by this: it is found before the session is made.
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -743,7 +751,28 @@ impl Sessions {
 
     async fn ids(&self, account: &[u8; 16]) -> Result<Vec<String>> {
         let entity = self.entity(account)?;
-        LIST.on(&entity).key().idempotent().run(&self.0.store).await
+        let (mut ids, mut seen, mut after) = (Vec::new(), HashSet::new(), String::new());
+        loop {
+            let page: Vec<(String, String)> = LIST
+                .on(&entity)
+                .key()
+                .arg(PAGE)
+                .arg(&after)
+                .idempotent()
+                .run(&self.0.store)
+                .await?;
+            let last = page.len() < PAGE;
+            for (id, ends) in page {
+                // One that was renewed meanwhile is in a later page again.
+                if seen.insert(id.clone()) {
+                    ids.push(id);
+                }
+                after = ends;
+            }
+            if last {
+                return Ok(ids);
+            }
+        }
     }
 
     /// Ends sessions of an account. With a digest, only if that is of the first one's token.

@@ -175,7 +175,7 @@ matrix! {
         assert!(!fleeting.move_to("m1", here).await? && !fleeting.remove("m2").await?);
         assert!(places.nearby("m3", Area::Radius(100.0)).find().await?.is_empty());
         assert_eq!(places.distance("stays", "m4").await?, None);
-        for _ in 0..size / 500 + 1 {
+        for _ in 0..size / 100 + 1 {
             assert_eq!(search(10).find().await?.len(), 1);
         }
         let entity = redstart::key::Keys::new(backend.namespace(), "places")?.entity("p")?;

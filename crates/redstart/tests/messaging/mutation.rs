@@ -169,7 +169,7 @@ async fn a_stream_that_is_trimmed_by_length_is_noticed() -> Result<()> {
     must_notice(
         test,
         "stream.trim",
-        "return redis.call('XTRIM', KEYS[1], 'MAXLEN', 5)",
+        "return { redis.call('XTRIM', KEYS[1], 'MAXLEN', 5), 0 }",
     )
     .await
 }

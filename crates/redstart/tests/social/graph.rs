@@ -482,3 +482,91 @@ async fn fault_a_node_that_dies_between_the_two_sides_is_repaired_when_it_is_bac
     }
     Ok(())
 }
+
+/// Passes requests on, keeps replies back until no request has come for a while, and counts how often it let them go: the
+/// round trips that a client waited for, however many commands each had.
+async fn count_round_trips(
+    listener: tokio::net::TcpListener,
+    server: String,
+    trips: std::sync::Arc<std::sync::atomic::AtomicUsize>,
+) -> std::io::Result<()> {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+    const QUIET: Duration = Duration::from_millis(250);
+    loop {
+        let (mut client, _) = listener.accept().await?;
+        let mut server = tokio::net::TcpStream::connect(&server).await?;
+        let trips = trips.clone();
+        tokio::spawn(async move {
+            let (mut requests, mut replies) = (vec![0; 65_536], vec![0; 65_536]);
+            let (mut asked, mut kept) = (false, Vec::new());
+            let mut until = tokio::time::Instant::now();
+            loop {
+                tokio::select! {
+                    read = client.read(&mut requests) => match read {
+                        Ok(n) if n > 0 => {
+                            asked = true;
+                            until = tokio::time::Instant::now() + QUIET;
+                            server.write_all(&requests[..n]).await?;
+                        }
+                        _ => return std::io::Result::Ok(()),
+                    },
+                    read = server.read(&mut replies) => match read {
+                        Ok(n) if n > 0 => kept.extend_from_slice(&replies[..n]),
+                        _ => return Ok(()),
+                    },
+                    () = tokio::time::sleep_until(until), if !kept.is_empty() => {
+                        let trip = usize::from(std::mem::take(&mut asked));
+                        trips.fetch_add(trip, std::sync::atomic::Ordering::SeqCst);
+                        client.write_all(&std::mem::take(&mut kept)).await?;
+                    }
+                }
+            }
+        });
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn suggestions_take_two_round_trips_or_three_however_many_friends_there_are()
+-> anyhow::Result<()> {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    let server = redstart_testkit::Server::builder(Kind::Redis)
+        .start()
+        .await?;
+    let direct = Store::builder(&server.url())
+        .deadline(Duration::from_secs(30))
+        .connect()
+        .await?;
+    let graph = Graph::new(&direct, "app", "g")?;
+    for n in 0..Graph::MAX_FRIENDS {
+        graph.follow("popular", &format!("friend-{n}")).await?;
+        if n < 250 {
+            graph.follow("me", &format!("friend-{n}")).await?;
+        }
+    }
+    graph.follow("friend-7", "new").await?;
+    let trips = std::sync::Arc::new(AtomicUsize::new(0));
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    let url = format!("redis://{}", listener.local_addr()?);
+    let counting = tokio::spawn(count_round_trips(listener, server.addr(), trips.clone()));
+    let store = Store::builder(&url)
+        .deadline(Duration::from_secs(60))
+        .pool(1)
+        .connect()
+        .await?;
+    let graph = Graph::new(&store, "app", "g")?;
+    // The script is known to the server after this.
+    graph.suggestions("me", 1).await?;
+    for (account, expected) in [("me", 2), ("popular", 3)] {
+        trips.store(0, Ordering::SeqCst);
+        let found = graph.suggestions(account, 1).await?;
+        assert_eq!(found[0].account, "new");
+        let taken = trips.load(Ordering::SeqCst);
+        // A request that a busy machine sends in two parts counts twice; pages of 100 friends would take 4 and 11.
+        assert!(
+            (expected - 1..=expected + 1).contains(&taken),
+            "{account}: {taken}"
+        );
+    }
+    counting.abort();
+    Ok(())
+}

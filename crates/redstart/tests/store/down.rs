@@ -238,3 +238,49 @@ async fn fault_a_cluster_is_healthy_again_after_a_promotion_without_other_reques
     );
     Ok(())
 }
+
+/// A router that forgot a connection drops its packets and says nothing; a new connection works. Behind a proxy the kernel
+/// still acknowledges what is sent, so that only the missing reply can be noticed.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_connection_that_was_dropped_silently_costs_one_deadline() -> anyhow::Result<()> {
+    for tasks in [1, 16] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let forgotten = Proxy::start(&server).await?;
+        let address = Proxy::to(&forgotten.addr()).await?;
+        let store = Store::builder(address.url())
+            .deadline(Duration::from_secs(2))
+            .connect()
+            .await?;
+        store.query::<i64>(&increment("k")).await?;
+        forgotten.black_hole();
+        address.set_upstream(&format!("127.0.0.1:{}", server.port()));
+        let mut all = tokio::task::JoinSet::new();
+        for _ in 0..tasks {
+            let store = store.clone();
+            all.spawn(async move {
+                let (mut timeouts, began) = (0, Instant::now());
+                while began.elapsed() < PATIENCE {
+                    match store.query::<i64>(&increment("k")).await {
+                        Ok(_) => return (true, timeouts),
+                        Err(error) => timeouts += u32::from(error.is_timeout()),
+                    }
+                    tokio::time::sleep(Duration::from_millis(20)).await;
+                }
+                (false, timeouts)
+            });
+        }
+        for (works, timeouts) in all.join_all().await {
+            assert!(
+                works,
+                "the connection is kept although nothing comes over it"
+            );
+            // One, and another if the machine is busy while the new connection is made.
+            assert!(timeouts <= 2, "{timeouts} calls waited for their deadlines");
+        }
+        // The connection that was dropped is not used again.
+        for _ in 0..20 {
+            store.query::<i64>(&increment("k")).await?;
+        }
+    }
+    Ok(())
+}

@@ -14,3 +14,4 @@ mod runtime;
 mod same_program;
 mod shared_line;
 mod subscription;
+mod work;

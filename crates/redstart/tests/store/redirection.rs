@@ -166,6 +166,30 @@ async fn what_goes_to_every_master_goes_to_those_of_now() -> anyhow::Result<()> 
     Ok(())
 }
 
+/// The next page would go to any node, which does not know the cursor.
+#[tokio::test]
+async fn a_scan_that_would_see_one_node_is_refused_with_the_call_to_use() -> anyhow::Result<()> {
+    let nodes = Nodes::start(|_| String::new()).await?;
+    let store = nodes.store().await?;
+    let mut scan = redis::cmd("scan");
+    scan.arg(0);
+    let error = store.query::<redis::Value>(&scan).await.unwrap_err();
+    assert!(
+        error.is_config() && error.to_string().contains("store.scan()"),
+        "{error}"
+    );
+    for atomic in [false, true] {
+        let mut pipeline = redis::pipe();
+        if atomic {
+            pipeline.atomic();
+        }
+        pipeline.add_command(scan.clone());
+        let error = store.pipeline::<redis::Value>(&pipeline).await.unwrap_err();
+        assert!(error.is_config(), "{error}");
+    }
+    Ok(())
+}
+
 /// A master that was replaced while it is cut off from the others still names itself.
 #[tokio::test]
 async fn the_table_of_a_node_that_is_cut_off_is_not_taken_if_there_is_another() -> anyhow::Result<()>

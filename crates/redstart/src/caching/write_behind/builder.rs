@@ -90,7 +90,8 @@ impl<K: ?Sized, V, S, C> WriteBehindBuilder<K, V, S, C> {
         self
     }
 
-    /// How many writes one transaction covers, from 1 to 5000 (default 500).
+    /// How many writes one transaction covers, from 1 to 5000 (default 500). When it is committed, one script ends them in
+    /// the store, about 1 µs of the server's time for each.
     pub fn batch(mut self, batch: usize) -> Self {
         self.batch = batch;
         self

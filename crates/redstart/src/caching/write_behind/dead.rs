@@ -21,7 +21,8 @@ use crate::{
 pub(crate) static BURY: Script = Script::new("write_behind.bury", include_str!("bury.lua"));
 pub(crate) static UNBURY: Script = Script::new("write_behind.unbury", include_str!("unbury.lua"));
 
-/// How many letters one script call moves.
+/// How many letters one script call stores, and removes.
+const STORED: usize = 100;
 const CHUNK: usize = 500;
 
 /// A write that could not be applied.
@@ -54,7 +55,7 @@ fn parse_member(member: &str) -> Option<(String, EntryId)> {
 /// Stores letters and blocks their keys. Storing a letter twice changes nothing.
 pub(super) async fn bury(store: &Store, shard: &Entity, letters: &[Letter]) -> Result<()> {
     observe::events("write_behind.dead_letter", letters.len() as u64);
-    for chunk in letters.chunks(CHUNK) {
+    for chunk in letters.chunks(STORED) {
         let mut call = BURY.on(shard).part("dead").part("letters").part("blocked");
         for Letter { entry, reason } in chunk {
             let content = [reason.replace('\n', " ").as_bytes(), b"\n", &entry.bytes].concat();
@@ -176,9 +177,13 @@ where
         let name = key.name();
         let shared = &self.shared;
         observe::operation("write_behind.unbury", &shared.namespace, async {
-            let mut total = 0;
+            let (mut total, mut after) = (0, String::new());
             loop {
-                let Unburied { letters, more } = UNBURY
+                let Unburied {
+                    letters,
+                    more,
+                    searched,
+                } = UNBURY
                     .on(self.shard(&name)?)
                     .part("dead")
                     .part("letters")
@@ -189,9 +194,11 @@ where
                     .arg(prefix(&name))
                     .arg(verb)
                     .arg(CHUNK)
+                    .arg(&after)
                     .run(&shared.store)
                     .await?;
                 total += letters;
+                after = searched;
                 if !more {
                     return Ok(total);
                 }
@@ -204,12 +211,18 @@ where
 struct Unburied {
     letters: u64,
     more: bool,
+    /// Up to which entry the log was searched for a newer write.
+    searched: String,
 }
 
 impl FromRedisValue for Unburied {
     fn from_redis_value(value: redis::Value) -> Result<Self, redis::ParsingError> {
-        let (letters, more): (u64, bool) = redis::from_redis_value(value)?;
-        Ok(Self { letters, more })
+        let (letters, more, searched) = redis::from_redis_value(value)?;
+        Ok(Self {
+            letters,
+            more,
+            searched,
+        })
     }
 }
 

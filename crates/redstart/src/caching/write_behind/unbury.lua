@@ -12,8 +12,9 @@
 -- ARGV[2] what the names of its letters begin with
 -- ARGV[3] 'retry' or 'discard'
 -- ARGV[4] how many letters to remove in this call
+-- ARGV[5] up to which entry the log was searched by earlier calls, '' if none
 --
--- Returns {letters removed, 1 if there are more}
+-- Returns {letters removed, 1 if there is more to do, up to which entry the log was searched or ''}
 local low, high = '[' .. ARGV[2], '[' .. ARGV[2] .. ':'
 local chunk = tonumber(ARGV[4])
 local names = redis.call('ZRANGEBYLEX', KEYS[1], low, high, 'LIMIT', 0, chunk + 1)
@@ -23,16 +24,17 @@ if more then
 end
 if #names == 0 then
   redis.call('HDEL', KEYS[3], ARGV[1])
-  return {0, 0}
+  return {0, 0, ''}
 end
 local newest = names[#names]
-local content = redis.call('HGET', KEYS[2], newest)
-redis.call('ZREM', KEYS[1], unpack(names))
-redis.call('HDEL', KEYS[2], unpack(names))
-if more then
-  return {#names, 1}
+local function remove()
+  redis.call('ZREM', KEYS[1], unpack(names))
+  redis.call('HDEL', KEYS[2], unpack(names))
 end
-redis.call('HDEL', KEYS[3], ARGV[1])
+if more then
+  remove()
+  return {#names, 1, ''}
+end
 
 -- The id of the newest letter, without the padding.
 local padded = string.sub(newest, #ARGV[2] + 1)
@@ -42,15 +44,24 @@ local cached = redis.call('GETRANGE', KEYS[5], 0, 41)
 local current = string.match(cached, '^(%d+%-%d+)\n')
 local superseded = current and current ~= id
 if not current then
-  -- The cached value was evicted: only the log knows whether there is a newer write.
-  for _, entry in ipairs(redis.call('XRANGE', KEYS[4], '(' .. id, '+')) do
+  -- The cached value was evicted: only the log knows whether there is a newer write. It is searched in pieces. A write
+  -- that comes behind the last piece is found by the call that reads it, which also acts on it.
+  local from = ARGV[5] ~= '' and ARGV[5] or id
+  local piece = redis.call('XRANGE', KEYS[4], '(' .. from, '+', 'COUNT', 200)
+  for _, entry in ipairs(piece) do
     if entry[2][2] == ARGV[1] then
       superseded = true
     end
   end
+  if not superseded and #piece == 200 then
+    return {0, 1, piece[200][1]}
+  end
 end
+local content = redis.call('HGET', KEYS[2], newest)
+remove()
+redis.call('HDEL', KEYS[3], ARGV[1])
 if superseded then
-  return {#names, 0}
+  return {#names, 0, ''}
 end
 if ARGV[3] == 'retry' and content then
   local bytes = string.sub(content, string.find(content, '\n', 1, true) + 1)
@@ -59,4 +70,4 @@ if ARGV[3] == 'retry' and content then
 elseif current then
   redis.call('UNLINK', KEYS[5])
 end
-return {#names, 0}
+return {#names, 0, ''}

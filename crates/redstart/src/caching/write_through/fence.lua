@@ -5,8 +5,8 @@
 --
 -- KEYS[1] the entry
 -- KEYS[2] the lease
--- KEYS[3] the fence: a hash of 'w:<token>' = the end of that writer's fence in µs, and 'max' = the newest
---         version that a writer has stored under it
+-- KEYS[3] the fence: a sorted set of 'w:<token>' by the end of that writer's fence in µs, and last 'm:<version>', the
+--         newest version that a writer has stored under it
 -- ARGV[1] the writer's token
 -- ARGV[2] how long its fence lasts, ms
 -- ARGV[3] the channel that wakes waiting processes
@@ -14,7 +14,7 @@
 -- ARGV[5] the message for it
 --
 -- Returns 'OK'
-redis.call('HSET', KEYS[3], 'w:' .. ARGV[1], string.format('%.0f', now() + tonumber(ARGV[2]) * 1000))
+redis.call('ZADD', KEYS[3], string.format('%.0f', now() + tonumber(ARGV[2]) * 1000), 'w:' .. ARGV[1])
 if redis.call('PTTL', KEYS[3]) < tonumber(ARGV[2]) then
   redis.call('PEXPIRE', KEYS[3], ARGV[2])
 end

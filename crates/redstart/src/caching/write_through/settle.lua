@@ -29,28 +29,30 @@ local function newer(a, b)
   return false
 end
 
-local field = 'w:' .. ARGV[1]
-local mine = redis.call('HEXISTS', KEYS[3], field) == 1
+local member = 'w:' .. ARGV[1]
+local mine = redis.call('ZSCORE', KEYS[3], member)
 if ARGV[2] ~= 'doubt' then
-  redis.call('HDEL', KEYS[3], field)
+  redis.call('ZREM', KEYS[3], member)
 end
 
--- Fences of writers that died must not outlive their own time because others write on.
+-- Fences of writers that died must not outlive their own time because others write on. They do not count, and up to 100
+-- of them are removed.
 local time = now()
-local others, last = 0, 0
-local fence = redis.call('HGETALL', KEYS[3])
-for i = 1, #fence, 2 do
-  if string.sub(fence[i], 1, 2) == 'w:' then
-    local ends = tonumber(fence[i + 1])
-    if ends <= time then
-      redis.call('HDEL', KEYS[3], fence[i])
-    else
-      others = others + 1
-      if ends > last then
-        last = ends
-      end
-    end
+local present = string.format('%.0f', time)
+local ended = redis.call('ZRANGEBYSCORE', KEYS[3], '-inf', present, 'LIMIT', 0, 100)
+if #ended > 0 then
+  redis.call('ZREM', KEYS[3], unpack(ended))
+end
+local others = redis.call('ZCOUNT', KEYS[3], '(' .. present, '(inf')
+local last = tonumber(redis.call('ZREVRANGEBYSCORE', KEYS[3], '(inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or 0)
+
+local highest = redis.call('ZRANGEBYSCORE', KEYS[3], 'inf', 'inf', 'LIMIT', 0, 1)[1]
+local max = highest and string.sub(highest, 3)
+local function raise(version)
+  if highest then
+    redis.call('ZREM', KEYS[3], highest)
   end
+  redis.call('ZADD', KEYS[3], 'inf', 'm:' .. version)
 end
 
 -- The version of the entry, whatever its fingerprint.
@@ -61,14 +63,14 @@ local stored = string.sub(head, 1, 3) == 'RC\1' and string.sub(head, 13, 20)
 redis.call('UNLINK', KEYS[4])
 local outcome = 'removed'
 if ARGV[2] == 'set' and mine then
-  if newer(ARGV[5], redis.call('HGET', KEYS[3], 'max')) and newer(ARGV[5], stored) then
+  if newer(ARGV[5], max) and newer(ARGV[5], stored) then
     local keep = tonumber(ARGV[4])
     -- Another writer may have committed a newer row and die before it says so.
     if others > 0 then
       keep = math.max(1, math.min(keep, math.ceil((last - time) / 1000)))
     end
     redis.call('SET', KEYS[1], ARGV[3], 'PX', string.format('%.0f', keep))
-    redis.call('HSET', KEYS[3], 'max', ARGV[5])
+    raise(ARGV[5])
     outcome = 'set'
   else
     outcome = 'older'
@@ -79,11 +81,10 @@ else
   if others > 0 then
     -- Writers that are still under way must not store a row from before this change. Without a version
     -- nobody can say which is newer, so none of them may.
-    local max = redis.call('HGET', KEYS[3], 'max')
     if ARGV[5] == '' then
-      redis.call('HSET', KEYS[3], 'max', string.rep('\255', 8))
+      raise(string.rep('\255', 8))
     elseif newer(ARGV[5], max) then
-      redis.call('HSET', KEYS[3], 'max', ARGV[5])
+      raise(ARGV[5])
     end
   end
 end

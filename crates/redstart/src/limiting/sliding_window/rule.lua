@@ -17,8 +17,10 @@ local function sliding_window(key, cost, limit, window, id)
   end
   local over = used + cost - limit
   if over > 0 then
-    -- The slot that is needed is freed by the over-th oldest of the live members.
-    local frees = redis.call('ZRANGEBYSCORE', key, '(' .. edge, '+inf', 'WITHSCORES', 'LIMIT', over - 1, 1)
+    -- The slot that is needed is freed by the over-th oldest of the live members. It is found by its rank: an offset among
+    -- scores would be counted one by one.
+    local rank = redis.call('ZCOUNT', key, '-inf', edge) + over - 1
+    local frees = redis.call('ZRANGE', key, rank, rank, 'WITHSCORES')
     return frees[2] + window - time, used, nil, reset
   end
   return 0, used, function()

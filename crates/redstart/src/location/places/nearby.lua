@@ -8,7 +8,7 @@
 -- ARGV[10] how many members may be read to find out who is within the step where the limit cuts
 -- Returns {member, distance, longitude, latitude} of each, the nearest first
 local time = math.floor(now() / 1000)
-local stale = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', time, 'LIMIT', 0, 500)
+local stale = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', time, 'LIMIT', 0, 100)
 if #stale > 0 then
   redis.call('ZREM', KEYS[1], unpack(stale))
   redis.call('ZREM', KEYS[2], unpack(stale))

@@ -43,7 +43,7 @@ if ARGV[8] == 'delete' then
   child_ended(record, 'c', 'deleted', now)
 else
   conclude(record, 'c', '', now)
-  trim_done()
+  trim_done(1)
 end
 event('cancelled', id)
 return 1

@@ -142,7 +142,7 @@ for i = #back, 1, -1 do reversed[#reversed + 1] = back[i] end
 make_ready('LPUSH', reversed)
 wake(#back)
 count_ended(given_back)
-if first <= last then trim_done() end
+if first <= last then trim_done((last - first + 1) / 4) end
 
 first, last = section(2)
 -- A request that is sent again after a lost reply counts once.

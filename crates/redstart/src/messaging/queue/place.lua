@@ -271,13 +271,14 @@ local function discard(id)
   redis.call('ZREM', done, id)
 end
 
--- Keeps as many done jobs as are wanted. A few more go each time, so that a smaller limit is reached soon.
-local function trim_done()
+-- Keeps as many done jobs as are wanted, after so many have ended. Twice as many and a few more go each time, so that a
+-- smaller limit is reached soon.
+local function trim_done(ended_now)
   local most = tonumber(ARGV[5])
   if most == 0 then return end
   local over = redis.call('ZCARD', done) - most
   if over <= 0 then return end
-  for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 600) - 1)) do discard(id) end
+  for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 2 * ended_now + 20) - 1)) do discard(id) end
 end
 
 -- A child is over: d done, z a dead letter, otherwise gone. Its parent hears of it, and runs after the last one. A parent

@@ -58,6 +58,12 @@ for _, group in ipairs(redis.call('ZRANGE', resting, '-inf', until_now, 'BYSCORE
   enter_round(group)
 end
 
+-- Limits that are free again are as good as unknown; so many go at a time.
+local function forget_free_rates()
+  local free = redis.call('ZRANGE', rates, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 200)
+  if #free > 0 then redis.call('ZREM', rates, unpack(free)) end
+end
+
 -- When a rate limit is free again. That is never further away than its jobs at once are worth, unless the clock was put
 -- back or the limit was another one; then it is corrected.
 local function free_again(name, every, burst)
@@ -94,7 +100,7 @@ if most > 0 then
 end
 local queue_every, queue_burst = tonumber(ARGV[14]), tonumber(ARGV[15])
 if queue_every > 0 then
-  redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now)
+  forget_free_rates()
   local free_at = free_again('', queue_every, queue_burst)
   local allowed = math.floor((now + queue_every * queue_burst - free_at) / queue_every)
   if allowed < want then
@@ -145,7 +151,7 @@ end
 
 -- A piece of this size is looked at next; deleted and expired jobs count, so that a script ends.
 local function next_piece(piece, limit)
-  if looked >= limit + 1000 then
+  if looked >= limit + 200 then
     full = true
     return 0
   end
@@ -231,7 +237,7 @@ for i = 22, #ARGV, 4 do
 end
 local of_groups = { tonumber(ARGV[16]), tonumber(ARGV[17]), tonumber(ARGV[18]) }
 if tonumber(ARGV[17]) > 0 or #ARGV >= 22 then
-  redis.call('ZREMRANGEBYSCORE', rates, '-inf', until_now)
+  forget_free_rates()
   -- Groups that rest longer than any limit asks for: the clock was put back.
   local longest = of_groups[2] * of_groups[3]
   for _, limit in pairs(limits) do longest = math.max(longest, limit[2] * limit[3]) end
@@ -375,7 +381,7 @@ for _, record in ipairs(expired) do
   -- Its parent may be ready, in a container that was read before.
   full = full or extra(record, 'p')
 end
-if #expired > 0 then trim_done() end
+if #expired > 0 then trim_done(#expired) end
 
 if full or n == tonumber(ARGV[8]) then
   redis.call('ZREM', idle, ARGV[6])

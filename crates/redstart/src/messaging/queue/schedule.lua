@@ -37,14 +37,14 @@ local function at_most(count, list)
   return list
 end
 
-for _, id in ipairs(at_most(200, due_before(done, until_now, 200))) do discard(id) end
-for _, key in ipairs(at_most(200, due_before(timed, until_now, 200))) do
+for _, id in ipairs(at_most(50, due_before(done, until_now, 50))) do discard(id) end
+for _, key in ipairs(at_most(100, due_before(timed, until_now, 100))) do
   redis.call('ZREM', timed, key)
   local until_us = sub(redis.call('HGET', unique, key) or '', 17)
   if until_us ~= '' and tonumber(until_us) <= now then redis.call('HDEL', unique, key) end
 end
 
-for _, id in ipairs(at_most(50, due_before(parents, until_now, 50))) do
+for _, id in ipairs(at_most(20, due_before(parents, until_now, 20))) do
   local record = redis.call('HGET', jobs, id)
   redis.call('ZREM', parents, id)
   if record and state(record) == 'w' then
@@ -58,18 +58,18 @@ local function drop(ids)
   for _, id in ipairs(ids) do drop_letter(id, now) end
 end
 local keep_for, keep = tonumber(ARGV[8]), tonumber(ARGV[9])
-if keep_for > 0 then drop(at_most(200, due_before(dead, format('%.0f', now - keep_for * 1000), 200))) end
+if keep_for > 0 then drop(at_most(50, due_before(dead, format('%.0f', now - keep_for * 1000), 50))) end
 if keep > 0 then
   local over = redis.call('ZCARD', dead) - keep
   if over > 0 then
-    drop(redis.call('ZRANGE', dead, 0, math.min(over, 200) - 1))
-    if over > 200 then consider(now) end
+    drop(redis.call('ZRANGE', dead, 0, math.min(over, 50) - 1))
+    if over > 50 then consider(now) end
   end
 end
 
 -- On an idle queue, or when no history is kept any more, nobody else removes the old minutes.
 local minute = math.floor(now / 60000000) - tonumber(ARGV[10])
-local old = at_most(1000, due_before(KEYS[23], format('%.0f', minute), 1000))
+local old = at_most(200, due_before(KEYS[23], format('%.0f', minute), 200))
 if #old > 0 then
   redis.call('HDEL', KEYS[24], unpack(old))
   redis.call('ZREM', KEYS[23], unpack(old))

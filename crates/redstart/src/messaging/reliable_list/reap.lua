@@ -7,15 +7,17 @@
 -- KEYS  1 the list  2 consumers, by when to check them  3 what that consumer took
 --       4 consumers that were found silent, by the end of their lease
 -- ARGV  1 consumer  2 '1' = it unregisters, whatever its lease says
--- Returns  how many items were put back
+-- Returns  {how many items were put back, 1 if there are more}
 local now = now()
 local ends = tonumber(redis.call('ZSCORE', KEYS[2], ARGV[1]) or 0)
-if ARGV[2] ~= '1' and ends > now then return 0 end
-local items = redis.call('LRANGE', KEYS[3], 0, -1)
-for first = 1, #items, 4000 do
-  redis.call('RPUSH', KEYS[1], unpack(items, first, math.min(first + 3999, #items)))
+if ARGV[2] ~= '1' and ends > now then return { 0, 0 } end
+-- So many at a time. What the consumer took first is put back first.
+local items = redis.call('LRANGE', KEYS[3], 0, 499)
+if #items > 0 then
+  redis.call('RPUSH', KEYS[1], unpack(items))
+  redis.call('LTRIM', KEYS[3], #items, -1)
 end
-redis.call('DEL', KEYS[3])
+if #items == 500 then return { 500, 1 } end
 local died = tonumber(redis.call('ZSCORE', KEYS[4], ARGV[1]) or ends)
 if ARGV[2] == '1' or died + 86400000000 < now then
   redis.call('ZREM', KEYS[2], ARGV[1])
@@ -24,4 +26,4 @@ else
   redis.call('ZADD', KEYS[4], string.format('%.0f', died), ARGV[1])
   redis.call('ZADD', KEYS[2], string.format('%.0f', now + math.max(1000000, now - died)), ARGV[1])
 end
-return #items
+return { #items, 0 }

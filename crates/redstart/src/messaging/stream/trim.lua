@@ -1,9 +1,9 @@
--- Removes what every group has acknowledged. Without a group nothing is removed.
+-- Removes what every group has acknowledged, up to a bound. Without a group nothing is removed.
 --
 -- KEYS  1 the stream
 -- ARGV  1 keep at least this long, in milliseconds
--- Returns  how many entries were removed
-if redis.call('EXISTS', KEYS[1]) == 0 then return 0 end
+-- Returns  {how many entries were removed, 1 if there may be more}
+if redis.call('EXISTS', KEYS[1]) == 0 then return { 0, 0 } end
 
 local function before(a, b)
   local a_time, a_sequence = string.match(a, '^(%d+)-(%d+)$')
@@ -27,7 +27,11 @@ for _, group in ipairs(redis.call('XINFO', 'GROUPS', KEYS[1])) do
   end
   if not low or before(needed, low) then low = needed end
 end
-if not low then return 0 end
+if not low then return { 0, 0 } end
 local young = string.format('%.0f-0', math.floor(now() / 1000) - ARGV[1])
 if before(young, low) then low = young end
-return redis.call('XTRIM', KEYS[1], 'MINID', low)
+-- Whole nodes of the stream go at once and cheaply, and so many entries at most. What is left of the last node is less
+-- than that.
+local whole = redis.call('XTRIM', KEYS[1], 'MINID', '~', low, 'LIMIT', 10000)
+if whole > 0 then return { whole, 1 } end
+return { redis.call('XTRIM', KEYS[1], 'MINID', low), 0 }

@@ -57,7 +57,7 @@ if weight == 0 then
   redis.call('HDEL', KEYS[3], place)
   if redis.call('HINCRBY', KEYS[5], 'count', -1) == 0 then
     -- The last member: no key stays behind.
-    redis.call('DEL', KEYS[4], KEYS[5], KEYS[6])
+    redis.call('UNLINK', KEYS[4], KEYS[5], KEYS[6])
   else
     redis.call('LPUSH', KEYS[6], place)
   end

@@ -35,7 +35,7 @@ local function change_to(state)
   redis.call('HSET', KEYS[1], 'state', state, 'gen', string.format('%.0f', circuit.gen),
     'until', string.format('%.0f', circuit.till), 'ok', 0)
   redis.call('PEXPIRE', KEYS[1], string.format('%.0f', keep))
-  redis.call('DEL', KEYS[2], KEYS[3], KEYS[4])
+  redis.call('UNLINK', KEYS[2], KEYS[3], KEYS[4])
   local said = describe()
   redis.call('SPUBLISH', ARGV[1], string.format('%s %.0f %.0f', said[1], said[2], said[3]))
 end

@@ -13,7 +13,7 @@
 if circuit.state ~= 'c' or circuit.gen ~= tonumber(ARGV[5]) then return describe() end
 local sums = redis.call('HMGET', KEYS[4], 'gen', 'calls', 'failed', 'slow')
 if sums[1] ~= ARGV[5] then
-  redis.call('DEL', KEYS[2], KEYS[4])
+  redis.call('UNLINK', KEYS[2], KEYS[4])
   sums = { ARGV[5], 0, 0, 0 }
 end
 local calls, failed, slow = tonumber(sums[2]), tonumber(sums[3]), tonumber(sums[4])

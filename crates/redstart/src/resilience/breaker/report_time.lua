@@ -10,7 +10,7 @@
 -- Returns  {state, generation, us until the end of open}
 if circuit.state ~= 'c' or circuit.gen ~= tonumber(ARGV[5]) then return describe() end
 if redis.call('HGET', KEYS[2], 'gen') ~= ARGV[5] then
-  redis.call('DEL', KEYS[2], KEYS[4])
+  redis.call('UNLINK', KEYS[2], KEYS[4])
   redis.call('HSET', KEYS[2], 'gen', ARGV[5])
 end
 local slice = math.floor(at / ARGV[12])
@@ -24,7 +24,10 @@ if failed + slow > 0 then
   redis.call('ZADD', KEYS[4], string.format('%.0f', at), ARGV[6])
   redis.call('PEXPIRE', KEYS[4], ARGV[2])
 end
-redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', string.format('(%.0f', (slice - 9) * ARGV[12]))
+-- Instances whose trouble is older than the window do not count; a few of them are removed each time.
+local edge = string.format('%.0f', (slice - 9) * ARGV[12])
+local quiet = redis.call('ZRANGEBYSCORE', KEYS[4], '-inf', '(' .. edge, 'LIMIT', 0, 100)
+if #quiet > 0 then redis.call('ZREM', KEYS[4], unpack(quiet)) end
 local c, f, s = numbers(redis.call('HGET', KEYS[2], field) or '0 0 0')
 redis.call('HSET', KEYS[2], field, string.format('%.0f %.0f %.0f', c + calls, f + failed, s + slow))
 calls, failed, slow = 0, 0, 0
@@ -40,4 +43,4 @@ for i = 1, #all, 2 do
   end
 end
 redis.call('PEXPIRE', KEYS[2], ARGV[2])
-return judge(calls, failed, slow, redis.call('ZCARD', KEYS[4]))
+return judge(calls, failed, slow, redis.call('ZCOUNT', KEYS[4], edge, '+inf'))

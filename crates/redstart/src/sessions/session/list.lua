@@ -1,7 +1,10 @@
--- Lists the live sessions of an account.
+-- Lists the live sessions of an account, a page at a time, in the order of their ends. A session that is renewed
+-- meanwhile moves on, so that it is in a later page at the latest.
 --
 -- KEYS  1 the index of the account, a sorted set
--- ARGV  none
--- Returns  their ids
-redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now()))
-return redis.call('ZRANGE', KEYS[1], 0, -1)
+-- ARGV  1 how many at most  2 the end of the last session of the page before, '' for the first page
+-- Returns  their ids, each followed by its end
+local time = now()
+unlist_ended(KEYS[1], time)
+local from = math.max(time, tonumber(ARGV[2]) or 0)
+return redis.call('ZRANGEBYSCORE', KEYS[1], string.format('(%.0f', from), '+inf', 'WITHSCORES', 'LIMIT', 0, ARGV[1])

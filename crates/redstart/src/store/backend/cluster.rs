@@ -343,6 +343,7 @@ impl Cluster {
                     let all: BoxFuture<'_, _> = Box::pin(self.split(request, parts, gather));
                     return all.await;
                 }
+                Route::Nowhere(error) => return Err(error),
             },
             (None, Body::Many { pipeline, .. }) if pipeline.is_transaction() => one_slot(pipeline)?,
             (None, Body::Many { .. }) => {
@@ -506,7 +507,8 @@ fn one_slot(pipeline: &Pipeline) -> Result<Option<u16>> {
             (Route::Slot(new), Some(old)) if new != old => return Err(several()),
             (Route::Slot(new), _) => slot = Some(new),
             (Route::Any, _) => {}
-            _ => return Err(several()),
+            (Route::Nowhere(error), _) => return Err(error),
+            (Route::AllMasters(_) | Route::Split(..), _) => return Err(several()),
         }
     }
     Ok(slot)

@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// Delayed jobs made ready by one script.
-const PROMOTE: usize = 500;
+const PROMOTE: usize = 200;
 /// What one reservation may carry: it must arrive within the deadline, and others share the connection.
 const MAX_BYTES: usize = 1024 * 1024;
 

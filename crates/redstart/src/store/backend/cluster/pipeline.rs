@@ -126,7 +126,7 @@ impl Cluster {
             let slot = match route(cmd) {
                 Route::Slot(slot) => Some(slot),
                 Route::Any => None,
-                Route::AllMasters(_) | Route::Split(..) => {
+                Route::AllMasters(_) | Route::Split(..) | Route::Nowhere(_) => {
                     to = at;
                     break;
                 }

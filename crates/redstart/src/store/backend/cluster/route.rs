@@ -16,6 +16,8 @@ pub(super) enum Route {
     AllMasters(Gather),
     /// One command per slot.
     Split(Vec<Part>, Gather),
+    /// No node can answer it for all.
+    Nowhere(Error),
 }
 
 pub(super) struct Part {
@@ -116,6 +118,10 @@ pub(super) fn route(cmd: &Cmd) -> Route {
             }
         }
         b"DBSIZE" => Route::AllMasters(Gather::Sum),
+        b"SCAN" => Route::Nowhere(Error::config(
+            "SCAN sees the keys of one node of a Cluster, and the others do not know its cursor: use store.scan(), \
+             or store.dedicated() for one node",
+        )),
         b"KEYS" => Route::AllMasters(Gather::Concat),
         b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" => split(&name, &args[1..], 1, Gather::Sum),
         b"MGET" => split(&name, &args[1..], 1, Gather::Positions),

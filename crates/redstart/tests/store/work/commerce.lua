@@ -1,0 +1,61 @@
+-- [stock.close]
+call('HSET', 'sale', 'free', 1, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+return { 'sale' }, { 1 }
+
+-- [stock.extend]
+call('HSET', 'sale', 'free', 1, 'held', 1, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('requests', 'h 1 ' .. text(FUTURE) .. ' ann')
+zfill('holds', FUTURE)
+return { 'sale', 'requests', 'holds', 'users' }, { name(1), 1000000 }
+
+-- [stock.lend] at most 1900: every hold is over.
+call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('requests', 'h 1 1 ann')
+zfill('holds', PAST)
+call('HSET', 'users', 'ann', N)
+hfill('loans', '1 2 3')
+return { 'sale', 'requests', 'holds', 'users', 'loans' }, { 'token', 10, 1 }
+
+-- [stock.offer]
+call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+zfill('holds', PAST)
+return { 'sale', 'holds' }, {}
+
+-- [stock.prewarm]
+return { 'sale' }, { 100, 60000 }
+
+-- [stock.receive]
+call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('decisions', 1)
+return { 'sale', 'decisions' }, { 'token', 10 }
+
+-- [stock.report] at most 1900: every hold is over; ending one takes a dozen commands, and 64 end at a time.
+call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('requests', 'h 1 1 ann')
+zfill('holds', PAST)
+call('HSET', 'users', 'ann', N)
+return { 'sale', 'requests', 'holds', 'users' }, {}
+
+-- [stock.reserve] at most 1900: sold out, and every hold is over.
+call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('requests', 'h 1 1 ann')
+zfill('holds', PAST)
+call('HSET', 'users', 'ann', N)
+return { 'sale', 'requests', 'holds', 'users', 'orders' }, { 'request', 'bob', 100, 1000000, 0, 'sku', 'id' }
+
+-- [stock.restock]
+call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('restocks', 1)
+return { 'sale', 'restocks' }, { 'id', 10 }
+
+-- [stock.settle]
+call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('requests', 'h 1 ' .. text(FUTURE) .. ' ann')
+zfill('holds', FUTURE)
+call('HSET', 'users', 'ann', N)
+return { 'sale', 'requests', 'holds', 'users' }, { name(1), 'c' }
+
+-- [stock.settle_loan]
+call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', N, 'moves', 0, 'ends', text(FUTURE / 1000))
+hfill('loans', '1 2 3')
+return { 'sale', 'loans' }, { name(1), 1 }

@@ -1,0 +1,186 @@
+-- [queue.cancel] at most 800: a job that waits in the list, among thousands, with all details that a job can have.
+lfill('ready', job_id)
+hfill('jobs', function(i) return job(job_id(i), 'r', PAST, 8) end, job_id)
+call('HSET', 'details', job_id(1) .. 'n', 100)
+for i = 0, 99 do call('HSET', 'details', job_id(1) .. 'l' .. i, 'line') end
+return queue('parked'), setting(job_id(1), 'text', 'cancel')
+
+-- [queue.cron_fire] 100 runs that were missed.
+call('ZADD', 'cron', 17, 'entry')
+local args = setting('entry', 17, 18)
+for i = 1, 100 do args[#args + 1] = job_body(job_id(i)) end
+return queue('cron'), args
+
+-- [queue.pause_cron]
+hfill('crontab', '{}')
+zfill('cron', FUTURE)
+return { 'cron', 'crontab', 'paused' }, { 'channel', name(1), '' }
+
+-- [queue.cron]
+hfill('crontab', '{}')
+zfill('cron', FUTURE)
+return { 'cron', 'crontab', 'paused' }, { 'channel', 'new', '{}', text(FUTURE), '* * * * *', 'UTC' }
+
+-- [queue.remove_cron]
+hfill('crontab', '{}')
+zfill('cron', FUTURE)
+return { 'cron', 'crontab', 'paused' }, { name(1) }
+
+-- [queue.enqueue] at most 1000: 100 jobs into a full queue with dead workers that are taken for idle, and keys whose time is over.
+hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
+lfill('ready', job_id)
+zfill('timed', PAST)
+hfill('unique', string.rep('0', 32))
+for i = 1, 50 do call('ZADD', 'idle', i, string.rep('d', 32) .. i) end
+local args = setting(1000000, 0, 0, '', 'key', 1, 0, 'keep', 60000)
+for i = 1, 100 do args[#args + 1] = job_body('new-' .. string.format('%012d', i), 1, extra('u', 'key')) end
+return queue('mark', 'timed'), args
+
+-- [queue.enqueue_plain] 100 jobs.
+hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
+lfill('ready', job_id)
+local args = { 'channel' }
+for i = 1, 100 do args[#args + 1] = job_body('new-' .. string.format('%012d', i)) end
+return { 'jobs', 'ready', 'idle' }, args
+
+-- [queue.expire_parked] at most 4500: 100 jobs.
+hfill('jobs', function(i) return job(job_id(i), 'p', PAST, 12) end, job_id)
+zfill('parked', PAST, job_id)
+return queue('parked', 'kinds'), setting('mail', 100)
+
+-- [queue.finish] 100 jobs that are done and leave nothing.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return held(job_id(i)) end, job_id)
+hfill('running', 3, delivery)
+call('HSET', 'meta', 'running', N)
+local args = setting(60000000, WORKER, 0, 60, 100)
+for i = 1, 100 do args[#args + 1] = delivery(i) end
+args[#args + 1], args[#args + 2] = 0, 0
+return queue('running', 'parked', 'history', 'tallies'), args
+
+-- [queue.finish] at most 3500: 20 jobs that are kept, among many more done ones than are to be kept: 60 of these are removed.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return held(job_id(i)) end, job_id)
+hfill('running', 3, delivery)
+call('HSET', 'meta', 'running', N)
+zfill('done', FUTURE, function(i) return 'old-' .. string.format('%012d', i) end)
+hfill('ended', function(i) return job('old-' .. string.format('%012d', i), 'd') end, function(i) return 'old-' .. string.format('%012d', i) end)
+local args = setting(60000000, WORKER, 0, 60, 0, 20)
+for i = 1, 20 do
+  for _, word in ipairs({ delivery(i), 'done', 0, '{}' }) do args[#args + 1] = word end
+end
+args[#args + 1] = 0
+return queue('running', 'parked', 'history', 'tallies'), args
+
+-- [queue.flow] A parent with 100 children.
+local args = setting(0, 0, 100, job_body(job_id(1), 64, extra('n', '100')))
+for i = 2, 101 do
+  args[#args + 1] = 0
+  args[#args + 1] = job_body(job_id(i), 64, extra('p', job_id(1) .. 'f' .. i))
+end
+return queue(), args
+
+-- [queue.flow_close] at most 1100: 100 parents.
+zfill('parents', FUTURE, job_id)
+local args = setting(0)
+for i = 1, 100 do args[#args + 1] = job_id(i) end
+return queue(), args
+
+-- [queue.leave] at most 1100: a worker with 100 jobs.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return held(job_id(i)) end, job_id)
+for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
+call('HSET', 'meta', 'running', 100)
+lfill('ready', job_id)
+return queue('running', 'workers'), setting('me', 'me')
+
+-- [queue.job] A job with all details that it can have.
+call('HSET', 'jobs', job_id(1), job(job_id(1), 'r', PAST, 8))
+call('HSET', 'details', job_id(1) .. 'n', 1000)
+for i = 0, 99 do call('HSET', 'details', job_id(1) .. 'l' .. i, 'line') end
+return queue(), setting(job_id(1))
+
+-- [queue.pause]
+return { 'meta' }, { 'channel', 0 }
+
+-- [queue.progress]
+call('HSET', 'running', '', 1, delivery(1), 3)
+call('HSET', 'jobs', job_id(1), held(job_id(1)))
+return queue('running'), setting(delivery(1), 'progress', 0.5)
+
+-- [queue.purge] at most 2700: 100 letters.
+hfill('jobs', function(i) return job(job_id(i), 'z', PAST, 8) end, job_id)
+zfill('dead', PAST, job_id)
+local args = setting()
+for i = 1, 100 do args[#args + 1] = job_id(i) end
+return queue(), args
+
+-- [queue.reclaim] at most 2100: a dead worker with 100 jobs.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return held(job_id(i)) end, job_id)
+for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
+call('HSET', 'meta', 'running', 100)
+call('ZADD', 'workers', 1, 'dead')
+return queue('running', 'workers'), setting('dead', WORKER, 3)
+
+-- [queue.reconcile] at most 1100: a worker with 100 jobs, none of which it knows.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return held(job_id(i)) end, job_id)
+for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
+call('HSET', 'meta', 'running', 100)
+return queue('running'), setting(2)
+
+-- [queue.register]
+zfill('workers', PAST)
+return { 'running', 'workers', 'meta' }, { 'me', 1, 1000000, '' }
+
+-- [queue.renew] A worker with 100 jobs, one of which is to be cancelled.
+call('HSET', 'running', '', 1)
+for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
+call('HSET', 'meta', 'cancels', 1, 'c:' .. job_id(1), 1)
+return { 'running', 'workers', 'meta' }, { 'me', 1000000 }
+
+-- [queue.replay] at most 2800: 100 letters.
+hfill('jobs', function(i) return job(job_id(i), 'z', PAST, 8) end, job_id)
+zfill('dead', PAST, job_id)
+local args = setting()
+for i = 1, 100 do args[#args + 1] = job_id(i) end
+return queue(), args
+
+-- [queue.reserve] at most 1900: a place for one job; 200 delayed jobs that are due are promoted.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return job(job_id(i), 'l') end, job_id)
+zfill('delayed', PAST, job_id)
+return queue('running', 'workers', 'rates'),
+  setting('me', 1, 1, 1000000, 200, 1048576, WORKER, 0, 0, 1, 0, 0, 1, 3, '', 0)
+
+-- [queue.reserve] at most 6000: a place for one job; thousands of groups whose limits are free again, and deleted jobs in the list.
+call('HSET', 'running', '', 1)
+lfill('ready', job_id)
+zfill('rates', PAST)
+zfill('resting', PAST)
+return queue('running', 'workers', 'rates'),
+  setting('me', 1, 1, 1000000, 200, 1048576, WORKER, 0, 1000, 1, 1, 1000, 1, 3, '', 0)
+
+-- [queue.run_now]
+call('HSET', 'jobs', job_id(1), job(job_id(1), 'l'))
+zfill('delayed', FUTURE, job_id)
+return queue(), setting(job_id(1))
+
+-- [queue.schedule] at most 6500: everything that can be due is: jobs that were kept long enough, unique keys, open flows, dead letters, minutes.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return job(job_id(i), 'z', PAST, 8) end, job_id)
+zfill('done', PAST, function(i) return 'old-' .. string.format('%012d', i) end)
+hfill('ended', function(i) return job('old-' .. string.format('%012d', i), 'd') end, function(i) return 'old-' .. string.format('%012d', i) end)
+zfill('dead', PAST, job_id)
+zfill('timed', PAST)
+hfill('unique', string.rep('0', 32))
+zfill('parents', PAST, job_id)
+zfill('history', 1)
+hfill('tallies', 1)
+zfill('workers', PAST)
+zfill('cron', PAST)
+hfill('crontab', '{}')
+zfill('kinds', PAST)
+return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
+  setting('me', 1000000, 1000, 100, 60)
