@@ -78,6 +78,15 @@ const CAMPAIGNS: &[Campaign] = &[
         ],
     },
     Campaign {
+        name: "scripts",
+        about: "the work of every script on keys that are filled to their limits",
+        package: "redstart",
+        test: "store",
+        filter: "work::",
+        scale: 1,
+        counts: &[],
+    },
+    Campaign {
         name: "limiting",
         about: "limiters against brute force, and under many processes",
         package: "redstart",
@@ -105,6 +114,7 @@ const CAMPAIGNS: &[Campaign] = &[
             ("LOCK_BLACK_HOLES", 100),
             ("LOCK_PROCESSES", 32),
             ("LOCK_CONTENTION_SECONDS", 120),
+            ("QUORUM_REDEEMERS", 2_000),
             ("TEST_SECONDS", 900),
         ],
     },
@@ -252,6 +262,15 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "race_and_none",
         scale: 1,
         counts: &[("RACING_REQUESTS", 100_000), ("TEST_SECONDS", 3600)],
+    },
+    Campaign {
+        name: "http-hang-ups",
+        about: "clients that hang up at every await of a handler behind the idempotency layer, and ask again",
+        package: "redstart-tower",
+        test: "http",
+        filter: "hangs_up",
+        scale: 1,
+        counts: &[],
     },
     Campaign {
         name: "ranking",
@@ -591,8 +610,8 @@ fn command(campaign: &Campaign, options: &Options) -> std::process::Command {
         "" => command.arg("--lib"),
         test => command.args(["--test", test]),
     };
-    if campaign.package == "redstart" {
-        // Write-behind is tested on real databases only.
+    if campaign.package == "redstart" && ["caching", "messaging"].contains(&campaign.test) {
+        // Write-behind and the outbox are tested on real databases only.
         command.args(["--features", "sqlite,postgres"]);
     }
     if options.release {

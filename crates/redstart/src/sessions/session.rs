@@ -751,25 +751,32 @@ impl Sessions {
 
     async fn ids(&self, account: &[u8; 16]) -> Result<Vec<String>> {
         let entity = self.entity(account)?;
-        let (mut ids, mut seen, mut after) = (Vec::new(), HashSet::new(), String::new());
+        let (mut ids, mut seen) = (Vec::new(), HashSet::new());
+        let (mut after, mut skip) = (String::new(), 0);
         loop {
             let page: Vec<(String, String)> = LIST
                 .on(&entity)
                 .key()
                 .arg(PAGE)
                 .arg(&after)
+                .arg(skip)
                 .idempotent()
                 .run(&self.0.store)
                 .await?;
-            let last = page.len() < PAGE;
-            for (id, ends) in page {
+            let is_last = page.len() < PAGE;
+            // A page begins with the sessions that end when the last one of the page before does, so that none of them is
+            // left out.
+            match page.last() {
+                Some((_, ends)) if *ends != after => (after, skip) = (ends.clone(), 0),
+                _ => skip += PAGE,
+            }
+            for (id, _) in page {
                 // One that was renewed meanwhile is in a later page again.
                 if seen.insert(id.clone()) {
                     ids.push(id);
                 }
-                after = ends;
             }
-            if last {
+            if is_last {
                 return Ok(ids);
             }
         }

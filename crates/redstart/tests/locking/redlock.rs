@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use parking_lot::Mutex as Cell;
 use redstart::{
     Store,
-    locking::{FenceToken, Redlock, Released},
+    locking::{FenceToken, Redlock, Released, ServerHolder},
 };
 use redstart_testkit::{Kind, Proxy, Server, eventually, figure, scale, wait_until};
 use tokio::{task::JoinSet, time::Instant};
@@ -378,5 +378,64 @@ async fn validities_never_overlap_and_tokens_rise_while_two_of_five_misbehave() 
         scale(5, "REDLOCK_FAULTS"),
         held.len()
     ));
+    Ok(())
+}
+
+/// Between the hand-over and the redemption two servers fail, and the reply of a third is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lock_that_was_handed_over_is_redeemed_while_any_two_of_five_fail() -> anyhow::Result<()>
+{
+    let five = Five::start().await?;
+    let minute = Duration::from_secs(60);
+    let lock = |stores: Vec<Store>| {
+        Redlock::builder(stores, "app", "r")
+            .ttl(minute)
+            .server_timeout(minute / 4)
+            .durable()
+            .build()
+    };
+    let (one, two) = (lock(five.stores().await?)?, lock(five.stores().await?)?);
+    for (round, fault) in FAULTS.into_iter().enumerate() {
+        // On all five; a server that is late may be left out.
+        let held = wait_until("a lock on all servers", PATIENCE, async || {
+            let guard = one.lock(PATIENCE).await.ok()??;
+            let seen = one.holders().await.ok()?;
+            let all = |server: &ServerHolder| matches!(server, ServerHolder::Held(_));
+            seen.servers.iter().all(all).then_some(guard)
+        });
+        let guard = held.await?;
+        let fence = guard.fence();
+        let given = guard.hand_over(minute).await?.context("it was lost")?;
+        let (a, b) = (round, (round + 2) % 5);
+        five.break_server(fault, a).await?;
+        five.break_server(fault, b).await?;
+        five.proxies[(round + 1) % 5].drop_reply_to("EVALSHA");
+        let taken = two.redeem(&given).await?;
+        let taken = taken.with_context(|| format!("{fault:?} on {a} and {b}"))?;
+        ensure!(taken.fence() > fence, "{fault:?}");
+        ensure!(
+            two.redeem(&given).await?.is_none(),
+            "{fault:?}: it is redeemed once"
+        );
+        ensure!(taken.is_valid());
+        assert_eq!(taken.release().await?, Released::Released, "{fault:?}");
+        five.mend_server(fault, a).await?;
+        five.mend_server(fault, b).await?;
+        // What the broken servers kept for the giver, or for a release that they did not hear.
+        let free = eventually(PATIENCE, async || {
+            let Ok(seen) = two.holders().await else {
+                return false;
+            };
+            for server in &seen.servers {
+                if let ServerHolder::Held(left) = server {
+                    let _ = two.force_release(left).await;
+                }
+            }
+            seen.servers
+                .iter()
+                .all(|server| *server == ServerHolder::Free)
+        });
+        ensure!(free.await, "{fault:?}: something is left behind");
+    }
     Ok(())
 }

@@ -29,6 +29,41 @@ async fn pass(store: &Store, time: Duration) -> Result<()> {
     Ok(())
 }
 
+/// More than two pages of the index.
+async fn many_are_listed_and_ended(sessions: &Sessions) -> Result<()> {
+    const MANY: usize = 1_100;
+    let mut tasks = tokio::task::JoinSet::new();
+    for _ in 0..11 {
+        let sessions = sessions.clone();
+        tasks.spawn(async move {
+            for _ in 0..MANY / 11 {
+                sessions.create("ann", &()).await?;
+            }
+            anyhow::Ok(())
+        });
+    }
+    for made in tasks.join_all().await {
+        made?;
+    }
+    let mut handles: Vec<String> = Vec::new();
+    for session in sessions.list("ann").await? {
+        handles.push(session.handle);
+    }
+    handles.sort_unstable();
+    handles.dedup();
+    assert_eq!(handles.len(), MANY);
+    assert_eq!(sessions.revoke_all("ann").await?, MANY as u64);
+    assert!(sessions.list("ann").await?.is_empty());
+    Ok(())
+}
+
+/// While the clock stands still, all sessions end at the same microsecond.
+#[tokio::test(start_paused = true)]
+async fn sessions_that_end_at_the_same_time_are_all_listed_and_ended() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    many_are_listed_and_ended(&Sessions::new(&store, "app", "web")?).await
+}
+
 matrix! {
     async fn fields_are_patched_one_by_one(backend: &Backend) -> Result<()> {
         let (_store, sessions) = open(backend).await?;
@@ -298,6 +333,23 @@ matrix! {
         pass(&store, lasting).await?;
         let session = sessions.load::<Value>(&token).await?.expect("only the elevation has ended");
         assert_eq!(session.elevated, None);
+        Ok(())
+    }
+
+    async fn all_sessions_of_a_user_are_listed_and_ended_however_many_they_are(backend: &Backend) -> Result<()> {
+        let (store, sessions) = open(backend).await?;
+        many_are_listed_and_ended(&sessions).await?;
+        // Those that have ended on their own are removed some at a time, and are not listed meanwhile.
+        let brief = Sessions::builder(&store, backend.namespace(), "web")
+            .idle(Duration::from_millis(200)).absolute(Duration::from_millis(200)).build()?;
+        for _ in 0..250 {
+            brief.create("bob", &()).await?;
+        }
+        let last = sessions.create("bob", &()).await?;
+        pass(&store, Duration::from_millis(300)).await?;
+        assert_eq!(sessions.list("bob").await?.len(), 1);
+        assert_eq!(sessions.revoke_all("bob").await?, 1);
+        assert!(sessions.load::<Value>(&last).await?.is_none());
         Ok(())
     }
 

@@ -16,7 +16,7 @@ use redstart::{
     key::{Entity, Keys},
     script::Script,
 };
-use redstart_testkit::{Backend, Kind, Proxy, Server, figure, matrix, scale};
+use redstart_testkit::{Backend, Cluster, Kind, Proxy, Server, figure, matrix, scale};
 
 static GIVE_BACK: Script = Script::new("test.give_back", "return ARGV[1]");
 const TASKS: u64 = 16;
@@ -61,9 +61,15 @@ fn excused(error: Error) {
     assert!(error.is_timeout() || error.is_unavailable(), "{error:?}");
 }
 
-fn same<T: PartialEq + std::fmt::Debug>(result: Result<T, Error>, expected: T) {
+/// How many replies came and were the asker's own.
+type Own = AtomicU64;
+
+fn same<T: PartialEq + std::fmt::Debug>(own: &Own, result: Result<T, Error>, expected: T) {
     match result {
-        Ok(value) => assert_eq!(value, expected, "another caller's reply"),
+        Ok(value) => {
+            assert_eq!(value, expected, "another caller's reply");
+            own.fetch_add(1, Ordering::Relaxed);
+        }
         Err(error) => excused(error),
     }
 }
@@ -81,9 +87,9 @@ fn echo(nonce: &str) -> Cmd {
     cmd
 }
 
-async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: String) {
+async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: String, own: &Own) {
     match random.below(12) {
-        0..=2 => same(store.query(&echo(&nonce)).await, nonce),
+        0..=2 => same(own, store.query(&echo(&nonce)).await, nonce),
         3 => {
             let mut pipeline = redis::pipe();
             let count = random.below(6);
@@ -95,7 +101,7 @@ async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: St
             }
             let wanted = (0..count).filter(|n| n % 3 != 1);
             let wanted: Vec<String> = wanted.map(|n| format!("{nonce}/{n}")).collect();
-            same(store.pipeline(&pipeline).await, wanted);
+            same(own, store.pipeline(&pipeline).await, wanted);
         }
         4 => {
             let mut pipeline = redis::pipe();
@@ -106,9 +112,10 @@ async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: St
                 .arg(&nonce)
                 .ignore();
             pipeline.cmd("GET").arg(entity.key());
-            same(store.pipeline(&pipeline).await, (nonce,));
+            same(own, store.pipeline(&pipeline).await, (nonce,));
         }
         5 => same(
+            own,
             GIVE_BACK.on(entity).key().arg(&nonce).run(store).await,
             nonce,
         ),
@@ -152,12 +159,14 @@ async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: St
                 pipeline.add_command(echo(&nonce)).add_command(cmd);
                 refused(store.pipeline(&pipeline).await);
             }
-            same(store.pipeline(&redis::pipe()).await, Vec::<String>::new());
+            // Nothing is sent, so it is no reply.
+            let nothing = store.pipeline(&redis::pipe()).await;
+            same(&Own::new(0), nothing, Vec::<String>::new());
         }
         8 | 9 => {
             let polls = random.below(4);
             if let Some(result) = drop_after(polls, store.query(&echo(&nonce))).await {
-                same(result, nonce);
+                same(own, result, nonce);
             }
         }
         10 => {
@@ -171,12 +180,12 @@ async fn one_step(store: &Store, entity: &Entity, random: &mut Random, nonce: St
                 .ignore();
             pipeline.cmd("GET").arg(entity.key());
             if let Some(result) = drop_after(polls, store.pipeline(&pipeline)).await {
-                same(result, (nonce,));
+                same(own, result, (nonce,));
             }
         }
         _ => {
             let long = nonce.repeat(1 + random.below(2_000) as usize);
-            same(store.query(&echo(&long)).await, long);
+            same(own, store.query(&echo(&long)).await, long);
         }
     }
 }
@@ -190,13 +199,11 @@ async fn each_gets_its_own(
 ) -> anyhow::Result<()> {
     let requests = scale(8_000, "NONCE_REQUESTS");
     let keys = Keys::new(namespace, "nonce")?;
-    let (done, stop) = (
-        Arc::new(AtomicU64::new(0)),
-        Arc::new(AtomicBool::new(false)),
-    );
+    let (done, own) = (Arc::new(AtomicU64::new(0)), Arc::new(Own::new(0)));
+    let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..TASKS {
-        let (store, done) = (store.clone(), done.clone());
+        let (store, done, own) = (store.clone(), done.clone(), own.clone());
         let entity = keys.entity(&format!("task-{task}"))?;
         let mut set = redis::cmd("SET");
         set.arg(entity.part("string")).arg("x");
@@ -205,7 +212,7 @@ async fn each_gets_its_own(
         tasks.spawn(async move {
             for turn in 0..requests / TASKS {
                 let nonce = format!("{task}:{turn}:{}", random.below(u64::MAX));
-                one_step(&store, &entity, &mut random, nonce).await;
+                one_step(&store, &entity, &mut random, nonce, &own).await;
                 done.fetch_add(1, Ordering::Relaxed);
             }
         });
@@ -227,9 +234,11 @@ async fn each_gets_its_own(
     };
     let (ended, ()) = tokio::join!(waiting, disturbing);
     ended?;
+    let (done, own) = (done.load(Ordering::Relaxed), own.load(Ordering::Relaxed));
+    // Requests that fail prove nothing. About a tenth of the steps expect an error, and a sixth is dropped early.
+    anyhow::ensure!(own > done / 20, "only {own} of {done} steps were answered");
     figure(format!(
-        "{} requests, seed {seed}",
-        done.load(Ordering::Relaxed)
+        "{done} steps, {own} with a reply of their own, seed {seed}"
     ));
     Ok(())
 }
@@ -302,4 +311,35 @@ async fn a_reply_never_reaches_another_caller_with_tls() -> anyhow::Result<()> {
         .connect()
         .await?;
     each_gets_its_own(&store, "tls", 3, async |_| {}).await
+}
+
+/// Connections to all nodes are killed, and one node at a time stands still for longer than a deadline.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_reply_never_reaches_another_caller_of_a_cluster_through_cuts_and_timeouts()
+-> anyhow::Result<()> {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let cluster = Cluster::start(kind, 3, 0).await?;
+        let store = Store::builder(&cluster.url())
+            .deadline(Duration::from_millis(200))
+            .connect_timeout(Duration::from_secs(20))
+            .connect()
+            .await?;
+        let disturb = async |round: u64| {
+            let node = cluster.node((round / 2 % 3) as usize);
+            match round % 6 {
+                1 | 3 => {
+                    let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
+                    drop(node.command(&kill).await);
+                }
+                5 => {
+                    drop(node.pause());
+                    tokio::time::sleep(Duration::from_millis(300)).await;
+                    drop(node.resume());
+                }
+                _ => {}
+            }
+        };
+        each_gets_its_own(&store, "cluster-cuts", 5, disturb).await?;
+    }
+    Ok(())
 }

@@ -7,7 +7,7 @@ return { 'session', 'index' }, { 3600000000, 7200000000, 'id', 'user', 'digest',
 
 -- [session.list] at most 1600: a page of 500, each with its end.
 zfill('index', function(i) return i % 2 == 0 and PAST + i or FUTURE + i end)
-return { 'index' }, { 500, '' }
+return { 'index' }, { 500, '', 0 }
 
 -- [session.load]
 zfill('index', PAST)
