@@ -747,6 +747,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 () = give_up(stop) => return Flow::Close,
             }
         }
+        // TLS takes in what the kernel has no room for, and sends it when it is asked to.
+        if done > 0 {
+            tokio::select! {
+                biased;
+                flushed = self.socket.flush() => if flushed.is_err() {
+                    return Flow::Close;
+                },
+                () = self.profile.end.notified() => return Flow::Close,
+                () = give_up(stop) => return Flow::Close,
+            }
+        }
         self.out.clear();
         if self.out.capacity() > KEEP {
             self.out = Vec::new();

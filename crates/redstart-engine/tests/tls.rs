@@ -2,10 +2,16 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::path::Path;
+use std::{
+    io::{Read as _, Write as _},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
 
+use bytes::Bytes;
 use redstart_engine::{
-    Engine,
+    Engine, Reply,
     server::{ClientCertificates, ServerConfig, ServerError, Tls},
 };
 use redstart_testkit::{redis_cli, tls::Authority};
@@ -119,4 +125,64 @@ fn files_that_cannot_be_used_are_named() {
     assert!(matches!(refused, Err(ServerError::Tls(text)) if text.contains("nothing.pem")));
     let refused = Tls::read(authority.ca_file(), authority.key_file());
     assert!(matches!(refused, Err(ServerError::Tls(_))));
+}
+
+/// A client whose side of the connection holds little.
+fn connect_with_a_small_buffer(
+    server: &Running,
+    authority: &Authority,
+) -> rustls::StreamOwned<rustls::ClientConnection, std::net::TcpStream> {
+    use rustls::pki_types::{CertificateDer, pem::PemObject as _};
+    let mut roots = rustls::RootCertStore::empty();
+    roots
+        .add(CertificateDer::from_pem_file(authority.ca_file()).unwrap())
+        .unwrap();
+    let config = rustls::ClientConfig::builder()
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    let name = "localhost".try_into().unwrap();
+    let client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    let socket = runtime.block_on(async {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.set_recv_buffer_size(4096).unwrap();
+        let stream = socket.connect(server.addr).await.unwrap();
+        stream.into_std().unwrap()
+    });
+    socket.set_nonblocking(false).unwrap();
+    let patience = Some(Duration::from_secs(60));
+    socket.set_read_timeout(patience).unwrap();
+    rustls::StreamOwned::new(client, socket)
+}
+
+#[test]
+fn a_client_that_reads_slowly_gets_the_whole_of_a_large_reply() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::create(dir.path()).unwrap();
+    let engine = Engine::new();
+    let tls = Tls::read(authority.cert_file(), authority.key_file()).unwrap();
+    let server = Running::start(engine.clone(), ServerConfig::new().tls(tls));
+    let mut session = engine.session();
+    let mut client = connect_with_a_small_buffer(&server, &authority);
+    let mut buffer = vec![0; 64 * 1024];
+    for more in 0..5 {
+        let value = vec![b'x'; (8 << 20) + more * 1000];
+        let set = [Bytes::from("SET"), Bytes::from("k"), value.clone().into()];
+        assert_eq!(session.execute(&set).into_reply(), Some(Reply::OK));
+        client.write_all(b"GET k\r\n").unwrap();
+        client.flush().unwrap();
+        let mut left = format!("${}\r\n\r\n", value.len()).len() + value.len();
+        while left > 0 {
+            let count = client.read(&mut buffer).expect("the rest of the reply");
+            assert!(count > 0, "the connection is closed");
+            left -= count;
+            // The server is faster.
+            if left % 16 == 0 {
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        }
+    }
 }
