@@ -584,3 +584,90 @@ fn the_code_of_a_library_ends_after_its_time_and_within_its_memory() {
         assert_eq!(error(&reply), "ERR Function not found");
     }
 }
+
+#[test]
+fn a_script_that_may_not_write_to_a_replica_can_be_killed() {
+    let engine = impatient();
+    engine
+        .follow(redstart_engine::Master::new("127.0.0.1", 1))
+        .unwrap();
+    let script = "while true do redis.pcall('set', 'k', 'v') end";
+    let (thread, mut other) = run_until_busy(&engine, script);
+    assert_eq!(call(&mut other, &["SCRIPT", "KILL"]), Reply::OK);
+    let reply = thread.join().unwrap();
+    assert!(error(&reply).contains("killed"), "{reply:?}");
+    let reply = call(
+        &mut other,
+        &["EVAL", "return redis.call('set', 'k', 'v')", "0"],
+    );
+    assert!(error(&reply).starts_with("READONLY "), "{reply:?}");
+}
+
+fn payload_of(codes: &[&str]) -> Bytes {
+    let mut session = Engine::new().session();
+    for code in codes {
+        let reply = call(&mut session, &["FUNCTION", "LOAD", code]);
+        assert!(!reply.is_error(), "{reply:?}");
+    }
+    match call(&mut session, &["FUNCTION", "DUMP"]) {
+        Reply::Bulk(payload) => payload,
+        other => panic!("no payload: {other:?}"),
+    }
+}
+
+fn restore_functions(session: &mut Session, payload: Bytes, policy: &'static str) -> Reply {
+    let words = ["FUNCTION", "RESTORE"].map(Bytes::from);
+    let args = [&words[..], &[payload, Bytes::from(policy)]].concat();
+    session.execute(&args).into_reply().unwrap()
+}
+
+#[test]
+fn a_function_can_move_to_another_library_of_a_restored_payload() {
+    let library = |name: &str, function: &str, answer: &str| {
+        format!(
+            "#!lua name={name}\nredis.register_function('{function}', function() return '{answer}' end)"
+        )
+    };
+    let mut session = Engine::new().session();
+    for code in [library("a", "f", "old f"), library("b", "g", "old g")] {
+        assert!(!call(&mut session, &["FUNCTION", "LOAD", &code]).is_error());
+    }
+    let payload = payload_of(&[&library("a", "g", "new g"), &library("b", "f", "new f")]);
+    assert_eq!(
+        restore_functions(&mut session, payload, "REPLACE"),
+        Reply::OK
+    );
+    for (function, answer) in [("f", "new f"), ("g", "new g")] {
+        let reply = call(&mut session, &["FCALL", function, "0"]);
+        assert_eq!(reply, Reply::bulk(answer), "{function}");
+    }
+}
+
+#[test]
+fn libraries_that_unpack_to_more_than_a_string_may_have_are_refused() {
+    // Each of them is short enough, and packed they are all together.
+    let codes: Vec<String> = (0..8)
+        .map(|n| {
+            let padding = "x".repeat(300_000);
+            format!("#!lua name=l{n}\nredis.register_function('f{n}', function() end) --{padding}")
+        })
+        .collect();
+    let codes: Vec<&str> = codes.iter().map(String::as_str).collect();
+    let payload = payload_of(&codes);
+    assert!(payload.len() < 1 << 20, "{} bytes", payload.len());
+    let mut session = Engine::new().session();
+    call(
+        &mut session,
+        &["CONFIG", "SET", "proto-max-bulk-len", "1mb"],
+    );
+    let reply = restore_functions(&mut session, payload.clone(), "APPEND");
+    assert_eq!(error(&reply), "ERR Failed loading library data");
+    call(
+        &mut session,
+        &["CONFIG", "SET", "proto-max-bulk-len", "4mb"],
+    );
+    assert_eq!(
+        restore_functions(&mut session, payload, "APPEND"),
+        Reply::OK
+    );
+}

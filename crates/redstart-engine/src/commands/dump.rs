@@ -11,6 +11,7 @@ use crate::{
     rdb::{self, Refused},
     registry::{Spec, flag::*},
     reply::Reply,
+    types::Value,
 };
 
 pub(crate) static VALUES: &[Spec] = &[
@@ -36,6 +37,7 @@ pub(crate) static SNAPSHOTS: &[Spec] = &[
     ),
 ];
 
+const BAD_FORMAT: &str = "ERR Bad data format";
 const RUNNING: &str = "ERR Background save already in progress";
 
 fn dump(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -104,17 +106,32 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Err("ERR Invalid TTL value, must be >= 0".into());
     }
     let now = cx.now_ms();
-    // A log, and a followed server, may still speak of fields whose time is over.
+    // A log, and a followed server, may still speak of fields whose time is over, and of strings that
+    // are longer than is allowed by now.
     let kept = cx.state.loading || cx.state.replica.is_some();
-    let fields_from = if kept { i64::MIN } else { now };
-    let value =
-        rdb::restore(&args[3], &cx.state.config, fields_from).map_err(|refused| match refused {
+    let longest = match kept {
+        true => usize::MAX,
+        false => cx.state.config.proto_max_bulk_len,
+    };
+    let mut value =
+        rdb::restore(&args[3], &cx.state.config, longest).map_err(|refused| match refused {
             Refused::Footer => Stop::from("ERR DUMP payload version or checksum are wrong"),
             Refused::Contents(fault) => {
                 tracing::debug!(%fault, "a payload is refused");
-                Stop::from("ERR Bad data format")
+                Stop::from(BAD_FORMAT)
             }
         })?;
+    let mut remade = None;
+    if let Value::Hash(hash) = &mut value
+        && !kept
+        && !hash.remove_due(now).is_empty()
+    {
+        if hash.is_empty() {
+            return Err(BAD_FORMAT.into());
+        }
+        // Who repeats this later must not find fields that were not there.
+        remade = Some(rdb::dump(&value, cx.state.config.compat));
+    }
     let deadline = match ttl {
         0 => NEVER,
         ttl if options.absolute => ttl,
@@ -137,10 +154,16 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         entry.used = entry.used.saturating_sub(seconds);
     }
     cx.changed(key, class::GENERIC, "restore");
-    if deadline != NEVER && !options.absolute {
+    let relative = deadline != NEVER && !options.absolute;
+    if relative || remade.is_some() {
         let mut effect = args.to_vec();
-        effect[2] = int_bytes(deadline);
-        effect.push(Bytes::from_static(b"ABSTTL"));
+        if relative {
+            effect[2] = int_bytes(deadline);
+            effect.push(Bytes::from_static(b"ABSTTL"));
+        }
+        if let Some(payload) = remade {
+            effect[3] = payload.into();
+        }
         cx.propagate(effect);
     }
     Ok(Reply::OK)

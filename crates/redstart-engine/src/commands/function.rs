@@ -185,8 +185,13 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         },
         _ => return Err(wrong_arguments(&args[1])),
     };
-    let codes = rdb::restore_functions(&args[2])?;
+    // The time runs from here on.
     let loader = loader(cx);
+    let most = match loader.from_log || cx.state.replica.is_some() {
+        true => usize::MAX,
+        false => cx.state.config.proto_max_bulk_len,
+    };
+    let codes = rdb::restore_functions(&args[2], most)?;
     let functions = &mut cx.state.scripts.functions;
     functions.restore(&codes, policy, &loader)?;
     cx.dirty(1);

@@ -51,17 +51,20 @@ fn with_footer(writer: Writer) -> Vec<u8> {
     out
 }
 
-/// The codes of the libraries in a payload of FUNCTION DUMP; the text of the error if there is one.
-pub(crate) fn restore_functions(payload: &[u8]) -> Result<Vec<Bytes>, &'static str> {
+/// The codes of the libraries in a payload of FUNCTION DUMP, which have no more than `most` bytes in
+/// all; the text of the error if there is one.
+pub(crate) fn restore_functions(payload: &[u8], most: usize) -> Result<Vec<Bytes>, &'static str> {
     let (contents, _) = checked(payload).ok_or("ERR DUMP payload version or checksum are wrong")?;
-    let mut source = Source::new(contents);
+    let mut source = Source::limited(contents, most);
     let mut codes = Vec::new();
     while source.at() < contents.len() as u64 {
         if source.byte().ok() != Some(FUNCTION) {
             return Err("ERR given type is not a function");
         }
         let code = source.string();
-        codes.push(code.map_err(|_| "ERR Failed loading library data")?);
+        let code = code.map_err(|_| "ERR Failed loading library data")?;
+        source.shorten_longest(code.len());
+        codes.push(code);
     }
     Ok(codes)
 }
@@ -75,13 +78,15 @@ fn checked(payload: &[u8]) -> Option<(&[u8], u32)> {
     fits.then_some((&payload[..start], version))
 }
 
-pub(crate) fn restore(payload: &[u8], config: &Config, now_ms: i64) -> Result<Value, Refused> {
+/// The value of a payload, with the fields of a hash that have expired. Strings longer than `longest`
+/// are refused.
+pub(crate) fn restore(payload: &[u8], config: &Config, longest: usize) -> Result<Value, Refused> {
     let (contents, version) = checked(payload).ok_or(Refused::Footer)?;
-    let mut source = Source::limited(contents, config.proto_max_bulk_len);
+    let mut source = Source::limited(contents, longest);
     let setting = Setting {
         config,
         version,
-        now_ms,
+        now_ms: i64::MIN,
     };
     let kind = source.byte().map_err(Refused::Contents)?;
     match read::value(&mut source, kind, setting).map_err(Refused::Contents)? {

@@ -290,6 +290,8 @@ fn hash_with_deadlines<R: Read>(
 ) -> Result<Hash, Fault> {
     let mut hash = Hash::default();
     let mut add = |field: &[u8], value: &[u8], deadline: Option<i64>| {
+        // 0 would read as none, and HPEXPIREAT takes nothing below it.
+        let deadline = deadline.map(|deadline| deadline.max(1));
         if deadline.is_some_and(|deadline| deadline < setting.now_ms) {
             return Ok(());
         }

@@ -46,6 +46,11 @@ impl<R: Read> Source<R> {
         }
     }
 
+    /// Takes a string off the length that the next one may have: the limit is for all of them.
+    pub(super) fn shorten_longest(&mut self, len: usize) {
+        self.longest = self.longest.saturating_sub(len as u64);
+    }
+
     fn check(&self, len: u64) -> Result<u64, Fault> {
         if len > self.longest {
             return Err(Fault::Damaged("a string of that length"));

@@ -274,8 +274,11 @@ impl Functions {
             }
             return Err(stop);
         }
-        for library in libraries {
+        // All of them first: a function may have moved from one to another.
+        for library in &libraries {
             self.unlink(&library.name);
+        }
+        for library in libraries {
             for (at, function) in library.functions.iter().enumerate() {
                 let place = (library.name.clone(), at);
                 self.names.insert(function.name.to_ascii_lowercase(), place);
