@@ -2,8 +2,8 @@
 //!
 //! The folder has the layout of Redis 7's `appendonlydir/`: a manifest names a base file and one or
 //! more increments, all of them plain commands. Redis and Valkey load it as it is, and what they
-//! wrote is loaded here, with a base of either format. A folder with nothing but a `dump.rdb` is
-//! taken over: a log is begun with what is in it.
+//! wrote is loaded here, with a base of either format. A folder with nothing but an `appendonly.aof`, as
+//! Redis 6 has it, or a `dump.rdb` is taken over: a log is begun with what is in it.
 //!
 //! # From a change to the disk
 //!
@@ -118,6 +118,9 @@ pub(crate) struct Log {
     rewrites: AtomicU64,
     rewrite_failed: AtomicBool,
     threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Threads that copy the log: they need the engine's lock at the end, which may be held while
+    /// another log waits for the end of this one.
+    backups: Mutex<Vec<JoinHandle<()>>>,
     /// The engine whose log this is; unset while the log is loaded.
     engine: OnceLock<Weak<Inner>>,
     /// How often a file was synced.
@@ -355,6 +358,15 @@ impl Sink for LogSink {
     }
 }
 
+/// Makes the log, if there is one, that of data which was replaced as a whole. To be called before the
+/// lock is let go: what is written meanwhile would be kept with the data of before.
+pub(crate) fn keep_replaced(state: &State) -> Result<(), EngineError> {
+    let Some(log) = state.inner.upgrade().and_then(|inner| inner.log.get()) else {
+        return Ok(());
+    };
+    log.write_fresh(state).inspect_err(|error| log.lose(error))
+}
+
 /// Writes all data to memory, removes it, and loads it again.
 pub(crate) fn reload(state: &mut State, now_micros: i64) -> Result<(), EngineError> {
     let mut bytes = Vec::new();
@@ -372,20 +384,39 @@ pub(crate) fn reload(state: &mut State, now_micros: i64) -> Result<(), EngineErr
 pub(crate) fn open(dir: &Path, engine: &Engine) -> Result<Arc<Log>, EngineError> {
     let (folder, lock) = claim(dir)?;
     let log = open_in(folder, Some(lock), engine)?;
-    take_over(&log, engine)?;
+    take_over(&log, engine, dir)?;
     log.start()?;
     Ok(log)
 }
 
-/// Loads a snapshot if there is no log beside it yet, as a server without one leaves its folder.
-fn take_over(log: &Log, engine: &Engine) -> Result<(), EngineError> {
+/// The log of Redis 6 and before: one file beside the snapshot.
+const PLAIN_LOG: &str = "appendonly.aof";
+
+/// Loads what another server left if there is no log yet: a log in one file, or else a snapshot.
+fn take_over(log: &Log, engine: &Engine, dir: &Path) -> Result<(), EngineError> {
     let is_empty = |name: &String| log.folder.len(name).is_ok_and(|len| len == 0);
     let is_new = {
         let manifest = &log.disk.lock().manifest;
         !manifest.has_base() && manifest.files().iter().all(is_empty)
     };
+    if !is_new {
+        return Ok(());
+    }
+    let beside = OsFolder::new(dir.to_owned());
+    if beside.len(PLAIN_LOG).is_ok_and(|len| len > 0) {
+        let mut state = engine.inner.state.lock();
+        let sink = state.effects.lend();
+        let how = (load::Tail::MayBeTorn, load::Failing::LeftOut);
+        let files = [PLAIN_LOG.to_owned()];
+        let loaded = load::load(&beside, &files, &mut state, engine.now_micros(), how);
+        if let Some(sink) = sink {
+            state.effects.give_back(sink);
+        }
+        loaded?;
+        return log.write_fresh(&state);
+    }
     let path = rdb::snapshot_path(&engine.inner.state.lock().config);
-    if !is_new || !path.exists() {
+    if !path.exists() {
         return Ok(());
     }
     let file = io::BufReader::with_capacity(1024 * 1024, File::open(&path)?);
@@ -492,6 +523,7 @@ impl Log {
             rewrites: AtomicU64::new(0),
             rewrite_failed: AtomicBool::new(false),
             threads: Mutex::new(Vec::new()),
+            backups: Mutex::new(Vec::new()),
             engine: OnceLock::new(),
             syncs: AtomicU64::new(0),
             lock: Mutex::new(lock),
@@ -970,20 +1002,29 @@ impl Log {
         Ok(())
     }
 
-    /// Writes what is left and ends the log's threads.
+    /// Writes what is left and ends the log's threads, but for those that copy it.
     pub(crate) fn close(&self) {
         self.ask(|work| work.stop = true);
-        let threads = std::mem::take(&mut *self.threads.lock());
-        let this = std::thread::current().id();
-        for thread in threads {
-            // The log's own thread may have held the engine last.
-            if thread.thread().id() != this {
-                let _ = thread.join();
-            }
-        }
+        join(&self.threads);
         let _ = self.sync();
         // Callers that still wait for this log may keep it alive for a moment.
         *self.lock.lock() = None;
+    }
+
+    /// Waits for copies that are under way. Not to be called with the engine's lock.
+    pub(crate) fn wait_for_backups(&self) {
+        join(&self.backups);
+    }
+}
+
+fn join(threads: &Mutex<Vec<JoinHandle<()>>>) {
+    let threads = std::mem::take(&mut *threads.lock());
+    let this = std::thread::current().id();
+    for thread in threads {
+        // The log's own thread, or one that copies it, may have held the engine last.
+        if thread.thread().id() != this {
+            let _ = thread.join();
+        }
     }
 }
 

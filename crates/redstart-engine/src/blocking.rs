@@ -49,6 +49,9 @@ pub(crate) struct Wait {
     pub(crate) serve: Serve,
 }
 
+/// How the name of a key begins that stands for something else than data.
+pub(crate) const NO_DATA: &[u8] = b"\0redstart.";
+
 struct Waiter {
     client: u64,
     db: usize,
@@ -226,6 +229,23 @@ pub(crate) fn unblock(state: &mut State, client: u64, reply: Option<Reply>) -> b
     let timeout = std::mem::replace(&mut waiter.wait.on_timeout, Reply::Nil);
     settle(state, number, reply.unwrap_or(timeout).into());
     true
+}
+
+/// Answers all clients that wait for keys with an error, and keeps nothing to be undone: the data
+/// becomes another server's.
+pub(crate) fn give_up_data(state: &mut State, error: &str) {
+    let mut numbers = Vec::new();
+    for (&number, waiter) in &mut state.blocking.waiters {
+        let for_data = |key: &Bytes| !key.starts_with(NO_DATA);
+        match &mut waiter.done {
+            Some(served) => served.undo = None,
+            None if waiter.wait.keys.iter().any(for_data) => numbers.push(number),
+            None => {}
+        }
+    }
+    for number in numbers {
+        settle(state, number, Reply::Error(error.into()).into());
+    }
 }
 
 /// Serves the clients that wait for keys that became ready, until none is left.

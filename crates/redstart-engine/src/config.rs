@@ -89,6 +89,8 @@ pub(crate) struct Config {
     pub(crate) acl_file: Option<PathBuf>,
     /// Users that the configuration names, with their rules.
     pub(crate) users: Vec<(Bytes, Vec<Bytes>)>,
+    /// Some of them are named by a file that the configuration file includes.
+    pub(crate) users_included: bool,
     /// New users may use all channels.
     pub(crate) acl_all_channels: bool,
     /// How many entries ACL LOG keeps.
@@ -156,6 +158,7 @@ impl Default for Config {
             cluster: false,
             acl_file: None,
             users: Vec::new(),
+            users_included: false,
             acl_all_channels: false,
             acllog_max_len: 128,
             port: 0,

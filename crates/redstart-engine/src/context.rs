@@ -88,6 +88,9 @@ impl<'a> Ctx<'a> {
             self.depend_on_changes(spec, args);
         }
         let result = (spec.handler)(self, args);
+        if !self.state.hidden.is_empty() {
+            self.show_fields();
+        }
         self.state.stats.ran(spec, is_failure(&result));
         if let Some(timer) = timer {
             self.took(spec, args, &timer, &result);
@@ -229,6 +232,9 @@ impl<'a> Ctx<'a> {
             return None;
         }
         if db.entry(slot).has_expired_fields(now) && !self.state.loading {
+            if self.state.replica.is_some() {
+                return self.hide_fields(key, slot).then_some(slot);
+            }
             return self.expire_fields(key).then_some(slot);
         }
         Some(slot)
@@ -482,6 +488,37 @@ impl<'a> Ctx<'a> {
         }
         self.tell_of_change(key);
         !emptied
+    }
+
+    /// Lets a client not see the fields of a hash whose deadlines have passed, until its command is over:
+    /// the followed server says when they are gone, and may change them until then. Whether it sees any.
+    fn hide_fields(&mut self, key: &[u8], slot: Slot) -> bool {
+        if self.origin == Origin::Engine {
+            return true;
+        }
+        let (now, number) = (self.now_ms(), self.client.db);
+        let Value::Hash(hash) = &mut self.state.dbs[number].entry_mut(slot).value else {
+            return true;
+        };
+        let fields = hash.take_due(now);
+        let sees = !hash.is_empty();
+        let hidden = (number, Bytes::copy_from_slice(key), fields);
+        self.state.hidden.push(hidden);
+        sees
+    }
+
+    /// Undoes [`Ctx::hide_fields`].
+    #[cold]
+    fn show_fields(&mut self) {
+        let state = &mut *self.state;
+        for (number, key, fields) in std::mem::take(&mut state.hidden) {
+            let db = &mut state.dbs[number];
+            if let Some(slot) = db.find(&key)
+                && let Value::Hash(hash) = &mut db.entry_mut(slot).value
+            {
+                hash.give_back(fields, &state.config);
+            }
+        }
     }
 
     // ---- telling others ----

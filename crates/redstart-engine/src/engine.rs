@@ -37,6 +37,7 @@ use crate::{
     session::{Ended, Session},
     stats::{Stats, Traffic, latency::Latency, slowlog::SlowLog},
     tracking,
+    types::blob::Blob,
 };
 
 /// How soon the append-only log is on the disk.
@@ -83,6 +84,7 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(log) = self.log.get() {
             log.close();
+            log.wait_for_backups();
         }
     }
 }
@@ -133,6 +135,9 @@ fn log_failed(error: std::io::Error) -> Reply {
     Reply::Error(format!("{LOG_FAILED}: {error}"))
 }
 
+/// Fields of a hash with their values and deadlines.
+type HiddenFields = Vec<(Blob, Blob, i64)>;
+
 /// All that the lock protects.
 pub(crate) struct State {
     pub(crate) dbs: Vec<Db>,
@@ -166,6 +171,8 @@ pub(crate) struct State {
     pub(crate) effects: Effects,
     /// The server that is followed, if one is: clients can only read then.
     pub(crate) replica: Option<Replica>,
+    /// Fields that the running command of a client must not see: database, key, and what to put back.
+    pub(crate) hidden: Vec<(usize, Bytes, HiddenFields)>,
     /// The engine whose state this is.
     pub(crate) this: Weak<Inner>,
     /// What SAVE and BGSAVE wrote.
@@ -219,6 +226,7 @@ impl State {
             effects: Effects::default(),
             saves: Saves::default(),
             replica: None,
+            hidden: Vec::new(),
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
@@ -279,6 +287,7 @@ impl Engine {
             effects: Effects::default(),
             saves: Saves::new(clock.now_micros()),
             replica: None,
+            hidden: Vec::new(),
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
@@ -443,6 +452,7 @@ impl EngineBuilder {
     }
 
     /// Adds a user by the rules of ACL SETUSER, such as `on`, `>password`, `~cache:*` and `+@read`.
+    /// Those of the user `default` take the place of all that it may do without them.
     ///
     /// ```
     /// # use redstart_engine::Engine;
@@ -522,7 +532,12 @@ impl EngineBuilder {
             acl.use_file(&dir.join(path)).map_err(EngineError::Users)?;
         }
         for (name, rules) in &users {
-            acl.set_user(name, rules).map_err(EngineError::Users)?;
+            let mut rules = rules.clone();
+            if name.as_ref() == crate::acl::DEFAULT {
+                // It may do everything until its rules are told: these are all that it has then.
+                rules.insert(0, Bytes::from_static(b"reset"));
+            }
+            acl.set_user(name, &rules).map_err(EngineError::Users)?;
         }
         if keeps {
             let log = aof::open(&dir, &engine)?;

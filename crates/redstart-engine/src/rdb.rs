@@ -36,7 +36,7 @@ mod ziplist;
 
 use std::io::{self, Read, Write};
 
-use crate::{Engine, error::EngineError};
+use crate::{Engine, aof, error::EngineError};
 
 pub use file::Summary;
 pub(crate) use file::{Contents, Expired, load, replace};
@@ -84,12 +84,14 @@ pub(crate) fn replace_and_keep(
 ) -> Result<Summary, EngineError> {
     let summary = contents.summary.clone();
     let mut state = engine.inner.lock();
+    if state.replica.is_some() {
+        return Err(EngineError::Copy(
+            "all data is that of the server that is followed; promote this engine first".into(),
+        ));
+    }
     replace(&mut state, contents).map_err(|fault| EngineError::Rdb(fault.to_string()))?;
     crate::dispatch::finish(&mut state, engine.now_micros());
-    drop(state);
-    if let Some(log) = engine.inner.log.get() {
-        log.start_over().inspect_err(|error| log.lose(error))?;
-    }
+    aof::keep_replaced(&state)?;
     Ok(summary)
 }
 
@@ -101,7 +103,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read or is damaged, or the data folder cannot be written.
+    /// If the file cannot be read or is damaged, the data folder cannot be written, or a server is
+    /// followed.
     pub fn load_rdb(
         &self,
         from: impl Read,

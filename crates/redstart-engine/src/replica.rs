@@ -45,7 +45,8 @@ impl Engine {
     ///
     /// # Errors
     ///
-    /// If the server cannot be reached or refuses, or the data folder cannot be written.
+    /// If the server cannot be reached or refuses, the data folder cannot be written, or a server is
+    /// followed.
     pub fn copy_from(
         &self,
         master: &Master,

@@ -318,3 +318,124 @@ fn comparing_a_value_needs_the_right_to_read_it() {
         assert!(matches!(reply, Reply::Bulk(_)), "{option}: {reply:?}");
     }
 }
+
+/// An engine with these settings, and a session that has logged in if there is a password.
+fn with_file(text: &str, login: &str) -> (tempfile::TempDir, Engine, redstart_engine::Session) {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    std::fs::write(&path, text).unwrap();
+    let settings = redstart_engine::Settings::read(&path).unwrap();
+    let engine = Engine::builder().settings(settings).build().unwrap();
+    let mut session = engine.session();
+    assert_eq!(run(&mut session, login), Reply::OK);
+    (dir, engine, session)
+}
+
+#[test]
+fn the_default_user_of_a_file_has_only_the_rights_of_its_line() {
+    let (_dir, _engine, mut session) = with_file("user default on >pw +ping\n", "AUTH default pw");
+    assert_eq!(run(&mut session, "PING"), Reply::Status("PONG".into()));
+    let refused = run(&mut session, "SET k v");
+    assert!(
+        matches!(&refused, Reply::Error(text) if text.starts_with("NOPERM")),
+        "{refused:?}"
+    );
+    // A pattern after the one that means all keys would be an error.
+    let line = "user default on >pw ~app:* -@all +get\n";
+    let (_dir, _engine, mut session) = with_file(line, "AUTH default pw");
+    assert_eq!(run(&mut session, "GET app:1"), Reply::Nil);
+    assert!(run(&mut session, "GET other").is_error());
+    // Who is off has no open door, so that other machines may connect.
+    let off = "user default off\nuser app on >pw ~* &* +@all\n";
+    let (_dir, engine, _session) = with_file(off, "AUTH app pw");
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let anywhere = ServerConfig::new().listen("0.0.0.0:0".parse().unwrap());
+    let bound = runtime.block_on(redstart_engine::server::Server::bind(engine, anywhere));
+    assert!(bound.is_ok(), "{:?}", bound.err());
+}
+
+#[test]
+fn a_rewritten_configuration_starts_with_a_default_user_that_was_narrowed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    std::fs::write(&path, "timeout 7\n").unwrap();
+    let build = || {
+        let settings = redstart_engine::Settings::read(&path).unwrap();
+        Engine::builder().settings(settings).build().unwrap()
+    };
+    let engine = build();
+    let mut session = engine.session();
+    for line in ["ACL SETUSER default resetkeys ~app:*", "CONFIG REWRITE"] {
+        assert_eq!(run(&mut session, line), Reply::OK, "{line}");
+    }
+    let again = build();
+    let mut other = again.session();
+    assert!(run(&mut other, "GET k").is_error());
+    assert_eq!(run(&mut other, "SET app:1 x"), Reply::OK);
+    // Once more, from the file that was written.
+    let list = run(&mut other, "ACL LIST");
+    assert_eq!(run(&mut other, "CONFIG REWRITE"), Reply::OK);
+    assert_eq!(run(&mut build().session(), "ACL LIST"), list);
+}
+
+#[test]
+fn rules_with_quotes_and_odd_bytes_survive_a_rewrite() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("redis.conf");
+    std::fs::write(&path, "timeout 7\n").unwrap();
+    let build = || {
+        let settings = redstart_engine::Settings::read(&path).unwrap();
+        Engine::builder().settings(settings).build().unwrap()
+    };
+    let engine = build();
+    let mut session = engine.session();
+    let rules: [&[u8]; 8] = [
+        b"ACL",
+        b"SETUSER",
+        b"u'v\"w",
+        b"on",
+        b"~it's:*",
+        b"~\"a\\b\"\xFF",
+        b"+get",
+        b"(~x'y +set)",
+    ];
+    let args = rules.map(Bytes::from_static);
+    assert_eq!(session.execute(&args).into_reply(), Some(Reply::OK));
+    assert_eq!(run(&mut session, "CONFIG REWRITE"), Reply::OK);
+    let list = run(&mut session, "ACL LIST");
+    assert_eq!(run(&mut build().session(), "ACL LIST"), list);
+}
+
+#[test]
+fn a_first_argument_with_a_blank_is_refused() {
+    let mut session = Engine::new().session();
+    for rule in [
+        "+get|a b",
+        "+get|x\nuser evil on nopass ~* +@all",
+        "+get|a\tb",
+    ] {
+        let args = ["ACL", "SETUSER", "u", rule].map(Bytes::from);
+        let reply = session.execute(&args).into_reply().unwrap();
+        assert!(reply.is_error(), "{rule:?}: {reply:?}");
+    }
+    assert_eq!(run(&mut session, "ACL SETUSER u +get|a"), Reply::OK);
+}
+
+#[test]
+fn users_of_an_included_file_are_not_written_a_second_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, users) = (dir.path().join("redis.conf"), dir.path().join("users.conf"));
+    std::fs::write(&users, "user bob on >pw ~* +@all\n").unwrap();
+    std::fs::write(&path, format!("include {}\n", users.display())).unwrap();
+    let build = || {
+        let settings = redstart_engine::Settings::read(&path).unwrap();
+        Engine::builder().settings(settings).build()
+    };
+    let engine = build().unwrap();
+    let refused = run(&mut engine.session(), "CONFIG REWRITE");
+    assert!(
+        matches!(&refused, Reply::Error(text) if text.contains("included file")),
+        "{refused:?}"
+    );
+    assert!(build().is_ok());
+}

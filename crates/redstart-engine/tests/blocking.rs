@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Blocked, Clock, Engine, Outcome, Reply, Session};
+use redstart_engine::{Blocked, Clock, Engine, Master, Outcome, Reply, Session};
 
 fn args(line: &str) -> Vec<Bytes> {
     line.split(' ')
@@ -342,4 +342,37 @@ fn a_push_after_the_deadline_does_not_serve() {
     run(&mut other, "RPUSH l a");
     assert_eq!(blocked.try_take(), Some(Reply::NilArray));
     assert_eq!(run(&mut other, "LLEN l"), Reply::Int(1));
+}
+
+#[test]
+fn who_waits_is_told_when_the_data_becomes_another_servers() {
+    let engine = Engine::new();
+    let mut other = engine.session();
+    run(&mut other, "XADD x * f v");
+    run(&mut other, "XGROUP CREATE x g $");
+    let (mut pops, mut moves, mut reads, mut late) = (
+        engine.session(),
+        engine.session(),
+        engine.session(),
+        engine.session(),
+    );
+    let mut waiting = [
+        block(&mut pops, "BLPOP q 0"),
+        block(&mut moves, "BLMOVE q r LEFT RIGHT 0"),
+        block(&mut reads, "XREADGROUP GROUP g c BLOCK 0 STREAMS x >"),
+    ];
+    // This one has its element, and has not taken it over.
+    let served = block(&mut late, "BLPOP taken 0");
+    run(&mut other, "RPUSH taken a");
+    // Nothing listens there: it counts from the moment that it was asked for.
+    engine.follow(Master::new("127.0.0.1", 1)).unwrap();
+    for blocked in &mut waiting {
+        let reply = blocked.try_take();
+        assert!(
+            matches!(&reply, Some(Reply::Error(text)) if text.starts_with("UNBLOCKED ")),
+            "{reply:?}"
+        );
+    }
+    drop(served);
+    assert_eq!(run(&mut other, "LLEN taken"), Reply::Int(0));
 }

@@ -954,3 +954,170 @@ fn damaged_files_are_refused() {
     assert!(peak() < before + allowed, "{} bytes", peak());
     redstart_testkit::figure(format!("{rounds} damaged files refused"));
 }
+
+/// Rewrites the log and waits until that was done.
+fn rewrite_log(session: &mut Session) {
+    let info = |session: &mut Session, name: &str| {
+        let text = String::from_utf8(bulk(session.line("INFO persistence")).to_vec()).unwrap();
+        let mut lines = text.lines();
+        let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        value.unwrap().to_owned()
+    };
+    let before = info(session, "aof_rewrites");
+    session.line("BGREWRITEAOF");
+    let done = || {
+        (info(session, "aof_rewrites") != before && info(session, "aof_rewrite_in_progress") == "0")
+            .then(|| info(session, "aof_last_bgrewrite_status"))
+    };
+    let status = block_until("the rewritten log", Duration::from_secs(60), done).unwrap();
+    assert_eq!(status, "ok");
+}
+
+#[test]
+fn fields_that_had_expired_when_a_hash_was_restored_do_not_come_back() {
+    const NOW: i64 = 1_700_000_000_000;
+    // Values of two fields, of which the first has a deadline.
+    let pair = |name: u8, value: u8| [1, name, 1, value];
+    let valkey = |deadline: i64| {
+        let none = (-1i64).to_le_bytes();
+        let first = [&pair(b'f', b'v')[..], &deadline.to_le_bytes()].concat();
+        let second = [&pair(b'g', b'w')[..], &none].concat();
+        old::with_footer([&[22, 2][..], &first, &second].concat(), 80)
+    };
+    let redis = |deadline: i64| {
+        let first = [&[1][..], &pair(b'f', b'v')].concat();
+        let second = [&[0][..], &pair(b'g', b'w')].concat();
+        let all = [&[24][..], &deadline.to_le_bytes(), &[2], &first, &second].concat();
+        old::with_footer(all, 12)
+    };
+    let payloads = [
+        ("long ago", valkey(NOW - 5000)),
+        ("0", valkey(0)),
+        ("negative", redis(-5)),
+        ("long ago, from Redis", redis(NOW - 5000)),
+    ];
+    for (what, payload) in payloads {
+        for ttl in ["0", "1000000"] {
+            let dir = tempfile::tempdir().unwrap();
+            let open = || {
+                Engine::builder()
+                    .compat(redstart_engine::Compat::Redis74)
+                    .clock(Clock::manual_at(NOW * 1000))
+                    .append_only(dir.path(), redstart_engine::Fsync::No)
+                    .build()
+                    .unwrap()
+            };
+            let engine = open();
+            let mut session = engine.session();
+            for key in ["set", "emptied", "left"] {
+                let mut args = words(&format!("RESTORE {key} {ttl}"));
+                args.push(payload.clone().into());
+                assert_eq!(session.ask(&args), Reply::OK, "{what}");
+                assert_eq!(session.line(&format!("HGET {key} f")), Reply::Nil, "{what}");
+            }
+            assert_eq!(session.line("HSETNX set f new"), Reply::Int(1));
+            assert_eq!(session.line("HDEL emptied g"), Reply::Int(1));
+            assert_eq!(session.line("LPUSH emptied x"), Reply::Int(1));
+            let expected = everything(&mut session);
+            drop((session, engine));
+            let engine = open();
+            let mut session = engine.session();
+            assert_same(&everything(&mut session), &expected, what);
+            for _ in 0..2 {
+                rewrite_log(&mut session);
+                assert_same(&everything(&mut session), &expected, what);
+            }
+            drop((session, engine));
+            let what = format!("{what}, rewritten");
+            assert_same(&everything(&mut open().session()), &expected, &what);
+        }
+    }
+}
+
+#[test]
+fn a_restored_string_that_is_too_long_by_now_is_loaded_and_rewritten() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |longest: &str| {
+        let mut settings = redstart_engine::Settings::new();
+        settings.set("proto-max-bulk-len", longest).unwrap();
+        Engine::builder()
+            .settings(settings)
+            .append_only(dir.path(), redstart_engine::Fsync::No)
+            .build()
+            .unwrap()
+    };
+    let mut donor = Engine::new().session();
+    let long = "x".repeat(2 << 20);
+    donor.line(&format!("SET k {long}"));
+    let payload = dump(&mut donor, &Bytes::from_static(b"k"));
+    let engine = open("1mb");
+    let mut session = engine.session();
+    let key = Bytes::from_static(b"k");
+    assert!(old::is_refused(&restore(&mut session, &key, &payload)));
+    assert_eq!(session.line("CONFIG SET proto-max-bulk-len 4mb"), Reply::OK);
+    assert_eq!(restore(&mut session, &key, &payload), Reply::OK);
+    drop((session, engine));
+    let engine = open("1mb");
+    let mut session = engine.session();
+    assert_eq!(session.line("STRLEN k"), Reply::Int(2 << 20));
+    rewrite_log(&mut session);
+    assert_eq!(session.line("STRLEN k"), Reply::Int(2 << 20));
+}
+
+#[test]
+fn data_of_a_followed_server_is_not_replaced_by_a_file() {
+    let donor = Engine::new();
+    donor.session().line("SET from-the-file 1");
+    let mut file = Vec::new();
+    donor.save_rdb(&mut file, |_| ()).unwrap();
+    let engine = Engine::new();
+    let mut session = engine.session();
+    session.line("SET k 1");
+    engine.follow(Master::new("127.0.0.1", 1)).unwrap();
+    let refused = engine.load_rdb(file.as_slice(), |_| ()).unwrap_err();
+    assert!(refused.to_string().contains("promote"), "{refused}");
+    assert_eq!(session.line("GET k"), Reply::bulk("1"));
+    engine.promote();
+    engine.load_rdb(file.as_slice(), |_| ()).unwrap();
+    assert_eq!(session.line("GET from-the-file"), Reply::bulk("1"));
+}
+
+#[test]
+fn a_log_in_one_file_as_redis_6_has_it_is_taken_over() {
+    let stale = Engine::new();
+    stale.session().line("SET stale 1");
+    let mut dump = Vec::new();
+    stale.save_rdb(&mut dump, |_| ()).unwrap();
+    let preamble = Engine::new();
+    preamble.session().line("SET in-the-preamble 1");
+    let mut base = Vec::new();
+    preamble.save_rdb(&mut base, |_| ()).unwrap();
+    let commands = b"*2\r\n$6\r\nSELECT\r\n$1\r\n0\r\n*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1\r\n1\r\n";
+    let torn = &b"*3\r\n$3\r\nSET\r\n$1\r\nb"[..];
+    for (keys, log) in [
+        (1, commands.to_vec()),
+        (1, [&commands[..], torn].concat()),
+        (2, [&base[..], commands].concat()),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("appendonly.aof"), &log).unwrap();
+        fs::write(dir.path().join("dump.rdb"), &dump).unwrap();
+        let open = || {
+            Engine::builder()
+                .append_only(dir.path(), redstart_engine::Fsync::No)
+                .build()
+                .unwrap()
+        };
+        for more in 0..3 {
+            let engine = open();
+            let mut session = engine.session();
+            assert_eq!(session.line("DBSIZE"), Reply::Int(keys + more));
+            assert_eq!(session.line("GET a"), Reply::bulk("1"));
+            assert_eq!(session.line("GET stale"), Reply::Nil);
+            session.line(&format!("SET more{more} 1"));
+        }
+        // What was taken over is in the log.
+        fs::remove_file(dir.path().join("appendonly.aof")).unwrap();
+        assert_eq!(open().session().line("DBSIZE"), Reply::Int(keys + 3));
+    }
+}

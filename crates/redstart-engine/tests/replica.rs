@@ -439,3 +439,233 @@ fn expired_keys_are_hidden_until_the_server_removes_them() {
     let removed = || (session.line("DBSIZE") == Reply::Int(1)).then_some(());
     block_until("the key to be removed", PATIENCE, removed).unwrap();
 }
+
+/// An engine that counts as a replica; nothing listens where its server should be.
+fn replica_of_nobody() -> Engine {
+    let engine = Engine::new();
+    let mut session = engine.session();
+    for n in 0..200 {
+        session.line(&format!("SET k{n} {}", "x".repeat(10_000)));
+    }
+    engine
+        .follow(redstart_engine::Master::new("127.0.0.1", 1))
+        .unwrap();
+    engine
+}
+
+#[test]
+fn settings_of_a_replica_evict_nothing() {
+    let mut session = replica_of_nobody().session();
+    for line in [
+        "CONFIG SET maxmemory 1mb maxmemory-policy allkeys-lru",
+        "CONFIG SET slowlog-max-len 10",
+    ] {
+        assert_eq!(session.line(line), Reply::OK);
+        assert_eq!(session.line("DBSIZE"), Reply::Int(200), "{line}");
+    }
+}
+
+#[test]
+fn hello_names_a_replica_as_one() {
+    let engine = replica_of_nobody();
+    let role = |session: &mut Session| {
+        let Reply::Array(words) = session.line("HELLO 2") else {
+            panic!("no array");
+        };
+        let at = words.iter().position(|word| *word == Reply::bulk("role"));
+        words[at.unwrap() + 1].clone()
+    };
+    let mut session = engine.session();
+    assert_eq!(role(&mut session), Reply::bulk("replica"));
+    engine.promote();
+    assert_eq!(role(&mut session), Reply::bulk("master"));
+}
+
+#[test]
+fn fields_live_as_long_as_the_server_says_whatever_the_clock_is_here() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::new(Kind::Valkey, dir.path(), "yes");
+    let mut wire = master.connect();
+    wire.line("HSET copied f v g w");
+    wire.line("HEXPIRE copied 3600 FIELDS 1 f");
+    let now = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_micros() as i64;
+    // Two hours ahead.
+    let clock = redstart_engine::Clock::manual_at(now + 7_200_000_000);
+    let engine = Engine::builder().clock(clock).build().unwrap();
+    let mut session = engine.session();
+    follow(&mut session, &master);
+    assert_level_at(&mut session, &mut wire);
+    wire.line("HSET streamed f v g w");
+    wire.line("HEXPIRE streamed 3600 FIELDS 1 f");
+    wire.line("HSET alone f v");
+    wire.line("HEXPIRE alone 3600 FIELDS 1 f");
+    wire.line("HSETEX set EX 3600 FIELDS 1 f v");
+    assert_level_at(&mut session, &mut wire);
+    // By the clock here they have expired: clients do not see them.
+    for _ in 0..2 {
+        for key in ["copied", "streamed", "alone", "set"] {
+            let get = format!("HGET {key} f");
+            assert_eq!(session.line(&get), Reply::Nil, "{get}");
+        }
+        assert_eq!(session.line("HLEN streamed"), Reply::Int(1));
+        assert_eq!(session.line("EXISTS alone"), Reply::Int(0));
+        let script = [
+            word("EVAL"),
+            word("return redis.call('HGET', 'streamed', 'f')"),
+            word("0"),
+        ];
+        assert_eq!(session.ask(&script), Reply::Nil);
+    }
+    // The server keeps them.
+    for key in ["copied", "streamed", "alone", "set"] {
+        let reply = wire.line(&format!("HPERSIST {key} FIELDS 1 f"));
+        assert_eq!(reply, Reply::Array(vec![Reply::Int(1)]), "{key}");
+    }
+    assert_level_at(&mut session, &mut wire);
+    for key in ["copied", "streamed", "alone", "set"] {
+        let get = format!("HGET {key} f");
+        assert_eq!(session.line(&get), Reply::bulk("v"), "{get}");
+    }
+}
+
+/// Waits until the engine has all that the server sent.
+fn assert_level_at(session: &mut Session, wire: &mut Wire) {
+    let level = || {
+        (field(session, "master_link_status").as_deref() == Some("up")
+            && field(session, "slave_repl_offset") == field(wire, "master_repl_offset"))
+        .then_some(())
+    };
+    let reached = block_until("the same offset", PATIENCE, level);
+    assert!(reached.is_ok(), "{:?}", session.line("INFO replication"));
+}
+
+#[test]
+fn a_replica_of_a_replica_writes_to_the_database_that_the_first_server_selected() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (dir, between) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let first = Master::new(kind, dir.path(), "yes");
+        let mut wire = first.connect();
+        wire.line("SELECT 3");
+        let second = Master::new(kind, between.path(), "yes");
+        let mut passing = second.connect();
+        passing.line("CONFIG SET masterauth secret");
+        passing.line(&format!("REPLICAOF 127.0.0.1 {}", first.port));
+        let reached = |wire: &mut Wire, passing: &mut Wire| {
+            let level = || {
+                (field(passing, "master_link_status").as_deref() == Some("up")
+                    && field(passing, "slave_repl_offset") == field(wire, "master_repl_offset"))
+                .then_some(())
+            };
+            block_until("the replica between", PATIENCE, level).unwrap();
+        };
+        reached(&mut wire, &mut passing);
+        // From here on the stream has a database selected, and says so no more.
+        wire.line("SET before 1");
+        reached(&mut wire, &mut passing);
+        let engine = Engine::new();
+        let mut session = engine.session();
+        follow(&mut session, &second);
+        assert_level_at(&mut session, &mut passing);
+        wire.line("SET after 1");
+        reached(&mut wire, &mut passing);
+        assert_level_at(&mut session, &mut passing);
+        assert_eq!(session.line("DBSIZE"), Reply::Int(0), "{kind:?}");
+        session.line("SELECT 3");
+        assert_eq!(session.line("GET after"), Reply::bulk("1"), "{kind:?}");
+    }
+}
+
+#[test]
+fn a_changed_password_of_the_server_is_used_for_the_next_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let master = Master::new(Kind::Redis, dir.path(), "yes");
+    let mut wire = master.connect();
+    wire.line("SET before 1");
+    let engine = Engine::new();
+    let mut session = engine.session();
+    follow(&mut session, &master);
+    assert_level(&mut session, &mut wire, "the copy");
+    let full = |wire: &mut Wire| {
+        let Reply::Bulk(info) = wire.line("INFO stats") else {
+            panic!("no text")
+        };
+        let info = String::from_utf8(info.to_vec()).unwrap();
+        info.lines()
+            .find(|line| line.starts_with("sync_full"))
+            .unwrap()
+            .to_owned()
+    };
+    let copies = full(&mut wire);
+    assert_eq!(wire.line("CONFIG SET requirepass other"), Reply::OK);
+    assert_eq!(session.line("CONFIG SET masterauth other"), Reply::OK);
+    wire.line("CLIENT KILL TYPE replica");
+    wire.line("SET after 1");
+    assert_level(&mut session, &mut wire, "after the cut");
+    assert_eq!(full(&mut wire), copies);
+}
+
+/// Plays a server that sends a copy and then a command that nobody here knows; tells of each PSYNC.
+fn stranger() -> (u16, std::sync::mpsc::Receiver<Instant>) {
+    use std::io::{BufRead as _, Write as _};
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, told) = std::sync::mpsc::channel();
+    let mut file = Vec::new();
+    Engine::new().save_rdb(&mut file, |_| ()).unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut lines = std::io::BufReader::new(stream.unwrap());
+            let mut line = String::new();
+            while lines.read_line(&mut line).is_ok_and(|count| count > 0) {
+                let stream = lines.get_mut();
+                match line.trim() {
+                    "PING" => drop(stream.write_all(b"+PONG\r\n")),
+                    "REPLCONF" => drop(stream.write_all(b"+OK\r\n")),
+                    "PSYNC" => {
+                        if tell.send(Instant::now()).is_err() {
+                            return;
+                        }
+                        let id = "a".repeat(40);
+                        let head = format!("+FULLRESYNC {id} 0\r\n${}\r\n", file.len());
+                        let change =
+                            b"*4\r\n$8\r\nJSON.SET\r\n$6\r\nsecret\r\n$1\r\n.\r\n$1\r\n1\r\n";
+                        let all = [head.as_bytes(), &file, change].concat();
+                        drop(stream.write_all(&all));
+                    }
+                    _ => {}
+                }
+                line.clear();
+            }
+        }
+    });
+    (port, told)
+}
+
+#[test]
+fn a_server_whose_changes_are_not_known_is_copied_less_and_less_often() {
+    let (port, told) = stranger();
+    let engine = Engine::new();
+    let mut session = engine.session();
+    engine
+        .follow(redstart_engine::Master::new("127.0.0.1", port))
+        .unwrap();
+    let times: Vec<Instant> = told.iter().take(4).collect();
+    // One second, two, four, and what else takes its time.
+    assert!(
+        times[2] - times[1] >= Duration::from_millis(1900),
+        "{times:?}"
+    );
+    assert!(
+        times[3] - times[2] >= Duration::from_millis(3900),
+        "{times:?}"
+    );
+    let named = || field(&mut session, "master_link_error");
+    let error = block_until("the reason", PATIENCE, named).unwrap();
+    assert!(
+        error.contains("JSON.SET") && !error.contains("secret"),
+        "{error}"
+    );
+}

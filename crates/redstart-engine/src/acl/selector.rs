@@ -207,7 +207,8 @@ impl Selector {
         if CATALOG.commands[id].nested {
             return Err(RuleError::NestedArgument);
         }
-        if word.is_empty() {
+        // A blank would begin another rule where the rules are read from a file.
+        if word.is_empty() || has_blanks(word) {
             return Err(RuleError::Syntax);
         }
         if !CATALOG.commands[id].subcommands.is_empty() {

@@ -107,7 +107,7 @@ impl Log {
         let thread = std::thread::Builder::new()
             .name("redstart-backup".into())
             .spawn(move || then(log.backup(&target)))?;
-        let mut threads = self.threads.lock();
+        let mut threads = self.backups.lock();
         threads.retain(|thread| !thread.is_finished());
         threads.push(thread);
         Ok(())

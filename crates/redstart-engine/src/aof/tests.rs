@@ -437,3 +437,200 @@ fn a_torn_end_before_an_empty_increment_is_cut_off() {
         Reply::bulk("v")
     );
 }
+
+/// A folder of the operating system that can keep its readers waiting, and tells of what is created.
+struct Watched {
+    os: OsFolder,
+    gate: Arc<Gate>,
+    on_create: Box<dyn Fn(&str) + Send + Sync>,
+}
+
+#[derive(Default)]
+struct Gate {
+    shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn set(&self, shut: bool) {
+        *self.shut.lock() = shut;
+        self.opened.notify_all();
+    }
+}
+
+struct Gated(Box<dyn folder::Source>, Arc<Gate>);
+
+impl io::Read for Gated {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut shut = self.1.shut.lock();
+        while *shut {
+            self.1.opened.wait(&mut shut);
+        }
+        drop(shut);
+        self.0.read(buffer)
+    }
+}
+
+impl io::Seek for Gated {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.0.seek(to)
+    }
+}
+
+impl Folder for Watched {
+    fn make(&self) -> io::Result<()> {
+        self.os.make()
+    }
+    fn names(&self) -> Vec<(String, u64)> {
+        self.os.names()
+    }
+    fn len(&self, name: &str) -> io::Result<u64> {
+        self.os.len(name)
+    }
+    fn read(&self, name: &str) -> io::Result<Box<dyn folder::Source>> {
+        Ok(Box::new(Gated(self.os.read(name)?, self.gate.clone())))
+    }
+    fn create(&self, name: &str) -> io::Result<Box<dyn folder::Handle>> {
+        (self.on_create)(name);
+        self.os.create(name)
+    }
+    fn open(&self, name: &str) -> io::Result<(Box<dyn folder::Handle>, u64)> {
+        self.os.open(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        self.os.rename(from, to)
+    }
+    fn remove(&self, name: &str) -> io::Result<()> {
+        self.os.remove(name)
+    }
+    fn sync(&self) -> io::Result<()> {
+        self.os.sync()
+    }
+    fn shown(&self, name: &str) -> String {
+        self.os.shown(name)
+    }
+}
+
+/// An engine whose log is in this folder, and would be begun again in `dir`.
+fn open_watched(dir: &Path, watched: Watched) -> Engine {
+    let mut settings = crate::Settings::new();
+    settings.set("dir", &dir.display().to_string()).unwrap();
+    let engine = Engine::builder().settings(settings).build().unwrap();
+    let log = open_in(Arc::new(watched), None, &engine).unwrap();
+    log.start().unwrap();
+    engine.inner.log.set(log);
+    engine.inner.lock().config.append_only = true;
+    engine
+}
+
+#[test]
+fn the_log_is_ended_and_begun_while_a_backup_runs() {
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let gate: Arc<Gate> = Arc::default();
+    let watched = Watched {
+        os: OsFolder::new(elsewhere.path().join(FOLDER)),
+        gate: gate.clone(),
+        on_create: Box::new(|_| ()),
+    };
+    let engine = open_watched(dir.path(), watched);
+    let mut session = engine.session();
+    assert_eq!(ask(&mut session, "SET k v"), Reply::OK);
+    gate.set(true);
+    let target = elsewhere.path().join("copy");
+    let backup = format!("REDSTART BACKUP {}", target.display());
+    let args: Vec<Bytes> = backup
+        .split(' ')
+        .map(|word| Bytes::from(word.to_owned()))
+        .collect();
+    let mut waiting = engine.session();
+    let Outcome::Blocked(mut blocked) = waiting.execute(&args) else {
+        panic!("it does not wait");
+    };
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for line in [
+            "CONFIG SET appendonly no",
+            "CONFIG SET appendonly yes",
+            "PING",
+        ] {
+            let _ = tell.send(ask(&mut session, line));
+        }
+    });
+    for expected in [Reply::OK, Reply::OK, Reply::status("PONG")] {
+        let reply = told.recv_timeout(Duration::from_secs(60));
+        assert_eq!(reply.ok(), Some(expected), "nobody is answered any more");
+    }
+    assert!(blocked.try_take().is_none());
+    gate.set(false);
+    let reply = std::iter::repeat_with(|| {
+        std::thread::sleep(Duration::from_millis(10));
+        blocked.try_take()
+    })
+    .take(6000)
+    .flatten()
+    .next();
+    assert!(matches!(reply, Some(Reply::Array(_))), "{reply:?}");
+    let copy = open(&target, Fsync::No);
+    assert_eq!(ask(&mut copy.session(), "GET k"), Reply::bulk("v"));
+}
+
+#[test]
+fn nothing_is_added_to_the_log_of_data_that_was_replaced() {
+    const ROUNDS: usize = 60;
+    let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (round, late) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let engine: Arc<OnceLock<Weak<Log>>> = Arc::default();
+    let path = elsewhere.path().join(FOLDER);
+    let watched = {
+        let (round, late, log, path) = (round.clone(), late.clone(), engine.clone(), path.clone());
+        Watched {
+            os: OsFolder::new(path.clone()),
+            gate: Arc::default(),
+            on_create: Box::new(move |name| {
+                let Some(log) = log.get().and_then(Weak::upgrade) else {
+                    return;
+                };
+                if !name.starts_with("temp-rewriteaof-fresh") {
+                    return;
+                }
+                // The log of before, as it is when the new one is begun.
+                let mut bytes = log.buffer.lock().bytes.clone();
+                for (name, _) in OsFolder::new(path.clone()).names() {
+                    bytes.extend(fs::read(path.join(name)).unwrap_or_default());
+                }
+                let seen = format!("seen-{}-", round.load(Ordering::SeqCst));
+                let is_late = bytes
+                    .windows(seen.len())
+                    .any(|part| part == seen.as_bytes());
+                late.fetch_add(usize::from(is_late), Ordering::SeqCst);
+            }),
+        }
+    };
+    let kept = engine;
+    let engine = open_watched(dir.path(), watched);
+    let _ = kept.set(Arc::downgrade(&log(&engine)));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let mut session = engine.session();
+            let done = &done;
+            scope.spawn(move || {
+                let script = "local n = redis.call('GET', 'round') \
+                              if n then redis.call('SET', 'seen-' .. n .. '-', 1) end";
+                while !done.load(Ordering::SeqCst) {
+                    eval(&mut session, script);
+                }
+            });
+        }
+        for n in 0..ROUNDS {
+            let donor = Engine::new();
+            ask(&mut donor.session(), &format!("SET round {n}"));
+            let mut file = Vec::new();
+            donor.save_rdb(&mut file, |_| ()).unwrap();
+            round.store(n, Ordering::SeqCst);
+            engine.load_rdb(file.as_slice(), |_| ()).unwrap();
+        }
+        done.store(true, Ordering::SeqCst);
+    });
+    assert_eq!(late.load(Ordering::SeqCst), 0);
+}

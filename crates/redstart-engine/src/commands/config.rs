@@ -138,7 +138,10 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         if !counted {
             memory::measure_all(state);
         }
-        memory::make_room(state, cx.now_micros);
+        // What another server has is its own to remove.
+        if state.replica.is_none() {
+            memory::make_room(state, cx.now_micros);
+        }
     }
     state.slowlog.entries.truncate(state.config.slowlog_max_len);
     tracking::trim(state, 0);
@@ -167,6 +170,14 @@ fn rewrite(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     let Some(path) = &config.file else {
         return Err("ERR The server is running without a config file".into());
     };
+    if config.users_included {
+        // They would be in two files, which the next start refuses.
+        return Err(
+            "ERR Rewriting config file: users are defined in an included file; \
+             move them to the main file or to an ACL file"
+                .into(),
+        );
+    }
     let users = match cx.state.acl.file() {
         Some(_) => Vec::new(),
         None => cx.state.acl.list_changed(config.password.as_deref()),

@@ -93,7 +93,13 @@ fn hello(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
                 false => "standalone",
             }),
         ),
-        pair("role", Reply::bulk("master")),
+        pair(
+            "role",
+            Reply::bulk(match cx.state.replica {
+                Some(_) => "replica",
+                None => "master",
+            }),
+        ),
         pair("modules", Reply::empty()),
     ]))
 }

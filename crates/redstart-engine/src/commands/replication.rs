@@ -32,13 +32,7 @@ fn replicaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     let port = range_arg(&args[2], 0, 65_535, "ERR Invalid master port")?;
     let host = String::from_utf8_lossy(&args[1]).into_owned();
-    let setting = |name: &str| {
-        let text = cx.state.config.remembered.get(name);
-        text.map(|text| String::from_utf8_lossy(text).into_owned())
-            .filter(|text| !text.is_empty())
-    };
-    let (user, password) = (setting("masteruser"), setting("masterauth"));
-    let master = Master::new(host, port as u16).credentials(user, password);
+    let master = Master::configured(host, port as u16);
     if let Some(replica) = &cx.state.replica
         && replica.master == master
     {

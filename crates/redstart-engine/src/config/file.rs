@@ -253,6 +253,7 @@ impl Settings {
                     .into());
             }
             self.config.users.push((user.clone(), rules.to_vec()));
+            self.config.users_included |= self.open.len() > 1;
             return Ok(());
         }
         let Some(found) = table::find(name) else {
@@ -536,14 +537,27 @@ fn rewritten(config: &Config, users: &[Vec<u8>], old: &str) -> String {
     if !users.is_empty() && !signed {
         lines.push(Some(SIGNATURE.into()));
     }
-    let user = |line: &Vec<u8>| Some(String::from_utf8_lossy(line).into_owned());
-    lines.extend(users.iter().map(user));
+    lines.extend(users.iter().map(|line| Some(user_line(line))));
     let mut text = String::new();
     for line in lines.into_iter().flatten() {
         text.push_str(&line);
         text.push('\n');
     }
     text
+}
+
+/// A user's line, with quotes where [`split`] would read something else.
+fn user_line(line: &[u8]) -> String {
+    let word = |word: &[u8]| match std::str::from_utf8(word) {
+        Ok(text)
+            if word.iter().all(|byte| byte.is_ascii_graphic()) && !text.contains(['"', '\'']) =>
+        {
+            text.to_owned()
+        }
+        _ => quote(word),
+    };
+    let words: Vec<String> = line.split(|byte| *byte == b' ').map(word).collect();
+    words.join(" ")
 }
 
 /// The lines that set a parameter to what it is.

@@ -20,6 +20,7 @@ use crate::{
     engine::State,
     error::Stop,
     keyspace::{Db, NEVER},
+    number::parse_int,
     script::function::{Loader, Policy},
     types::Value,
 };
@@ -92,6 +93,8 @@ pub(crate) struct Contents {
     pub(crate) dbs: Vec<Db>,
     /// The sources of libraries of functions.
     pub(crate) libraries: Vec<Bytes>,
+    /// The database that the stream of changes after this copy has selected.
+    pub(crate) stream_db: usize,
     pub(crate) summary: Summary,
 }
 
@@ -120,6 +123,7 @@ pub(crate) fn load(
         contents: Contents {
             dbs: (0..databases).map(|_| Db::default()).collect(),
             libraries: Vec::new(),
+            stream_db: 0,
             summary: Summary::default(),
         },
         db: 0,
@@ -169,8 +173,10 @@ impl<R: Read> FileReader<'_, R> {
                     }
                 }
                 AUX => {
-                    self.source.string()?;
-                    self.source.string()?;
+                    let (name, value) = (self.source.string()?, self.source.string()?);
+                    if name.as_ref() == b"repl-stream-db" {
+                        self.contents.stream_db = self.stream_db(&value)?;
+                    }
                 }
                 EXPIRES_MS => about.deadline = Some(self.source.time()?),
                 EXPIRES => {
@@ -235,12 +241,21 @@ impl<R: Read> FileReader<'_, R> {
 
     fn select(&mut self) -> Result<(), Fault> {
         let number = self.source.length()?;
-        let known = usize::try_from(number)
-            .ok()
-            .filter(|&number| number < self.contents.dbs.len());
-        self.db = known
-            .ok_or_else(|| Fault::Refused(format!("database {number} is beyond the last one")))?;
+        self.db = self.known(number)?;
         Ok(())
+    }
+
+    fn known(&self, number: u64) -> Result<usize, Fault> {
+        usize::try_from(number)
+            .ok()
+            .filter(|&number| number < self.contents.dbs.len())
+            .ok_or_else(|| Fault::Refused(format!("database {number} is beyond the last one")))
+    }
+
+    /// The database that the stream has selected; a server that has selected none yet will do so.
+    fn stream_db(&self, text: &[u8]) -> Result<usize, Fault> {
+        let number = parse_int(text).ok_or(Fault::Damaged("the database of the stream"))?;
+        u64::try_from(number).map_or(Ok(0), |number| self.known(number))
     }
 
     fn key(&mut self, kind: u8, about: About) -> Result<(), Fault> {

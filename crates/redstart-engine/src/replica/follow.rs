@@ -18,6 +18,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::link::{Answer, Link, Master, SILENCE};
 use crate::{
+    aof, blocking,
     client::Client,
     context::{Ctx, Origin},
     dispatch,
@@ -29,8 +30,15 @@ use crate::{
     resp::{Limits, Parser},
 };
 
+/// What those hear who waited for data of before.
+const UNBLOCKED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed \
+     (master -> replica?)";
 /// How long after a failure the server is asked again.
 const RETRY: Duration = Duration::from_secs(1);
+/// The same at most, if what the server sends cannot be applied: each time it sends all of its data again.
+const LONGEST_RETRY: Duration = Duration::from_secs(300);
+/// After so long a time without such a failure the next one is the first.
+const CALM: Duration = Duration::from_secs(600);
 /// How often the server is told how far this has come.
 const TOLD: Duration = Duration::from_secs(1);
 
@@ -77,6 +85,8 @@ pub(crate) struct Replica {
     pub(crate) heard: i64,
     /// Since when there is no connection, in unix microseconds.
     pub(crate) down_since: i64,
+    /// What could not be applied the last time that this happened.
+    pub(crate) trouble: Option<String>,
     end: Arc<End>,
 }
 
@@ -125,12 +135,14 @@ pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::
     std::thread::Builder::new()
         .name("redstart-replica".into())
         .spawn(move || run(&inner, &copy, &at))?;
+    blocking::give_up_data(state, UNBLOCKED);
     state.replica = Some(Replica {
         master,
         status: Status::Connect,
         position: None,
         heard: now_micros,
         down_since: now_micros,
+        trouble: None,
         end,
     });
     Ok(())
@@ -147,11 +159,35 @@ fn update(state: &mut State, end: &Arc<End>, change: impl FnOnce(&mut Replica)) 
     }
 }
 
+/// What the server sent cannot be applied here, however often it does.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+struct Apart(String);
+
+fn apart(why: String) -> io::Error {
+    io::Error::other(Apart(why))
+}
+
 /// The life of the thread.
 fn run(inner: &Weak<Inner>, master: &Master, end: &Arc<End>) {
+    let mut wait = RETRY;
     while !end.is_reached() {
-        let Err(error) = session(inner, master, end) else {
+        let mut connected = None;
+        let Err(error) = session(inner, master, end, &mut connected) else {
             return;
+        };
+        let trouble = error
+            .get_ref()
+            .and_then(|error| error.downcast_ref::<Apart>())
+            .map(|apart| apart.0.clone());
+        let calm = connected.is_some_and(|since: Instant| since.elapsed() > CALM);
+        let pause = match trouble.is_some() {
+            true => {
+                let pause = if calm { RETRY } else { wait };
+                wait = (pause * 2).min(LONGEST_RETRY);
+                pause
+            }
+            false => RETRY,
         };
         let Some(inner) = inner.upgrade() else {
             return;
@@ -163,13 +199,14 @@ fn run(inner: &Weak<Inner>, master: &Master, end: &Arc<End>) {
                 replica.down_since = now;
             }
             replica.status = Status::Connect;
+            replica.trouble = trouble.or(replica.trouble.take());
         });
         drop(inner);
         if down.is_err() {
             return;
         }
         tracing::warn!(%error, ?master, "the followed server is asked again");
-        if end.comes_within(RETRY) {
+        if end.comes_within(pause) {
             return;
         }
     }
@@ -179,9 +216,19 @@ fn gone() -> io::Error {
     io::Error::other("the engine is gone")
 }
 
-/// One connection, until it breaks.
-fn session(weak: &Weak<Inner>, master: &Master, end: &Arc<End>) -> io::Result<()> {
-    let mut link = Link::connect(master)?;
+/// One connection, until it breaks; since when the stream was applied.
+fn session(
+    weak: &Weak<Inner>,
+    master: &Master,
+    end: &Arc<End>,
+    connected: &mut Option<Instant>,
+) -> io::Result<()> {
+    let master = {
+        let inner = weak.upgrade().ok_or_else(gone)?;
+        let state = inner.lock();
+        master.with_settings(&state.config)
+    };
+    let mut link = Link::connect(&master)?;
     *end.socket.lock() = Some(link.socket()?);
     let (port, position) = {
         let inner = weak.upgrade().ok_or_else(gone)?;
@@ -222,12 +269,18 @@ fn session(weak: &Weak<Inner>, master: &Master, end: &Arc<End>) -> io::Result<()
         position = replica.position.clone();
     })?;
     drop(inner);
+    *connected = Some(Instant::now());
     let unknown = || io::Error::other("the place in the stream is not known");
     stream(weak, &mut link, end, &position.ok_or_else(unknown)?)
 }
 
 /// Takes all data of the server in the place of what is there.
-fn copy(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, position: Position) -> io::Result<()> {
+fn copy(
+    weak: &Weak<Inner>,
+    link: &mut Link,
+    end: &Arc<End>,
+    mut position: Position,
+) -> io::Result<()> {
     let (databases, config, now) = {
         let inner = weak.upgrade().ok_or_else(gone)?;
         let mut state = inner.lock();
@@ -239,21 +292,21 @@ fn copy(weak: &Weak<Inner>, link: &mut Link, end: &Arc<End>, position: Position)
         )
     };
     // The server says when a key is gone.
-    let contents = link.receive(databases, &config, now / 1000, Expired::Kept, &mut |_| ())?;
+    let contents = link
+        .receive(databases, &config, now / 1000, Expired::Kept, &mut |_| ())
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::InvalidData => apart(error.to_string()),
+            _ => error,
+        })?;
+    // A replica passes the stream of its own master on, in which a database is selected already.
+    position.db = contents.stream_db;
     let inner = weak.upgrade().ok_or_else(gone)?;
     let mut state = inner.lock();
     update(&mut state, end, |replica| replica.position = None)?;
-    rdb::replace(&mut state, contents).map_err(|fault| io::Error::other(fault.to_string()))?;
+    rdb::replace(&mut state, contents).map_err(|fault| apart(fault.to_string()))?;
     update(&mut state, end, |replica| replica.position = Some(position))?;
     dispatch::finish(&mut state, now);
-    drop(state);
-    match inner.log.get() {
-        Some(log) => log.start_over().map_err(|error| {
-            log.lose(&error);
-            io::Error::other(error.to_string())
-        }),
-        None => Ok(()),
-    }
+    aof::keep_replaced(&state).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// Applies the stream of commands.
@@ -374,7 +427,7 @@ impl Applier {
 fn lose(state: &mut State, end: &Arc<End>, why: &str) -> io::Error {
     let _ = update(state, end, |replica| replica.position = None);
     tracing::error!(why, "a change of the followed server cannot be applied");
-    io::Error::other(why.to_owned())
+    apart(why.to_owned())
 }
 
 fn run_one(state: &mut State, client: &mut Client, args: &[Bytes], now: i64) -> Result<(), String> {
@@ -383,7 +436,8 @@ fn run_one(state: &mut State, client: &mut Client, args: &[Bytes], now: i64) -> 
         Stop::Error(text) => format!("{name}: {text}"),
         Stop::Block(_) => format!("{name} waits"),
     };
-    let spec = registry::resolve_any(args).map_err(failed)?;
+    // Without the arguments, which the error of a client has.
+    let spec = registry::resolve_any(args).map_err(|_| format!("{name} is not known here"))?;
     let mut cx = Ctx::new(state, client, now, Origin::Engine);
     cx.call(spec, args).map(drop).map_err(failed)
 }

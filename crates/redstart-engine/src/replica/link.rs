@@ -31,6 +31,8 @@ pub struct Master {
     pub(crate) port: u16,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
+    /// The settings `masteruser` and `masterauth` say how to log in, each time.
+    configured: bool,
 }
 
 impl Master {
@@ -41,6 +43,30 @@ impl Master {
             port,
             user: None,
             password: None,
+            configured: false,
+        }
+    }
+
+    /// A server to log in to as the settings say whenever a connection is made.
+    pub(crate) fn configured(host: String, port: u16) -> Master {
+        Master {
+            configured: true,
+            ..Master::new(host, port)
+        }
+    }
+
+    /// With what the settings of now say.
+    pub(crate) fn with_settings(&self, config: &Config) -> Master {
+        let setting = |name: &str| {
+            let text = config.remembered.get(name);
+            text.map(|text| String::from_utf8_lossy(text).into_owned())
+                .filter(|text| !text.is_empty())
+        };
+        match self.configured {
+            true => self
+                .clone()
+                .credentials(setting("masteruser"), setting("masterauth")),
+            false => self.clone(),
         }
     }
 
@@ -168,6 +194,12 @@ impl Link {
 
     /// Asks for all data, or for what was missed since a place in the stream.
     pub(crate) fn synchronize(&mut self, since: Option<(&str, u64)>) -> io::Result<Answer> {
+        // Valkey sends fields that expire only to those who say that they know them, and ends the
+        // connection otherwise. Redis does not know the word.
+        match self.ask(&["REPLCONF", "version", "9.0.0"]) {
+            Err(error) if error.kind() != io::ErrorKind::Other => return Err(error),
+            _ => {}
+        }
         // Only what is understood here: a copy without a length, and a new id after a failover.
         self.ask(&["REPLCONF", "capa", "eof", "capa", "psync2"])?;
         let line = match since {

@@ -12,6 +12,7 @@ use crate::{
     error::{LOG_FAILED, OUT_OF_MEMORY, Stop},
     hash_slot, number,
     registry::{self, flag},
+    replica::READ_ONLY,
     reply::{Protocol, Reply},
 };
 
@@ -112,6 +113,13 @@ fn execute(shared: &Shared, stage: &mut Stage, args: &[Bytes]) -> Result<Reply, 
             return Err(Refused::new(
                 "Write commands are not allowed from read-only scripts.",
             ));
+        }
+        // Before it counts as one that wrote, which cannot be killed.
+        if stage.state.replica.is_some() {
+            return Err(Refused {
+                text: READ_ONLY.into(),
+                counted: true,
+            });
         }
         // What has begun to write goes on, even if that takes memory.
         let wrote = shared.watchdog.has_written();

@@ -241,6 +241,35 @@ impl Hash {
         fields
     }
 
+    /// Takes out the fields that have expired, with their deadlines. The others stay in their places.
+    pub(crate) fn take_due(&mut self, now_ms: i64) -> Vec<(Blob, Blob, i64)> {
+        let mut fields = Vec::new();
+        if let Hash::Table(table) = self
+            && let Some(deadlines) = &mut table.deadlines
+        {
+            loop {
+                let deadline = deadlines.first();
+                let Some(field) = deadlines.pop_due(now_ms) else {
+                    break;
+                };
+                if let Some(value) = table.dict.remove(&field) {
+                    fields.push((field, value, deadline));
+                }
+            }
+        }
+        fields
+    }
+
+    /// Undoes [`Hash::take_due`], but for fields that are there again.
+    pub(crate) fn give_back(&mut self, fields: Vec<(Blob, Blob, i64)>, config: &Config) {
+        for (field, value, deadline) in fields {
+            if !self.contains(&field) {
+                self.set_value(&field, &value, config);
+                self.set_deadline(&field, deadline);
+            }
+        }
+    }
+
     /// The fields that expire, by their deadlines.
     pub(crate) fn deadlines(&self) -> impl Iterator<Item = (i64, &Blob)> {
         let deadlines = match self {

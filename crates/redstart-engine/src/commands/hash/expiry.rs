@@ -127,6 +127,12 @@ fn expired(cx: &mut Ctx<'_>, key: &Bytes, fields: Vec<Bytes>) -> Result<(), Stop
     Ok(())
 }
 
+/// Whether fields with this deadline are to be removed at once. A log may have been written when it was
+/// still to come, and a followed server says itself when they are gone.
+fn has_passed(cx: &Ctx<'_>, deadline: i64) -> bool {
+    deadline <= cx.now_ms() && !cx.state.loading && cx.state.replica.is_none()
+}
+
 /// Gives fields that are there a deadline in the future.
 fn set_deadlines(
     cx: &mut Ctx<'_>,
@@ -139,7 +145,8 @@ fn set_deadlines(
     };
     let before = hash.next_deadline();
     for field in fields {
-        hash.set_deadline(field, deadline);
+        // 0 would read as none.
+        hash.set_deadline(field, deadline.max(1));
     }
     let next = hash.next_deadline();
     let sooner = before == crate::keyspace::NEVER || next < before;
@@ -216,8 +223,7 @@ fn expire(cx: &mut Ctx<'_>, args: &[Bytes], unit: Unit, command: &str) -> Comman
     let fields = counted(args, at, 1)?;
     let deadline = unit.deadline(cx, &args[2], command)?;
     let condition = Condition::parse(&args[3..at])?;
-    // A log may have been written when the deadline was still to come.
-    let has_passed = deadline <= cx.now_ms() && !cx.state.loading;
+    let has_passed = has_passed(cx, deadline);
     let Some(hash) = cx.get_mut::<Hash>(key)? else {
         return Ok(Reply::Array(vec![Reply::Int(-2); fields.len()]));
     };
@@ -356,7 +362,7 @@ pub(super) fn hgetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if let Some((unit, time)) = expiry {
         change = Change::Until(unit.deadline(cx, time, "hgetex")?);
     }
-    let now = cx.now_ms();
+    let passed = matches!(change, Change::Until(deadline) if has_passed(cx, deadline));
     let Some(hash) = cx.get_mut::<Hash>(key)? else {
         return Ok(Reply::Array(vec![Reply::Nil; fields.len()]));
     };
@@ -368,7 +374,7 @@ pub(super) fn hgetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             let affects = match change {
                 Change::None | Change::Keep => false,
                 Change::Persist => hash.persist(field),
-                Change::Until(deadline) if deadline <= now => hash.remove(field).is_some(),
+                Change::Until(_) if passed => hash.remove(field).is_some(),
                 Change::Until(_) => true,
             };
             if affects {
@@ -379,7 +385,7 @@ pub(super) fn hgetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     }
     match change {
         _ if affected.is_empty() => {}
-        Change::Until(deadline) if deadline <= now => expired(cx, key, affected)?,
+        Change::Until(_) if passed => expired(cx, key, affected)?,
         Change::Until(deadline) => {
             set_deadlines(cx, key, deadline, &affected)?;
             cx.changed(key, class::HASH, "hexpire");
@@ -499,7 +505,7 @@ pub(super) fn hsetex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     if let Change::Until(deadline) = setting.change {
         let fields: Vec<Bytes> = pairs.chunks_exact(2).map(|pair| pair[0].clone()).collect();
         cx.notify(class::HASH, "hexpire", key);
-        if deadline > cx.now_ms() || cx.state.loading {
+        if !has_passed(cx, deadline) {
             set_deadlines(cx, key, deadline, &fields)?;
             cx.propagate(expire_effect(key, deadline, &fields));
         } else {
