@@ -32,7 +32,7 @@ async fn main() {
     let limiter = Limiter::token_bucket(&store, "shop", "api", Quota::per_second(10)).build().unwrap();
     let cache = Cache::<u64, String>::builder(&store, "shop", "row").build().unwrap();
     let app = Router::new().route("/", get(async move || {
-        let decision = limiter.check("all").await.unwrap();
+        let decision = limiter.check("all", 1).await.unwrap();
         let load = |_| async { Ok::<_, redstart::Error>(Some("row".to_owned())) };
         let hit = cache.get_or_load(&1, load).await.unwrap();
         axum::Json(serde_json::json!({ "ok": decision.is_allowed(), "row": hit.value.as_deref() }))
@@ -56,7 +56,7 @@ async fn main() {
     let mutex = Mutex::new(&store, "shop", "row").unwrap();
     let queue = Queue::new(&store, "shop", "mail").unwrap();
     let app = Router::new().route("/", get(async move || {
-        let decision = limiter.check("all").await.unwrap();
+        let decision = limiter.check("all", 1).await.unwrap();
         let load = |_| async { Ok::<_, redstart::Error>(Some("row".to_owned())) };
         let hit = cache.get_or_load(&1, load).await.unwrap();
         let held = mutex.try_lock().await.unwrap().is_some();
