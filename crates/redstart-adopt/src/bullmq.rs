@@ -34,6 +34,7 @@
 //! name and options, not a [`Store`]. What a store promises for each call (its deadline, the report of doubt, the embedded engine)
 //! would not hold for calls that do not go through it. This is a judgement from its documentation; it was not benchmarked.
 
+mod flow;
 mod job;
 mod taken;
 mod worker;
@@ -41,7 +42,7 @@ mod worker;
 use std::collections::{BTreeMap, BTreeSet};
 
 use redis::cmd;
-use redstart::Store;
+use redstart::{Store, key::slot};
 
 use crate::{
     error::{Error, Result},
@@ -53,16 +54,16 @@ pub use taken::{Ended, JobError, Taken};
 pub use worker::{BullWorker, BullWorkerBuilder, Keep};
 
 macro_rules! script {
-    ($name:literal) => {
+    ($($name:literal),+) => {
         Lua::new(concat!(
             include_str!("bullmq/layout.lua"),
-            include_str!(concat!("bullmq/", $name))
+            $(include_str!(concat!("bullmq/", $name))),+
         ))
     };
 }
 
-static ADD: Lua = script!("add.lua");
-static ADMIT: Lua = script!("admit.lua");
+static ADD: Lua = script!("adding.lua", "add.lua");
+static ADD_FLOW: Lua = script!("adding.lua", "add_flow.lua");
 static TAKE: Lua = script!("take.lua");
 static FINISH: Lua = script!("finish.lua");
 static RETRY: Lua = script!("retry.lua");
@@ -70,6 +71,9 @@ static EXTEND: Lua = script!("extend.lua");
 static STALLED: Lua = script!("stalled.lua");
 static PAUSE: Lua = script!("pause.lua");
 static NOTE: Lua = script!("note.lua");
+
+/// More would hold up the server.
+const MOST_IN_FLOW: usize = 1000;
 
 /// The fixed keys, in the order in which the scripts expect them.
 const PARTS: [&str; 17] = [
@@ -234,126 +238,60 @@ impl BullQueue {
     ///
     /// Dropped before it is done, the job may have been added.
     pub async fn add(&self, job: NewJob) -> Result<Added> {
-        self.add_as(&job, None, false, false).await
+        self.add_alone(&job).await
     }
 
-    /// Adds a parent and its children, in this queue or others. The parent waits until its children are completed.
+    /// Adds a parent and its children, in this queue or others of the same store, all of them or none. The parent waits until its
+    /// children are completed. Returns the parent. As in Node, jobs of a flow without an [id](NewJob::id) get a UUID.
     ///
-    /// The parent is added first, so that no child can end before its parent exists. A parent is released when none of the
-    /// children it has so far is unfinished: if the first of several children could end before the last one is added, pause the
-    /// children's queue meanwhile. Returns the parent.
-    ///
-    /// A child whose [id](NewJob::id) exists is not added again: if it is completed it counts as done, otherwise the parent
+    /// A child whose id exists is not added again: if it is completed it counts as done, otherwise the parent
     /// waits for it. One that has failed must be retried by somebody before the parent goes on.
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) before anything is written if a child exists and has another parent, or would be
-    /// deduplicated: the parent would wait for a job that never reports to it. Otherwise those of [`add`](Self::add). What was
-    /// added before an error stays: the parent then waits for the children that it has, and for ever if it has none.
+    /// [`is_invalid`](Error::is_invalid), and nothing was written, if a child exists and has another parent, or would be
+    /// deduplicated: the parent would wait for a job that never reports to it; if there are more than 1,000 jobs, which would hold up
+    /// the server; and if the queues are in different slots of a Cluster. Otherwise those of [`add`](Self::add).
     ///
     /// # Cancel safety
     ///
-    /// Dropped before it is done, some of the jobs may have been added, as after an error.
+    /// Dropped before it is done, the flow may have been added, as a whole.
     pub async fn add_flow(&self, flow: Flow) -> Result<Added> {
-        let id = flow.job.id_text();
-        let exists = !id.is_empty() && self.store.query(cmd("EXISTS").arg(self.key(id))).await?;
-        if !exists {
-            let mut guards = BTreeSet::new();
-            self.admit_children(&flow, &mut guards).await?;
+        let mut rows = Vec::new();
+        flow::flatten(self, flow, None, false, &mut rows);
+        if rows.len() > MOST_IN_FLOW {
+            return Err(Error::invalid("a flow must have at most 1,000 jobs"));
         }
-        self.add_flow_under(flow, None, false).await
-    }
-
-    /// Refuses a flow whose parents would wait for ever, before anything is written.
-    async fn admit_children(
-        &self,
-        flow: &Flow,
-        guards: &mut BTreeSet<(String, String)>,
-    ) -> Result<()> {
-        let parent = match flow.job.id_text() {
-            "" => String::new(),
-            id => self.key(id),
-        };
-        for (queue, child) in &flow.children {
-            let (id, (guard, _)) = (child.job.id_text(), child.job.deduplication());
-            if !guard.is_empty() && !guards.insert((queue.base.clone(), guard.to_owned())) {
-                return Err(refused(-8));
-            }
-            if !id.is_empty() || !guard.is_empty() {
-                let args: [&(dyn Arg + Sync); 5] =
-                    [&queue.prefix, &queue.major, &id, &guard, &parent];
-                let code: i64 = ADMIT.run(&queue.store, &queue.keys, &args).await?;
-                if code != 0 {
-                    return Err(refused(code));
-                }
-            }
-            Box::pin(queue.admit_children(child, guards)).await?;
-        }
-        Ok(())
-    }
-
-    async fn add_flow_under(
-        &self,
-        flow: Flow,
-        parent: Option<(&str, &str)>,
-        last: bool,
-    ) -> Result<Added> {
-        let added = self
-            .add_as(&flow.job, parent, !flow.children.is_empty(), last)
-            .await?;
-        if let Added::New(id) = &added {
-            let mut left = flow.children.len();
-            for (queue, child) in flow.children {
-                left -= 1;
-                let parent = Some((self.base.as_str(), id.as_str()));
-                let _ = Box::pin(queue.add_flow_under(child, parent, left == 0)).await?;
+        let mut keys = self.keys.clone();
+        for row in &rows {
+            if !keys.contains(&row.queue.keys[0]) {
+                keys.extend_from_slice(&row.queue.keys);
             }
         }
-        Ok(added)
+        let slots: BTreeSet<u16> = keys.iter().map(|key| slot(key.as_bytes())).collect();
+        if self.store.is_cluster() && slots.len() > 1 {
+            return Err(Error::invalid(
+                "on a Cluster the queues of a flow need prefixes with the same hash tag",
+            ));
+        }
+        let count = rows.len();
+        let fields: Vec<_> = rows.iter().map(flow::Row::fields).collect();
+        let mut args: Vec<&(dyn Arg + Sync)> = vec![&self.prefix, &self.major, &count];
+        for field in fields.iter().flatten() {
+            args.push(field);
+        }
+        let reply = ADD_FLOW.run(&self.store, &keys, &args).await?;
+        added(reply)
     }
 
-    async fn add_as(
-        &self,
-        job: &NewJob,
-        parent: Option<(&str, &str)>,
-        has_children: bool,
-        last: bool,
-    ) -> Result<Added> {
-        let (parent_key, parent_json) = match parent {
-            Some((base, id)) => (format!("{base}:{id}"), job.parent_json(base, id)),
-            None => (String::new(), String::new()),
-        };
-        let (deduplication, ttl) = job.deduplication();
-        let reply: (i64, String) = ADD
-            .run(
-                &self.store,
-                &self.keys,
-                &[
-                    &self.prefix,
-                    &self.major,
-                    &job.id_text(),
-                    &job.name,
-                    &job.data,
-                    &job.options(parent),
-                    &job.delay_ms(),
-                    &job.priority_level(),
-                    &job.push(),
-                    &deduplication,
-                    &ttl,
-                    &parent_key,
-                    &parent_json,
-                    &u8::from(has_children),
-                    &u8::from(last),
-                ],
-            )
-            .await?;
-        match reply {
-            (0, id) => Ok(Added::New(id)),
-            (1, id) => Ok(Added::Exists(id)),
-            (2, id) => Ok(Added::Deduplicated(id)),
-            (code, _) => Err(refused(code)),
+    async fn add_alone(&self, job: &NewJob) -> Result<Added> {
+        let fields = flow::fields(job, job.id_text(), None, false, false);
+        let mut args: Vec<&(dyn Arg + Sync)> = vec![&self.prefix, &self.major];
+        for field in &fields {
+            args.push(field);
         }
+        let reply = ADD.run(&self.store, &self.keys, &args).await?;
+        added(reply)
     }
 
     /// Pauses the queue for all workers, Node's too. Jobs that are running go on.
@@ -441,6 +379,15 @@ impl BullQueue {
     /// Starts to set up a worker.
     pub fn worker(&self) -> BullWorkerBuilder {
         BullWorkerBuilder::new(self.clone())
+    }
+}
+
+fn added(reply: (i64, String)) -> Result<Added> {
+    match reply {
+        (0, id) => Ok(Added::New(id)),
+        (1, id) => Ok(Added::Exists(id)),
+        (2, id) => Ok(Added::Deduplicated(id)),
+        (code, _) => Err(refused(code)),
     }
 }
 

@@ -13,6 +13,7 @@
 //! look.rs         bounded, read-only looks at keys; glimpse.rs is what one shows, source.rs is who is asked
 //! inspect.rs      queues of other libraries through one interface that only reads
 //! plan.rs         what to do about what was found
+//! migration.rs    the steps of a plan, carried out and taken back
 //! lock.rs         locks that redis-py, redlock and others take too; who blocks
 //! limiter.rs      a limiter on the keys of rate-limiter-flexible
 //! sessions.rs     sessions of connect-redis, read, extended and rotated
@@ -57,6 +58,7 @@ mod glimpse;
 mod inspect;
 mod library;
 mod look;
+mod migration;
 pub mod pattern;
 mod plan;
 mod recognise;
@@ -71,6 +73,7 @@ pub use error::{Error, Result};
 pub use found::{Found, KeySet, Recognition};
 pub use inspect::{Inspector, JobView, Overview, Payload, State};
 pub use library::{Library, Purpose, UnknownLibrary};
+pub use migration::{Declared, Migration, Outcome, Progress, StepReport, Tell};
 pub use plan::{Plan, PlanItem, PlanStep};
 pub use recognise::{recognise, recognise_from};
 pub use source::{Answer, Source};

@@ -77,7 +77,7 @@ pub enum HeldBy {
 }
 
 /// Who holds a lock, as far as its key tells. Contains no token: who knows it can release the lock.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocker {
     /// What took it.

@@ -194,7 +194,7 @@ fn judge(library: Library) -> Judgement {
                 "free Sidekiq takes a job off the list before it runs it: a killed process loses what it had",
             ],
             Some("redstart_adopt::sidekiq"),
-            "Stay with Sidekiq where Ruby runs the jobs. Jobs can be pushed from Rust, with Sidekiq::namespace where something stands before `queue:`, and the queues can be looked into.",
+            "Stay with Sidekiq where Ruby runs the jobs. Jobs can be pushed from Rust, with Sidekiq::namespace where something stands before `queue:`, and run there by a consumer that loses none when it is killed.",
         ),
         Library::Celery => (
             vec![
@@ -208,26 +208,43 @@ fn judge(library: Library) -> Judgement {
             None,
             "Stay with the library. Redstart does not write to its queues.",
         ),
-        Library::RedisPyLock | Library::Redlock | Library::Redisson => (
-            vec![
-                "no fence token: a holder that stops and goes on after its lease can still write",
-                "waiters poll",
-            ],
+        Library::RedisPyLock | Library::Redlock => (
+            NO_FENCE.to_vec(),
+            Some("redstart_adopt::lock"),
+            "Share the keys: a mutex on them honours the library's holders and is honoured by them. Change the holders one by one.",
+        ),
+        Library::Redisson => (
+            NO_FENCE.to_vec(),
             None,
             "Stay until all holders can change together: two kinds of locks on one resource do not exclude each other.",
         ),
-        Library::RateLimiterFlexible | Library::ExpressRateLimit | Library::Limits => (
-            vec!["fixed windows admit up to twice the limit around their edges"],
+        Library::RateLimiterFlexible => (
+            vec![EDGES],
+            Some("redstart_adopt::limiter"),
+            "Stay with the library. Where Rust is to count too, share its keys: both sides together admit what the limit allows.",
+        ),
+        Library::ExpressRateLimit | Library::Limits => (
+            vec![EDGES],
             None,
             "Stay with the library; a second limiter on other keys would count separately.",
         ),
-        Library::ConnectRedis | Library::SpringSession => (
+        Library::ConnectRedis => (
+            Vec::new(),
+            Some("redstart_adopt::sessions"),
+            "Stay with the library while it writes the sessions. Rust can read, extend and rotate them meanwhile.",
+        ),
+        Library::SpringSession => (
             Vec::new(),
             None,
             "Stay with the library while it writes the sessions.",
         ),
-        Library::DjangoCache | Library::RailsCache => (
-            vec!["many requests that miss at the same time all compute the value"],
+        Library::DjangoCache => (
+            vec![STAMPEDE],
+            Some("redstart_adopt::cache"),
+            "Stay with the framework's cache for values of its language. Entries of plain data can be shared, with stampede protection added.",
+        ),
+        Library::RailsCache => (
+            vec![STAMPEDE],
             None,
             "Stay with the framework's cache: values are in the format of its language.",
         ),
@@ -235,13 +252,94 @@ fn judge(library: Library) -> Judgement {
     }
 }
 
+const NO_FENCE: [&str; 2] = [
+    "no fence token: a holder that stops and goes on after its lease can still write",
+    "waiters poll",
+];
+const EDGES: &str = "fixed windows admit up to twice the limit around their edges";
+const STAMPEDE: &str = "many requests that miss at the same time all compute the value";
+
 /// Why a queue with schedulers is not taken away from Node.
 const SCHEDULED: &str = "the queue has job schedulers: Rust workers continue those with a fixed period and leave those with cron patterns to Node, so the queue cannot be drained from Node before they are removed or moved to another scheduler (drain and switch are left out of this plan)";
 
 fn steps(found: &Found) -> Vec<PlanStep> {
-    if found.library != Library::BullMq {
-        return Vec::new();
+    match found.library {
+        Library::BullMq => queue_steps(found),
+        Library::Sidekiq => vec![
+            shadow(
+                "look into the queue from Rust",
+                "Inspector::overview agrees with Sidekiq Web",
+            ),
+            PlanStep {
+                step: "share",
+                what: "start a consumer of the queue beside Ruby's processes, if Rust handles every class in it",
+                check: "the queue does not grow, and the retries and dead jobs in Sidekiq Web do not rise faster than before",
+                back: "stop the consumer; jobs that it left unfinished are given back to the queue",
+            },
+        ],
+        Library::RedisPyLock | Library::Redlock => vec![
+            shadow(
+                "see who holds which lock, and which have no TTL",
+                "every lock without a TTL has a holder that lives",
+            ),
+            PlanStep {
+                step: "share",
+                what: "take the same keys from Rust by redstart_adopt::lock::mutex, beside the holders that there are",
+                check: "neither side waits longer than before; redstart adopt lock says who holds a key",
+                back: "stop taking the lock from Rust: its leases end, and the keys are the same",
+            },
+            PlanStep {
+                step: "switch",
+                what: "when every holder is in Rust, use fence tokens and leave out polling",
+                check: "no lock is held by another library",
+                back: "let the old holders take the lock again: it is the same key",
+            },
+        ],
+        Library::RateLimiterFlexible => vec![
+            shadow("read the counters from Rust", "every key is a counter"),
+            PlanStep {
+                step: "share",
+                what: "count on the same keys by FlexibleLimiter, with the library's points, duration, prefix and block repeated there",
+                check: "consumedPoints in Node rises with requests to Rust",
+                back: "stop counting in Rust: the windows end by themselves",
+            },
+        ],
+        Library::ConnectRedis => vec![
+            shadow("read the sessions from Rust", "every session can be read"),
+            PlanStep {
+                step: "share",
+                what: "read, extend and rotate sessions by ConnectSessions while Node writes them",
+                check: "users stay logged in on both sides",
+                back: "stop using them from Rust: nothing in them was changed",
+            },
+        ],
+        Library::DjangoCache => vec![
+            shadow(
+                "count the entries, and those without a TTL",
+                "the entries that Rust needs are plain data",
+            ),
+            PlanStep {
+                step: "share",
+                what: "read through by SharedCache on the same keys; entries without a TTL are given one",
+                check: "Django reads what Rust wrote, and the source is asked less often when entries end",
+                back: "stop reading from Rust; the entries that were given a TTL have none again",
+            },
+        ],
+        _ => Vec::new(),
     }
+}
+
+/// The step that only looks.
+fn shadow(what: &'static str, check: &'static str) -> PlanStep {
+    PlanStep {
+        step: "shadow",
+        what,
+        check,
+        back: "stop looking; nothing was written",
+    }
+}
+
+fn queue_steps(found: &Found) -> Vec<PlanStep> {
     let mut steps = vec![
         PlanStep {
             step: "shadow",
@@ -302,6 +400,17 @@ mod tests {
         let names: Vec<&str> = item.steps.iter().map(|step| step.step).collect();
         assert_eq!(names, ["shadow", "share"]);
         assert!(item.risks.contains(&SCHEDULED));
+    }
+
+    #[test]
+    fn where_nothing_shares_the_keys_the_advice_is_to_stay() {
+        for library in Library::ALL {
+            let item = PlanItem::of(&Found::new(library, "x", 0.99));
+            let shared = item.target.is_some() && library != Library::Celery;
+            assert_eq!(item.steps.is_empty(), !shared, "{library}");
+            let stays = item.advice.starts_with("Stay") || library == Library::Redstart;
+            assert!(shared || stays, "{library}: {}", item.advice);
+        }
     }
 
     #[test]

@@ -1,10 +1,16 @@
 //! `redstart adopt`: what other libraries keep on a server, and what to do about it.
 
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
 use redstart::Store;
-use redstart_adopt::{Budget, Plan, Recognition, printable, recognise};
+use redstart_adopt::{
+    Budget, Declared, Migration, Outcome, Plan, Progress, Recognition, StepReport, lock, printable,
+    recognise,
+};
 use serde_json::json;
 
-use crate::Failure;
+use crate::{Failure, doctor::time, queue::Careful};
 
 /// Arguments of `redstart adopt`.
 #[derive(clap::Args)]
@@ -19,6 +25,51 @@ enum Action {
     List(Look),
     /// Write a plan: what was found, what is at risk, the steps and their ways back; only reads
     Plan(Look),
+    /// Carry out the next step for a subject of the plan
+    Step(Walk),
+    /// Take the last step for a subject back
+    Back(Walk),
+    /// Say who holds a lock, whatever library took it; only reads
+    Lock(Held),
+}
+
+#[derive(clap::Args)]
+struct Walk {
+    /// The subject as the plan names it: `bull:mail`, `sess:*`; or a pattern of keys with --as
+    subject: String,
+    /// What the keys are, if no library was recognised in them
+    #[arg(long = "as", value_name = "WHAT")]
+    declared: Option<What>,
+    /// The TTL that entries of a cache without one are given
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1h")]
+    ttl: Duration,
+    /// How long to wait for others, such as workers that are being stopped
+    #[arg(long, value_name = "TIME", value_parser = time, default_value = "1m")]
+    wait: Duration,
+    #[command(flatten)]
+    careful: Careful,
+    #[command(flatten)]
+    look: Look,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum What {
+    /// Entries of a cache
+    Cache,
+    /// Locks: each is held while its key exists
+    Lock,
+}
+
+#[derive(clap::Args)]
+struct Held {
+    /// The key of the lock
+    key: String,
+    /// The server: redis://host, redis+sentinel://…, redis+cluster://…
+    #[arg(long, env = "REDSTART_URL", hide_env_values = true)]
+    url: String,
+    /// One JSON object, for programs
+    #[arg(long)]
+    json: bool,
 }
 
 #[derive(clap::Args)]
@@ -39,10 +90,13 @@ struct Look {
 
 impl Look {
     async fn recognise(&self) -> Result<Recognition, Failure> {
-        let store = Store::connect(&self.url).await?;
+        self.recognise_on(&Store::connect(&self.url).await?).await
+    }
+
+    async fn recognise_on(&self, store: &Store) -> Result<Recognition, Failure> {
         let keys = usize::try_from(self.keys).unwrap_or(usize::MAX);
         let budget = Budget::default().keys(keys).matching(&self.matching);
-        Ok(recognise(&store, &budget).await?)
+        Ok(recognise(store, &budget).await?)
     }
 }
 
@@ -59,6 +113,153 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     match args.action {
         Action::List(look) => list(&look).await,
         Action::Plan(look) => plan(&look).await,
+        Action::Step(walk) => walk.step().await,
+        Action::Back(walk) => walk.back().await,
+        Action::Lock(held) => held.show().await,
+    }
+}
+
+impl Walk {
+    async fn migration(&self) -> Result<Migration, Failure> {
+        let store = Store::connect(&self.look.url).await?;
+        let declared = self.declared.map(|what| match what {
+            What::Cache => Declared::Cache,
+            What::Lock => Declared::Locks,
+        });
+        let migration = match declared {
+            Some(what) => Migration::declared(&store, &self.subject, what)?,
+            None => {
+                let plan = Plan::of(&self.look.recognise_on(&store).await?);
+                let item = plan.items.iter().find(|item| item.subject == self.subject);
+                let known = plan.items.iter().map(|item| item.subject.as_str());
+                let item = item.ok_or_else(|| {
+                    let known: Vec<&str> = known.take(10).collect();
+                    Failure::Usage(format!(
+                        "the plan has no {}; it has: {}",
+                        printable(&self.subject),
+                        known.join(", ")
+                    ))
+                })?;
+                Migration::of(&store, item)?
+            }
+        };
+        Ok(migration.ttl(self.ttl).wait(self.wait))
+    }
+
+    async fn step(&self) -> Result<(), Failure> {
+        let migration = self.migration().await?;
+        let Some(next) = migration.next().await? else {
+            return self.nothing("all steps are done");
+        };
+        if !self.look.json {
+            show(&next, "");
+        }
+        let what = format!("do the step {} for {}", next.step, printable(&self.subject));
+        if !self.careful.confirm(&what)? {
+            return Ok(());
+        }
+        let bar = Bar::new();
+        let outcome = migration.step(&mut |progress| bar.show(progress)).await?;
+        bar.0.finish_and_clear();
+        self.report(outcome, "done: ")
+    }
+
+    async fn back(&self) -> Result<(), Failure> {
+        let migration = self.migration().await?;
+        let done = migration.done().await?;
+        let Some(last) = done.last() else {
+            return self.nothing("no step was done");
+        };
+        let what = format!("take the step {last} for {} back", printable(&self.subject));
+        if !self.careful.confirm(&what)? {
+            return Ok(());
+        }
+        let bar = Bar::new();
+        let outcome = migration.back(&mut |progress| bar.show(progress)).await?;
+        bar.0.finish_and_clear();
+        self.report(outcome, "taken back: ")
+    }
+
+    fn nothing(&self, why: &str) -> Result<(), Failure> {
+        match self.look.json {
+            true => say!("{}", json!({"outcome": "nothing", "why": why})),
+            false => say!("{why}"),
+        }
+        Ok(())
+    }
+
+    fn report(&self, outcome: Outcome, title: &str) -> Result<(), Failure> {
+        let (name, report) = match &outcome {
+            Outcome::Done(report) => ("done", report),
+            Outcome::Blocked(report) => ("blocked", report),
+            Outcome::Nothing => return self.nothing("nothing to do"),
+        };
+        if self.look.json {
+            say!(
+                "{}",
+                json!({
+                    "outcome": name, "step": report.step, "found": report.found, "changes": report.changes,
+                    "blocked": report.blocked,
+                })
+            );
+        } else if name == "done" {
+            show(report, title);
+        }
+        match &report.blocked {
+            Some(why) => Err(Failure::Other(format!("{} is blocked: {why}", report.step))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn show(report: &StepReport, title: &str) {
+    say!("{title}{}", report.step);
+    for line in &report.found {
+        say!("  {line}");
+    }
+    for line in &report.changes {
+        say!("  change: {line}");
+    }
+    if let Some(why) = &report.blocked {
+        say!("  blocked: {why}");
+    }
+}
+
+/// How far a step is, at a terminal.
+struct Bar(ProgressBar);
+
+impl Bar {
+    fn new() -> Self {
+        let style = ProgressStyle::with_template("[{bar:24}] {pos}/{len} {msg}");
+        let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+        Self(ProgressBar::new(0).with_style(style.progress_chars("=> ")))
+    }
+
+    fn show(&self, progress: Progress) {
+        self.0.set_length(progress.total);
+        self.0.set_message(progress.what);
+        self.0.set_position(progress.done);
+    }
+}
+
+impl Held {
+    async fn show(&self) -> Result<(), Failure> {
+        let store = Store::connect(&self.url).await?;
+        let blocker = lock::who_holds(&store, &self.key).await?;
+        match (&blocker, self.json) {
+            (None, true) => say!("{}", json!({"held": false})),
+            (Some(blocker), true) => say!(
+                "{}",
+                json!({
+                    "held": true, "by": blocker.by, "host": blocker.host,
+                    "age_ms": blocker.age.map(|age| age.as_millis()),
+                    "remaining_ms": blocker.remaining.map(|left| left.as_millis()),
+                })
+            ),
+            (Some(blocker), false) => say!("{blocker}"),
+            (None, false) => say!("free"),
+        }
+        Ok(())
     }
 }
 

@@ -149,7 +149,7 @@ impl From<Error> for Failure {
 }
 
 /// `10s`, `500ms`, `2m`; a bare number is seconds.
-fn time(text: &str) -> Result<Duration, String> {
+pub(crate) fn time(text: &str) -> Result<Duration, String> {
     let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
         Some(at) => text.split_at(at),
         None => (text, "s"),

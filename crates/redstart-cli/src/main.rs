@@ -61,7 +61,7 @@ struct Cli {
     reason = "made once, when the program starts"
 )]
 enum Command {
-    /// Recognise which libraries keep data on a server, and plan what to do about it
+    /// Recognise which libraries keep data on a server, plan what to do about it, and do it step by step
     Adopt(adopt::Args),
     /// Put patterns under load: speed, cost, memory, and whether their promises held
     Bench(bench::Args),

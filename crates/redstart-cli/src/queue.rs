@@ -150,7 +150,7 @@ struct Chosen {
 }
 
 #[derive(clap::Args)]
-struct Careful {
+pub(crate) struct Careful {
     /// Only say what would be done
     #[arg(long)]
     dry_run: bool,
@@ -161,7 +161,7 @@ struct Careful {
 
 impl Careful {
     /// Whether to go on: asks at a terminal, and refuses without one unless `--yes` is given.
-    fn confirm(&self, what: &str) -> Result<bool, Failure> {
+    pub(crate) fn confirm(&self, what: &str) -> Result<bool, Failure> {
         if self.dry_run {
             say!("would {what}");
             return Ok(false);

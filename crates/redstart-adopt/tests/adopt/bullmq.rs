@@ -15,9 +15,7 @@ use redstart_testkit::{
 };
 use serde_json::{Value, json};
 
-use crate::{Side, library, on};
-
-pub(crate) const LONG: Duration = Duration::from_secs(100);
+use crate::{Side, library, long, on};
 
 pub(crate) fn node(module: &str, side: &Side, queue: &str, what: &[&str]) -> Result<Foreign> {
     let port = side.port.to_string();
@@ -208,7 +206,7 @@ async fn node_completes(side: Side) -> Result<()> {
             };
             let _ = queue.add(job).await?;
         }
-        wait_until("node to complete all jobs", LONG, async || {
+        wait_until("node to complete all jobs", long(), async || {
             (completed(&store, &queue).await.ok()?.len() as u64 == jobs).then_some(())
         })
         .await?;
@@ -264,7 +262,7 @@ async fn we_complete(side: Side) -> Result<()> {
             };
             worker.run(handler, async { drop(stopped.await) }).await
         });
-        wait_until("all jobs to end", LONG, async || {
+        wait_until("all jobs to end", long(), async || {
             (completed(&store, &queue).await.ok()?.len() as u64 == jobs - 1).then_some(())
         })
         .await?;
@@ -427,7 +425,7 @@ async fn kills(side: Side) -> Result<()> {
         assert_eq!(rust.line().await?, "ready");
         // Both have jobs in their hands: each is killed while it works.
         let active = format!("{}:active", queue.base());
-        wait_until("jobs to be active", LONG, async || {
+        wait_until("jobs to be active", long(), async || {
             let active: u64 = store.query(cmd("LLEN").arg(&active)).await.ok()?;
             (active >= 5 || completed(&store, &queue).await.ok()?.len() as u64 == jobs)
                 .then_some(())
@@ -437,7 +435,7 @@ async fn kills(side: Side) -> Result<()> {
         javascript.kill9();
     }
     let (_rust, _javascript) = (ours()?, theirs(rounds)?);
-    wait_until("all jobs to be completed", LONG, async || {
+    wait_until("all jobs to be completed", long(), async || {
         (completed(&store, &queue).await.ok()?.len() as u64 == jobs).then_some(())
     })
     .await?;

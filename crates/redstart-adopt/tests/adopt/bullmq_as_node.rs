@@ -17,8 +17,8 @@ use serde_json::{Value, json};
 
 use crate::{
     Side,
-    bullmq::{LONG, all_run, completed, node, node_to_its_end},
-    on,
+    bullmq::{all_run, completed, node, node_to_its_end},
+    long, on,
 };
 
 const MODULES: [&str; 2] = ["bullmq5", "bullmq6"];
@@ -54,7 +54,7 @@ impl Running {
 }
 
 async fn until_completed(store: &Store, queue: &BullQueue, jobs: usize) -> Result<()> {
-    wait_until("jobs to be completed", LONG, async || {
+    wait_until("jobs to be completed", long(), async || {
         (completed(store, queue).await.ok()?.len() >= jobs).then_some(())
     })
     .await
@@ -190,7 +190,7 @@ async fn a_scheduler_ends_at_its_limit_and_retries_do_not_count() -> Result<()> 
     let mut ids = BTreeSet::new();
     while completed(&store, &queue).await?.len() < 2 {
         let take = async || worker.take().await.ok()?;
-        let job = wait_until("a job of the scheduler", LONG, take).await?;
+        let job = wait_until("a job of the scheduler", long(), take).await?;
         ids.insert(job.id().to_owned());
         let ended = match job.attempts_made() {
             0 => job.fail(JobError::new("no luck")).await?,
@@ -216,7 +216,7 @@ async fn a_job_of_a_cron_pattern_is_left_to_node_and_holds_nothing_up() -> Resul
         node_to_its_end(module, &side, &name, &["run", code]).await?;
         let ours = Running::start(queue.worker())?;
         // The worker promotes it when it is due, and leaves it there.
-        wait_until("the job of the pattern to wait", LONG, async || {
+        wait_until("the job of the pattern to wait", long(), async || {
             (holds(&store, &queue, "wait").await.ok()?.len() == 1).then_some(())
         })
         .await?;
@@ -226,7 +226,7 @@ async fn a_job_of_a_cron_pattern_is_left_to_node_and_holds_nothing_up() -> Resul
             let job = if n == 4 { job.priority(3)? } else { job };
             ids.insert(queue.add(job).await?.id().to_owned());
         }
-        wait_until("the other jobs", LONG, async || {
+        wait_until("the other jobs", long(), async || {
             (completed(&store, &queue).await.ok()? == ids).then_some(())
         })
         .await?;
@@ -296,7 +296,7 @@ async fn a_failed_child_that_is_removed_releases_its_parent() -> Result<()> {
         let _ = parts.add(NewJob::new("plain", &1)?.keep_failed(1)).await?;
         // Of two that end in the same millisecond, either is the older one.
         let before = store.time().await?.as_millis();
-        wait_until("the next millisecond", LONG, async || {
+        wait_until("the next millisecond", long(), async || {
             (store.time().await.ok()?.as_millis() > before).then_some(())
         })
         .await?;
@@ -400,6 +400,56 @@ async fn a_flow_counts_children_that_exist() -> Result<()> {
     Ok(())
 }
 
+/// A worker sees the whole of a flow or nothing: a parent never runs before all of its children have.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_flow_is_added_as_a_whole() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let (queue, parts) = (
+        BullQueue::new(&store, "mail")?,
+        BullQueue::new(&store, "parts")?,
+    );
+    let (stop, stopped) = tokio::sync::watch::channel(false);
+    let worker = parts.worker().build()?;
+    // It ends each child as soon as it is there.
+    let eager = tokio::spawn(async move {
+        while !*stopped.borrow() {
+            match worker.take().await? {
+                Some(job) => drop(job.complete(&()).await?),
+                None => tokio::task::yield_now().await,
+            }
+        }
+        anyhow::Ok(())
+    });
+    let parents = queue.worker().build()?;
+    for _ in 0..20 {
+        let mut flow = Flow::new(NewJob::new("parent", &1)?);
+        for n in 0..10 {
+            flow = flow.child(&parts, NewJob::new("child", &n)?);
+        }
+        let added = queue.add_flow(flow).await?;
+        let parent = loop {
+            if let Some(parent) = parents.take().await? {
+                break parent;
+            }
+            tokio::task::yield_now().await;
+        };
+        assert_eq!(parent.id(), added.id());
+        let done: u64 = store
+            .query(cmd("HLEN").arg(format!("bull:mail:{}:processed", parent.id())))
+            .await?;
+        assert_eq!(done, 10, "it ran before its children");
+        assert_eq!(parent.complete(&()).await?, Ended::Completed);
+    }
+    stop.send(true)?;
+    eager.await??;
+    let mut large = Flow::new(NewJob::new("parent", &1)?);
+    for n in 0..1000 {
+        large = large.child(&parts, NewJob::new("child", &n)?);
+    }
+    assert!(queue.add_flow(large).await.unwrap_err().is_invalid());
+    Ok(())
+}
+
 /// A flow whose parent would wait for ever is refused before anything is written.
 #[tokio::test]
 async fn a_flow_with_a_child_of_another_is_refused() -> Result<()> {
@@ -427,6 +477,12 @@ async fn a_flow_with_a_child_of_another_is_refused() -> Result<()> {
             .child(&parts, twice()?)
             .child(&parts, twice()?),
         Flow::new(other()?).child(&queue, Flow::new(other()?).child(&parts, child()?)),
+        Flow::new(other()?)
+            .child(&parts, NewJob::new("x", &1)?.id("same")?)
+            .child(
+                &queue,
+                Flow::new(other()?).child(&parts, NewJob::new("x", &1)?.id("same")?),
+            ),
     ] {
         assert!(queue.add_flow(flow).await.unwrap_err().is_invalid());
     }

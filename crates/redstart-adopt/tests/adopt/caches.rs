@@ -15,9 +15,8 @@ use redstart_adopt::cache::{EntryFormat, SharedCache};
 use redstart_testkit::{Language, figure, scale, unique_namespace, wait_until};
 use serde_json::{Value, json};
 
-use crate::{Side, dialogue::Dialogue, on};
+use crate::{Side, dialogue::Dialogue, long, on};
 
-const LONG: Duration = Duration::from_secs(100);
 const HOUR: Duration = Duration::from_secs(3600);
 
 /// Fails if it is called: the entry must come from the cache.
@@ -98,7 +97,7 @@ async fn one_load(side: Side) -> Result<()> {
         let caches = two.each_ref().map(|store| {
             SharedCache::<String>::builder(store, HOUR)
                 .prefix(&prefix)
-                .lease(LONG)
+                .lease(long())
                 .build()
         });
         for cache in caches {
@@ -181,7 +180,7 @@ async fn a_lease_of_a_dead_process_ends() -> Result<()> {
                 .await
         }
     });
-    wait_until("the first to load", LONG, async || {
+    wait_until("the first to load", long(), async || {
         let leases = store.scan("{k}:fill").await.ok()?;
         (!leases.is_empty()).then_some(())
     })
@@ -193,7 +192,7 @@ async fn a_lease_of_a_dead_process_ends() -> Result<()> {
         async move { cache.get_or_load("k", || async { anyhow::Ok(4) }).await }
     });
     store.advance(2 * HOUR)?;
-    assert_eq!(tokio::time::timeout(LONG, waiter).await???, 4);
+    assert_eq!(tokio::time::timeout(long(), waiter).await???, 4);
     Ok(())
 }
 

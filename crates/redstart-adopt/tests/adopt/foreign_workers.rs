@@ -14,9 +14,7 @@ use redstart_adopt::{
 use redstart_testkit::{Foreign, Kind, Language, figure, scale, unique_namespace, wait_until};
 use serde_json::json;
 
-use crate::{Side, library, on};
-
-const LONG: Duration = Duration::from_secs(100);
+use crate::{Side, library, long, on};
 
 async fn celery_runs(side: Side) -> Result<()> {
     let tasks = scale(50, "adopt celery tasks");
@@ -45,14 +43,14 @@ async fn celery_runs(side: Side) -> Result<()> {
         &[&port, &queue],
     )?;
     for (n, id) in ids.iter().enumerate() {
-        let result = wait_until("a result", LONG, async || celery.result(id).await.ok()?).await?;
+        let result = wait_until("a result", long(), async || celery.result(id).await.ok()?).await?;
         assert_eq!(
             (result.status.as_str(), &result.result),
             ("SUCCESS", &json!(n + 1)),
             "task {n}"
         );
     }
-    let result = wait_until("a failure", LONG, async || {
+    let result = wait_until("a failure", long(), async || {
         celery.result(&failing).await.ok()?
     })
     .await?;
@@ -92,7 +90,7 @@ async fn sidekiq_runs(side: Side) -> Result<()> {
         &[&port, &queue],
     )?;
     let ran = format!("ran:{queue}");
-    wait_until("sidekiq to run all jobs", LONG, async || {
+    wait_until("sidekiq to run all jobs", long(), async || {
         let count: u64 = store.query(cmd("LLEN").arg(&ran)).await.ok()?;
         (count >= jobs).then_some(())
     })
@@ -128,7 +126,7 @@ async fn celery_finds_tasks_of_every_priority_under_its_transport_options() -> R
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     let _worker = Foreign::start(Language::Python, &library("celery_worker.py"), &args)?;
     let binding = format!("{prefix}_kombu.binding.{queue}");
-    wait_until("the worker to bind its queue", LONG, async || {
+    wait_until("the worker to bind its queue", long(), async || {
         let bound: u64 = store.query(cmd("SCARD").arg(&binding)).await.ok()?;
         (bound > 0).then_some(())
     })
@@ -154,7 +152,7 @@ async fn celery_finds_tasks_of_every_priority_under_its_transport_options() -> R
         ids.push(celery.send(task).await?);
     }
     for (n, id) in ids.iter().enumerate() {
-        let result = wait_until("a result", LONG, async || celery.result(id).await.ok()?).await?;
+        let result = wait_until("a result", long(), async || celery.result(id).await.ok()?).await?;
         assert_eq!(result.result, json!(n + 1), "priority {n}");
     }
     Ok(())
@@ -214,7 +212,7 @@ async fn sidekiq_retries_as_the_class_says_and_is_reached_in_its_namespace() -> 
         &[&port, &queue, &app],
     )?;
     let ran = format!("{app}:ran:{queue}");
-    let ran = wait_until("sidekiq to run the jobs", LONG, async || {
+    let ran = wait_until("sidekiq to run the jobs", long(), async || {
         let ran: Vec<String> = store
             .query(cmd("LRANGE").arg(&ran).arg(0).arg(-1))
             .await

@@ -8,9 +8,7 @@ use redstart::Store;
 use redstart_adopt::lock::{self, HeldBy};
 use redstart_testkit::{Foreign, Language, figure, scale, unique_namespace, wait_until};
 
-use crate::{Side, library, on};
-
-const LONG: Duration = Duration::from_secs(100);
+use crate::{Side, library, long, on};
 
 /// Takes the lock so many times, as the scripts of the other libraries do. Returns how often somebody else was inside.
 async fn contend(store: Store, key: String, times: u64) -> Result<u64> {
@@ -72,7 +70,7 @@ async fn six_contend(side: Side) -> Result<()> {
     // We begin when they are at it.
     let store = side.store().await?;
     let order = format!("{key}:order");
-    wait_until("somebody to take the lock", LONG, async || {
+    wait_until("somebody to take the lock", long(), async || {
         let taken: u64 = store.query(cmd("LLEN").arg(&order)).await.ok()?;
         (taken > 0).then_some(())
     })
@@ -139,7 +137,7 @@ async fn a_dead_holder(side: Side) -> Result<()> {
     assert!(mutex.lock(Duration::from_millis(200)).await?.is_none());
     let blocker = lock::who_holds(&store, &key).await?.context("it is held")?;
     assert_eq!((blocker.by, blocker.remaining), (HeldBy::RedisPy, None));
-    assert!(blocker.age.is_some_and(|age| age < LONG), "{blocker:?}");
+    assert!(blocker.age.is_some_and(|age| age < long()), "{blocker:?}");
     let text = blocker.to_string();
     assert!(
         text.contains("redis-py") && text.contains("without a TTL"),
@@ -171,7 +169,7 @@ async fn a_release_without_a_wake_up_is_noticed() -> Result<()> {
     let mutex = lock::mutex(&store, "job").build()?;
     let waiter = tokio::spawn(async move { mutex.lock(Duration::from_secs(3000)).await });
     let () = store.query(cmd("DEL").arg("job")).await?;
-    let guard = tokio::time::timeout(LONG, waiter).await???;
+    let guard = tokio::time::timeout(long(), waiter).await???;
     assert!(guard.is_some());
     Ok(())
 }

@@ -13,6 +13,7 @@
 //! bullmq_as_node.rs   what Node does when it takes or ends a job, done here
 //! foreign_workers.rs  Sidekiq and Celery run what was sent from here
 //! inspect.rs     queues through one interface, and the plan
+//! migration.rs   the steps of a plan, done and taken back under load
 //! recognise.rs   every library is named, none misnamed
 //! ```
 
@@ -26,12 +27,16 @@ mod foreign_workers;
 mod inspect;
 mod limiter;
 mod locks;
+mod migration;
 mod recognise;
 mod served;
 mod sessions;
 mod sidekiq;
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use redstart::Store;
@@ -42,6 +47,11 @@ fn library(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .join("tests/libraries")
         .join(name)
+}
+
+/// How long to wait for what must come: a hang fails, but a campaign may take its time.
+fn long() -> Duration {
+    Duration::from_secs(redstart_testkit::scale(100, "test seconds"))
 }
 
 /// A server that both sides of a test reach by its port.

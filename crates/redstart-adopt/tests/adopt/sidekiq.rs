@@ -18,9 +18,8 @@ use redstart_testkit::{
 };
 use serde_json::{Value, json};
 
-use crate::{Side, library, on};
+use crate::{Side, library, long, on};
 
-const LONG: Duration = Duration::from_secs(100);
 const SHORT: Duration = Duration::from_millis(20);
 
 async fn list(store: &Store, key: &str) -> Result<Vec<String>> {
@@ -48,7 +47,7 @@ where
             tokio::time::sleep(SHORT).await;
         }
     };
-    Ok(tokio::time::timeout(LONG, consumer.run(handler, stop)).await??)
+    Ok(tokio::time::timeout(long(), consumer.run(handler, stop)).await??)
 }
 
 /// Consumers are killed with jobs in their hands. Every job runs.
@@ -102,7 +101,7 @@ async fn kills(side: Side) -> Result<()> {
             }
             Ok(jobs)
         };
-        wait_until("jobs to run", LONG, async || {
+        wait_until("jobs to run", long(), async || {
             (jobs().await.ok()? >= 3).then_some(())
         })
         .await?;
@@ -157,7 +156,7 @@ async fn a_killed_process_of_free_sidekiq_loses_the_jobs_that_it_runs() -> Resul
             &[&port, &queue],
         )?;
         let ran = format!("ran:{queue}");
-        wait_until("both jobs to begin", LONG, async || {
+        wait_until("both jobs to begin", long(), async || {
             let begun: u64 = store.query(cmd("LLEN").arg(&ran)).await.ok()?;
             (begun >= 2 * round).then_some(())
         })
@@ -209,7 +208,7 @@ async fn as_the_page_shows(side: Side) -> Result<()> {
         .build()?;
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
     let look = async {
-        wait_until("both jobs to fail", LONG, async || {
+        wait_until("both jobs to fail", long(), async || {
             let failed: Option<u64> = store
                 .query(cmd("GET").arg(format!("{app}:stat:failed")))
                 .await
@@ -310,14 +309,14 @@ async fn beside_ruby(side: Side) -> Result<()> {
     let consumer = sidekiq
         .consumer(queue)
         .backoff(|_| Duration::ZERO)
-        .poll(LONG)
+        .poll(long())
         .build()?;
     let stop = async {
         while failures.load(Ordering::Relaxed) == 0 {
             tokio::time::sleep(SHORT).await;
         }
     };
-    tokio::time::timeout(LONG, consumer.run(handler, stop)).await??;
+    tokio::time::timeout(long(), consumer.run(handler, stop)).await??;
     let port = side.port.to_string();
     let _worker = Foreign::start(
         Language::Ruby,
@@ -325,7 +324,7 @@ async fn beside_ruby(side: Side) -> Result<()> {
         &[&port, queue, &app],
     )?;
     let ran = format!("{app}:ran:{queue}");
-    wait_until("Ruby to run the retry", LONG, async || {
+    wait_until("Ruby to run the retry", long(), async || {
         let ran = list(&store, &ran).await.ok()?;
         ran.contains(&"1 eur".to_owned()).then_some(())
     })
@@ -359,7 +358,7 @@ async fn a_job_that_was_given_back_is_not_ended_by_its_old_run() -> Result<()> {
         }
     };
     let consumer = sidekiq.consumer("q").concurrency(1).build()?;
-    tokio::time::timeout(LONG, consumer.run(handler, async { drop(stopped.await) })).await??;
+    tokio::time::timeout(long(), consumer.run(handler, async { drop(stopped.await) })).await??;
     assert_eq!(runs.load(Ordering::Relaxed), 2);
     let processed: u64 = store.query(cmd("GET").arg("stat:processed")).await?;
     assert_eq!(processed, 1);
@@ -389,7 +388,7 @@ async fn a_failed_job_goes_where_it_says() -> Result<()> {
     let handler = |_: SidekiqJob| async { Err(JobFailure::new("no luck")) };
     let consumer = sidekiq
         .consumer("q")
-        .poll(LONG)
+        .poll(long())
         .backoff(|count| Duration::from_secs(count.into()))
         .build()?;
     let stop = async {
@@ -404,7 +403,7 @@ async fn a_failed_job_goes_where_it_says() -> Result<()> {
             tokio::time::sleep(SHORT).await;
         }
     };
-    tokio::time::timeout(LONG, consumer.run(handler, stop)).await??;
+    tokio::time::timeout(long(), consumer.run(handler, stop)).await??;
     let zset = async |key: &str| {
         store
             .query::<Vec<Vec<u8>>>(cmd("ZRANGE").arg(key).arg(0).arg(-1))

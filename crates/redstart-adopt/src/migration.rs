@@ -1,0 +1,375 @@
+//! The steps of a plan, carried out one by one and taken back.
+//!
+//! What was done is remembered in the store, so that `back` knows what to take back, whoever calls it. Every step can be looked at first, and
+//! none takes anything away from the programs that use the keys today.
+//!
+//! | what | shadow | share | drain | switch |
+//! |---|---|---|---|---|
+//! | a queue of BullMQ | counts | moves what two versions left in different lists | waits until no Node worker is connected | checks that nothing is left |
+//! | a queue of Sidekiq | counts | says which consumers share it | | |
+//! | locks | who holds them | the same | | checks that nobody else holds one |
+//! | a limiter, sessions | checks that every value can be read | the same | | |
+//! | a cache | counts entries without a TTL | gives them one, and remembers which | | |
+//!
+//! # Keys
+//!
+//! | key | type | |
+//! |---|---|---|
+//! | `redstart:adopt:{<subject>}` | hash | the steps that were done |
+//! | `redstart:adopt:{<subject>}:touched` | set | the entries of a cache that were given a TTL |
+//!
+//! Neither has a TTL: a migration may take months. Taking the first step back removes them.
+
+use std::time::Duration;
+
+use redis::cmd;
+use redstart::{
+    Store,
+    key::{Entity, Keys},
+    locking::Mutex,
+};
+
+use crate::{
+    error::{Error, Result},
+    library::{Library, Purpose},
+    plan::PlanItem,
+};
+
+mod cache;
+mod check;
+
+/// What a subject is, for one that no library was recognised in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Declared {
+    /// Entries of a cache: strings under a pattern.
+    Cache,
+    /// Locks: strings under a pattern, each held while it exists.
+    Locks,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    BullMq,
+    Sidekiq,
+    Locks,
+    Limiter,
+    Sessions,
+    Cache,
+}
+
+impl Kind {
+    fn of(library: Library) -> Option<Self> {
+        match library {
+            Library::BullMq => Some(Self::BullMq),
+            Library::Sidekiq => Some(Self::Sidekiq),
+            Library::RateLimiterFlexible => Some(Self::Limiter),
+            Library::ConnectRedis => Some(Self::Sessions),
+            Library::DjangoCache => Some(Self::Cache),
+            Library::RedisPyLock | Library::Redlock => Some(Self::Locks),
+            _ => None,
+        }
+    }
+
+    fn steps(self) -> &'static [&'static str] {
+        match self {
+            Self::BullMq => &["shadow", "share", "drain", "switch"],
+            Self::Locks => &["shadow", "share", "switch"],
+            Self::Sidekiq | Self::Limiter | Self::Sessions | Self::Cache => &["shadow", "share"],
+        }
+    }
+}
+
+/// One subject of a plan, on its way.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
+/// use std::time::Duration;
+/// use redstart::Store;
+/// use redstart_adopt::{Declared, Migration, Outcome};
+///
+/// let store = Store::connect("memory://").await?;
+/// store.query::<()>(redis::cmd("SET").arg("product:7").arg("{}")).await?;
+///
+/// let products = Migration::declared(&store, "product:*", Declared::Cache)?.ttl(Duration::from_secs(3600));
+/// assert_eq!(products.next().await?.expect("nothing was done").step, "shadow");
+/// for _ in ["shadow", "share"] {
+///     let Outcome::Done(_) = products.step(&mut |_| ()).await? else { panic!("it is blocked") };
+/// }
+/// assert!(store.query::<i64>(redis::cmd("TTL").arg("product:7")).await? > 0);
+/// products.back(&mut |_| ()).await?;
+/// assert_eq!(store.query::<i64>(redis::cmd("TTL").arg("product:7")).await?, -1);
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Migration {
+    store: Store,
+    subject: String,
+    kind: Kind,
+    steps: Vec<&'static str>,
+    record: Entity,
+    ttl: Duration,
+    wait: Duration,
+}
+
+/// How far a step is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Progress {
+    /// What is being done.
+    pub what: &'static str,
+    /// How much of it.
+    pub done: u64,
+    /// Of how much.
+    pub total: u64,
+}
+
+/// What a step found, and what it changed or would change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StepReport {
+    /// The step: `shadow`, `share`, `drain` or `switch`.
+    pub step: &'static str,
+    /// What was seen, for a person.
+    pub found: Vec<String>,
+    /// What it changes, for a person; empty if it only looks.
+    pub changes: Vec<String>,
+    /// Why it cannot be done now.
+    pub blocked: Option<String>,
+}
+
+impl StepReport {
+    fn new(step: &'static str) -> Self {
+        Self {
+            step,
+            found: Vec::new(),
+            changes: Vec::new(),
+            blocked: None,
+        }
+    }
+}
+
+/// What became of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "a step may be blocked, or there may be none left"]
+pub enum Outcome {
+    /// It was done.
+    Done(StepReport),
+    /// Its check failed; nothing was changed, and it counts as not done.
+    Blocked(StepReport),
+    /// There is no further step, or none to take back.
+    Nothing,
+}
+
+/// Where progress is told.
+pub type Tell<'a> = &'a mut (dyn FnMut(Progress) + Send);
+
+impl Migration {
+    /// For what was recognised.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) where the advice is to stay, since there are no steps.
+    pub fn of(store: &Store, item: &PlanItem) -> Result<Self> {
+        let kind = Kind::of(item.library).filter(|_| !item.steps.is_empty());
+        let kind = kind.ok_or_else(|| {
+            Error::invalid(format!(
+                "there are no steps for {}: stay with it",
+                item.library
+            ))
+        })?;
+        let steps = item.steps.iter().map(|step| step.step).collect();
+        Self::new(store, &item.subject, kind, steps)
+    }
+
+    /// For keys of which a person says what they are.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a pattern that is empty or matches every key.
+    pub fn declared(store: &Store, pattern: &str, what: Declared) -> Result<Self> {
+        if pattern.trim_matches('*').is_empty() {
+            return Err(Error::invalid(
+                "the pattern must name some keys, not all of them",
+            ));
+        }
+        let kind = match what {
+            Declared::Cache => Kind::Cache,
+            Declared::Locks => Kind::Locks,
+        };
+        Self::new(store, pattern, kind, kind.steps().to_vec())
+    }
+
+    fn new(store: &Store, subject: &str, kind: Kind, steps: Vec<&'static str>) -> Result<Self> {
+        Ok(Self {
+            store: store.clone(),
+            subject: subject.to_owned(),
+            kind,
+            steps,
+            record: Keys::new("redstart", "adopt")?.entity(subject)?,
+            ttl: Duration::from_secs(3600),
+            wait: Duration::from_secs(60),
+        })
+    }
+
+    /// The TTL that entries of a cache without one are given (default an hour, less up to a tenth).
+    #[must_use]
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.ttl = ttl;
+        self
+    }
+
+    /// How long a step waits for others, such as workers that are to be stopped (default a minute).
+    #[must_use]
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.wait = wait;
+        self
+    }
+
+    /// The steps that were done, in order.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn done(&self) -> Result<Vec<&'static str>> {
+        let get = cmd("HGET").arg(self.record.key()).arg("steps").take();
+        let names: Option<String> = self.store.query(&get).await?;
+        let names = names.unwrap_or_default();
+        let done = |step: &&&'static str| names.split(',').any(|name| name == **step);
+        Ok(self.steps.iter().take_while(done).copied().collect())
+    }
+
+    /// Looks at the next step without doing it; `None` if all are done. Only reads.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn next(&self) -> Result<Option<StepReport>> {
+        let done = self.done().await?.len();
+        match self.steps.get(done) {
+            Some(step) => Ok(Some(self.check(step).await?)),
+            None => Ok(None),
+        }
+    }
+
+    /// Does the next step: checks it, changes what it changes, and remembers that it was done.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) if another step is under way; otherwise those of the store. Calling it again goes on where it was
+    /// interrupted.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, a part of it may have been done. Calling it again does the rest; `back` then takes it back.
+    pub async fn step(&self, tell: Tell<'_>) -> Result<Outcome> {
+        let alone = self.alone().await?;
+        let outcome = self.step_alone(tell).await;
+        if let Err(error) = alone.release().await {
+            tracing::debug!(%error, "the lock of a step ends by itself");
+        }
+        outcome
+    }
+
+    async fn step_alone(&self, tell: Tell<'_>) -> Result<Outcome> {
+        let mut done = self.done().await?;
+        let Some(step) = self.steps.get(done.len()).copied() else {
+            return Ok(Outcome::Nothing);
+        };
+        if (self.kind, step) == (Kind::BullMq, "drain") {
+            self.wait_for_node(tell).await?;
+        }
+        let mut report = self.check(step).await?;
+        if report.blocked.is_some() {
+            return Ok(Outcome::Blocked(report));
+        }
+        match (self.kind, step) {
+            (Kind::Cache, "share") => {
+                let changed = self.give_ttls(tell).await?;
+                report.changes = vec![format!("{changed} entries were given a TTL")];
+            }
+            (Kind::BullMq, "share") if !report.changes.is_empty() => {
+                self.bull_queue()?.resume().await?;
+            }
+            _ => {}
+        }
+        done.push(step);
+        self.remember(&done).await?;
+        Ok(Outcome::Done(report))
+    }
+
+    /// Takes the last step back.
+    ///
+    /// # Errors
+    ///
+    /// As [`step`](Self::step).
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropped before it is done, a part of it may have been taken back. Calling it again does the rest.
+    pub async fn back(&self, tell: Tell<'_>) -> Result<Outcome> {
+        let alone = self.alone().await?;
+        let outcome = self.back_alone(tell).await;
+        if let Err(error) = alone.release().await {
+            tracing::debug!(%error, "the lock of a step ends by itself");
+        }
+        outcome
+    }
+
+    async fn back_alone(&self, tell: Tell<'_>) -> Result<Outcome> {
+        let mut done = self.done().await?;
+        // What an interrupted step has done counts, though the step does not.
+        let touched = self.take_ttls_back(tell).await?;
+        let Some(step) = done.pop() else {
+            return Ok(Outcome::Nothing);
+        };
+        let mut report = StepReport::new(step);
+        match (self.kind, step) {
+            (Kind::Cache, "share") => report
+                .changes
+                .push(format!("{touched} entries have no TTL again")),
+            (Kind::Sidekiq, "share") => {
+                let given = self.sidekiq()?.recover().await?;
+                report.changes.push(format!(
+                    "{given} jobs of dead consumers were given back to their queues"
+                ));
+            }
+            (Kind::BullMq, "share") => report.found.push(
+                "stop the Rust workers; jobs they leave unfinished are given back by the next stalled check of Node"
+                    .to_owned(),
+            ),
+            _ => {}
+        }
+        self.remember(&done).await?;
+        Ok(Outcome::Done(report))
+    }
+
+    async fn remember(&self, done: &[&str]) -> Result<()> {
+        let key = self.record.key();
+        let command = match done {
+            [] => cmd("DEL").arg(key).take(),
+            done => cmd("HSET").arg(key).arg("steps").arg(done.join(",")).take(),
+        };
+        Ok(self.store.query(&command).await?)
+    }
+
+    /// Only one step of a subject is under way at a time.
+    async fn alone(&self) -> Result<redstart::locking::Guard<()>> {
+        let mutex = Mutex::builder(&self.store, "redstart.adopt", &self.subject)
+            .unfenced()
+            .build()?;
+        let guard = mutex.try_lock().await?;
+        guard.ok_or_else(|| Error::invalid("another step of this subject is under way"))
+    }
+
+    /// What the purpose of a subject is called.
+    pub fn purpose(&self) -> Purpose {
+        match self.kind {
+            Kind::BullMq | Kind::Sidekiq => Purpose::Queue,
+            Kind::Locks => Purpose::Lock,
+            Kind::Limiter => Purpose::Limiter,
+            Kind::Sessions => Purpose::Sessions,
+            Kind::Cache => Purpose::Cache,
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What each step looks at before it is done. Only reads.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use base64::Engine as _;
+use redis::cmd;
+
+use super::{Kind, Migration, Progress, StepReport, Tell};
+use crate::{
+    bullmq::BullQueue,
+    error::{Error, Result},
+    inspect::{Inspector, Overview},
+    library::Library,
+    lock::{HeldBy, who_holds},
+    sessions::ConnectSessions,
+    sidekiq::{Sidekiq, Times},
+    text::printable,
+};
+
+/// The keys of a pattern that are looked at.
+const SAMPLE: usize = 1000;
+
+/// The findings of one kind that are listed.
+const LISTED: usize = 10;
+
+impl Migration {
+    /// What the step would find and change.
+    pub(super) async fn check(&self, step: &'static str) -> Result<StepReport> {
+        let mut report = StepReport::new(step);
+        match self.kind {
+            Kind::BullMq => self.check_bullmq(&mut report).await?,
+            Kind::Sidekiq => {
+                let overview = self.overview(Library::Sidekiq).await?;
+                report.found.push(counts(&overview));
+            }
+            Kind::Locks => self.check_locks(&mut report).await?,
+            Kind::Limiter => self.check_limiter(&mut report).await?,
+            Kind::Sessions => self.check_sessions(&mut report).await?,
+            Kind::Cache => {
+                let entries = self.entries().await?;
+                report.found.push(format!(
+                    "{} entries, {} of them without a TTL",
+                    entries.all, entries.bare
+                ));
+                if step == "share" && entries.bare > 0 {
+                    let ttl = self.ttl.as_secs_f64();
+                    report.changes.push(format!(
+                        "gives {} entries a TTL of up to {ttl} s",
+                        entries.bare
+                    ));
+                }
+            }
+        }
+        Ok(report)
+    }
+
+    async fn overview(&self, library: Library) -> Result<Overview> {
+        Inspector::new(&self.store, library, &self.subject)?
+            .overview()
+            .await
+    }
+
+    pub(super) fn bull_queue(&self) -> Result<BullQueue> {
+        let (prefix, name) = self.bull_name()?;
+        BullQueue::builder(&self.store, name).prefix(prefix).build()
+    }
+
+    fn bull_name(&self) -> Result<(&str, &str)> {
+        let parts = self.subject.rsplit_once(':');
+        parts.ok_or_else(|| Error::invalid("a queue of BullMQ is named with its prefix: bull:mail"))
+    }
+
+    pub(super) fn sidekiq(&self) -> Result<Sidekiq> {
+        let (before, _) = self.subject.rsplit_once("queue:").ok_or_else(|| {
+            Error::invalid("a queue of Sidekiq is named with its key: queue:default")
+        })?;
+        // The format of times does not matter for what is moved as it is.
+        let sidekiq = Sidekiq::new(&self.store, Times::Seconds);
+        Ok(sidekiq.namespace(before.trim_end_matches(':')))
+    }
+
+    async fn check_bullmq(&self, report: &mut StepReport) -> Result<()> {
+        let overview = self.overview(Library::BullMq).await?;
+        report.found.push(counts(&overview));
+        let versions = self.bull_queue()?.versions().await?;
+        if let Some(declared) = &versions.declared {
+            let declared = printable(declared);
+            report.found.push(format!("declares version {declared}"));
+        }
+        match report.step {
+            "share" if versions.is_mixed() && versions.paused => report.found.push(
+                "paused by two versions: resume it only from Rust, which loses nothing".to_owned(),
+            ),
+            "share" if versions.is_mixed() => report.changes.push(format!(
+                "moves {} jobs that only version 5 looks for to where all workers look",
+                versions.in_paused
+            )),
+            "drain" => match self.node_workers().await? {
+                0 if self.store.is_cluster() => report.found.push(
+                    "no Node worker is connected to one of the nodes; make sure that none runs"
+                        .to_owned(),
+                ),
+                0 => report.found.push("no Node worker is connected".to_owned()),
+                workers => {
+                    report.blocked = Some(format!(
+                        "{workers} Node workers are connected: stop them one at a time"
+                    ));
+                }
+            },
+            "switch" => {
+                let unfinished = overview
+                    .states
+                    .iter()
+                    .filter(|state| !["completed", "failed"].contains(&state.name));
+                let left: u64 = unfinished.map(|state| state.count).sum();
+                if left > 0 {
+                    report.blocked = Some(format!("{left} jobs are not finished"));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// How many workers of Node wait for jobs of the queue, by the names of their connections.
+    async fn node_workers(&self) -> Result<u64> {
+        let (prefix, name) = self.bull_name()?;
+        let name = base64::engine::general_purpose::STANDARD.encode(name);
+        let name = format!("{prefix}:{name}");
+        let clients: String = self.store.query(cmd("CLIENT").arg("LIST")).await?;
+        let is_worker = |line: &&str| {
+            let names = line
+                .split(' ')
+                .filter_map(|word| word.strip_prefix("name="));
+            // A worker may have a name of its own; QueueEvents is not a worker.
+            names
+                .filter_map(|client| client.strip_prefix(&name))
+                .any(|rest| rest.is_empty() || rest.starts_with(":w:"))
+        };
+        Ok(clients.lines().filter(is_worker).count() as u64)
+    }
+
+    /// Waits until no Node worker is connected, or as long as it may.
+    pub(super) async fn wait_for_node(&self, tell: Tell<'_>) -> Result<()> {
+        let until = tokio::time::Instant::now().checked_add(self.wait);
+        let mut most = 0;
+        loop {
+            let left = self.node_workers().await?;
+            most = most.max(left);
+            tell(Progress {
+                what: "Node workers stopped",
+                done: most - left,
+                total: most,
+            });
+            if left == 0 || until.is_some_and(|until| tokio::time::Instant::now() >= until) {
+                return Ok(());
+            }
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    async fn sample(&self) -> Result<Vec<String>> {
+        let keys = self.store.sample(&self.subject, SAMPLE).await?;
+        let keys = keys
+            .into_iter()
+            .filter_map(|key| String::from_utf8(key).ok());
+        Ok(keys.collect())
+    }
+
+    async fn check_locks(&self, report: &mut StepReport) -> Result<()> {
+        let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
+        let (mut others, mut bare) = (0, 0);
+        for key in self.sample().await? {
+            // The counters of fence tokens lie beside the locks.
+            if key.ends_with("}:fence") {
+                continue;
+            }
+            let Some(blocker) = who_holds(&self.store, &key).await? else {
+                continue;
+            };
+            *kinds.entry(blocker.by.to_string()).or_default() += 1;
+            others += u64::from(blocker.by != HeldBy::Redstart);
+            if blocker.remaining.is_none() {
+                bare += 1;
+                if bare <= LISTED {
+                    report.found.push(format!("{}: {blocker}", printable(&key)));
+                }
+            }
+        }
+        if kinds.is_empty() {
+            report.found.push("no lock is held".to_owned());
+        }
+        for (kind, count) in kinds {
+            report.found.push(format!("{count} held by {kind}"));
+        }
+        if report.step == "switch" && others > 0 {
+            report.blocked = Some(format!("{others} locks are held by others"));
+        }
+        Ok(())
+    }
+
+    async fn check_limiter(&self, report: &mut StepReport) -> Result<()> {
+        let (mut counters, mut odd) = (0, 0);
+        for key in self.sample().await? {
+            let value: Option<Vec<u8>> =
+                self.store.query(cmd("GET").arg(&key)).await.unwrap_or(None);
+            let number = value.and_then(|value| String::from_utf8(value).ok());
+            match number.and_then(|number| number.parse::<i64>().ok()) {
+                Some(_) => counters += 1,
+                None => odd += 1,
+            }
+        }
+        report.found.push(format!("{counters} counters"));
+        if odd > 0 {
+            report.blocked = Some(format!("{odd} keys are no counters"));
+        }
+        Ok(())
+    }
+
+    async fn check_sessions(&self, report: &mut StepReport) -> Result<()> {
+        // Of a single session the subject is its whole key.
+        let prefix = match self.subject.split_once('*') {
+            Some((prefix, _)) => prefix,
+            None => self
+                .subject
+                .rfind(':')
+                .map_or("", |at| &self.subject[..=at]),
+        };
+        let sessions = ConnectSessions::new(&self.store).prefix(prefix);
+        let (mut read, mut odd) = (0, 0);
+        for key in self.sample().await? {
+            match sessions
+                .get(key.strip_prefix(prefix).unwrap_or_default())
+                .await
+            {
+                Ok(Some(_)) => read += 1,
+                // It ended meanwhile.
+                Ok(None) => {}
+                Err(error) if error.is_invalid() => odd += 1,
+                Err(error) => return Err(error),
+            }
+        }
+        report.found.push(format!("{read} sessions can be read"));
+        if odd > 0 {
+            report.blocked = Some(format!("{odd} values are no sessions of express-session"));
+        }
+        Ok(())
+    }
+}
+
+fn counts(overview: &Overview) -> String {
+    let counts = overview.states.iter().filter(|state| state.count > 0);
+    let counts: Vec<String> = counts
+        .map(|state| format!("{} {}", state.count, state.name))
+        .collect();
+    match counts.is_empty() {
+        true => "no jobs".to_owned(),
+        false => counts.join(", "),
+    }
+}
