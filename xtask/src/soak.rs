@@ -215,6 +215,8 @@ const CAMPAIGNS: &[Campaign] = &[
             ("STEPS_OF_A_RANDOM_HISTORY", 100_000),
             ("WORKER_STOPS", 20),
             ("QUEUE_BACKLOG", 1_000_000),
+            ("JOBS_OF_A_NOISY_GROUP", 1_000_000),
+            ("JOBS_OF_A_FLOW", 10_000),
             ("CLIENT_KILL_SECONDS", 30),
             ("QUEUE_FAILOVERS", 6),
             ("QUEUE_MIGRATIONS", 20),

@@ -64,29 +64,34 @@ pub(crate) async fn run(bench: &mut Bench) -> Result<()> {
         .await?;
 
     let (mut add_ours, mut add_bare, mut ours, mut loops) = (vec![], vec![], vec![], vec![]);
+    let mut watched = vec![];
     for round in 0..=ROUNDS {
         let ((enqueue, drain), (xadd, read)) = if round % 2 == 0 {
-            let ours = redstart(&store, round, MANY).await?;
+            let ours = redstart(&store, round, MANY, false).await?;
             (ours, stream_loop(&bare, round, MANY).await?)
         } else {
             let theirs = stream_loop(&bare, round, MANY).await?;
-            (redstart(&store, round, MANY).await?, theirs)
+            (redstart(&store, round, MANY, false).await?, theirs)
         };
+        let (_, with_events) = redstart(&store, 50 + round, MANY, true).await?;
         // The first round warms up.
         if round > 0 {
             add_ours.push(enqueue);
             add_bare.push(xadd);
             ours.push(drain);
+            watched.push(with_events);
             loops.push(read);
         }
     }
     let peer = "pipelined XADD, four in flight";
     bench.rounds_of("enqueue_many", peer, 0.4, add_ours, add_bare);
     let peer = "XREADGROUP + XACK/XDEL, three consumers";
-    bench.rounds_of("drain 100k jobs", peer, 0.3, ours, loops);
+    bench.rounds_of("drain 100k jobs", peer, 0.3, ours, loops.clone());
+    let name = "drain 100k jobs, events and history on";
+    bench.rounds_of(name, peer, 0.3, watched, loops);
     let (mut bull, mut apalis, mut few) = (vec![], vec![], vec![]);
     for round in 0..ROUNDS {
-        few.push(redstart(&store, 100 + round, FEW).await?.1);
+        few.push(redstart(&store, 100 + round, FEW, false).await?.1);
         bull.push(bullmq(&url, round, FEW).await?);
         apalis.push(apalis_redis(&url, round, FEW).await?);
     }
@@ -130,9 +135,13 @@ fn rate(count: u64, started: Instant) -> f64 {
     count as f64 / started.elapsed().as_secs_f64()
 }
 
-/// Enqueues and drains; the rates of both.
-async fn redstart(store: &Store, round: usize, count: u64) -> Result<(f64, f64)> {
-    let queue = Queue::new(store, "bench", &format!("noop-{round}"))?;
+/// Enqueues and drains; the rates of both. A queue that is watched keeps events and a history.
+async fn redstart(store: &Store, round: usize, count: u64, watched: bool) -> Result<(f64, f64)> {
+    let mut queue = Queue::builder(store, "bench", &format!("noop-{round}"));
+    if watched {
+        queue = queue.keep_events(10_000).history(Duration::from_secs(3600));
+    }
+    let queue = queue.build()?;
     let started = Instant::now();
     let added = queue.enqueue_many((0..count).map(|n| Noop { n })).await?;
     let enqueue = rate(count, started);

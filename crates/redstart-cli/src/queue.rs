@@ -103,8 +103,8 @@ enum Command {
     },
     /// Write all jobs that are not over, and dead letters, as JSON lines
     Export,
-    /// Add jobs from JSON lines, as `export` writes them. Timeouts, expiry, backoffs and how long a job is kept are not
-    /// carried over; unique keys are held until the job is done
+    /// Add jobs from JSON lines, as `export` writes them, with their options. Jobs of a flow are added without their
+    /// parents and children
     Import {
         /// The file; - is the standard input
         #[arg(default_value = "-")]

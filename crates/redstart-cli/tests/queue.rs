@@ -14,7 +14,10 @@ use std::{
 
 use redstart::{
     Store,
-    messaging::{Job, JobContext, JobLimit, MissedTicks, Outcome, Queue, QueueEventKind, Verdict},
+    messaging::{
+        Backoff, Job, JobContext, JobLimit, JobPolicy, MissedTicks, Outcome, Queue, QueueEventKind,
+        UniqueUntil, Verdict,
+    },
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -49,6 +52,11 @@ impl Listening {
 
     /// Runs `redstart queue …` with this standard input.
     fn queue(&self, args: &[&str], input: &str) -> Output {
+        self.queue_of("mail", args, input)
+    }
+
+    /// The same for another queue.
+    fn queue_of(&self, name: &str, args: &[&str], input: &str) -> Output {
         let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
             .args([
                 "queue",
@@ -57,7 +65,7 @@ impl Listening {
                 "--namespace",
                 "shop",
                 "--name",
-                "mail",
+                name,
             ])
             .args(args)
             .stdin(Stdio::piped())
@@ -263,4 +271,95 @@ async fn the_command_works_as_the_workers_have_their_queue_set() {
     assert!(ran.await, "{:?}", queue.inspect().counts().await);
     assert_eq!(most.load(Ordering::SeqCst), 1);
     worker.shutdown(Duration::from_secs(5)).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_imported_job_has_the_options_of_the_exported_one() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    let hour = Duration::from_secs(3600);
+    let policy = JobPolicy::new()
+        .attempts(7)
+        .backoff(Backoff::exponential(Duration::from_secs(2), hour))
+        .timeout(Duration::from_secs(9))
+        .keep(hour)
+        .priority(5);
+    queue
+        .enqueue(&Mail { n: 1 })
+        .policy(policy)
+        .unique("one", UniqueUntil::Started)
+        .await
+        .unwrap();
+    queue
+        .enqueue(&Mail { n: 2 })
+        .policy(
+            JobPolicy::new()
+                .backoff_named("slowly")
+                .expires_after(2 * hour),
+        )
+        .throttle("two", 3 * hour)
+        .await
+        .unwrap();
+    queue
+        .enqueue(&Mail { n: 3 })
+        .group("tenant")
+        .delay(hour)
+        .unique("three", UniqueUntil::Done)
+        .await
+        .unwrap();
+    queue.enqueue(&Mail { n: 4 }).await.unwrap();
+    let exported = server.text(&["export"]);
+    let imported = server.queue_of("moved", &["import"], &exported);
+    assert!(imported.status.success(), "{imported:?}");
+    let again = server.queue_of("moved", &["export"], "");
+    let again = String::from_utf8(again.stdout).unwrap();
+    let sorted = |text: &str| {
+        let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
+        let mut lines: Vec<Value> = lines.collect();
+        lines.sort_by_key(|line| line["payload"]["n"].as_u64());
+        lines
+    };
+    let (before, after) = (sorted(&exported), sorted(&again));
+    assert_eq!((before.len(), after.len()), (4, 4));
+    for (before, after) in before.iter().zip(&after) {
+        for field in [
+            "kind",
+            "state",
+            "priority",
+            "max_attempts",
+            "unique",
+            "group",
+        ] {
+            assert_eq!(before[field], after[field], "{field} of {before}");
+        }
+        for field in ["attempts", "backoff", "timeout", "keep", "priority"] {
+            let of = |line: &Value| line["policy"][field].clone();
+            assert_eq!(of(before), of(after), "{field} of {before}");
+        }
+        // Times are the same but for what the commands took.
+        for field in ["due", "expires", "unique_until"] {
+            match (before[field].as_f64(), after[field].as_f64()) {
+                (Some(a), Some(b)) => assert!((a - b).abs() < 600.0, "{field} of {before}: {b}"),
+                _ => assert_eq!(before[field], after[field], "{field} of {before}"),
+            }
+        }
+    }
+    assert_eq!(before[0]["unique_until"], "started");
+    assert!(before[1]["unique_until"].is_number() && before[1]["expires"].is_number());
+    assert_eq!(before[2]["unique_until"], "done");
+    assert_eq!(before[0]["policy"]["timeout"], 9000);
+    // A job that would expire before it may run is left out, not run early.
+    let late = before[2].clone();
+    let mut late: serde_json::Map<String, Value> = late.as_object().unwrap().clone();
+    late.insert("expires".to_owned(), 1.0.into());
+    late.insert("unique".to_owned(), Value::Null);
+    let line = format!("{}\n", Value::Object(late));
+    let output = server.queue(&["import", "--json"], &line);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        said.contains("expire") && said.contains("\"count\":0"),
+        "{said}"
+    );
 }

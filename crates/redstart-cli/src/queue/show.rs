@@ -97,6 +97,7 @@ pub(super) fn job_json(job: &JobInfo) -> Value {
         "group": job.group,
         "parent": job.parent.map(|parent| parent.to_string()),
         "to_be_cancelled": job.to_be_cancelled,
+        "policy": job.policy,
         "payload": payload(&job.payload),
     })
 }

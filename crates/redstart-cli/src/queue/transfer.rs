@@ -5,7 +5,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use redstart::messaging::{Enqueued, JobPolicy, JobState, Queue, QueueInspector, UniqueUntil};
+use redstart::messaging::{
+    Enqueued, JobInfo, JobPolicy, JobState, Queue, QueueInspector, UniqueUntil,
+};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -19,7 +21,7 @@ pub(super) async fn export(look: &QueueInspector) -> Result<(), Failure> {
         loop {
             let (jobs, next) = look.list(state, from).await?;
             for job in jobs {
-                say!("{}", job_json(&job));
+                say!("{}", line(look, &job).await?);
             }
             match next {
                 Some(next) => from = Some(next),
@@ -28,6 +30,29 @@ pub(super) async fn export(look: &QueueInspector) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// A job, and how it holds its unique key.
+async fn line(look: &QueueInspector, job: &JobInfo) -> Result<Value, Failure> {
+    let mut line = job_json(job);
+    line["unique_until"] = match look.unique_until(job).await? {
+        None => Value::Null,
+        Some(UniqueUntil::Started) => "started".into(),
+        Some(UniqueUntil::For(left)) => (now() + left).as_secs_f64().into(),
+        Some(_) => "done".into(),
+    };
+    Ok(line)
+}
+
+fn now() -> Duration {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    now.unwrap_or_default()
+}
+
+/// What is left of the time until then, at least a millisecond: zero would be no limit.
+fn left(until: f64) -> Duration {
+    let until = Duration::try_from_secs_f64(until).unwrap_or_default();
+    until.saturating_sub(now()).max(Duration::from_millis(1))
 }
 
 /// What is read of a line; the rest belongs to the queue that it comes from.
@@ -44,13 +69,54 @@ struct Line {
     #[serde(default)]
     max_attempts: Option<u16>,
     #[serde(default)]
+    policy: Option<JobPolicy>,
+    #[serde(default)]
+    expires: Option<f64>,
+    #[serde(default)]
     unique: Option<String>,
+    #[serde(default)]
+    unique_until: Option<Held>,
     #[serde(default)]
     group: Option<String>,
 }
 
-/// Adds a job for each line: with a new id, and all its attempts. Delayed jobs keep their time; jobs that ran, waited for
-/// children or were dead are ready.
+/// How a unique key is held: until the job is done or started, or until a time.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Held {
+    Until(String),
+    Time(f64),
+}
+
+impl Line {
+    fn policy(&self) -> JobPolicy {
+        let policy = self.policy.clone().unwrap_or_else(|| {
+            let policy = JobPolicy::new().priority(self.priority);
+            match self.max_attempts {
+                Some(attempts) => policy.attempts(attempts),
+                None => policy,
+            }
+        });
+        match self.expires {
+            // It expires when it would have; a dead letter has all its time again, as if it were retried.
+            Some(expires) if self.state != "dead" => policy.expires_after(left(expires)),
+            _ => policy,
+        }
+    }
+
+    /// How long the new job holds the unique key; `None` if that time is over.
+    fn unique_until(&self) -> Option<UniqueUntil> {
+        match &self.unique_until {
+            Some(Held::Time(until)) if *until <= now().as_secs_f64() => None,
+            Some(Held::Time(until)) => Some(UniqueUntil::For(left(*until))),
+            Some(Held::Until(until)) if until == "started" => Some(UniqueUntil::Started),
+            _ => Some(UniqueUntil::Done),
+        }
+    }
+}
+
+/// Adds a job for each line: with a new id, all its attempts and its options. Delayed jobs keep their time; jobs that ran,
+/// waited for children or were dead are ready.
 pub(super) async fn import(
     queue: &Queue,
     file: &str,
@@ -61,7 +127,7 @@ pub(super) async fn import(
         "-" => Box::new(std::io::stdin().lock()),
         file => Box::new(BufReader::new(std::fs::File::open(file)?)),
     };
-    let (mut added, mut duplicates) = (0, 0);
+    let (mut added, mut duplicates, mut expired) = (0, 0, 0);
     for (number, line) in reader.lines().enumerate() {
         let line = line?;
         if line.trim().is_empty() {
@@ -73,34 +139,41 @@ pub(super) async fn import(
                 number + 1
             ))
         })?;
+        // In its own queue it would expire when it is due.
+        if line.state == "delayed" && line.expires.is_some_and(|expires| expires <= line.due) {
+            expired += 1;
+            continue;
+        }
         if dry_run {
             added += 1;
             continue;
         }
-        let mut policy = JobPolicy::new().priority(line.priority);
-        if let Some(attempts) = line.max_attempts {
-            policy = policy.attempts(attempts);
-        }
         let payload = line.payload.to_string();
         let mut enqueue = queue
             .enqueue_raw(&line.kind, payload.as_bytes())
-            .policy(policy);
+            .policy(line.policy());
         if line.state == "delayed" {
             let due = Duration::try_from_secs_f64(line.due).unwrap_or_default();
-            let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
-            enqueue = enqueue.delay(due.saturating_sub(now.unwrap_or_default()));
+            enqueue = enqueue.delay(due.saturating_sub(now()));
         }
         if let Some(group) = &line.group {
             enqueue = enqueue.group(group);
         }
-        if let Some(unique) = &line.unique {
-            enqueue = enqueue.unique(unique, UniqueUntil::Done);
+        if let (Some(unique), Some(until)) = (&line.unique, line.unique_until()) {
+            enqueue = enqueue.unique(unique, until);
         }
         match enqueue.await? {
             Enqueued::New(_) => added += 1,
             Enqueued::Duplicate(_) => duplicates += 1,
             Enqueued::Full => return Err(Failure::Other("the queue is full".to_owned())),
         }
+    }
+    if expired > 0 {
+        done(
+            "left out because they expire before they are due",
+            expired,
+            json,
+        )?;
     }
     if duplicates > 0 {
         done(

@@ -31,6 +31,7 @@
 //! | parked job | one that the worker which took it does not know or cannot decode; it waits for another worker | `parked.rs` |
 //! | ending | what became of a delivery: done, retry, dead, handed back, parked | `worker/run.rs` |
 //! | acknowledger | writes endings to the store, many per script | `worker/acknowledge.rs` |
+//! | slots | how many jobs run at a time; may be shared by workers of several queues | `worker/slots.rs` |
 
 use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
@@ -43,6 +44,7 @@ use crate::{
 
 mod backoff;
 mod builder;
+mod combine;
 mod cron;
 mod dead_letter;
 mod details;
@@ -179,7 +181,8 @@ pub use worker::{
 ///
 /// # Round trips
 ///
-/// Enqueue: one. Worker: one to take as many jobs as can start, one to acknowledge up to 512 of them; each is
+/// Enqueue: one; plain jobs that are enqueued at the same time by many tasks of a process share it. Worker: one to take as
+/// many jobs as can start (half of its slots at a time, if there are many), one to acknowledge up to 512 of them; each is
 /// O(log n) per job at most. A reservation is at most 1 MiB, or one job. Idle workers do not poll: they wait for a
 /// message on a sharded channel of their own (`wake:<worker>`), and each enqueue wakes only as many as it added jobs.
 /// What concerns all of them is published on `wake`.
@@ -254,6 +257,7 @@ struct Inner {
     group_limit: JobLimit,
     kind_limits: BTreeMap<String, JobLimit>,
     endings: handle::SharedEndings,
+    combined: combine::Combined,
 }
 
 impl Inner {

@@ -10,6 +10,14 @@ const RECORD: &str = concat!(
     include_str!("../../src/messaging/queue/wake.lua"),
     include_str!("../../src/messaging/queue/place.lua"),
 );
+/// What `finish.lua` has before it, without what is usual.
+const FINISH: &str = concat!(
+    include_str!("../../src/script/now.lua"),
+    include_str!("../../src/messaging/queue/tally.lua"),
+    include_str!("../../src/messaging/queue/record.lua"),
+    include_str!("../../src/messaging/queue/wake.lua"),
+    include_str!("../../src/messaging/queue/place.lua"),
+);
 /// Of scripts that move no jobs.
 const SMALL: &str = concat!(
     include_str!("../../src/script/now.lua"),
@@ -20,7 +28,7 @@ const SMALL: &str = concat!(
 async fn an_ending_without_its_fence_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let fence = "if redis.call('HEXISTS', running, '') == 0 then return 0 end";
-    let broken = format!("{RECORD}{}", without(finish, fence, ""));
+    let broken = format!("{FINISH}{}", without(finish, fence, ""));
     let test =
         "queue::a_worker_that_lost_its_lease_hears_of_it_and_its_ending_is_refused::embedded";
     must_notice(test, "queue.finish", &broken).await
@@ -30,7 +38,7 @@ async fn an_ending_without_its_fence_is_noticed() -> Result<()> {
 async fn a_job_that_is_not_handed_back_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let back = "make_ready('LPUSH', reversed)";
-    let broken = format!("{RECORD}{}", without(finish, back, ""));
+    let broken = format!("{FINISH}{}", without(finish, back, ""));
     let test = "queue::a_dropped_worker_hands_its_jobs_back::embedded";
     must_notice(test, "queue.finish", &broken).await
 }
@@ -57,7 +65,7 @@ async fn a_group_that_does_not_take_turns_is_noticed() -> Result<()> {
 #[tokio::test]
 async fn a_limited_group_that_comes_back_to_the_front_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
-    let in_front = without(RECORD, "'NX', next_turn()", "'NX', 0");
+    let in_front = without(FINISH, "'NX', next_turn()", "'NX', 0");
     let test = "queue_group::limited_groups_take_turns_whatever_their_names::embedded";
     must_notice(test, "queue.finish", &format!("{in_front}{finish}")).await
 }
@@ -96,7 +104,7 @@ async fn a_parked_job_that_passes_its_group_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let waits =
         "if group_waits(record) then record = with_flag(record, 32) else free_place(record) end";
-    let broken = format!("{RECORD}{}", without(finish, waits, "free_place(record)"));
+    let broken = format!("{FINISH}{}", without(finish, waits, "free_place(record)"));
     let test = "queue_parked::a_parked_job_keeps_the_order_of_its_group::embedded";
     must_notice(test, "queue.finish", &broken).await
 }
@@ -150,7 +158,7 @@ async fn an_expiry_that_is_not_looked_at_is_noticed() -> Result<()> {
 #[tokio::test]
 async fn a_parent_that_does_not_wait_for_all_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
-    let early = without(RECORD, "left <= 0", "left <= 1");
+    let early = without(FINISH, "left <= 0", "left <= 1");
     let test = "queue_flow::a_parent_runs_once_after_all_children_with_their_results::embedded";
     must_notice(test, "queue.finish", &format!("{early}{finish}")).await
 }
@@ -209,7 +217,7 @@ async fn an_enqueue_that_wakes_everybody_is_noticed() -> Result<()> {
 async fn an_ending_that_frees_the_key_of_a_lost_delivery_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let held = "if redis.call('HDEL', running, delivery) == 0 then return nil end";
-    let broken = format!("{RECORD}{}", without(finish, held, ""));
+    let broken = format!("{FINISH}{}", without(finish, held, ""));
     let test =
         "queue_fault::a_delivery_that_is_no_longer_held_frees_neither_key_nor_progress::embedded";
     must_notice(test, "queue.finish", &broken).await
@@ -241,7 +249,7 @@ async fn a_new_payload_that_skips_a_tick_is_noticed() -> Result<()> {
 async fn a_parked_job_that_is_prolonged_is_noticed() -> Result<()> {
     let finish = include_str!("../../src/messaging/queue/finish.lua");
     let broken = format!(
-        "{RECORD}{}",
+        "{FINISH}{}",
         without(finish, "if not flag(record, 4) then", "do")
     );
     let test = "queue_parked::a_job_that_no_worker_can_run_becomes_a_dead_letter_after_the_limit::embedded";
@@ -253,4 +261,35 @@ async fn a_cancelled_take_that_keeps_its_item_is_noticed() -> Result<()> {
     let test =
         "reliable_list::a_cancelled_take_gives_its_item_back_while_the_consumer_lives::redis";
     must_notice(test, "reliable_list.give_back", "return 0").await
+}
+
+#[tokio::test]
+async fn endings_of_others_that_are_written_with_ones_own_are_noticed() -> Result<()> {
+    let finish = include_str!("../../src/messaging/queue/finish.lua");
+    let broken = without(finish, "    ids = still\n", "");
+    let test = "queue_batch::an_ending_of_a_delivery_that_is_no_longer_held_is_skipped_and_the_others_are_written::embedded";
+    must_notice(test, "queue.finish", &format!("{FINISH}{broken}")).await?;
+    // What is usual has its own fence.
+    let usual = include_str!("../../src/messaging/queue/finish_plain.lua");
+    let usual = without(
+        usual,
+        "unpack(ARGV, 11, 10 + count)) == count",
+        "unpack(ARGV, 11, 10 + count)) >= 0",
+    );
+    let tally = include_str!("../../src/messaging/queue/tally.lua");
+    let broken = format!("{NOW}{tally}{usual}{}{finish}", &RECORD[NOW.len()..]);
+    must_notice(test, "queue.finish", &broken).await
+}
+
+#[tokio::test]
+async fn a_free_place_that_nobody_hears_of_is_noticed() -> Result<()> {
+    let reserve = include_str!("../../src/messaging/queue/reserve.lua");
+    let silent = without(
+        reserve,
+        "wake(1) else redis.call('HSET', meta, 'hungry', 1) end",
+        "wake(1) end",
+    );
+    let test =
+        "queue_wake::each_place_that_comes_free_under_a_limit_is_taken_by_a_worker_that_waits";
+    must_notice(test, "queue.reserve", &format!("{RECORD}{silent}")).await
 }

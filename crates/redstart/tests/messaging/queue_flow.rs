@@ -350,3 +350,118 @@ matrix! {
         Ok(())
     }
 }
+
+/// The scripts of a flow that is added in steps, by themselves: the clock stands between any two of them.
+struct Steps {
+    store: Store,
+}
+
+impl Steps {
+    async fn run(&self, script: &str, keys: usize, arguments: &[&[u8]]) -> Result<redis::Value> {
+        let fragments = concat!(
+            include_str!("../../src/script/now.lua"),
+            include_str!("../../src/messaging/queue/record.lua"),
+            include_str!("../../src/messaging/queue/wake.lua"),
+            include_str!("../../src/messaging/queue/place.lua"),
+        );
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(format!("{fragments}{script}")).arg(keys);
+        for number in 1..=keys {
+            eval.arg(format!("{{k}}:{number}"));
+        }
+        // Channel, boost, events, how long and how many done jobs are kept.
+        for argument in ["wake", "0", "0", "-1", "0"] {
+            eval.arg(argument);
+        }
+        for argument in arguments {
+            eval.arg(*argument);
+        }
+        Ok(self.store.query(&eval).await?)
+    }
+
+    /// Adds a parent of one child, open for a minute.
+    async fn parent(&self, id: &[u8; 16]) -> Result<()> {
+        let flow = include_str!("../../src/messaging/queue/flow.lua");
+        // From byte 35 on: id, no attempts, priority 0, no flags, no limits, no extras, kind.
+        let record = [&id[..], &[0; 4], &[128, 0], &[0; 9], b"\x04node{}"].concat();
+        let added = self
+            .run(flow, 16, &[b"0", b"60000000", b"1", &record])
+            .await?;
+        ensure!(added == redis::Value::Int(1), "{added:?}");
+        Ok(())
+    }
+
+    /// Closes a flow, or keeps it open for so many microseconds more; how many parents were late.
+    async fn close(&self, more: &str, ids: &[&[u8; 16]]) -> Result<i64> {
+        let close = include_str!("../../src/messaging/queue/flow_close.lua");
+        let mut arguments = vec![more.as_bytes()];
+        arguments.extend(ids.iter().map(|id| &id[..]));
+        Ok(redis::from_redis_value(
+            self.run(close, 16, &arguments).await?,
+        )?)
+    }
+
+    /// What workers do from time to time.
+    async fn look(&self) -> Result<()> {
+        let schedule = include_str!("../../src/messaging/queue/schedule.lua");
+        self.run(schedule, 24, &[b"w", b"1000", b"0", b"0", b"0"])
+            .await?;
+        Ok(())
+    }
+
+    async fn state(&self, id: &[u8; 16]) -> Result<u8> {
+        let record: Vec<u8> = self
+            .store
+            .query(redis::cmd("HGET").arg("{k}:1").arg(id))
+            .await?;
+        Ok(record[1])
+    }
+}
+
+#[tokio::test]
+async fn a_flow_in_steps_that_is_closed_in_time_waits_and_one_that_is_not_is_reported() -> Result<()>
+{
+    let steps = Steps {
+        store: Store::connect("memory://").await?,
+    };
+    let (closed, longer, late) = (
+        b"closed__________",
+        b"longer__________",
+        b"late____________",
+    );
+    for id in [closed, longer, late] {
+        steps.parent(id).await?;
+    }
+    steps.store.advance(Duration::from_secs(50))?;
+    assert_eq!(steps.close("0", &[closed]).await?, 0);
+    assert_eq!(steps.close("60000000", &[longer]).await?, 0);
+    // The minute of the third is over.
+    steps.store.advance(Duration::from_secs(11))?;
+    steps.look().await?;
+    assert_eq!(
+        (
+            steps.state(closed).await?,
+            steps.state(longer).await?,
+            steps.state(late).await?
+        ),
+        (b'w', b'w', b'z')
+    );
+    assert_eq!(
+        steps.close("0", &[longer, late]).await?,
+        1,
+        "whoever adds it hears of the one that is buried"
+    );
+    // The others wait for as long as it takes.
+    steps.store.advance(Duration::from_secs(86_400))?;
+    steps.look().await?;
+    assert_eq!(
+        (steps.state(closed).await?, steps.state(longer).await?),
+        (b'w', b'w')
+    );
+    assert_eq!(
+        steps.close("0", &[closed, longer]).await?,
+        0,
+        "saying it again is harmless"
+    );
+    Ok(())
+}

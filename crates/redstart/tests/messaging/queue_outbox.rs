@@ -185,3 +185,104 @@ matrix! {
         Ok(())
     }
 }
+
+#[cfg(feature = "postgres")]
+mod postgres {
+    use redstart_testkit::{BackendKind, Postgres as Server};
+    use sqlx::{PgPool, Postgres, postgres::PgPoolOptions};
+
+    use super::*;
+
+    /// Where a child finds the database.
+    const URL: &str = "REDSTART_TEST_OUTBOX";
+
+    async fn connect(url: &str) -> Result<PgPool> {
+        let options = PgPoolOptions::new().max_connections(3);
+        Ok(options.connect(url).await?)
+    }
+
+    async fn order(
+        pool: &PgPool,
+        outbox: &Outbox<Postgres>,
+        order: u64,
+        commit: bool,
+    ) -> Result<()> {
+        let mut tx = pool.begin().await?;
+        sqlx::query("INSERT INTO orders (id) VALUES ($1)")
+            .bind(order as i64)
+            .execute(&mut *tx)
+            .await?;
+        outbox.enqueue(&mut tx, &Confirm { order }).await?;
+        match commit {
+            true => tx.commit().await?,
+            false => tx.rollback().await?,
+        }
+        Ok(())
+    }
+
+    /// Orders come in while a relay moves them, until the process or its database dies.
+    async fn shop(outbox: &Outbox<Postgres>) -> Result<()> {
+        let pool = connect(&std::env::var(URL)?).await?;
+        let relay = outbox.start_relay(&pool);
+        child::say("ready");
+        loop {
+            let (number, commit) = (rand::random_range(1..1 << 40), rand::random_bool(0.8));
+            order(&pool, outbox, number, commit).await?;
+            relay.notify();
+        }
+    }
+
+    async fn kills(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let queue = Queue::new(&store, backend.namespace(), "q")?;
+        let outbox = Outbox::<Postgres>::new(&queue, "outbox")?;
+        if child::role().is_some() {
+            return shop(&outbox).await;
+        }
+        let server = Server::start().await?;
+        let url = server.url();
+        server.sql("CREATE TABLE orders (id BIGINT PRIMARY KEY)")?;
+        outbox.create_table(&connect(&url).await?).await?;
+        let rounds = scale(4, "outbox kills");
+        for round in 0..rounds {
+            let child = Child::of(backend.test()).role("shop").env(URL, &url);
+            let mut child = child.namespace(backend.namespace()).spawn()?;
+            assert_eq!(child.line().await?, "ready");
+            tokio::time::sleep(Duration::from_millis(rand::random_range(20..200))).await;
+            // Now and then it is the database that dies first.
+            if round % 4 == 3 {
+                server.kill9();
+            }
+            child.kill9();
+            if round % 4 == 3 {
+                server.restart().await?;
+            }
+        }
+        let pool = connect(&url).await?;
+        while outbox.relay_once(&pool).await? > 0 {}
+        let log = Log::default();
+        let worker = confirming(&queue, &log).await?;
+        let orders: Vec<(i64,)> = sqlx::query_as("SELECT id FROM orders ORDER BY id")
+            .fetch_all(&pool)
+            .await?;
+        ensure!(!orders.is_empty(), "no order was committed");
+        let ran = eventually(LONG, async || log.len() >= orders.len()).await;
+        ensure!(ran, "{} of {} ran", log.len(), orders.len());
+        empty(&queue).await?;
+        let mut ran = log.all();
+        ran.sort_unstable();
+        let expected: BTreeSet<u64> = orders.into_iter().map(|(id,)| id as u64).collect();
+        assert!(ran.iter().copied().eq(expected), "each order has one job");
+        worker.shutdown(LONG).await?;
+        Ok(())
+    }
+
+    #[test]
+    fn a_process_or_its_database_killed_between_any_two_steps_loses_no_job() -> Result<()> {
+        redstart_testkit::run(
+            BackendKind::Redis,
+            "messaging::queue_outbox::postgres::a_process_or_its_database_killed_between_any_two_steps_loses_no_job",
+            async |backend| kills(backend).await,
+        )
+    }
+}

@@ -1,11 +1,18 @@
 //! What is due in a queue whether or not a worker is free.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use redstart::Store;
-use redstart::messaging::{JobContext, MissedTicks, Queue};
+use redstart::messaging::{Job, JobContext, MissedTicks, Queue};
 use redstart_testkit::{Backend, eventually, matrix};
+use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
 use crate::queue::{LONG, Log, Task, empty, logging, open, task};
@@ -130,6 +137,86 @@ matrix! {
         worker.shutdown(LONG).await?;
         Ok(())
     }
+}
+
+#[derive(Serialize, Deserialize)]
+struct Big {
+    text: String,
+}
+
+impl Job for Big {
+    const NAME: &'static str = "big";
+}
+
+/// The ticks that are made up for do not fit into one script.
+#[tokio::test]
+async fn many_missed_ticks_of_a_large_job_are_enqueued_in_pieces_each_once() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let queue = Queue::new(&store, "pieces", "q")?;
+    let (hour, big) = (
+        Duration::from_secs(3600),
+        Big {
+            text: "x".repeat(200_000),
+        },
+    );
+    queue.every("big", hour, &big, MissedTicks::RunAll).await?;
+    queue
+        .every("small", hour, &task(1), MissedTicks::RunAll)
+        .await?;
+    let first = queue.cron_entries().await?[0].next.context("a next tick")?;
+    store.advance(hour * 9)?;
+    let now = store.time().await?;
+    let ticks = 1 + (now - first).as_secs() / 3600;
+    let (bigs, smalls) = (Arc::new(AtomicU64::new(0)), Log::default());
+    let (counted, log) = (bigs.clone(), smalls.clone());
+    // Several look after the entries; of each piece one is fired by one of them.
+    let mut workers = Vec::new();
+    for _ in 0..3 {
+        let (counted, log) = (counted.clone(), log.clone());
+        let worker = queue
+            .worker(move |big: Big, _: JobContext| {
+                let counted = counted.clone();
+                async move {
+                    assert_eq!(big.text.len(), 200_000);
+                    counted.fetch_add(1, Ordering::SeqCst);
+                }
+            })
+            .handler(move |job: Task, _: JobContext| {
+                let log = log.clone();
+                async move { log.push(job.n) }
+            })
+            .start()
+            .await?;
+        workers.push(worker);
+    }
+    let done = eventually(LONG, async || {
+        bigs.load(Ordering::SeqCst) >= ticks && smalls.len() as u64 >= ticks
+    });
+    ensure!(
+        done.await,
+        "{} of {ticks} ticks",
+        bigs.load(Ordering::SeqCst)
+    );
+    empty(&queue).await?;
+    assert_eq!(
+        (bigs.load(Ordering::SeqCst), smalls.len() as u64),
+        (ticks, ticks)
+    );
+    let next: Vec<_> = queue
+        .cron_entries()
+        .await?
+        .iter()
+        .map(|entry| entry.next)
+        .collect();
+    assert_eq!(
+        next,
+        [Some(first + hour * ticks as u32); 2],
+        "the entries stand at the same tick"
+    );
+    for worker in workers {
+        worker.shutdown(LONG).await?;
+    }
+    Ok(())
 }
 
 /// Many results, dead letters and keys that end at the same time go as fast as they came: whoever finds as many as it

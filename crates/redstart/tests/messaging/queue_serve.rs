@@ -123,6 +123,53 @@ matrix! {
     }
 }
 
+matrix! {
+    async fn a_queue_runs_nothing_while_one_of_a_lower_rank_has_jobs(backend: &Backend) -> Result<()> {
+        // A store that does not answer in time would hold up no other queue.
+        let store = Store::builder(backend.url()).deadline(LONG).connect().await?;
+        let (urgent, bulk) = (
+            Queue::new(&store, backend.namespace(), "urgent")?,
+            Queue::new(&store, backend.namespace(), "bulk")?,
+        );
+        let log = Log::default();
+        let registry = JobRegistry::new(log.clone()).on(async |Payload(job): Payload<Task>, State(log): State<Log>| {
+            log.push(job.n);
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        });
+        bulk.enqueue_many((1000..1300).map(task)).await?;
+        urgent.enqueue_many((0..60).map(task)).await?;
+        let slots = WorkerSlots::new(2);
+        // The lower rank is the first, whoever starts later.
+        let workers = [
+            urgent.serve(&registry).share_in_order(&slots, 0).start().await?,
+            bulk.serve(&registry).share_in_order(&slots, 7).start().await?,
+        ];
+        log.reaches(100).await?;
+        // The last ones may have been taken, and not begun yet, when the first of the others begin.
+        let others = log.all()[..60].iter().filter(|n| **n >= 1000).count();
+        assert!(others <= 2, "{:?}", log.all());
+        // Those of the higher rank run now. What comes before them gets each slot that comes free.
+        urgent.enqueue_many((100..120).map(task)).await?;
+        let all_urgent = eventually(LONG, async || log.all().iter().filter(|n| **n < 1000).count() == 80).await;
+        ensure!(all_urgent, "{:?}", log.all());
+        let order = log.all();
+        let urgent_at: Vec<usize> = (0..order.len()).filter(|at| (100..120).contains(&order[*at])).collect();
+        let between = urgent_at[19] - urgent_at[0] + 1 - 20;
+        assert!(between <= 2, "{between} jobs of the higher rank began in between");
+        // A queue that hands out nothing holds up no other.
+        urgent.pause().await?;
+        urgent.enqueue(&task(200)).await?;
+        log.reaches(380).await?;
+        empty(&bulk).await?;
+        urgent.resume().await?;
+        log.reaches(381).await?;
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+}
+
 #[tokio::test]
 async fn a_worker_without_slots_leaves_the_job_to_another() -> Result<()> {
     let store = Store::connect("memory://").await?;

@@ -1,14 +1,15 @@
 //! How many workers are woken, and how much each takes.
 
-use std::{collections::HashSet, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
-    messaging::{Job, JobContext, Queue},
+    messaging::{Job, JobContext, JobLimit, Queue, Verdict},
 };
 use redstart_testkit::{Kind, MonitorTap, Server, eventually};
 use serde::{Deserialize, Serialize};
+use tokio::sync::Semaphore;
 
 use crate::queue::{LONG, Log, Task, empty, task};
 
@@ -127,5 +128,56 @@ async fn a_reservation_of_large_jobs_is_bounded_in_bytes() -> Result<()> {
     // 24 times 300 KB, at most three of them at once.
     assert!(reservations >= 8, "{reservations} reservations");
     worker.shutdown(LONG).await?;
+    Ok(())
+}
+
+/// Workers wait for a limit of the whole queue. One that takes the only free place must see to it that the next place that
+/// comes free is known to another: nobody else would say so before a lease ends.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_place_that_comes_free_under_a_limit_is_taken_by_a_worker_that_waits() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let queue = Queue::builder(&store, "wake", "limited")
+        .limit(JobLimit::concurrency(4))
+        .build()?;
+    queue.enqueue_many((0..4).map(task)).await?;
+    // Somebody who takes no more has all places.
+    let lease = Duration::from_secs(3600);
+    let dispatcher = queue.dispatcher(["task"]).lease(lease).start().await?;
+    let held = dispatcher.take(4, LONG).await?;
+    assert_eq!(held.len(), 4);
+    let (log, gate, mut workers) = (Log::default(), Arc::new(Semaphore::new(0)), Vec::new());
+    for _ in 0..4 {
+        let (log, gate) = (log.clone(), gate.clone());
+        let worker = queue
+            .worker(move |job: Task, _: JobContext| {
+                let (log, gate) = (log.clone(), gate.clone());
+                async move {
+                    log.push(job.n);
+                    gate.acquire().await.unwrap().forget();
+                }
+            })
+            .concurrency(1)
+            .lease(lease)
+            .start()
+            .await?;
+        workers.push(worker);
+    }
+    queue.enqueue_many((10..14).map(task)).await?;
+    for (number, job) in held.iter().enumerate() {
+        let _ = dispatcher.settle(&job.fence, Verdict::Done).await?;
+        // Before the next place comes free, this one is taken, and nobody else was told of it.
+        log.reaches(number + 1).await?;
+    }
+    gate.add_permits(4);
+    empty(&queue).await?;
+    // Places that come free together are known to one worker; it tells the next.
+    queue.enqueue_many((20..24).map(task)).await?;
+    log.reaches(8).await?;
+    gate.add_permits(4);
+    empty(&queue).await?;
+    for worker in workers {
+        worker.shutdown(LONG).await?;
+    }
     Ok(())
 }

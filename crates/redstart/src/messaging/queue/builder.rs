@@ -193,6 +193,7 @@ impl QueueBuilder {
             group_limit: self.group_limit,
             kind_limits: self.kind_limits,
             endings: Default::default(),
+            combined: Default::default(),
         })))
     }
 }

@@ -11,7 +11,7 @@ if letter == 'z' then return 0 end
 if letter == 'x' then
   if ARGV[8] == 'delete' then return 0 end
   local taken, worker, since = released(record)
-  redis.call('HSET', jobs, id, held(with_flag(taken, 16), worker, since))
+  redis.call('HSET', jobs, id, held(with_flag(taken, 16), holder(worker, since)))
   -- Found by the worker's heartbeat if the message is lost.
   if redis.call('HSETNX', meta, 'c:' .. id, 1) == 1 then redis.call('HINCRBY', meta, 'cancels', 1) end
   redis.call('SPUBLISH', channel .. ':' .. worker, 'cancel ' .. ARGV[7])

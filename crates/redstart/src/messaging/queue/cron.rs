@@ -19,8 +19,7 @@ use jiff::{Timestamp, Zoned, tz::TimeZone};
 use serde::{Deserialize, Serialize};
 
 use super::{
-    Backoff, Enqueued, Job, JobPolicy, Queue,
-    policy::JobBackoff,
+    Enqueued, Job, JobPolicy, Queue,
     record::{Body, Options},
     script::{CRON_FIRE, CRON_PAUSE, CRON_PUT, CRON_REMOVE},
 };
@@ -61,86 +60,7 @@ struct Stored {
     payload: String,
     missed: MissedTicks,
     #[serde(default)]
-    policy: StoredPolicy,
-}
-
-/// A kind's policy as text, in milliseconds.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(super) struct StoredPolicy {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    attempts: Option<u16>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    timeout: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expires_after: Option<u64>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    keep: Option<u64>,
-    priority: i16,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    backoff: Option<StoredBackoff>,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-enum StoredBackoff {
-    Exponential { first: u64, most: u64 },
-    Fixed { wait: u64 },
-    Named { name: String },
-}
-
-impl From<JobBackoff> for StoredBackoff {
-    fn from(backoff: JobBackoff) -> Self {
-        match backoff {
-            JobBackoff::Named(name) => Self::Named { name },
-            JobBackoff::These(backoff) => match backoff.parts() {
-                (b'f', wait, _) => Self::Fixed { wait: millis(wait) },
-                (_, first, most) => Self::Exponential {
-                    first: millis(first),
-                    most: millis(most),
-                },
-            },
-        }
-    }
-}
-
-impl From<StoredBackoff> for JobBackoff {
-    fn from(stored: StoredBackoff) -> Self {
-        let time = Duration::from_millis;
-        match stored {
-            StoredBackoff::Named { name } => Self::Named(name),
-            StoredBackoff::Fixed { wait } => Self::These(Backoff::fixed(time(wait))),
-            StoredBackoff::Exponential { first, most } => {
-                Self::These(Backoff::exponential(time(first), time(most)))
-            }
-        }
-    }
-}
-
-impl From<JobPolicy> for StoredPolicy {
-    fn from(policy: JobPolicy) -> Self {
-        Self {
-            attempts: policy.attempts,
-            timeout: policy.timeout.map(millis),
-            expires_after: policy.expires_after.map(millis),
-            keep: policy.keep.map(millis),
-            priority: policy.priority,
-            backoff: policy.backoff.map(StoredBackoff::from),
-        }
-    }
-}
-
-impl From<StoredPolicy> for JobPolicy {
-    fn from(stored: StoredPolicy) -> Self {
-        Self {
-            attempts: stored.attempts,
-            timeout: stored.timeout.map(Duration::from_millis),
-            expires_after: stored.expires_after.map(Duration::from_millis),
-            keep: stored.keep.map(Duration::from_millis),
-            priority: stored.priority,
-            backoff: stored.backoff.map(JobBackoff::from),
-        }
-    }
+    policy: JobPolicy,
 }
 
 /// A cron entry.
@@ -301,7 +221,7 @@ impl Queue {
         let Some(stored) = self.stored_cron(id).await? else {
             return Ok(None);
         };
-        let options = self.options_of(&stored.name, stored.policy.into());
+        let options = self.options_of(&stored.name, stored.policy);
         let body = Body::raw(&stored.name, stored.payload.as_bytes(), &options);
         self.add(body, &options).await.map(Some)
     }
@@ -402,7 +322,7 @@ impl Queue {
         schedule: &Schedule,
     ) -> Result<()> {
         let (mut runs, next) = schedule.runs(tick, now, stored.missed);
-        let options = self.options_of(&stored.name, stored.policy.into());
+        let options = self.options_of(&stored.name, stored.policy);
         loop {
             let body = || Body::raw(&stored.name, stored.payload.as_bytes(), &options);
             let piece = runs.min((FIRE_BYTES / stored.payload.len().max(1)).max(1));
@@ -491,7 +411,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                     name: J::NAME.to_owned(),
                     payload,
                     missed: self.missed,
-                    policy: J::policy().into(),
+                    policy: J::policy(),
                 };
                 let changed: u8 = CRON_PUT
                     .on(queue.entity())

@@ -214,7 +214,7 @@ impl JobDetails {
             result: redis::from_redis_value(result)?,
             reason: redis::from_redis_value::<Option<Vec<u8>>>(reason)?.map(|r| text(&r)),
             ended: job.state.is_over().then_some(job.due),
-            keep: job.keep,
+            keep: job.policy.keep,
             job,
         }))
     }

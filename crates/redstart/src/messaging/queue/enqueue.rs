@@ -129,7 +129,7 @@ impl Queue {
     /// A request whose first job has this id.
     fn enqueue_call(&self, options: &Options, id: JobId) -> Call<'_> {
         let inner = &*self.0;
-        if options.is_plain() && inner.capacity == 0 && inner.keep_events == 0 {
+        if self.is_plain(options) {
             return self.plain_call();
         }
         let mark = format!("enqueued:{id}");
@@ -172,7 +172,15 @@ impl Queue {
             .arg(millis(RECOGNISED + inner.store.deadline() * 2))
     }
 
+    /// Whether jobs with these options need no more than `enqueue_plain.lua` does.
+    fn is_plain(&self, options: &Options) -> bool {
+        options.is_plain() && self.0.capacity == 0
+    }
+
     pub(super) async fn add(&self, body: Body, options: &Options) -> Result<Enqueued> {
+        if self.is_plain(options) {
+            return self.add_plain(body).await;
+        }
         let mut call = self.enqueue_call(options, body.id).arg(&body.bytes[..]);
         // A repeated request finds its own mark, also after the job is done.
         if options.unique.is_some() {

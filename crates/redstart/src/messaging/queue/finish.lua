@@ -12,6 +12,7 @@
 --            cancel  0, ''                             park   number of the kind's key among KEYS, the reason
 --          number of tallies, then for each: name, amount
 -- Returns  0 refused, 1 written
+-- After tally.lua too.
 local running, parked, history, tallies = KEYS[17], KEYS[18], KEYS[19], KEYS[20]
 local worker = ARGV[7]
 
@@ -30,14 +31,19 @@ end
 local first, last = section(1)
 for from = first, last, CHUNK do
   local to = math.min(from + CHUNK - 1, last)
-  local held, ids, over = redis.call('HMGET', running, unpack(ARGV, from, to)), {}, {}
-  for i = from, to do
-    if held[i - from + 1] then
-      ids[#ids + 1] = sub(ARGV[i], 1, 16)
-      over[#over + 1] = ARGV[i]
+  local ids = {}
+  for i = from, to do ids[i - from + 1] = sub(ARGV[i], 1, 16) end
+  -- Mostly the worker holds all of them. If it does not, their records say which ones it held.
+  if redis.call('HDEL', running, unpack(ARGV, from, to)) < #ids then
+    local records, still = redis.call('HMGET', jobs, unpack(ids)), {}
+    for i, id in ipairs(ids) do
+      local record = records[i]
+      if record and sub(record, 1, 34) == 'Jx' .. worker and sub(record, 83, 102) == ARGV[from + i - 1] then
+        still[#still + 1] = id
+      end
     end
+    ids = still
   end
-  each_piece('HDEL', running, over)
   each_piece('HDEL', jobs, ids)
   given_back = given_back + #ids
   -- It was done before its worker heard that it should stop.
@@ -146,17 +152,5 @@ if first <= last then trim_done((last - first + 1) / 4) end
 
 first, last = section(2)
 -- A request that is sent again after a lost reply counts once.
-if first <= last and given_back > 0 then
-  local minute = math.floor(time / 60000000)
-  for i = first, last, 2 do
-    local name = format('%.0f', minute) .. '|' .. ARGV[i]
-    local amount = tonumber(ARGV[i + 1])
-    if redis.call('HINCRBY', tallies, name, amount) == amount then redis.call('ZADD', history, minute, name) end
-  end
-  local old = redis.call('ZRANGE', history, '-inf', minute - tonumber(ARGV[9]), 'BYSCORE', 'LIMIT', 0, 200)
-  if #old > 0 then
-    redis.call('HDEL', tallies, unpack(old))
-    redis.call('ZREM', history, unpack(old))
-  end
-end
+if first <= last and given_back > 0 then tally(history, tallies, time, tonumber(ARGV[9]), first, last) end
 return 1

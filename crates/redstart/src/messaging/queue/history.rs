@@ -8,30 +8,62 @@ use crate::error::Result;
 /// Counters that one command reads.
 const PAGE: usize = 1000;
 
-/// What a worker adds to the counters, by their names.
+/// What a worker adds to the counters, by kind of job.
 #[derive(Default)]
-pub(super) struct History(BTreeMap<String, u64>);
+pub(super) struct History(BTreeMap<String, Tally>);
+
+const BUCKETS: usize = 32;
+
+#[derive(Default)]
+struct Tally {
+    done: u64,
+    failed: u64,
+    wait: [u64; BUCKETS],
+    run: [u64; BUCKETS],
+}
 
 /// The bucket of a time: 0 is up to 1 ms, and each further one twice that.
-fn bucket(time: Duration) -> u32 {
+fn bucket(time: Duration) -> usize {
     let millis = time.as_micros().div_ceil(1000).max(1);
-    (128 - (millis - 1).leading_zeros()).min(31)
+    (128 - (millis - 1).leading_zeros() as usize).min(BUCKETS - 1)
 }
 
 impl History {
-    /// Counts a run of a job: `what` became of it, how long it waited and how long it ran.
-    pub(super) fn note(&mut self, kind: &str, what: &str, waited: Duration, ran: Duration) {
-        for name in [
-            what,
-            &format!("wait{}", bucket(waited)),
-            &format!("run{}", bucket(ran)),
-        ] {
-            *self.0.entry(format!("{kind}|{name}")).or_default() += 1;
+    /// Counts a run of a job: whether it was done, how long it waited and how long it ran.
+    pub(super) fn note(&mut self, kind: &str, is_done: bool, waited: Duration, ran: Duration) {
+        if !self.0.contains_key(kind) {
+            self.0.insert(kind.to_owned(), Tally::default());
+        }
+        if let Some(tally) = self.0.get_mut(kind) {
+            let what = if is_done {
+                &mut tally.done
+            } else {
+                &mut tally.failed
+            };
+            *what += 1;
+            tally.wait[bucket(waited)] += 1;
+            tally.run[bucket(ran)] += 1;
         }
     }
 
-    pub(super) fn tallies(&self) -> &BTreeMap<String, u64> {
-        &self.0
+    /// The counters and how much is added to each; none twice.
+    pub(super) fn tallies(&self) -> Vec<(String, u64)> {
+        let mut tallies = Vec::new();
+        for (kind, tally) in &self.0 {
+            let mut add = |name: &str, bucket: Option<usize>, count: u64| {
+                if count > 0 {
+                    let bucket = bucket.map_or_else(String::new, |bucket| bucket.to_string());
+                    tallies.push((format!("{kind}|{name}{bucket}"), count));
+                }
+            };
+            add("done", None, tally.done);
+            add("failed", None, tally.failed);
+            for bucket in 0..BUCKETS {
+                add("wait", Some(bucket), tally.wait[bucket]);
+                add("run", Some(bucket), tally.run[bucket]);
+            }
+        }
+        tallies
     }
 }
 

@@ -8,7 +8,9 @@ use serde::de::DeserializeOwned;
 
 pub use page::JobCursor;
 
-use super::{DeadLetters, JobId, Queue, parked, record::Record, script::RUN_NOW};
+use super::{
+    DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, parked, record::Record, script::RUN_NOW,
+};
 use crate::{
     codec::{Codec, Json},
     error::{Error, Result},
@@ -135,9 +137,12 @@ pub struct JobInfo {
     pub to_be_cancelled: bool,
     /// When it expires, since the Unix epoch.
     pub expires: Option<Duration>,
+    /// How it is run, as it was enqueued. What it does not say is decided by the worker and the queue.
+    pub policy: JobPolicy,
     /// The payload: JSON.
     pub payload: Vec<u8>,
-    pub(super) keep: Option<Duration>,
+    /// How it holds its unique key; a time is zero here.
+    uniqueness: Option<UniqueUntil>,
 }
 
 impl JobInfo {
@@ -162,7 +167,8 @@ impl JobInfo {
             parent: parsed.parent(),
             to_be_cancelled: parsed.is_to_be_cancelled(),
             expires: parsed.expires(),
-            keep: parsed.keep(),
+            policy: parsed.policy(),
+            uniqueness: parsed.uniqueness(),
             payload: parsed.payload(&record).to_vec(),
             name: parsed.name,
         })
@@ -209,6 +215,30 @@ impl QueueInspector {
 
     pub(super) fn queue(&self) -> &Queue {
         &self.queue
+    }
+
+    /// How much longer a job holds its unique key: for a time, that is what is left of it. `None` if it has none, or holds
+    /// it no longer.
+    ///
+    /// # Errors
+    ///
+    /// Those of the store.
+    pub async fn unique_until(&self, job: &JobInfo) -> Result<Option<UniqueUntil>> {
+        let (Some(key), Some(UniqueUntil::For(_))) = (&job.unique, job.uniqueness) else {
+            return Ok(job.uniqueness);
+        };
+        let (store, unique) = (self.queue.store(), self.queue.entity().part("unique"));
+        // The id of the job that holds it, and until when.
+        let held: Option<Vec<u8>> = store.query(redis::cmd("HGET").arg(unique).arg(key)).await?;
+        let until = held.as_deref().and_then(|held| {
+            let until = held.strip_prefix(&job.id.0[..])?;
+            std::str::from_utf8(until).ok()?.parse::<u64>().ok()
+        });
+        let Some(until) = until else {
+            return Ok(None);
+        };
+        let left = Duration::from_micros(until).saturating_sub(store.time().await?);
+        Ok((!left.is_zero()).then_some(UniqueUntil::For(left)))
     }
 
     /// How many jobs are in each state, at one moment. Where workers come and go all the time, those that came in between

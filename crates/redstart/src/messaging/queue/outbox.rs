@@ -287,7 +287,7 @@ impl<D: OutboxDatabase> Outbox<D> {
             uid: token(),
             kind: J::NAME.to_owned(),
             payload: text(Json::encode(job)?)?,
-            policy: text(Json::encode(&super::cron::StoredPolicy::from(J::policy()))?)?,
+            policy: text(Json::encode(&J::policy())?)?,
             job_group,
         };
         let sql = format!(
@@ -344,8 +344,8 @@ impl<D: OutboxDatabase> Outbox<D> {
     }
 
     async fn send(&self, row: &Row) -> Result<Enqueued> {
-        let policy: super::cron::StoredPolicy = Json::decode(row.policy.as_bytes())?;
-        let mut options: Options = self.queue.options_of(&row.kind, JobPolicy::from(policy));
+        let policy: JobPolicy = Json::decode(row.policy.as_bytes())?;
+        let mut options: Options = self.queue.options_of(&row.kind, policy);
         options.group = row.job_group.clone();
         options.unique = Some(Unique {
             key: format!("outbox:{}", row.uid),

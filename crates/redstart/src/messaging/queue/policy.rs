@@ -2,7 +2,10 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::Backoff;
+use crate::duration::millis;
 
 /// How a job is run. A kind of job has one ([`Job::policy`](super::Job::policy)), and an
 /// [`enqueue`](super::Queue::enqueue) may differ from it. What it does not say is decided by the worker and the queue.
@@ -27,7 +30,10 @@ use super::Backoff;
 ///     }
 /// }
 /// ```
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+///
+/// As text it is a map of what is set, with times in milliseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "StoredPolicy", into = "StoredPolicy")]
 #[must_use = "a policy does nothing by itself"]
 pub struct JobPolicy {
     pub(super) attempts: Option<u16>,
@@ -95,5 +101,84 @@ impl JobPolicy {
     pub fn priority(mut self, priority: i16) -> Self {
         self.priority = priority;
         self
+    }
+}
+
+/// A policy as text, in milliseconds.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+struct StoredPolicy {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u16>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeout: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    expires_after: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    keep: Option<u64>,
+    priority: i16,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    backoff: Option<StoredBackoff>,
+}
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum StoredBackoff {
+    Exponential { first: u64, most: u64 },
+    Fixed { wait: u64 },
+    Named { name: String },
+}
+
+impl From<JobBackoff> for StoredBackoff {
+    fn from(backoff: JobBackoff) -> Self {
+        match backoff {
+            JobBackoff::Named(name) => Self::Named { name },
+            JobBackoff::These(backoff) => match backoff.parts() {
+                (b'f', wait, _) => Self::Fixed { wait: millis(wait) },
+                (_, first, most) => Self::Exponential {
+                    first: millis(first),
+                    most: millis(most),
+                },
+            },
+        }
+    }
+}
+
+impl From<StoredBackoff> for JobBackoff {
+    fn from(stored: StoredBackoff) -> Self {
+        let time = Duration::from_millis;
+        match stored {
+            StoredBackoff::Named { name } => Self::Named(name),
+            StoredBackoff::Fixed { wait } => Self::These(Backoff::fixed(time(wait))),
+            StoredBackoff::Exponential { first, most } => {
+                Self::These(Backoff::exponential(time(first), time(most)))
+            }
+        }
+    }
+}
+
+impl From<JobPolicy> for StoredPolicy {
+    fn from(policy: JobPolicy) -> Self {
+        Self {
+            attempts: policy.attempts,
+            timeout: policy.timeout.map(millis),
+            expires_after: policy.expires_after.map(millis),
+            keep: policy.keep.map(millis),
+            priority: policy.priority,
+            backoff: policy.backoff.map(StoredBackoff::from),
+        }
+    }
+}
+
+impl From<StoredPolicy> for JobPolicy {
+    fn from(stored: StoredPolicy) -> Self {
+        Self {
+            attempts: stored.attempts,
+            timeout: stored.timeout.map(Duration::from_millis),
+            expires_after: stored.expires_after.map(Duration::from_millis),
+            keep: stored.keep.map(Duration::from_millis),
+            priority: stored.priority,
+            backoff: stored.backoff.map(JobBackoff::from),
+        }
     }
 }

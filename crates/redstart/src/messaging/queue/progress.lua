@@ -8,7 +8,7 @@ local id = sub(ARGV[6], 1, 16)
 local record = redis.call('HGET', jobs, id)
 if not record or state(record) ~= 'x' then return 0 end
 local taken, worker, since = released(record)
-if not flag(taken, 8) then redis.call('HSET', jobs, id, held(with_flag(taken, 8), worker, since)) end
+if not flag(taken, 8) then redis.call('HSET', jobs, id, held(with_flag(taken, 8), holder(worker, since))) end
 if ARGV[7] == 'log' then
   local line = redis.call('HINCRBY', details, id .. 'n', 1) - 1
   redis.call('HSET', details, id .. 'l' .. (line % KEPT_LINES), ARGV[8])

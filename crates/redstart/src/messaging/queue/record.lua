@@ -36,11 +36,12 @@ end
 
 -- Whether all of its fields are there.
 local function well_formed(record)
-  if #record < 67 or byte(record, 1) ~= 74 then return false end
-  local shift = byte(record, 2) == 120 and 48 or 0
-  local high, low = byte(record, 64 + shift, 65 + shift)
-  local name = low and 66 + shift + high * 256 + low
-  return name and name <= #record and name + byte(record, name) <= #record
+  local length, first, letter = #record, byte(record, 1, 2)
+  if length < 67 or first ~= 74 then return false end
+  local at = letter == 120 and 112 or 64
+  local high, low = byte(record, at, at + 1)
+  local name = low and at + 2 + high * 256 + low
+  return name and name <= length and name + byte(record, name) <= length
 end
 
 local function state(record)
@@ -93,8 +94,13 @@ local function as(record, letter, micros)
   return 'J' .. letter .. digits(micros) .. sub(record, 19)
 end
 
-local function held(record, worker, now)
-  return 'Jx' .. worker .. digits(now) .. sub(record, 3)
+-- What a record begins with while a worker has it.
+local function holder(worker, now)
+  return 'Jx' .. worker .. digits(now)
+end
+
+local function held(record, head)
+  return head .. sub(record, 3)
 end
 
 -- A running record as it was when it was taken; then the worker and since when.
@@ -107,7 +113,7 @@ local function priority(record)
 end
 
 local function flag(record, bit)
-  return math.floor(byte(record, 57) / bit) % 2 == 1
+  return byte(record, 57) % (2 * bit) >= bit
 end
 
 local function with_flag(record, bit)

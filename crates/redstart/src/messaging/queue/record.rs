@@ -162,6 +162,29 @@ impl Record {
         Some(Duration::from_micros(self.created) + Duration::from_millis(after))
     }
 
+    /// How it is run, as it was enqueued.
+    pub(crate) fn policy(&self) -> JobPolicy {
+        let created = Duration::from_micros(self.created);
+        JobPolicy {
+            attempts: self.max_attempts,
+            backoff: self.backoff(),
+            timeout: self.timeout,
+            expires_after: self.expires().map(|end| end.saturating_sub(created)),
+            keep: self.keep(),
+            priority: self.priority,
+        }
+    }
+
+    /// How it holds its unique key; a time is not known here.
+    pub(crate) fn uniqueness(&self) -> Option<UniqueUntil> {
+        match self.flags % 4 {
+            UNTIL_DONE => Some(UniqueUntil::Done),
+            UNTIL_STARTED => Some(UniqueUntil::Started),
+            FOR_A_TIME => Some(UniqueUntil::For(Duration::ZERO)),
+            _ => None,
+        }
+    }
+
     pub(crate) fn backoff(&self) -> Option<JobBackoff> {
         let (&tag, value) = self.extra(b'b')?.split_first()?;
         let number = |at: usize| Some(u64::from_be_bytes(value.get(at..at + 8)?.try_into().ok()?));

@@ -132,12 +132,13 @@ local expired = {}
 -- Whether a job that was found under this id can be given to a worker. One that cannot is dealt with.
 local function startable(id, record, in_list)
   looked = looked + 1
+  local whole = record and well_formed(record)
   -- A job that was deleted, or one that is elsewhere.
-  if not record or string.find('lxpwz', state(record), 1, true) and well_formed(record) then
+  if not record or whole and byte(record, 2) ~= 114 and string.find('lxpwz', state(record), 1, true) then
     if in_list and redis.call('HINCRBY', meta, 'deleted', -1) <= 0 then redis.call('HDEL', meta, 'deleted') end
     return false
   end
-  if not well_formed(record) then
+  if not whole then
     redis.call('ZADD', dead, until_now, id)
     redis.call('HSET', details, id .. 'x', 'corrupt record')
     return false
@@ -160,19 +161,19 @@ end
 
 local function take_in_order(limit)
   -- In growing pieces, so that a few large records are not read only to be put back.
-  local piece = 1
+  local piece = 4
   while #taken < limit and not full do
     local count = next_piece(piece, limit)
     local ids = count > 0 and redis.call('LPOP', ready, count)
     if not ids then break end
     local records = redis.call('HMGET', jobs, unpack(ids))
-    for i, id in ipairs(ids) do
-      if startable(id, records[i], true) and not fits(records[i]) then
+    for i = 1, #ids do
+      if startable(ids[i], records[i], true) and not fits(records[i]) then
         for j = #ids, i, -1 do redis.call('LPUSH', ready, ids[j]) end
         break
       end
     end
-    piece = piece * 4
+    piece = piece * 8
   end
 end
 
@@ -350,13 +351,14 @@ if in_groups then
 end
 if #taken < want and not full then take_plain(want) end
 
-local owned, written, ids, n = {}, {}, {}, 0
-for _, record in ipairs(taken) do
-  n = n + 1
+local n, owned, written, ids = #taken, {}, {}, {}
+local head, attempts_at_most = holder(worker, now), ARGV[19]
+for i = 1, n do
+  local record = taken[i]
   local id = id_of(record)
-  ids[n] = id
-  owned[2 * n - 1], owned[2 * n] = delivery(record), ARGV[19]
-  written[2 * n - 1], written[2 * n] = id, held(record, worker, now)
+  owned[2 * i - 1], owned[2 * i] = delivery(record), attempts_at_most
+  written[2 * i - 1], written[2 * i] = id, held(record, head)
+  if keep_events > 0 then ids[i] = id end
   if uniqueness(record) == 2 then free_unique(record) end
 end
 if n > 0 then
@@ -368,9 +370,10 @@ if n > 0 then
     redis.call('ZADD', rates, format('%.0f', free_at + queue_every * n), '')
   end
   if keep_events > 0 then event('started', table.concat(ids), worker) end
-  -- One worker may have been woken for several places that came free.
-  if most > 0 and n == tonumber(ARGV[8]) and tonumber(redis.call('HGET', meta, 'running')) < most then
-    wake(math.min(1, redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups)))
+  -- One worker may have been woken for several places that came free; if there is none left, others wait for the next.
+  if most > 0 and n == tonumber(ARGV[8])
+    and redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', groups) > 0 then
+    if tonumber(redis.call('HGET', meta, 'running')) < most then wake(1) else redis.call('HSET', meta, 'hungry', 1) end
   end
 end
 

@@ -1,5 +1,6 @@
 //! The queue's scripts. Each is `now.lua`, `record.lua`, mostly `wake.lua` and `place.lua`, and its own file, whose header
-//! states KEYS, ARGV and the reply.
+//! states KEYS, ARGV and the reply. The two that run all the time begin with what is usual: a server that has done that much
+//! does not even make the functions of the rest.
 
 use super::Queue;
 use crate::script::{Call, Script};
@@ -48,7 +49,18 @@ pub(crate) static ENQUEUE_PLAIN: Script = Script::new(
     ),
 );
 pub(crate) static EXPIRE_PARKED: Script = script!("queue.expire_parked", "expire_parked.lua");
-pub(crate) static FINISH: Script = script!("queue.finish", "finish.lua");
+pub(crate) static FINISH: Script = Script::new(
+    "queue.finish",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("tally.lua"),
+        include_str!("finish_plain.lua"),
+        include_str!("record.lua"),
+        include_str!("wake.lua"),
+        include_str!("place.lua"),
+        include_str!("finish.lua"),
+    ),
+);
 pub(crate) static FLOW: Script = script!("queue.flow", "flow.lua");
 pub(crate) static FLOW_CLOSE: Script = script!("queue.flow_close", "flow_close.lua");
 pub(crate) static LEAVE: Script = script!("queue.leave", "leave.lua");
@@ -61,7 +73,17 @@ pub(crate) static RECONCILE: Script = script!("queue.reconcile", "reconcile.lua"
 pub(crate) static REGISTER: Script = small_script!("queue.register", "register.lua");
 pub(crate) static RENEW: Script = small_script!("queue.renew", "renew.lua");
 pub(crate) static REPLAY: Script = script!("queue.replay", "replay.lua");
-pub(crate) static RESERVE: Script = script!("queue.reserve", "reserve.lua");
+pub(crate) static RESERVE: Script = Script::new(
+    "queue.reserve",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("reserve_plain.lua"),
+        include_str!("record.lua"),
+        include_str!("wake.lua"),
+        include_str!("place.lua"),
+        include_str!("reserve.lua"),
+    ),
+);
 pub(crate) static RUN_NOW: Script = script!("queue.run_now", "run_now.lua");
 pub(crate) static SCHEDULE: Script = script!("queue.schedule", "schedule.lua");
 
@@ -72,7 +94,7 @@ pub(super) const PLACES: [&str; 16] = [
 ];
 
 /// The places that `enqueue_plain.lua` names: their numbers in [`PLACES`].
-const PLAIN_PLACES: [usize; 3] = [0, 1, 4];
+const PLAIN_PLACES: [usize; 4] = [0, 1, 4, 15];
 
 impl Queue {
     /// A call that adds jobs without any option.
@@ -82,7 +104,7 @@ impl Queue {
         for place in PLAIN_PLACES {
             call = call.keys(&inner.places[place..=place]);
         }
-        call.arg(&inner.channel)
+        call.arg(&inner.channel).arg(inner.keep_events)
     }
 
     /// A call with the keys and arguments of `place.lua`, and the script's own parts after them.

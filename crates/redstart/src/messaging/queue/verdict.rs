@@ -62,6 +62,29 @@ pub struct Returned<J: JobOutput>(pub J::Output);
 
 /// What the handler of a job `J` may return: a [`Verdict`], nothing (done), its [result](Returned), or a `Result` whose
 /// error means "try again".
+///
+/// A run has one verdict, because a handler returns once; there is nothing else to acknowledge by. Two of them are not a
+/// verdict:
+///
+/// ```compile_fail,E0277
+/// # async fn f(queue: redstart::messaging::Queue) -> redstart::Result<()> {
+/// # use redstart::messaging::{Job, JobContext, Verdict};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail;
+/// # impl Job for Mail { const NAME: &'static str = "mail"; }
+/// queue.worker(|_: Mail, _: JobContext| async { (Verdict::Done, Verdict::Done) }).start().await?;
+/// # Ok(()) }
+/// ```
+///
+/// One is:
+///
+/// ```
+/// # async fn f(queue: redstart::messaging::Queue) -> redstart::Result<()> {
+/// # use redstart::messaging::{Job, JobContext, Verdict};
+/// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail;
+/// # impl Job for Mail { const NAME: &'static str = "mail"; }
+/// queue.worker(|_: Mail, _: JobContext| async { Verdict::Done }).start().await?;
+/// # Ok(()) }
+/// ```
 pub trait IntoVerdict<J> {
     /// The verdict.
     fn into_verdict(self) -> Verdict;

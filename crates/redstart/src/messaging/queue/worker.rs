@@ -11,6 +11,7 @@ mod run;
 mod schedule;
 mod settler;
 mod signal;
+mod slots;
 
 use std::{
     collections::HashMap,
@@ -30,7 +31,7 @@ use tokio::{
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-pub use builder::{WorkerBuilder, WorkerSlots};
+pub use builder::WorkerBuilder;
 pub use context::JobContext;
 pub use dispatcher::{DispatchedJob, Dispatcher, DispatcherBuilder, JobFence};
 use registration::Registration;
@@ -38,6 +39,8 @@ use run::Ended;
 pub(super) use run::Runner;
 pub use settler::Settler;
 use signal::Signals;
+use slots::Rank;
+pub use slots::WorkerSlots;
 
 use super::{
     Backoff, JobId, Queue,
@@ -67,6 +70,8 @@ struct Shared {
     permits: Arc<Semaphore>,
     /// How many permits it waits for at a time: its weight where permits are shared.
     turn: u32,
+    /// Its place among the workers that share its permits in strict order.
+    rank: Option<Rank>,
     jobs: TaskTracker,
     /// Has room for every job that holds a permit, so sending never waits.
     ended: mpsc::Sender<Ended>,
@@ -170,6 +175,16 @@ pub struct ShutdownReport {
 }
 
 /// A running worker. Stop it with [`shutdown`](Self::shutdown); dropping it stops it without grace.
+///
+/// A worker that was shut down is gone, and takes no job any more:
+///
+/// ```compile_fail,E0382
+/// # async fn f(worker: redstart::messaging::Worker) -> redstart::Result<()> {
+/// # use std::time::Duration;
+/// worker.shutdown(Duration::from_secs(5)).await?;
+/// worker.shutdown(Duration::from_secs(5)).await?;
+/// # Ok(()) }
+/// ```
 #[must_use = "a worker stops when it is dropped"]
 pub struct Worker {
     shared: Arc<Shared>,

@@ -6,7 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::sync::mpsc;
+use tokio::{
+    sync::{OwnedSemaphorePermit, mpsc},
+    task::yield_now,
+};
 
 use super::{
     Delivery, Registration, Shared,
@@ -35,6 +38,7 @@ pub(super) async fn acknowledge(shared: Arc<Shared>, mut endings: mpsc::Receiver
             count = endings.recv_many(&mut received, BATCH) => if count == 0 { return },
             () = shared.drained.cancelled() => return,
         }
+        gather(&mut endings, &mut received).await;
         // After a loss there are endings of two registrations; the old one's are refused.
         while let Some(first) = received.first() {
             let registration = first.delivery.registration.clone();
@@ -45,9 +49,36 @@ pub(super) async fn acknowledge(shared: Arc<Shared>, mut endings: mpsc::Receiver
             while !same.is_empty() {
                 let piece: Vec<Ended> = same.drain(..fitting(&same, &shared)).collect();
                 finish(&shared, &registration, &piece).await;
+                release(piece);
             }
         }
     }
+}
+
+/// Jobs that were taken together and are short end together: lets those run that can run now, so that one script writes
+/// their endings and not one the first of them.
+async fn gather(endings: &mut mpsc::Receiver<Ended>, received: &mut Vec<Ended>) {
+    while received.len() < BATCH {
+        let before = received.len();
+        yield_now().await;
+        while received.len() < BATCH
+            && let Ok(ended) = endings.try_recv()
+        {
+            received.push(ended);
+        }
+        if received.len() == before {
+            return;
+        }
+    }
+}
+
+/// Gives all permits back at once, so that the next reservation is for all of them and not for the first.
+fn release(ended: Vec<Ended>) {
+    let permits = ended.into_iter().map(|ended| ended.permit);
+    drop(permits.reduce(|mut all, permit: OwnedSemaphorePermit| {
+        all.merge(permit);
+        all
+    }));
 }
 
 /// How many of the first endings one script writes.
@@ -151,15 +182,14 @@ impl<'a> Batch<'a> {
                 _ => &[],
             };
             let is_too_large = result.len() > queue.max_payload;
-            let what = match ending {
-                Ending::Done(_) if is_too_large => Some("failed"),
-                Ending::Done(_) => Some("done"),
-                Ending::Retry { .. } | Ending::Dead(_) => Some("failed"),
+            let is_done = match ending {
+                Ending::Done(_) => Some(!is_too_large),
+                Ending::Retry { .. } | Ending::Dead(_) => Some(false),
                 _ => None,
             };
-            if let (true, Some(what)) = (queue.history > 0, what) {
+            if let (true, Some(is_done)) = (queue.history > 0, is_done) {
                 let (waited, ran) = (delivery.waited, delivery.started.elapsed());
-                batch.history.note(&delivery.kind, what, waited, ran);
+                batch.history.note(&delivery.kind, is_done, waited, ran);
             }
             let plain = delivery.plain
                 && queue.keep_done_for.is_none()

@@ -12,6 +12,7 @@ use super::{
     run::{Runner, Typed},
     schedule::schedule,
     signal::Signals,
+    slots::{Share, WorkerSlots},
 };
 use crate::{
     error::{Error, Result},
@@ -22,7 +23,7 @@ use crate::{
     token::token,
 };
 
-const MAX_CONCURRENCY: usize = 10_000;
+pub(super) const MAX_CONCURRENCY: usize = 10_000;
 
 /// Settings of a [`Worker`]; made by [`Queue::worker`].
 #[must_use = "a worker runs only after `start`"]
@@ -38,41 +39,7 @@ pub struct WorkerBuilder {
     backoffs: HashMap<String, Arc<NamedBackoff>>,
     timeout: Option<Duration>,
     cancel_grace: Duration,
-    shared_slots: Option<(Arc<Semaphore>, NonZeroU32)>,
-}
-
-/// Slots that the workers of several queues share; see [`WorkerBuilder::share`]. Cheap to clone.
-///
-/// ```
-/// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
-/// # use std::num::NonZeroU32;
-/// # use redstart::{Store, messaging::{Job, JobRegistry, Payload, Queue, WorkerSlots}};
-/// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail;
-/// # impl Job for Mail { const NAME: &'static str = "mail"; }
-/// # let store = Store::connect("memory://").await?;
-/// # let registry = JobRegistry::new(()).on(async |_: Payload<Mail>| {});
-/// let (urgent, bulk) = (Queue::new(&store, "shop", "urgent")?, Queue::new(&store, "shop", "bulk")?);
-/// let slots = WorkerSlots::new(32);
-/// let weight = |n| NonZeroU32::new(n).unwrap();
-/// let first = urgent.serve(&registry).share(&slots, weight(4)).start().await?;
-/// let second = bulk.serve(&registry).share(&slots, weight(1)).start().await?;
-/// # drop((first, second));
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug)]
-pub struct WorkerSlots {
-    semaphore: Arc<Semaphore>,
-    count: usize,
-}
-
-impl WorkerSlots {
-    /// So many jobs at a time in all.
-    pub fn new(count: usize) -> Self {
-        Self {
-            semaphore: Arc::new(Semaphore::new(count.min(MAX_CONCURRENCY))),
-            count,
-        }
-    }
+    share: Option<Share>,
 }
 
 impl WorkerBuilder {
@@ -88,7 +55,7 @@ impl WorkerBuilder {
             backoffs: HashMap::new(),
             timeout: None,
             cancel_grace: Duration::from_secs(10),
-            shared_slots: None,
+            share: None,
         }
     }
 
@@ -121,8 +88,33 @@ impl WorkerBuilder {
     /// Shares slots with the workers of other queues, instead of a [concurrency](Self::concurrency) of its own. Where all
     /// of them have jobs, each gets a part in proportion to its weight; where some have none, the others get all.
     pub fn share(mut self, slots: &WorkerSlots, weight: NonZeroU32) -> Self {
-        self.concurrency = slots.count;
-        self.shared_slots = Some((slots.semaphore.clone(), weight));
+        self.concurrency = slots.count();
+        self.share = Some(Share::weighted(slots, weight));
+        self
+    }
+
+    /// Shares slots in strict order, instead of a [concurrency](Self::concurrency) of its own: this worker takes a job only
+    /// while no worker of a lower rank on the same slots has one to take. Jobs that run are not interrupted, so a job of
+    /// rank 0 waits for at most one job of another rank to end. A queue whose store does not answer, that is paused or at
+    /// its limit holds up no other.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{Job, JobRegistry, Payload, Queue, WorkerSlots}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Mail;
+    /// # impl Job for Mail { const NAME: &'static str = "mail"; }
+    /// # let store = Store::connect("memory://").await?;
+    /// # let registry = JobRegistry::new(()).on(async |_: Payload<Mail>| {});
+    /// let (urgent, bulk) = (Queue::new(&store, "shop", "urgent")?, Queue::new(&store, "shop", "bulk")?);
+    /// let slots = WorkerSlots::new(32);
+    /// let first = urgent.serve(&registry).share_in_order(&slots, 0).start().await?;
+    /// let second = bulk.serve(&registry).share_in_order(&slots, 1).start().await?;
+    /// # drop((first, second));
+    /// # Ok(()) }
+    /// ```
+    pub fn share_in_order(mut self, slots: &WorkerSlots, rank: u32) -> Self {
+        self.concurrency = slots.count();
+        self.share = Some(Share::ranked(slots, rank));
         self
     }
 
@@ -173,8 +165,8 @@ impl WorkerBuilder {
                 "a worker's concurrency must be from 1 to {MAX_CONCURRENCY}"
             )));
         }
-        if let Some((_, weight)) = &self.shared_slots
-            && weight.get() as usize > self.concurrency
+        if let Some(share) = &self.share
+            && share.turn() as usize > self.concurrency
         {
             return Err(Error::config("a worker's weight must not exceed the slots"));
         }
@@ -206,14 +198,12 @@ impl WorkerBuilder {
             id: token(),
             current: parking_lot::Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds)),
-            turn: self
-                .shared_slots
-                .as_ref()
-                .map_or(1, |(_, weight)| weight.get()),
-            permits: match self.shared_slots {
-                Some((slots, _)) => slots,
+            permits: match &self.share {
+                Some(share) => share.permits(),
                 None => Arc::new(Semaphore::new(self.concurrency)),
             },
+            turn: self.share.as_ref().map_or(1, Share::turn),
+            rank: self.share.and_then(Share::rank),
             queue: self.queue,
             handlers: self.handlers,
             concurrency: self.concurrency,
@@ -242,6 +232,10 @@ impl WorkerBuilder {
         )
         .await?;
         let registration = shared.register().await?;
+        // From here on those of a higher rank wait, whichever task runs first.
+        if let Some(rank) = &shared.rank {
+            rank.wants(true);
+        }
         let fetcher = Fetcher {
             shared: shared.clone(),
             registration,

@@ -222,6 +222,7 @@ impl DispatcherBuilder {
             signals: Arc::new(Signals::new(clock, kinds.collect())),
             permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
             turn: 1,
+            rank: None,
             queue: self.queue.clone(),
             handlers: HashMap::new(),
             concurrency: MAX_JOBS,

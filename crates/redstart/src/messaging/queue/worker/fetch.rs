@@ -7,11 +7,11 @@ use std::{
 
 use redis::Value;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio_util::sync::CancellationToken;
 
 use super::{
     Delivery, Registration, Shared,
     run::{Ended, Ending, run},
+    slots::Rank,
 };
 use crate::{
     error::{Error, Result},
@@ -28,6 +28,8 @@ use crate::{
 const PROMOTE: usize = 200;
 /// What one reservation may carry: it must arrive within the deadline, and others share the connection.
 const MAX_BYTES: usize = 1024 * 1024;
+/// A worker of this many slots or fewer takes as many jobs at once as it has slots.
+const FEW: usize = 16;
 
 /// Takes jobs and starts them. It is the only task that takes, so it knows when a reply was lost.
 pub(super) struct Fetcher {
@@ -71,10 +73,11 @@ impl Fetcher {
     pub(super) async fn run(mut self) -> Arc<Registration> {
         let shared = self.shared.clone();
         let mut pause = Duration::from_millis(10);
-        let mut is_idle = false;
+        let (mut is_idle, mut is_down) = (false, false);
         while !shared.stop.is_cancelled() {
+            self.wants_slots(!is_down);
             // Jobs of another queue have all slots: a job that this worker is woken for is left to another.
-            if is_idle && shared.permits.available_permits() < shared.turn as usize {
+            if is_idle && !self.may_have_slots() {
                 is_idle = false;
                 if let Err(error) = shared.stop_waiting(&self.registration).await {
                     tracing::debug!(%error, "a worker without slots could not say so");
@@ -85,13 +88,17 @@ impl Fetcher {
                 () = shared.stop.cancelled() => break,
                 permits = self.permits() => permits,
             };
-            if self.registration.lost.is_cancelled() && !self.register_again().await {
-                break;
+            if self.registration.lost.is_cancelled() {
+                self.wants_slots(false);
+                if !self.register_again().await {
+                    break;
+                }
             }
             shared.signals.reset();
             match self.reserve(permits.num_permits()).await {
                 Ok(Reserved::Jobs { next, records, now }) => {
                     pause = Duration::from_millis(10);
+                    is_down = false;
                     // Asked to stop meanwhile: the jobs are handed back by `reconcile` below.
                     if shared.stop.is_cancelled() {
                         break;
@@ -99,6 +106,7 @@ impl Fetcher {
                     self.start(records, now, permits).await;
                     is_idle = matches!(next, Next::Rest(_));
                     if let Next::Rest(wait) = next {
+                        self.wants_slots(false);
                         self.rest(wait).await;
                     }
                 }
@@ -107,26 +115,57 @@ impl Fetcher {
                 Err(error) => {
                     tracing::debug!(%error, "no jobs could be taken");
                     drop(permits);
+                    is_down = true;
+                    self.wants_slots(false);
                     self.nap(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                     self.reconcile().await;
                 }
             }
         }
+        self.wants_slots(false);
         // Jobs that arrived after the stop go back at once, not after the grace.
         self.reconcile().await;
         self.registration
     }
 
+    /// Tells workers of a higher rank whether this one has jobs to take, as far as it knows.
+    fn wants_slots(&self, wants: bool) {
+        if let Some(rank) = &self.shared.rank {
+            rank.wants(wants);
+        }
+    }
+
+    /// Whether it would get slots now, if it asked for them.
+    fn may_have_slots(&self) -> bool {
+        let Shared {
+            permits,
+            turn,
+            rank,
+            ..
+        } = &*self.shared;
+        permits.available_permits() >= *turn as usize && rank.as_ref().is_none_or(Rank::has_turn)
+    }
+
     /// As many permits as there are, at least one.
     async fn permits(&self) -> OwnedSemaphorePermit {
         let semaphore = &self.shared.permits;
-        // Neither fails: the semaphore is never closed.
-        let mut permits = match semaphore.clone().acquire_many_owned(self.shared.turn).await {
-            Ok(permit) => permit,
-            Err(_) => std::future::pending().await,
+        let mut permits = loop {
+            if let Some(rank) = &self.shared.rank {
+                rank.turn().await;
+            }
+            // Neither fails: the semaphore is never closed.
+            let permits = match semaphore.clone().acquire_many_owned(self.shared.turn).await {
+                Ok(permits) => permits,
+                Err(_) => std::future::pending().await,
+            };
+            // While it waited, a job of a lower rank may have come.
+            if self.shared.rank.as_ref().is_none_or(Rank::has_turn) {
+                break permits;
+            }
         };
-        let more = semaphore.available_permits().min(self.shared.concurrency);
+        let most = at_once(self.shared.concurrency).saturating_sub(permits.num_permits());
+        let more = semaphore.available_permits().min(most);
         if more > 0
             && let Ok(rest) = semaphore.clone().try_acquire_many_owned(more as u32)
         {
@@ -202,27 +241,23 @@ impl Fetcher {
     /// Starts a task for each job.
     async fn start(&self, records: Vec<Vec<u8>>, now: u64, mut permits: OwnedSemaphorePermit) {
         let shared = &self.shared;
-        {
-            let mut known = self.registration.known.lock();
-            known.extend(
-                records
-                    .iter()
-                    .filter_map(|bytes| Some((Record::delivery(bytes)?, CancellationToken::new()))),
-            );
-        }
-        for bytes in records {
+        // The script hands out no record that is too short for this.
+        let records = records.into_iter();
+        let (keys, records): (Vec<DeliveryId>, Vec<Vec<u8>>) = records
+            .filter_map(|bytes| Some((Record::delivery(&bytes)?, bytes)))
+            .unzip();
+        let tokens = self.registration.expect(&keys);
+        for ((bytes, key), cancelled) in records.into_iter().zip(keys).zip(tokens) {
             // There is a permit for each: no more were asked for.
             let Some(permit) = permits.split(1) else {
                 return;
             };
-            // The script hands out no record that is too short for this.
-            let Some(key) = Record::delivery(&bytes) else {
-                continue;
-            };
             let record = Record::parse(&bytes);
+            let registration = &self.registration;
+            let delivery = Delivery::new(shared, registration, key, record.as_ref(), now);
             let delivery = Arc::new(Delivery {
-                cancelled: self.registration.token_of(&key),
-                ..Delivery::new(shared, &self.registration, key, record.as_ref(), now)
+                cancelled,
+                ..delivery
             });
             let ending = match &record {
                 None => Ending::Dead("corrupt record".to_owned()),
@@ -230,8 +265,7 @@ impl Fetcher {
                     Some(runner) => {
                         let timeout = record.timeout.or(shared.timeout);
                         let payload = bytes.len() - record.payload(&bytes).len();
-                        let (runner, kind) = (runner.clone(), record.name.clone());
-                        let job = run(runner, kind, bytes, payload, delivery, timeout, permit);
+                        let job = run(runner.clone(), bytes, payload, delivery, timeout, permit);
                         shared.jobs.spawn(crate::task::owned(job));
                         continue;
                     }
@@ -246,7 +280,7 @@ impl Fetcher {
                 .send(Ended {
                     delivery,
                     ending,
-                    _permit: permit,
+                    permit,
                 })
                 .await;
         }
@@ -336,6 +370,12 @@ impl Fetcher {
         }
         false
     }
+}
+
+/// How many jobs one reservation takes. With many slots it is half of them: those jobs run while the store hands out the
+/// others, so that neither waits for the other.
+fn at_once(concurrency: usize) -> usize {
+    concurrency.div_ceil(2).max(FEW).min(concurrency)
 }
 
 impl Reserved {

@@ -89,13 +89,19 @@ impl Registration {
         }
     }
 
-    /// How a job that arrives is told to stop.
-    pub(super) fn token_of(&self, key: &DeliveryId) -> CancellationToken {
-        let token = self.known.lock().get(key).cloned().unwrap_or_default();
-        if JobId::read(&key[..16]).is_some_and(|id| self.early.lock().remove(&id)) {
-            token.cancel();
-        }
-        token
+    /// Deliveries that have arrived; how each of them is told to stop.
+    pub(super) fn expect(&self, keys: &[DeliveryId]) -> Vec<CancellationToken> {
+        let mut known = self.known.lock();
+        let mut early = self.early.lock();
+        let tokens = keys.iter().map(|key| {
+            let token = CancellationToken::new();
+            if !early.is_empty() && JobId::read(&key[..16]).is_some_and(|id| early.remove(&id)) {
+                token.cancel();
+            }
+            known.insert(*key, token.clone());
+            token
+        });
+        tokens.collect()
     }
 }
 

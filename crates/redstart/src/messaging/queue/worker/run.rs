@@ -46,7 +46,7 @@ pub(super) struct Ended {
     pub(super) delivery: Arc<Delivery>,
     pub(super) ending: Ending,
     /// Held until the ending is written, so that no more than `concurrency` jobs are ever in doubt.
-    pub(super) _permit: OwnedSemaphorePermit,
+    pub(super) permit: OwnedSemaphorePermit,
 }
 
 pub(super) enum Ending {
@@ -69,7 +69,6 @@ pub(super) enum Ending {
 /// Runs a job to its ending and passes that to the acknowledger.
 pub(super) async fn run(
     runner: Arc<dyn Runner>,
-    kind: String,
     record: Vec<u8>,
     payload: usize,
     delivery: Arc<Delivery>,
@@ -108,8 +107,8 @@ pub(super) async fn run(
         Some(None) => failed(None, "timed out".to_owned()),
         Some(Some(Err(panic))) => failed(None, panicked(&*panic)),
         Some(Some(Ok(Err(error)))) => {
-            shared.signals.could_not_decode(&kind, was_parked);
-            shared.cannot_run(kind, error.to_string())
+            shared.signals.could_not_decode(&delivery.kind, was_parked);
+            shared.cannot_run(delivery.kind.clone(), error.to_string())
         }
         Some(Some(Ok(Ok(Verdict::Done)))) => Ending::Done(Vec::new()),
         Some(Some(Ok(Ok(Verdict::DoneWith { result })))) => Ending::Done(result),
@@ -131,7 +130,7 @@ pub(super) async fn run(
         .send(Ended {
             delivery,
             ending,
-            _permit: permit,
+            permit,
         })
         .await;
 }

@@ -185,7 +185,7 @@ impl Settler {
         Ok(Ended {
             delivery: Arc::new(delivery),
             ending,
-            _permit: permit.map_err(|_| Error::unavailable("too many jobs end at once"))?,
+            permit: permit.map_err(|_| Error::unavailable("too many jobs end at once"))?,
         })
     }
 
