@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU16, Ordering},
+        atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -26,6 +26,8 @@ struct Nodes {
     halves: AtomicBool,
     /// The first node is cut off, and the second one has its half of the slots.
     cut_off: AtomicBool,
+    /// How often the first node answered so.
+    redirected: AtomicUsize,
 }
 
 impl Nodes {
@@ -41,6 +43,7 @@ impl Nodes {
             moved: moved(ports[1]),
             halves: AtomicBool::new(false),
             cut_off: AtomicBool::new(false),
+            redirected: AtomicUsize::new(0),
         });
         for (listener, is_first) in [(first, true), (second, false)] {
             let nodes = nodes.clone();
@@ -108,6 +111,7 @@ impl Nodes {
             (true, true) if words.contains("still-here") => ":1\r\n".to_owned(),
             (true, true) => {
                 self.owner.store(self.ports[1], Ordering::SeqCst);
+                self.redirected.fetch_add(1, Ordering::SeqCst);
                 format!("-{}\r\n", self.moved)
             }
             (true, false) => ":7\r\n".to_owned(),
@@ -123,6 +127,43 @@ async fn a_redirection_without_a_host_leads_to_the_host_that_was_asked() -> anyh
     let mut increment = redis::cmd("INCR");
     increment.arg("n");
     assert_eq!(store.query::<i64>(&increment).await?, 7);
+    Ok(())
+}
+
+/// Of a node that was replaced all slots are elsewhere: a client that learned one by one would be redirected 16,384 times.
+#[tokio::test]
+async fn a_redirection_teaches_the_other_slots_too() -> anyhow::Result<()> {
+    let nodes = Nodes::start(|port| format!("MOVED 1 :{port}")).await?;
+    let store = nodes.store().await?;
+    let redirected = || nodes.redirected.load(Ordering::SeqCst);
+    // Keys of different slots, each asked for once.
+    let mut number = 0;
+    let mut next = async || {
+        number += 1;
+        let mut increment = redis::cmd("INCR");
+        increment.arg(format!("n{number}"));
+        store.query::<i64>(&increment).await
+    };
+    assert_eq!((next().await?, redirected()), (7, 1));
+    // The table is read in the background.
+    let patience = tokio::time::Instant::now() + Duration::from_secs(60);
+    loop {
+        let before = redirected();
+        assert_eq!(next().await?, 7);
+        if redirected() == before {
+            break;
+        }
+        assert!(
+            tokio::time::Instant::now() < patience,
+            "each slot is learned alone"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let before = redirected();
+    for _ in 0..100 {
+        assert_eq!(next().await?, 7);
+    }
+    assert_eq!(redirected(), before);
     Ok(())
 }
 
