@@ -39,9 +39,9 @@ return queue('mark', 'timed'), args
 -- [queue.enqueue_plain] 100 jobs.
 hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
 lfill('ready', job_id)
-local args = { 'channel' }
+local args = { 'channel', 1000 }
 for i = 1, 100 do args[#args + 1] = job_body('new-' .. string.format('%012d', i)) end
-return { 'jobs', 'ready', 'idle' }, args
+return { 'jobs', 'ready', 'idle', 'events' }, args
 
 -- [queue.expire_parked] at most 4500: 100 jobs.
 hfill('jobs', function(i) return job(job_id(i), 'p', PAST, 12) end, job_id)
@@ -161,6 +161,13 @@ zfill('rates', PAST)
 zfill('resting', PAST)
 return queue('running', 'workers', 'rates'),
   setting('me', 1, 1, 1000000, 200, 1048576, WORKER, 0, 1000, 1, 1, 1000, 1, 3, '', 0)
+
+-- [queue.reserve] at most 1100: 100 jobs of thousands, without any limit.
+call('HSET', 'running', '', 1)
+hfill('jobs', function(i) return job(job_id(i), 'r') end, job_id)
+lfill('ready', job_id)
+return queue('running', 'workers', 'rates'),
+  setting('me', 1, 100, 1000000, 200, 1048576, WORKER, 0, 0, 0, 0, 0, 0, 3, '', 0)
 
 -- [queue.run_now]
 call('HSET', 'jobs', job_id(1), job(job_id(1), 'l'))
