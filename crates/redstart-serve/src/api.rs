@@ -31,7 +31,7 @@ mod system;
 
 pub(crate) use breaker::{breaker, state_name as circuit_name};
 pub(crate) use cache::{JsonCache, json_cache};
-pub(crate) use limiter::limiter_of;
+pub(crate) use limiter::{limiter_of, limiter_with, rate_headers};
 pub(crate) use queue::{count_letters, group_of, open_queue, parse_state, search_jobs, state_name};
 
 /// Handles that are kept between requests, because making them costs a round trip or a subscription.
@@ -113,5 +113,6 @@ pub(crate) fn add_routes(routes: &mut Routes) {
     place::add_routes(routes);
     account::add_routes(routes);
     message::add_routes(routes);
+    crate::envoy::json::add_routes(routes);
     crate::page::add_routes(routes);
 }

@@ -13,11 +13,12 @@ use std::{
 use axum::body::Body;
 use bytes::Bytes;
 use futures_util::FutureExt as _;
-use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, Version, header};
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use parking_lot::RwLock;
 use redstart::Store;
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::Instrument as _;
 
 use crate::{
     api::Patterns,
@@ -25,22 +26,29 @@ use crate::{
     auth,
     call::{Call, Query},
     config::{Config, ConfigError},
+    envoy::grpc,
     idempotent::{self, Repeats},
     inventory::Looks,
     metric,
     problem::{Kind, Problem},
+    rendered::{self, Rendered},
     reply::Reply,
     route::{Handler, Routes},
     sampler::Sampler,
+    tls, trace,
+    watch::Watches,
 };
 
 pub(crate) struct App {
     pub(crate) store: Store,
     config: RwLock<Arc<Config>>,
+    tls: RwLock<Option<Arc<rustls::ServerConfig>>>,
     pub(crate) routes: Routes,
     pub(crate) patterns: Patterns,
     pub(crate) audit: Audit,
     pub(crate) looks: Looks,
+    pub(crate) watches: Watches,
+    rendered: Rendered,
     pub(crate) sampler: Sampler,
     repeats: Repeats,
     long_polls: AtomicUsize,
@@ -57,18 +65,22 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; i
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
 impl App {
-    pub(crate) fn new(store: &Store, config: Config) -> redstart::Result<Self> {
+    pub(crate) fn new(store: &Store, config: Config) -> Result<Self, ConfigError> {
         metric::recorder();
+        let tls = config.tls.as_ref().map(tls::load).transpose()?;
         let mut routes = Routes::default();
         crate::api::add_routes(&mut routes);
         Ok(Self {
             patterns: Patterns::default(),
             audit: Audit::new(store)?,
             looks: Looks::default(),
+            watches: Watches::default(),
+            rendered: Rendered::default(),
             sampler: Sampler::default(),
             repeats: Repeats::new(store)?,
             store: store.clone(),
             config: RwLock::new(Arc::new(config)),
+            tls: RwLock::new(tls),
             routes,
             long_polls: AtomicUsize::new(0),
             streams: Arc::default(),
@@ -89,20 +101,69 @@ impl App {
                  to run it without authentication",
             ));
         }
+        if current.has_tls() != config.has_tls() {
+            return Err(ConfigError::new(
+                "[tls] was added or removed; restart the service to listen with TLS or without it",
+            ));
+        }
+        // The files are read again even if their names are the same. Established connections keep their certificate.
+        let tls = config.tls.as_ref().map(tls::load).transpose()?;
+        *self.tls.write() = tls;
         *current = Arc::new(config);
         Ok(())
+    }
+
+    /// How new connections are encrypted, if they are.
+    pub(crate) fn tls(&self) -> Option<Arc<rustls::ServerConfig>> {
+        self.tls.read().clone()
     }
 
     /// Answers one request.
     pub(crate) async fn handle(
         self: Arc<Self>,
-        request: Request<Body>,
+        mut request: Request<Body>,
         peer: SocketAddr,
     ) -> Response<Body> {
-        let begun = Instant::now();
-        let method = request.method().clone();
-        let path = request.uri().path().to_owned();
+        // HTTP/2 has no Host of its own; what is there is a second opinion.
+        if request.version() == Version::HTTP_2
+            && let Some(authority) = request.uri().authority()
+            && let Ok(host) = HeaderValue::try_from(authority.as_str())
+        {
+            request.headers_mut().insert(header::HOST, host);
+        }
+        let span = trace::request_span(&request);
+        let working = span.clone();
+        async move {
+            let begun = Instant::now();
+            let method = request.method().clone();
+            let path = request.uri().path().to_owned();
+            let (route, status, mut response) = match grpc::is_grpc(request.headers()) {
+                true => self.answer_call(request, peer).await,
+                false => self.answer_request(request, peer).await,
+            };
+            metrics::counter!("redstart_http_requests_total", "route" => route, "status" => status.clone())
+                .increment(1);
+            metrics::histogram!("redstart_http_request_seconds", "route" => route)
+                .record(begun.elapsed().as_secs_f64());
+            tracing::info!(target: "redstart_serve::request", %method, path, route, status,
+                ms = begun.elapsed().as_secs_f64() * 1e3, "request");
+            trace::answered(&working, &method, route, &response);
+            protect(response.headers_mut());
+            response
+        }
+        .instrument(span)
+        .await
+    }
+
+    /// The route, the status for people, and the response.
+    async fn answer_request(
+        self: Arc<Self>,
+        request: Request<Body>,
+        peer: SocketAddr,
+    ) -> (&'static str, String, Response<Body>) {
         let config = self.config();
+        let is_head = request.method() == Method::HEAD;
+        let path = request.uri().path().to_owned();
         let wants_page = wants_page(request.headers());
         let answered = AssertUnwindSafe(self.clone().answer(request, config.clone(), peer));
         let (route, reply) = match answered.catch_unwind().await {
@@ -110,19 +171,27 @@ impl App {
             Ok((route, Err(problem))) => (route, self.refuse(&config, problem, wants_page, &path)),
             Err(_) => ("panic", Problem::new(Kind::Failed).into_reply()),
         };
-        let status = reply.status.as_u16();
-        metrics::counter!("redstart_http_requests_total", "route" => route, "status" => status.to_string())
-            .increment(1);
-        metrics::histogram!("redstart_http_request_seconds", "route" => route)
-            .record(begun.elapsed().as_secs_f64());
-        tracing::info!(target: "redstart_serve::request", %method, path, route, status,
-            ms = begun.elapsed().as_secs_f64() * 1e3, "request");
         let mut response = reply.into_response();
-        if method == Method::HEAD {
+        if is_head {
             *response.body_mut() = Body::empty();
         }
-        protect(response.headers_mut());
-        response
+        (route, response.status().as_u16().to_string(), response)
+    }
+
+    /// The same for a call by gRPC.
+    async fn answer_call(
+        self: Arc<Self>,
+        request: Request<Body>,
+        peer: SocketAddr,
+    ) -> (&'static str, String, Response<Body>) {
+        let config = self.config();
+        let answered = AssertUnwindSafe(grpc::answer(self.clone(), request, config, peer));
+        let (route, response) = match answered.catch_unwind().await {
+            Ok(answered) => answered,
+            Err(_) => ("panic", tonic::Status::internal("failed").into_http()),
+        };
+        let status = format!("grpc-{}", grpc::code(&response));
+        (route, status, response)
     }
 
     /// The reply to a request that is refused: a problem, or a page for a browser.
@@ -206,13 +275,23 @@ impl App {
             )?),
             false => None,
         };
-        let (deadline, writes) = (call.deadline, route.writes);
+        let limits = &call.config.limits;
+        let longest = match route.waits {
+            true => limits.wait.0.saturating_add(limits.request_time.0),
+            false => limits.request_time.0,
+        };
+        let time = call.deadline.map_or(longest, |asked| asked.min(longest));
+        let writes = route.writes;
         let key = call.headers.get(idempotent::HEADER).cloned();
         let handler = match route.by_hand() {
             true => self.to_its_end(&route.handler),
             false => route.handler.clone(),
         };
         let work = async {
+            if rendered::is_tick(&call, route) {
+                let key = Rendered::key(&call);
+                return self.rendered.get(key, handler(call)).await;
+            }
             match route.repeatable {
                 true => self.repeats.run(call, &handler).await,
                 false => handler(call).await,
@@ -223,16 +302,10 @@ impl App {
             (true, None) => Problem::new(Kind::InDoubt),
             (false, _) => Problem::new(Kind::Deadline),
         };
-        let too_late = async {
-            match deadline {
-                Some(deadline) => tokio::time::sleep(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
         tokio::select! {
             biased;
             reply = work => reply,
-            () = too_late => Err(late()),
+            () = tokio::time::sleep(time) => Err(late()),
             () = self.stop.cancelled(), if route.waits => Err(Problem::new(Kind::Stopping)),
         }
     }
@@ -244,14 +317,14 @@ impl App {
             let (work, changing) = (handler(call), changing.clone());
             Box::pin(async move {
                 // It begins when it is asked for, not before. A panic was reported by its own hook.
-                let work = changing.spawn(work).await;
+                let work = changing.spawn(work.in_current_span()).await;
                 work.unwrap_or(Err(Problem::new(Kind::Failed)))
             })
         })
     }
 
     /// The body, within its limits of size and time.
-    async fn body(
+    pub(crate) async fn body(
         &self,
         config: &Config,
         headers: &HeaderMap,

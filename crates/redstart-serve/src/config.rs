@@ -1,13 +1,16 @@
 //! The configuration file: TOML. An error names the line.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
 
 use redstart::limiting::{Algorithm, Quota};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{
     auth::{Role, TokenHash},
+    envoy::domain::{self, DomainConfig},
     network::Network,
+    tls::TlsConfig,
+    trace::OtlpConfig,
 };
 
 /// The configuration of the service. An empty file is a valid one.
@@ -47,6 +50,11 @@ pub struct Config {
     pub(crate) token: Vec<TokenConfig>,
     pub(crate) limits: Limits,
     pub(crate) limiter: BTreeMap<String, LimiterConfig>,
+    /// What Envoy's rate-limit service decides by.
+    pub(crate) domain: Vec<DomainConfig>,
+    pub(crate) tls: Option<TlsConfig>,
+    /// Where spans are sent.
+    pub(crate) otlp: Option<OtlpConfig>,
     pub(crate) redact: Vec<String>,
     /// How long the audit log keeps a change.
     pub(crate) audit: Span,
@@ -62,6 +70,9 @@ impl Default for Config {
             token: Vec::new(),
             limits: Limits::default(),
             limiter: BTreeMap::new(),
+            domain: Vec::new(),
+            tls: None,
+            otlp: None,
             redact: ["password", "secret", "token", "authorization", "card"]
                 .map(str::to_owned)
                 .to_vec(),
@@ -86,6 +97,8 @@ pub(crate) struct Limits {
     pub(crate) connections: usize,
     /// How long a body may take to arrive.
     pub(crate) body_time: Span,
+    /// How long a request may take that does not wait for anything; one that waits has as much more.
+    pub(crate) request_time: Span,
 }
 
 impl Default for Limits {
@@ -98,6 +111,7 @@ impl Default for Limits {
             streams: 1_000,
             connections: 10_000,
             body_time: Span(Duration::from_secs(10)),
+            request_time: Span(Duration::from_secs(30)),
         }
     }
 }
@@ -188,6 +202,11 @@ pub(crate) struct QuotaText {
 }
 
 impl QuotaText {
+    /// Both must be above zero.
+    pub(crate) fn new(units: u64, period: Duration) -> Self {
+        Self { units, period }
+    }
+
     pub(crate) fn parse(text: &str) -> Result<Self, &'static str> {
         const FORM: &str = "a quota must be units per period, such as 100/s, 20/m or 5/15m";
         let (units, period) = text.split_once('/').ok_or(FORM)?;
@@ -311,6 +330,12 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
+impl From<redstart::Error> for ConfigError {
+    fn from(error: redstart::Error) -> Self {
+        Self(error.to_string())
+    }
+}
+
 impl Config {
     /// Reads a configuration file's text.
     ///
@@ -318,13 +343,16 @@ impl Config {
     ///
     /// If the text is not TOML or a setting is unknown or invalid; the message names the line.
     pub fn parse(text: &str) -> Result<Self, ConfigError> {
+        let line_of = |at: usize| {
+            let before = &text.as_bytes()[..at.min(text.len())];
+            1 + before.iter().filter(|byte| **byte == b'\n').count()
+        };
         let config: Self = toml::from_str(text).map_err(|error| {
-            let line = match error.span() {
-                Some(span) => 1 + text[..span.start.min(text.len())].matches('\n').count(),
-                None => 1,
-            };
+            let line = error.span().map_or(1, |span| line_of(span.start));
             ConfigError(format!("line {line}: {}", error.message()))
         })?;
+        domain::check(&config.domain, &config.limiter)
+            .map_err(|(at, what)| ConfigError(format!("line {}: {what}", line_of(at))))?;
         let mut seen = std::collections::HashSet::new();
         for token in &config.token {
             if token.name.is_empty() || !seen.insert(&token.name) {
@@ -344,6 +372,34 @@ impl Config {
     /// Switches changes off.
     pub fn read_only(&mut self) {
         self.read_only = true;
+    }
+
+    /// Listens with TLS: the files of the certificate (with those that lead to its authority) and of its key, in PEM.
+    pub fn tls(&mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) {
+        self.tls = Some(TlsConfig {
+            certificate: certificate.into(),
+            key: key.into(),
+        });
+    }
+
+    /// Sends spans to this collector, such as `http://127.0.0.1:4318`. Other settings of `[otlp]` stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// If it is not an address of HTTP.
+    pub fn otlp(&mut self, endpoint: &str) -> Result<(), ConfigError> {
+        OtlpConfig::set(&mut self.otlp, endpoint).map_err(ConfigError::new)
+    }
+
+    /// The files that the configuration names: when one changes, [reload](crate::Service::reload) the configuration.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let files = self.tls.iter().flat_map(|tls| [&tls.certificate, &tls.key]);
+        files.cloned().collect()
+    }
+
+    /// Whether the service listens with TLS.
+    pub fn has_tls(&self) -> bool {
+        self.tls.is_some()
     }
 
     /// Whether requests must authenticate.
@@ -374,6 +430,14 @@ mod tests {
                 "boss",
             ),
             ("base_path = \"x\"", 1, "base_path"),
+            ("[tls]\ncertificate = \"a\"", 1, "key"),
+            ("[otlp]\nendpoint = \"ftp://a\"", 2, "http"),
+            ("[otlp]\nendpoint = \"http://a\"\nsample = 1.5", 3, "0 to 1"),
+            (
+                "[otlp]\nendpoint = \"http://a\"\nheaders = { \"a b\" = \"c\" }",
+                3,
+                "header",
+            ),
             (
                 "[trusted_header]\nname = \"x-user\"\nrole = \"admin\"",
                 1,

@@ -16,8 +16,8 @@
 //! # Where to look
 //!
 //! ```text
-//! server.rs      connections, their limits, the graceful end
-//!    │
+//! server.rs      connections, their limits, the graceful end      tls.rs    the certificate
+//!    │                                                             trace.rs  spans for OpenTelemetry
 //!    ▼
 //! app.rs         the life of a request: who asks, may they, body, deadline, Idempotency-Key, handler, headers
 //!    │  auth.rs  tokens, roles, cross-site checks        idempotent.rs  a change that arrives twice is made once
@@ -25,6 +25,7 @@
 //!    ▼
 //! api/<family>.rs   the handlers of the API, with their types       problem.rs  what can go wrong
 //! page/<screen>.rs  the dashboard                                   openapi.rs  the document
+//! envoy.rs          Envoy's rate-limit service; envoy/grpc.rs and envoy/json.rs are its two forms
 //! ```
 
 #![forbid(unsafe_code)]
@@ -43,6 +44,7 @@ mod call;
 mod chart;
 mod config;
 mod demo;
+mod envoy;
 mod held;
 mod idempotent;
 mod inventory;
@@ -53,14 +55,19 @@ mod opened;
 mod page;
 mod pretty;
 mod problem;
+mod rendered;
 mod reply;
 mod route;
 mod sampler;
 mod server;
+mod tls;
+mod trace;
+mod watch;
 
 pub use auth::{Role, hash_token};
 pub use config::{Config, ConfigError};
 pub use demo::Demo;
+pub use trace::Spans;
 
 /// The service: the API, the dashboard and the metrics, on one store. Cheap to clone.
 ///
@@ -79,7 +86,8 @@ pub use demo::Demo;
 /// # Metrics
 ///
 /// `redstart_http_requests_total` by route and status, `redstart_http_request_seconds` by route, `redstart_http_streams`,
-/// `redstart_http_waiting`, `process_resident_memory_bytes`, `process_open_fds`, and those of the
+/// `redstart_http_waiting`, `redstart_ratelimit_descriptors_total` by domain and outcome, `redstart_otlp_spans_total` by
+/// outcome, `process_resident_memory_bytes`, `process_open_fds`, and those of the
 /// [patterns](redstart::observe).
 #[derive(Clone)]
 pub struct Service(Arc<app::App>);
@@ -89,17 +97,19 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Those of the patterns that the service itself uses; with a store that was made there are none.
-    pub fn new(store: &Store, config: Config) -> redstart::Result<Self> {
+    /// If the files of the certificate cannot be used.
+    pub fn new(store: &Store, config: Config) -> Result<Self, ConfigError> {
         Ok(Self(Arc::new(app::App::new(store, config)?)))
     }
 
-    /// Takes another configuration from now on. Requests under way keep theirs.
+    /// Takes another configuration from now on, and reads the files of the certificate again. Requests under way keep
+    /// their configuration, connections their certificate. `[otlp]` is read only at the start.
     ///
     /// # Errors
     ///
     /// If the service has authentication and the new configuration has none: a file that is cut short while it is
-    /// written must not open the service. The old configuration stays in force.
+    /// written must not open the service. The same for TLS, and if the certificate cannot be used. The old configuration
+    /// stays in force.
     pub fn reload(&self, config: Config) -> Result<(), ConfigError> {
         self.0.reload(config)
     }

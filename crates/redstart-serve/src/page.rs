@@ -127,8 +127,13 @@ async fn log_in(call: Call) -> Result<Reply, Problem> {
         return Ok(login_page(&call.config, Some("This token is not known.")));
     }
     let base = &call.config.base_path.0;
+    let secure = if call.config.has_tls() {
+        "; Secure"
+    } else {
+        ""
+    };
     let cookie = format!(
-        "{}={token}; Path={base}/; HttpOnly; SameSite=Strict",
+        "{}={token}; Path={base}/; HttpOnly; SameSite=Strict{secure}",
         auth::COOKIE
     );
     let mut reply = Reply::see_other(&format!("{base}/"));

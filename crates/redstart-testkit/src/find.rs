@@ -145,6 +145,31 @@ pub fn python_libraries() -> Result<PathBuf> {
     complete.then_some(python).ok_or_else(|| missing("Celery"))
 }
 
+/// A Python that has gRPC and the messages of Envoy.
+///
+/// # Errors
+///
+/// If there is none; the message names the command that installs it.
+pub fn gateway() -> Result<PathBuf> {
+    client_python("gateway", "grpcio")
+}
+
+/// A Python that has the messages of OpenTelemetry.
+///
+/// # Errors
+///
+/// If there is none; the message names the command that installs it.
+pub fn collector() -> Result<PathBuf> {
+    client_python("collector", "opentelemetry-proto")
+}
+
+fn client_python(name: &str, first: &str) -> Result<PathBuf> {
+    let folder = cache_dir().join("clients").join(name);
+    let python = folder.join("bin/python");
+    let complete = folder.join("complete").is_file() && is_program(&python);
+    complete.then_some(python).ok_or_else(|| missing(first))
+}
+
 /// A Ruby that has Sidekiq.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The libraries that redstart-adopt works beside, in the versions that its tests pin.
+//! The libraries that redstart-adopt works beside, and the clients of redstart-serve, in the versions that the tests pin.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,12 +12,19 @@ const PACKAGE: &str = include_str!("../../../crates/redstart-adopt/tests/librari
 const LOCK: &str = include_str!("../../../crates/redstart-adopt/tests/libraries/package-lock.json");
 const REQUIREMENTS: &str =
     include_str!("../../../crates/redstart-adopt/tests/libraries/requirements.txt");
+const GATEWAY: &str = include_str!("../../../crates/redstart-serve/tests/client/gateway.txt");
+const COLLECTOR: &str = include_str!("../../../crates/redstart-serve/tests/client/collector.txt");
 
-/// Installs what is missing or of another version; both at the same time, since each waits for the network.
+/// Installs what is missing or of another version; all at the same time, since each waits for the network.
 pub(super) fn install() -> Vec<Error> {
     std::thread::scope(|scope| {
-        let both = [scope.spawn(install_node), scope.spawn(install_python)];
-        both.into_iter()
+        let all = [
+            scope.spawn(install_node),
+            scope.spawn(|| install_python("libraries/python", REQUIREMENTS, "Celery")),
+            scope.spawn(|| install_python("clients/gateway", GATEWAY, "grpcio")),
+            scope.spawn(|| install_python("clients/collector", COLLECTOR, "opentelemetry-proto")),
+        ];
+        all.into_iter()
             .filter_map(|thread| match thread.join() {
                 Ok(result) => result.err(),
                 Err(_) => Some(Error::msg("the installation of a library panicked")),
@@ -27,7 +34,13 @@ pub(super) fn install() -> Vec<Error> {
 }
 
 pub(super) fn has_python() -> bool {
-    is_complete(&find::cache_dir().join("libraries/python"), REQUIREMENTS)
+    let all = [
+        ("libraries/python", REQUIREMENTS),
+        ("clients/gateway", GATEWAY),
+        ("clients/collector", COLLECTOR),
+    ];
+    all.iter()
+        .all(|(folder, what)| is_complete(&find::cache_dir().join(folder), what))
 }
 
 /// The file that is written last says what was installed.
@@ -56,28 +69,28 @@ fn install_node() -> Result<()> {
     Ok(std::fs::write(folder.join("complete"), LOCK)?)
 }
 
-fn install_python() -> Result<()> {
-    let folder = find::cache_dir().join("libraries/python");
-    if is_complete(&folder, REQUIREMENTS) {
+fn install_python(folder: &str, requirements: &str, first: &str) -> Result<()> {
+    let folder = find::cache_dir().join(folder);
+    if is_complete(&folder, requirements) {
         return Ok(());
     }
     ensure!(
         has_venv(),
-        "python3 with venv is needed to install Celery: install python3-venv"
+        "python3 with venv is needed to install {first}: install python3-venv"
     );
-    println!("installing Celery and other libraries of PyPI");
+    println!("installing {first} and other libraries of PyPI");
     logged(
         Command::new("python3")
             .args(["-m", "venv", "--clear"])
             .arg(&folder),
     )?;
     let list = folder.join("requirements.txt");
-    std::fs::write(&list, REQUIREMENTS)?;
+    std::fs::write(&list, requirements)?;
     logged(
         Command::new(folder.join("bin/python"))
             .args(["-m", "pip", "install", "--quiet"])
             .args(["--disable-pip-version-check", "--no-deps", "--requirement"])
             .arg(&list),
     )?;
-    Ok(std::fs::write(folder.join("complete"), REQUIREMENTS)?)
+    Ok(std::fs::write(folder.join("complete"), requirements)?)
 }

@@ -199,7 +199,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
 pub(crate) struct Chosen {
     pub(crate) limiter: Limiter,
     /// It only tries.
-    shadow: bool,
+    pub(crate) shadow: bool,
     /// What it grants can be given back.
     refundable: bool,
 }
@@ -227,6 +227,26 @@ pub(crate) fn limiter_of(
         shadow: configured.shadow,
         refundable: configured.refundable,
     })
+}
+
+/// A limiter of a configured name with another quota, which a gateway gave.
+pub(crate) fn limiter_with(
+    app: &App,
+    namespace: &str,
+    name: &str,
+    algorithm: AlgorithmName,
+    units: u64,
+    period: Duration,
+) -> Result<Limiter, Problem> {
+    let key = Key {
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
+        algorithm,
+        quota: QuotaText::new(units, period),
+        burst: None,
+        refundable: false,
+    };
+    make(app, key)
 }
 
 fn find(call: &Call, limit: Option<&Limit>) -> Result<Chosen, Problem> {
@@ -302,7 +322,7 @@ async fn check(call: Call) -> Result<Reply, Problem> {
         None => limiter.check(&body.subject, body.cost).await?,
     };
     let checked = describe(&call, &chosen, decision)?;
-    let headers = rate_headers(limiter, &checked);
+    let headers = check_headers(limiter, &checked);
     if !checked.allowed && call.query.flag("enforce") {
         let mut problem = Problem::new(Kind::Limited).with("remaining", checked.remaining);
         if let Some(wait) = checked.retry_after {
@@ -432,12 +452,28 @@ fn shown(allowed: bool, snapshot: &Snapshot) -> Checked {
     }
 }
 
-/// The fields of draft-ietf-httpapi-ratelimit-headers.
-fn rate_headers(limiter: &Limiter, checked: &Checked) -> Vec<(HeaderName, HeaderValue)> {
-    let mut headers = Vec::new();
+fn check_headers(limiter: &Limiter, checked: &Checked) -> Vec<(HeaderName, HeaderValue)> {
     let Some((name, quota)) = limiter.limits().next() else {
-        return headers;
+        return Vec::new();
     };
+    // It was a duration before.
+    let reset = Duration::try_from_secs_f64(checked.reset_after.0).unwrap_or_default();
+    let fields = rate_headers(name, quota, checked.remaining, reset).into_iter();
+    fields
+        .filter_map(|(name, value)| {
+            let value = HeaderValue::try_from(value).ok()?;
+            Some((HeaderName::from_static(name), value))
+        })
+        .collect()
+}
+
+/// The fields of draft-ietf-httpapi-ratelimit-headers.
+pub(crate) fn rate_headers(
+    name: &str,
+    quota: Quota,
+    remaining: u64,
+    reset_after: Duration,
+) -> [(&'static str, String); 2] {
     // A structured field's string has no quotes and is ASCII.
     let name: String = name
         .chars()
@@ -449,12 +485,7 @@ fn rate_headers(limiter: &Limiter, checked: &Checked) -> Vec<(HeaderName, Header
         quota.capacity(),
         (window.ceil() as u64).max(1)
     );
-    let reset = checked.reset_after.0.ceil() as u64;
-    let limit = format!("\"{name}\";r={};t={reset}", checked.remaining);
-    for (name, value) in [("ratelimit-policy", policy), ("ratelimit", limit)] {
-        if let Ok(value) = HeaderValue::try_from(value) {
-            headers.push((HeaderName::from_static(name), value));
-        }
-    }
-    headers
+    let reset = reset_after.as_secs_f64().ceil() as u64;
+    let limit = format!("\"{name}\";r={remaining};t={reset}");
+    [("ratelimit-policy", policy), ("ratelimit", limit)]
 }

@@ -4,11 +4,16 @@
 
 mod client;
 mod confined;
+mod envoy;
 mod example;
 mod hostile;
 mod page;
 mod pattern;
+mod program;
 mod safety;
+mod tls;
+mod trace;
+mod watch;
 
 use std::net::SocketAddr;
 

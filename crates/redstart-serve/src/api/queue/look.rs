@@ -14,6 +14,7 @@ use crate::{
     pretty::redacted,
     problem::Problem,
     reply::{Event, Reply},
+    watch::Seen,
 };
 
 /// Any job, to wait for its end.
@@ -270,29 +271,34 @@ pub(super) async fn result(call: Call) -> Result<Reply, Problem> {
 }
 
 pub(super) async fn events(call: Call) -> Result<Reply, Problem> {
-    let follower = queue(&call)?
-        .inspect()
-        .follow_events(call.query.given("after"));
-    let events = futures_util::stream::unfold(follower, |mut follower| async move {
-        // While the store is down, the stream stays open and asks again.
-        let found = match follower.next(Duration::from_secs(15)).await {
-            Ok(found) => found,
-            Err(_) => {
-                tokio::time::sleep(Duration::from_secs(1)).await;
-                Vec::new()
-            }
-        };
-        let events: Vec<Event> = found.into_iter().map(event).collect();
-        Some((futures_util::stream::iter(events), follower))
-    });
-    let first = futures_util::stream::iter([Event::new("listening", "")]);
-    call.app.stream(first.chain(events.flatten()))
+    // A browser that connects again names the last event that it got.
+    let last = call.headers.get("last-event-id");
+    let last = last.and_then(|id| id.to_str().ok());
+    let after = call.query.given("after").or(last);
+    if after.is_some_and(|after| !is_event_id(after)) {
+        return Err(Problem::invalid("after must be the id of an event"));
+    }
+    let (namespace, queue) = (call.namespace()?, queue(&call)?);
+    let watches = &call.app.watches;
+    let seen = watches.follow(&namespace, call.param("name"), queue, after);
+    call.app.stream(seen.map(|seen| match seen {
+        Seen::Listening => Event::new("listening", ""),
+        Seen::Event(seen) => event(&seen),
+    }))
 }
 
-fn event(event: redstart::messaging::QueueEvent) -> Event {
+fn is_event_id(text: &str) -> bool {
+    let number = |text: &str| text.len() <= 19 && text.parse::<u64>().is_ok();
+    match text.split_once('-') {
+        Some((time, rest)) => number(time) && number(rest),
+        None => number(text),
+    }
+}
+
+fn event(event: &redstart::messaging::QueueEvent) -> Event {
     let jobs: Vec<String> = event.jobs.iter().map(ToString::to_string).collect();
     let data = json!({"jobs": jobs, "text": event.text, "at": event.at.as_secs_f64()});
     let mut sent = Event::json(event.kind.name(), &data);
-    sent.id = Some(event.id);
+    sent.id = Some(event.id.clone());
     sent
 }
