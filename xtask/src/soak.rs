@@ -56,6 +56,15 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[("HUNG_MASTERS", 10), ("TEST_SECONDS", 1800)],
     },
     Campaign {
+        name: "store-handover",
+        about: "a running engine is moved to Redis and to Valkey under load, and everybody follows",
+        package: "redstart",
+        test: "store",
+        filter: "handover::",
+        scale: 1,
+        counts: &[("MOVED_KEYS", 100_000), ("TEST_SECONDS", 1800)],
+    },
+    Campaign {
         name: "store-nonce",
         about: "a million requests of all shapes on every backend and over TLS, each with its asker's nonce",
         package: "redstart",
@@ -424,6 +433,15 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "",
         scale: 1,
         counts: &[("FOLLOWED_WRITES", 100_000)],
+    },
+    Campaign {
+        name: "engine-master",
+        about: "Redis and Valkey follow the engine through cuts and restarts of either side",
+        package: "redstart-engine",
+        test: "master",
+        filter: "",
+        scale: 1,
+        counts: &[("FED_WRITES", 100_000), ("COPIED_KEYS", 300_000)],
     },
     Campaign {
         name: "engine-listener",

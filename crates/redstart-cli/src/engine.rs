@@ -1,4 +1,4 @@
-//! `redstart engine`: the embedded engine as a server.
+//! `redstart engine`: the embedded engine as a server, and what else can be done with its data.
 
 use std::{net::SocketAddr, path::PathBuf};
 
@@ -10,9 +10,14 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
 
+mod handover;
+
 /// Arguments of `redstart engine`.
 #[derive(clap::Args)]
+#[command(args_conflicts_with_subcommands = true)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    action: Option<Action>,
     /// A configuration file in Redis's format
     #[arg(value_name = "REDIS.CONF")]
     config: Option<PathBuf>,
@@ -59,6 +64,13 @@ pub(crate) struct Args {
     /// Refuse what a Cluster would refuse
     #[arg(long)]
     cluster_strict: bool,
+}
+
+/// What can be done with an engine's data besides serving it.
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Move all data and all clients of a running engine to a Redis or Valkey, without stopping
+    Handover(handover::Args),
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -113,7 +125,11 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
-pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
+    match args.action.take() {
+        Some(Action::Handover(args)) => return Box::pin(handover::run(args)).await,
+        None => {}
+    }
     let wrong = |error: SettingsError| Failure::Usage(error.to_string());
     let mut settings = match &args.config {
         Some(path) => Settings::read(path).map_err(wrong)?,

@@ -39,6 +39,7 @@
 //! a second copy of the data.
 
 mod backup;
+mod copy;
 mod dump;
 mod file;
 mod folder;
@@ -75,6 +76,7 @@ use crate::{
 };
 
 pub use backup::Backup;
+pub(crate) use copy::Copy;
 #[cfg(feature = "sim")]
 pub(crate) use dump::write_all;
 use file::LogFile;

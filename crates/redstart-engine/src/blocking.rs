@@ -248,6 +248,23 @@ pub(crate) fn give_up_data(state: &mut State, error: &str) {
     }
 }
 
+/// What a client that waits is answered if its time is up.
+pub(crate) fn answer_at_end(state: &mut State, client: u64, reply: Reply) {
+    let number = state.blocking.clients.get(&client);
+    let waiter = number.and_then(|number| state.blocking.waiters.get_mut(number));
+    if let Some(waiter) = waiter {
+        waiter.wait.on_timeout = reply;
+    }
+}
+
+/// Answers all clients that wait, before their time.
+pub(crate) fn unblock_all(state: &mut State, reply: &Reply) {
+    let clients: Vec<u64> = state.blocking.clients.keys().copied().collect();
+    for client in clients {
+        unblock(state, client, Some(reply.clone()));
+    }
+}
+
 /// Serves the clients that wait for keys that became ready, until none is left.
 pub(crate) fn serve_ready(state: &mut State, now_micros: i64) {
     while !state.ready.is_empty() {

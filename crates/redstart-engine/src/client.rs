@@ -18,6 +18,7 @@ use tokio::sync::{
 use crate::{
     acl::Account,
     engine::State,
+    feed::{self, Attachment, Hopeful},
     pubsub,
     registry::Spec,
     reply::{Protocol, Reply},
@@ -57,6 +58,10 @@ pub(crate) struct Client {
     pub(crate) monitors: bool,
     /// CLIENT NO-TOUCH: reading a key does not count as its use.
     pub(crate) no_touch: bool,
+    /// What a client said that is about to become a replica.
+    pub(crate) hopeful: Option<Box<Hopeful>>,
+    /// It has become one, and its connection is to feed it.
+    pub(crate) attachment: Option<Box<Attachment>>,
     outbox: Option<Outbox>,
 }
 
@@ -252,6 +257,8 @@ pub(crate) struct Activity {
     pub(crate) watch_broken: bool,
     pub(crate) no_evict: bool,
     pub(crate) no_touch: bool,
+    /// It is a server that follows this one.
+    pub(crate) replica: bool,
     pub(crate) tracking: bool,
     pub(crate) bcast: bool,
     /// The client that gets this one's invalidations; 0 for itself, -1 without tracking.
@@ -292,6 +299,8 @@ impl Client {
             closing: false,
             monitors: false,
             no_touch: false,
+            hopeful: None,
+            attachment: None,
             outbox: None,
         }
     }
@@ -401,6 +410,7 @@ impl Client {
                 watch_broken: false,
                 no_evict: false,
                 no_touch: false,
+                replica: false,
                 tracking: false,
                 bcast: false,
                 redirect: -1,
@@ -461,6 +471,7 @@ impl Client {
         pubsub::forget(state, self);
         tracking::disable(state, self);
         state.monitors.remove(&self.id);
+        feed::forget(state, self.id);
         if let Some(profile) = self.profile.take() {
             state.clients.remove(&profile.id);
         }

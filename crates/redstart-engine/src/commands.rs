@@ -13,6 +13,7 @@ pub(crate) mod debug;
 pub(crate) mod dump;
 pub(crate) mod function;
 pub(crate) mod geo;
+mod handover;
 pub(crate) mod hash;
 pub(crate) mod help;
 pub(crate) mod hyperloglog;

@@ -12,7 +12,7 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
-    hash_slot,
+    feed, handover, hash_slot,
     keyspace::Swept,
     memory,
     registry::{self, Spec, flag},
@@ -121,6 +121,7 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     // The system's clock may have been set back.
     if (now_micros - state.last_sweep).abs() >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
+        feed::tick(state, now_micros);
         let inner = state.inner.upgrade();
         let used = memory::used(state);
         let traffic = inner.as_ref().map(|inner| &inner.traffic);
@@ -236,13 +237,20 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         )
         .into());
     }
+    if cx.state.moved.is_some() {
+        handover::check(cx, spec)?;
+    }
     if cx.state.effects.is_failing() {
-        check_log(cx, spec)?;
+        check_writes(cx, spec, LOG_FAILED)?;
     }
     if cx.state.replica.is_some() {
         check_replica(cx, spec)?;
     } else if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;
+    }
+    let needed = cx.state.feed.needed;
+    if needed > 0 && cx.state.replica.is_none() && cx.state.feed.good(cx.now_micros) < needed {
+        check_writes(cx, spec, TOO_FEW_REPLICAS)?;
     }
     if cx.state.config.checks_slots() {
         check_slots(spec, args, &mut None)?;
@@ -266,10 +274,12 @@ fn check_replica(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
     Ok(())
 }
 
-/// Refuses what would write while the log cannot be written.
-fn check_log(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+const TOO_FEW_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
+
+/// Refuses what would write: the log cannot be written, or too few replicas would have it.
+fn check_writes(cx: &mut Ctx<'_>, spec: &Spec, why: &'static str) -> Result<(), Stop> {
     if spec.is(flag::WRITE) {
-        return Err(LOG_FAILED.into());
+        return Err(why.into());
     }
     let writes = |(spec, _): &(&Spec, _)| spec.is(flag::WRITE);
     if spec.name == "exec"
@@ -278,7 +288,7 @@ fn check_log(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
     {
         cx.client.multi = None;
         transaction::unwatch_all(cx.state, cx.client);
-        return Err(format!("EXECABORT Transaction discarded because of: {LOG_FAILED}").into());
+        return Err(format!("EXECABORT Transaction discarded because of: {why}").into());
     }
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! [`crate::context::Ctx::propagate`] what to record instead. All effects of one unit (a command
 //! with the keys it found expired, a transaction, a script) reach the sink together.
 
-use std::{collections::VecDeque, io, path::PathBuf};
+use std::{collections::VecDeque, io, path::PathBuf, sync::Arc};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -12,6 +12,7 @@ use hashbrown::HashMap;
 use crate::{
     engine::State,
     error::{EngineError, Stop},
+    feed::stream::Stream,
     reply::Reply,
     types::blob::Blob,
 };
@@ -90,6 +91,8 @@ pub(crate) struct Health {
 #[derive(Default)]
 pub(crate) struct Effects {
     sink: Option<Box<dyn Sink>>,
+    /// What replicas are fed with, if there are any.
+    stream: Option<Arc<Stream>>,
     pending: Vec<Effect>,
     /// A reply depends on some of them.
     owed: bool,
@@ -109,13 +112,24 @@ pub(crate) struct Effects {
     last: u64,
     /// What the replies of the running batch depend on.
     needed: u64,
+    /// How many units a reply depended on.
+    units: u64,
 }
 
 impl Effects {
     /// Whether anybody listens; handlers need not build effects otherwise.
     #[inline]
     pub(crate) fn enabled(&self) -> bool {
-        self.sink.is_some()
+        self.sink.is_some() || self.stream.is_some()
+    }
+
+    pub(crate) fn set_stream(&mut self, stream: Option<Arc<Stream>>) {
+        self.stream = stream;
+    }
+
+    /// Counts the units that clients made; what expires or is evicted is not one.
+    pub(crate) fn units(&self) -> u64 {
+        self.units
     }
 
     pub(crate) fn set_sink(&mut self, sink: Option<Box<dyn Sink>>) {
@@ -266,11 +280,16 @@ impl Effects {
     #[inline]
     pub(crate) fn flush(&mut self) {
         if !self.pending.is_empty() {
+            let owed = std::mem::take(&mut self.owed);
+            self.units += u64::from(owed);
             if let Some(sink) = &mut self.sink {
                 self.last = sink.append(&self.pending);
-                if std::mem::take(&mut self.owed) {
+                if owed {
                     self.needed = self.last;
                 }
+            }
+            if let Some(stream) = &self.stream {
+                stream.append(&self.pending);
             }
             self.pending.clear();
         }

@@ -27,6 +27,8 @@ use crate::{
     dispatch,
     effect::Effects,
     error::{EngineError, LOG_FAILED},
+    feed::Feed,
+    handover,
     keyspace::Db,
     pubsub::PubSub,
     random::Random,
@@ -173,6 +175,10 @@ pub(crate) struct State {
     pub(crate) replica: Option<Replica>,
     /// Fields that the running command of a client must not see: database, key, and what to put back.
     pub(crate) hidden: Vec<(usize, Bytes, HiddenFields)>,
+    /// The servers that follow this one.
+    pub(crate) feed: Feed,
+    /// Where the data has moved to: nothing is read or written here any more.
+    pub(crate) moved: Option<handover::Place>,
     /// The engine whose state this is.
     pub(crate) this: Weak<Inner>,
     /// What SAVE and BGSAVE wrote.
@@ -227,6 +233,8 @@ impl State {
             saves: Saves::default(),
             replica: None,
             hidden: Vec::new(),
+            feed: Feed::default(),
+            moved: None,
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
@@ -266,6 +274,7 @@ impl Engine {
         let watchdog = Arc::new(Watchdog::default());
         let databases = config.databases;
         let compat = config.compat;
+        let feed = Feed::new(&config);
         let state = State {
             dbs: (0..databases).map(|_| Db::default()).collect(),
             config,
@@ -288,6 +297,8 @@ impl Engine {
             saves: Saves::new(clock.now_micros()),
             replica: None,
             hidden: Vec::new(),
+            feed,
+            moved: None,
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
@@ -544,6 +555,9 @@ impl EngineBuilder {
             engine.inner.log.set(log);
         } else if has_folder {
             rdb::load_snapshot(&engine)?;
+        }
+        if keeps || has_folder {
+            engine.inner.lock().moved = handover::read(&dir)?;
         }
         Ok(engine)
     }

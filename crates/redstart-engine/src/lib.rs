@@ -34,6 +34,7 @@
 //! | `acl.rs` | users and what they may do |
 //! | `stats.rs` | what is counted and measured: for INFO, SLOWLOG, LATENCY and MONITOR |
 //! | `replica.rs` | other servers' data: copied once, or followed |
+//! | `feed.rs`, `handover.rs` | being followed: the stream of changes; the move to another server |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
@@ -111,8 +112,10 @@ mod dispatch;
 mod effect;
 mod engine;
 mod error;
+mod feed;
 mod free;
 mod glob;
+mod handover;
 mod hash_slot;
 mod keyspace;
 mod long_double;

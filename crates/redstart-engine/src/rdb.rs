@@ -36,7 +36,7 @@ mod ziplist;
 
 use std::io::{self, Read, Write};
 
-use crate::{Engine, aof, error::EngineError};
+use crate::{Engine, aof, engine::State, error::EngineError};
 
 pub use file::Summary;
 pub(crate) use file::{Contents, Expired, load, replace};
@@ -75,6 +75,13 @@ pub(crate) enum Fault {
     /// A collection without members, which no server has.
     #[error("an empty value")]
     Empty,
+}
+
+/// All data as a file for a server without modules.
+pub(crate) fn encode(state: &State, now_micros: i64) -> io::Result<Vec<u8>> {
+    let mut encoded = Vec::new();
+    file::write(state, now_micros, Values::Plain, &mut encoded, &mut |_| ())?;
+    Ok(encoded)
 }
 
 /// Puts what was loaded in the place of all that is there, also in the data folder.

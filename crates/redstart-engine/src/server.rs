@@ -15,6 +15,7 @@
 //! the multi-thread runtime can do that: on a current-thread runtime the server starts a runtime with
 //! one worker of its own for the connections.
 
+mod feed;
 #[cfg(feature = "tls")]
 mod tls;
 
@@ -43,6 +44,7 @@ use crate::{
     Engine,
     client::{Inbox, Profile},
     config::Config,
+    feed::Attachment,
     resp::{self, Limits, Parser},
     session::{Allowed, Announced, Blocked, End, Session, TOO_MANY_CLIENTS, Wire},
 };
@@ -426,6 +428,7 @@ impl Talk {
             // Known from the first batch on.
             allowed: Allowed::by(&Config::default()),
             position: 0,
+            attachment: None,
             out: Vec::new(),
         };
         connection.run(self.stop).await;
@@ -561,6 +564,8 @@ struct Connection<S> {
     allowed: Allowed,
     /// What `out` depends on in the log.
     position: u64,
+    /// The client has become a replica.
+    attachment: Option<Box<Attachment>>,
     out: Vec<u8>,
 }
 
@@ -575,6 +580,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         loop {
             let flow = self.work(&stop).await;
             if matches!(self.flush(&stop).await, Flow::Close) || matches!(flow, Flow::Close) {
+                break;
+            }
+            if let Some(attachment) = self.attachment.take() {
+                self.feed(*attachment, &stop).await;
                 break;
             }
             if !self.commands.is_empty() || self.parser_has_more() {
@@ -643,6 +652,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match ran.end {
             End::Done => Flow::Continue,
             End::Closing => Flow::Close,
+            End::Attached(attachment) => {
+                self.attachment = Some(attachment);
+                Flow::Continue
+            }
             End::Blocked(blocked) => self.wait_blocked(blocked, stop).await,
             End::Held => {
                 tokio::select! {

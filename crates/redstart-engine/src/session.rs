@@ -26,6 +26,7 @@ use crate::{
     dispatch::{self, Done},
     engine::{Inner, State},
     error::{CommandResult, Stop},
+    feed::{self, Attachment, stream::Stream},
     notify::class,
     registry,
     reply::{Protocol, Reply},
@@ -387,6 +388,8 @@ pub(crate) enum End {
     Held,
     /// The client wants to go, or must.
     Closing,
+    /// The client has become a replica.
+    Attached(Box<Attachment>),
 }
 
 /// What became of a batch of commands.
@@ -493,6 +496,7 @@ impl Session {
             ran.count += 1;
             client.begin_command();
             match dispatch::run(&mut state, client, args, now) {
+                Done::Reply(_) if client.attachment.is_some() => {}
                 Done::Reply(reply) => replies.take(client, reply),
                 Done::Wait(wait) if mode == Mode::TimeOut => {
                     let reply = dispatch::shape(wait.on_timeout, client.protocol);
@@ -507,6 +511,10 @@ impl Session {
                     });
                     break;
                 }
+            }
+            if let Some(attachment) = client.attachment.take() {
+                ran.end = End::Attached(attachment);
+                break;
             }
             if client.closing && replies.ends_with_client() {
                 ran.end = End::Closing;
@@ -574,7 +582,7 @@ impl Session {
                 End::Blocked(blocked) => return blocked.await,
                 End::Paused => self.wait_while_paused(&args).await,
                 End::Held => self.inner.wait_for_lock().await,
-                End::Done | End::Closing => {
+                End::Done | End::Closing | End::Attached(_) => {
                     let kept = self.inner.kept(ran.position).await;
                     return kept.err().or(reply.0).unwrap_or(Reply::Nil);
                 }
@@ -601,7 +609,7 @@ impl Session {
                 End::Blocked(blocked) => replies.push(blocked.await),
                 End::Paused => self.wait_while_paused(&commands[replies.len()]).await,
                 End::Held => self.inner.wait_for_lock().await,
-                End::Done | End::Closing => {}
+                End::Done | End::Closing | End::Attached(_) => {}
             }
         }
         replies
@@ -630,6 +638,24 @@ impl Session {
             },
         };
         (profile, announced)
+    }
+
+    /// The client is a replica and has all data.
+    pub(crate) fn replica_is_online(&self, stream: &Stream) {
+        stream.set_online(self.client.id, self.inner.clock.now_micros());
+    }
+
+    /// The client is a replica and said that it is alive, or how far it is.
+    pub(crate) fn replica_was_heard(&self, stream: &Stream, confirmed: Option<u64>) {
+        let now = self.inner.clock.now_micros();
+        stream.heard(self.client.id, confirmed, now);
+        // If the state is held, the next tick does this.
+        if confirmed.is_some()
+            && let Some(mut state) = self.inner.try_lock()
+        {
+            feed::wake_waiting(&mut state);
+            dispatch::finish(&mut state, now);
+        }
     }
 
     /// What the listener counts.

@@ -78,6 +78,12 @@
 //! A replica is used once its connection stands, which is made in the background. If none answers within half of the
 //! deadline, the master does.
 //!
+//! # Through a hand-over
+//!
+//! A server that answers `REDIRECT <host>:<port>` says that it did nothing and that its data is there now: so does the
+//! embedded engine behind its listener after a [`Handover`]. A store of a single server follows: requests, subscriptions
+//! and dedicated connections go to that place from then on, with the same credentials, database and TLS settings.
+//!
 //! # Through a failover
 //!
 //! With Sentinel the store listens to each sentinel from the first connection on. When they name a new master,
@@ -97,6 +103,7 @@ mod credentials;
 mod dedicated;
 mod extension;
 pub(crate) mod handle;
+mod handover;
 mod location;
 mod pool;
 mod request;
@@ -111,6 +118,7 @@ pub use credentials::{Credentials, CredentialsFuture, CredentialsProvider, Rotat
 pub use dedicated::Dedicated;
 pub use handle::Health;
 pub(crate) use handle::Store;
+pub use handover::{Handover, HandoverBuilder, HandoverReport, HandoverStep};
 pub(crate) use request::BoxFuture;
 #[cfg(feature = "locking")]
 pub(crate) use retry::Backoff;

@@ -29,10 +29,10 @@ pub struct Backup {
 }
 
 /// A file of the log as it is at the moment of the backup.
-struct Part {
-    name: String,
-    source: Box<dyn Source>,
-    len: u64,
+pub(super) struct Part {
+    pub(super) name: String,
+    pub(super) source: Box<dyn Source>,
+    pub(super) len: u64,
 }
 
 impl Log {
@@ -76,7 +76,7 @@ impl Log {
     }
 
     /// The files as they are now. They are open, so that a rewrite may remove them meanwhile.
-    fn parts(&self) -> Result<(Manifest, Vec<Part>), EngineError> {
+    pub(super) fn parts(&self) -> Result<(Manifest, Vec<Part>), EngineError> {
         let disk = self.disk.lock();
         if self.trouble() != FINE {
             let reason = self.reason.lock().clone();

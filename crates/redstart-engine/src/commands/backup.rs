@@ -1,4 +1,4 @@
-//! REDSTART BACKUP: what only this engine has.
+//! REDSTART: what only this engine has. BACKUP is here, HANDOVER in `handover.rs`.
 
 use std::{
     path::PathBuf,
@@ -11,7 +11,7 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::keys::help;
+use super::{handover, keys::help};
 use crate::{
     blocking::Wait,
     context::Ctx,
@@ -32,6 +32,14 @@ static REDSTART: &[Spec] = &[
         backup,
     ),
     Spec::sub(
+        "handover",
+        "redstart|handover",
+        -3,
+        ADMIN | NOSCRIPT | NO_MULTI,
+        (0, 0, 0),
+        handover::handover,
+    ),
+    Spec::sub(
         "help",
         "redstart|help",
         2,
@@ -47,6 +55,17 @@ fn redstart_help(_: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
         "BACKUP <directory>",
         "    Copy the append only files, as of this moment, into a new directory of this",
         "    machine. Reply with the number of files and of bytes when they are on the disk.",
+        "HANDOVER WATCH",
+        "    Note the keys that change from now on; a replica must be there.",
+        "HANDOVER CHANGED <count>",
+        "    Reply with up to <count> of these keys, behind 1 if others changed as well, else 0.",
+        "HANDOVER PAUSE <milliseconds>",
+        "    Hold writes back. Reply with a token and with the offset that replicas have to reach.",
+        "HANDOVER COMMIT <token> <host> <port>",
+        "    Refuse all data commands with REDIRECT <host>:<port>, unless something was",
+        "    written since the token was given out.",
+        "HANDOVER ABORT",
+        "    Undo all of this: writes are carried out here.",
         "HELP",
         "    Prints this help.",
     ]))

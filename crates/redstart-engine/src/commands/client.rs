@@ -129,6 +129,7 @@ pub(crate) fn describe(cx: &Ctx<'_>, profile: &Profile) -> String {
             flags.push(letter);
         }
     };
+    flag(activity.replica, 'S');
     flag(cx.state.monitors.contains_key(&profile.id), 'O');
     flag(
         activity.channels + activity.patterns + activity.shards > 0,
@@ -192,22 +193,26 @@ fn info(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
 enum ClientType {
     Normal,
     PubSub,
-    /// Masters and replicas: there are none.
-    Replication,
+    Replica,
+    /// The server that is followed is not a client.
+    Master,
 }
 
 fn client_type(word: &[u8]) -> Result<ClientType, Stop> {
     match word.to_ascii_lowercase().as_slice() {
         b"normal" => Ok(ClientType::Normal),
         b"pubsub" => Ok(ClientType::PubSub),
-        b"master" | b"replica" | b"slave" => Ok(ClientType::Replication),
+        b"replica" | b"slave" => Ok(ClientType::Replica),
+        b"master" => Ok(ClientType::Master),
         _ => Err(format!("ERR Unknown client type '{}'", printable(word)).into()),
     }
 }
 
 fn type_of(profile: &Profile) -> ClientType {
     let activity = profile.activity.lock();
-    if activity.channels + activity.patterns + activity.shards > 0 {
+    if activity.replica {
+        ClientType::Replica
+    } else if activity.channels + activity.patterns + activity.shards > 0 {
         ClientType::PubSub
     } else {
         ClientType::Normal

@@ -154,6 +154,7 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         state.acl.set_default_password(password);
     }
     state.acl.follow_config(&state.config);
+    state.feed.follow_config(&state.config);
     Ok(())
 }
 

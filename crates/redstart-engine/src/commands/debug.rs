@@ -12,6 +12,7 @@ use crate::{
     context::Ctx,
     digest::{self, Digest},
     error::{CommandResult, NO_SUCH_KEY, Stop},
+    feed,
     number::{int_arg, parse_double},
     registry::{self, Spec, flag::*},
     reply::Reply,
@@ -63,8 +64,10 @@ fn debug(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         )),
         (b"reload", []) => reload(cx, false),
         (b"loadaof", []) => reload(cx, true),
-        // There is no replication whose history could be renamed.
-        (b"change-repl-id", []) => Ok(Reply::OK),
+        (b"change-repl-id", []) => {
+            feed::end(cx.state);
+            Ok(Reply::OK)
+        }
         (b"quicklist-packed-threshold", [size]) => match memory(size) {
             // Lists have one representation here.
             Some(size) if size < 4 << 30 => Ok(Reply::OK),
@@ -84,7 +87,7 @@ fn subcommands() -> Reply {
     help(&[
         "DEBUG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
         "CHANGE-REPL-ID",
-        "    Accepted; has no effect.",
+        "    Replicas get all data again.",
         "DIGEST",
         "    Output a hex signature representing the current DB content.",
         "DIGEST-VALUE <key> [<key> ...]",
@@ -149,6 +152,8 @@ fn object(cx: &mut Ctx<'_>, key: &Bytes) -> CommandResult {
 fn reload(cx: &mut Ctx<'_>, from_log: bool) -> CommandResult {
     let now = cx.now_micros;
     let failed = |error| Stop::from(format!("ERR Error trying to load the data: {error}"));
+    // What is done meanwhile is not for replicas.
+    feed::end(cx.state);
     if from_log {
         let Some(mut sink) = cx.state.effects.lend() else {
             return Err("ERR there is no append only file".into());

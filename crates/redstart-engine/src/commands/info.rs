@@ -1,6 +1,6 @@
 //! INFO: every field that Redis 7.0 has, by name and section.
 //!
-//! What does not exist here (replicas' buffers, forks, defragmentation) is zero, as on a server that
+//! What does not exist here (forks, defragmentation) is zero, as on a server that
 //! does not use it. The allocator is the system's, so its figures are those of the process.
 
 use std::{fmt::Display, fmt::Write as _, sync::atomic::Ordering};
@@ -14,6 +14,7 @@ use crate::{
     context::Ctx,
     engine::State,
     error::CommandResult,
+    feed::stream::Stage,
     free, memory,
     pubsub::Kind,
     replica::{Replica, Status},
@@ -291,8 +292,11 @@ fn memory_section(state: &mut State, page: &mut Page) {
     page.line("mem_fragmentation_ratio", format!("{fragmentation:.2}"));
     page.line("mem_fragmentation_bytes", beyond);
     page.line("mem_not_counted_for_evict", figures.aof_buffer);
-    page.line("mem_replication_backlog", 0);
-    page.line("mem_total_replication_buffers", 0);
+    let stream = state.feed.stream.as_ref().map(|stream| stream.sizes());
+    let held = stream.as_ref().map_or(0, |sizes| sizes.len);
+    let backlog = stream.map_or(0, |sizes| sizes.size.min(held));
+    page.line("mem_replication_backlog", backlog);
+    page.line("mem_total_replication_buffers", held);
     page.line("mem_clients_slaves", 0);
     page.line("mem_clients_normal", figures.clients);
     page.line("mem_cluster_links", 0);
@@ -379,7 +383,9 @@ fn stats(state: &State, page: &mut Page) {
     page.line("instantaneous_input_repl_kbps", "0.00");
     page.line("instantaneous_output_repl_kbps", "0.00");
     page.line("rejected_connections", stats.rejected);
-    page.zeros(&["sync_full", "sync_partial_ok", "sync_partial_err"]);
+    page.line("sync_full", state.feed.full);
+    page.line("sync_partial_ok", state.feed.partial);
+    page.line("sync_partial_err", state.feed.refused);
     page.line("expired_keys", stats.expired);
     page.line("expired_stale_perc", "0.00");
     page.line("expired_time_cap_reached_count", 0);
@@ -433,18 +439,45 @@ fn replication(state: &State, now_micros: i64, page: &mut Page) {
         None => page.line("role", "master"),
         Some(replica) => following(replica, now_micros, page),
     }
-    page.line("connected_slaves", 0);
+    replicas(state, now_micros, page);
     page.line("master_failover_state", "no-failover");
-    let id = position.map_or(&state.run_id, |position| &position.id);
+    let id = position.map_or(&state.feed.id, |position| &position.id);
+    let offset = state
+        .feed
+        .stream
+        .as_ref()
+        .map_or(offset, |stream| stream.end());
     page.line("master_replid", id);
     page.line("master_replid2", "0".repeat(40));
     page.line("master_repl_offset", offset);
     page.line("second_repl_offset", -1);
-    page.line("repl_backlog_active", 0);
-    let size = state.config.remembered.get("repl-backlog-size");
-    let size = size.map_or("1048576".into(), |size| String::from_utf8_lossy(size));
-    page.line("repl_backlog_size", size);
-    page.zeros(&["repl_backlog_first_byte_offset", "repl_backlog_histlen"]);
+    let sizes = state.feed.stream.as_ref().map(|stream| stream.sizes());
+    page.line("repl_backlog_active", u8::from(sizes.is_some()));
+    let size = crate::feed::number(&state.config, "repl-backlog-size", 1 << 20);
+    page.line("repl_backlog_size", sizes.as_ref().map_or(size, |s| s.size));
+    let first = sizes.as_ref().map_or(0, |s| s.first);
+    page.line("repl_backlog_first_byte_offset", first);
+    page.line("repl_backlog_histlen", sizes.map_or(0, |s| s.len));
+}
+
+/// The servers that follow this one.
+fn replicas(state: &State, now_micros: i64, page: &mut Page) {
+    let replicas = state.feed.replicas();
+    page.line("connected_slaves", replicas.len());
+    if state.feed.needed > 0 {
+        page.line("min_slaves_good_slaves", state.feed.good(now_micros));
+    }
+    for (number, one) in replicas.iter().enumerate() {
+        let (stage, lag) = match one.stage {
+            Stage::Copying => ("send_bulk", 0),
+            Stage::Online => ("online", (now_micros - one.heard).max(0) / 1_000_000),
+        };
+        let facts = format!(
+            "ip={},port={},state={stage},offset={},lag={lag}",
+            one.host, one.port, one.acked
+        );
+        page.line(&format!("slave{number}"), facts);
+    }
 }
 
 /// The server that is followed.

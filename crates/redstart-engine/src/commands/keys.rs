@@ -3,11 +3,11 @@
 use bytes::Bytes;
 
 use crate::{
-    blocking::{self, Wait},
+    blocking,
     commands::database::db_arg,
     context::Ctx,
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
-    glob,
+    feed, glob,
     keyspace::NEVER,
     notify::class,
     number::{int_arg, int_bytes},
@@ -495,18 +495,8 @@ pub(crate) fn help(lines: &[&'static str]) -> Reply {
 
 // ---- WAIT ----
 
-/// There are no replicas: the answer is always 0, after the timeout if any were asked for.
 fn wait(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let replicas = int_arg(&args[1])?;
     let deadline = blocking::timeout_ms_arg(cx, &args[2])?;
-    if replicas <= 0 {
-        return Ok(Reply::ZERO);
-    }
-    cx.block(Wait {
-        keys: Vec::new(),
-        deadline,
-        hears_of_absence: false,
-        on_timeout: Reply::ZERO,
-        serve: Box::new(|_, _| None),
-    })
+    feed::wait(cx, replicas, deadline)
 }

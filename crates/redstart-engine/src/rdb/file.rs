@@ -19,6 +19,7 @@ use crate::{
     crc64,
     engine::State,
     error::Stop,
+    feed,
     keyspace::{Db, NEVER},
     number::parse_int,
     script::function::{Loader, Policy},
@@ -314,6 +315,9 @@ pub(crate) fn replace(state: &mut State, contents: Contents) -> Result<(), Fault
             Stop::Error(text) => Fault::Refused(format!("a library of functions: {text}")),
             Stop::Block(_) => Fault::Damaged("a library of functions"),
         })?;
+    if !state.loading {
+        feed::end(state);
+    }
     database::replace_all(state, contents.dbs);
     Ok(())
 }

@@ -24,6 +24,7 @@ use crate::{
     dispatch,
     engine::{Inner, State},
     error::Stop,
+    feed,
     rdb::{self, Expired},
     registry,
     reply::Protocol,
@@ -130,6 +131,8 @@ impl End {
 
 /// Begins to follow a server; what was followed before is not any more.
 pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::Result<()> {
+    // A replica has no replicas here.
+    feed::end(state);
     let end = Arc::new(End::default());
     let (inner, copy, at) = (state.this.clone(), master.clone(), end.clone());
     std::thread::Builder::new()

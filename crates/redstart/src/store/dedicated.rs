@@ -268,8 +268,18 @@ impl Destination for Dedicated {
                     Ok(Value::ServerError(error)) => Err(Failure::Answer(error.into())),
                     outcome => outcome,
                 };
+                if let Err(Failure::Answer(error)) = &outcome {
+                    open.dial.note_refusal(error);
+                }
+                let refused = outcome
+                    .as_ref()
+                    .ok()
+                    .and_then(|reply| refusal(&request.body, reply));
+                if let Some((error, _)) = &refused {
+                    open.dial.note_refusal(error);
+                }
                 match &outcome {
-                    Ok(reply) => match refusal(&request.body, reply) {
+                    Ok(_) => match refused {
                         None => self.transaction.note(&request.body),
                         // Nothing happened, so all of it is sent again.
                         Some((error, true)) => {

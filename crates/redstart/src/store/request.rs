@@ -189,7 +189,7 @@ pub(crate) fn refused_for_now(error: &RedisError) -> bool {
                 | ServerErrorKind::MasterDown
                 | ServerErrorKind::ReadOnly
         )
-    ) || error.code() == Some("BUSY")
+    ) || matches!(error.code(), Some("BUSY" | "REDIRECT"))
 }
 
 /// The server did nothing, and says where else or that later it would.

@@ -4,6 +4,7 @@
 mod dial;
 mod duplex;
 mod input;
+mod moved;
 mod reply;
 mod sentinel;
 mod stream;

@@ -4,6 +4,7 @@ mod dedicated;
 mod doubt;
 mod down;
 mod fault;
+mod handover;
 mod identity;
 mod measure;
 mod nonce;

@@ -256,6 +256,7 @@ impl Link {
     }
 
     fn refused(&self, error: RedisError, generation: u64) -> Failure {
+        self.dial.note_refusal(&error);
         if wrong_server(&error) {
             self.forget(generation);
         }

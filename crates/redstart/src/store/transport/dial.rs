@@ -5,7 +5,13 @@ use std::{future::Future, time::Duration};
 use redis::{Cmd, ConnectionAddr, ConnectionInfo, Pipeline, RedisError, Value};
 use tokio::time::{Instant, timeout_at};
 
-use super::{duplex::Duplex, sentinel::Sentinels, stream::Stream, wire::Wire};
+use super::{
+    duplex::Duplex,
+    moved::{Moved, redirection},
+    sentinel::Sentinels,
+    stream::Stream,
+    wire::Wire,
+};
 use crate::{
     error::{Error, Result},
     store::{
@@ -19,6 +25,8 @@ use crate::{
 /// Knows how to reach a server that accepts writes.
 pub(crate) struct Dial {
     target: Target,
+    /// Where the data of the known server went.
+    moved: Moved,
     settings: Settings,
 }
 
@@ -35,6 +43,7 @@ impl Dial {
     pub(crate) fn server(address: Address, settings: Settings) -> Self {
         Self {
             target: Target::Server(address),
+            moved: Moved::new(),
             settings,
         }
     }
@@ -68,12 +77,17 @@ impl Dial {
                  cert= and key=",
             ),
         };
-        Self { target, settings }
+        Self {
+            target,
+            moved: Moved::new(),
+            settings,
+        }
     }
 
     pub(crate) fn sentinel(sentinels: Vec<Address>, master: String, settings: Settings) -> Self {
         Self {
             target: Target::Sentinels(Box::new(Sentinels::new(sentinels, master, &settings))),
+            moved: Moved::new(),
             settings,
         }
     }
@@ -89,7 +103,10 @@ impl Dial {
     /// Where this leads, for messages. Never holds a credential.
     pub(crate) fn place(&self) -> String {
         match &self.target {
-            Target::Server(address) => address.to_string(),
+            Target::Server(address) => match self.moved.place() {
+                Some(place) => place.to_string(),
+                None => address.to_string(),
+            },
             Target::Unreachable(_) => "a client of the application".to_owned(),
             Target::Sentinels(sentinels) => format!("master {:?} by sentinel", sentinels.master()),
         }
@@ -120,7 +137,7 @@ impl Dial {
     pub(crate) fn switches(&self) -> u64 {
         match &self.target {
             Target::Sentinels(sentinels) => sentinels.switches(),
-            _ => 0,
+            _ => self.moved.count(),
         }
     }
 
@@ -128,7 +145,16 @@ impl Dial {
     pub(crate) async fn switched(&self, since: u64) {
         match &self.target {
             Target::Sentinels(sentinels) => sentinels.switched(since).await,
-            _ => std::future::pending().await,
+            _ => self.moved.changed(since).await,
+        }
+    }
+
+    /// The known server answered with this error. If it says where its data went, connections are made there from now on.
+    pub(crate) fn note_refusal(&self, error: &RedisError) {
+        if let Target::Server(address) = &self.target
+            && let Some(place) = redirection(error)
+        {
+            self.moved.set(address, place);
         }
     }
 
@@ -194,7 +220,10 @@ impl Dial {
     /// The server to connect to, and the name of the master that it has to be.
     async fn whom(&self) -> Result<(Address, Option<&str>)> {
         match &self.target {
-            Target::Server(address) => Ok((address.clone(), None)),
+            Target::Server(address) => {
+                let place = self.moved.place().unwrap_or_else(|| address.clone());
+                Ok((place, None))
+            }
             Target::Sentinels(sentinels) => Ok((sentinels.ask().await?, Some(sentinels.master()))),
             Target::Unreachable(why) => Err(Error::config(*why)),
         }
@@ -206,7 +235,10 @@ impl Dial {
             Some((b"AUTH", error)) if !refused_for_now(&error) => {
                 Err(self.refused_credentials(error))
             }
-            Some((_, error)) => Err(error.into()),
+            Some((_, error)) => {
+                self.note_refusal(&error);
+                Err(error.into())
+            }
         }
     }
 

@@ -1,0 +1,166 @@
+//! The connection of a replica: the data, and then the stream.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio_util::sync::CancellationToken;
+
+use super::{Connection, Flow};
+use crate::{
+    feed::{Attachment, snapshot::Snapshot, stream::Taken},
+    number::parse_int,
+    resp::Limits,
+};
+
+/// About how much of the stream is written at once.
+const PIECE: usize = 256 * 1024;
+/// How often a replica hears that its copy is being prepared.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(1);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Feeds the replica until it goes or must.
+    pub(super) async fn feed(&mut self, mut to: Attachment, stop: &CancellationToken) {
+        self.out.extend_from_slice(to.greeting.as_bytes());
+        if matches!(self.flush(stop).await, Flow::Close) {
+            return;
+        }
+        if let Some(snapshot) = to.snapshot.take()
+            && matches!(self.send_copy(&to, snapshot, stop).await, Flow::Close)
+        {
+            return;
+        }
+        if !to.only_copy {
+            self.session.replica_is_online(&to.stream);
+        }
+        self.send_stream(&to, stop).await;
+    }
+
+    async fn send_copy(
+        &mut self,
+        to: &Attachment,
+        snapshot: Snapshot,
+        stop: &CancellationToken,
+    ) -> Flow {
+        let (mut pieces, marked) = match snapshot.send(to.eof) {
+            Ok(sending) => sending,
+            Err(error) => {
+                tracing::error!(%error, "a replica cannot be sent the data");
+                return Flow::Close;
+            }
+        };
+        let mut begun = false;
+        loop {
+            self.make_space();
+            tokio::select! {
+                biased;
+                () = self.profile.end.notified() => return Flow::Close,
+                () = stop.cancelled() => return Flow::Close,
+                piece = pieces.recv() => match piece {
+                    Some(Ok(piece)) => {
+                        begun = true;
+                        self.out.extend_from_slice(&piece);
+                    }
+                    Some(Err(error)) => {
+                        tracing::error!(%error, "a replica cannot be sent the data");
+                        return Flow::Close;
+                    }
+                    None => break,
+                },
+                read = self.socket.read_buf(self.parser.buffer()) => {
+                    if matches!(self.hear(to, read.unwrap_or(0)).0, Flow::Close) {
+                        return Flow::Close;
+                    }
+                }
+                // Empty lines before the data only show that the copy is being made.
+                () = tokio::time::sleep(SIGN_OF_LIFE), if !begun => self.out.push(b'\n'),
+            }
+            if matches!(self.flush(stop).await, Flow::Close) {
+                return Flow::Close;
+            }
+        }
+        if !marked || to.only_copy {
+            return Flow::Continue;
+        }
+        // The mark must be the last that the replica reads: it says when it has found it.
+        loop {
+            self.make_space();
+            tokio::select! {
+                biased;
+                () = self.profile.end.notified() => return Flow::Close,
+                () = stop.cancelled() => return Flow::Close,
+                read = self.socket.read_buf(self.parser.buffer()) => {
+                    match self.hear(to, read.unwrap_or(0)) {
+                        (Flow::Close, _) => return Flow::Close,
+                        (Flow::Continue, true) => return Flow::Continue,
+                        (Flow::Continue, false) => {}
+                    }
+                }
+            }
+        }
+    }
+
+    async fn send_stream(&mut self, to: &Attachment, stop: &CancellationToken) {
+        loop {
+            let taken = match to.only_copy {
+                true => Taken::Nothing,
+                false => to.stream.take(self.profile.id, PIECE, &mut self.out),
+            };
+            let more = match taken {
+                Taken::Gone => return,
+                Taken::Bytes => true,
+                Taken::Nothing => false,
+            };
+            if matches!(self.flush(stop).await, Flow::Close) {
+                return;
+            }
+            if !more && stop.is_cancelled() {
+                return;
+            }
+            self.make_space();
+            tokio::select! {
+                biased;
+                () = self.profile.end.notified() => return,
+                read = self.socket.read_buf(self.parser.buffer()) => {
+                    if matches!(self.hear(to, read.unwrap_or(0)).0, Flow::Close) {
+                        return;
+                    }
+                }
+                () = to.wake.notified(), if !more => {}
+                // What was done before the end reaches the replica.
+                () = stop.cancelled(), if !more => {}
+                () = std::future::ready(()), if more => {}
+            }
+        }
+    }
+
+    /// What the replica said, and whether it confirmed a place in the stream.
+    fn hear(&mut self, to: &Attachment, count: usize) -> (Flow, bool) {
+        self.session.traffic().read(count);
+        if count == 0 {
+            return (Flow::Close, false);
+        }
+        let limits = Limits {
+            bulk: self.allowed.bulk,
+            authenticated: true,
+        };
+        let mut confirmed = None;
+        loop {
+            match self.parser.next(limits) {
+                Ok(Some(args)) => {
+                    let is = |at: usize, word: &[u8]| {
+                        args.get(at)
+                            .is_some_and(|arg| arg.eq_ignore_ascii_case(word))
+                    };
+                    if is(0, b"REPLCONF") && is(1, b"ACK") {
+                        let place = args.get(2).and_then(|text| parse_int(text));
+                        confirmed = place.and_then(|place| u64::try_from(place).ok());
+                    }
+                }
+                Ok(None) => break,
+                Err(_) => return (Flow::Close, false),
+            }
+        }
+        self.session.replica_was_heard(&to.stream, confirmed);
+        (Flow::Continue, confirmed.is_some())
+    }
+}

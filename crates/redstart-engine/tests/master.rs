@@ -1,0 +1,504 @@
+//! Redis and Valkey as replicas of the engine: equal to it after cuts and restarts of either side.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    net::SocketAddr,
+    os::unix::net::UnixStream,
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redstart_engine::{Engine, Fsync, Reply, server::ServerConfig};
+use redstart_testkit::{Kind, block_until, find, scale};
+
+#[path = "replication/change.rs"]
+mod change;
+#[path = "rdb/contents.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod contents;
+#[path = "listener/running.rs"]
+mod listener;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "rdb/random.rs"]
+mod random;
+#[path = "differential/wire.rs"]
+mod wire;
+
+use change::{LIBRARY, change, field, told, word};
+use contents::{Client, assert_same, words};
+use listener::Running;
+use random::Chance;
+use wire::Wire;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+fn connect(path: &Path) -> Wire {
+    let answers = || {
+        let mut wire = Wire::new(UnixStream::connect(path).ok()?);
+        (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
+    };
+    block_until("the server to answer", PATIENCE, answers).unwrap()
+}
+
+/// A real server that follows the engine.
+struct Replica {
+    kind: Kind,
+    dir: PathBuf,
+    port: u16,
+    process: Option<Child>,
+}
+
+impl Replica {
+    fn new(kind: Kind, dir: &Path) -> Replica {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let mut replica = Replica {
+            kind,
+            dir: dir.into(),
+            port,
+            process: None,
+        };
+        replica.start();
+        replica
+    }
+
+    fn start(&mut self) {
+        let program = find::server(self.kind).expect("a server, see `cargo xtask servers`");
+        let settings = [
+            ["--port", &self.port.to_string()],
+            ["--save", ""],
+            ["--appendonly", "no"],
+            ["--unixsocket", "r.sock"],
+            ["--dir", self.dir.to_str().unwrap()],
+        ];
+        let process = Command::new(program)
+            .args(settings.concat())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        self.process = Some(process);
+    }
+
+    fn connect(&self) -> Wire {
+        connect(&self.dir.join("r.sock"))
+    }
+
+    fn follow(&self, addr: SocketAddr) -> Wire {
+        let mut wire = self.connect();
+        let line = format!("REPLICAOF {} {}", addr.ip(), addr.port());
+        assert_eq!(wire.line(&line), Reply::OK);
+        wire
+    }
+
+    /// Ends it, with its data on the disk or without, and starts it again.
+    fn restart(&mut self, how: &str) {
+        self.connect().send(&words(&format!("SHUTDOWN {how}")));
+        self.process.take().unwrap().wait().unwrap();
+        self.start();
+    }
+
+    fn signal(&self, name: &str) {
+        let id = self.process.as_ref().unwrap().id().to_string();
+        let status = Command::new("kill").args([name, &id]).status().unwrap();
+        assert!(status.success());
+    }
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
+    }
+}
+
+/// The engine behind its listener, on TCP for replicas and on a unix socket for the test.
+struct Master {
+    running: Running,
+    socket: PathBuf,
+}
+
+impl Master {
+    fn start(engine: Engine, dir: &Path) -> Master {
+        let socket = dir.join("m.sock");
+        let config = ServerConfig::new().unix(&socket);
+        let running = Running::start(engine, config);
+        Master { running, socket }
+    }
+
+    fn connect(&self) -> Wire {
+        connect(&self.socket)
+    }
+}
+
+/// Waits until the replica has all that the engine sent, and compares them.
+fn assert_level(master: &mut Wire, replica: &mut Wire, what: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let is_up = field(replica, "master_link_status").as_deref() == Some("up");
+        if is_up && field(replica, "slave_repl_offset") == field(master, "master_repl_offset") {
+            let (ours, theirs) = (told(master), told(replica));
+            // A key may expire between the two.
+            if ours == theirs {
+                return;
+            }
+            if Instant::now() > deadline {
+                assert_same(&ours, &theirs, what);
+            }
+        }
+        assert!(
+            Instant::now() < deadline,
+            "{what}: {:?} {:?}",
+            master.line("INFO replication"),
+            replica.line("INFO replication")
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// A field of INFO stats.
+fn count(wire: &mut Wire, name: &str) -> u64 {
+    let info = match wire.line("INFO stats") {
+        Reply::Bulk(text) | Reply::Verbatim { text, .. } => {
+            String::from_utf8(text.to_vec()).unwrap()
+        }
+        other => panic!("{other:?}"),
+    };
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    line.unwrap().parse().unwrap()
+}
+
+fn seeded() -> Chance {
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
+    println!("seed {seed}");
+    Chance::new(seed)
+}
+
+/// A client that waits is served by a push: what it takes is part of the stream.
+fn serve_a_waiting_client(master: &Master, wire: &mut Wire, n: u64) {
+    let mut waiting = master.connect();
+    waiting.send(&words(&format!("BLMOVE wait{n} got{n} LEFT RIGHT 0")));
+    let blocked = || {
+        let mut other = master.connect();
+        let Reply::Bulk(info) = other.line("INFO clients") else {
+            panic!("no text")
+        };
+        let info = String::from_utf8(info.to_vec()).unwrap();
+        info.contains("blocked_clients:1").then_some(())
+    };
+    block_until("the client to wait", PATIENCE, blocked).unwrap();
+    wire.line("SELECT 0");
+    wire.line(&format!("RPUSH wait{n} a b"));
+    assert_eq!(waiting.read(), Reply::bulk("a"));
+}
+
+fn feeds_through_cuts_and_restarts(kind: Kind) {
+    let writes = scale(900, "fed writes");
+    let dir = tempfile::tempdir().unwrap();
+    let data = tempfile::tempdir().unwrap();
+    // The old listener's tasks may hold the engine for a moment longer.
+    let open = || {
+        let engine = || {
+            let builder = Engine::builder().append_only(data.path(), Fsync::No);
+            builder.build().ok()
+        };
+        let engine = block_until("the folder to be free", PATIENCE, engine).unwrap();
+        Master::start(engine, data.path())
+    };
+    let mut master = open();
+    let mut replica = Replica::new(kind, dir.path());
+    let mut wire = master.connect();
+    let mut chance = seeded();
+    wire.ask(&[word("FUNCTION"), word("LOAD"), word(LIBRARY)]);
+    for _ in 0..100 {
+        change(&mut wire, &mut chance);
+    }
+    let mut other = replica.follow(master.running.addr);
+    let (mut cuts, mut restarts) = (0, 0);
+    for n in 0..writes {
+        change(&mut wire, &mut chance);
+        if n % 150 == 75 {
+            cuts += 1;
+            wire.line("CLIENT KILL TYPE replica");
+        }
+        if n % 300 == 100 {
+            serve_a_waiting_client(&master, &mut wire, n);
+        }
+        if n % 450 == 200 {
+            restarts += 1;
+            drop(other);
+            replica.restart(if n % 900 < 450 { "NOSAVE" } else { "SAVE" });
+            other = replica.follow(master.running.addr);
+        }
+        if n % 450 == 400 {
+            restarts += 1;
+            drop((wire, master));
+            master = open();
+            wire = master.connect();
+            other = replica.follow(master.running.addr);
+        }
+    }
+    assert_level(&mut wire, &mut other, &format!("{kind:?}"));
+    let libraries = |wire: &mut Wire| format!("{:?}", wire.line("FUNCTION LIST WITHCODE"));
+    assert_eq!(libraries(&mut wire), libraries(&mut other));
+    // The replica can take over.
+    assert_eq!(other.line("REPLICAOF NO ONE"), Reply::OK);
+    assert_eq!(other.line("FCALL bump 1 fresh 2"), Reply::Int(2));
+    redstart_testkit::figure(format!(
+        "{kind:?} follows: {writes} changes, {cuts} cuts, {restarts} restarts of either side, then equal"
+    ));
+}
+
+#[test]
+fn redis_follows_through_cuts_and_restarts() {
+    feeds_through_cuts_and_restarts(Kind::Redis);
+}
+
+#[test]
+fn valkey_follows_through_cuts_and_restarts() {
+    feeds_through_cuts_and_restarts(Kind::Valkey);
+}
+
+#[test]
+fn a_short_cut_is_made_up_for_without_a_copy() {
+    for kind in [Kind::Redis, Kind::Valkey] {
+        let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let master = Master::start(Engine::new(), place.path());
+        let mut wire = master.connect();
+        wire.line("SET before 1");
+        let replica = Replica::new(kind, dir.path());
+        let mut other = replica.follow(master.running.addr);
+        assert_level(&mut wire, &mut other, "the copy");
+        wire.line("SELECT 3");
+        wire.line("SET in-three 1");
+        assert_level(&mut wire, &mut other, "before the cut");
+        assert_eq!(count(&mut wire, "sync_full"), 1, "{kind:?}");
+        wire.line("SELECT 3");
+        assert_eq!(wire.line("CLIENT KILL TYPE replica"), Reply::Int(1));
+        // The database that was selected before the cut is still the stream's.
+        wire.line("SET in-three 2");
+        wire.line("RPUSH list a b");
+        assert_level(&mut wire, &mut other, "after the cut");
+        assert_eq!(count(&mut wire, "sync_full"), 1, "{kind:?}");
+        assert_eq!(count(&mut wire, "sync_partial_ok"), 1, "{kind:?}");
+        // A gap that is longer than the backlog is not made up for.
+        wire.line("CONFIG SET repl-backlog-size 16384");
+        wire.line("CLIENT KILL TYPE replica");
+        for n in 0..40 {
+            wire.line(&format!("SET gap{n} {}", "x".repeat(10_000)));
+        }
+        assert_level(&mut wire, &mut other, "after a long cut");
+        assert_eq!(
+            count(&mut wire, "sync_full") + count(&mut wire, "sync_partial_ok"),
+            3,
+            "{kind:?}"
+        );
+    }
+}
+
+#[test]
+fn the_replica_is_told_and_shown_as_a_server_shows_its_own() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let master = Master::start(Engine::new(), place.path());
+    let mut wire = master.connect();
+    assert_eq!(wire.line("WAIT 0 0"), Reply::Int(0));
+    assert_eq!(wire.line("WAIT 1 10"), Reply::Int(0));
+    let replica = Replica::new(Kind::Redis, dir.path());
+    let mut other = replica.follow(master.running.addr);
+    assert_level(&mut wire, &mut other, "the copy");
+    // What was confirmed is confirmed.
+    wire.line("SET a 1");
+    assert_eq!(wire.line("WAIT 1 0"), Reply::Int(1));
+    assert_eq!(other.line("GET a"), Reply::bulk("1"));
+    let listed = field(&mut wire, "slave0").unwrap();
+    let expected = format!("ip=127.0.0.1,port={},state=online,offset=", replica.port);
+    assert!(listed.starts_with(&expected), "{listed}");
+    assert_eq!(field(&mut wire, "connected_slaves").as_deref(), Some("1"));
+    assert_eq!(
+        field(&mut wire, "master_replid"),
+        field(&mut other, "master_replid")
+    );
+    let Reply::Array(role) = wire.line("ROLE") else {
+        panic!("no role")
+    };
+    assert_eq!(role[0], Reply::bulk("master"));
+    let Reply::Array(replicas) = &role[2] else {
+        panic!("no replicas")
+    };
+    let Reply::Array(one) = &replicas[0] else {
+        panic!("no replica")
+    };
+    assert_eq!(
+        one[..2],
+        [
+            Reply::bulk("127.0.0.1"),
+            Reply::bulk(replica.port.to_string())
+        ]
+    );
+    // A replica that stands still confirms nothing, and does not count.
+    wire.line("CONFIG SET min-replicas-to-write 1");
+    wire.line("CONFIG SET min-replicas-max-lag 1");
+    assert_eq!(wire.line("SET b 1"), Reply::OK);
+    replica.signal("-STOP");
+    wire.line("SET c 1");
+    assert_eq!(wire.line("WAIT 1 50"), Reply::Int(0));
+    let refused = Reply::Error("NOREPLICAS Not enough good replicas to write.".into());
+    let lagging = || (wire.line("SET d 1") == refused).then_some(());
+    block_until("writes to be refused", PATIENCE, lagging).unwrap();
+    replica.signal("-CONT");
+    let good = || (wire.line("SET e 1") == Reply::OK).then_some(());
+    block_until("writes to be accepted", PATIENCE, good).unwrap();
+    assert_eq!(wire.line("WAIT 1 0"), Reply::Int(1));
+    assert_level(&mut wire, &mut other, "at the end");
+}
+
+#[test]
+fn a_replica_that_does_not_read_is_dropped_and_comes_back() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let master = Master::start(Engine::new(), place.path());
+    let mut wire = master.connect();
+    let limit = "CONFIG SET client-output-buffer-limit";
+    let mut args = words(limit);
+    args.push(word("replica 2mb 0 0"));
+    assert_eq!(wire.ask(&args), Reply::OK);
+    let replica = Replica::new(Kind::Valkey, dir.path());
+    let mut other = replica.follow(master.running.addr);
+    assert_level(&mut wire, &mut other, "the copy");
+    replica.signal("-STOP");
+    let value = "x".repeat(100_000);
+    let mut written = 0;
+    let dropped = || {
+        for n in 0..50 {
+            wire.line(&format!("SET key{n} {value}"));
+        }
+        written += 50;
+        (field(&mut wire, "connected_slaves").as_deref() == Some("0")).then_some(())
+    };
+    block_until("the replica to be dropped", PATIENCE, dropped).unwrap();
+    let Reply::Bulk(info) = wire.line("INFO memory") else {
+        panic!("no text")
+    };
+    let info = String::from_utf8(info.to_vec()).unwrap();
+    let held = info
+        .lines()
+        .find_map(|line| line.strip_prefix("mem_total_replication_buffers:"));
+    let held: u64 = held.unwrap().parse().unwrap();
+    assert!(held < 3_000_000, "{held} bytes are held for nobody");
+    replica.signal("-CONT");
+    assert_level(&mut wire, &mut other, "after it came back");
+    redstart_testkit::figure(format!(
+        "a replica that stands still is dropped within {written} writes of 100 kB"
+    ));
+}
+
+#[test]
+fn a_replica_feeds_no_replicas() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let server = Replica::new(Kind::Redis, dir.path());
+    drop(server.connect());
+    let master = Master::start(Engine::new(), place.path());
+    let mut wire = master.connect();
+    wire.line(&format!("REPLICAOF 127.0.0.1 {}", server.port));
+    let refused = match wire.line("PSYNC ? -1") {
+        Reply::Error(text) => text,
+        other => panic!("{other:?}"),
+    };
+    assert!(refused.contains("is a replica itself"), "{refused}");
+    wire.line("REPLICAOF NO ONE");
+    let session = Engine::new();
+    let refused = session.session().line("PSYNC ? -1");
+    assert!(refused.is_error(), "{refused:?}");
+}
+
+/// The data of an engine with a log is copied from the files, while callers go on.
+#[test]
+fn a_copy_is_read_from_the_log_while_others_write() {
+    let keys = scale(30_000, "copied keys");
+    let (dir, data) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let engine = Engine::builder()
+        .append_only(data.path(), Fsync::No)
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    let value = "x".repeat(500);
+    for n in 0..keys {
+        session.line(&format!("SET key{n} {value}"));
+    }
+    let master = Master::start(engine.clone(), data.path());
+    let replica = Replica::new(Kind::Redis, dir.path());
+    let stop = Arc::new(AtomicBool::new(false));
+    let writer = std::thread::spawn({
+        let (engine, stop) = (engine.clone(), stop.clone());
+        move || {
+            let (mut session, mut longest, mut count) = (engine.session(), Duration::ZERO, 0u64);
+            while !stop.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                session.line(&format!("INCR key-of-writer{}", count % 100));
+                session.line(&format!("APPEND key{} y", count % keys));
+                longest = longest.max(began.elapsed());
+                count += 1;
+            }
+            (longest, count)
+        }
+    });
+    let mut other = replica.follow(master.running.addr);
+    let up = || (field(&mut other, "master_link_status").as_deref() == Some("up")).then_some(());
+    let copied = block_until("the copy to arrive", PATIENCE, up);
+    stop.store(true, Ordering::Relaxed);
+    let (longest, count) = writer.join().unwrap();
+    copied.unwrap();
+    assert_level(&mut master.connect(), &mut other, "the copy");
+    redstart_testkit::figure(format!(
+        "{keys} keys of 500 bytes copied from the log while {count} pairs of writes were made, the \
+         slowest in {longest:?}"
+    ));
+}
+
+/// What `redis-cli --rdb` asks for.
+#[test]
+fn sync_sends_a_file_that_an_engine_loads() {
+    use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+    let place = tempfile::tempdir().unwrap();
+    let engine = Engine::new();
+    let mut session = engine.session();
+    for n in 0..100 {
+        session.line(&format!("RPUSH list{n} a b {n}"));
+    }
+    let master = Master::start(engine, place.path());
+    let mut stream = UnixStream::connect(&master.socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
+        .write_all(b"REPLCONF rdb-only 1\r\nSYNC\r\n")
+        .unwrap();
+    let mut reader = BufReader::new(stream);
+    let mut line = String::new();
+    reader.read_line(&mut line).unwrap();
+    assert_eq!(line, "+OK\r\n");
+    line.clear();
+    while line.trim().is_empty() {
+        reader.read_line(&mut line).unwrap();
+    }
+    let len: u64 = line.trim().strip_prefix('$').unwrap().parse().unwrap();
+    let copy = Engine::new();
+    let summary = copy.load_rdb(reader.by_ref().take(len), |_| ()).unwrap();
+    assert_eq!(summary.total(), 100);
+    assert_same(&told(&mut copy.session()), &told(&mut session), "the file");
+    // No stream follows.
+    session.line("SET a 1");
+    let mut wire = master.connect();
+    assert_eq!(field(&mut wire, "connected_slaves").as_deref(), Some("0"));
+}

@@ -1,0 +1,631 @@
+//! From the embedded engine to a Redis or Valkey, while everything runs.
+//!
+//! The server is made a replica of the engine and gets all data. While both are used, they are compared key by key. Then
+//! writes are held back for a moment: the server takes the last changes, the keys that changed since they were compared
+//! are compared again, the server becomes a master, and the engine refuses everything with `REDIRECT <host>:<port>`.
+//!
+//! # Promises
+//!
+//! - No acknowledged write is lost: the engine moves only if nothing was written since writes were held back, and both
+//!   are equal.
+//! - Up to that moment everything can be undone, and is, on any failure and when it is cancelled. If the process is
+//!   killed, writes go on by themselves after the longest pause.
+//! - Stores of this library that are connected to the engine follow to the server, with the same credentials, database
+//!   and TLS settings. Requests, subscriptions and dedicated connections do so without an error, unless a request had
+//!   been sent and not answered, which is reported as always. Other clients get the error, and subscribers the message
+//!   `<host>:<port>` on the channel `__redstart__:moved`.
+//!
+//! # Limits
+//!
+//! - Bloom filters are not replicated; a hand-over with some of them fails. Deadlines of fields of hashes are not compared.
+//! - The server must reach the engine over plain TCP, under the address of the URL.
+//! - A program with the engine in its own process (`memory://`, `file://`) cannot follow; its calls fail with the place
+//!   in the error.
+//! - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
+//! - Each value is read whole for the comparison.
+//!
+//! # Example
+//!
+//! ```no_run
+//! # async fn example() -> redstart::Result<()> {
+//! use redstart::store::Handover;
+//!
+//! let handover = Handover::builder("redis://127.0.0.1:6380", "redis://10.0.0.7:6379").build()?;
+//! let report = handover.run(|step| println!("{step}"), std::future::pending()).await?;
+//! println!("writes were held back for {:?}", report.pause);
+//! # Ok(()) }
+//! ```
+
+mod compare;
+mod server;
+
+use std::{collections::BTreeSet, fmt, future::Future, time::Duration};
+
+use tokio::time::Instant;
+
+use super::location::{Address, Location, Target};
+use crate::error::{Error, Result};
+use compare::differing;
+use server::Server;
+
+/// The longest pause of writes, unless another is set.
+const PAUSE: Duration = Duration::from_secs(10);
+/// Without progress for so long, the server cannot reach the engine.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How far behind the server may be when writes are held back.
+const NEAR: u64 = 256 * 1024;
+/// So few keys are compared while writes are held back.
+const FEW: usize = 1000;
+/// How many keys are compared at once.
+const BATCH: usize = 256;
+/// How often changed keys are compared before writes are held back in any case.
+const ROUNDS: usize = 30;
+/// How often keys that differ are looked at again: one may have expired between two looks.
+const LOOKS: usize = 20;
+
+/// What a hand-over is doing.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HandoverStep {
+    /// The server gets all data; so many bytes were read.
+    Copying(u64),
+    /// The server is so many bytes behind.
+    CatchingUp(u64),
+    /// So many keys of so many were compared.
+    Comparing(u64, u64),
+    /// Writes are held back.
+    Paused,
+    /// The server is a master.
+    Promoted,
+    /// The engine sends everybody to the server.
+    Moved,
+    /// Everything is being undone.
+    BackingOut,
+}
+
+impl fmt::Display for HandoverStep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Copying(bytes) => write!(f, "copying: {bytes} bytes"),
+            Self::CatchingUp(bytes) => write!(f, "catching up: {bytes} bytes behind"),
+            Self::Comparing(keys, of) => write!(f, "comparing: {keys} of {of} keys"),
+            Self::Paused => f.write_str("writes are held back"),
+            Self::Promoted => f.write_str("the server is a master"),
+            Self::Moved => f.write_str("the engine sends everybody to the server"),
+            Self::BackingOut => f.write_str("backing out"),
+        }
+    }
+}
+
+/// What a hand-over did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct HandoverReport {
+    /// Where clients are sent.
+    pub place: String,
+    /// How many keys were moved.
+    pub keys: u64,
+    /// How many of them were compared while writes were held back.
+    pub keys_in_pause: u64,
+    /// For how long writes were held back.
+    pub pause: Duration,
+    /// How far the server's clock is ahead of the engine's, in microseconds, give or take a round trip.
+    pub clock_ahead_micros: i64,
+}
+
+/// Settings of a [`Handover`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct HandoverBuilder {
+    from: String,
+    to: String,
+    overwrite: bool,
+    announce: Option<(String, u16)>,
+    longest_pause: Duration,
+}
+
+impl HandoverBuilder {
+    /// Lets the server's data be replaced. Without this, it must have none.
+    pub fn overwrite(mut self, overwrite: bool) -> Self {
+        self.overwrite = overwrite;
+        self
+    }
+
+    /// Where clients reach the server, if not under the address of the URL.
+    pub fn announce(mut self, host: impl Into<String>, port: u16) -> Self {
+        self.announce = Some((host.into(), port));
+        self
+    }
+
+    /// How long writes may be held back (default: 10 s). If that is not enough, everything is undone.
+    pub fn longest_pause(mut self, pause: Duration) -> Self {
+        self.longest_pause = pause;
+        self
+    }
+
+    /// Checks the settings.
+    ///
+    /// # Errors
+    ///
+    /// [`is_config`](Error::is_config) if a URL is not one of a single server on TCP, or the pause is out of range.
+    pub fn build(self) -> Result<Handover> {
+        let (from, to) = (Location::parse(&self.from)?, Location::parse(&self.to)?);
+        let (from_host, from_port) = tcp(&from)?;
+        let (to_host, to_port) = tcp(&to)?;
+        if from.settings.tls {
+            return Err(Error::config(
+                "a hand-over needs a listener of the engine without TLS, which the server connects to",
+            ));
+        }
+        if !(Duration::from_millis(1)..=Duration::from_secs(3600)).contains(&self.longest_pause) {
+            return Err(Error::config(
+                "the longest pause must be from 1 ms to an hour",
+            ));
+        }
+        Ok(Handover {
+            from,
+            to,
+            source: (from_host, from_port),
+            place: self.announce.unwrap_or((to_host, to_port)),
+            overwrite: self.overwrite,
+            longest_pause: self.longest_pause,
+        })
+    }
+}
+
+fn tcp(location: &Location) -> Result<(String, u16)> {
+    match &location.target {
+        Target::Single(Address::Tcp { host, port }) => Ok((host.clone(), *port)),
+        _ => Err(Error::config(
+            "a hand-over is from one server to one server, each by a redis:// URL",
+        )),
+    }
+}
+
+/// Moves all data of an engine to a server, and its clients with it. See the [module](self).
+pub struct Handover {
+    from: Location,
+    to: Location,
+    source: (String, u16),
+    place: (String, u16),
+    overwrite: bool,
+    longest_pause: Duration,
+}
+
+impl fmt::Debug for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handover")
+            .field("source", &self.source)
+            .field("place", &self.place)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Handover {
+    /// From the engine at one URL to the server at another.
+    pub fn builder(from: &str, to: &str) -> HandoverBuilder {
+        HandoverBuilder {
+            from: from.to_owned(),
+            to: to.to_owned(),
+            overwrite: false,
+            announce: None,
+            longest_pause: PAUSE,
+        }
+    }
+
+    /// Does it. `told` is called with what happens, and it ends early when `cancelled` is ready.
+    ///
+    /// # Errors
+    ///
+    /// If it was cancelled, or one of the two cannot be reached, refuses, or differs from the other. Everything was
+    /// undone then, unless the error is [in doubt](Error::is_in_doubt): the answer to the last request was lost.
+    ///
+    /// # Cancel safety
+    ///
+    /// Do not drop the future: use `cancelled`. Dropped, it leaves the server a replica, and writes held back for up to
+    /// the longest pause.
+    pub async fn run(
+        &self,
+        mut told: impl FnMut(&HandoverStep),
+        cancelled: impl Future<Output = ()>,
+    ) -> Result<HandoverReport> {
+        let mut work = Work::new(self, &mut told);
+        let prepared = tokio::select! {
+            biased;
+            () = cancelled => Err(Error::unavailable("the hand-over was cancelled")),
+            prepared = work.prepare() => prepared,
+        };
+        let done = match prepared {
+            Ok(()) => work.commit().await,
+            Err(error) => Err(error),
+        };
+        match done {
+            Ok(report) => Ok(report),
+            Err(error) if error.is_in_doubt() => Err(error),
+            Err(error) => {
+                work.back_out().await;
+                Err(error)
+            }
+        }
+    }
+}
+
+/// A hand-over under way.
+struct Work<'a> {
+    plan: &'a Handover,
+    told: &'a mut dyn FnMut(&HandoverStep),
+    from: Server,
+    to: Server,
+    /// The server was made a replica.
+    attached: bool,
+    /// What the server presented to its masters before.
+    credentials: Option<(String, String)>,
+    paused: Option<Paused>,
+    clock_ahead_micros: i64,
+    keys: u64,
+    keys_in_pause: u64,
+}
+
+struct Paused {
+    since: Instant,
+    token: i64,
+}
+
+impl<'a> Work<'a> {
+    fn new(plan: &'a Handover, told: &'a mut dyn FnMut(&HandoverStep)) -> Self {
+        Self {
+            from: Server::new(&plan.from),
+            to: Server::new(&plan.to),
+            plan,
+            told,
+            attached: false,
+            credentials: None,
+            paused: None,
+            clock_ahead_micros: 0,
+            keys: 0,
+            keys_in_pause: 0,
+        }
+    }
+
+    fn tell(&mut self, step: &HandoverStep) {
+        (self.told)(step);
+    }
+
+    async fn prepare(&mut self) -> Result<()> {
+        self.check().await?;
+        self.attach().await?;
+        self.wait_until_near().await?;
+        let suspects = self.compare_all().await?;
+        self.pause().await?;
+        self.compare_last(suspects).await?;
+        self.compare_sizes().await?;
+        self.compare_functions().await
+    }
+
+    /// Whether both are what they have to be.
+    async fn check(&mut self) -> Result<()> {
+        if self.from.ask(0, &["REDSTART", "HELP"]).await.is_err() {
+            return Err(Error::config(
+                "the source of a hand-over must be an engine of redstart",
+            ));
+        }
+        let (from, to) = (self.from.info("all").await?, self.to.info("all").await?);
+        if from.field("role") != "master" {
+            return Err(Error::config("the engine is a replica itself"));
+        }
+        if to.field("cluster_enabled") == "1" {
+            return Err(Error::config("the server is a node of a Cluster"));
+        }
+        if from.field("run_id") == to.field("run_id") {
+            return Err(Error::config("the engine and the server are the same"));
+        }
+        if to.field("role") != "master" {
+            return Err(Error::config(
+                "the server is a replica already: tell it REPLICAOF NO ONE first",
+            ));
+        }
+        let there: u64 = to.databases().iter().map(|(_, keys)| keys).sum();
+        if there > 0 && !self.plan.overwrite {
+            return Err(Error::config(format!(
+                "the server has {there} keys, which would be replaced: allow that, or empty it"
+            )));
+        }
+        // A command that reads is refused by an engine that has moved.
+        self.from.ask(0, &["DBSIZE"]).await?;
+        let (here, there) = (self.from.time().await?, self.to.time().await?);
+        self.clock_ahead_micros = there - here;
+        Ok(())
+    }
+
+    /// Makes the server a replica.
+    async fn attach(&mut self) -> Result<()> {
+        let settings = self.from.settings();
+        let (user, password) = (settings.username.clone(), settings.password.clone());
+        if let Some(password) = password {
+            let before = (
+                self.to.setting("masteruser").await?,
+                self.to.setting("masterauth").await?,
+            );
+            self.credentials = Some(before);
+            let user = user.unwrap_or_default();
+            self.to.set("masteruser", &user).await?;
+            self.to.set("masterauth", &password).await?;
+        }
+        self.attached = true;
+        let (host, port) = self.plan.source.clone();
+        self.to
+            .ask(0, &["REPLICAOF", &host, &port.to_string()])
+            .await?;
+        Ok(())
+    }
+
+    async fn wait_until_near(&mut self) -> Result<()> {
+        let (mut last, mut moved) = (String::new(), Instant::now());
+        loop {
+            let to = self.to.info("replication").await?;
+            if to.field("master_link_status") == "up" {
+                let behind = self.behind(to.number("slave_repl_offset")).await?;
+                self.tell(&HandoverStep::CatchingUp(behind));
+                if behind <= NEAR {
+                    return Ok(());
+                }
+                moved = Instant::now();
+            } else {
+                let bytes = to.field("master_sync_read_bytes").to_owned();
+                self.tell(&HandoverStep::Copying(bytes.parse().unwrap_or(0)));
+                if bytes != last {
+                    (last, moved) = (bytes, Instant::now());
+                }
+            }
+            if moved.elapsed() > PATIENCE {
+                return Err(Error::unavailable(
+                    "the server gets no data from the engine: can it reach it under the address of the URL?",
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    /// How many bytes of the stream the server lacks.
+    async fn behind(&mut self, offset: u64) -> Result<u64> {
+        let from = self.from.info("replication").await?;
+        Ok(from.number("master_repl_offset").saturating_sub(offset))
+    }
+
+    /// Compares all keys while they are used. Those that may differ are left.
+    async fn compare_all(&mut self) -> Result<BTreeSet<Vec<u8>>> {
+        self.from.ask(0, &["REDSTART", "HANDOVER", "WATCH"]).await?;
+        let mut suspects = BTreeSet::new();
+        let databases = self.from.info("keyspace").await?.databases();
+        let all: u64 = databases.iter().map(|(_, keys)| keys).sum();
+        let mut done = 0;
+        for (db, _) in databases {
+            let mut cursor = "0".to_owned();
+            loop {
+                let count = BATCH.to_string();
+                let page = self
+                    .from
+                    .ask(db, &["SCAN", &cursor, "COUNT", &count])
+                    .await?;
+                let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(page)?;
+                for keys in keys.chunks(BATCH) {
+                    let different = differing(&mut self.from, &mut self.to, db, keys).await?;
+                    suspects.extend(different);
+                    done += keys.len() as u64;
+                    self.tell(&HandoverStep::Comparing(done.min(all), all));
+                }
+                cursor = next;
+                if cursor == "0" {
+                    break;
+                }
+            }
+        }
+        self.keys = done;
+        for _ in 0..ROUNDS {
+            self.take_changed(&mut suspects).await?;
+            if suspects.len() <= FEW {
+                break;
+            }
+            suspects = self.still_differing(suspects).await?;
+        }
+        Ok(suspects)
+    }
+
+    /// Adds the keys that changed since they were last asked for.
+    async fn take_changed(&mut self, suspects: &mut BTreeSet<Vec<u8>>) -> Result<()> {
+        loop {
+            let changed = ["REDSTART", "HANDOVER", "CHANGED", "10000"];
+            let reply = self.from.ask(0, &changed).await?;
+            let mut items = reply.into_sequence().unwrap_or_default().into_iter();
+            if items.next() == Some(redis::Value::Int(1)) {
+                return Err(Error::unavailable(
+                    "databases were emptied or swapped during the comparison: try again",
+                ));
+            }
+            let before = suspects.len();
+            let mut count = 0;
+            for item in items {
+                suspects.insert(redis::from_redis_value(item)?);
+                count += 1;
+            }
+            if count < 10_000 || suspects.len() == before {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Those of the keys that differ, in any database: a change names its key only.
+    async fn still_differing(&mut self, keys: BTreeSet<Vec<u8>>) -> Result<BTreeSet<Vec<u8>>> {
+        let keys: Vec<Vec<u8>> = keys.into_iter().collect();
+        let (from, to) = (
+            self.from.info("keyspace").await?,
+            self.to.info("keyspace").await?,
+        );
+        let databases: BTreeSet<i64> = from
+            .databases()
+            .into_iter()
+            .chain(to.databases())
+            .map(|(db, _)| db)
+            .collect();
+        let mut different = BTreeSet::new();
+        for db in databases {
+            for keys in keys.chunks(BATCH) {
+                different.extend(differing(&mut self.from, &mut self.to, db, keys).await?);
+            }
+        }
+        Ok(different)
+    }
+
+    /// Holds writes back, and waits until the server has all of them.
+    async fn pause(&mut self) -> Result<()> {
+        let millis = self.plan.longest_pause.as_millis().to_string();
+        let since = Instant::now();
+        let reply = self
+            .from
+            .ask(0, &["REDSTART", "HANDOVER", "PAUSE", &millis])
+            .await?;
+        let (token, offset): (i64, u64) = redis::from_redis_value(reply)?;
+        self.paused = Some(Paused { since, token });
+        self.tell(&HandoverStep::Paused);
+        loop {
+            let to = self.to.info("replication").await?;
+            if to.field("master_link_status") == "up" && to.number("slave_repl_offset") >= offset {
+                return Ok(());
+            }
+            self.check_pause()?;
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    }
+
+    fn check_pause(&self) -> Result<()> {
+        let spent = self.paused.as_ref().map(|paused| paused.since.elapsed());
+        match spent {
+            Some(spent) if spent >= self.plan.longest_pause => Err(Error::timeout(
+                "the server did not become level within the longest pause of writes",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Compares what changed since it was compared. What still differs now is different.
+    async fn compare_last(&mut self, mut suspects: BTreeSet<Vec<u8>>) -> Result<()> {
+        self.take_changed(&mut suspects).await?;
+        self.keys_in_pause = suspects.len() as u64;
+        for _ in 0..LOOKS {
+            suspects = self.still_differing(suspects).await?;
+            if suspects.is_empty() {
+                return Ok(());
+            }
+            self.check_pause()?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let few = suspects.iter().take(3);
+        let names: Vec<String> = few
+            .map(|key| String::from_utf8_lossy(key).into_owned())
+            .collect();
+        Err(Error::codec(format!(
+            "{} keys differ between the engine and the server, such as {}",
+            suspects.len(),
+            names.join(", ")
+        )))
+    }
+
+    /// Compares the number of keys. Keys may expire, but none is added.
+    async fn compare_sizes(&mut self) -> Result<()> {
+        for _ in 0..LOOKS {
+            let before = self.from.info("keyspace").await?.databases();
+            let there = self.to.info("keyspace").await?.databases();
+            let after = self.from.info("keyspace").await?.databases();
+            let size = |of: &[(i64, u64)], db: i64| {
+                of.iter()
+                    .find(|(other, _)| *other == db)
+                    .map_or(0, |(_, keys)| *keys)
+            };
+            let all = before.iter().chain(&there).map(|(db, _)| *db);
+            let fits = |db: i64| (size(&after, db)..=size(&before, db)).contains(&size(&there, db));
+            if all.clone().all(fits) {
+                return Ok(());
+            }
+            self.check_pause()?;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        Err(Error::codec(
+            "the engine and the server have different numbers of keys",
+        ))
+    }
+
+    async fn compare_functions(&mut self) -> Result<()> {
+        let list = ["FUNCTION", "LIST", "WITHCODE"];
+        let (here, there) = (self.from.ask(0, &list).await?, self.to.ask(0, &list).await?);
+        match compare::sorted(here) == compare::sorted(there) {
+            true => Ok(()),
+            false => Err(Error::codec(
+                "the engine and the server have different functions",
+            )),
+        }
+    }
+
+    /// Makes the server a master and sends everybody there. Not to be cancelled.
+    async fn commit(&mut self) -> Result<HandoverReport> {
+        let Some(Paused { since, token }) = self.paused else {
+            return Err(Error::config("writes are not held back"));
+        };
+        self.check_pause()?;
+        self.to.ask(0, &["REPLICAOF", "NO", "ONE"]).await?;
+        self.attached = false;
+        self.tell(&HandoverStep::Promoted);
+        let (host, port) = self.plan.place.clone();
+        let (token, port) = (token.to_string(), port.to_string());
+        let commit = ["REDSTART", "HANDOVER", "COMMIT", &token, &host, &port];
+        let mut done = self.from.ask(0, &commit).await;
+        for _ in 0..3 {
+            // Asking again does no harm.
+            if matches!(&done, Err(error) if error.is_in_doubt()) {
+                done = self.from.ask(0, &commit).await;
+            }
+        }
+        done?;
+        let pause = since.elapsed();
+        self.tell(&HandoverStep::Moved);
+        self.restore_credentials().await;
+        Ok(HandoverReport {
+            place: format!("{host}:{port}"),
+            keys: self.keys,
+            keys_in_pause: self.keys_in_pause,
+            pause,
+            clock_ahead_micros: self.clock_ahead_micros,
+        })
+    }
+
+    async fn restore_credentials(&mut self) {
+        if let Some((user, password)) = self.credentials.take() {
+            let restored = async {
+                self.to.set("masteruser", &user).await?;
+                self.to.set("masterauth", &password).await
+            };
+            if let Err(error) = restored.await {
+                tracing::warn!(%error, "masteruser and masterauth of the server were not restored");
+            }
+        }
+    }
+
+    /// Writes go on, and the server is on its own again, with the data that it got.
+    async fn back_out(&mut self) {
+        self.tell(&HandoverStep::BackingOut);
+        self.from.begin_anew();
+        self.to.begin_anew();
+        if self.attached || self.paused.is_some() {
+            let aborted = self.from.ask(0, &["REDSTART", "HANDOVER", "ABORT"]).await;
+            if let Err(error) = aborted {
+                tracing::warn!(%error, "writes go on after the longest pause");
+            }
+        }
+        if std::mem::take(&mut self.attached) {
+            let detached = self.to.ask(0, &["REPLICAOF", "NO", "ONE"]).await;
+            if let Err(error) = detached {
+                tracing::warn!(%error, "the server is still a replica");
+            }
+        }
+        self.restore_credentials().await;
+    }
+}

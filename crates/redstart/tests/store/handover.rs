@@ -1,0 +1,505 @@
+//! From the engine to a real server under load: nothing that was acknowledged is lost, and everybody follows.
+
+use std::{
+    collections::BTreeSet,
+    future::pending,
+    sync::{
+        Arc, Mutex as Shared,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redstart::{
+    Store,
+    key::Keys,
+    limiting::{Algorithm, Decision, Limiter, Quota},
+    locking::Mutex,
+    messaging::{Job, JobContext, Queue},
+    store::{Event, Handover, HandoverReport, HandoverStep, Listen},
+};
+use redstart_engine::{
+    Engine, Fsync,
+    server::{Server as Listener, ServerConfig},
+};
+use redstart_testkit::{Kind, Server, eventually, scale};
+use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// The engine behind its listener, until it is dropped.
+struct Running {
+    url: String,
+    task: JoinHandle<()>,
+}
+
+impl Running {
+    async fn start(engine: Engine) -> anyhow::Result<Self> {
+        let config = ServerConfig::new().listen("127.0.0.1:0".parse()?);
+        let listener = Listener::bind(engine, config).await?;
+        let address = listener.local_addr().expect("a TCP address");
+        Ok(Self {
+            url: format!("redis://{address}"),
+            task: tokio::spawn(listener.run(pending())),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+async fn connect(url: &str) -> redstart::Result<Store> {
+    Store::builder(url).deadline(PATIENCE).connect().await
+}
+
+fn plan(from: &str, to: &Server) -> Handover {
+    let builder = Handover::builder(from, &to.url());
+    builder
+        .longest_pause(PAUSE)
+        .build()
+        .expect("two URLs of servers")
+}
+
+/// Longer than any of these tests should need.
+const PAUSE: Duration = Duration::from_secs(30);
+
+async fn until(what: &str, condition: impl AsyncFnMut() -> bool) {
+    assert!(eventually(PATIENCE, condition).await, "{what}");
+}
+
+async fn get(store: &Store, key: &str) -> redstart::Result<Option<String>> {
+    store.query(redis::cmd("GET").arg(key)).await
+}
+
+#[derive(Serialize, Deserialize)]
+struct Numbered {
+    number: u64,
+}
+
+impl Job for Numbered {
+    const NAME: &'static str = "numbered";
+}
+
+/// What the load did, by the word of the stores.
+#[derive(Default)]
+struct Load {
+    stop: AtomicBool,
+    increments: [AtomicU64; 4],
+    enqueued: AtomicU64,
+    ran: Shared<BTreeSet<u64>>,
+    fences: Shared<Vec<u64>>,
+    admitted: AtomicU64,
+    doubts: AtomicU64,
+}
+
+impl Load {
+    /// Whether the load goes on after this outcome; a write in doubt is not counted as acknowledged.
+    fn note<T>(&self, result: redstart::Result<T>) -> Option<T> {
+        match result {
+            Ok(value) => Some(value),
+            Err(error) if error.is_in_doubt() => {
+                self.doubts.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn goes_on(&self) -> bool {
+        !self.stop.load(Ordering::Relaxed)
+    }
+}
+
+const LIMIT: u64 = 500;
+
+/// Counters, a queue, a lock and a limiter, each from a store of its own.
+async fn begin(url: &str, load: &Arc<Load>) -> anyhow::Result<Vec<JoinHandle<()>>> {
+    let mut tasks = Vec::new();
+    for at in 0..load.increments.len() {
+        let (store, load) = (connect(url).await?, load.clone());
+        tasks.push(tokio::spawn(async move {
+            while load.goes_on() {
+                let incr = store.query::<i64>(redis::cmd("INCR").arg(format!("n{at}")));
+                if load.note(incr.await).is_some() {
+                    load.increments[at].fetch_add(1, Ordering::Relaxed);
+                }
+            }
+        }));
+    }
+    let (queue, of) = (
+        Queue::new(&connect(url).await?, "move", "jobs")?,
+        load.clone(),
+    );
+    tasks.push(tokio::spawn(async move {
+        let mut number = 0;
+        while of.goes_on() {
+            if of.note(queue.enqueue(&Numbered { number }).await).is_some() {
+                of.enqueued.fetch_max(number + 1, Ordering::Relaxed);
+                // A number is used up once the job is known to be there.
+                number += 1;
+            }
+        }
+    }));
+    let (mutex, of) = (
+        Mutex::new(&connect(url).await?, "move", "lock")?,
+        load.clone(),
+    );
+    tasks.push(tokio::spawn(async move {
+        while of.goes_on() {
+            let Some(Some(guard)) = of.note(mutex.lock(PATIENCE).await) else {
+                continue;
+            };
+            of.fences.lock().unwrap().push(guard.fence().get());
+            let _ = of.note(guard.release().await);
+        }
+    }));
+    // No window ends while this runs, except once in ten years.
+    let quota = Quota::per(LIMIT, Duration::from_secs(10 * 365 * 86_400));
+    let limiter = Limiter::builder(
+        &connect(url).await?,
+        "move",
+        "api",
+        Algorithm::FixedWindow,
+        quota,
+    )
+    .on_store_down(redstart::Down::Refuse)
+    .build()?;
+    let of = load.clone();
+    tasks.push(tokio::spawn(async move {
+        while of.goes_on() {
+            if let Some(Decision::Allowed(_)) = of.note(limiter.check("user", 1).await) {
+                of.admitted.fetch_add(1, Ordering::Relaxed);
+            }
+            tokio::task::yield_now().await;
+        }
+    }));
+    Ok(tasks)
+}
+
+async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
+    let keys = scale(2000, "moved keys");
+    let dir = tempfile::tempdir()?;
+    let engine = Engine::builder()
+        .append_only(dir.path(), Fsync::No)
+        .build()?;
+    let running = Running::start(engine).await?;
+    let server = Server::builder(kind).start().await?;
+    let store = connect(&running.url).await?;
+    for n in 0..keys {
+        let mut pipeline = redis::pipe();
+        pipeline.cmd("SET").arg(format!("still{n}")).arg(n).ignore();
+        pipeline
+            .cmd("HSET")
+            .arg(format!("hash{n}"))
+            .arg("f")
+            .arg(n)
+            .ignore();
+        pipeline
+            .cmd("ZADD")
+            .arg(format!("set{n}"))
+            .arg(0.1)
+            .arg("m")
+            .ignore();
+        pipeline
+            .cmd("XADD")
+            .arg(format!("stream{n}"))
+            .arg("*")
+            .arg("f")
+            .arg(n)
+            .ignore();
+        store.pipeline::<()>(&pipeline).await?;
+    }
+    let library = "#!lua name=mine\nredis.register_function('one', function() return 1 end)";
+    store
+        .query::<()>(redis::cmd("FUNCTION").arg("LOAD").arg(library))
+        .await?;
+
+    let load = Arc::new(Load::default());
+    let worker = {
+        let queue = Queue::new(&connect(&running.url).await?, "move", "jobs")?;
+        let load = load.clone();
+        let run = move |job: Numbered, _: JobContext| {
+            let load = load.clone();
+            async move {
+                load.ran.lock().unwrap().insert(job.number);
+            }
+        };
+        queue.worker(run).concurrency(4).start().await?
+    };
+    let tasks = begin(&running.url, &load).await?;
+    let listening = connect(&running.url).await?;
+    let mut subscription = listening
+        .subscribe([Listen::Channel("news".into())])
+        .await?;
+    assert_eq!(subscription.next().await, Some(Event::Subscribed));
+    let waiting = connect(&running.url).await?;
+    let waits = tokio::spawn(async move {
+        let list = Keys::new("move", "list")?.entity("a")?;
+        let mut take = redis::cmd("XREAD");
+        take.arg("BLOCK")
+            .arg(0)
+            .arg("STREAMS")
+            .arg(list.key())
+            .arg("0");
+        let mut own = waiting.dedicated(list.key());
+        own.query::<redis::Value>(&take, PATIENCE).await
+    });
+
+    until("the load runs", async || {
+        load.increments[0].load(Ordering::Relaxed) > 50
+    })
+    .await;
+    let report: HandoverReport = plan(&running.url, &server).run(|_| (), pending()).await?;
+    let before: Vec<u64> = load
+        .increments
+        .iter()
+        .map(|n| n.load(Ordering::Relaxed))
+        .collect();
+    // All of them go on, at the server.
+    until("the load goes on", async || {
+        let now = load.increments.iter().map(|n| n.load(Ordering::Relaxed));
+        now.zip(&before).all(|(now, before)| now > before + 50)
+    })
+    .await;
+    let there = connect(&server.url()).await?;
+    there
+        .query::<()>(redis::cmd("PUBLISH").arg("news").arg("moved"))
+        .await?;
+    let list = Keys::new("move", "list")?.entity("a")?;
+    there
+        .query::<String>(
+            redis::cmd("XADD")
+                .arg(list.key())
+                .arg("*")
+                .arg("f")
+                .arg("v"),
+        )
+        .await?;
+    load.stop.store(true, Ordering::Relaxed);
+    for task in tasks {
+        task.await?;
+    }
+    let all = load.enqueued.load(Ordering::Relaxed);
+    until("all jobs ran", async || {
+        load.ran.lock().unwrap().range(..all).count() as u64 == all
+    })
+    .await;
+    worker.shutdown(PATIENCE).await?;
+
+    // The server has what was acknowledged, and no more than was tried.
+    let doubts = load.doubts.load(Ordering::Relaxed);
+    for (at, acknowledged) in load.increments.iter().enumerate() {
+        let acknowledged = acknowledged.load(Ordering::Relaxed);
+        let stored: u64 = there.query(redis::cmd("GET").arg(format!("n{at}"))).await?;
+        let range = acknowledged..=acknowledged + doubts;
+        assert!(
+            range.contains(&stored),
+            "{stored} of {acknowledged}, {doubts} in doubt"
+        );
+    }
+    let fences = load.fences.lock().unwrap();
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]));
+    let admitted = load.admitted.load(Ordering::Relaxed);
+    assert!(admitted <= LIMIT, "{admitted}");
+    assert!(admitted + doubts >= LIMIT, "{admitted}");
+    let entries = waits.await??;
+    assert_ne!(entries, redis::Value::Nil);
+    // Published anew until it arrives: a subscription may be on its way.
+    let heard = async {
+        loop {
+            match subscription.next().await {
+                Some(Event::Message(message)) => return message.channel,
+                Some(_) => {}
+                None => return String::new(),
+            }
+        }
+    };
+    let repeats = async {
+        loop {
+            let publish = there.query::<()>(redis::cmd("PUBLISH").arg("news").arg("again"));
+            let _ = publish.await;
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::select! {
+        channel = heard => assert_eq!(channel, "news"),
+        () = repeats => {}
+        () = tokio::time::sleep(PATIENCE) => panic!("the subscription did not follow"),
+    }
+    // The store of before follows.
+    assert_eq!(get(&store, "still7").await?.as_deref(), Some("7"));
+    let one: i64 = store.query(redis::cmd("FCALL").arg("one").arg(0)).await?;
+    assert_eq!(one, 1);
+    let refusal = format!("-REDIRECT {}\r\n", report.place);
+    assert_eq!(raw(&running.url, "GET still7").await?, refusal);
+    redstart_testkit::figure(format!(
+        "{kind:?}: {} keys moved under load, writes held back for {:?}, {} keys compared meanwhile; {} \
+         increments, {all} jobs, {} locks acknowledged, 0 lost, {doubts} in doubt",
+        report.keys,
+        report.pause,
+        report.keys_in_pause,
+        load.increments
+            .iter()
+            .map(|n| n.load(Ordering::Relaxed))
+            .sum::<u64>(),
+        fences.len(),
+    ));
+    Ok(())
+}
+
+/// The first line that a server answers.
+async fn raw(url: &str, line: &str) -> anyhow::Result<String> {
+    use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader};
+    let address = url.strip_prefix("redis://").unwrap_or(url);
+    let mut stream = tokio::net::TcpStream::connect(address).await?;
+    stream.write_all(format!("{line}\r\n").as_bytes()).await?;
+    let mut answer = String::new();
+    BufReader::new(stream).read_line(&mut answer).await?;
+    Ok(answer)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn everything_moves_to_redis_under_load() -> anyhow::Result<()> {
+    moves_under_load(Kind::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn everything_moves_to_valkey_under_load() -> anyhow::Result<()> {
+    moves_under_load(Kind::Valkey).await
+}
+
+/// Ends at a step, as Ctrl-C would.
+async fn cancelled_at(step: HandoverStep, from: &str, to: &Server) -> redstart::Error {
+    let reached = Arc::new(tokio::sync::Notify::new());
+    let tell = reached.clone();
+    let told = move |now: &HandoverStep| {
+        if std::mem::discriminant(now) == std::mem::discriminant(&step) {
+            tell.notify_one();
+        }
+    };
+    let plan = plan(from, to);
+    let run = plan.run(told, reached.notified());
+    run.await.expect_err("it was cancelled")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cancelled_hand_over_is_undone_at_every_step() -> anyhow::Result<()> {
+    let running = Running::start(Engine::new()).await?;
+    let store = connect(&running.url).await?;
+    for n in 0..500 {
+        store
+            .query::<()>(redis::cmd("SET").arg(format!("key{n}")).arg(n))
+            .await?;
+    }
+    for step in [
+        HandoverStep::CatchingUp(0),
+        HandoverStep::Comparing(0, 0),
+        HandoverStep::Paused,
+    ] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let error = cancelled_at(step.clone(), &running.url, &server).await;
+        assert!(error.to_string().contains("cancelled"), "{step:?}: {error}");
+        // Writes go on here, well before the longest pause, and the server is nobody's replica.
+        let began = tokio::time::Instant::now();
+        store.query::<()>(redis::cmd("INCR").arg("n")).await?;
+        assert!(began.elapsed() < PAUSE, "{step:?}");
+        let there = connect(&server.url()).await?;
+        let role: Vec<redis::Value> = there.query(&redis::cmd("ROLE")).await?;
+        assert_eq!(
+            role[0],
+            redis::Value::BulkString(b"master".to_vec()),
+            "{step:?}"
+        );
+        assert_eq!(get(&store, "key7").await?.as_deref(), Some("7"));
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_data_is_not_overwritten_unless_that_is_allowed() -> anyhow::Result<()> {
+    let running = Running::start(Engine::new()).await?;
+    let server = Server::builder(Kind::Valkey).start().await?;
+    let there = connect(&server.url()).await?;
+    there
+        .query::<()>(redis::cmd("SET").arg("old").arg("1"))
+        .await?;
+    let refused = plan(&running.url, &server).run(|_| (), pending()).await;
+    let refused = refused.expect_err("the server has data");
+    assert!(refused.is_config(), "{refused}");
+    assert_eq!(get(&there, "old").await?.as_deref(), Some("1"));
+    // A real server is no engine.
+    let reverse = Handover::builder(&server.url(), &running.url).build()?;
+    let refused = reverse.run(|_| (), pending()).await.expect_err("no engine");
+    assert!(refused.is_config(), "{refused}");
+    let store = connect(&running.url).await?;
+    store
+        .query::<()>(redis::cmd("SET").arg("new").arg("1"))
+        .await?;
+    let builder = Handover::builder(&running.url, &server.url()).overwrite(true);
+    let report = builder.build()?.run(|_| (), pending()).await?;
+    assert_eq!(report.keys, 1);
+    assert_eq!(get(&there, "old").await?, None);
+    assert_eq!(get(&store, "new").await?.as_deref(), Some("1"));
+    Ok(())
+}
+
+/// What the replica does not get, the comparison finds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_difference_stops_the_hand_over() -> anyhow::Result<()> {
+    let running = Running::start(
+        Engine::builder()
+            .compat(redstart_engine::Compat::Redis80)
+            .build()?,
+    )
+    .await?;
+    let store = connect(&running.url).await?;
+    store
+        .query::<()>(redis::cmd("SET").arg("a").arg("1"))
+        .await?;
+    store
+        .query::<()>(redis::cmd("BF.ADD").arg("filter").arg("x"))
+        .await?;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let failed = plan(&running.url, &server).run(|_| (), pending()).await;
+    let failed = failed.expect_err("they differ");
+    assert!(failed.to_string().contains("1 keys differ"), "{failed}");
+    store
+        .query::<()>(redis::cmd("SET").arg("a").arg("2"))
+        .await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_engine_that_has_moved_stays_moved_after_a_restart() -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let open = || Engine::builder().append_only(dir.path(), Fsync::No).build();
+    let place = {
+        let running = Running::start(open()?).await?;
+        let store = connect(&running.url).await?;
+        store
+            .query::<()>(redis::cmd("SET").arg("a").arg("1"))
+            .await?;
+        let server = Server::builder(Kind::Redis).start().await?;
+        plan(&running.url, &server)
+            .run(|_| (), pending())
+            .await?
+            .place
+    };
+    until("the folder is free", async || open().is_ok()).await;
+    let running = Running::start(open()?).await?;
+    assert_eq!(
+        raw(&running.url, "GET a").await?,
+        format!("-REDIRECT {place}\r\n")
+    );
+    // Who goes back says so.
+    assert_eq!(
+        raw(&running.url, "REDSTART HANDOVER ABORT").await?,
+        "+OK\r\n"
+    );
+    assert_eq!(raw(&running.url, "GET a").await?, "$1\r\n");
+    Ok(())
+}
