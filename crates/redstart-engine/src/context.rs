@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     engine::State,
     error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
-    free,
+    feed, free,
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
@@ -83,6 +83,13 @@ impl<'a> Ctx<'a> {
         }
         if self.origin == Origin::Script && self.state.replica.is_some() && spec.is(flag::WRITE) {
             return Err(READ_ONLY.into());
+        }
+        if self.state.feed.needed > 0
+            && self.origin == Origin::Script
+            && spec.is(flag::WRITE)
+            && feed::lacks_replicas(self.state, self.now_micros)
+        {
+            return Err(feed::TOO_FEW_REPLICAS.into());
         }
         if self.state.effects.is_undurable() {
             self.depend_on_changes(spec, args);

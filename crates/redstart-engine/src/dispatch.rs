@@ -248,9 +248,8 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
     } else if cx.state.config.maxmemory > 0 {
         check_memory(cx, spec)?;
     }
-    let needed = cx.state.feed.needed;
-    if needed > 0 && cx.state.replica.is_none() && cx.state.feed.good(cx.now_micros) < needed {
-        check_writes(cx, spec, TOO_FEW_REPLICAS)?;
+    if cx.state.feed.needed > 0 && feed::lacks_replicas(cx.state, cx.now_micros) {
+        check_writes(cx, spec, feed::TOO_FEW_REPLICAS)?;
     }
     if cx.state.config.checks_slots() {
         check_slots(spec, args, &mut None)?;
@@ -273,8 +272,6 @@ fn check_replica(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
     }
     Ok(())
 }
-
-const TOO_FEW_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
 
 /// Refuses what would write: the log cannot be written, or too few replicas would have it.
 fn check_writes(cx: &mut Ctx<'_>, spec: &Spec, why: &'static str) -> Result<(), Stop> {

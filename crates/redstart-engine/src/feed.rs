@@ -56,6 +56,9 @@ const ACKNOWLEDGED: &[u8] = b"\0redstart.acknowledged";
 const CHAINED: &str =
     "ERR this server is a replica itself and feeds no others: follow its master instead";
 
+/// What a client is told that would write while `min-replicas-to-write` are not there.
+pub(crate) const TOO_FEW_REPLICAS: &str = "NOREPLICAS Not enough good replicas to write.";
+
 /// The engine as a master.
 #[derive(Default)]
 pub(crate) struct Feed {
@@ -289,6 +292,11 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
         stream.tell(&[Bytes::from_static(b"PING")]);
     }
     wake_waiting(state);
+}
+
+/// Whether fewer replicas are good than writes need.
+pub(crate) fn lacks_replicas(state: &State, now_micros: i64) -> bool {
+    state.replica.is_none() && state.feed.good(now_micros) < state.feed.needed
 }
 
 /// Lets WAIT look again.

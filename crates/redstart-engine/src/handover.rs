@@ -100,6 +100,11 @@ pub(crate) fn pause(state: &mut State, until: i64) {
     state.paused.store(true, Ordering::Relaxed);
 }
 
+/// Another number after every change that a client made; what expires is not one.
+pub(crate) fn token(state: &State) -> i64 {
+    state.dirty.wrapping_add(state.effects.units()) as i64
+}
+
 fn end_pause(state: &mut State) {
     state.pause = None;
     state.paused.store(false, Ordering::Relaxed);

@@ -10,7 +10,7 @@ use crate::{
     reply::Reply,
 };
 
-const NO_REPLICA: &str = "ERR no replica has come yet";
+const NO_REPLICA: &str = "ERR there is no replica";
 
 pub(super) fn handover(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     match (args[2].to_ascii_lowercase().as_slice(), &args[3..]) {
@@ -25,7 +25,7 @@ pub(super) fn handover(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             let millis = range_arg(millis, 1, longest, "ERR the time is out of range")?;
             handover::pause(cx.state, cx.now_ms().saturating_add(millis));
             Ok(Reply::Array(vec![
-                Reply::Int(cx.state.effects.units() as i64),
+                Reply::Int(handover::token(cx.state)),
                 Reply::Int(cx.state.feed.offset() as i64),
             ]))
         }
@@ -58,7 +58,10 @@ fn commit(cx: &mut Ctx<'_>, token: &[u8], host: &[u8], port: &[u8]) -> CommandRe
     if cx.state.moved.as_ref() == Some(&place) {
         return Ok(Reply::OK);
     }
-    if int_arg(token)? != cx.state.effects.units() as i64 {
+    if cx.state.feed.stream.is_none() {
+        return Err(NO_REPLICA.into());
+    }
+    if int_arg(token)? != handover::token(cx.state) {
         return Err("ERR something was written since writes were held back".into());
     }
     handover::commit(cx.state, place).map_err(|error| failed(&error))?;

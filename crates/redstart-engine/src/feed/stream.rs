@@ -403,7 +403,8 @@ impl Changes {
         spec.each_key(&effect.args, |at| {
             named = true;
             if self.keys.len() < NOTED {
-                self.keys.insert(effect.args[at].clone());
+                // A copy: an argument is a part of a read buffer.
+                self.keys.insert(Bytes::copy_from_slice(&effect.args[at]));
             } else {
                 self.more = true;
             }

@@ -339,7 +339,11 @@ pub(crate) fn write(
     progress: &mut dyn FnMut(&Summary),
 ) -> io::Result<Summary> {
     let entries = state.dbs.iter().flat_map(|db| db.iter());
-    let form = Form::of(state.config.compat, entries.map(|(_, entry)| &entry.value));
+    let (compat, held) = (state.config.compat, entries.map(|(_, entry)| &entry.value));
+    let form = match values {
+        Values::All => Form::of(compat, held),
+        Values::Plain => Form::oldest(compat, held),
+    };
     let mut summary = Summary {
         version: form.version(),
         ..Summary::default()

@@ -44,6 +44,15 @@ impl Form {
         }
     }
 
+    /// The form that most servers load and that can hold these values.
+    pub(super) fn oldest<'a>(compat: Compat, values: impl IntoIterator<Item = &'a Value>) -> Form {
+        match (values.into_iter().any(has_deadlines), compat) {
+            (false, _) => Form::Redis70,
+            (true, Compat::Redis70 | Compat::Valkey9) => Form::Valkey9,
+            (true, _) => Form::Redis74,
+        }
+    }
+
     pub(super) fn version(self) -> u32 {
         match self {
             Form::Redis70 => 10,

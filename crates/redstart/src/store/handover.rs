@@ -360,7 +360,7 @@ impl<'a> Work<'a> {
     }
 
     async fn wait_until_near(&mut self) -> Result<()> {
-        let (mut last, mut moved) = (String::new(), Instant::now());
+        let (mut most, mut moved) = (0, Instant::now());
         loop {
             let to = self.to.info("replication").await?;
             if to.field("master_link_status") == "up" {
@@ -371,10 +371,11 @@ impl<'a> Work<'a> {
                 }
                 moved = Instant::now();
             } else {
-                let bytes = to.field("master_sync_read_bytes").to_owned();
-                self.tell(&HandoverStep::Copying(bytes.parse().unwrap_or(0)));
-                if bytes != last {
-                    (last, moved) = (bytes, Instant::now());
+                let bytes = to.number("master_sync_read_bytes");
+                self.tell(&HandoverStep::Copying(bytes));
+                // A copy that fails is begun again.
+                if bytes > most {
+                    (most, moved) = (bytes, Instant::now());
                 }
             }
             if moved.elapsed() > PATIENCE {

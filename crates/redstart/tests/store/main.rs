@@ -4,7 +4,6 @@ mod dedicated;
 mod doubt;
 mod down;
 mod fault;
-mod handover;
 mod identity;
 mod measure;
 mod nonce;
