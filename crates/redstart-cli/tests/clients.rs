@@ -1,4 +1,4 @@
-//! Clients that people use, against `redstart engine`: redis-cli, redis-py and ioredis.
+//! Clients that people use, against `redstart engine`: redis-cli, redis-py and ioredis; also when it moves.
 
 #![allow(clippy::unwrap_used)]
 
@@ -8,7 +8,7 @@ use std::{
     process::{Child, Command, Output, Stdio},
 };
 
-use redstart_testkit::{find, redis_cli};
+use redstart_testkit::{Kind, Server, find, redis_cli};
 
 /// `redstart engine` on a free port, killed with the value.
 struct Listening {
@@ -112,4 +112,37 @@ fn redis_cli_works() {
     );
     let said = run(&["INFO", "server"], "");
     assert!(said.contains("redis_version:"), "{said}");
+}
+
+#[test]
+fn a_hand_over_moves_the_data_and_tells_clients_where_it_is() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = runtime
+        .block_on(Server::builder(Kind::Redis).start())
+        .unwrap();
+    let listening = Listening::start();
+    let ask = |port: &str, words: &[&str]| redis_cli(&[&["-p", port], words].concat(), "").unwrap();
+    ask(listening.port(), &["SET", "a", "1"]);
+    let (from, to) = (listening.url.as_str(), server.url());
+    let handover = |rest: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_redstart"));
+        command.args(["engine", "handover", "--from", from, "--to", &to]);
+        command.args(rest).output().unwrap()
+    };
+    let output = handover(&["--json"]);
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["keys"], 1);
+    assert!(report["pause_ms"].as_f64().unwrap() > 0.0);
+    let place = to.strip_prefix("redis://").unwrap();
+    assert_eq!(report["place"], place);
+    let answer = ask(listening.port(), &["GET", "a"]);
+    assert!(answer.contains(&format!("REDIRECT {place}")), "{answer}");
+    let port = place.rsplit(':').next().unwrap();
+    assert_eq!(ask(port, &["GET", "a"]).trim_end(), "1");
+    // Once is enough.
+    let again = handover(&[]);
+    assert!(!again.status.success());
+    assert!(!text(&again.stderr).is_empty());
 }
