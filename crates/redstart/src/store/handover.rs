@@ -39,7 +39,7 @@
 mod compare;
 mod server;
 
-use std::{collections::BTreeSet, fmt, future::Future, time::Duration};
+use std::{collections::BTreeSet, fmt, future::Future, pin::pin, time::Duration};
 
 use tokio::time::Instant;
 
@@ -230,10 +230,20 @@ impl Handover {
         cancelled: impl Future<Output = ()>,
     ) -> Result<HandoverReport> {
         let mut work = Work::new(self, &mut told);
+        let mut cancelled = pin!(cancelled);
         let prepared = tokio::select! {
             biased;
-            () = cancelled => Err(Error::unavailable("the hand-over was cancelled")),
+            () = &mut cancelled => Err(cancellation()),
             prepared = work.prepare() => prepared,
+        };
+        // It may have been cancelled while the last step was under way.
+        let prepared = match prepared {
+            Ok(()) => tokio::select! {
+                biased;
+                () = &mut cancelled => Err(cancellation()),
+                () = std::future::ready(()) => Ok(()),
+            },
+            Err(error) => Err(error),
         };
         let done = match prepared {
             Ok(()) => work.commit().await,
@@ -248,6 +258,10 @@ impl Handover {
             }
         }
     }
+}
+
+fn cancellation() -> Error {
+    Error::unavailable("the hand-over was cancelled")
 }
 
 /// A hand-over under way.
