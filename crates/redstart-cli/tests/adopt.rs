@@ -56,6 +56,94 @@ async fn list_and_plan_name_a_queue_and_its_steps() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// A step is looked at, refused without a confirmation, done, and taken back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_step_is_shown_confirmed_done_and_taken_back() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    server.command(&["SET", "product:7", "{}"]).await?;
+    let url = server.url();
+    let run = |action: &str, more: &[&str]| {
+        let args = [
+            &["adopt", action, "product:*", "--as", "cache", "--url", &url],
+            more,
+        ]
+        .concat();
+        let output = redstart(&args);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    let (status, text) = run("step", &["--dry-run"]);
+    assert!(
+        status == Some(0) && text.contains("would do the step shadow"),
+        "{text}"
+    );
+    // Nobody can be asked.
+    assert_eq!(run("step", &[]).0, Some(2));
+    assert_eq!(run("step", &["--yes"]).0, Some(0));
+    let (status, text) = run("step", &["--dry-run", "--ttl", "2h"]);
+    assert!(
+        status == Some(0) && text.contains("change: gives 1 entries a TTL of up to 7200 s"),
+        "{text}"
+    );
+    let ttl = async || -> anyhow::Result<String> {
+        Ok(format!(
+            "{:?}",
+            server.command(&["TTL", "product:7"]).await?
+        ))
+    };
+    let before = ttl().await?;
+    assert!(before.contains("-1"), "{before}");
+    let (status, line) = run("step", &["--yes", "--ttl", "2h", "--json"]);
+    let report: Value = serde_json::from_str(line.trim())?;
+    assert_eq!(
+        (status, &report["outcome"], &report["step"]),
+        (Some(0), &Value::from("done"), &Value::from("share"))
+    );
+    assert_ne!(ttl().await?, before);
+    assert!(run("step", &["--yes"]).1.contains("all steps are done"));
+    assert_eq!(run("back", &["--yes"]).0, Some(0));
+    assert_eq!(ttl().await?, before);
+    assert_eq!(run("back", &["--yes"]).0, Some(0));
+    assert!(run("back", &["--yes"]).1.contains("no step was done"));
+
+    // A subject that the plan does not have, and a step that is blocked.
+    let unknown = redstart(&["adopt", "step", "bull:none", "--url", &url, "--yes"]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+    server
+        .command(&["HSET", "bull:mail:meta", "version", "bullmq:6.7.0"])
+        .await?;
+    server.command(&["LPUSH", "bull:mail:wait", "1"]).await?;
+    let mail = |more: &[&str]| {
+        redstart(
+            &[
+                &["adopt", "step", "bull:mail", "--url", &url, "--yes"],
+                more,
+            ]
+            .concat(),
+        )
+    };
+    for _ in ["shadow", "share", "drain"] {
+        let output = mail(&[]);
+        assert!(output.status.success(), "{output:?}");
+    }
+    let blocked = mail(&[]);
+    let text = String::from_utf8_lossy(&blocked.stdout).into_owned();
+    assert!(
+        !blocked.status.success() && text.contains("blocked: 1 jobs are not finished"),
+        "{blocked:?}"
+    );
+
+    let held = redstart(&["adopt", "lock", "product:7", "--url", &url]);
+    let text = String::from_utf8_lossy(&held.stdout).into_owned();
+    assert!(text.contains("without a TTL"), "{text}");
+    let free = redstart(&["adopt", "lock", "product:8", "--url", &url, "--json"]);
+    assert_eq!(
+        String::from_utf8_lossy(&free.stdout).trim(),
+        r#"{"held":false}"#
+    );
+    Ok(())
+}
+
 /// Whoever may write to the server chooses names of keys and versions: they steer neither the terminal nor the plan.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_keys_steer_neither_the_terminal_nor_the_plan() -> anyhow::Result<()> {
