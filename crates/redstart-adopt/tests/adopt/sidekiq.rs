@@ -81,7 +81,7 @@ async fn kills(side: Side) -> Result<()> {
     }
     let mut pushed = BTreeSet::new();
     let mut in_hand = 0;
-    for _ in 0..rounds {
+    for round in 0..rounds {
         for n in 0..30 {
             pushed.insert(sidekiq.push("q", "Charge", &[n]).await?);
         }
@@ -91,18 +91,19 @@ async fn kills(side: Side) -> Result<()> {
             .env("ADOPT_PORT", &side.port.to_string())
             .spawn()?;
         assert_eq!(consumer.line().await?, "ready");
+        // Its own list, not those of consumers that were killed before.
+        let own = format!("{app}:redstart:sidekiq:working:*:{}:*", consumer.pid());
         let jobs = async || -> Result<u64> {
-            let mut jobs = 0;
-            for list in store
-                .scan(&format!("{app}:redstart:sidekiq:working:*"))
-                .await?
-            {
-                jobs += store.query::<u64>(cmd("LLEN").arg(list)).await?;
+            match store.scan(&own).await?.first() {
+                Some(list) => Ok(store.query(cmd("LLEN").arg(list)).await?),
+                None => Ok(0),
             }
-            Ok(jobs)
         };
+        // In every second round it has ended some before.
+        let before = list(&store, &ran).await?.len();
         wait_until("jobs to run", long(), async || {
-            (jobs().await.ok()? >= 3).then_some(())
+            let ended = list(&store, &ran).await.ok()?.len() > before;
+            (jobs().await.ok()? >= 3 && (ended || round % 2 == 0)).then_some(())
         })
         .await?;
         consumer.kill9();
