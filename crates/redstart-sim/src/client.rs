@@ -67,6 +67,19 @@ impl Client {
         &self.process
     }
 
+    /// Whether it runs with the other settings of the world.
+    pub fn has_other_settings(&self) -> bool {
+        self.world.plan.settings_differ && self.index % 2 == 1
+    }
+
+    /// How long a wait may take that follows the clock of the process, which may be slow.
+    pub fn longest(&self, wait: Duration) -> Duration {
+        match self.world.plan.rates_differ {
+            true => wait + wait / 100,
+            false => wait,
+        }
+    }
+
     /// Records what the client did.
     pub fn note(&self, what: std::fmt::Arguments<'_>) {
         self.world.trace.note(Peer::Client(self.index), what);

@@ -11,7 +11,7 @@ use crate::{
     plan::{Fault, FaultKind, Lost, OldMaster, Shape},
     server::{Injection, Role, load},
     slots::Moving,
-    workload::Workload,
+    workload::{Pattern, Workload},
     world::World,
 };
 
@@ -158,8 +158,53 @@ impl World {
                 lasts,
                 known_after,
             } => return self.move_slots(part, to, lasts, known_after),
+            FaultKind::Evict {
+                server,
+                volatile,
+                share,
+                times,
+                lasts,
+            } => {
+                for time in 0..times {
+                    self.later(lasts * time / times, move |world| {
+                        world.evict(server, volatile, share);
+                    });
+                }
+            }
+            FaultKind::ClockJump { client, ahead } => {
+                self.lives[client].process.lock().clock_jumps(ahead);
+            }
+            FaultKind::Suspend { client, lasts } => {
+                let process = self.lives[client].process.lock().clone();
+                if !self.stop_client(client, lasts) {
+                    return false;
+                }
+                self.suspends();
+                process.clock_stands(true);
+                // Planned after that it runs on, so it happens after that; nothing runs in between.
+                self.later(lasts, move |_| process.clock_stands(false));
+            }
         }
         true
+    }
+
+    /// A server drops keys. For most patterns that is as if it had lost them in a crash.
+    fn evict(&self, server: usize, volatile: bool, share: u64) {
+        let master = self.servers[server].role() == Role::Master;
+        if !master || !self.servers[server].is_up() {
+            return;
+        }
+        let gone = self.servers[server].evict(volatile, share);
+        if gone.is_empty() {
+            return;
+        }
+        let peer = self.servers[server].peer();
+        self.trace
+            .note(peer, format_args!("evicts {}", gone.join(" ")));
+        self.evicted();
+        if self.plan.pattern != Pattern::Bloom {
+            self.lost(self.now(), self.now());
+        }
     }
 
     fn stop_client(self: &Arc<Self>, client: usize, lasts: Duration) -> bool {
@@ -174,6 +219,7 @@ impl World {
             let mut stopped = world.lives[client].stopped.lock();
             if let Some(since) = stopped.0.take() {
                 stopped.1 += since.elapsed();
+                *world.lives[client].woke.lock() = Some((world.now(), since.elapsed()));
             }
             drop(stopped);
             world

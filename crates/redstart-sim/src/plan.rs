@@ -2,6 +2,8 @@
 
 use std::{fmt, time::Duration};
 
+use redstart_engine::Compat;
+
 use crate::{dice::Dice, network::Weather, workload::Pattern};
 
 /// What a world consists of.
@@ -23,6 +25,14 @@ pub struct Plan {
     pub weather: Weather,
     /// The servers' clocks are not the same, and wrong in another way after every start.
     pub clocks_differ: bool,
+    /// The monotonic clocks of the client processes run at other rates than the servers'.
+    pub rates_differ: bool,
+    /// What the servers are like, if they are all of one version.
+    pub compat: Compat,
+    /// The servers are of different versions, and perhaps of another one after every start.
+    pub versions_differ: bool,
+    /// Every other client process runs with other settings.
+    pub settings_differ: bool,
     /// What goes wrong, in order of time.
     pub faults: Vec<Fault>,
 }
@@ -55,6 +65,9 @@ impl FaultKind {
             Self::Failover { .. } => "failover",
             Self::Promote { .. } => "promote",
             Self::MoveSlots { .. } => "move slots",
+            Self::Evict { .. } => "evict",
+            Self::ClockJump { .. } => "clock jump",
+            Self::Suspend { .. } => "suspend",
         }
     }
 
@@ -73,6 +86,9 @@ impl FaultKind {
         "failover",
         "promote",
         "move slots",
+        "evict",
+        "clock jump",
+        "suspend",
     ];
 }
 
@@ -154,6 +170,20 @@ pub enum FaultKind {
         lasts: Duration,
         known_after: Duration,
     },
+    /// A server is short of memory for a while and drops keys.
+    Evict {
+        server: usize,
+        /// Only keys that have a TTL.
+        volatile: bool,
+        /// How many of a thousand keys are dropped each time.
+        share: u64,
+        times: u32,
+        lasts: Duration,
+    },
+    /// The monotonic clock of a client process jumps ahead.
+    ClockJump { client: usize, ahead: Duration },
+    /// The machine of a client process is suspended: its monotonic clock stands still too.
+    Suspend { client: usize, lasts: Duration },
 }
 
 /// What a crash loses.
@@ -255,8 +285,13 @@ impl Plan {
             deadline,
             weather,
             clocks_differ: Dice::of(seed, &[7]).per_mille(350),
+            rates_differ: Dice::of(seed, &[23]).per_mille(300),
+            compat: Compat::default(),
+            versions_differ: false,
+            settings_differ: Dice::of(seed, &[22]).per_mille(250),
             faults: Vec::new(),
         };
+        plan.choose_versions();
         let count = match dice.below(8) {
             0 => 0,
             _ => dice.between(1, 6),
@@ -266,8 +301,67 @@ impl Plan {
             let kind = plan.fault(&mut dice);
             plan.faults.push(Fault { at, kind });
         }
+        // Drawn apart, so that the rest of a world does not depend on them.
+        let mut dice = Dice::of(seed, &[20]);
+        let count = match dice.below(3) {
+            0 => dice.between(1, 2),
+            _ => 0,
+        };
+        for _ in 0..count {
+            let at = dice.millis(50, 200 + operations as u64 * pattern.pace());
+            let kind = plan.rare_fault(&mut dice);
+            plan.faults.push(Fault { at, kind });
+        }
         plan.faults.sort_by_key(|fault| fault.at);
         plan
+    }
+
+    /// Half of the worlds have servers like Redis 7.0, some others one other version, and some several.
+    fn choose_versions(&mut self) {
+        let mut dice = Dice::of(self.seed, &[21]);
+        match dice.below(4) {
+            0 | 1 => {}
+            // What a new server has made of a filter, an old one cannot read.
+            2 if self.pattern != Pattern::Bloom => self.versions_differ = true,
+            _ => self.compat = *dice.pick(&Compat::ALL),
+        }
+    }
+
+    /// What a server is like, by how often it was started.
+    pub fn compat(&self, server: usize, starts: u64) -> Compat {
+        match self.versions_differ {
+            true => *Dice::of(self.seed, &[21, server as u64 + 1, starts / 2]).pick(&Compat::ALL),
+            false => self.compat,
+        }
+    }
+
+    /// How many microseconds the monotonic clock of a client counts in a second of the servers. The library allows for
+    /// clocks that differ by one per cent.
+    pub fn clock_rate(&self, client: usize) -> Option<u64> {
+        let rates = [991_000, 997_000, 1_000_000, 1_004_000, 1_009_000];
+        self.rates_differ
+            .then(|| *Dice::of(self.seed, &[24, client as u64]).pick(&rates))
+    }
+
+    fn rare_fault(&self, dice: &mut Dice) -> FaultKind {
+        let client = dice.below(self.clients as u64) as usize;
+        match dice.below(5) {
+            0..=2 if self.pattern.may_be_evicted() => FaultKind::Evict {
+                server: dice.below(self.servers() as u64) as usize,
+                volatile: dice.per_mille(500),
+                share: *dice.pick(&[100, 500, 1000]),
+                times: dice.between(1, 4) as u32,
+                lasts: dice.millis(10, 3000),
+            },
+            0 | 3 => FaultKind::ClockJump {
+                client,
+                ahead: dice.millis(10, 6000),
+            },
+            _ => FaultKind::Suspend {
+                client,
+                lasts: dice.millis(100, 8000),
+            },
+        }
     }
 
     /// How many servers hold data.
@@ -382,6 +476,21 @@ impl fmt::Display for Plan {
         writeln!(f, "  {:?}", self.weather)?;
         if self.clocks_differ {
             writeln!(f, "  the clocks of the servers differ")?;
+        }
+        if self.rates_differ {
+            let rates = (0..self.clients).filter_map(|client| self.clock_rate(client));
+            let rates: Vec<_> = rates.collect();
+            writeln!(f, "  the clocks of the processes count {rates:?} µs/s")?;
+        }
+        if self.versions_differ {
+            let known = (0..self.servers()).map(|server| self.compat(server, 0).name());
+            let known: Vec<_> = known.collect();
+            writeln!(f, "  the servers are of versions {}", known.join(", "))?;
+        } else if self.compat != Compat::default() {
+            writeln!(f, "  the servers are of version {}", self.compat.name())?;
+        }
+        if self.settings_differ {
+            writeln!(f, "  every other process has other settings")?;
         }
         for fault in &self.faults {
             writeln!(f, "  {:>8.3} s  {:?}", fault.at.as_secs_f64(), fault.kind)?;

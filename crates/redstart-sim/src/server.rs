@@ -5,7 +5,7 @@ use std::{sync::Arc, task::Poll};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use redstart::sim::{Process, Socket as _};
-use redstart_engine::{Clock, Engine, Outcome, PushReceiver, Reply, Session, sim};
+use redstart_engine::{Clock, Compat, Engine, Outcome, PushReceiver, Reply, Session, sim};
 
 use crate::{
     dice::Dice,
@@ -31,8 +31,8 @@ pub struct Server {
     /// Its port.
     pub port: u16,
     seed: u64,
-    /// Its clock is set anew, and not quite right, at every start.
-    clocks_differ: bool,
+    /// What holds from start to start: its clock is set anew, and it may be of another version.
+    plan: Plan,
     trace: Arc<Trace>,
     net: Arc<Net>,
     late_grants: Arc<LateGrants>,
@@ -91,18 +91,18 @@ impl Server {
         late_grants: &Arc<LateGrants>,
     ) -> Arc<Self> {
         let seed = plan.seed;
-        let ahead = ahead(plan.clocks_differ, seed, index, 0);
+        let ahead = ahead(plan, index, 0);
         let server = Arc::new(Self {
             index,
             host: host.to_owned(),
             port,
             seed,
-            clocks_differ: plan.clocks_differ,
+            plan: plan.clone(),
             trace: trace.clone(),
             net: net.clone(),
             late_grants: late_grants.clone(),
             inner: Mutex::new(Inner {
-                engine: engine(trace, ahead),
+                engine: engine(trace, ahead, plan.compat(index, 0)),
                 ahead,
                 process: Process::new(PROCESS + index, seed),
                 starts: 0,
@@ -199,8 +199,9 @@ impl Server {
         );
         let mut inner = self.inner.lock();
         inner.starts += 1;
-        inner.ahead = ahead(self.clocks_differ, self.seed, self.index, inner.starts);
-        inner.engine = engine(&self.trace, inner.ahead);
+        inner.ahead = ahead(&self.plan, self.index, inner.starts);
+        let compat = self.plan.compat(self.index, inner.starts);
+        inner.engine = engine(&self.trace, inner.ahead, compat);
         load(&inner.engine, data.unwrap_or_default());
         if inner.process.is_gone() {
             inner.process = Process::new(PROCESS + self.index, self.seed ^ inner.starts);
@@ -219,6 +220,33 @@ impl Server {
     pub fn is_up(&self) -> bool {
         let inner = self.inner.lock();
         inner.process.is_running() && inner.reach == Reach::Listening
+    }
+
+    /// Drops keys, as a server does that is short of memory; which ones.
+    pub fn evict(&self, volatile: bool, share: u64) -> Vec<String> {
+        let words = |words: &[&[u8]]| -> Vec<Bytes> {
+            let words = words.iter();
+            words.map(|word| Bytes::copy_from_slice(word)).collect()
+        };
+        let mut inner = self.inner.lock();
+        let mut session = inner.engine.session();
+        let mut keys = match session.execute(&words(&[b"KEYS", b"*"])) {
+            Outcome::Reply(Reply::Array(keys)) => keys,
+            _ => Vec::new(),
+        };
+        keys.sort_by_key(|key| format!("{key:?}"));
+        let mut gone = Vec::new();
+        for key in keys {
+            let Reply::Bulk(key) = key else { continue };
+            let ttl = session.execute(&words(&[b"PTTL", &key]));
+            let stays = volatile && matches!(ttl, Outcome::Reply(Reply::Int(-1)));
+            if stays || !inner.dice.per_mille(share) {
+                continue;
+            }
+            drop(session.execute(&words(&[b"DEL", &key])));
+            gone.push(String::from_utf8_lossy(&key).into_owned());
+        }
+        gone
     }
 
     /// Closes the connections of clients.
@@ -362,17 +390,20 @@ fn is_read(name: &[u8]) -> bool {
 }
 
 /// How far a server's clock is ahead after a start: well kept, a little wrong, or set by hand.
-fn ahead(clocks_differ: bool, seed: u64, index: usize, start: u64) -> i64 {
-    let mut dice = Dice::of(seed, &[6, index as u64, start]);
-    match clocks_differ {
+fn ahead(plan: &Plan, index: usize, start: u64) -> i64 {
+    let mut dice = Dice::of(plan.seed, &[6, index as u64, start]);
+    match plan.clocks_differ {
         true => *dice.pick(&[0, 50_000, -50_000, 2_000_000, -2_000_000]),
         false => 0,
     }
 }
 
-fn engine(trace: &Trace, ahead: i64) -> Engine {
+fn engine(trace: &Trace, ahead: i64, compat: Compat) -> Engine {
     let now = EPOCH + trace.now().as_micros() as i64 + ahead;
-    let builder = Engine::builder().databases(1).clock(Clock::live_at(now));
+    let builder = Engine::builder()
+        .databases(1)
+        .compat(compat)
+        .clock(Clock::live_at(now));
     match builder.build() {
         Ok(engine) => engine,
         Err(error) => panic!("no engine: {error}"),

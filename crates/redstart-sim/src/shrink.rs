@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use redstart_engine::Compat;
+
 use crate::{
     Plan,
     mutation::Mutation,
@@ -83,6 +85,17 @@ impl Shrinker<'_> {
         if self.best.clocks_differ {
             smaller |= self.attempt(|plan| plan.clocks_differ = false);
         }
+        if self.best.rates_differ {
+            smaller |= self.attempt(|plan| plan.rates_differ = false);
+        }
+        if self.best.settings_differ {
+            smaller |= self.attempt(|plan| plan.settings_differ = false);
+        }
+        if self.best.versions_differ || self.best.compat != Compat::default() {
+            smaller |= self.attempt(|plan| {
+                (plan.versions_differ, plan.compat) = (false, Compat::default());
+            });
+        }
         if self.best.shape != Shape::Single {
             smaller |= self.attempt(single_server);
         }
@@ -114,7 +127,9 @@ fn remove_client(plan: &mut Plan) {
         | FaultKind::CutInside { client, .. }
         | FaultKind::Silence { client, .. }
         | FaultKind::Stop { client, .. }
-        | FaultKind::Kill { client, .. } => client < clients,
+        | FaultKind::Kill { client, .. }
+        | FaultKind::ClockJump { client, .. }
+        | FaultKind::Suspend { client, .. } => client < clients,
         _ => true,
     });
 }
@@ -130,6 +145,7 @@ fn single_server(plan: &mut Plan) {
         | FaultKind::Crash { server, .. }
         | FaultKind::Refuse { server, .. }
         | FaultKind::Answer { server, .. }
+        | FaultKind::Evict { server, .. }
         | FaultKind::Forget { server } => {
             *server = 0;
             true

@@ -6,16 +6,24 @@ use redstart::Store;
 
 use crate::{client::Client, world::World};
 
+mod bloom;
+mod breaker;
 mod cache;
+mod counting;
 mod cron;
+mod first_level;
 mod idempotency;
+mod leaderboard;
 mod limiter;
+mod locks;
 mod mutex;
 mod priority;
 mod queue;
 mod sessions;
 mod stock;
 mod store;
+mod stream;
+mod topic;
 mod write_behind;
 
 /// A future of a workload.
@@ -35,6 +43,11 @@ pub trait Workload: Send + Sync {
     /// One operation of a client that lived through the faults, over the store that it has. Called again for a while if it
     /// fails.
     fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt;
+
+    /// How many connections a process needs besides those of its store.
+    fn own_connections(&self) -> usize {
+        0
+    }
 
     /// A client process was killed.
     fn killed(&self, client: usize) {
@@ -57,6 +70,14 @@ pub enum Pattern {
     Cache,
     WriteBehind,
     Sessions,
+    Locks,
+    FirstLevel,
+    Counting,
+    Leaderboard,
+    Bloom,
+    Stream,
+    Topic,
+    Breaker,
 }
 
 impl Pattern {
@@ -73,6 +94,14 @@ impl Pattern {
         Self::Cache,
         Self::WriteBehind,
         Self::Sessions,
+        Self::Locks,
+        Self::FirstLevel,
+        Self::Counting,
+        Self::Leaderboard,
+        Self::Bloom,
+        Self::Stream,
+        Self::Topic,
+        Self::Breaker,
     ];
 
     /// Its name on the command line.
@@ -89,6 +118,14 @@ impl Pattern {
             Self::Cache => "cache",
             Self::WriteBehind => "write-behind",
             Self::Sessions => "sessions",
+            Self::Locks => "locks",
+            Self::FirstLevel => "first-level",
+            Self::Counting => "counting",
+            Self::Leaderboard => "leaderboard",
+            Self::Bloom => "bloom",
+            Self::Stream => "stream",
+            Self::Topic => "topic",
+            Self::Breaker => "breaker",
         }
     }
 
@@ -106,7 +143,30 @@ impl Pattern {
             Self::Cache => 700,
             Self::WriteBehind => 450,
             Self::Sessions => 350,
+            Self::Locks => 1300,
+            Self::FirstLevel => 700,
+            Self::Counting => 350,
+            Self::Leaderboard => 350,
+            Self::Bloom => 400,
+            Self::Stream => 600,
+            Self::Topic => 400,
+            Self::Breaker => 700,
         }
+    }
+
+    /// Whether the servers of its worlds may drop keys. What is data is not for a server that evicts.
+    pub fn may_be_evicted(self) -> bool {
+        matches!(
+            self,
+            Self::Mutex
+                | Self::Locks
+                | Self::Limiter
+                | Self::Idempotency
+                | Self::Cache
+                | Self::FirstLevel
+                | Self::Bloom
+                | Self::Breaker
+        )
     }
 
     /// The clients and the judge of a world.
@@ -123,6 +183,14 @@ impl Pattern {
             Self::Cache => Arc::new(cache::Reading::new(world)),
             Self::WriteBehind => Arc::new(write_behind::Writing::new(world)),
             Self::Sessions => Arc::new(sessions::Browsing::new(world)),
+            Self::Locks => Arc::new(locks::Holding::new(world)),
+            Self::FirstLevel => Arc::new(first_level::Glancing::new(world)),
+            Self::Counting => Arc::new(counting::Tallying::new(world)),
+            Self::Leaderboard => Arc::new(leaderboard::Placing::new(world)),
+            Self::Bloom => Arc::new(bloom::Filtering::new(world)),
+            Self::Stream => Arc::new(stream::Consuming::new(world)),
+            Self::Topic => Arc::new(topic::Listening::new(world)),
+            Self::Breaker => Arc::new(breaker::Breaking::new(world)),
         }
     }
 }

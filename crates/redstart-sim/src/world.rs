@@ -68,6 +68,10 @@ struct Inner {
     losses: Vec<(Duration, Duration)>,
     /// When data came under another server's clock.
     jumps: Vec<Duration>,
+    /// When a server dropped keys.
+    evictions: Vec<Duration>,
+    /// When the machine of a client was suspended.
+    suspensions: Vec<Duration>,
     /// The master behind the sentinels.
     master: usize,
     /// When the last fault that has begun will have ended.
@@ -85,6 +89,8 @@ pub(crate) struct Life {
     pub(crate) process: Mutex<Arc<Process>>,
     pub(crate) incarnation: AtomicUsize,
     pub(crate) stopped: Mutex<(Option<Instant>, Duration)>,
+    /// When it ran on after it had stood still, and how long it had.
+    pub(crate) woke: Mutex<Option<(Duration, Duration)>>,
     /// The stores of all incarnations. A process that was killed drops nothing.
     pub(crate) stores: Mutex<Vec<(Arc<Process>, Store)>>,
 }
@@ -231,6 +237,7 @@ impl World {
                 process: Mutex::new(Process::new(index, plan.seed)),
                 incarnation: AtomicUsize::new(0),
                 stopped: Mutex::default(),
+                woke: Mutex::default(),
                 stores: Mutex::default(),
             })
             .collect();
@@ -346,7 +353,8 @@ impl World {
             self.breach("after all faults had ended, a call of a survivor hung".to_owned());
         }
         for index in 0..self.plan.clients {
-            let (open, most) = (self.net.count(Peer::Client(index)), self.most_connections());
+            let most = self.most_connections() + workload.own_connections();
+            let open = self.net.count(Peer::Client(index));
             if open > most {
                 self.breach(format!(
                     "client {index} has {open} connections, and needs at most {most}"
@@ -384,8 +392,12 @@ impl World {
             true => 50,
             false => 0,
         });
+        if let Some(rate) = self.plan.clock_rate(index) {
+            process.set_clock_rate(rate);
+        }
         *life.process.lock() = process.clone();
         *life.stopped.lock() = (None, Duration::ZERO);
+        *life.woke.lock() = None;
         let client = Client::new(self.clone(), index, process.clone(), seeds.next());
         let (world, workload) = (self.clone(), workload.clone());
         let work = async move {
@@ -439,6 +451,30 @@ impl World {
     pub fn clock_jumped(&self, from: Duration, to: Duration) -> bool {
         let inner = self.inner.lock();
         inner.jumps.iter().any(|at| from <= *at && *at <= to)
+    }
+
+    /// The machine of a client is suspended.
+    pub(crate) fn suspends(&self) {
+        let now = self.now();
+        self.inner.lock().suspensions.push(now);
+    }
+
+    /// Whether a machine was suspended between these times: a process cannot know that a lease has ended meanwhile.
+    pub fn was_suspended(&self, from: Duration, to: Duration) -> bool {
+        let inner = self.inner.lock();
+        inner.suspensions.iter().any(|at| from <= *at && *at <= to)
+    }
+
+    /// A server drops keys.
+    pub(crate) fn evicted(&self) {
+        let now = self.now();
+        self.inner.lock().evictions.push(now);
+    }
+
+    /// Whether a server has dropped keys between these times.
+    pub fn has_evicted(&self, from: Duration, to: Duration) -> bool {
+        let inner = self.inner.lock();
+        inner.evictions.iter().any(|at| from <= *at && *at <= to)
     }
 
     /// Whether the calls to one thing can be explained; a breach if not.

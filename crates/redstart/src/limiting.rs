@@ -37,7 +37,8 @@
 //!
 //! # Limits
 //!
-//! A changed quota starts with fresh state: for one period a subject may get the old quota and the new one.
+//! A changed quota starts with fresh state: for one period a subject may get the old quota and the new one. So does a subject whose state
+//! the server evicted.
 //!
 //! # Keys
 //!

@@ -41,6 +41,9 @@
 //! that is behind it. If two holders at the same time would be a disaster even with
 //! fencing, [`Redlock`] over independent servers narrows the first gap.
 //!
+//! A server that evicts keys (`maxmemory-policy` other than `noeviction`) may drop a lock that is held and grant it again; tokens keep
+//! rising then too. Locks belong on a server that does not evict.
+//!
 //! A request whose connection broke is sent again. Its first copy may still be on the way and arrive after the lock was
 //! released; then the lock is held by nobody until that lease ends. It is never held by two.
 //!

@@ -13,6 +13,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use parking_lot::Mutex;
@@ -22,7 +23,11 @@ use rand::{
     distr::uniform::{SampleRange, SampleUniform},
     rngs::SmallRng,
 };
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    sync::Notify,
+    time::Instant,
+};
 
 use crate::store::BoxFuture;
 
@@ -158,6 +163,31 @@ pub struct Process {
     state: Mutex<State>,
     rng: Mutex<SmallRng>,
     turns: Mutex<Turns>,
+    /// Its monotonic clock, unless that is the world's.
+    clock: Mutex<Option<OwnClock>>,
+    clock_changed: Notify,
+}
+
+/// A monotonic clock that runs at its own rate.
+#[derive(Clone, Copy)]
+struct OwnClock {
+    /// It showed `shown` when the world's clock showed `since`.
+    since: Instant,
+    shown: Instant,
+    /// How many microseconds it counts in a second.
+    rate: u64,
+    /// It stands still.
+    stands: bool,
+}
+
+impl OwnClock {
+    fn now(&self) -> Instant {
+        if self.stands {
+            return self.shown;
+        }
+        let passed = self.since.elapsed().as_nanos() * u128::from(self.rate) / 1_000_000;
+        self.shown + Duration::from_nanos(passed as u64)
+    }
 }
 
 /// Which tasks wait for the others although they are ready.
@@ -184,7 +214,83 @@ impl Process {
                 share: 0,
                 rng: SmallRng::seed_from_u64(!seed),
             }),
+            clock: Mutex::default(),
+            clock_changed: Notify::new(),
         })
+    }
+
+    /// What its monotonic clock shows.
+    pub fn now(&self) -> Instant {
+        let clock = *self.clock.lock();
+        clock.map_or_else(Instant::now, |clock| clock.now())
+    }
+
+    /// From now on its clock counts so many microseconds in a second of the world.
+    pub fn set_clock_rate(&self, rate: u64) {
+        self.change_clock(|clock| clock.rate = rate);
+    }
+
+    /// Its clock is ahead by this much from now on.
+    pub fn clock_jumps(&self, ahead: Duration) {
+        self.change_clock(|clock| clock.shown += ahead);
+    }
+
+    /// Its clock stands still, as that of a machine that is suspended, or goes on from where it stood.
+    pub fn clock_stands(&self, stands: bool) {
+        self.change_clock(|clock| clock.stands = stands);
+    }
+
+    fn change_clock(&self, change: impl FnOnce(&mut OwnClock)) {
+        let now = Instant::now();
+        let mut guard = self.clock.lock();
+        let mut clock = guard.unwrap_or(OwnClock {
+            since: now,
+            shown: now,
+            rate: 1_000_000,
+            stands: false,
+        });
+        (clock.shown, clock.since) = (clock.now(), now);
+        change(&mut clock);
+        *guard = Some(clock);
+        drop(guard);
+        self.clock_changed.notify_waiters();
+    }
+
+    /// Waits until its clock shows `at`.
+    pub(crate) async fn sleep_until(&self, at: Instant) {
+        loop {
+            let changed = self.clock_changed.notified();
+            let left = at.saturating_duration_since(self.now());
+            if left.is_zero() {
+                return;
+            }
+            let rate = match *self.clock.lock() {
+                Some(clock) if clock.stands => 0,
+                clock => clock.map_or(1_000_000, |clock| clock.rate),
+            };
+            let wait = async {
+                match rate {
+                    0 => std::future::pending().await,
+                    rate => {
+                        let nanos = left.as_nanos() * 1_000_000 / u128::from(rate);
+                        tokio::time::sleep(Duration::from_nanos(nanos as u64)).await;
+                    }
+                }
+            };
+            tokio::select! {
+                biased;
+                () = wait => {}
+                () = changed => {}
+            }
+        }
+    }
+
+    /// What something finds that looks as a part of this process, on its clock.
+    pub fn within<T>(self: &Arc<Self>, look: impl FnOnce() -> T) -> T {
+        let restore = Restore(PROCESS.replace(Some(self.clone())));
+        let found = look();
+        drop(restore);
+        found
     }
 
     /// From now on, so many of a thousand polls happen after those of the other tasks that are ready.
@@ -242,6 +348,14 @@ impl Process {
             work,
         }
     }
+}
+
+/// The process that runs now, if it has a clock of its own.
+pub(crate) fn with_own_clock() -> Option<Arc<Process>> {
+    if !is_here() {
+        return None;
+    }
+    current().filter(|process| process.clock.lock().is_some())
 }
 
 /// The process whose task runs now.

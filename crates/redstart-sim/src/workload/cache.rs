@@ -93,8 +93,10 @@ impl Reading {
         *last = until.max(*last);
     }
 
-    fn cache(&self, store: &Store) -> Cache<u64, u64> {
+    fn cache(&self, client: &Client, store: &Store) -> Cache<u64, u64> {
         let builder = Cache::<u64, u64>::builder(store, "sim", "row").ttl(self.ttl);
+        // Two versions of a program have their own entries, and an invalidation by either reaches both.
+        let builder = builder.schema(u32::from(client.has_other_settings()));
         match builder.build() {
             Ok(cache) => cache,
             Err(error) => panic!("a cache cannot be made: {error}"),
@@ -170,7 +172,7 @@ impl Workload for Reading {
     fn client(self: Arc<Self>, mut client: Client) -> Work {
         Box::pin(async move {
             let store = client.store().await;
-            let cache = self.cache(&store);
+            let cache = self.cache(&client, &store);
             while client.next_operation() {
                 client.rest(0, 600).await;
                 let key = client.dice.below(self.keys);
@@ -183,7 +185,7 @@ impl Workload for Reading {
     }
 
     fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
-        let cache = self.cache(store);
+        let cache = self.cache(client, store);
         let key = 100 + client.index as u64;
         Box::pin(async move {
             let failed = |error: Error| error.to_string();
@@ -200,7 +202,7 @@ impl Workload for Reading {
     fn settle(self: Arc<Self>, mut client: Client) -> Work {
         Box::pin(async move {
             let store = client.store().await;
-            let cache = self.cache(&store);
+            let cache = self.cache(&client, &store);
             for key in 0..self.keys {
                 self.read(&mut client, &cache, key).await;
                 let asked = tokio::time::timeout(Duration::from_secs(60), cache.get(&key)).await;

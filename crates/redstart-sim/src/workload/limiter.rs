@@ -31,6 +31,8 @@ pub(super) struct Limiting {
 /// Something was admitted between these times.
 #[derive(Clone, Debug)]
 struct Grant {
+    /// Whose settings admitted it: the state belongs to the subject and the quota.
+    other: bool,
     subject: u64,
     cost: u64,
     from: Duration,
@@ -55,8 +57,14 @@ impl Limiting {
         }
     }
 
-    fn limiter(&self, store: &Store, deny_cache: bool) -> Limiter {
-        let quota = Quota::per(u64::from(self.units), self.period);
+    /// The quota; with other settings, another one.
+    fn units_of(&self, other: bool) -> u64 {
+        u64::from(self.units) + u64::from(other)
+    }
+
+    fn limiter(&self, client: &Client, store: &Store, deny_cache: bool) -> Limiter {
+        let units = self.units_of(client.has_other_settings());
+        let quota = Quota::per(units, self.period);
         let mut builder = match self.kind {
             Kind::TokenBucket => Limiter::token_bucket(store, "sim", "rate", quota),
             Kind::Refundable => Limiter::token_bucket(store, "sim", "rate", quota).refundable(),
@@ -74,8 +82,8 @@ impl Limiting {
     }
 
     /// The most that may be admitted within a time, both ends included.
-    fn most(&self, within: Duration) -> u64 {
-        let units = u64::from(self.units);
+    fn most(&self, within: Duration, other: bool) -> u64 {
+        let units = self.units_of(other);
         let periods = |more: u64| (within.as_micros() / self.period.as_micros()) as u64 + more;
         match self.kind {
             Kind::TokenBucket | Kind::Refundable => {
@@ -91,10 +99,11 @@ impl Limiting {
     /// In every stretch of time, what was surely admitted within it is within the quota.
     fn judge(&self, world: &World) {
         let grants = self.grants.lock();
-        for subject in 0..self.subjects {
+        for number in 0..2 * self.subjects {
+            let (subject, other) = (number / 2, number % 2 == 1);
             let of: Vec<_> = grants
                 .iter()
-                .filter(|grant| grant.subject == subject)
+                .filter(|grant| grant.subject == subject && grant.other == other)
                 .collect();
             for first in &of {
                 for last in &of {
@@ -107,11 +116,11 @@ impl Limiting {
                         .iter()
                         .filter(|grant| grant.from >= from && grant.to <= to);
                     let taken: u64 = inside.map(|grant| grant.cost).sum();
-                    let most = self.most(to - from);
+                    let most = self.most(to - from, other);
                     if taken > most {
                         world.breach(format!(
                             "{:?} of {} per {:?} admitted {taken} between {from:?} and {to:?}, and {most} is the most",
-                            self.kind, self.units, self.period
+                            self.kind, self.units_of(other), self.period
                         ));
                         return;
                     }
@@ -127,7 +136,7 @@ impl Workload for Limiting {
             let store = client.store().await;
             let deadline = client.world.plan.deadline;
             let deny_cache = client.dice.per_mille(300);
-            let limiter = self.limiter(&store, deny_cache);
+            let limiter = self.limiter(&client, &store, deny_cache);
             while client.next_operation() {
                 client.rest(0, 600).await;
                 let subject = client.dice.below(self.subjects);
@@ -151,6 +160,7 @@ impl Workload for Limiting {
                                 continue;
                             }
                             self.grants.lock().push(Grant {
+                                other: client.has_other_settings(),
                                 subject,
                                 cost,
                                 from,
@@ -170,7 +180,7 @@ impl Workload for Limiting {
     }
 
     fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
-        let limiter = self.limiter(store, true);
+        let limiter = self.limiter(client, store, true);
         let name = format!("works{}", client.index);
         Box::pin(async move {
             match limiter.check(&name, 1).await {
@@ -189,7 +199,7 @@ impl Workload for Limiting {
             let store = client.store().await;
             // Alone, every wait is enough, also with a memory of refusals.
             let deny_cache = self.units.is_multiple_of(2);
-            let limiter = self.limiter(&store, deny_cache);
+            let limiter = self.limiter(&client, &store, deny_cache);
             let mut waited = 0;
             for _ in 0..3 * self.units {
                 match limiter.check("alone", 1).await {

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use redstart::{
     Store,
     locking::{FenceToken, Guard, Lease, LockedRun, Mutex as Lock, Released},
+    sim::Process,
 };
 
 use super::{Attempt, Work, Workload};
@@ -109,6 +110,14 @@ struct Hold {
     /// When the request was sent.
     from: Duration,
     lease: Lease,
+    process: Arc<Process>,
+}
+
+impl Hold {
+    /// Whether its process thinks that it holds the lock, by its own clock.
+    fn is_valid(&self) -> bool {
+        self.process.within(|| self.lease.is_valid())
+    }
 }
 
 impl Locking {
@@ -125,7 +134,8 @@ impl Locking {
     }
 
     /// A lock is asked for. It may be granted from now on, and ends by itself when its lease does.
-    fn ask(&self, world: &World, name: &str) -> Asked {
+    fn ask(&self, client: &Client, name: &str) -> Asked {
+        let world = &client.world;
         let from = world.now();
         let history = &self.histories[name];
         let number = history.begin(Call::Ask(0, None), from);
@@ -133,7 +143,7 @@ impl Locking {
         // A server rounds to milliseconds. If its clock is another one later, the lease may end at any time.
         let early = match world.plan.clocks_differ {
             true => Duration::ZERO,
-            false => self.ttl - Duration::from_millis(2),
+            false => self.ttl_of(client) - Duration::from_millis(2),
         };
         history.begin(Call::Expire(number), from + early);
         Asked {
@@ -163,6 +173,8 @@ impl Locking {
             history.end(number, Call::Ask(number, Some(true)), at);
             let early = match world.plan.clocks_differ {
                 true => Duration::ZERO,
+                // It may be one of a process with other settings.
+                false if world.plan.settings_differ => self.ttl / 2 - Duration::from_millis(2),
                 false => self.ttl - Duration::from_millis(2),
             };
             history.begin(Call::Expire(number), at + early);
@@ -171,8 +183,17 @@ impl Locking {
         }
     }
 
-    fn lock(&self, store: &Store, name: &str) -> Lock {
-        match Lock::builder(store, "sim", name).ttl(self.ttl).build() {
+    /// How long a client's lease lasts.
+    fn ttl_of(&self, client: &Client) -> Duration {
+        match client.has_other_settings() {
+            true => self.ttl / 2,
+            false => self.ttl,
+        }
+    }
+
+    fn lock(&self, client: &Client, store: &Store, name: &str) -> Lock {
+        let ttl = self.ttl_of(client);
+        match Lock::builder(store, "sim", name).ttl(ttl).build() {
             Ok(lock) => lock,
             Err(error) => panic!("a lock cannot be made: {error}"),
         }
@@ -194,9 +215,11 @@ impl Locking {
         let mut breaches = Vec::new();
         for other in state.holds.iter().filter(|hold| hold.lock == name) {
             // The other one's grant may have been lost with its server.
-            let excused = world.may_have_lost(other.from, world.now())
-                || world.clock_jumped(other.from, world.now());
-            if lease.is_valid() && other.lease.is_valid() && !excused {
+            let (since, now) = (other.from, world.now());
+            let excused = world.may_have_lost(since, now)
+                || world.clock_jumped(since, now)
+                || world.was_suspended(since.min(from), now);
+            if lease.is_valid() && other.is_valid() && !excused {
                 breaches.push(format!(
                     "client {} was granted {name} while client {} holds it",
                     client.index, other.client
@@ -220,6 +243,7 @@ impl Locking {
             client: client.index,
             from,
             lease,
+            process: client.process().clone(),
         });
         drop(state);
         breaches.into_iter().for_each(|breach| world.breach(breach));
@@ -249,7 +273,7 @@ impl Locking {
     async fn operate(&self, client: &mut Client, store: &Store, lock: &Lock, name: &str) {
         let deadline = client.world.plan.deadline;
         let world = client.world.clone();
-        let asked = self.ask(&world, name);
+        let asked = self.ask(client, name);
         let wait = client.dice.millis(0, 4000);
         let guard: Option<Guard<FenceToken>> = match client.dice.below(3) {
             0 => {
@@ -260,10 +284,11 @@ impl Locking {
                 self.heard(&world, name, asked, locked)
             }
             1 => {
+                let limit = client.longest(wait) + deadline;
                 let call = lock.lock(wait);
                 let probe = Probe::of(client);
                 let call = client.perhaps_dropped(100, call);
-                let locked = probe.timed("lock", wait + deadline, call).await;
+                let locked = probe.timed("lock", limit, call).await;
                 self.heard(&world, name, asked, locked)
             }
             _ => return self.run_with(client, lock, name, wait, asked).await,
@@ -272,9 +297,17 @@ impl Locking {
             return;
         };
         let number = self.granted(client, name, guard.lease(), asked);
+        // Some do not look whether they still hold it.
+        let careless = client.dice.per_mille(300);
+        let mut ended = false;
         for _ in 0..client.dice.between(0, 4) {
             client.rest(0, 800).await;
-            if !guard.is_valid() {
+            let valid = guard.is_valid();
+            if ended && valid {
+                world.breach(format!("a lease of {name} that had ended is valid again"));
+            }
+            ended |= !valid;
+            if ended && !careless {
                 break;
             }
         }
@@ -368,7 +401,7 @@ impl Workload for Locking {
             while client.next_operation() {
                 client.rest(0, 1000).await;
                 let name = format!("lock{}", client.dice.below(self.names));
-                let lock = self.lock(&store, &name);
+                let lock = self.lock(&client, &store, &name);
                 self.operate(&mut client, &store, &lock, &name).await;
             }
         })
@@ -376,7 +409,7 @@ impl Workload for Locking {
 
     fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
         let name = format!("works{}", client.index);
-        let lock = self.lock(store, &name);
+        let lock = self.lock(client, store, &name);
         Box::pin(async move {
             let failed = |error: redstart::Error| error.to_string();
             let guard = lock.try_lock().await.map_err(failed)?;
@@ -407,7 +440,7 @@ impl Workload for Locking {
             let store = client.store().await;
             for number in 0..self.names {
                 let name = format!("lock{number}");
-                let lock = self.lock(&store, &name);
+                let lock = self.lock(&client, &store, &name);
                 let seen = self.seen(&name);
                 match lock.lock(Duration::from_secs(5)).await {
                     Ok(Some(guard)) => {

@@ -82,6 +82,18 @@ fn begin(
 ) -> Running {
     let now = world.now();
     let mut breaches = Vec::new();
+    // A worker that stood still for longer than its lease must hear from the store before it begins anything.
+    let life = current().and_then(|process| world.lives.get(process.id()));
+    let woke = life.and_then(|life| *life.woke.lock());
+    if let Some((at, lasted)) = woke
+        && at == now
+        && lasted >= lease
+        && world.plan.weather.delay.0 > 0
+    {
+        breaches.push(format!(
+            "job {job} begins although its worker stood still for {lasted:?} and its lease has ended"
+        ));
+    }
     let mut guard = state.lock();
     for other in guard.running.iter().filter(|run| run.job == job) {
         // One that stands still or is dead cannot know that it lost the job.
@@ -136,7 +148,13 @@ impl Queueing {
         }
     }
 
-    async fn worker(&self, world: &Arc<World>, queue: &Queue) -> Option<Worker> {
+    async fn worker(&self, client: &Client, queue: &Queue) -> Option<Worker> {
+        let world = &client.world;
+        // A process of another version may have another lease.
+        let own = match client.has_other_settings() {
+            true => self.lease / 2,
+            false => self.lease,
+        };
         for _ in 0..600 {
             let (state, world, lease) = (self.state.clone(), world.clone(), self.lease);
             let handler = move |task: Task, context: JobContext| {
@@ -164,7 +182,7 @@ impl Queueing {
             };
             let builder = queue
                 .worker::<Task, _>(handler)
-                .lease(self.lease)
+                .lease(own)
                 .concurrency(2)
                 .retry(Backoff::fixed(Duration::from_millis(200)), 1000);
             match builder.start().await {
@@ -183,7 +201,7 @@ impl Workload for Queueing {
             let queue = self.queue(&store);
             let world = client.world.clone();
             let mut worker = match client.dice.per_mille(600) {
-                true => self.worker(&world, &queue).await,
+                true => self.worker(&client, &queue).await,
                 false => None,
             };
             while client.next_operation() {
@@ -218,7 +236,7 @@ impl Workload for Queueing {
                     let grace = client.dice.millis(0, 1500);
                     let stopped = running.shutdown(grace).await;
                     client.note(format_args!("worker shut down: {}", stopped.is_ok()));
-                    worker = self.worker(&world, &queue).await;
+                    worker = self.worker(&client, &queue).await;
                 }
             }
             client.rest(0, 3000).await;
@@ -262,7 +280,7 @@ impl Workload for Queueing {
                 lives.iter().all(|(process, _)| process.is_gone())
             };
             let worker = match none {
-                true => self.worker(&world, &queue).await,
+                true => self.worker(&client, &queue).await,
                 false => None,
             };
             if none && worker.is_none() {

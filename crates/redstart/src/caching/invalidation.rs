@@ -202,6 +202,7 @@ where
         let Some(level) = &self.l1 else { return };
         match event {
             Event::Subscribed | Event::Resubscribed => level.up(),
+            Event::Lost if crate::mend::is_missing("a lost line empties the first level") => {}
             Event::Lost => {
                 self.stats.add(Count::Flush);
                 level.down();

@@ -71,7 +71,7 @@ impl Renewal {
         let revives = crate::mend::is_missing("a lease that has ended stays so");
         loop {
             let until = lease.until();
-            if !terms.renewed || next >= until {
+            if !terms.renewed || next >= until && !revives {
                 clock.sleep_until(until).await;
             } else {
                 clock.sleep_until(next).await;

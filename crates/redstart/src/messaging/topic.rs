@@ -26,7 +26,8 @@ const BUFFER: usize = 1024;
 ///
 /// Messages are not kept: a listener that was not there, or whose connection was down, has missed them. So has one that
 /// reads so slowly that its [buffer](TopicBuilder::buffer) is full. A [`TopicListener`] reports when that may have
-/// happened ([`Heard::Gap`]), so that it can fetch the current state. What must arrive belongs in a
+/// happened ([`Heard::Gap`]), so that it can fetch the current state. A message whose publication failed in doubt may
+/// still arrive, also after later ones. What must arrive belongs in a
 /// [`Queue`](super::Queue) or an [`EventStream`](super::EventStream).
 ///
 /// # Keys
@@ -376,7 +377,9 @@ impl Unread {
         match event {
             Event::Message(message) => self.push(Some(message)),
             // Reported when messages arrive again: state that is fetched then is complete.
-            Event::Resubscribed => self.push(None),
+            Event::Resubscribed if !crate::mend::is_missing("gaps are reported") => {
+                self.push(None);
+            }
             _ => {}
         }
     }

@@ -78,7 +78,8 @@ pub(super) static DOUBT: Script =
 /// unknown until somebody looks, also if a caller was told [`Run::Done`] and the store could not be told before the
 /// process died; [`repeat_unknown`](IdempotencyBuilder::repeat_unknown) runs such work again instead, for
 /// work that may happen twice. Results are encoded with [`Postcard`](crate::codec::Postcard); a result of another Rust
-/// type is an error, not a wrong value.
+/// type is an error, not a wrong value. A key that the server evicted is forgotten, and its work runs again: use a server that does
+/// not evict.
 ///
 /// # Keys
 ///

@@ -73,6 +73,10 @@ impl Clock {
         if let Some(engine) = &self.engine {
             return engine.now();
         }
+        #[cfg(feature = "sim")]
+        if let Some(process) = crate::sim::with_own_clock() {
+            return process.now();
+        }
         Instant::now()
     }
 
@@ -106,6 +110,10 @@ impl Clock {
                     _ = advanced.changed() => {}
                 }
             }
+        }
+        #[cfg(feature = "sim")]
+        if let Some(process) = crate::sim::with_own_clock() {
+            return process.sleep_until(at).await;
         }
         tokio::time::sleep_until(at).await;
     }

@@ -1,0 +1,248 @@
+//! A Bloom filter: never a wrong "no", whatever is lost or evicted; it is an error then.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redstart::{
+    Error, Store,
+    membership::{Bloom, BloomBuilder, BloomScaling},
+};
+
+use super::{Attempt, Work, Workload};
+use crate::{client::Client, dice::Dice, world::World};
+
+pub(super) struct Filtering {
+    capacity: u64,
+    scaling: BloomScaling,
+    /// The filter was made; from then on it is only opened.
+    made: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// All elements, as a source of truth has them before the filter does.
+    all: Vec<String>,
+    /// Those whose `add` has returned, and when it was sent.
+    added: BTreeMap<String, Duration>,
+    /// When the filter was made for the last time: whatever was evicted before is gone by decision.
+    made_until: Duration,
+    /// Attempts to make it that may still arrive.
+    making: usize,
+}
+
+impl Filtering {
+    pub(super) fn new(world: &World) -> Self {
+        let mut dice = Dice::of(world.plan.seed, &[33]);
+        Self {
+            capacity: dice.between(20, 60),
+            scaling: *dice.pick(&[BloomScaling::Fixed, BloomScaling::Grow]),
+            made: AtomicBool::new(false),
+            state: Mutex::default(),
+        }
+    }
+
+    fn builder(&self, store: &Store) -> BloomBuilder {
+        Bloom::builder(store, "sim", "seen").scaling(self.scaling)
+    }
+
+    /// Makes the filter, or opens it if that was done. `None` if it is gone for good.
+    async fn filter(&self, client: &mut Client, store: &Store) -> Option<Bloom> {
+        let world = client.world.clone();
+        for _ in 0..600 {
+            let made = self.made.load(Ordering::Relaxed);
+            let opened = match made {
+                true => self.builder(store).open().await,
+                false => {
+                    self.state.lock().making += 1;
+                    let builder = self.builder(store).capacity(self.capacity);
+                    let created = builder.error_rate(0.001).create().await;
+                    if created.is_ok() {
+                        let mut state = self.state.lock();
+                        (state.making, state.made_until) = (state.making - 1, world.now());
+                    }
+                    created
+                }
+            };
+            match opened {
+                Ok(filter) => {
+                    if !self.made.swap(true, Ordering::Relaxed) {
+                        client.note(format_args!("the filter is made"));
+                    }
+                    return Some(filter);
+                }
+                Err(error) if error.is_config() && made => {
+                    self.gone(&world, &error);
+                    return None;
+                }
+                Err(_) => client.rest(50, 200).await,
+            }
+        }
+        None
+    }
+
+    /// The filter is said to be gone: only because a server lost or evicted something.
+    fn gone(&self, world: &World, error: &Error) {
+        let (from, to) = (Duration::ZERO, world.now());
+        if !world.may_have_lost(from, to) && !world.has_evicted(from, to) {
+            world.breach(format!("the filter is gone: {error}"));
+        }
+    }
+
+    async fn add(&self, client: &mut Client, filter: &Bloom) {
+        let world = client.world.clone();
+        let count = client.dice.between(1, 6);
+        let new: Vec<_> = (0..count)
+            .map(|_| format!("element{}", client.dice.next() >> 32))
+            .collect();
+        self.state.lock().all.extend(new.iter().cloned());
+        let at = world.now();
+        match client.perhaps_dropped(100, filter.add_many(&new)).await {
+            Some(Ok(_)) => {
+                let mut state = self.state.lock();
+                state.added.extend(new.into_iter().map(|one| (one, at)));
+            }
+            Some(Err(error)) if error.is_config() => self.gone(&world, &error),
+            _ => {}
+        }
+    }
+
+    async fn look(&self, client: &mut Client, filter: &Bloom) -> Result<(), Error> {
+        let world = client.world.clone();
+        let added: Vec<_> = {
+            let state = self.state.lock();
+            let added = state.added.iter();
+            added.map(|(one, at)| (one.clone(), *at)).collect()
+        };
+        if added.is_empty() {
+            return filter.contains("nothing").await.map(drop);
+        }
+        let from = client.dice.below(added.len() as u64) as usize;
+        let some = &added[from..(from + 8).min(added.len())];
+        let names: Vec<_> = some.iter().map(|(one, _)| one).collect();
+        let found = client.perhaps_dropped(100, filter.contains_many(&names));
+        let found = match found.await {
+            Some(Ok(found)) => found,
+            Some(Err(error)) => {
+                if error.is_config() {
+                    self.gone(&world, &error);
+                }
+                return Err(error);
+            }
+            None => return Ok(()),
+        };
+        for ((one, at), found) in some.iter().zip(found) {
+            let now = world.now();
+            let made_until = match *self.state.lock() {
+                State {
+                    making: 0,
+                    made_until,
+                    ..
+                } => made_until,
+                _ => Duration::MAX,
+            };
+            let decided = world.has_evicted(Duration::ZERO, made_until);
+            if !found && !world.may_have_lost(*at, now) && !decided {
+                world.breach(format!(
+                    "{one} was added at {at:?} and is not in the filter"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    async fn rebuild(&self, client: &mut Client, filter: &Bloom) {
+        let capacity = client.dice.between(40, 120);
+        let begun = client.perhaps_dropped(100, filter.rebuild(capacity, 0.001));
+        let Some(Ok(rebuild)) = begun.await else {
+            return;
+        };
+        client.note(format_args!("rebuilds the filter"));
+        // The source of truth is read after it has begun.
+        let all = self.state.lock().all.clone();
+        for some in all.chunks(8) {
+            client.rest(0, 300).await;
+            let added = client.perhaps_dropped(50, rebuild.add_many(some)).await;
+            if !matches!(added, Some(Ok(()))) {
+                return;
+            }
+        }
+        let finished = client.perhaps_dropped(100, rebuild.finish()).await;
+        client.note(format_args!("rebuilt: {finished:?}"));
+    }
+}
+
+impl Workload for Filtering {
+    fn client(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let store = client.store().await;
+            let Some(filter) = self.filter(&mut client, &store).await else {
+                while client.next_operation() {}
+                return;
+            };
+            // All that make it at the same time have made it by the time that the first adds something.
+            client.rest(0, 100).await;
+            while client.next_operation() {
+                client.rest(0, 400).await;
+                match client.dice.below(10) {
+                    0..=3 => self.add(&mut client, &filter).await,
+                    4..=7 => drop(self.look(&mut client, &filter).await),
+                    _ => self.rebuild(&mut client, &filter).await,
+                }
+            }
+        })
+    }
+
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let (builder, world) = (self.builder(store), client.world.clone());
+        Box::pin(async move {
+            match builder.open().await {
+                Ok(filter) => match filter.contains("nothing").await {
+                    Err(error) if !error.is_config() => Err(error.to_string()),
+                    Err(error) => {
+                        self.gone(&world, &error);
+                        Ok(())
+                    }
+                    Ok(_) => Ok(()),
+                },
+                // Nobody has made it.
+                Err(error) if error.is_config() => Ok(()),
+                Err(error) => Err(error.to_string()),
+            }
+        })
+    }
+
+    fn settle(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let world = client.world.clone();
+            let store = client.store().await;
+            let filter = match self.builder(&store).open().await {
+                Ok(filter) => filter,
+                Err(error) if error.is_config() => {
+                    if self.made.load(Ordering::Relaxed) {
+                        self.gone(&world, &error);
+                    }
+                    return;
+                }
+                Err(error) => {
+                    return world.breach(format!("the filter cannot be opened: {error}"));
+                }
+            };
+            for _ in 0..4 {
+                match self.look(&mut client, &filter).await {
+                    Err(error) if !error.is_config() => {
+                        return world.breach(format!("the filter cannot be read: {error}"));
+                    }
+                    _ => {}
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,263 @@
+//! Streams of events: every group gets every event at least once, none twice after it was acknowledged, and nothing is
+//! trimmed before it was read.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
+
+use parking_lot::Mutex;
+use redstart::{
+    Store,
+    messaging::{ConsumerGroup, EventStream, StartAt, StreamEntry},
+};
+
+use super::{Attempt, Work, Workload};
+use crate::{client::Client, dice::Dice, world::World};
+
+const GROUPS: [&str; 2] = ["billing", "mail"];
+/// No event of a world is delivered as often as this.
+const DELIVERIES: u32 = 10_000;
+
+pub(super) struct Consuming {
+    idle: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Events that were surely appended, and when that was sent.
+    appended: BTreeMap<u64, Duration>,
+    /// By group: what its consumers got.
+    delivered: [BTreeSet<u64>; 2],
+    /// By group and event: when it was surely acknowledged.
+    acknowledged: BTreeMap<(usize, u64), Duration>,
+    /// The groups that exist; only then may something be trimmed.
+    made: [bool; 2],
+}
+
+impl Consuming {
+    pub(super) fn new(world: &World) -> Self {
+        let mut dice = Dice::of(world.plan.seed, &[34]);
+        Self {
+            idle: dice.millis(100, 2000),
+            state: Mutex::default(),
+        }
+    }
+
+    fn stream(&self, store: &Store) -> EventStream<u64> {
+        match EventStream::new(store, "sim", "orders") {
+            Ok(stream) => stream,
+            Err(error) => panic!("a stream cannot be made: {error}"),
+        }
+    }
+
+    async fn group(&self, stream: &EventStream<u64>, number: usize) -> Option<ConsumerGroup<u64>> {
+        let group = stream.group(GROUPS[number], StartAt::Beginning).await.ok();
+        if group.is_some() {
+            self.state.lock().made[number] = true;
+        }
+        group
+    }
+
+    async fn append(&self, client: &mut Client, stream: &EventStream<u64>) {
+        let world = client.world.clone();
+        let (event, at) = (client.dice.next() >> 16, world.now());
+        if let Some(Ok(id)) = client.perhaps_dropped(100, stream.append(&event)).await {
+            client.note(format_args!("appended {event} as {id}"));
+            self.state.lock().appended.insert(event, at);
+        }
+    }
+
+    /// Events came to a consumer by a call that was sent at `asked`.
+    fn delivered(
+        &self,
+        world: &World,
+        group: usize,
+        entries: &[StreamEntry<u64>],
+        asked: Duration,
+    ) {
+        let mut breaches = Vec::new();
+        let mut state = self.state.lock();
+        for entry in entries {
+            state.delivered[group].insert(entry.event);
+            let over = state.acknowledged.get(&(group, entry.event));
+            if let Some(over) = over
+                && *over <= asked
+                && !world.may_have_lost(Duration::ZERO, world.now())
+            {
+                breaches.push(format!(
+                    "event {} comes to {} again after it was acknowledged",
+                    entry.event, GROUPS[group]
+                ));
+            }
+        }
+        drop(state);
+        let in_order = entries.is_sorted_by_key(|entry| place(&entry.id));
+        if !in_order {
+            breaches.push(format!("{entries:?} is not in order"));
+        }
+        breaches.into_iter().for_each(|breach| world.breach(breach));
+    }
+
+    async fn acknowledge(
+        &self,
+        client: &mut Client,
+        group: &ConsumerGroup<u64>,
+        number: usize,
+        entries: &[StreamEntry<u64>],
+    ) {
+        let world = client.world.clone();
+        let ids: Vec<_> = entries.iter().map(|entry| &entry.id).collect();
+        let acknowledged = client.perhaps_dropped(100, group.ack(&ids)).await;
+        if let Some(Ok(_)) = acknowledged {
+            let mut state = self.state.lock();
+            let now = world.now();
+            for entry in entries {
+                state.acknowledged.insert((number, entry.event), now);
+            }
+        }
+    }
+
+    async fn consume(
+        &self,
+        client: &mut Client,
+        group: &mut ConsumerGroup<u64>,
+        number: usize,
+    ) -> bool {
+        let world = client.world.clone();
+        let consumer = format!("consumer{}", client.index);
+        let asked = world.now();
+        let claims = client.dice.per_mille(300);
+        let count = client.dice.between(1, 4) as usize;
+        let got = match claims {
+            true => {
+                let call = group.claim(&consumer, count, self.idle, DELIVERIES);
+                client.perhaps_dropped(100, call).await
+            }
+            false => {
+                let wait = client.dice.millis(0, 600);
+                let call = group.read(&consumer, count, wait);
+                client.perhaps_dropped(100, call).await
+            }
+        };
+        let entries = match got {
+            Some(Ok(entries)) => entries,
+            // It may have been lost with its server, and is made again.
+            Some(Err(_)) => return false,
+            None => return true,
+        };
+        self.delivered(&world, number, &entries, asked);
+        client.rest(0, 300).await;
+        if !entries.is_empty() && client.dice.per_mille(800) {
+            self.acknowledge(client, group, number, &entries).await;
+        }
+        true
+    }
+
+    async fn drain(&self, client: &mut Client, group: &mut ConsumerGroup<u64>, number: usize) {
+        let world = client.world.clone();
+        for round in 0..400 {
+            let asked = world.now();
+            let got = match round % 2 {
+                0 => group.read("last", 50, Duration::ZERO).await,
+                _ => group.claim("last", 50, Duration::ZERO, DELIVERIES).await,
+            };
+            let entries = match got {
+                Ok(entries) => entries,
+                Err(error) => return world.breach(format!("nothing can be read: {error}")),
+            };
+            self.delivered(&world, number, &entries, asked);
+            if entries.is_empty() && round % 2 == 1 {
+                return;
+            }
+            self.acknowledge(client, group, number, &entries).await;
+        }
+        world.breach(format!("{} never comes to an end", GROUPS[number]));
+    }
+}
+
+/// The two numbers of an id.
+fn place(id: &str) -> (u64, u64) {
+    let (time, sequence) = id.split_once('-').unwrap_or((id, "0"));
+    (
+        time.parse().unwrap_or_default(),
+        sequence.parse().unwrap_or_default(),
+    )
+}
+
+impl Workload for Consuming {
+    fn client(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let store = client.store().await;
+            let stream = self.stream(&store);
+            let number = client.index % GROUPS.len();
+            let mut group = None;
+            while client.next_operation() {
+                client.rest(0, 400).await;
+                match client.dice.below(10) {
+                    0..=3 => self.append(&mut client, &stream).await,
+                    4 if self.state.lock().made == [true; 2] => {
+                        let trimmed = stream.trim(Duration::ZERO);
+                        drop(client.perhaps_dropped(100, trimmed).await);
+                    }
+                    _ => {
+                        if group.is_none() {
+                            group = self.group(&stream, number).await;
+                        }
+                        if let Some(of) = &mut group
+                            && !self.consume(&mut client, of, number).await
+                        {
+                            group = None;
+                        }
+                    }
+                }
+            }
+        })
+    }
+
+    fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
+        let (stream, world) = (self.stream(store), client.world.clone());
+        // Another one each time: it may have been appended although an error came back.
+        let event = world.now().as_micros() as u64 * 8 + client.index as u64;
+        Box::pin(async move {
+            let at = world.now();
+            let appended = stream.append(&event).await;
+            appended.map_err(|error| error.to_string())?;
+            self.state.lock().appended.insert(event, at);
+            Ok(())
+        })
+    }
+
+    fn settle(self: Arc<Self>, mut client: Client) -> Work {
+        Box::pin(async move {
+            let world = client.world.clone();
+            let store = client.store().await;
+            let stream = self.stream(&store);
+            for (number, name) in GROUPS.iter().enumerate() {
+                let mut group = match stream.group(name, StartAt::Beginning).await {
+                    Ok(group) => group,
+                    Err(error) => return world.breach(format!("no group: {error}")),
+                };
+                self.drain(&mut client, &mut group, number).await;
+            }
+            let state = self.state.lock();
+            for (number, name) in GROUPS.iter().enumerate() {
+                for (event, at) in &state.appended {
+                    let lost = world.may_have_lost(*at, world.now());
+                    if !state.delivered[number].contains(event) && !lost {
+                        world.breach(format!(
+                            "event {event} was appended at {at:?} and never came to {name}"
+                        ));
+                    }
+                }
+            }
+        })
+    }
+
+    /// A group waits on a connection of its own, and an old one may still be open.
+    fn own_connections(&self) -> usize {
+        2
+    }
+}
