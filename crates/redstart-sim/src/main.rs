@@ -46,6 +46,9 @@ struct Args {
     /// Take out the library's checks one at a time, and count the seeds until that is noticed
     #[arg(long)]
     mutations: bool,
+    /// With `--mutations`: only those whose name contains this
+    #[arg(long)]
+    only: Option<String>,
     /// With `--mutations`: write the table into this file, between its marks
     #[arg(long)]
     write: Option<PathBuf>,
@@ -146,6 +149,10 @@ fn mutations(args: &Args) -> Result<bool> {
             .pattern
             .is_some_and(|pattern| pattern != mutation.pattern)
         {
+            continue;
+        }
+        let named = |only: &String| mutation.name.contains(only.as_str());
+        if !args.only.as_ref().is_none_or(named) {
             continue;
         }
         let row = match find(mutation, first, most) {
