@@ -83,8 +83,9 @@ impl Ranking {
         if let Some(other) = state.held.get(&item) {
             // A server rounds to microseconds, a timer to milliseconds.
             let valid = now + Duration::from_millis(2) < other.asked + self.lease;
-            let excused =
-                world.may_have_lost(other.asked, now) || world.clock_jumped(other.asked, now);
+            // A reservation that was lost with its server may settle the one that followed.
+            let pushed = state.pushed.get(&item).copied().unwrap_or_default();
+            let excused = world.may_have_lost(pushed, now) || world.clock_jumped(other.asked, now);
             if valid && !excused {
                 breaches.push(format!(
                     "client {} has item {item} while client {} has it",

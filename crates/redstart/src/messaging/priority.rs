@@ -66,7 +66,8 @@ const KEPT_CONNECTIONS: usize = 16;
 /// # Limits
 ///
 /// Priorities do not age: a steady stream of low numbers starves the rest. There are no retries with a wait and no dead
-/// letters: the [`Queue`](super::Queue) has those.
+/// letters: the [`Queue`](super::Queue) has those. After a crash or a failover that lost the last writes, a reservation
+/// from before may settle the one that followed.
 ///
 /// # Keys
 ///
