@@ -148,7 +148,7 @@ fn working(sidekiq: &Sidekiq, identity: &str, queue: &str) -> String {
 /// let sidekiq = Sidekiq::new(&store, Times::Seconds);
 /// sidekiq.push("default", "Charge", &(17, "eur")).await?;
 ///
-/// let (done, stop) = tokio::sync::oneshot::channel();
+/// let (done, stop) = tokio::sync::oneshot::channel::<()>();
 /// let done = std::sync::Mutex::new(Some(done));
 /// let handler = |job: SidekiqJob| {
 ///     let done = done.lock().unwrap().take();
