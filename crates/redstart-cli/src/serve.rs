@@ -67,6 +67,7 @@ pub(crate) async fn run(args: Args, spans: Spans) -> Result<(), Failure> {
         );
         return Ok(());
     }
+    service.examine(&args.url)?;
     let listener = service.bind(args.listen).await.map_err(|error| {
         match error.kind() == std::io::ErrorKind::PermissionDenied {
             true => Failure::Usage(error.to_string()),

@@ -25,8 +25,10 @@ use crate::{
     audit::{Audit, Change},
     auth,
     call::{Call, Query},
+    checkup::Checkup,
     config::{Config, ConfigError},
     envoy::grpc,
+    foreign::Foreign,
     idempotent::{self, Repeats},
     inventory::Looks,
     metric,
@@ -47,6 +49,8 @@ pub(crate) struct App {
     pub(crate) patterns: Patterns,
     pub(crate) audit: Audit,
     pub(crate) looks: Looks,
+    pub(crate) foreign: Foreign,
+    pub(crate) checkup: Checkup,
     pub(crate) watches: Watches,
     rendered: Rendered,
     pub(crate) sampler: Sampler,
@@ -74,6 +78,8 @@ impl App {
             patterns: Patterns::default(),
             audit: Audit::new(store)?,
             looks: Looks::default(),
+            foreign: Foreign::default(),
+            checkup: Checkup::default(),
             watches: Watches::default(),
             rendered: Rendered::default(),
             sampler: Sampler::default(),
@@ -141,12 +147,12 @@ impl App {
                 true => self.answer_call(request, peer).await,
                 false => self.answer_request(request, peer).await,
             };
-            metrics::counter!("redstart_http_requests_total", "route" => route, "status" => status.clone())
+            metrics::counter!("redstart_http_requests_total", "route" => route, "status" => status)
                 .increment(1);
             metrics::histogram!("redstart_http_request_seconds", "route" => route)
                 .record(begun.elapsed().as_secs_f64());
-            tracing::info!(target: "redstart_serve::request", %method, path, route, status,
-                ms = begun.elapsed().as_secs_f64() * 1e3, "request");
+            tracing::info!(target: "redstart_serve::request", %method, path, route,
+                status = response.status().as_u16(), ms = begun.elapsed().as_secs_f64() * 1e3, "request");
             trace::answered(&working, &method, route, &response);
             protect(response.headers_mut());
             response

@@ -42,9 +42,11 @@ mod audit;
 mod auth;
 mod call;
 mod chart;
+mod checkup;
 mod config;
 mod demo;
 mod envoy;
+mod foreign;
 mod held;
 mod idempotent;
 mod inventory;
@@ -114,6 +116,17 @@ impl Service {
         self.0.reload(config)
     }
 
+    /// Examines the server of this URL once a minute while the service runs, and shows on the overview what
+    /// [`redstart_doctor`] finds without looking at keys. The engine of this process is not examined.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is invalid.
+    pub fn examine(&self, url: &str) -> Result<(), ConfigError> {
+        let set = self.0.checkup.of(url);
+        set.map_err(|error| ConfigError::new(&error.to_string()))
+    }
+
     /// Listens on an address.
     ///
     /// # Errors
@@ -160,6 +173,13 @@ impl Service {
             }
         });
         let _upkeep = AbortOnDropHandle::new(upkeep);
+        let app = self.0.clone();
+        let _checkups = AbortOnDropHandle::new(tokio::spawn(async move {
+            loop {
+                app.checkup.look().await;
+                tokio::time::sleep(checkup::EVERY).await;
+            }
+        }));
         server::run(self.0.clone(), listener, shutdown).await;
     }
 }

@@ -4,6 +4,7 @@
 mod action;
 mod api;
 mod data;
+mod foreign;
 mod home;
 mod layout;
 mod lock;
@@ -36,6 +37,8 @@ pub(crate) fn add_routes(routes: &mut Routes) {
     page(Route::get("/queues/{name}/dead", queue::dead));
     page(Route::get("/queues/{name}/search", queue::search));
     page(Route::get("/queues/{name}/jobs/{id}", queue::job));
+    page(Route::get("/foreign", foreign::page));
+    page(Route::get("/findings", home::findings));
     page(Route::get("/locks", lock::page));
     page(Route::get("/limiters", data::limiters));
     page(Route::get("/caches", data::caches));

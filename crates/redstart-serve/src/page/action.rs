@@ -11,7 +11,7 @@ use redstart::{
 
 use super::{
     Shell,
-    layout::{curl, encode},
+    layout::{copyable, curl, encode},
 };
 use crate::{
     api::{breaker, count_letters, group_of, json_cache, limiter_of, open_queue},
@@ -66,6 +66,7 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
                 }
             }
             @if let Some((method, path, body)) = &plan.api { (curl(&shell, method, path, body.as_deref())) }
+            @if let Some(command) = command(&shell.namespace, &action, &call.query) { (copyable("As a redstart command", &command)) }
         }
     };
     Ok(shell.page(
@@ -73,6 +74,21 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
         plan.title,
         html! { "A change by hand in " (shell.namespace) },
         body,
+    ))
+}
+
+/// The same by the command line, where it has it.
+fn command(namespace: &str, action: &str, form: &Query) -> Option<String> {
+    let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
+    let what = match action {
+        "queue.pause" => "pause".to_owned(),
+        "queue.resume" => "resume".to_owned(),
+        "queue.cancel" => format!("cancel {}", quote(form.given("job")?)),
+        _ => return None,
+    };
+    let (namespace, name) = (quote(namespace), quote(form.given("queue")?));
+    Some(format!(
+        "redstart queue --url \"$REDSTART_URL\" --namespace {namespace} --name {name} {what}"
     ))
 }
 

@@ -1,15 +1,17 @@
 //! The overview: the server, what is in use, what other libraries keep here; and the audit log.
 
 use maud::{Markup, html};
+use redstart_doctor::Finding;
 
 use super::{
     Shell,
-    layout::{covered, empty, encode, live, moment, span, tile},
+    layout::{copyable, covered, empty, encode, live, moment, span, tile},
 };
 use crate::{
     call::Call,
     chart::{lines, short},
-    problem::Problem,
+    checkup::class,
+    problem::{Kind, Problem},
     reply::Reply,
     sampler::Server,
 };
@@ -31,7 +33,8 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
             (tile("Clients", server.text("connected_clients").unwrap_or("–"), "connected"))
             (tile("Up for", span(std::time::Duration::from_secs(uptime as u64)), ""))
         }
-        (findings(&server, &shell))
+        (noticed(&server, &shell))
+        (examined(&call, &shell))
         div.grid {
             section.card { h2 { "Commands per second" } (over_time("Commands per second", "commands", sampler.ops())) }
             section.card { h2 { "Memory, MiB" } (over_time("Memory in MiB", "used", sampler.memory())) }
@@ -61,7 +64,7 @@ fn policy(server: &Server) -> String {
 }
 
 /// What an operator should know without being asked.
-fn findings(server: &Server, shell: &Shell) -> Markup {
+fn noticed(server: &Server, shell: &Shell) -> Markup {
     let mut found: Vec<String> = Vec::new();
     let limit = server.number("maxmemory").unwrap_or(0.0);
     let used = server.number("used_memory").unwrap_or(0.0);
@@ -92,6 +95,79 @@ fn findings(server: &Server, shell: &Shell) -> Markup {
         @for text in &found { p.note.bad { (text) } }
         @if shell.inventory.partial { p.note { "A sample of " (shell.inventory.keys) " keys was looked at; counts of names and keys are of that sample." } }
     }
+}
+
+/// What the doctor found: findings speak of all namespaces, so a token of some of them does not see them.
+fn examined(call: &Call, shell: &Shell) -> Markup {
+    let examined = match call.app.checkup.last() {
+        Some(examined) if call.identity.namespaces().is_empty() => examined,
+        _ => return html! {},
+    };
+    html! {
+        section.card {
+            h2 { "What is wrong" }
+            @if examined.findings.is_empty() { (empty("The doctor found nothing that is sure to be wrong.")) }
+            @else { ul { @for finding in examined.findings.iter().take(8) { li {
+                span class=(class(finding.severity)) { (finding.severity) } " "
+                a href=(shell.link(&format!("/findings?rule={}", encode(&finding.rule)))) { (title(finding)) }
+                " " span.muted { (finding.subject) }
+            } } } }
+            p.muted {
+                a href=(shell.link("/findings")) { "All findings" } ", examined " (span(examined.at.elapsed())) " ago without looking at keys. "
+                code { "redstart doctor --all" } " sees more."
+            }
+        }
+    }
+}
+
+fn title(finding: &Finding) -> &str {
+    redstart_doctor::rule(&finding.rule).map_or(&finding.rule, |rule| rule.title)
+}
+
+/// All findings, or those of one rule with what the rule teaches.
+pub(super) async fn findings(call: Call) -> Result<Reply, Problem> {
+    if !call.identity.namespaces().is_empty() {
+        return Err(Problem::new(Kind::Forbidden)
+            .detail("a token of some namespaces does not see what is about all of them"));
+    }
+    let shell = Shell::new(&call).await?;
+    let rule = call.query.given("rule").and_then(redstart_doctor::rule);
+    let examined = call.app.checkup.last();
+    let all = examined.iter().flat_map(|examined| &examined.findings);
+    let wanted = |finding: &&Finding| rule.is_none_or(|rule| rule.id == finding.rule);
+    let some: Vec<&Finding> = all.filter(wanted).collect();
+    let body = html! {
+        @if let Some(rule) = rule {
+            section.card {
+                h2 { (rule.title) }
+                p { (rule.about) }
+                @if !rule.timeline.is_empty() { ol { @for step in rule.timeline { li { (step) } } } }
+                p { strong { "Effect: " } (rule.effect) }
+                p { strong { "Way out: " } (rule.fix) }
+                p { strong { "With Redstart: " } (rule.pattern) }
+                (copyable("As a redstart command", &format!("redstart doctor explain {}", rule.id)))
+            }
+        }
+        section.card {
+            h2 { "Findings" }
+            @if some.is_empty() { (empty(if examined.is_some() { "None." } else { "The server has not been examined." })) }
+            @for finding in &some {
+                article {
+                    h3 { span class=(class(finding.severity)) { (finding.severity) } " " (title(finding)) }
+                    p { strong { (finding.subject) } " " (finding.evidence) }
+                    p { (finding.effect) }
+                    p { strong { "Way out: " } (finding.fix) }
+                    @if rule.is_none() { p { a href=(shell.link(&format!("/findings?rule={}", encode(&finding.rule)))) { "How this comes about" } } }
+                }
+            }
+            @if let Some(examined) = &examined && examined.blinds > 0 {
+                p.muted { (examined.blinds) " things could not be seen." }
+            }
+        }
+        (copyable("As a redstart command", "redstart doctor --url \"$REDSTART_URL\" --all"))
+    };
+    let crumb = html! { a href=(shell.link("/")) { "Overview" } " / Findings" };
+    Ok(shell.page("/", "What the doctor found", crumb, body))
 }
 
 fn in_use(shell: &Shell) -> Markup {

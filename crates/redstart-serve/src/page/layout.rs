@@ -56,6 +56,8 @@ pub(super) struct Shell {
     read_only: bool,
     who: String,
     namespaces: Vec<String>,
+    /// How the reader reached the service.
+    origin: String,
 }
 
 impl Shell {
@@ -90,6 +92,7 @@ impl Shell {
             read_only: call.config.read_only,
             who: call.identity.name.clone(),
             namespaces,
+            origin: origin(call),
         })
     }
 
@@ -209,6 +212,20 @@ impl Shell {
     }
 }
 
+/// The scheme and the host by which this request came, for commands to copy.
+fn origin(call: &Call) -> String {
+    let host = call.headers.get(http::header::HOST);
+    let host = host.and_then(|host| host.to_str().ok());
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+    let host = host.filter(|host| !host.is_empty() && host.chars().all(plain));
+    let scheme = if call.config.has_tls() {
+        "https"
+    } else {
+        "http"
+    };
+    format!("{scheme}://{}", host.unwrap_or("127.0.0.1:8380"))
+}
+
 /// A part that is fetched anew while the page is open.
 pub(super) fn live(call: &Call, body: Markup) -> Markup {
     let query = call.query.text();
@@ -307,7 +324,7 @@ pub(super) fn copyable(title: &str, command: &str) -> Markup {
 /// The API's request for the same thing.
 pub(super) fn curl(shell: &Shell, method: &str, path: &str, body: Option<&str>) -> Markup {
     let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
-    let url = format!("http://127.0.0.1:8380{}", shell.link(path));
+    let url = format!("{}{}", shell.origin, shell.link(path));
     let mut command = format!("curl -X {method} {}", quote(&url));
     if let Some(body) = body {
         command += &format!(" -H 'content-type: application/json' -d {}", quote(body));

@@ -32,6 +32,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
         rows.push((name.to_owned(), queue.inspect().counts().await?));
     }
     let sampler = &call.app.sampler;
+    let foreign = super::foreign::card(&call, &shell).await;
     let body = html! {
         section.card {
             @if rows.is_empty() { (empty("No queues in this namespace.")) }
@@ -53,6 +54,7 @@ pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
                 (history(sampler, &shell.namespace, name))
             }
         } }
+        (foreign)
     };
     Ok(shell.page(
         "/queues",

@@ -312,6 +312,16 @@ async fn what_is_wrong_is_told_by_the_status_of_grpc() -> Result<()> {
     ensure!(health["health"] == json!([8, 1]), "serving: {health}");
     let health = gateway.send(json!({"health": "other"})).await?;
     ensure!(health["error"] == "NOT_FOUND", "{health}");
+    let request = json!({"domain": "edge", "descriptors": [descriptor(&[("fixed", "x")])]});
+    for (host, refused) in [("evil.example", true), ("localhost", false)] {
+        let reply = gateway
+            .send(json!({"request": request, "host": host}))
+            .await?;
+        ensure!(
+            (reply["error"] == "PERMISSION_DENIED") == refused,
+            "{host}: {reply}"
+        );
+    }
     let fine = gateway.ask(&[("fixed", "x")]).await?;
     ensure!(
         fine["overallCode"] == "OK",

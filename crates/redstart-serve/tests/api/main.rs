@@ -6,6 +6,7 @@ mod client;
 mod confined;
 mod envoy;
 mod example;
+mod foreign;
 mod hostile;
 mod page;
 mod pattern;
@@ -41,8 +42,14 @@ impl Served {
     }
 
     async fn on(store: &Store, namespace: &str, config: &str) -> Result<Self> {
+        Self::on_server(store, namespace, config, "memory://").await
+    }
+
+    /// The same, and the server of this URL is examined.
+    async fn on_server(store: &Store, namespace: &str, config: &str, url: &str) -> Result<Self> {
         let config = Config::parse(&format!("namespace = {namespace:?}\n{config}"))?;
         let service = Service::new(store, config)?;
+        service.examine(url)?;
         let listener = service.bind("127.0.0.1:0".parse()?).await?;
         let address = listener.local_addr()?;
         let (stop, stopped) = oneshot::channel::<()>();

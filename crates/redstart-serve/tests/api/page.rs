@@ -265,7 +265,7 @@ async fn a_browser_logs_in_with_a_token_and_readers_see_no_actions() -> Result<(
 }
 
 /// The request of the page's "As curl": method, path and body.
-fn as_curl(page: &str) -> Result<(String, String, String)> {
+fn as_curl(page: &str, address: std::net::SocketAddr) -> Result<(String, String, String)> {
     let command = page.split("curl -X ").nth(1).context("no command")?;
     let command = command.split("</").next().context("no end")?;
     let command = command
@@ -275,7 +275,7 @@ fn as_curl(page: &str) -> Result<(String, String, String)> {
         .replace("&gt;", ">")
         .replace("&amp;", "&");
     let (method, rest) = command
-        .split_once(" 'http://127.0.0.1:8380")
+        .split_once(&format!(" 'http://{address}"))
         .context("no method")?;
     let (path, rest) = rest.split_once('\'').context("no path")?;
     let body = rest
@@ -317,7 +317,7 @@ async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()>
             &format!("/act/{action}?queue=q&namespace=n&letter={letter}"),
         )
         .await?;
-        let (method, path, body) = as_curl(&page)?;
+        let (method, path, body) = as_curl(&page, served.address)?;
         let done = client.send(&method, &path, &json, body.as_bytes()).await?;
         assert_eq!(
             (done.status, &done.json()["count"]),

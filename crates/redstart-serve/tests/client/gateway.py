@@ -38,6 +38,11 @@ with connect() as channel:
                 answer = {}
             else:
                 request = json_format.ParseDict(asked["request"], rls_pb2.RateLimitRequest())
+                if asked.get("host"):
+                    # As a page of another site whose name resolves to this machine would ask.
+                    options = [("grpc.default_authority", asked["host"])]
+                    other = grpc.insecure_channel(address, options=options)
+                    service = rls_pb2_grpc.RateLimitServiceStub(other)
                 reply = service.ShouldRateLimit(request, timeout=timeout, metadata=metadata)
                 answer = json_format.MessageToDict(reply)
         except grpc.RpcError as error:
