@@ -229,6 +229,7 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[
             ("WORKER_KILLS", 100),
             ("WORKER_KILLS_WITH_FLOWS", 100),
+            ("WORKER_KILLS_WITH_FLOWS_ACROSS_QUEUES", 50),
             ("OUTBOX_KILLS", 50),
             ("STEPS_OF_A_RANDOM_HISTORY", 100_000),
             ("WORKER_STOPS", 20),

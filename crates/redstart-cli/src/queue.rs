@@ -8,13 +8,14 @@
 //! ```
 
 use std::{
+    collections::HashSet,
     io::{IsTerminal as _, Write as _},
     time::Duration,
 };
 
 use redstart::{
     Store,
-    messaging::{Cancelled, DeadLetter, JobId, JobState, Queue, QueueInspector},
+    messaging::{Cancelled, DeadLetter, JobId, JobInfo, JobState, Queue, QueueInspector},
 };
 
 use crate::Failure;
@@ -380,16 +381,10 @@ async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(
     if !careful.confirm(&format!("delete {waiting} jobs that wait"))? {
         return Ok(());
     }
-    let mut deleted = 0;
-    // Parents first: a child that goes would make its parent run or fail.
-    for state in [
-        JobState::Waiting,
-        JobState::Delayed,
-        JobState::Parked,
-        JobState::Ready,
-    ] {
+    let mut deleted = delete_parents(look).await?;
+    for state in [JobState::Delayed, JobState::Parked, JobState::Ready] {
         loop {
-            let gone = delete_all(look, state).await?;
+            let gone = delete_all(look, state, |_| true).await?;
             deleted += gone;
             // What came meanwhile may lie behind the pages that were read.
             if gone == 0 {
@@ -400,11 +395,37 @@ async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(
     done("deleted", deleted, json)
 }
 
-/// Deletes the jobs of a state, page by page: what was deleted before is not read again.
-async fn delete_all(look: &QueueInspector, state: JobState) -> Result<u64, Failure> {
+/// Deletes the jobs that wait for others, each before its children: a child that goes would make its parent run or fail.
+async fn delete_parents(look: &QueueInspector) -> Result<u64, Failure> {
+    let mut deleted = 0;
+    loop {
+        let (mut waiting, mut from) = (HashSet::new(), None);
+        loop {
+            let (jobs, next) = look.list(JobState::Waiting, from).await?;
+            waiting.extend(jobs.into_iter().map(|job| job.id));
+            match next {
+                Some(next) => from = Some(next),
+                None => break,
+            }
+        }
+        let is_first = |job: &JobInfo| job.parent.is_none_or(|parent| !waiting.contains(&parent));
+        let gone = delete_all(look, JobState::Waiting, is_first).await?;
+        deleted += gone;
+        if gone == 0 {
+            return Ok(deleted);
+        }
+    }
+}
+
+/// Deletes jobs of a state, page by page: what was deleted before is not read again.
+async fn delete_all(
+    look: &QueueInspector,
+    state: JobState,
+    chosen: impl Fn(&JobInfo) -> bool,
+) -> Result<u64, Failure> {
     let (mut gone, mut from) = (0, None);
     loop {
-        let (deleted, next) = look.delete_page(state, from, |_| true).await?;
+        let (deleted, next) = look.delete_page(state, from, &chosen).await?;
         gone += deleted;
         match next {
             Some(next) => from = Some(next),

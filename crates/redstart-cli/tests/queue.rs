@@ -6,7 +6,7 @@ use std::{
     io::{BufRead as _, BufReader, Write as _},
     process::{Child, Command, Output, Stdio},
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -15,12 +15,13 @@ use std::{
 use redstart::{
     Store,
     messaging::{
-        Backoff, Job, JobContext, JobLimit, JobPolicy, MissedTicks, Outcome, Queue, QueueEventKind,
-        UniqueUntil, Verdict,
+        Backoff, Flow, Job, JobContext, JobLimit, JobPolicy, MissedTicks, Outcome, Queue,
+        QueueEventKind, UniqueUntil, Verdict,
     },
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Semaphore;
 
 #[derive(Serialize, Deserialize)]
 struct Mail {
@@ -362,4 +363,79 @@ async fn an_imported_job_has_the_options_of_the_exported_one() {
         said.contains("expire") && said.contains("\"count\":0"),
         "{said}"
     );
+}
+
+/// `drain` deletes what waits, and nothing else: not what runs, not dead letters; and it makes no parent run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_deletes_what_waits_and_starts_nothing() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    let (gate, ran) = (
+        Arc::new(Semaphore::new(0)),
+        Arc::new(Mutex::new(Vec::new())),
+    );
+    let start = async |queue: &Queue| {
+        let (gate, ran) = (gate.clone(), ran.clone());
+        queue
+            .worker(move |mail: Mail, _: JobContext| {
+                let (gate, ran) = (gate.clone(), ran.clone());
+                async move {
+                    ran.lock().unwrap().push(mail.n);
+                    match mail.n {
+                        0 => gate.acquire().await.unwrap().forget(),
+                        1 => return Verdict::dead("no such address"),
+                        _ => {}
+                    }
+                    Verdict::Done
+                }
+            })
+            .concurrency(1)
+            .start()
+            .await
+            .unwrap()
+    };
+    let counts = async || queue.inspect().counts().await.unwrap();
+    let worker = start(&queue).await;
+    // One is dead, one runs, and holds the only slot.
+    queue.enqueue(&Mail { n: 1 }).await.unwrap();
+    queue.enqueue(&Mail { n: 0 }).await.unwrap();
+    let begun = redstart_testkit::eventually(Duration::from_secs(30), async || {
+        let counts = counts().await;
+        (counts.dead, counts.running) == (1, 1)
+    });
+    assert!(begun.await, "{:?}", counts().await);
+    // Everything that can wait: a flow of two levels, delayed, by priority, in a group, with a unique key.
+    let leaf = |n| Flow::new(&Mail { n }).unwrap();
+    let inner = leaf(20).child(leaf(21)).child(leaf(22));
+    let flow = leaf(23).child(inner).child(leaf(24));
+    let _ = queue.add_flow(flow).await.unwrap();
+    let hour = Duration::from_secs(3600);
+    queue.enqueue(&Mail { n: 30 }).delay(hour).await.unwrap();
+    queue.enqueue(&Mail { n: 31 }).priority(9).await.unwrap();
+    queue.enqueue(&Mail { n: 32 }).group("a").await.unwrap();
+    let unique = async || {
+        let enqueue = queue.enqueue(&Mail { n: 33 });
+        enqueue.unique("key", UniqueUntil::Done).await.unwrap()
+    };
+    assert!(unique().await.is_new());
+    let before = counts().await;
+    assert_eq!(
+        (before.waiting, before.unfinished() - before.running),
+        (2, 9)
+    );
+    assert_eq!(server.json(&["drain", "--yes"])[0]["count"], 9);
+    let after = counts().await;
+    assert_eq!((after.unfinished(), after.running, after.dead), (1, 1, 1));
+    assert!(unique().await.is_new(), "the key of a deleted job is free");
+    assert_eq!(server.json(&["drain", "--yes"])[0]["count"], 1);
+    assert_eq!(server.json(&["drain", "--yes"])[0]["count"], 0);
+    gate.add_permits(1);
+    let over = redstart_testkit::eventually(Duration::from_secs(30), async || {
+        counts().await.unfinished() == 0
+    });
+    assert!(over.await, "{:?}", counts().await);
+    worker.shutdown(Duration::from_secs(5)).await.unwrap();
+    assert_eq!(*ran.lock().unwrap(), [1, 0], "nothing that was deleted ran");
+    assert_eq!(queue.inspect().counts().await.unwrap().dead, 1);
 }

@@ -70,6 +70,8 @@ pub(crate) static SCRIPTS: &[&Script] = &[
     &queue::script::FINISH,
     &queue::script::FLOW,
     &queue::script::FLOW_CLOSE,
+    &queue::script::FLOW_HEAR,
+    &queue::script::FLOW_TOLD,
     &queue::script::LEAVE,
     &queue::script::LOOKUP,
     &queue::script::PAUSE,

@@ -21,7 +21,7 @@
 //! | handle | an enqueued job that can be waited for, in any process | `handle.rs` |
 //! | details | what is known of a job beside its record: attempts, progress, log, result | `details.rs` |
 //! | group | jobs that share turns and limits, such as those of a tenant | `limit.rs`, `reserve.lua` |
-//! | flow | jobs that run when others are over | `flow.rs` |
+//! | flow | jobs that run when others are over, also across queues | `flow.rs`, `away.rs` |
 //! | delivery | one hand-over of a job to a worker; fences late acknowledgements | `worker.rs` |
 //! | registration | the time for which a worker is known under one name; a lost one is never revived | `worker/registration.rs` |
 //! | heartbeat | renews the registration's lease | `worker/heartbeat.rs` |
@@ -42,6 +42,7 @@ use crate::{
     store::Store,
 };
 
+mod away;
 mod backoff;
 mod builder;
 mod combine;
@@ -127,7 +128,7 @@ pub use worker::{
 ///
 /// # Limits
 ///
-/// A flow lives in one queue. Cancelling a parent does not cancel its children. Jobs of a group have no priority; where
+/// Cancelling a parent does not cancel its children. Jobs of a group have no priority; where
 /// groups and other jobs wait, each side gets half of the turns. A group that enters the line waits for one job of each
 /// group before it.
 ///
@@ -159,7 +160,7 @@ pub use worker::{
 /// | `grouped` | sorted set | jobs of groups, by group and time of enqueueing |
 /// | `groups`, `resting` | sorted set | groups that may have a job to run, first in, first out; those that wait for their rate limit |
 /// | `delayed` | sorted set | by due time: delayed jobs, and jobs between two attempts |
-/// | `parents` | sorted set | jobs that wait for their children |
+/// | `parents` | sorted set | jobs that wait for their children; what parents in other queues are to be told |
 /// | `running:<worker>` | hash | what a worker holds; the field `''` is its epoch |
 /// | `workers` | sorted set | by the end of their lease |
 /// | `idle` | sorted set | registrations that wait for jobs, by since when |
@@ -234,6 +235,8 @@ pub struct Queue(Arc<Inner>);
 struct Inner {
     store: Store,
     entity: Entity,
+    /// Namespace and name, by which workers of other queues find it; none with a layout of its own.
+    address: Option<(Arc<str>, Arc<str>)>,
     /// Wakes idle workers.
     channel: Channel,
     /// The keys that most scripts have.

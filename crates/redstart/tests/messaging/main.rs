@@ -7,6 +7,7 @@ mod mutation;
 mod notify;
 mod priority;
 mod queue;
+mod queue_across;
 mod queue_batch;
 mod queue_crash;
 mod queue_fault;

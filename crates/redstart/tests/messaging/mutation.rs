@@ -293,3 +293,12 @@ async fn a_free_place_that_nobody_hears_of_is_noticed() -> Result<()> {
         "queue_wake::each_place_that_comes_free_under_a_limit_is_taken_by_a_worker_that_waits";
     must_notice(test, "queue.reserve", &format!("{RECORD}{silent}")).await
 }
+
+#[tokio::test]
+async fn a_child_of_another_queue_that_counts_twice_is_noticed() -> Result<()> {
+    let hear = include_str!("../../src/messaging/queue/flow_hear.lua");
+    let check = "if heard and (heard == 'counted' or heard == ARGV[9]) then return 1 end";
+    let broken = format!("{RECORD}{}", without(hear, check, ""));
+    let test = "queue_across::a_child_that_is_heard_of_again_counts_once::embedded";
+    must_notice(test, "queue.flow_hear", &broken).await
+}

@@ -173,12 +173,17 @@ impl QueueBuilder {
     /// [`is_config`](Error::is_config) for an invalid namespace, name or setting.
     pub fn build(self) -> Result<Queue> {
         self.check()?;
+        let address = match self.layout {
+            None => Some((Arc::from(&*self.namespace), Arc::from(&*self.name))),
+            Some(_) => None,
+        };
         let entity = crate::messaging::entity("queue", &self.namespace, &self.name, self.layout)?;
         Ok(Queue(Arc::new(Inner {
             channel: entity.channel("wake"),
             places: PLACES.iter().map(|part| entity.part(part)).collect(),
             store: self.store,
             entity,
+            address,
             boost: micros(self.boost),
             capacity: self.capacity,
             max_payload: self.max_payload,

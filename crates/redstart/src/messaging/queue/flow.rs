@@ -13,7 +13,7 @@ use crate::{
     error::{Error, Result},
     observe,
 };
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 
@@ -98,6 +98,7 @@ pub struct Flow {
     policy: JobPolicy,
     group: Option<String>,
     failure: ChildFailure,
+    queue: Option<Queue>,
     children: Vec<Flow>,
 }
 
@@ -116,6 +117,7 @@ impl Flow {
             policy: J::policy(),
             group: None,
             failure: ChildFailure::default(),
+            queue: None,
             children: Vec::new(),
         })
     }
@@ -198,6 +200,29 @@ impl Flow {
         self
     }
 
+    /// The queue that the job runs in, if that is not its parent's; its children run there too unless they say otherwise.
+    /// It must be in the same store.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// # use redstart::{Store, messaging::{Flow, Job, Queue}};
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Resize(u64);
+    /// # impl Job for Resize { const NAME: &'static str = "resize"; }
+    /// # #[derive(serde::Serialize, serde::Deserialize)] struct Publish;
+    /// # impl Job for Publish { const NAME: &'static str = "publish"; }
+    /// # let store = Store::connect("memory://").await?;
+    /// let (pages, images) = (Queue::new(&store, "shop", "pages")?, Queue::new(&store, "shop", "images")?);
+    /// let flow = Flow::new(&Publish)?.child(Flow::new(&Resize(1))?.queue(&images));
+    /// let _ = pages.add_flow(flow).await?;
+    /// assert_eq!(images.inspect().counts().await?.ready, 1);
+    /// assert_eq!(pages.inspect().counts().await?.waiting, 1);
+    /// # Ok(()) }
+    /// ```
+    pub fn queue(mut self, queue: &Queue) -> Self {
+        self.queue = Some(queue.clone());
+        self
+    }
+
     fn depth(&self) -> usize {
         // Not recursive: a chain may be long.
         let mut deepest = 0;
@@ -271,6 +296,7 @@ impl<T: DeserializeOwned> ChildResult<T> {
 
 /// A job of a flow, ready to be sent.
 struct Node {
+    queue: Queue,
     id: JobId,
     children: usize,
     bytes: Vec<u8>,
@@ -282,6 +308,9 @@ impl Queue {
     /// Up to a thousand jobs are added in one step. A larger flow is added in several, parents first; if this is cut off
     /// half-way, the parents that are there become dead letters after a minute, and leaves that are there run. Such a
     /// parent, if it is replayed, does not wait for its children.
+    ///
+    /// A flow whose jobs are in [several queues](Flow::queue) is added in the same way. What becomes of a child is kept in
+    /// its queue until a worker of that queue has told the parent's: however often that is tried, it counts once.
     ///
     /// # Errors
     ///
@@ -297,63 +326,22 @@ impl Queue {
             let root = flow.id;
             let nodes = self.nodes(flow)?;
             let bytes: usize = nodes.iter().map(|node| node.bytes.len()).sum();
-            if nodes.len() <= CHUNK_JOBS && bytes <= CHUNK_BYTES {
+            let all_here = nodes.iter().all(|node| node.queue.is(self));
+            if all_here && nodes.len() <= CHUNK_JOBS && bytes <= CHUNK_BYTES {
                 return match self.add_nodes(&nodes, Duration::ZERO).await? {
                     true => Ok(FlowAdded::Added(root)),
                     false => Ok(FlowAdded::Full),
                 };
             }
-            self.add_in_steps(nodes, root).await
+            add_in_steps(nodes).await?;
+            Ok(FlowAdded::Added(root))
         })
         .await
     }
 
-    async fn add_in_steps(&self, nodes: Vec<Node>, root: JobId) -> Result<FlowAdded> {
-        if self.0.capacity > 0 {
-            return Err(Error::config(
-                "a queue with a capacity takes flows of up to a thousand jobs",
-            ));
-        }
-        // A parent must be there before its children can end.
-        let (parents, leaves): (Vec<Node>, Vec<Node>) =
-            nodes.into_iter().partition(|node| node.children > 0);
-        let mut renewed = Instant::now();
-        for nodes in [&parents, &leaves] {
-            let mut rest = &nodes[..];
-            while !rest.is_empty() {
-                if renewed.elapsed() > OPEN / 4 {
-                    self.keep_open(&parents, OPEN).await?;
-                    renewed = Instant::now();
-                }
-                let mut bytes = 0;
-                let fits = rest.iter().take(CHUNK_JOBS).take_while(|node| {
-                    bytes += node.bytes.len();
-                    bytes <= CHUNK_BYTES
-                });
-                let (chunk, after) = rest.split_at(fits.count().max(1));
-                self.add_nodes(chunk, OPEN).await?;
-                rest = after;
-            }
-        }
-        self.keep_open(&parents, Duration::ZERO).await?;
-        Ok(FlowAdded::Added(root))
-    }
-
-    /// Gives a flow that is added in steps more time, or as long as it takes (zero).
-    async fn keep_open(&self, parents: &[Node], more: Duration) -> Result<()> {
-        for chunk in parents.chunks(CHUNK_JOBS) {
-            let mut call = self.call(&FLOW_CLOSE, &[]).arg(micros(more));
-            for node in chunk {
-                call = call.arg(&node.id.0[..]);
-            }
-            let late: u64 = call.idempotent().run(self.store()).await?;
-            if late > 0 {
-                return Err(Error::timeout(
-                    "the flow took too long to be added; its parents are dead letters",
-                ));
-            }
-        }
-        Ok(())
+    /// Whether both are the same queue.
+    fn is(&self, other: &Self) -> bool {
+        self.entity().key() == other.entity().key()
     }
 
     async fn add_nodes(&self, nodes: &[Node], open: Duration) -> Result<bool> {
@@ -373,13 +361,14 @@ impl Queue {
             )));
         }
         let mut nodes = Vec::new();
-        let mut open = vec![(flow, None)];
-        while let Some((flow, child_of)) = open.pop() {
-            if flow.payload.len() > self.0.max_payload {
+        let mut open = vec![(flow, self.clone(), None)];
+        while let Some((mut flow, of_parent, child_of)) = open.pop() {
+            let queue = flow.queue.take().unwrap_or(of_parent);
+            if flow.payload.len() > queue.0.max_payload {
                 return Err(Error::config(format!(
                     "the payload has {} bytes; the queue accepts at most {}",
                     flow.payload.len(),
-                    self.0.max_payload
+                    queue.0.max_payload
                 )));
             }
             if flow.results() > MAX_CHILDREN {
@@ -388,12 +377,13 @@ impl Queue {
                 )));
             }
             let results = flow.results();
-            let mut options: Options = self.options_of(flow.name, flow.policy);
+            let mut options: Options = queue.options_of(flow.name, flow.policy);
             options.group = flow.group;
             options.child_of = child_of;
             options.children = (!flow.children.is_empty()).then_some(results as u32);
             options.check()?;
             nodes.push(Node {
+                queue: queue.clone(),
                 id: flow.id,
                 children: flow.children.len(),
                 bytes: Body::with_id(flow.id, flow.name, &flow.payload, &options).bytes,
@@ -403,10 +393,101 @@ impl Queue {
                     parent: flow.id,
                     failure: child.failure,
                     number: number as u32,
+                    away: queue.address_for(&child)?,
                 };
-                open.push((child, Some(link)));
+                open.push((child, queue.clone(), Some(link)));
             }
         }
         Ok(nodes)
     }
+
+    /// How the child's queue finds this one, if it is another.
+    fn address_for(&self, child: &Flow) -> Result<Option<(Arc<str>, Arc<str>)>> {
+        if child.queue.as_ref().is_none_or(|queue| queue.is(self)) {
+            return Ok(None);
+        }
+        if child.failure == ChildFailure::Count {
+            return Err(Error::config(
+                "a child in another queue must be one whose result is kept, not one of a batch",
+            ));
+        }
+        match &self.0.address {
+            Some(address) => Ok(Some(address.clone())),
+            None => Err(Error::config(
+                "a queue with a layout of its own cannot have children in other queues",
+            )),
+        }
+    }
+}
+
+/// The jobs of a flow in one queue.
+struct Part {
+    queue: Queue,
+    parents: Vec<Node>,
+    leaves: Vec<Node>,
+}
+
+/// Adds a flow that is large or in several queues, parents first: a parent must be there before its children can end.
+async fn add_in_steps(nodes: Vec<Node>) -> Result<()> {
+    let mut parts: Vec<Part> = Vec::new();
+    for node in nodes {
+        if node.queue.0.capacity > 0 {
+            return Err(Error::config(
+                "a queue with a capacity takes flows of up to a thousand jobs, all of them in it",
+            ));
+        }
+        let at = parts.iter().position(|part| part.queue.is(&node.queue));
+        let at = at.unwrap_or_else(|| {
+            parts.push(Part {
+                queue: node.queue.clone(),
+                parents: Vec::new(),
+                leaves: Vec::new(),
+            });
+            parts.len() - 1
+        });
+        let part = &mut parts[at];
+        match node.children {
+            0 => part.leaves.push(node),
+            _ => part.parents.push(node),
+        }
+    }
+    let parents = parts.iter().map(|part| (&part.queue, &part.parents[..]));
+    let leaves = parts.iter().map(|part| (&part.queue, &part.leaves[..]));
+    let mut renewed = Instant::now();
+    for (queue, mut rest) in parents.chain(leaves) {
+        while !rest.is_empty() {
+            if renewed.elapsed() > OPEN / 4 {
+                keep_open(&parts, OPEN).await?;
+                renewed = Instant::now();
+            }
+            let mut bytes = 0;
+            let fits = rest.iter().take(CHUNK_JOBS).take_while(|node| {
+                bytes += node.bytes.len();
+                bytes <= CHUNK_BYTES
+            });
+            let (chunk, after) = rest.split_at(fits.count().max(1));
+            queue.add_nodes(chunk, OPEN).await?;
+            rest = after;
+        }
+    }
+    keep_open(&parts, Duration::ZERO).await
+}
+
+/// Gives a flow that is added in steps more time, or as long as it takes (zero).
+async fn keep_open(parts: &[Part], more: Duration) -> Result<()> {
+    for Part { queue, parents, .. } in parts {
+        for chunk in parents.chunks(CHUNK_JOBS) {
+            let mut call = queue.call(&FLOW_CLOSE, &[]).arg(micros(more));
+            for node in chunk {
+                call = call.arg(&node.id.0[..]);
+            }
+            let late: u64 = call.idempotent().run(queue.store()).await?;
+            if late > 0 {
+                return Err(Error::timeout(
+                    "the flow took too long to be added; its parents are dead letters",
+                ));
+            }
+        }
+    }
+    Ok(())
 }

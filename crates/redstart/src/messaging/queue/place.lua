@@ -7,7 +7,10 @@
 --
 -- `details` has, for a job: id .. 'a' .. number: an attempt (since when, until when, worker, error); 'p' progress; 'l' ..
 -- number: a line of its log, 'n' how many there were; 'x' why it is dead; 'y' why it was parked; and for a parent 'w' how
--- many children are left, 'c' .. number: what became of a child, 'f' how many failed. `ended` has 'r', the result, too.
+-- many children are left, 'c' .. number: what became of a child, 'f' how many failed, 'm' .. number: that a child in another
+-- queue was heard of; for such a child 'q': what its parent is to be told. `ended` has 'r', the result, too.
+--
+-- `parents` has '>' .. id for a child whose parent in another queue is to be told.
 --
 -- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
 -- `groups` has the groups that may have a job to run, first in, first out: a group that had its turn, or was away because
@@ -171,7 +174,10 @@ local function forget(record)
   if children then
     local id = id_of(record)
     local fields = { id .. 'w', id .. 'f' }
-    for i = 0, tonumber(children) - 1 do fields[#fields + 1] = id .. 'c' .. i end
+    for i = 0, tonumber(children) - 1 do
+      fields[#fields + 1] = id .. 'c' .. i
+      fields[#fields + 1] = id .. 'm' .. i
+    end
     each_piece('HDEL', details, fields)
   end
 end
@@ -281,13 +287,20 @@ local function trim_done(ended_now)
   for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 2 * ended_now + 20) - 1)) do discard(id) end
 end
 
+-- Notes what became of a job whose parent is in another queue: a worker tells that queue, and then forgets it. What was not
+-- told yet is replaced.
+local function tell_away(record, link, letter, text, now)
+  local id = id_of(record)
+  if letter ~= 'd' then text = sub(text, 1, 4000) end
+  redis.call('HSET', details, id .. 'q', digits(now) .. letter .. pair(#link) .. link .. text)
+  redis.call('ZADD', parents, format('%.0f', now), '>' .. id)
+  redis.call('SPUBLISH', channel, 'schedule')
+end
+
 -- A child is over: d done, z a dead letter, otherwise gone. Its parent hears of it, and runs after the last one. A parent
 -- that is a dead letter is told too, so that it is known whom it has to wait for if it is replayed. Returns whether the
 -- child was counted. A dead letter that fails its parent is not: it may be replayed.
-child_ended = function(record, letter, text, now)
-  local link = flag(record, 64) and not flag(record, 128) and extra(record, 'p')
-  if not link then return false end
-  local id, policy, number = sub(link, 1, 16), sub(link, 17, 17), sub(link, 18)
+local function tell_parent(id, policy, number, letter, text, now)
   local parent = redis.call('HGET', jobs, id)
   local waits = parent and state(parent) == 'w'
   if not waits then
@@ -314,6 +327,15 @@ child_ended = function(record, letter, text, now)
     wake(1)
   end
   return counted
+end
+
+child_ended = function(record, letter, text, now)
+  if not flag(record, 64) or flag(record, 128) then return false end
+  local link = extra(record, 'p')
+  if link then return tell_parent(sub(link, 1, 16), sub(link, 17, 17), sub(link, 18), letter, text, now) end
+  link = extra(record, 'q')
+  if link then tell_away(record, link, letter, text, now) end
+  return false
 end
 
 -- Removes a dead letter for good. A parent that would wait for it, were it replayed, waits no longer.

@@ -20,6 +20,7 @@
 --   62-63   attempts at most, 0 = the worker's own
 --   64-65   length of the extras, then the extras: tag (one byte), length (two bytes), value
 --             u unique key   g group   p parent, policy and number of this child   n number of children
+--             q the same as p for a parent in another queue, then a zero byte, its namespace, a zero byte, its name
 --             k how long to keep it in milliseconds, 0 = for ever   e milliseconds after enqueueing when it expires
 --             b backoff, for the worker
 --   then    length of the name (one byte), the name, the payload

@@ -1,6 +1,6 @@
 //! A job as it is stored: reading and writing the record that `record.lua` describes.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use super::{
     Backoff, Job, JobId, JobPolicy, JobState, UniqueUntil, flow::ChildFailure, policy::JobBackoff,
@@ -144,7 +144,8 @@ impl Record {
     }
 
     pub(crate) fn parent(&self) -> Option<JobId> {
-        JobId::read(self.extra(b'p')?.get(..16)?)
+        let link = self.extra(b'p').or_else(|| self.extra(b'q'));
+        JobId::read(link?.get(..16)?)
     }
 
     /// How many children it has whose results it may ask for.
@@ -230,11 +231,13 @@ pub(crate) enum RunAt {
 }
 
 /// How a job belongs to the flow it is part of.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Child {
     pub(crate) parent: JobId,
     pub(crate) failure: ChildFailure,
     pub(crate) number: u32,
+    /// The namespace and the name of the parent's queue, if that is another one.
+    pub(crate) away: Option<(Arc<str>, Arc<str>)>,
 }
 
 /// What a job is enqueued with, checked.
@@ -372,7 +375,16 @@ impl Options {
             let mut link = child.parent.0.to_vec();
             link.push(child.failure.letter());
             link.extend_from_slice(child.number.to_string().as_bytes());
-            add(b'p', &link);
+            match &child.away {
+                None => add(b'p', &link),
+                Some((namespace, name)) => {
+                    for part in [namespace, name] {
+                        link.push(0);
+                        link.extend_from_slice(part.as_bytes());
+                    }
+                    add(b'q', &link);
+                }
+            }
         }
         if let Some(children) = self.children {
             add(b'n', children.to_string().as_bytes());
@@ -462,6 +474,7 @@ mod tests {
                 parent,
                 failure: ChildFailure::Ignore,
                 number: 12,
+                away: None,
             }),
             children: Some(3),
             ..Options::new(policy)

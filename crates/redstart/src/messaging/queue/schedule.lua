@@ -7,7 +7,8 @@
 -- ARGV  1-5 as in place.lua  6 worker  7 lease in microseconds  8 how long to keep dead letters in milliseconds (0 = for
 --       ever)  9 how many of them to keep (0 = all)  10 how many minutes of history to keep
 -- Returns  {microseconds until something is due (-1 = never), workers whose lease ended, kinds with parked jobs to
---           bury, now in microseconds, then id, tick and definition of each cron entry that is due}
+--           bury, now in microseconds, {id of a child and what its parent in another queue is to be told, ...}, then id,
+--           tick and definition of each cron entry that is due}
 local workers, cron, crontab, parked, timed = KEYS[18], KEYS[19], KEYS[20], KEYS[21], KEYS[22]
 local now = now()
 local until_now = format('%.0f', now)
@@ -18,7 +19,8 @@ end
 local function due_before(key, time, most)
   return redis.call('ZRANGE', key, '-inf', time, 'BYSCORE', 'LIMIT', 0, most)
 end
-local reply = { -1, due_before(workers, until_now, 16), due_before(parked, until_now, 16), until_now }
+local messages = {}
+local reply = { -1, due_before(workers, until_now, 16), due_before(parked, until_now, 16), until_now, messages }
 local ticks = redis.call('ZRANGE', cron, '-inf', until_now, 'BYSCORE', 'LIMIT', 0, 32, 'WITHSCORES')
 for i = 1, #ticks, 2 do
   reply[#reply + 1] = ticks[i]
@@ -45,12 +47,20 @@ for _, key in ipairs(at_most(100, due_before(timed, until_now, 100))) do
 end
 
 for _, id in ipairs(at_most(20, due_before(parents, until_now, 20))) do
-  local record = redis.call('HGET', jobs, id)
-  redis.call('ZREM', parents, id)
-  if record and state(record) == 'w' then
-    -- If it is replayed, it does not wait for children that never come.
-    redis.call('HDEL', details, id .. 'w')
-    bury(record, INCOMPLETE, now)
+  local message = #id == 17 and redis.call('HGET', details, sub(id, 2) .. 'q')
+  if message then
+    -- For another queue. Others leave it to this worker for a while.
+    redis.call('ZADD', parents, format('%.0f', now + 5000000), id)
+    messages[#messages + 1] = sub(id, 2)
+    messages[#messages + 1] = message
+  else
+    local record = redis.call('HGET', jobs, id)
+    redis.call('ZREM', parents, id)
+    if record and state(record) == 'w' then
+      -- If it is replayed, it does not wait for children that never come.
+      redis.call('HDEL', details, id .. 'w')
+      bury(record, INCOMPLETE, now)
+    end
   end
 end
 

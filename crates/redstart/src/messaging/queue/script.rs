@@ -63,6 +63,8 @@ pub(crate) static FINISH: Script = Script::new(
 );
 pub(crate) static FLOW: Script = script!("queue.flow", "flow.lua");
 pub(crate) static FLOW_CLOSE: Script = script!("queue.flow_close", "flow_close.lua");
+pub(crate) static FLOW_HEAR: Script = script!("queue.flow_hear", "flow_hear.lua");
+pub(crate) static FLOW_TOLD: Script = script!("queue.flow_told", "flow_told.lua");
 pub(crate) static LEAVE: Script = script!("queue.leave", "leave.lua");
 pub(crate) static LOOKUP: Script = script!("queue.job", "lookup.lua");
 pub(crate) static PAUSE: Script = small_script!("queue.pause", "pause.lua");

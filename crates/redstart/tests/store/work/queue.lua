@@ -86,6 +86,18 @@ local args = setting(0)
 for i = 1, 100 do args[#args + 1] = job_id(i) end
 return queue(), args
 
+-- [queue.flow_hear] A parent hears of the last of its children in other queues, which fails it.
+call('HSET', 'jobs', job_id(1), job(job_id(1), 'w', PAST, 64, extra('n', '100')))
+call('HSET', 'details', job_id(1) .. 'w', 1)
+zfill('parents', FUTURE, job_id)
+hfill('details', 'counted', function(i) return job_id(1) .. 'm' .. i end)
+return queue(), setting(job_id(1), 'f', 0, digits(PAST), 'c', 'cancelled')
+
+-- [queue.flow_told]
+zfill('parents', PAST, function(i) return '>' .. job_id(i) end)
+hfill('details', digits(PAST), function(i) return job_id(i) .. 'q' end)
+return queue(), setting(job_id(1), digits(PAST))
+
 -- [queue.leave] at most 1100: a worker with 100 jobs.
 call('HSET', 'running', '', 1)
 hfill('jobs', function(i) return held(job_id(i)) end, job_id)
@@ -173,6 +185,13 @@ return queue('running', 'workers', 'rates'),
 call('HSET', 'jobs', job_id(1), job(job_id(1), 'l'))
 zfill('delayed', FUTURE, job_id)
 return queue(), setting(job_id(1))
+
+-- [queue.schedule] What parents in other queues are to be told.
+call('HSET', 'running', '', 1)
+zfill('parents', PAST, function(i) return '>' .. job_id(i) end)
+hfill('details', digits(PAST) .. 'd', function(i) return job_id(i) .. 'q' end)
+return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
+  setting('me', 1000000, 0, 0, 60)
 
 -- [queue.schedule] at most 6500: everything that can be due is: jobs that were kept long enough, unique keys, open flows, dead letters, minutes.
 call('HSET', 'running', '', 1)

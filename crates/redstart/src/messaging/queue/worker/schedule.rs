@@ -17,6 +17,8 @@ struct Due {
     silent: Vec<String>,
     parked: Vec<String>,
     now: i64,
+    /// Ids of children, and what their parents in other queues are to be told.
+    messages: Vec<(Vec<u8>, Vec<u8>)>,
     ticks: Vec<(Vec<u8>, i64, Vec<u8>)>,
 }
 
@@ -62,6 +64,7 @@ impl Shared {
             silent,
             parked,
             now,
+            messages,
             ticks,
         } = self.due().await?;
         for worker in silent {
@@ -70,7 +73,9 @@ impl Shared {
         for kind in parked {
             self.queue.expire_parked(&kind).await?;
         }
+        let told = self.queue.tell_parents(messages).await;
         self.queue.tick(now, ticks).await?;
+        told?;
         Ok(wait)
     }
 
@@ -107,8 +112,9 @@ impl Shared {
             .run(queue.store())
             .await?;
         let mut reply = reply.into_iter();
-        let (Some(Value::Int(wait)), Some(silent), Some(parked), Some(now)) =
-            (reply.next(), reply.next(), reply.next(), reply.next())
+        let mut next = || reply.next();
+        let (Some(Value::Int(wait)), Some(silent), Some(parked), Some(now), Some(messages)) =
+            (next(), next(), next(), next(), next())
         else {
             return Err(Error::codec("unexpected shape of the reply"));
         };
@@ -126,6 +132,7 @@ impl Shared {
             silent: redis::from_redis_value(silent)?,
             parked: redis::from_redis_value(parked)?,
             now: redis::from_redis_value(now)?,
+            messages: redis::from_redis_value(messages)?,
             ticks,
         })
     }
