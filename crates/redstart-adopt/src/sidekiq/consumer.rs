@@ -112,11 +112,11 @@ impl SidekiqConsumerBuilder {
             .layout(Layout::new(move |_| list.clone()))
             .entity("queue")?;
         Ok(SidekiqConsumer(Arc::new(Inner {
-            identity: self.sidekiq.key(&identity),
+            heartbeat: self.sidekiq.key(&identity),
             working: working(&self.sidekiq, &identity, &self.queue),
             member: format!("{identity}|{}", self.queue),
             source: source.key().clone(),
-            name: identity,
+            identity,
             started: OnceLock::new(),
             settings: self,
         })))
@@ -199,10 +199,10 @@ fn working(sidekiq: &Sidekiq, identity: &str, queue: &str) -> String {
 pub struct SidekiqConsumer(Arc<Inner>);
 
 struct Inner {
-    /// The key of the heartbeat.
-    identity: String,
+    /// The key of its heartbeat.
+    heartbeat: String,
     /// The same without a namespace.
-    name: String,
+    identity: String,
     /// The list of what it runs.
     working: String,
     /// How it stands among all consumers.
@@ -216,7 +216,7 @@ struct Inner {
 impl fmt::Debug for SidekiqConsumer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("SidekiqConsumer")
-            .field(&self.0.name)
+            .field(&self.0.identity)
             .finish()
     }
 }
@@ -228,7 +228,7 @@ type Taking = Pin<Box<dyn Future<Output = (Dedicated, Result<Option<Vec<u8>>>)> 
 impl SidekiqConsumer {
     /// How it is called among Sidekiq's processes.
     pub fn identity(&self) -> &str {
-        &self.0.name
+        &self.0.identity
     }
 
     fn sidekiq(&self) -> &Sidekiq {
@@ -488,21 +488,21 @@ impl SidekiqConsumer {
     async fn beat(&self, busy: usize) -> Result<()> {
         let (inner, sidekiq) = (&*self.0, self.sidekiq());
         let now = sidekiq.store.time().await?;
-        let (host, pid) = inner.name.split_once(':').unwrap_or_default();
+        let (host, pid) = inner.identity.split_once(':').unwrap_or_default();
         let info = json!({
             "hostname": host, "started_at": inner.started.get_or_init(|| now.as_secs_f64()), "tag": "redstart",
             "pid": pid.split(':').next().and_then(|pid| pid.parse::<u32>().ok()),
             "concurrency": inner.settings.concurrency, "queues": [inner.settings.queue], "labels": ["rust"],
-            "identity": inner.name,
+            "identity": inner.identity,
         });
         let lease = u64::try_from(inner.settings.lease.as_millis()).unwrap_or(u64::MAX);
         let mut beat = redis::pipe();
         beat.atomic();
         beat.cmd("SADD")
             .arg(sidekiq.key("processes"))
-            .arg(&inner.name)
+            .arg(&inner.identity)
             .ignore();
-        beat.cmd("HSET").arg(&inner.identity);
+        beat.cmd("HSET").arg(&inner.heartbeat);
         for (field, value) in [
             ("info", info.to_string()),
             ("busy", busy.to_string()),
@@ -514,7 +514,10 @@ impl SidekiqConsumer {
             beat.arg(field).arg(value);
         }
         beat.ignore();
-        beat.cmd("PEXPIRE").arg(&inner.identity).arg(lease).ignore();
+        beat.cmd("PEXPIRE")
+            .arg(&inner.heartbeat)
+            .arg(lease)
+            .ignore();
         beat.cmd("ZADD")
             .arg(sidekiq.key(CONSUMERS))
             .arg(now.as_secs())
@@ -531,9 +534,9 @@ impl SidekiqConsumer {
         leave
             .cmd("SREM")
             .arg(sidekiq.key("processes"))
-            .arg(&self.0.name)
+            .arg(&self.0.identity)
             .ignore();
-        leave.cmd("DEL").arg(&self.0.identity).ignore();
+        leave.cmd("DEL").arg(&self.0.heartbeat).ignore();
         let left: Result<(), _> = sidekiq.store.pipeline(&leave).await;
         if let Err(error) = left {
             tracing::debug!(%error, "a consumer that has ended is still listed");

@@ -176,7 +176,7 @@ async fn a_lease_of_a_dead_process_ends() -> Result<()> {
         let cache = cache.clone();
         async move {
             cache
-                .get_or_load("k", || std::future::pending::<Result<u64>>())
+                .get_or_load("k", std::future::pending::<Result<u64>>)
                 .await
         }
     });
