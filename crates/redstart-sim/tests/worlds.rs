@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use redstart_sim::{Pattern, Plan, campaign::Campaign, plan::FaultKind, run};
 use redstart_testkit::{figure, scale};
@@ -46,13 +46,12 @@ fn kept_worlds_stay_whole() {
     assert!(count >= 20, "only {count} worlds are kept");
 }
 
-/// Other worlds every time. A broken one is printed with the command that runs it again, and its seed then belongs into
-/// `seeds.txt`.
+/// The same worlds every time, so that a failure is about the change at hand. `cargo xtask sim` and the soak run fresh ones.
+/// A broken one is printed with the command that runs it again, and its seed then belongs into `seeds.txt`.
 #[test]
 fn no_promise_is_broken_in_two_thousand_worlds() {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let campaign = Campaign {
-        first: now.as_micros() as u64 % 1_000_000_000_000,
+        first: 1_000_000,
         seeds: scale(2000, "sim worlds"),
         patterns: Pattern::ALL.to_vec(),
         // A machine that is too busy for all of them runs fewer, rather than into the limit of the test runner.
