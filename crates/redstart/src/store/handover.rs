@@ -1,40 +1,4 @@
 //! From the embedded engine to a Redis or Valkey, while everything runs.
-//!
-//! The server is made a replica of the engine and gets all data. While both are used, they are compared key by key. Then
-//! writes are held back for a moment: the server takes the last changes, the keys that changed since they were compared
-//! are compared again, the server becomes a master, and the engine refuses everything with `REDIRECT <host>:<port>`.
-//!
-//! # Promises
-//!
-//! - No acknowledged write is lost: the engine moves only if nothing was written since writes were held back, and both
-//!   are equal.
-//! - Up to that moment everything can be undone, and is, on any failure and when it is cancelled. If the process is
-//!   killed, writes go on by themselves after the longest pause.
-//! - Stores of this library that are connected to the engine follow to the server, with the same credentials, database
-//!   and TLS settings. Requests, subscriptions and dedicated connections do so without an error, unless a request had
-//!   been sent and not answered, which is reported as always. Other clients get the error, and subscribers the message
-//!   `<host>:<port>` on the channel `__redstart__:moved`.
-//!
-//! # Limits
-//!
-//! - Bloom filters are not replicated; a hand-over with some of them fails. Deadlines of fields of hashes are not compared.
-//! - The server must reach the engine over plain TCP, under the address of the URL.
-//! - A program with the engine in its own process (`memory://`, `file://`) cannot follow; its calls fail with the place
-//!   in the error.
-//! - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
-//! - Each value is read whole for the comparison.
-//!
-//! # Example
-//!
-//! ```no_run
-//! # async fn example() -> redstart::Result<()> {
-//! use redstart::store::Handover;
-//!
-//! let handover = Handover::builder("redis://127.0.0.1:6380", "redis://10.0.0.7:6379").build()?;
-//! let report = handover.run(|step| println!("{step}"), std::future::pending()).await?;
-//! println!("writes were held back for {:?}", report.pause);
-//! # Ok(()) }
-//! ```
 
 mod compare;
 mod server;
@@ -182,7 +146,44 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
     }
 }
 
-/// Moves all data of an engine to a server, and its clients with it. See the [module](self).
+/// Moves all data of an engine to a server, and its clients with it.
+///
+/// The server is made a replica of the engine and gets all data. While both are used, they are compared key by key. Then
+/// writes are held back for a moment: the server takes the last changes, the keys that changed since they were compared
+/// are compared again, the server becomes a master, and the engine refuses everything with `REDIRECT <host>:<port>`.
+///
+/// # Promises
+///
+/// - No acknowledged write is lost: the engine moves only if nothing was written since writes were held back, and both
+///   are equal.
+/// - Up to that moment everything can be undone, and is, on any failure and when it is cancelled. If the process is
+///   killed, writes go on by themselves after the longest pause.
+/// - Stores of this library that are connected to the engine follow to the server, with the same credentials, database
+///   and TLS settings. Requests, subscriptions and dedicated connections do so without an error, unless a request had
+///   been sent and not answered, which is reported as always. Other clients get the error, and subscribers the message
+///   `<host>:<port>` on the channel `__redstart__:moved`.
+///
+/// # Limits
+///
+/// - Bloom filters are not replicated; a hand-over with some of them fails. Deadlines of fields of hashes are not compared.
+/// - The server must reach the engine over plain TCP, under the address of the URL.
+/// - A program with the engine in its own process (`memory://`, `file://`) cannot follow; its calls fail with the place
+///   in the error.
+/// - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
+/// - The server must know the credentials that the clients have.
+/// - Each value is read whole for the comparison.
+///
+/// # Example
+///
+/// ```no_run
+/// # async fn example() -> redstart::Result<()> {
+/// use redstart::store::Handover;
+///
+/// let handover = Handover::builder("redis://127.0.0.1:6380", "redis://10.0.0.7:6379").build()?;
+/// let report = handover.run(|step| println!("{step}"), std::future::pending()).await?;
+/// println!("writes were held back for {:?}", report.pause);
+/// # Ok(()) }
+/// ```
 pub struct Handover {
     from: Location,
     to: Location,
