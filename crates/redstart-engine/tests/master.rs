@@ -502,3 +502,60 @@ fn sync_sends_a_file_that_an_engine_loads() {
     let mut wire = master.connect();
     assert_eq!(field(&mut wire, "connected_slaves").as_deref(), Some("0"));
 }
+
+#[test]
+fn the_data_moves_only_if_nothing_was_written_meanwhile() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let engine = Engine::new();
+    let master = Master::start(engine.clone(), place.path());
+    let mut wire = master.connect();
+    assert!(wire.line("REDSTART HANDOVER WATCH").is_error());
+    let replica = Replica::new(Kind::Redis, dir.path());
+    let mut other = replica.follow(master.running.addr);
+    assert_level(&mut wire, &mut other, "the copy");
+    assert_eq!(wire.line("REDSTART HANDOVER WATCH"), Reply::OK);
+    wire.line("SET a 1");
+    let changed = Reply::Array(vec![Reply::Int(0), Reply::bulk("a")]);
+    assert_eq!(wire.line("REDSTART HANDOVER CHANGED 10"), changed);
+    let pause = |wire: &mut Wire| match wire.line("REDSTART HANDOVER PAUSE 60000") {
+        Reply::Array(reply) => reply[0].clone(),
+        other => panic!("{other:?}"),
+    };
+    let commit = |wire: &mut Wire, token: &Reply| match token {
+        Reply::Int(token) => wire.line(&format!("REDSTART HANDOVER COMMIT {token} there 7")),
+        other => panic!("{other:?}"),
+    };
+    let token = pause(&mut wire);
+    // A call in this process is not held back.
+    engine.session().line("SET b 1");
+    assert!(commit(&mut wire, &token).is_error());
+    assert_eq!(wire.line("REDSTART HANDOVER ABORT"), Reply::OK);
+    assert_eq!(wire.line("SET c 1"), Reply::OK);
+
+    let mut waiting = master.connect();
+    waiting.send(&words("BLPOP nothing 0"));
+    let mut listening = master.connect();
+    listening.line("SUBSCRIBE __redstart__:moved");
+    let mut queued = master.connect();
+    queued.line("MULTI");
+    queued.line("SET d 1");
+    let token = pause(&mut wire);
+    let mut held = master.connect();
+    held.send(&words("SET e 1"));
+    assert_eq!(commit(&mut wire, &token), Reply::OK);
+    // A lost answer may be asked for again.
+    assert_eq!(commit(&mut wire, &token), Reply::OK);
+    let refused = Reply::Error("REDIRECT there:7".into());
+    assert_eq!(wire.line("GET a"), refused);
+    assert_eq!(held.read(), refused);
+    assert_eq!(waiting.read(), refused);
+    assert_eq!(queued.line("EXEC"), refused);
+    let message = ["message", "__redstart__:moved", "there:7"];
+    let message = message.map(Reply::bulk).to_vec();
+    assert_eq!(listening.read(), Reply::Array(message));
+    // People can still look.
+    assert!(!wire.line("INFO replication").is_error());
+    assert_eq!(wire.line("PING"), Reply::Status("PONG".into()));
+    assert_eq!(other.line("GET c"), Reply::bulk("1"));
+    assert_eq!(other.line("EXISTS d e"), Reply::Int(0));
+}
