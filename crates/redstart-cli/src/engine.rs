@@ -10,7 +10,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::Failure;
 
+mod backup;
+mod export;
 mod handover;
+mod import;
+mod summary;
 
 /// Arguments of `redstart engine`.
 #[derive(clap::Args)]
@@ -69,8 +73,14 @@ pub(crate) struct Args {
 /// What can be done with an engine's data besides serving it.
 #[derive(clap::Subcommand)]
 enum Action {
+    /// Copy the data of a running engine, as of one moment, while it is being used
+    Backup(backup::Args),
+    /// Write the data of a folder, or of a running server, as an RDB file
+    Export(export::Args),
     /// Move all data and all clients of a running engine to a Redis or Valkey, without stopping
     Handover(handover::Args),
+    /// Take over an RDB file, or all data of a running Redis or Valkey, into a folder
+    Import(import::Args),
 }
 
 #[derive(Clone, Copy, PartialEq, clap::ValueEnum)]
@@ -127,6 +137,9 @@ fn setting(text: &str) -> Result<(String, String), String> {
 
 pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
     match args.action.take() {
+        Some(Action::Backup(args)) => return backup::run(args).await,
+        Some(Action::Export(args)) => return export::run(args).await,
+        Some(Action::Import(args)) => return import::run(args).await,
         Some(Action::Handover(args)) => return Box::pin(handover::run(args)).await,
         None => {}
     }
@@ -151,6 +164,7 @@ pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
     };
     let mut builder = Engine::builder()
         .settings(settings)
+        .give_back(redstart_allocator::give_back)
         .compat(args.compat)
         .cluster_strict(args.cluster_strict);
     if args.cluster {

@@ -38,7 +38,8 @@ pub(crate) struct Served {
 
 /// What a command waits for; handed to [`Ctx::block`].
 pub(crate) struct Wait {
-    /// Empty if only time is waited for.
+    /// Empty if something else is waited for, such as the disk: [`Wait::serve`] then looks for it from
+    /// time to time.
     pub(crate) keys: Vec<Bytes>,
     /// Unix time in microseconds, so that no wait ends early; `None` waits for ever.
     pub(crate) deadline: Option<i64>,
@@ -99,9 +100,17 @@ impl Blocking {
         self.clients.contains_key(&client)
     }
 
-    /// The deadline of a waiting client, in unix microseconds.
-    pub(crate) fn deadline(&self, number: u64) -> Option<i64> {
-        self.waiters.get(&number)?.wait.deadline
+    /// When a waiting client is to be looked at again if nothing wakes it, in unix microseconds.
+    pub(crate) fn next_look(&self, number: u64, now_micros: i64) -> Option<i64> {
+        /// What no key tells of is looked for this often.
+        const EVERY: i64 = 10_000;
+        let wait = &self.waiters.get(&number)?.wait;
+        match wait.keys.is_empty() {
+            true => Some(wait.deadline.map_or(now_micros + EVERY, |deadline| {
+                deadline.min(now_micros + EVERY)
+            })),
+            false => wait.deadline,
+        }
     }
 
     #[inline]
@@ -290,6 +299,14 @@ fn next_in_line(state: &State, db: usize, key: &[u8], last: u64, now_micros: i64
         return None;
     }
     queue.numbers.range(last + 1..).next().copied()
+}
+
+/// Tries to serve a client that waits for no key.
+pub(crate) fn look_again(state: &mut State, number: u64, now_micros: i64) {
+    let waiter = state.blocking.waiters.get(&number);
+    if waiter.is_some_and(|waiter| waiter.wait.keys.is_empty()) {
+        serve_one(state, number, &Bytes::new(), now_micros);
+    }
 }
 
 fn serve_one(state: &mut State, number: u64, key: &Bytes, now_micros: i64) {

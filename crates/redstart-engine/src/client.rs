@@ -69,6 +69,8 @@ pub(crate) struct Client {
 #[derive(Default)]
 pub(crate) struct Multi {
     pub(crate) queue: Vec<(&'static Spec, Vec<Bytes>)>,
+    /// About how much memory they take up.
+    pub(crate) bytes: usize,
     /// A command was refused while queueing: EXEC aborts.
     pub(crate) broken: bool,
 }
@@ -237,6 +239,10 @@ pub(crate) struct Profile {
     killed: AtomicBool,
     /// Told when the client is killed.
     pub(crate) end: Notify,
+    /// Bytes that were received and not executed, and replies that were not sent.
+    pub(crate) held: AtomicUsize,
+    /// Bytes of commands that wait for EXEC.
+    pub(crate) queued: AtomicUsize,
     pub(crate) activity: Mutex<Activity>,
 }
 
@@ -277,6 +283,13 @@ impl Profile {
 
     pub(crate) fn is_resp3(&self) -> bool {
         self.resp3.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes are kept for this client, about.
+    pub(crate) fn buffered(&self) -> usize {
+        let held = self.held.load(Ordering::Relaxed);
+        let queued = self.queued.load(Ordering::Relaxed);
+        self.outbox.waiting() + held + queued
     }
 }
 
@@ -397,6 +410,8 @@ impl Client {
             resp3: AtomicBool::new(self.protocol == Protocol::Resp3),
             killed: AtomicBool::new(false),
             end: Notify::new(),
+            held: AtomicUsize::new(0),
+            queued: AtomicUsize::new(0),
             activity: Mutex::new(Activity {
                 account: self.account.clone(),
                 name: Bytes::new(),
@@ -427,6 +442,8 @@ impl Client {
         if let Some(command) = command {
             activity.command = command;
         }
+        let queued = self.multi.as_ref().map_or(0, |multi| multi.bytes);
+        profile.queued.store(queued, Ordering::Relaxed);
         activity.used = now_micros;
         activity.db = self.db;
         if !Arc::ptr_eq(&activity.account, &self.account) {

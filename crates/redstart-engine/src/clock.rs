@@ -55,15 +55,16 @@ impl Started {
         }
     }
 
+    /// In nanoseconds.
     fn elapsed(&self, base: i64) -> i64 {
         // A paused runtime's clock may stand before the instant at which this one was made.
         let elapsed = Instant::now().saturating_duration_since(self.tokio);
-        let elapsed = elapsed.as_micros() as i64;
-        if elapsed - self.looked.load(Ordering::Relaxed) >= LOOK_EVERY {
-            self.looked.store(elapsed, Ordering::Relaxed);
+        let nanos = elapsed.as_nanos() as i64;
+        if nanos / 1000 - self.looked.load(Ordering::Relaxed) >= LOOK_EVERY {
+            self.looked.store(nanos / 1000, Ordering::Relaxed);
             self.look_for_step(base);
         }
-        elapsed + self.step.load(Ordering::Relaxed)
+        nanos + self.step.load(Ordering::Relaxed) * 1000
     }
 
     fn look_for_step(&self, base: i64) {
@@ -127,7 +128,14 @@ impl Clock {
     pub(crate) fn now_micros(&self) -> i64 {
         let started = self.started.as_ref();
         let elapsed = started.map_or(0, |started| started.elapsed(self.base));
-        self.base + elapsed + self.offset.load(Ordering::Relaxed)
+        self.base + elapsed.div_euclid(1000) + self.offset.load(Ordering::Relaxed)
+    }
+
+    /// As [`Clock::now_micros`], rounded up: what waits from this time on never waits too short.
+    pub(crate) fn now_micros_up(&self) -> i64 {
+        let started = self.started.as_ref();
+        let elapsed = started.map_or(0, |started| started.elapsed(self.base) + 999);
+        self.base + elapsed.div_euclid(1000) + self.offset.load(Ordering::Relaxed)
     }
 
     pub(crate) fn advance(&self, by: Duration) {
@@ -145,6 +153,18 @@ fn unix_micros() -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_time_that_is_rounded_up_is_not_before_the_present() {
+        let clock = Clock::live();
+        let started = clock.started.as_ref().unwrap();
+        for _ in 0..10_000 {
+            let present = started.tokio.elapsed();
+            let up = clock.now_micros_up() - clock.base;
+            let step = started.step.load(Ordering::Relaxed);
+            assert!((up - step) as u128 * 1000 >= present.as_nanos());
+        }
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_live_clock_follows_steps_of_the_systems_clock() {

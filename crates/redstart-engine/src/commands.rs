@@ -11,6 +11,7 @@ pub(crate) mod connection;
 pub(crate) mod database;
 pub(crate) mod debug;
 pub(crate) mod dump;
+pub(crate) mod durability;
 pub(crate) mod function;
 pub(crate) mod geo;
 mod handover;

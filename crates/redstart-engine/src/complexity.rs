@@ -1,4 +1,4 @@
-//! How much work commands do, counted and not timed.
+//! How much work commands do: counted, or how the time grows with the size.
 
 use std::time::Duration;
 
@@ -159,4 +159,152 @@ fn queued_commands_do_not_pin_what_was_read_from_a_socket() {
     session.execute(&args);
     drop(args);
     assert!(read.is_unique(), "the queue holds on to a read buffer");
+}
+
+/// How many times as much work the second is than the first.
+fn growth(mut small: impl FnMut(), mut large: impl FnMut()) -> f64 {
+    work(&mut large) / work(&mut small)
+}
+
+/// The processor's time that something takes, in nanoseconds; what others do meanwhile does not count.
+fn work(something: &mut dyn FnMut()) -> f64 {
+    /// The system counts in steps of some milliseconds.
+    const LONG: u64 = 100_000_000;
+    let spent = || {
+        let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        text.split(' ').next().unwrap().parse::<u64>().unwrap()
+    };
+    let began = spent();
+    for times in 1u32.. {
+        something();
+        let took = spent() - began;
+        if took >= LONG {
+            return took as f64 / f64::from(times);
+        }
+    }
+    unreachable!("it takes no time")
+}
+
+#[test]
+fn the_list_of_clients_is_made_in_time_proportional_to_their_number() {
+    // All of them wait for something.
+    let crowd = |count: usize| {
+        let engine = Engine::new();
+        let clients: Vec<(Session, Outcome)> = (0..count)
+            .map(|_| {
+                let mut session = engine.session();
+                ask(&mut session, "CLIENT ID");
+                ask(&mut session, "CLIENT SETNAME waiting");
+                let outcome = run(&mut session, "BLPOP k 0");
+                (session, outcome)
+            })
+            .collect();
+        (engine.session(), clients)
+    };
+    let ((mut few, _waiting), (mut many, _more)) = (crowd(200), crowd(6400));
+    let grown = growth(
+        || drop(ask(&mut few, "CLIENT LIST")),
+        || drop(ask(&mut many, "CLIENT LIST")),
+    );
+    // 32 times as many; the product of clients and waiters is 1024 times as large.
+    assert!(grown < 200.0, "{grown}");
+}
+
+#[test]
+fn a_write_does_not_look_at_all_prefixes_that_are_tracked() {
+    let tracked = |count: usize| {
+        let engine = Engine::new();
+        let mut session = engine.session_resp3();
+        let mut words = vec![
+            "CLIENT".to_owned(),
+            "TRACKING".into(),
+            "ON".into(),
+            "BCAST".into(),
+        ];
+        for n in 0..count {
+            words.extend(["PREFIX".to_owned(), format!("prefix:{n:06}:")]);
+        }
+        let args: Vec<Bytes> = words.into_iter().map(Bytes::from).collect();
+        assert_eq!(session.execute(&args).into_reply(), Some(Reply::OK));
+        (session, engine.session())
+    };
+    let ((_few, mut few), (_many, mut many)) = (tracked(10), tracked(2000));
+    let write = |session: &mut Session| {
+        for n in 0..100 {
+            ask(session, &format!("SET other:{n} v"));
+        }
+    };
+    let grown = growth(|| write(&mut few), || write(&mut many));
+    assert!(
+        grown < 20.0,
+        "{grown} times as long with 200 times as many prefixes"
+    );
+}
+
+#[test]
+fn xinfo_stream_does_not_visit_the_stream() {
+    let stream = |entries: usize| {
+        let mut session = Engine::new().session();
+        for n in 1..=entries {
+            ask(&mut session, &format!("XADD x {n}-1 f v"));
+        }
+        session
+    };
+    let (mut short, mut long) = (stream(200), stream(40_000));
+    let look = |session: &mut Session| {
+        for _ in 0..20 {
+            ask(session, "XINFO STREAM x");
+        }
+    };
+    let grown = growth(|| look(&mut short), || look(&mut long));
+    assert!(
+        grown < 20.0,
+        "{grown} times as long with 200 times as many entries"
+    );
+}
+
+#[test]
+fn bitpos_takes_no_longer_than_a_few_counts_of_bits() {
+    let engine = Engine::new();
+    let (mut session, mut other) = (engine.session(), engine.session());
+    ask(&mut session, "SETBIT zeros 80000000 1");
+    let ratio = growth(
+        || drop(ask(&mut other, "BITCOUNT zeros")),
+        || drop(ask(&mut session, "BITPOS zeros 1")),
+    );
+    assert!(ratio < 10.0, "{ratio}");
+}
+
+#[test]
+fn bitop_takes_the_memory_of_its_result_only() {
+    const SIZE: usize = 8 << 20;
+    let mut session = Engine::new().session();
+    for n in 0..16 {
+        let value = vec![b'a' + n; SIZE];
+        let args = [
+            Bytes::from("SET"),
+            format!("source:{n}").into(),
+            value.into(),
+        ];
+        session.execute(&args).into_reply().unwrap();
+    }
+    let sources: Vec<String> = (0..16).map(|n| format!("source:{n}")).collect();
+    let line = format!("BITOP OR target {}", sources.join(" "));
+    // From here on the system notes the peak anew.
+    std::fs::write("/proc/self/clear_refs", "5").unwrap();
+    let before = peak();
+    assert_eq!(ask(&mut session, &line), Reply::Int(SIZE as i64));
+    let grown = peak().saturating_sub(before);
+    assert!(
+        grown < 4 * SIZE as u64,
+        "{grown} bytes for a result of {SIZE}"
+    );
+}
+
+/// The most memory that was resident, in bytes.
+fn peak() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM"));
+    let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+    kilobytes.unwrap().parse::<u64>().unwrap() * 1024
 }

@@ -30,6 +30,18 @@ pub enum MemoryPolicy {
     NoEviction,
     /// Keys that were not used for long are dropped.
     AllKeysLru,
+    /// Keys that are rarely used are dropped.
+    AllKeysLfu,
+    /// Any keys are dropped.
+    AllKeysRandom,
+    /// Keys with a deadline that were not used for long are dropped.
+    VolatileLru,
+    /// Keys with a deadline that are rarely used are dropped.
+    VolatileLfu,
+    /// Any keys with a deadline are dropped.
+    VolatileRandom,
+    /// The keys whose deadline is nearest are dropped.
+    VolatileTtl,
 }
 
 /// How much may wait for a client of one class before it is disconnected; 0 is no limit.
@@ -63,6 +75,14 @@ pub(crate) struct Config {
     /// In bytes; 0 is no limit.
     pub(crate) maxmemory: u64,
     pub(crate) policy: MemoryPolicy,
+    /// How many keys of each database are drawn to find one to evict.
+    pub(crate) maxmemory_samples: usize,
+    /// How slowly the count of a key's uses rises.
+    pub(crate) lfu_log_factor: u32,
+    /// After how many minutes it falls by one; 0 is never.
+    pub(crate) lfu_decay_time: u32,
+    /// How much is evicted at once, from 0 to 100.
+    pub(crate) eviction_tenacity: usize,
     /// A union of [`crate::notify::class`] bits.
     pub(crate) notify: u32,
     pub(crate) hash_max_listpack_entries: usize,
@@ -121,6 +141,8 @@ pub(crate) struct Config {
     pub(crate) output_limits: [OutputLimit; 3],
     /// Settings without an effect here that differ from Redis's default, by name.
     pub(crate) remembered: BTreeMap<&'static str, Bytes>,
+    /// Gives free memory back to the system.
+    pub(crate) give_back: Option<fn()>,
     /// Where CONFIG REWRITE writes to.
     pub(crate) file: Option<Arc<PathBuf>>,
 }
@@ -142,6 +164,10 @@ impl Default for Config {
             databases: 16,
             maxmemory: 0,
             policy: MemoryPolicy::NoEviction,
+            maxmemory_samples: 5,
+            lfu_log_factor: 10,
+            lfu_decay_time: 1,
+            eviction_tenacity: 10,
             notify: 0,
             hash_max_listpack_entries: 512,
             hash_max_listpack_value: 64,
@@ -179,6 +205,7 @@ impl Default for Config {
                 limit(32 << 20, 8 << 20, 60),
             ],
             remembered: BTreeMap::new(),
+            give_back: None,
             file: None,
         }
     }

@@ -8,7 +8,7 @@ use crate::{
     config::Config,
     engine::State,
     error::{CommandResult, OUT_OF_MEMORY, Stop, WRONG_TYPE},
-    feed, free,
+    eviction, feed, free,
     keyspace::{Db, Entry, NEVER},
     notify,
     random::Random,
@@ -47,6 +47,8 @@ pub(crate) struct Ctx<'a> {
     pub(crate) origin: Origin,
     /// How many changes the running command made.
     dirty: u64,
+    /// The key that the running command has used already: looking it up again is no further use.
+    used: Option<Slot>,
     /// What to record instead of the running command.
     rewritten: Option<Vec<Vec<Bytes>>>,
 }
@@ -64,6 +66,7 @@ impl<'a> Ctx<'a> {
             now_micros,
             origin,
             dirty: 0,
+            used: None,
             rewritten: None,
         }
     }
@@ -72,6 +75,7 @@ impl<'a> Ctx<'a> {
     pub(crate) fn call(&mut self, spec: &'static Spec, args: &[Bytes]) -> CommandResult {
         let outer_dirty = std::mem::take(&mut self.dirty);
         let outer_rewritten = self.rewritten.take();
+        self.used = None;
         let db = self.client.db;
         self.state.stats.commands += 1;
         let timer = self.state.stats.timer(spec, self.client.networked);
@@ -218,10 +222,21 @@ impl<'a> Ctx<'a> {
     pub(crate) fn find(&mut self, key: &[u8]) -> Option<Slot> {
         let slot = self.peek(key)?;
         if !self.client.no_touch {
-            let used = self.now_secs();
-            self.db().entry_mut(slot).used = used;
+            let now = self.now_secs();
+            let state = &mut *self.state;
+            let entry = state.dbs[self.client.db].entry_mut(slot);
+            if !state.config.policy.counts_uses() {
+                entry.used = now;
+            } else if self.used.replace(slot) != Some(slot) {
+                entry.used = eviction::next_use(entry.used, &state.config, now, &mut state.random);
+            }
         }
         Some(slot)
+    }
+
+    /// Lets the next look at the key count as another use, for commands that read and then write.
+    pub(crate) fn use_again(&mut self) {
+        self.used = None;
     }
 
     /// As [`Ctx::find`], without marking the key as used.
@@ -309,8 +324,13 @@ impl<'a> Ctx<'a> {
 
     /// As [`Ctx::get_mut`], counted as a read, for what Redis only looks up.
     pub(crate) fn get_mut_read<T: Typed>(&mut self, key: &[u8]) -> Result<Option<&mut T>, Stop> {
-        self.find_read(key);
-        self.get_mut(key)
+        match self.find_read(key) {
+            None => Ok(None),
+            Some(slot) => match T::of_mut(&mut self.db().entry_mut(slot).value) {
+                Some(value) => Ok(Some(value)),
+                None => Err(WRONG_TYPE.into()),
+            },
+        }
     }
 
     /// The value of type `T`, made empty if the key is not there. A caller that leaves it empty must
@@ -332,7 +352,16 @@ impl<'a> Ctx<'a> {
         key: &[u8],
         work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
     ) -> Result<Option<R>, Stop> {
-        let Some(slot) = self.find(key) else {
+        let slot = self.find(key);
+        self.edit_at(slot, work)
+    }
+
+    fn edit_at<T: Typed, R>(
+        &mut self,
+        slot: Option<Slot>,
+        work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
+    ) -> Result<Option<R>, Stop> {
+        let Some(slot) = slot else {
             return Ok(None);
         };
         let state = &mut *self.state;
@@ -348,8 +377,8 @@ impl<'a> Ctx<'a> {
         key: &[u8],
         work: impl FnOnce(&mut T, &Config, &mut Random) -> R,
     ) -> Result<Option<R>, Stop> {
-        self.find_read(key);
-        self.edit(key, work)
+        let slot = self.find_read(key);
+        self.edit_at(slot, work)
     }
 
     /// As [`Ctx::edit`], on a value that is made empty if the key is not there.
@@ -378,7 +407,7 @@ impl<'a> Ctx<'a> {
 
     /// Adds a key that is known not to be there, and wakes the clients that block on it.
     pub(crate) fn add(&mut self, key: &[u8], value: Value, deadline: i64) -> Slot {
-        let used = self.now_secs();
+        let used = eviction::first_use(&self.state.config, self.now_secs());
         let slot = self.db().insert_new(key, value, deadline, used);
         self.signal_ready(key);
         self.notify(notify::class::NEW, "new", key);

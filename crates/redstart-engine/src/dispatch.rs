@@ -12,9 +12,9 @@ use crate::{
     context::{Ctx, Origin},
     engine::State,
     error::{CROSS_SLOT, CommandResult, LOG_FAILED, OUT_OF_MEMORY, Stop},
-    feed, handover, hash_slot,
+    eviction, feed, handover, hash_slot,
     keyspace::Swept,
-    memory,
+    memory, rdb,
     registry::{self, Spec, flag},
     replica::READ_ONLY,
     reply::{Protocol, Reply},
@@ -122,8 +122,15 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
     if (now_micros - state.last_sweep).abs() >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
         feed::tick(state, now_micros);
+        if state.config.maxmemory > 0 {
+            memory::measure_buffers(state);
+            state.scripts.recount_now_and_then(now_micros);
+            eviction::make_more_room(state, now_micros);
+        }
+        rdb::save_if_due(state, now_micros);
         let inner = state.inner.upgrade();
         let used = memory::used(state);
+        memory::give_back_if_much(state, used);
         let traffic = inner.as_ref().map(|inner| &inner.traffic);
         state.stats.sample(traffic, used);
         let began = std::time::Instant::now();
@@ -206,7 +213,11 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         && !spec.is(flag::UNQUEUED)
     {
         // Copies: an argument is a part of a read buffer, which it would keep from being freed.
-        let args = args.iter().map(|arg| Bytes::copy_from_slice(arg)).collect();
+        let args: Vec<Bytes> = args.iter().map(|arg| Bytes::copy_from_slice(arg)).collect();
+        multi.bytes += args
+            .iter()
+            .map(|arg| size_of::<Bytes>() + arg.len())
+            .sum::<usize>();
         multi.queue.push((spec, args));
         return Ok(Reply::status("QUEUED"));
     }
@@ -292,7 +303,7 @@ fn check_writes(cx: &mut Ctx<'_>, spec: &Spec, why: &'static str) -> Result<(), 
 
 /// Refuses what would need more memory than there may be. Queueing takes memory, too.
 fn check_memory(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
-    cx.state.out_of_memory = !memory::make_room(cx.state, cx.now_micros);
+    cx.state.out_of_memory = !eviction::make_room(cx.state, cx.now_micros);
     if !cx.state.out_of_memory {
         return Ok(());
     }

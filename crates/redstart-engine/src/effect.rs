@@ -232,6 +232,12 @@ impl Effects {
         self.needed = self.needed.max(self.last);
     }
 
+    /// Whether everything up to a position is on the disk; false without a log.
+    pub(crate) fn is_durable(&self, position: u64) -> bool {
+        let durable = self.sink.as_ref().map(|sink| sink.durable());
+        durable.is_some_and(|durable| durable >= position)
+    }
+
     /// The state of the log; `None` without one.
     pub(crate) fn health(&self) -> Option<Health> {
         self.sink.as_ref().map(|sink| sink.health())

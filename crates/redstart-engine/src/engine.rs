@@ -27,6 +27,7 @@ use crate::{
     dispatch,
     effect::Effects,
     error::{EngineError, LOG_FAILED},
+    eviction,
     feed::Feed,
     handover,
     keyspace::Db,
@@ -196,6 +197,18 @@ pub(crate) struct State {
     pub(crate) dirty: u64,
     /// When expired keys were last searched for, in unix microseconds.
     pub(crate) last_sweep: i64,
+    /// Tells the listener to end.
+    pub(crate) shutdown: Arc<Notify>,
+    /// How many listeners run.
+    pub(crate) listeners: usize,
+    /// Bytes of messages that wait for clients, as of the last count.
+    pub(crate) buffered: u64,
+    /// Keys that may be evicted next.
+    pub(crate) pool: eviction::Pool,
+    /// More keys have to go than one command evicts.
+    pub(crate) evicting: bool,
+    /// The most that was used since memory was last given back, in bytes.
+    pub(crate) high_water: u64,
     /// Keys expire also when nobody asks for them; only DEBUG turns it off.
     pub(crate) active_expire: bool,
 }
@@ -244,6 +257,12 @@ impl State {
             out_of_memory: false,
             dirty: 0,
             last_sweep: 0,
+            shutdown: Arc::default(),
+            listeners: 0,
+            buffered: 0,
+            pool: eviction::Pool::default(),
+            evicting: false,
+            high_water: 0,
             active_expire: true,
         }
     }
@@ -308,6 +327,12 @@ impl Engine {
             out_of_memory: false,
             dirty: 0,
             last_sweep: clock.now_micros(),
+            shutdown: Arc::default(),
+            listeners: 0,
+            buffered: 0,
+            pool: eviction::Pool::default(),
+            evicting: false,
+            high_water: 0,
             active_expire: true,
         };
         let inner = Inner {
@@ -421,7 +446,9 @@ impl EngineBuilder {
     /// Takes all settings from these, for example of a configuration file. Call it before the
     /// others, which then change single settings.
     pub fn settings(mut self, settings: Settings) -> EngineBuilder {
+        let give_back = self.config.give_back;
         self.config = settings.config;
+        self.config.give_back = give_back;
         // Until something listens.
         self.config.port = 0;
         self.config.remembered.remove("bind");
@@ -487,6 +514,14 @@ impl EngineBuilder {
     pub fn maxmemory(mut self, bytes: u64, policy: MemoryPolicy) -> EngineBuilder {
         self.config.maxmemory = bytes;
         self.config.policy = policy;
+        self
+    }
+
+    /// Calls this after large deletes, and for MEMORY PURGE, on a thread that may block: it is to return
+    /// what the allocator keeps to the system, as `redstart_allocator::give_back` does. Without it,
+    /// the process keeps free memory for later.
+    pub fn give_back(mut self, give_back: fn()) -> EngineBuilder {
+        self.config.give_back = Some(give_back);
         self
     }
 

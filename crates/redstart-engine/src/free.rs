@@ -44,6 +44,18 @@ pub(crate) fn later<T: Send + 'static>(elements: usize, value: T) {
     }
 }
 
+/// Calls a function once all that was handed over before is freed.
+pub(crate) fn then(call: fn()) {
+    struct Then(fn());
+
+    impl Drop for Then {
+        fn drop(&mut self) {
+            (self.0)();
+        }
+    }
+    later(usize::MAX, Then(call));
+}
+
 /// How many values were handed over so far.
 pub(crate) fn sent() -> usize {
     SENT.load(Ordering::Relaxed)

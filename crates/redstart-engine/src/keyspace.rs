@@ -60,6 +60,10 @@ impl Entry {
         matches!(&self.value, Value::Hash(hash) if hash.is_due(now_ms))
     }
 
+    pub(crate) fn is_volatile(&self) -> bool {
+        self.deadline != NEVER
+    }
+
     /// Whether the key is gone by now. At its deadline a key is still there.
     #[inline]
     pub(crate) fn is_expired(&self, now_ms: i64) -> bool {
@@ -221,6 +225,32 @@ impl Db {
         self.dict.random(random)
     }
 
+    /// A key that has a deadline.
+    pub(crate) fn random_volatile(&self, random: &mut Random) -> Option<Slot> {
+        /// How often any key is drawn in the hope that it has one.
+        const TRIES: usize = 256;
+        if self.volatile == 0 {
+            return None;
+        }
+        let is_volatile = |slot: &Slot| {
+            let entry = self.dict.at(*slot);
+            entry.is_some_and(|(_, entry)| entry.is_volatile())
+        };
+        for _ in 0..TRIES {
+            let slot = if self.volatile * 32 >= self.dict.len() {
+                self.dict.random(random)
+            } else {
+                self.wheel.random(random)
+            };
+            if let Some(slot) = slot.filter(is_volatile) {
+                return Some(slot);
+            }
+        }
+        // Most entries of the wheel are outdated.
+        let mut slots = self.wheel.lists.values().flatten();
+        slots.find(|slot| is_volatile(slot)).copied()
+    }
+
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Blob, &Entry)> {
         self.dict.iter()
     }
@@ -351,6 +381,21 @@ impl Wheel {
                 None => drop(first.remove()),
             }
         }
+    }
+
+    /// Any entry. There are at most a few thousand lists: the farther off a time is, the coarser.
+    fn random(&self, random: &mut Random) -> Option<Slot> {
+        if self.len == 0 {
+            return None;
+        }
+        let mut at = random.below(self.len);
+        for list in self.lists.values() {
+            match list.get(at) {
+                Some(slot) => return Some(*slot),
+                None => at -= list.len(),
+            }
+        }
+        None
     }
 
     fn clear(&mut self) {

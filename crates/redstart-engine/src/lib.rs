@@ -36,7 +36,7 @@
 //! | `replica.rs` | other servers' data: copied once, or followed |
 //! | `feed.rs`, `handover.rs` | being followed: the stream of changes; the move to another server |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
-//! | `memory.rs`, `free.rs` | how much memory the data needs, and eviction; freeing in the background |
+//! | `memory.rs`, `eviction.rs`, `free.rs` | how much memory is in use; what goes when that is too much; freeing in the background |
 //! | `resp.rs`, `server.rs` | the protocol; the listener |
 //! | `clock.rs`, `compat.rs` | the one clock; which server's version the engine takes the part of |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, functions, limits |
@@ -112,6 +112,7 @@ mod dispatch;
 mod effect;
 mod engine;
 mod error;
+mod eviction;
 mod feed;
 mod free;
 mod glob;

@@ -1,24 +1,12 @@
-//! How much memory the data takes up, and what goes when that is too much.
+//! How much memory is in use: data of all types, scripts, and what clients have sent and are sent.
 //!
 //! Sizes are estimates: a key's cell and its heap bytes, where those of a large collection are taken
 //! from a few of its members. They are kept up to date only while there is a `maxmemory`.
 
-use bytes::Bytes;
-
-use crate::{
-    client::Client,
-    config::MemoryPolicy,
-    context::{Ctx, Origin},
-    engine::State,
-    notify::class,
-    reply::Protocol,
-    types::blob::Blob,
-};
+use crate::{engine::State, free, types::blob::Blob};
 
 /// What an engine takes up without data, so that a tiny `maxmemory` is too small from the start.
 pub(crate) const BASE: u64 = 860 * 1024;
-/// How many keys of a database are compared to find one that was not used for long.
-const SAMPLES: usize = 8;
 
 /// How many bytes are in use.
 pub(crate) fn used(state: &State) -> u64 {
@@ -27,53 +15,33 @@ pub(crate) fn used(state: &State) -> u64 {
     } else {
         state.dbs.iter().map(|db| db.estimate()).sum()
     };
-    BASE + data
+    BASE + data + state.scripts.counted() as u64 + state.buffered
 }
 
-/// Drops keys until the data fits, if the policy allows it; whether it does.
-pub(crate) fn make_room(state: &mut State, now_micros: i64) -> bool {
-    while used(state) > state.config.maxmemory {
-        if state.config.policy == MemoryPolicy::NoEviction {
-            return false;
-        }
-        let Some((db, key)) = oldest(state) else {
-            return false;
-        };
-        evict(state, db, &key, now_micros);
-    }
-    true
+/// Counts again what clients have sent and not yet had answered, and what waits to be sent to them;
+/// done now and then, since there may be many clients.
+pub(crate) fn measure_buffers(state: &mut State) {
+    let buffers = state.clients.values().map(|profile| profile.buffered());
+    state.buffered = buffers.sum::<usize>() as u64;
 }
 
-/// A key that was not used for long.
-fn oldest(state: &mut State) -> Option<(usize, Blob)> {
-    let mut best: Option<(u32, usize, Blob)> = None;
-    for (number, db) in state.dbs.iter().enumerate() {
-        for _ in 0..SAMPLES {
-            let Some(slot) = db.random(&mut state.random) else {
-                break;
-            };
-            let used = db.entry(slot).used;
-            if best.as_ref().is_none_or(|(oldest, ..)| used < *oldest) {
-                best = Some((used, number, db.key(slot).clone()));
-            }
-        }
+/// Gives memory back to the system when much less is used than before.
+pub(crate) fn give_back_if_much(state: &mut State, used: u64) {
+    /// Less than this is kept for later.
+    const MUCH: u64 = 32 * 1024 * 1024;
+    state.high_water = state.high_water.max(used);
+    if state.high_water - used > MUCH.max(state.high_water / 4) {
+        give_back(state, used);
     }
-    best.map(|(_, db, key)| (db, key))
 }
 
-fn evict(state: &mut State, db: usize, key: &Blob, now_micros: i64) {
-    let mut client = Client::internal(0, db, Protocol::Resp2);
-    let mut cx = Ctx::new(state, &mut client, now_micros, Origin::Engine);
-    if cx.db().remove(key).is_none() {
-        return;
+/// Gives memory back to the system, as far as the program can.
+pub(crate) fn give_back(state: &mut State, used: u64) {
+    state.high_water = used;
+    if let Some(give_back) = state.config.give_back {
+        // Behind what is being freed.
+        free::then(give_back);
     }
-    cx.state.stats.evicted += 1;
-    cx.signal_ready(key);
-    cx.notify(class::EVICTED, "evicted", key);
-    cx.modified(key);
-    let args = vec![Bytes::from_static(b"DEL"), key.to_bytes()];
-    cx.state.effects.record_aside(db, args);
-    cx.state.effects.flush();
 }
 
 /// Measures all keys; needed when `maxmemory` is set for the first time.

@@ -277,6 +277,7 @@ static FAMILIES: &[(&str, &[Spec])] = &[
     ("server", commands::debug::COMMANDS),
     ("server", commands::backup::COMMANDS),
     ("generic", commands::sort::COMMANDS),
+    ("generic", commands::durability::COMMANDS),
 ];
 
 static TABLE: LazyLock<HashTable<&'static Spec>> = LazyLock::new(|| {

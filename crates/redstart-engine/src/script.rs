@@ -26,6 +26,7 @@ pub(crate) mod function;
 mod host;
 mod json;
 mod library;
+mod memory;
 mod msgpack;
 mod pack;
 mod watchdog;
@@ -336,6 +337,7 @@ pub(crate) struct Scripts {
     pub(crate) watchdog: Arc<Watchdog>,
     /// Whose version scripts see.
     pub(crate) compat: Compat,
+    counted: memory::Counted,
 }
 
 /// What an interpreter is for.
@@ -539,6 +541,7 @@ impl Scripts {
             limits,
             watchdog,
             compat,
+            counted: memory::Counted::default(),
         }
     }
 

@@ -27,7 +27,7 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     task::Poll,
     time::Duration,
 };
@@ -45,6 +45,7 @@ use crate::{
     client::{Inbox, Profile},
     config::Config,
     feed::Attachment,
+    rdb,
     resp::{self, Limits, Parser},
     session::{Allowed, Announced, Blocked, End, Session, TOO_MANY_CLIENTS, Wire},
 };
@@ -257,9 +258,19 @@ impl Server {
         let stop = CancellationToken::new();
         let ticker = tasks.spawn(tick(self.engine.clone(), stop.clone()));
         tokio::pin!(shutdown);
+        let asked = {
+            let mut state = self.engine.inner.lock();
+            state.listeners += 1;
+            state.shutdown.clone()
+        };
+        let mut ended = false;
         loop {
             tokio::select! {
                 () = &mut shutdown => break,
+                () = asked.notified() => {
+                    ended = true;
+                    break;
+                }
                 accepted = accept_tcp(&self.tcp) => match accepted {
                     Ok((socket, addr)) => {
                         let _ = socket.set_nodelay(true);
@@ -282,12 +293,24 @@ impl Server {
                 },
             }
         }
+        let others = {
+            let mut state = self.engine.inner.lock();
+            state.listeners -= 1;
+            state.listeners
+        };
+        if ended && others > 0 {
+            // SHUTDOWN is for all of them.
+            asked.notify_one();
+        }
         stop.cancel();
         tasks.close();
         if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
             tracing::warn!("some connections did not end in time");
         }
         ticker.abort();
+        if !ended && others == 0 {
+            rdb::save_at_end(&mut self.engine.inner.lock(), self.engine.now_micros());
+        }
         network.end();
         if let Some((_, path)) = &self.unix {
             let _ = std::fs::remove_file(path);
@@ -703,6 +726,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
+    /// Tells how much is kept for this client; it counts as used memory.
+    fn hold(&mut self) {
+        let bytes = self.parser.len() + self.out.len();
+        self.profile.held.store(bytes, Ordering::Relaxed);
+    }
+
     fn make_space(&mut self) {
         let wanted = self.parser.wanted().clamp(READ, HIGH_WATER);
         self.parser.buffer().reserve(wanted);
@@ -713,6 +742,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if self.parser.len() == 0 && self.parser.buffer().capacity() > KEEP {
             *self.parser.buffer() = bytes::BytesMut::new();
         }
+        self.hold();
         self.make_space();
         let limit = self.allowed.buffer;
         let idle = self.session.idle_limit(self.allowed);
@@ -746,6 +776,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             flow = Flow::Close;
         }
         let mut done = 0;
+        if self.out.len() > KEEP {
+            self.hold();
+        }
         while done < self.out.len() {
             tokio::select! {
                 biased;

@@ -502,7 +502,10 @@ impl Session {
                     let reply = dispatch::shape(wait.on_timeout, client.protocol);
                     replies.take(client, reply);
                 }
-                Done::Wait(wait) => {
+                Done::Wait(mut wait) => {
+                    // The time of the batch is cut to microseconds, and may be a while ago.
+                    let late = (inner.clock.now_micros_up() - now).max(0);
+                    wait.deadline = wait.deadline.map(|deadline| deadline.saturating_add(late));
                     ran.end = End::Blocked(Blocked {
                         number: blocking::add(&mut state, client, *wait),
                         inner: inner.clone(),
@@ -853,10 +856,12 @@ impl Blocked {
         let Some(mut state) = self.inner.try_lock() else {
             return Look::Held;
         };
-        dispatch::tick(&mut state, self.inner.clock.now_micros());
+        let now = self.inner.clock.now_micros();
+        dispatch::tick(&mut state, now);
+        blocking::look_again(&mut state, self.number, now);
         if !blocking::is_served(&state, self.number) {
             blocking::wake_by(&mut state, self.number, cx.waker());
-            return Look::Waits(state.blocking.deadline(self.number));
+            return Look::Waits(state.blocking.next_look(self.number, now));
         }
         let position = state.effects.last_position();
         match self.inner.poll_kept(position, cx) {

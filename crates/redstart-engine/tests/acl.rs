@@ -439,3 +439,26 @@ fn users_of_an_included_file_are_not_written_a_second_time() {
     );
     assert!(build().is_ok());
 }
+
+#[test]
+fn a_monitor_hears_nothing_once_its_user_is_gone() {
+    let engine = Engine::builder()
+        .user("u", ["on", "nopass", "+@all", "~*", "&*"])
+        .build()
+        .unwrap();
+    let (mut admin, mut monitor) = (engine.session(), engine.session());
+    let mut heard = monitor.pushes();
+    assert_eq!(run(&mut monitor, "AUTH u x"), Reply::OK);
+    assert_eq!(run(&mut monitor, "MONITOR"), Reply::OK);
+    run(&mut admin, "SET before 1");
+    let mut lines = String::new();
+    while let Some(line) = heard.try_recv() {
+        lines.push_str(&format!("{line:?}"));
+    }
+    assert!(lines.contains("before"), "{lines}");
+    assert_eq!(run(&mut admin, "ACL DELUSER u"), Reply::Int(1));
+    run(&mut admin, "SET after 1");
+    while let Some(line) = heard.try_recv() {
+        assert!(!format!("{line:?}").contains("after"), "{line:?}");
+    }
+}

@@ -11,7 +11,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Blocked, Clock, Engine, Master, Outcome, Reply, Session};
+use redstart_engine::{Blocked, Clock, Engine, Fsync, Master, Outcome, Reply, Session};
 
 fn args(line: &str) -> Vec<Bytes> {
     line.split(' ')
@@ -375,4 +375,102 @@ fn who_waits_is_told_when_the_data_becomes_another_servers() {
     }
     drop(served);
     assert_eq!(run(&mut other, "LLEN taken"), Reply::Int(0));
+}
+
+#[test]
+fn swapdb_wakes_clients_that_wait_for_what_it_brings() {
+    let engine = Engine::new();
+    let (mut first, mut second, mut other) = (engine.session(), engine.session(), engine.session());
+    let mut popping = block(&mut first, "BLPOP l 0");
+    let mut reading = block(&mut second, "XREAD BLOCK 0 STREAMS x 0");
+    run(&mut other, "SELECT 9");
+    run(&mut other, "RPUSH l a b");
+    run(&mut other, "XADD x 1-1 f v");
+    assert_eq!(popping.try_take(), None);
+    assert_eq!(run(&mut other, "SWAPDB 0 9"), Reply::OK);
+    assert_eq!(popping.try_take(), Some(bulks(&["l", "a"])));
+    assert!(reading.try_take().is_some_and(|reply| !reply.is_error()));
+    // The waiting client is still in its database, and the other one has what was there.
+    assert_eq!(run(&mut first, "LLEN l"), Reply::Int(1));
+    assert_eq!(run(&mut other, "EXISTS l x"), Reply::Int(0));
+}
+
+#[tokio::test]
+async fn no_wait_ends_before_its_time() {
+    let engine = Engine::new();
+    let waits = (0..300).map(|n| {
+        let engine = engine.clone();
+        tokio::spawn(async move {
+            // Not all at the same phase of the timer.
+            tokio::time::sleep(Duration::from_micros(137 * n)).await;
+            let millis = 1 + n % 23;
+            let mut session = engine.session();
+            let line = match n % 3 {
+                0 => format!("BLPOP nothing 0.{millis:03}"),
+                1 => format!("XREAD BLOCK {millis} STREAMS nothing $"),
+                _ => format!("BZPOPMIN nothing 0.{millis:03}"),
+            };
+            let began = std::time::Instant::now();
+            assert_eq!(session.call(args(&line)).await, Reply::NilArray);
+            let waited = began.elapsed();
+            assert!(
+                waited >= Duration::from_millis(millis),
+                "{line}: {waited:?}"
+            );
+        })
+    });
+    for wait in waits.collect::<Vec<_>>() {
+        wait.await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_wait_begins_when_its_command_runs() {
+    let mut session = Engine::new().session();
+    // The commands of a batch have one time, and the first of these takes a while.
+    let began = std::time::Instant::now();
+    let commands = ["DEBUG SLEEP 0.05", "BLPOP nothing 0.010"].map(args);
+    let replies = session.pipeline(&commands).await;
+    let waited = began.elapsed();
+    assert_eq!(replies, [Reply::OK, Reply::NilArray]);
+    assert!(waited >= Duration::from_millis(60), "{waited:?}");
+}
+
+#[tokio::test]
+async fn waitaof_waits_for_the_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = |fsync: Fsync| {
+        let builder = Engine::builder().compat(redstart_engine::Compat::Redis74);
+        builder.append_only(dir.path(), fsync).build().unwrap()
+    };
+    let pair = |local, replicas| Reply::Array(vec![Reply::Int(local), Reply::Int(replicas)]);
+    {
+        let engine = open(Fsync::EverySec);
+        let mut session = engine.session();
+        run(&mut session, "SET k v");
+        assert_eq!(session.call(args("WAITAOF 1 0 0")).await, pair(1, 0));
+        // There are no replicas to wait for.
+        assert_eq!(session.call(args("WAITAOF 1 1 20")).await, pair(1, 0));
+        assert!(run(&mut session, "WAITAOF 2 0 0").is_error());
+        assert!(run(&mut session, "WAITAOF 0 -1 0").is_error());
+    }
+    {
+        // Nothing is synced by itself: the time is over before it is on the disk.
+        let engine = open(Fsync::No);
+        let mut session = engine.session();
+        run(&mut session, "SET k v");
+        assert_eq!(session.call(args("WAITAOF 1 0 50")).await, pair(0, 0));
+        assert_eq!(session.call(args("WAITAOF 0 0 0")).await, pair(0, 0));
+    }
+    let mut session = Engine::builder()
+        .compat(redstart_engine::Compat::Redis74)
+        .build()
+        .unwrap()
+        .session();
+    assert!(run(&mut session, "WAITAOF 1 0 0").is_error());
+    assert_eq!(run(&mut session, "WAITAOF 0 0 0"), pair(0, 0));
+    assert!(
+        run(&mut Engine::new().session(), "WAITAOF 0 0 0").is_error(),
+        "7.0 has none"
+    );
 }

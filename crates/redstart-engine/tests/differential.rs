@@ -28,6 +28,7 @@ mod differential {
     mod config;
     mod debug;
     pub(crate) mod dialect;
+    mod eviction;
     mod function;
     mod generator;
     mod geo;

@@ -1121,3 +1121,119 @@ fn a_log_in_one_file_as_redis_6_has_it_is_taken_over() {
         assert_eq!(open().session().line("DBSIZE"), Reply::Int(keys + 3));
     }
 }
+
+#[test]
+fn data_that_the_log_cannot_take_over_is_not_written_to() {
+    let (dir, aside) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let other = Engine::new();
+    other.session().line("SET a new");
+    let mut file = Vec::new();
+    other.save_rdb(&mut file, |_| ()).unwrap();
+    let open = || {
+        let builder = Engine::builder().append_only(dir.path(), redstart_engine::Fsync::Always);
+        builder.build().unwrap()
+    };
+    let log = dir.path().join("appendonlydir");
+    let kept = aside.path().join("appendonlydir");
+    {
+        let engine = open();
+        let mut session = engine.session();
+        assert_eq!(session.line("SET a old"), Reply::OK);
+        // No file can be made any more, while the one that is open can be written.
+        fs::rename(&log, &kept).unwrap();
+        fs::write(&log, "in the way").unwrap();
+        assert!(engine.load_rdb(&file[..], |_| ()).is_err());
+        // An acknowledged write would follow the old data at the next start.
+        assert!(session.line("SET b 1").is_error());
+        assert!(session.line("INCR c").is_error());
+    }
+    fs::remove_file(&log).unwrap();
+    fs::rename(&kept, &log).unwrap();
+    let engine = open();
+    assert_eq!(engine.session().line("MGET a b"), {
+        Reply::Array(vec![Reply::bulk("old"), Reply::Nil])
+    });
+}
+
+#[test]
+fn engines_that_save_in_one_folder_at_once_do_not_mix() {
+    let dir = tempfile::tempdir().unwrap();
+    let settings = |name: &str| {
+        let mut settings = redstart_engine::Settings::new();
+        settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+        settings.set("dbfilename", name).unwrap();
+        settings
+    };
+    let names = ["a.rdb", "b.rdb", "c.rdb", "d.rdb"];
+    std::thread::scope(|scope| {
+        for name in names {
+            let engine = Engine::builder().settings(settings(name)).build().unwrap();
+            scope.spawn(move || {
+                let mut session = engine.session();
+                let value = name.repeat(50_000);
+                for _ in 0..20 {
+                    let args = ["SET", "name", &value].map(|word| Bytes::from(word.to_owned()));
+                    session.execute(&args);
+                    assert_eq!(session.line("SAVE"), Reply::OK, "{name}");
+                }
+            });
+        }
+    });
+    for name in names {
+        let engine = Engine::builder().settings(settings(name)).build().unwrap();
+        let mut session = engine.session();
+        assert_eq!(
+            session.line("GET name"),
+            Reply::bulk(name.repeat(50_000)),
+            "{name}"
+        );
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().collect();
+    assert_eq!(left.len(), names.len(), "{left:?}");
+}
+
+#[test]
+fn save_points_are_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut settings = redstart_engine::Settings::new();
+    settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+    settings.set("save", "60 3 600 1").unwrap();
+    let engine = Engine::builder()
+        .settings(settings)
+        .clock(Clock::manual_at(1_700_000_000_000_000))
+        .build()
+        .unwrap();
+    let mut session = engine.session();
+    let saved = |session: &mut Session, after: u64| {
+        engine.advance(Duration::from_secs(after));
+        // What is due is done with the next command.
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        loop {
+            let info = bulk(session.line("INFO persistence"));
+            let text = String::from_utf8_lossy(&info).into_owned();
+            if text.contains("rdb_bgsave_in_progress:0") {
+                return text.contains("rdb_changes_since_last_save:0");
+            }
+            assert!(std::time::Instant::now() < deadline);
+        }
+    };
+    session.line("SET a 1");
+    session.line("SET b 2");
+    assert!(!saved(&mut session, 61), "two changes in a minute");
+    session.line("SET c 3");
+    assert!(saved(&mut session, 1), "three changes in a minute");
+    session.line("SET d 4");
+    assert!(!saved(&mut session, 599), "one change in ten minutes");
+    assert!(
+        saved(&mut session, 2),
+        "one change in more than ten minutes"
+    );
+    session.execute(&["CONFIG", "SET", "save", ""].map(Bytes::from));
+    session.line("SET e 5");
+    engine.advance(Duration::from_secs(10_000));
+    drop((session, engine));
+    let mut again = redstart_engine::Settings::new();
+    again.set("dir", dir.path().to_str().unwrap()).unwrap();
+    let again = Engine::builder().settings(again).build().unwrap();
+    assert_eq!(again.session().line("DBSIZE"), Reply::Int(4));
+}

@@ -8,7 +8,7 @@ use crate::{
     config::{self, Config, Found},
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
-    glob, memory,
+    eviction, glob, memory,
     registry::{Spec, flag::*, printable},
     reply::Reply,
     stats::Stats,
@@ -138,9 +138,12 @@ fn adopt(cx: &mut Ctx<'_>, changed: Config) -> Result<(), (&'static str, String)
         if !counted {
             memory::measure_all(state);
         }
+        state.pool.clear();
+        memory::measure_buffers(state);
+        state.scripts.recount();
         // What another server has is its own to remove.
         if state.replica.is_none() {
-            memory::make_room(state, cx.now_micros);
+            eviction::make_room(state, cx.now_micros);
         }
     }
     state.slowlog.entries.truncate(state.config.slowlog_max_len);

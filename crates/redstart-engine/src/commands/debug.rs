@@ -8,24 +8,71 @@ use bytes::Bytes;
 use super::keys::help;
 use crate::{
     aof,
+    client::Answers,
     config::memory,
     context::Ctx,
     digest::{self, Digest},
-    error::{CommandResult, NO_SUCH_KEY, Stop},
+    error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
     feed,
     number::{int_arg, parse_double},
+    rdb,
     registry::{self, Spec, flag::*},
     reply::Reply,
     types::Value,
 };
 
-pub(crate) static COMMANDS: &[Spec] = &[Spec::new(
-    "debug",
-    -2,
-    ADMIN | NOSCRIPT | LOADING | STALE,
-    (0, 0, 0),
-    debug,
-)];
+pub(crate) static COMMANDS: &[Spec] = &[
+    Spec::new(
+        "debug",
+        -2,
+        ADMIN | NOSCRIPT | LOADING | STALE,
+        (0, 0, 0),
+        debug,
+    ),
+    Spec::new(
+        "shutdown",
+        -1,
+        ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY,
+        (0, 0, 0),
+        shutdown,
+    ),
+];
+
+/// Ends the listener; what is received by then is executed, and the log is closed with the engine.
+fn shutdown(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (mut save, mut now, mut force, mut abort) = (None, false, false, false);
+    for word in &args[1..] {
+        match word.to_ascii_lowercase().as_slice() {
+            b"save" if save.is_none() => save = Some(true),
+            b"nosave" if save.is_none() => save = Some(false),
+            b"now" => now = true,
+            b"force" => force = true,
+            b"abort" => abort = true,
+            _ => return Err(SYNTAX.into()),
+        }
+    }
+    if abort {
+        if save.is_some() || now || force {
+            return Err(SYNTAX.into());
+        }
+        return Err("ERR No shutdown in progress.".into());
+    }
+    if cx.state.listeners == 0 {
+        return Err("ERR there is no listener to end: drop the engine instead".into());
+    }
+    let saves = save.unwrap_or_else(|| rdb::has_save_points(&cx.state.config));
+    if saves && let Err(error) = rdb::save(cx.state, cx.now_micros) {
+        tracing::error!(%error, "the snapshot was not written: the server goes on");
+        if !force {
+            return Err("ERR Errors trying to SHUTDOWN. Check logs.".into());
+        }
+    }
+    cx.state.shutdown.notify_one();
+    // As with the server, the connection's end is the answer.
+    cx.client.answers = Answers::Skip;
+    cx.client.closing = true;
+    Ok(Reply::OK)
+}
 
 fn debug(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     // Without a word about it, clients of this machine may.

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
+    eviction,
     keyspace::NEVER,
     notify::class,
     number::{int_arg, int_bytes},
@@ -148,10 +149,18 @@ fn restore(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Ok(Reply::OK);
     }
     let slot = cx.add(key, value, deadline);
-    if let Some(seconds) = options.idle {
-        let entry = cx.db().entry_mut(slot);
-        let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
-        entry.used = entry.used.saturating_sub(seconds);
+    let now_secs = (now / 1000) as u32;
+    let counts = cx.state.config.policy.counts_uses();
+    let entry = cx.db().entry_mut(slot);
+    match (options.idle, options.freq) {
+        (Some(seconds), _) if !counts => {
+            let seconds = u32::try_from(seconds).unwrap_or(u32::MAX);
+            entry.used = entry.used.saturating_sub(seconds);
+        }
+        (_, Some(frequency)) if counts => {
+            entry.used = eviction::used_so_often(frequency as u32, now_secs);
+        }
+        _ => {}
     }
     cx.changed(key, class::GENERIC, "restore");
     let relative = deadline != NEVER && !options.absolute;

@@ -200,17 +200,18 @@ pub(crate) struct MemoryFigures {
 
 impl MemoryFigures {
     pub(crate) fn of(state: &mut State) -> MemoryFigures {
+        memory::measure_buffers(state);
+        state.scripts.recount();
         let used = memory::used(state);
         state.stats.peak = state.stats.peak.max(used);
-        let clients: usize = state.clients.values().map(|p| p.outbox.waiting()).sum();
         let (scripts, functions) = state.scripts.memory();
         MemoryFigures {
             used,
             peak: state.stats.peak,
             resident: process::resident(),
             startup: memory::BASE,
-            overhead: memory::BASE.min(used),
-            clients: clients as u64,
+            overhead: (memory::BASE + (scripts + functions) as u64 + state.buffered).min(used),
+            clients: state.buffered,
             scripts: scripts as u64,
             functions: functions as u64,
             aof_buffer: log_of(state).map_or(0, |log| log.sizes().buffered),

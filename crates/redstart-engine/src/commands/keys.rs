@@ -7,7 +7,7 @@ use crate::{
     commands::database::db_arg,
     context::Ctx,
     error::{CommandResult, NO_SUCH_KEY, SYNTAX, Stop},
-    feed, glob,
+    eviction, feed, glob,
     keyspace::NEVER,
     notify::class,
     number::{int_arg, int_bytes},
@@ -447,18 +447,29 @@ fn object_refcount(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn object_idletime(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let now = cx.now_micros / 1_000_000;
+    let now = (cx.now_micros / 1_000_000) as u32;
     let Some(slot) = cx.peek(&args[2]) else {
         return Ok(Reply::Nil);
     };
-    Ok(Reply::Int(
-        (now - i64::from(cx.db().entry(slot).used)).max(0),
-    ))
+    if cx.state.config.policy.counts_uses() {
+        return Err(
+            "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when \
+             switching between policies at runtime LRU and LFU data will take some time to adjust."
+                .into(),
+        );
+    }
+    Ok(Reply::Int(eviction::idle(cx.db().entry(slot), now).into()))
 }
 
 fn object_freq(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    if cx.peek(&args[2]).is_none() {
+    let now = (cx.now_micros / 1_000_000) as u32;
+    let Some(slot) = cx.peek(&args[2]) else {
         return Ok(Reply::Nil);
+    };
+    if cx.state.config.policy.counts_uses() {
+        let used = cx.db().entry(slot).used;
+        let frequency = eviction::frequency(used, &cx.state.config, now);
+        return Ok(Reply::Int(frequency.into()));
     }
     Err(
         "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note \

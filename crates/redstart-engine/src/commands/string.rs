@@ -170,7 +170,9 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         None => None,
     };
     let old = if options.get {
-        Some(get(cx, args)?)
+        let old = get(cx, args)?;
+        cx.use_again();
+        Some(old)
     } else {
         None
     };
@@ -326,6 +328,7 @@ fn set_for(cx: &mut Ctx<'_>, args: &[Bytes], seconds: bool, command: &str) -> Co
 
 fn getset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let old = get(cx, args)?;
+    cx.use_again();
     store(cx, &args[1], &args[2], Some(NEVER));
     cx.propagate([Bytes::from_static(b"SET"), args[1].clone(), args[2].clone()]);
     Ok(old)

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::{
     context::{Ctx, Origin},
     error::{CommandResult, SYNTAX},
+    memory,
     number::{int_arg, parse_int},
     registry::{self, Spec, flag::*, printable},
     reply::Reply,
@@ -262,11 +263,15 @@ fn memory_usage(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(size.into())
 }
 
-/// Tables that became sparse are made smaller; the system's allocator does the rest by itself.
+/// Tables that became sparse are made smaller and Lua's garbage is freed; the allocator gives pages
+/// that are empty then back to the system.
 fn memory_purge(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
+    cx.state.scripts.collect();
     for db in &mut cx.state.dbs {
         db.compact_if_sparse();
     }
+    let used = memory::used(cx.state);
+    memory::give_back(cx.state, used);
     Ok(Reply::OK)
 }
 

@@ -112,19 +112,14 @@ fn set_dir(config: &mut Config, given: &Given) -> Result<(), String> {
 }
 
 fn set_policy(config: &mut Config, given: &Given) -> Result<(), String> {
-    config.policy = match given.text.as_ref() {
-        b"noeviction" => MemoryPolicy::NoEviction,
-        b"allkeys-lru" => MemoryPolicy::AllKeysLru,
-        _ => return Err("this policy is not available in the embedded engine".into()),
-    };
+    if let Some(policy) = MemoryPolicy::named(&given.text) {
+        config.policy = policy;
+    }
     Ok(())
 }
 
 pub(crate) fn policy_name(policy: MemoryPolicy) -> &'static str {
-    match policy {
-        MemoryPolicy::NoEviction => "noeviction",
-        MemoryPolicy::AllKeysLru => "allkeys-lru",
-    }
+    policy.name()
 }
 
 fn set_defrag(_: &mut Config, given: &Given) -> Result<(), String> {
@@ -312,11 +307,14 @@ static PARAMETERS: &[Parameter] = &[
     field!(int("databases", 1, I32, "16").immutable(), databases),
     field!(Parameter::new("maxmemory", Kind::Unsigned, "0"), maxmemory),
     choice("maxmemory-policy", POLICIES, "noeviction")
-        .acts(|config| policy_name(config.policy).into(), set_policy),
-    int("maxmemory-samples", 1, I32, "5"),
-    int("maxmemory-eviction-tenacity", 0, 100, "10"),
-    int("lfu-log-factor", 0, I32, "10"),
-    int("lfu-decay-time", 0, I32, "1"),
+        .acts(|config| config.policy.name().into(), set_policy),
+    field!(int("maxmemory-samples", 1, I32, "5"), maxmemory_samples),
+    field!(
+        int("maxmemory-eviction-tenacity", 0, 100, "10"),
+        eviction_tenacity
+    ),
+    field!(int("lfu-log-factor", 0, I32, "10"), lfu_log_factor),
+    field!(int("lfu-decay-time", 0, I32, "1"), lfu_decay_time),
     int("active-expire-effort", 1, 10, "1"),
     no("lazyfree-lazy-eviction"),
     no("lazyfree-lazy-expire"),

@@ -19,7 +19,7 @@ use crate::{
     crc64,
     engine::State,
     error::Stop,
-    feed,
+    eviction, feed,
     keyspace::{Db, NEVER},
     number::parse_int,
     script::function::{Loader, Policy},
@@ -152,6 +152,7 @@ struct FileReader<'a, R> {
 struct About {
     deadline: Option<i64>,
     idle: Option<u64>,
+    frequency: Option<u8>,
 }
 
 impl<R: Read> FileReader<'_, R> {
@@ -185,7 +186,7 @@ impl<R: Read> FileReader<'_, R> {
                     about.deadline = Some(i64::from(seconds) * 1000);
                 }
                 IDLE => about.idle = Some(self.source.length()?),
-                FREQ => drop(self.source.byte()?),
+                FREQ => about.frequency = Some(self.source.byte()?),
                 FUNCTION => {
                     let source = self.source.string()?;
                     self.contents.libraries.push(source);
@@ -293,7 +294,12 @@ impl<R: Read> FileReader<'_, R> {
         summary.volatile += u64::from(deadline != NEVER);
         let now = (self.now_ms / 1000) as u32;
         let idle = u32::try_from(about.idle.unwrap_or(0)).unwrap_or(u32::MAX);
-        db.insert_new(&key, value, deadline, now.saturating_sub(idle));
+        let used = match (self.setting.config.policy.counts_uses(), about.frequency) {
+            (true, Some(frequency)) => eviction::used_so_often(frequency.into(), now),
+            (true, None) => eviction::first_use(self.setting.config, now),
+            (false, _) => now.saturating_sub(idle),
+        };
+        db.insert_new(&key, value, deadline, used);
         Ok(())
     }
 }

@@ -236,5 +236,21 @@ mod tests {
     #[test]
     fn a_false_length_takes_no_memory() {
         assert_eq!(decompress(b"\0a", usize::MAX), None);
+        // A length that so many bytes could have, of bytes that mean nothing.
+        let rubbish = vec![0xFF; 24 << 20];
+        let before = virtual_peak();
+        assert_eq!(decompress(&rubbish, (rubbish.len() / 3) * MATCH), None);
+        // A third of the bytes are a match at most.
+        assert_eq!(decompress(&rubbish, rubbish.len() * MATCH), None);
+        let grown = virtual_peak() - before;
+        assert!(grown < 1 << 30, "{grown} bytes were asked for");
+    }
+
+    /// The most address space that the process had, in bytes.
+    fn virtual_peak() -> u64 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmPeak"));
+        let kilobytes = line.and_then(|line| line.split_whitespace().nth(1));
+        kilobytes.unwrap().parse::<u64>().unwrap() * 1024
     }
 }

@@ -28,6 +28,8 @@ pub(crate) struct Saves {
     /// The file that was loaded or written.
     known: Option<PathBuf>,
     thread: Option<JoinHandle<()>>,
+    /// When a file was last due, in unix seconds.
+    tried: i64,
 }
 
 #[derive(Default)]
@@ -69,12 +71,18 @@ impl Saves {
     }
 }
 
-impl Drop for Saves {
-    fn drop(&mut self) {
-        // A file that was begun is finished.
+impl Saves {
+    /// Waits until a file that was begun is finished, so that it does not replace a later one.
+    fn wait(&mut self) {
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Saves {
+    fn drop(&mut self) {
+        self.wait();
     }
 }
 
@@ -120,6 +128,7 @@ pub(crate) fn load_snapshot(engine: &Engine) -> Result<(), EngineError> {
 
 /// Writes a file of all data while everybody waits.
 pub(crate) fn save(state: &mut State, now_micros: i64) -> io::Result<()> {
+    state.saves.wait();
     let path = free_path(state)?;
     let state = &*state;
     let result = write_whole(&path, |out| {
@@ -128,6 +137,55 @@ pub(crate) fn save(state: &mut State, now_micros: i64) -> io::Result<()> {
     let changes = state.dirty;
     state.saves.outcome.settle(&result, now_micros, changes);
     result
+}
+
+/// After how many seconds with how many changes a file is written, as `save` says.
+fn save_points(config: &Config) -> impl Iterator<Item = (i64, u64)> {
+    let text = config.remembered.get("save");
+    let text = text.and_then(|text| std::str::from_utf8(text).ok());
+    let words: Vec<&str> = text.unwrap_or_default().split(' ').collect();
+    let points: Vec<(i64, u64)> = words
+        .chunks_exact(2)
+        .filter_map(|pair| Some((pair[0].parse().ok()?, pair[1].parse().ok()?)))
+        .collect();
+    points.into_iter()
+}
+
+/// Whether a file is written from time to time.
+pub(crate) fn has_save_points(config: &Config) -> bool {
+    save_points(config).next().is_some()
+}
+
+/// Writes a file in the background if enough was changed since the last one, as `save` says.
+pub(crate) fn save_if_due(state: &mut State, now_micros: i64) {
+    /// After a failure, seconds until the next attempt, as in Redis.
+    const AGAIN: i64 = 5;
+    if !state.config.remembered.contains_key("save") || state.saves.is_running() || state.loading {
+        return;
+    }
+    let now = now_micros / 1_000_000;
+    let since = now - state.saves.last();
+    let unsaved = state.saves.unsaved(state.dirty);
+    let due =
+        save_points(&state.config).any(|(seconds, changes)| unsaved >= changes && since > seconds);
+    if !due || (state.saves.has_failed() && now - state.saves.tried < AGAIN) {
+        return;
+    }
+    state.saves.tried = now;
+    if let Err(error) = save_later(state, now_micros) {
+        state.saves.outcome.failed.store(true, Ordering::Relaxed);
+        tracing::error!(%error, "the snapshot was not written");
+    }
+}
+
+/// Writes a file of what was changed since the last one, if `save` says that files are written.
+pub(crate) fn save_at_end(state: &mut State, now_micros: i64) {
+    if has_save_points(&state.config)
+        && state.saves.unsaved(state.dirty) > 0
+        && let Err(error) = save(state, now_micros)
+    {
+        tracing::error!(%error, "the snapshot was not written");
+    }
 }
 
 /// Encodes all data now, and writes it while others go on.

@@ -7,6 +7,8 @@
 //! `MAXLEN ~` removes whole nodes only, so the borders of the nodes are visible from outside. They
 //! are drawn where Redis draws them: [`Node::packed`] counts the bytes that its listpack would have.
 
+mod radix;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
@@ -454,6 +456,8 @@ impl Group {
 pub(crate) struct Stream {
     /// By the id of the first entry that was put in.
     nodes: BTreeMap<Id, Node>,
+    /// The nodes of Redis's radix tree over the ids, without its root.
+    radix: usize,
     len: u64,
     pub(crate) last_id: Id,
     pub(crate) max_deleted_id: Id,
@@ -472,33 +476,18 @@ impl Stream {
 
     /// How many nodes Redis's radix tree over the ids has.
     pub(crate) fn radix_nodes(&self) -> usize {
-        fn count(keys: &[[u8; 16]], depth: usize) -> usize {
-            let (Some(first), Some(last)) = (keys.first(), keys.last()) else {
-                return 1;
-            };
-            if keys.len() == 1 {
-                // The run of what is left of the key, and the leaf.
-                return usize::from(depth < 16) + 1;
-            }
-            let common = (depth..16).take_while(|&at| first[at] == last[at]).count();
-            let depth = depth + common;
-            let mut nodes = usize::from(common > 0) + 1;
-            for group in keys.chunk_by(|a, b| a[depth] == b[depth]) {
-                nodes += count(group, depth + 1);
-            }
-            nodes
+        1 + self.radix
+    }
+
+    fn add_node(&mut self, id: Id, node: Node) {
+        self.radix += radix::gained(&self.nodes, id);
+        self.nodes.insert(id, node);
+    }
+
+    fn remove_node(&mut self, id: Id) {
+        if self.nodes.remove(&id).is_some() {
+            self.radix -= radix::gained(&self.nodes, id);
         }
-        let keys: Vec<[u8; 16]> = self
-            .nodes
-            .keys()
-            .map(|id| {
-                let mut key = [0; 16];
-                key[..8].copy_from_slice(&id.ms.to_be_bytes());
-                key[8..].copy_from_slice(&id.seq.to_be_bytes());
-                key
-            })
-            .collect();
-        count(&keys, 0)
     }
 
     /// About how many bytes are held on the heap.
@@ -553,7 +542,8 @@ impl Stream {
             let fields = pairs
                 .chunks_exact(2)
                 .map(|pair| (&pair[0][..], &pair[1][..]));
-            self.nodes.insert(id, Node::new(fields));
+            let node = Node::new(fields);
+            self.add_node(id, node);
         }
         if let Some(mut last) = self.nodes.last_entry() {
             let node_id = *last.key();
@@ -595,7 +585,7 @@ impl Stream {
         if node.live > 0 {
             node.data.shrink_to_fit();
             self.len += u64::from(node.live);
-            self.nodes.insert(id, node);
+            self.add_node(id, node);
         }
         true
     }
@@ -687,7 +677,7 @@ impl Stream {
         node.live -= 1;
         node.dead += 1;
         if node.live == 0 {
-            self.nodes.remove(&node_id);
+            self.remove_node(node_id);
         }
         self.len -= 1;
         self.max_deleted_id = self.max_deleted_id.max(id);
@@ -712,7 +702,7 @@ impl Stream {
                 Limit::MinId(min) => node.last_id(node_id) < min,
             };
             if whole {
-                first.remove();
+                self.remove_node(node_id);
                 self.len -= live;
                 removed += live;
                 continue;

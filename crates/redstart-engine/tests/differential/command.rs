@@ -170,3 +170,19 @@ fn keys_and_their_use_are_the_servers() {
         "#,
     );
 }
+
+#[test]
+fn no_command_is_there_that_the_server_of_this_version_does_not_have() {
+    let server = Server::start();
+    let mut pair = Pair::new(&server, Protocol::Resp2);
+    let (ours, theirs) = ask(&mut pair, "COMMAND LIST");
+    let names = |reply: Reply| match reply {
+        Reply::Array(items) | Reply::Set(items) => items.iter().map(name).collect(),
+        other => panic!("{other:?}"),
+    };
+    let (ours, theirs): (BTreeSet<String>, BTreeSet<String>) = (names(ours), names(theirs));
+    // As if by modules.
+    let own = |name: &&String| !name.starts_with("bf.") && !name.starts_with("redstart");
+    let more: Vec<&String> = ours.difference(&theirs).filter(own).collect();
+    assert_eq!(more, Vec::<&String>::new());
+}

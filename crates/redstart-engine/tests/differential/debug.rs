@@ -92,3 +92,117 @@ fn debug_commands_answer_alike() {
         "#,
     );
 }
+
+#[test]
+fn uses_of_keys_are_counted_as_the_server_counts_them() {
+    let policies = [
+        "noeviction",
+        "allkeys-lru",
+        "allkeys-lfu",
+        "allkeys-random",
+        "volatile-lru",
+        "volatile-lfu",
+        "volatile-random",
+        "volatile-ttl",
+    ];
+    let mut script = String::from("SET old x\nCONFIG SET maxmemory-policy nosuch\n");
+    for policy in policies {
+        script += &format!(
+            "CONFIG SET maxmemory-policy {policy}\n\
+             CONFIG GET maxmemory-policy\n\
+             DEL fresh\nSET fresh x\n\
+             OBJECT FREQ fresh\nOBJECT IDLETIME fresh\n\
+             OBJECT FREQ none\nOBJECT IDLETIME none\n"
+        );
+    }
+    // With this factor every use counts.
+    script += r#"
+        CONFIG SET maxmemory-policy allkeys-lfu
+        CONFIG SET lfu-log-factor 0 lfu-decay-time 0
+        CONFIG SET maxmemory 500mb
+        SET k x
+        GET k
+        GET k
+        OBJECT FREQ k
+        STRLEN k
+        SET k y
+        OBJECT FREQ k
+        APPEND k z
+        OBJECT FREQ k
+        EXISTS k
+        TYPE k
+        TTL k
+        OBJECT FREQ k
+        TOUCH k
+        OBJECT FREQ k
+        RPUSH l a b c
+        LRANGE l 0 -1
+        LPOP l
+        OBJECT FREQ l
+        HSET h a 1
+        HGET h a
+        HGETALL h
+        OBJECT FREQ h
+        SADD s a b
+        ~SMEMBERS s
+        SISMEMBER s a
+        OBJECT FREQ s
+        ZADD z 1 a
+        ZSCORE z a
+        ZRANGE z 0 -1
+        OBJECT FREQ z
+        INCR n
+        INCR n
+        OBJECT FREQ n
+        SET n 5 XX
+        INCRBYFLOAT n 1
+        OBJECT FREQ n
+        GETSET n 7
+        SET n 8 GET
+        OBJECT FREQ n
+        EXPIRE n 1000
+        PERSIST n
+        OBJECT FREQ n
+        RPUSH l d
+        LINSERT l BEFORE d e
+        RPOP l
+        OBJECT FREQ l
+        ZADD z 2 a
+        ZINCRBY z 1 a
+        OBJECT FREQ z
+        HINCRBY h a 1
+        OBJECT FREQ h
+        SADD s c
+        SREM s c
+        OBJECT FREQ s
+        SETRANGE k 0 w
+        GETRANGE k 0 -1
+        OBJECT FREQ k
+        SETBIT k 1 1
+        BITCOUNT k
+        OBJECT FREQ k
+        XADD x 1-1 a b
+        XLEN x
+        XRANGE x - +
+        OBJECT FREQ x
+        CONFIG SET lfu-log-factor 10 lfu-decay-time 1
+        CONFIG SET maxmemory 0 maxmemory-policy noeviction
+    "#;
+    compare(&script);
+}
+
+#[test]
+fn shutdown_refuses_what_the_server_refuses() {
+    compare(
+        r#"
+        SHUTDOWN ABORT
+        SHUTDOWN NOSUCH
+        SHUTDOWN SAVE NOSAVE
+        SHUTDOWN ABORT NOW
+        SHUTDOWN NOSAVE ABORT
+        MULTI
+        SHUTDOWN
+        DISCARD
+        "#,
+    );
+}

@@ -1,0 +1,363 @@
+//! A thousand hostile connections of all kinds, and a well-behaved client that goes on being served.
+
+#![allow(clippy::unwrap_used)]
+
+use std::{
+    io::{BufRead as _, BufReader, Read as _, Write as _},
+    net::{SocketAddr, TcpStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use redstart_engine::{Engine, server::ServerConfig};
+use redstart_testkit::{figure, scale};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+#[path = "listener/running.rs"]
+mod running;
+
+use running::Running;
+
+/// Not a test of its own: the process that is attacked, so that its memory can be seen and both ends of
+/// all connections are not in one process.
+#[test]
+fn child_that_is_attacked() {
+    if std::env::var_os("REDSTART_ATTACKED_CHILD").is_none() {
+        return;
+    }
+    let engine = Engine::builder()
+        // A script that loops is ended soon.
+        .script_time(Duration::from_millis(10), Duration::from_millis(20))
+        .build()
+        .unwrap();
+    let server = Running::start(engine, ServerConfig::new());
+    println!("listening on {}", server.addr);
+    // Until the parent closes the pipe, or is gone.
+    let _ = std::io::stdin().read_to_end(&mut Vec::new());
+}
+
+struct Attacked {
+    process: Child,
+    addr: SocketAddr,
+}
+
+impl Attacked {
+    fn start() -> Attacked {
+        let mut process = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "child_that_is_attacked", "--nocapture"])
+            .env("REDSTART_ATTACKED_CHILD", "1")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines();
+        let address = |line: String| {
+            let (_, address) = line.split_once("listening on ")?;
+            address.parse().ok()
+        };
+        let addr = lines.map_while(Result::ok).find_map(address);
+        Attacked {
+            process,
+            addr: addr.expect("the child listens"),
+        }
+    }
+
+    /// The resident memory in bytes.
+    fn resident(&self) -> u64 {
+        let file = format!("/proc/{}/statm", self.process.id());
+        let text = std::fs::read_to_string(file).unwrap();
+        text.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
+    }
+}
+
+impl Drop for Attacked {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A client that does what a client should, and notes how long its answers take.
+struct WellBehaved {
+    stream: TcpStream,
+    number: u64,
+    /// How often the answer was that a script is slow.
+    busy: usize,
+}
+
+impl WellBehaved {
+    fn connect(addr: SocketAddr) -> WellBehaved {
+        let stream = TcpStream::connect(addr).unwrap();
+        stream.set_nodelay(true).unwrap();
+        stream
+            .set_read_timeout(Some(Duration::from_secs(120)))
+            .unwrap();
+        WellBehaved {
+            stream,
+            number: 0,
+            busy: 0,
+        }
+    }
+
+    fn line(&mut self, request: &str) -> String {
+        self.stream.write_all(request.as_bytes()).unwrap();
+        let mut line = Vec::new();
+        while !line.ends_with(b"\r\n") {
+            let mut byte = [0];
+            self.stream.read_exact(&mut byte).unwrap();
+            line.push(byte[0]);
+        }
+        String::from_utf8(line).unwrap()
+    }
+
+    /// Counts, and asserts that nobody else does.
+    fn request(&mut self) -> Duration {
+        let began = Instant::now();
+        loop {
+            let answer = self.line("INCR well-behaved\r\n");
+            if answer.starts_with("-BUSY") {
+                self.busy += 1;
+                continue;
+            }
+            self.number += 1;
+            assert_eq!(answer, format!(":{}\r\n", self.number));
+            return began.elapsed();
+        }
+    }
+
+    /// The times of this many requests, in order of their length.
+    fn requests(&mut self, count: usize) -> Vec<Duration> {
+        let mut times: Vec<Duration> = (0..count).map(|_| self.request()).collect();
+        times.sort_unstable();
+        times
+    }
+}
+
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    times[(times.len() * percent / 100).min(times.len() - 1)]
+}
+
+/// The ways to be a nuisance.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    /// A byte at a time.
+    Slow,
+    /// A command that never ends.
+    Half,
+    /// Bytes without meaning, over and over.
+    Garbage,
+    /// Announces more than anybody has.
+    Huge,
+    /// Asks for much and reads nothing.
+    Deaf,
+    /// Listens and reads nothing.
+    Subscriber,
+    /// Comes and goes.
+    Fickle,
+    /// Runs scripts that never end by themselves.
+    Looping,
+}
+
+const KINDS: [(Kind, usize); 8] = [
+    (Kind::Slow, 200),
+    (Kind::Half, 200),
+    (Kind::Garbage, 200),
+    (Kind::Huge, 200),
+    (Kind::Deaf, 100),
+    (Kind::Subscriber, 50),
+    (Kind::Fickle, 40),
+    (Kind::Looping, 10),
+];
+
+#[derive(Clone)]
+struct Attack {
+    addr: SocketAddr,
+    over: Arc<AtomicBool>,
+    /// How many connections are under way.
+    connected: Arc<AtomicU64>,
+    /// How many scripts were sent.
+    scripts: Arc<AtomicU64>,
+}
+
+impl Attack {
+    async fn wait(&self, millis: u64) {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+
+    async fn run(self, kind: Kind, number: u64) {
+        let mut first = true;
+        while !self.over.load(Ordering::Relaxed) {
+            let Ok(mut socket) = tokio::net::TcpStream::connect(self.addr).await else {
+                self.wait(50).await;
+                continue;
+            };
+            if std::mem::take(&mut first) {
+                self.connected.fetch_add(1, Ordering::Relaxed);
+            }
+            // The other side may close the connection at any time.
+            let _ = self.annoy(kind, number, &mut socket).await;
+            self.wait(200 + number % 100).await;
+        }
+    }
+
+    async fn annoy(
+        &self,
+        kind: Kind,
+        number: u64,
+        socket: &mut tokio::net::TcpStream,
+    ) -> std::io::Result<()> {
+        match kind {
+            Kind::Slow => {
+                let request = format!("*3\r\n$3\r\nSET\r\n$4\r\nslow\r\n$5\r\n{number:05}\r\n");
+                for byte in request.bytes().cycle() {
+                    if self.over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    socket.write_all(&[byte]).await?;
+                    self.wait(50 + number % 50).await;
+                }
+            }
+            Kind::Half => {
+                let half = b"*3\r\n$3\r\nSET\r\n$4\r\nhalf\r\n$100000\r\nand then nothing";
+                socket.write_all(half).await?;
+                self.linger().await;
+            }
+            Kind::Garbage => {
+                let mut seed = number | 1;
+                let garbage: Vec<u8> = std::iter::repeat_with(|| {
+                    seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    match seed >> 60 {
+                        0 => b'*',
+                        1 => b'$',
+                        2 => b'\r',
+                        3 => b'\n',
+                        _ => (seed >> 32) as u8,
+                    }
+                })
+                .take(4096)
+                .collect();
+                socket.write_all(&garbage).await?;
+                let _ = socket.read(&mut [0; 1024]).await;
+            }
+            Kind::Huge => {
+                let announcement: &[u8] = match number % 4 {
+                    0 => b"*1048576\r\n$500000000\r\n",
+                    1 => b"*3\r\n$3\r\nSET\r\n$4\r\nhuge\r\n$536870912\r\nlittle",
+                    2 => b"*2147483647\r\n$1\r\na\r\n",
+                    _ => b"*2\r\n$4\r\nECHO\r\n$9223372036854775807\r\n",
+                };
+                socket.write_all(announcement).await?;
+                self.linger().await;
+            }
+            Kind::Deaf => {
+                socket.write_all(b"SET big ").await?;
+                socket.write_all(&[b'x'; 20_000]).await?;
+                socket.write_all(b"\r\n").await?;
+                // No more is read from it once its replies pile up.
+                let asked = async {
+                    for _ in 0..500 {
+                        socket.write_all(b"GET big\r\n").await?;
+                    }
+                    std::io::Result::Ok(())
+                };
+                let _ = tokio::time::timeout(Duration::from_secs(1), asked).await;
+                self.linger().await;
+            }
+            Kind::Subscriber => {
+                socket.write_all(b"SUBSCRIBE news\r\n").await?;
+                self.linger().await;
+            }
+            Kind::Fickle => {
+                socket.write_all(b"PING\r\n").await?;
+                self.wait(20).await;
+            }
+            Kind::Looping => {
+                // A few of them: while one runs, everybody waits or is told so, as with the servers.
+                self.wait(number % 10 * 300).await;
+                let script = "while true do end";
+                let request = format!(
+                    "*3\r\n$4\r\nEVAL\r\n${}\r\n{script}\r\n$1\r\n0\r\n",
+                    script.len()
+                );
+                socket.write_all(request.as_bytes()).await?;
+                self.scripts.fetch_add(1, Ordering::Relaxed);
+                let _ = socket.read(&mut [0; 1024]).await;
+                self.wait(3000).await;
+            }
+        }
+        Ok(())
+    }
+
+    async fn linger(&self) {
+        while !self.over.load(Ordering::Relaxed) {
+            self.wait(100).await;
+        }
+    }
+}
+
+#[test]
+fn a_thousand_hostile_connections_do_not_keep_a_client_from_being_served() {
+    let requests = scale(1200, "hostile requests") as usize;
+    let attacked = Attacked::start();
+    let mut client = WellBehaved::connect(attacked.addr);
+    client.requests(requests / 10);
+    let quiet = client.requests(requests);
+    let before = attacked.resident();
+    let attack = Attack {
+        addr: attacked.addr,
+        over: Arc::default(),
+        connected: Arc::default(),
+        scripts: Arc::default(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let mut number = 0;
+    for (kind, count) in KINDS {
+        for _ in 0..count {
+            number += 1;
+            runtime.spawn(attack.clone().run(kind, number));
+        }
+    }
+    assert_eq!(number, 1000);
+    let deadline = Instant::now() + Duration::from_secs(300);
+    while attack.connected.load(Ordering::Relaxed) < number
+        || attack.scripts.load(Ordering::Relaxed) < 3
+    {
+        assert!(Instant::now() < deadline, "they do not come");
+        client.request();
+    }
+    let hostile = client.requests(requests);
+    let grown = attacked.resident().saturating_sub(before);
+    attack.over.store(true, Ordering::Relaxed);
+    // Everybody is let in again afterwards.
+    let mut late = WellBehaved::connect(attacked.addr);
+    while late.line("PING\r\n") != "+PONG\r\n" {
+        assert!(Instant::now() < deadline, "the engine stays busy");
+    }
+    runtime.shutdown_background();
+    let after = client.requests(requests);
+    let calm = percentile(&quiet, 99).max(percentile(&after, 99));
+    let ratio = percentile(&hostile, 99).as_secs_f64() / calm.as_secs_f64();
+    let middle = percentile(&hostile, 50).as_secs_f64()
+        / percentile(&quiet, 50)
+            .max(percentile(&after, 50))
+            .as_secs_f64();
+    figure(format!(
+        "1,000 hostile connections: p99 of a well-behaved client {ratio:.1} times its own quiet p99 \
+         (goal: 3), median {middle:.1} times; {} scripts that loop, {} times BUSY, {} MB more memory",
+        attack.scripts.load(Ordering::Relaxed),
+        client.busy,
+        grown >> 20,
+    ));
+    // What is left for the machine's own load: attackers and the client share it with the server.
+    assert!(middle < 30.0, "the median is {middle} times the quiet one");
+    assert!(ratio < 300.0, "p99 is {ratio} times the quiet one");
+    assert!(grown < 512 << 20, "{grown} bytes for hostile clients");
+}
