@@ -531,6 +531,7 @@ fn the_data_moves_only_if_nothing_was_written_meanwhile() {
     assert!(commit(&mut wire, &token).is_error());
     assert_eq!(wire.line("REDSTART HANDOVER ABORT"), Reply::OK);
     assert_eq!(wire.line("SET c 1"), Reply::OK);
+    assert_level(&mut wire, &mut other, "before the move");
 
     let mut waiting = master.connect();
     waiting.send(&words("BLPOP nothing 0"));
