@@ -35,9 +35,12 @@ struct Page {
     body: Bytes,
 }
 
+/// When a page was asked for first, and the page as soon as it is made.
+type Made = (Instant, Arc<OnceCell<Page>>);
+
 /// The pages of the last second.
 #[derive(Default)]
-pub(crate) struct Rendered(Mutex<HashMap<Key, (Instant, Arc<OnceCell<Page>>)>>);
+pub(crate) struct Rendered(Mutex<HashMap<Key, Made>>);
 
 /// Whether the request is the tick of an open page.
 pub(crate) fn is_tick(call: &Call, route: &Route) -> bool {

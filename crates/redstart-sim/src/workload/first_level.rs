@@ -19,8 +19,11 @@ pub(super) struct Glancing {
     rows: Arc<Mutex<BTreeMap<u64, u64>>>,
     announced: Mutex<Vec<Announced>>,
     /// Caches of clients that have done their work: they must hear of changes after the faults.
-    survivors: Mutex<Vec<(Arc<Process>, usize, Cache<u64, u64>)>>,
+    survivors: Mutex<Vec<Survivor>>,
 }
+
+/// A process, the number of its client, and its cache.
+type Survivor = (Arc<Process>, usize, Cache<u64, u64>);
 
 /// An invalidation that has returned.
 #[derive(Clone)]

@@ -168,7 +168,10 @@ async fn begin(url: &str, load: &Arc<Load>) -> anyhow::Result<Vec<JoinHandle<()>
             let Some(Some(guard)) = of.note(mutex.lock(PATIENCE).await) else {
                 continue;
             };
-            of.fences.lock().unwrap().push(guard.fence().get());
+            of.fences
+                .lock()
+                .expect("no test panicked")
+                .push(guard.fence().get());
             let _ = of.note(guard.release().await);
         }
     }));
@@ -230,7 +233,10 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
         let run = move |job: Numbered, _: JobContext| {
             let load = load.clone();
             async move {
-                load.ran.lock().unwrap().insert(job.number);
+                load.ran
+                    .lock()
+                    .expect("no test panicked")
+                    .insert(job.number);
             }
         };
         queue.worker(run).concurrency(4).start().await?
@@ -290,7 +296,12 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
     }
     let all = load.enqueued.load(Ordering::Relaxed);
     until("all jobs ran", async || {
-        load.ran.lock().unwrap().range(..all).count() as u64 == all
+        load.ran
+            .lock()
+            .expect("no test panicked")
+            .range(..all)
+            .count() as u64
+            == all
     })
     .await;
     worker.shutdown(PATIENCE).await?;
@@ -306,7 +317,7 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
             "{stored} of {acknowledged}, {doubts} in doubt"
         );
     }
-    let fences = load.fences.lock().unwrap();
+    let fences = load.fences.lock().expect("no test panicked").clone();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]));
     let admitted = load.admitted.load(Ordering::Relaxed);
     let used = LIMIT - limiter(&there)?.peek("user").await?.remaining;

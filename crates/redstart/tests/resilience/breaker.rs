@@ -533,6 +533,32 @@ matrix! {
 }
 
 #[tokio::test]
+async fn a_window_whose_calls_were_evicted_starts_over() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let breaker = Breaker::builder(&store, "shop", "payments")
+        .window(CallWindow::Count(10))
+        .min_calls(10)
+        .open_for(LONG)
+        .open()
+        .await?;
+    succeed(&breaker, 10).await;
+    breaker.flush().await?;
+    let keys: Vec<String> = store.query(redis::cmd("KEYS").arg("*")).await?;
+    let mut evicted = 0;
+    for key in keys {
+        let kind: String = store.query(redis::cmd("TYPE").arg(&key)).await?;
+        if kind == "list" {
+            evicted += store.query::<u64>(redis::cmd("DEL").arg(&key)).await?;
+        }
+    }
+    assert_eq!(evicted, 1, "the list of the last calls");
+    fail(&breaker, 10).await;
+    breaker.flush().await?;
+    assert_eq!(breaker.state(), State::Open, "all of the last ten failed");
+    Ok(())
+}
+
+#[tokio::test]
 async fn a_report_costs_what_is_new_and_failures_are_reported_together() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let store = Store::connect(&server.url()).await?;

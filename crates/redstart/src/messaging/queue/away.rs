@@ -4,7 +4,7 @@
 //! tells the parent's queue, and after that removes the message. Wherever it dies, another one does the rest: the parent
 //! counts a child once, however often it hears of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, hash_map::Entry};
 
 use super::{
     Queue,
@@ -67,11 +67,10 @@ impl Queue {
         let mut queues: HashMap<(&str, &str), Queue> = HashMap::new();
         for (_, message) in &known {
             let address = (message.namespace, message.queue);
-            if !queues.contains_key(&address) {
+            if let Entry::Vacant(unknown) = queues.entry(address) {
                 let builder = Queue::builder(self.store(), address.0, address.1);
                 // What is left of a parent that fails is what its own workers would leave.
-                let queue = builder.as_its_workers_have_it().await?.build()?;
-                queues.insert(address, queue);
+                unknown.insert(builder.as_its_workers_have_it().await?.build()?);
             }
         }
         let mut telling = Batch::new();

@@ -28,7 +28,11 @@ local function count(instance, outcomes, sign)
   end
 end
 
-redis.call('RPUSH', KEYS[2], ARGV[7] .. ' ' .. ARGV[6])
+if redis.call('RPUSH', KEYS[2], ARGV[7] .. ' ' .. ARGV[6]) == 1 and calls > 0 then
+  -- The list was evicted: the sums are those of calls that cannot be pushed out any more.
+  redis.call('UNLINK', KEYS[4])
+  calls, failed, slow = 0, 0, 0
+end
 count(ARGV[6], ARGV[7], 1)
 local over = calls - ARGV[12]
 while over > 0 do

@@ -76,7 +76,7 @@ pub(crate) fn redirection(error: &RedisError) -> Option<Address> {
 
 #[cfg(test)]
 mod tests {
-    use redis::{ErrorKind, RedisError};
+    use redis::ErrorKind;
 
     use super::*;
 
@@ -84,7 +84,7 @@ mod tests {
     fn a_redirection_names_a_host_and_a_port() {
         let parse = |text: &str| {
             let reply = redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).unwrap();
-            redirection(&RedisError::from(reply.extract_error().unwrap_err()))
+            redirection(&reply.extract_error().unwrap_err())
         };
         let tcp = |host: &str, port| {
             Some(Address::Tcp {
