@@ -738,8 +738,9 @@ impl Drop for Lent<'_> {
         stage.command.clear();
         drop(stage);
         *self.shared.started.lock() = None;
-        if self.shared.watchdog.has_written() || self.shared.watchdog.is_busy() {
-            self.shared.watchdog.reset();
+        let watchdog = &self.shared.watchdog;
+        if watchdog.has_written() || watchdog.is_long() || watchdog.is_busy() {
+            watchdog.reset();
         }
     }
 }
@@ -987,6 +988,9 @@ impl Shared {
         let elapsed = began.elapsed();
         if elapsed >= RELEASE_AFTER && self.on_worker.swap(false, Ordering::Relaxed) {
             drop(started);
+            // Before the worker is released: if all who come would wait on their threads first, the task that ends the
+            // release would stand behind them.
+            self.watchdog.set_long();
             release_worker();
         }
         let limits = *self.limits.lock();

@@ -97,6 +97,7 @@ impl Inner {
             Some(state) => Some(state),
             // A script that is known to be slow will not be done in a moment.
             None if self.watchdog.is_busy() => None,
+            None if self.watchdog.is_long() && self.clock.is_live() => None,
             None => self.state.try_lock_for(PATIENCE),
         };
         let mut state = state?;

@@ -399,7 +399,6 @@ static COMMANDS: &[(&str, u32)] = &[
     ("unsubscribe", PUBSUB | SLOW),
     ("unwatch", FAST | TRANSACTION),
     ("wait", SLOW | CONNECTION),
-    ("waitaof", SLOW | BLOCKING | CONNECTION),
     ("watch", FAST | TRANSACTION),
     ("xack", WRITE | STREAM | FAST),
     ("xadd", WRITE | STREAM | FAST),

@@ -23,6 +23,7 @@ const UNKILLABLE: &str = "UNKILLABLE Sorry the script already executed write com
 /// Shared by the thread that runs a script and those that wait for it.
 #[derive(Default)]
 pub(crate) struct Watchdog {
+    long: AtomicBool,
     busy: AtomicBool,
     kill: AtomicBool,
     wrote: AtomicBool,
@@ -40,6 +41,15 @@ struct Slow {
 }
 
 impl Watchdog {
+    /// Whether a script has been running for so long that nobody waits for it on a thread of a runtime.
+    pub(crate) fn is_long(&self) -> bool {
+        self.long.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_long(&self) {
+        self.long.store(true, Ordering::Release);
+    }
+
     /// Whether a script has been running for longer than the limit.
     pub(crate) fn is_busy(&self) -> bool {
         self.busy.load(Ordering::Acquire)
@@ -67,6 +77,7 @@ impl Watchdog {
     }
 
     pub(super) fn reset(&self) {
+        self.long.store(false, Ordering::Release);
         self.busy.store(false, Ordering::Release);
         self.kill.store(false, Ordering::Release);
         self.wrote.store(false, Ordering::Release);

@@ -2,7 +2,7 @@
 //!
 //! One step a line: `@2 "LPUSH" "list1" "a"`; a `~` before the command says that the reply has no
 //! order, `@2 gives up` ends a wait. Empty lines and lines with `#` say what it is about;
-//! `# only redis` is for what Valkey does in another way.
+//! `# only redis` is for what Valkey does in another way, `# only valkey` for what Redis 7.0 does not have.
 
 use std::fmt;
 

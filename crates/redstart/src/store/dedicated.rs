@@ -122,18 +122,23 @@ impl Transaction {
         self.watching || self.multi
     }
 
+    /// Whether a transaction is over after this, however it went.
+    fn is_ended_by(body: &Body<'_>) -> bool {
+        match body {
+            Body::One(cmd) => command::name(cmd).is_some_and(|name| {
+                name.eq_ignore_ascii_case(b"EXEC") || name.eq_ignore_ascii_case(b"DISCARD")
+            }),
+            Body::Many { pipeline, .. } => pipeline.is_transaction(),
+        }
+    }
+
     /// The server carried this out.
     fn note(&mut self, body: &Body<'_>) {
         match body {
             Body::One(cmd) => match command::name(cmd) {
                 Some(name) if name.eq_ignore_ascii_case(b"WATCH") => self.watching = true,
                 Some(name) if name.eq_ignore_ascii_case(b"MULTI") => self.multi = true,
-                Some(name)
-                    if name.eq_ignore_ascii_case(b"EXEC")
-                        || name.eq_ignore_ascii_case(b"DISCARD") =>
-                {
-                    *self = Self::default();
-                }
+                Some(_) if Self::is_ended_by(body) => *self = Self::default(),
                 Some(name) if name.eq_ignore_ascii_case(b"UNWATCH") && !self.multi => {
                     self.watching = false;
                 }
@@ -210,6 +215,11 @@ impl Dedicated {
         let deadline = now.checked_add(within.min(crate::duration::LONGEST));
         let request = Request::new(body, deadline.unwrap_or(now));
         let reply = persist(self, request, None).await;
+        // The caller has heard that it failed, and begins again.
+        let is_lost = reply.is_err() && matches!(self.connection, State::Closed);
+        if is_lost && Transaction::is_ended_by(&request.body) {
+            self.transaction = Transaction::default();
+        }
         reply.inspect_err(super::handle::count_doubt)
     }
 

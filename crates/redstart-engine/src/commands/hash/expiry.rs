@@ -1,5 +1,7 @@
 //! Fields of hashes that expire: HEXPIRE and its relatives, HGETEX, HSETEX.
 
+use std::collections::HashSet;
+
 use bytes::Bytes;
 
 use crate::{
@@ -229,13 +231,20 @@ fn expire(cx: &mut Ctx<'_>, args: &[Bytes], unit: Unit, command: &str) -> Comman
     };
     let mut affected = Vec::new();
     let mut codes = Vec::with_capacity(fields.len());
+    // A field that is named twice has its new deadline the second time.
+    let mut changed = HashSet::new();
     for field in fields {
+        let old = || match changed.contains(field) {
+            true => Some(deadline),
+            false => hash.deadline(field),
+        };
         let code = if !hash.contains(field) {
             -2
-        } else if !condition.holds(hash.deadline(field), deadline) {
+        } else if !condition.holds(old(), deadline) {
             0
         } else {
             affected.push(field.clone());
+            changed.insert(field);
             if has_passed {
                 hash.remove(field);
                 2
