@@ -1,6 +1,6 @@
 //! Locks that other libraries take too: redis-py's `Lock`, npm's `redlock`, and hand-made ones.
 //!
-//! All of them keep a token in a string: `SET key token NX PX ttl`. A [`Mutex`](redstart::locking::Mutex) on the same key does the same, so each side honours
+//! All of them keep a token in a string: `SET key token NX PX ttl`. A [`Mutex`] on the same key does the same, so each side honours
 //! the other. [`mutex`] makes one, and [`who_holds`] says who blocks.
 //!
 //! | what holds the key | what `Mutex` does |
