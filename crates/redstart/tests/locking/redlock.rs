@@ -92,7 +92,7 @@ const FAULTS: [Fault; 5] = [
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn any_two_of_five_may_fail_without_delaying_the_others() -> anyhow::Result<()> {
     let five = Five::start().await?;
-    let server_timeout = Duration::from_millis(400);
+    let server_timeout = Duration::from_secs(1);
     let lock = |stores: Vec<Store>| {
         Redlock::builder(stores, "app", "r")
             .ttl(Duration::from_secs(20))
