@@ -22,7 +22,8 @@ pub(super) struct Executing {
 #[derive(Clone, Copy, Debug)]
 struct Execution {
     number: u64,
-    at: Duration,
+    /// When the run was asked for. Its claim was taken after that, and may be lost before the work begins.
+    asked: Duration,
     client: usize,
     /// Its process was killed later, perhaps before the result could be written: repeats may get no answer.
     orphaned: bool,
@@ -55,6 +56,7 @@ impl Executing {
     async fn work(
         self: Arc<Self>,
         world: Arc<World>,
+        asked: Duration,
         key: String,
         number: u64,
         lasts: Duration,
@@ -66,7 +68,7 @@ impl Executing {
             let before = of.iter().rev().find(|execution| !execution.undone).copied();
             of.push(Execution {
                 number,
-                at: world.now(),
+                asked,
                 client: redstart::sim::current().map_or(usize::MAX, |process| process.id()),
                 orphaned: false,
                 undone: false,
@@ -77,7 +79,7 @@ impl Executing {
             .trace
             .note("work", format_args!("{key} is executed as {number}"));
         if let Some(before) = before
-            && !world.may_have_lost(before.at, world.now())
+            && !world.may_have_lost(before.asked, world.now())
         {
             world.breach(format!(
                 "{key} was executed again, as {number}, after {before:?}"
@@ -132,9 +134,14 @@ impl Workload for Executing {
                     true => b"another request",
                     false => b"the request",
                 };
-                let work = self
-                    .clone()
-                    .work(world.clone(), key.clone(), number, lasts, fails);
+                let work = self.clone().work(
+                    world.clone(),
+                    world.now(),
+                    key.clone(),
+                    number,
+                    lasts,
+                    fails,
+                );
                 let run = idempotency.run::<u64, String, _>(&key, print, work);
                 let Some(run) = client.perhaps_dropped(150, run).await else {
                     continue;
@@ -204,9 +211,14 @@ impl Workload for Executing {
                     .unwrap_or_default();
                 let executed = executions.iter().any(|one| !one.undone);
                 let orphaned = executions.iter().any(|one| one.orphaned);
-                let work = self
-                    .clone()
-                    .work(world.clone(), key.clone(), 7, Duration::ZERO, false);
+                let work = self.clone().work(
+                    world.clone(),
+                    world.now(),
+                    key.clone(),
+                    7,
+                    Duration::ZERO,
+                    false,
+                );
                 let run = idempotency
                     .run::<u64, String, _>(&key, b"the request", work)
                     .await;
