@@ -151,6 +151,6 @@ pub use config::{MemoryPolicy, Settings, SettingsError};
 pub use engine::{Engine, EngineBuilder, Fsync};
 pub use error::EngineError;
 pub use rdb::Summary;
-pub use replica::Master;
+pub use replica::{Following, Master, MasterTls};
 pub use reply::{Protocol, Reply};
 pub use session::{Blocked, Outcome, PushReceiver, Session};

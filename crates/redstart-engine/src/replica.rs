@@ -2,9 +2,11 @@
 
 mod follow;
 mod link;
+#[cfg(feature = "tls")]
+mod tls;
 
 pub(crate) use follow::{Replica, Status, follow};
-pub use link::Master;
+pub use link::{Master, MasterTls};
 
 use link::{Answer, Link};
 
@@ -17,12 +19,43 @@ use crate::{
 /// What a client is told that would write to data of another server.
 pub(crate) const READ_ONLY: &str = "READONLY You can't write against a read only replica.";
 
+/// How an engine and the server that it follows stand to each other; see [`Engine::following`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Following {
+    /// The server's host.
+    pub host: String,
+    /// The server's port.
+    pub port: u16,
+    /// Whether the server's changes come over.
+    pub connected: bool,
+    /// Up to where the data is the server's: the id of its stream of changes, and the place in it. `None` until
+    /// all data was copied.
+    pub position: Option<(String, u64)>,
+    /// Why there is no connection, or what could not be applied the last time that this happened.
+    pub error: Option<String>,
+}
+
 impl Engine {
+    /// How the following of a server goes; `None` if there is none.
+    pub fn following(&self) -> Option<Following> {
+        let state = self.inner.lock();
+        let replica = state.replica.as_ref()?;
+        let position = replica.position.as_ref();
+        Some(Following {
+            host: replica.master.host.clone(),
+            port: replica.master.port,
+            connected: replica.status == Status::Connected,
+            position: position.map(|place| (place.id.clone(), place.offset)),
+            error: replica.error().map(str::to_owned),
+        })
+    }
+
     /// Follows a Redis or Valkey: its data takes the place of all data here, and every change of it
     /// comes over. Clients can only read until [`Engine::promote`]; REPLICAOF does the same.
     ///
     /// The connection is re-established automatically, and goes on where it was cut if the server still
-    /// has what was missed. Plain TCP only.
+    /// has what was missed.
     ///
     /// # Errors
     ///

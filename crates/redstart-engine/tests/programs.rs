@@ -178,3 +178,29 @@ fn redis_benchmark_runs_all_its_tests() {
     };
     assert!(length > 0);
 }
+
+#[test]
+fn redis_cli_fetches_all_data_as_an_rdb_file() {
+    let (engine, running) = filled();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("all.rdb");
+    let path = file.to_str().unwrap();
+    let text = output(cli(&running, &["--rdb", path]), b"");
+    assert!(text.contains("Transfer finished with success"), "{text}");
+    let check = Command::new("redis-check-rdb").arg(&file).output().unwrap();
+    assert!(check.status.success(), "{check:?}");
+    // It is all of it, and nobody is a replica afterwards.
+    let copy = Engine::new();
+    let bytes = std::fs::read(&file).unwrap();
+    let summary = copy.load_rdb(bytes.as_slice(), |_| ()).unwrap();
+    assert_eq!(summary.total(), 56);
+    let digest = |engine: &Engine| call(engine, &["DEBUG", "DIGEST"]);
+    assert_eq!(digest(&copy), digest(&engine));
+    let info = cli(&running, &["INFO", "replication"]);
+    assert!(output(info, b"").contains("connected_slaves:0"));
+    // It may also be piped.
+    call(&engine, &["SET", "after", "1"]);
+    let mut to_stdout = cli(&running, &["--rdb", "-"]);
+    let piped = to_stdout.output().unwrap();
+    assert!(piped.status.success() && piped.stdout.starts_with(b"REDIS"));
+}

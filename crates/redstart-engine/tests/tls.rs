@@ -1,4 +1,4 @@
-//! TLS on the listener, with redis-cli.
+//! TLS on the listener, with redis-cli, and from a replica to its server.
 
 #![allow(clippy::unwrap_used)]
 
@@ -11,10 +11,10 @@ use std::{
 
 use bytes::Bytes;
 use redstart_engine::{
-    Engine, Reply, Session,
+    Engine, Master, MasterTls, Reply, Session,
     server::{ClientCertificates, ServerConfig, ServerError, Tls},
 };
-use redstart_testkit::{redis_cli, tls::Authority};
+use redstart_testkit::{Kind, Server, block_until, redis_cli, tls::Authority};
 
 #[path = "listener/running.rs"]
 mod running;
@@ -198,4 +198,140 @@ fn a_client_that_reads_late_gets_the_whole_of_a_reply() {
             return;
         }
     }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn call(session: &mut Session, words: &[&str]) -> Reply {
+    let args: Vec<Bytes> = words
+        .iter()
+        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
+        .collect();
+    session.execute(&args).into_reply().unwrap()
+}
+
+fn set(session: &mut Session, name: &str, value: &str) {
+    assert_eq!(
+        call(session, &["CONFIG", "SET", name, value]),
+        Reply::OK,
+        "{name}"
+    );
+}
+
+fn until_connected(engine: &Engine) {
+    let connected = || engine.following().filter(|of| of.connected);
+    let connected = block_until("the link", PATIENCE, connected);
+    assert!(connected.is_ok(), "{:?}", engine.following());
+}
+
+/// Waits until the reason why the server is not followed is such a one.
+fn error_is(engine: &Engine, such: impl Fn(&str) -> bool) {
+    let is = || {
+        let error = engine.following()?.error?;
+        such(&error).then_some(())
+    };
+    let found = block_until("the reason", PATIENCE, is);
+    assert!(found.is_ok(), "{:?}", engine.following());
+}
+
+fn get(session: &mut Session, key: &str, value: &str) {
+    let there = || (call(session, &["GET", key]) == Reply::bulk(value.to_owned())).then_some(());
+    block_until("the change", PATIENCE, there).unwrap();
+}
+
+#[test]
+fn a_replica_follows_its_server_over_tls_as_a_user() {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let server = Server::builder(Kind::Redis)
+        .tls()
+        .acl("ann", "pw")
+        .config("tls-auth-clients", "yes");
+    let server = runtime.block_on(server.start()).unwrap();
+    let tell = |words: &[&str]| runtime.block_on(server.command(words)).unwrap();
+    // More than one record, and more than one read.
+    let large = "x".repeat(1_000_000);
+    tell(&["SET", "before", &large]);
+    let authority = server.authority().unwrap();
+    let elsewhere = tempfile::tempdir().unwrap();
+    let other = Authority::create(elsewhere.path()).unwrap();
+
+    let engine = Engine::new();
+    let mut session = engine.session();
+    set(&mut session, "tls-replication", "yes");
+    set(&mut session, "tls-ca-cert-file", text(other.ca_file()));
+    let port = server.port().to_string();
+    assert_eq!(
+        call(&mut session, &["REPLICAOF", "127.0.0.1", &port]),
+        Reply::OK
+    );
+    // Each thing that is missing is named, and what is mended is used by the next attempt.
+    error_is(&engine, |error| error.contains("invalid peer certificate"));
+    set(&mut session, "tls-ca-cert-file", text(authority.ca_file()));
+    error_is(&engine, |error| !error.contains("invalid peer certificate"));
+    set(
+        &mut session,
+        "tls-client-cert-file",
+        text(authority.cert_file()),
+    );
+    set(
+        &mut session,
+        "tls-client-key-file",
+        text(authority.key_file()),
+    );
+    error_is(&engine, |error| error.contains("NOAUTH"));
+    set(&mut session, "masteruser", "ann");
+    set(&mut session, "masterauth", "wrong");
+    error_is(&engine, |error| error.contains("WRONGPASS"));
+    set(&mut session, "masterauth", "pw");
+    until_connected(&engine);
+    assert_eq!(engine.following().unwrap().error, None);
+    get(&mut session, "before", &large);
+    tell(&["SET", "after", &large]);
+    get(&mut session, "after", &large);
+    // A link that is cut goes on where it was.
+    tell(&["CLIENT", "KILL", "TYPE", "replica"]);
+    tell(&["SET", "later", "1"]);
+    get(&mut session, "later", "1");
+    let partial = runtime.block_on(server.info("sync_partial_ok")).unwrap();
+    assert_eq!(partial, "1");
+    // And one that ends does so at once.
+    assert_eq!(call(&mut session, &["REPLICAOF", "NO", "ONE"]), Reply::OK);
+    assert_eq!(call(&mut session, &["SET", "own", "1"]), Reply::OK);
+
+    let copied = |tls: MasterTls| {
+        let master = Master::new("127.0.0.1", server.port())
+            .credentials(Some("ann".into()), Some("pw".into()))
+            .tls(tls);
+        Engine::new().copy_from(&master, |_| ())
+    };
+    let known = MasterTls::new()
+        .ca(authority.ca_file())
+        .client(authority.cert_file(), authority.key_file());
+    assert_eq!(copied(known).unwrap().total(), 3);
+    // The system does not know this authority.
+    assert!(copied(MasterTls::new()).is_err());
+    let nowhere = copied(MasterTls::new().ca(elsewhere.path().join("nothing.pem")));
+    let nowhere = nowhere.expect_err("there is no such file").to_string();
+    assert!(nowhere.contains("nothing.pem"), "{nowhere}");
+}
+
+#[test]
+fn an_engine_follows_another_over_tls() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::create(dir.path()).unwrap();
+    let tls = Tls::read(authority.cert_file(), authority.key_file()).unwrap();
+    let master = Engine::new();
+    let server = Running::start(master.clone(), ServerConfig::new().tls(tls));
+    let mut there = master.session();
+    call(&mut there, &["SET", "before", "1"]);
+    let engine = Engine::new();
+    let mut session = engine.session();
+    let plain = Master::new("localhost", server.addr.port());
+    engine
+        .follow(plain.tls(MasterTls::new().ca(authority.ca_file())))
+        .unwrap();
+    until_connected(&engine);
+    get(&mut session, "before", "1");
+    call(&mut there, &["SET", "after", "2"]);
+    get(&mut session, "after", "2");
 }

@@ -490,8 +490,8 @@ fn following(replica: &Replica, now_micros: i64, page: &mut Page) {
     page.line("master_host", &replica.master.host);
     page.line("master_port", replica.master.port);
     page.line("master_link_status", if up { "up" } else { "down" });
-    if let Some(trouble) = &replica.trouble {
-        page.line("master_link_error", trouble.replace(['\r', '\n'], " "));
+    if let Some(error) = replica.error() {
+        page.line("master_link_error", error.replace(['\r', '\n'], " "));
     }
     let heard = if up { seconds(replica.heard) } else { -1 };
     page.line("master_last_io_seconds_ago", heard);

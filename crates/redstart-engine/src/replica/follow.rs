@@ -88,7 +88,16 @@ pub(crate) struct Replica {
     pub(crate) down_since: i64,
     /// What could not be applied the last time that this happened.
     pub(crate) trouble: Option<String>,
+    /// Why there is no connection.
+    failure: Option<String>,
     end: Arc<End>,
+}
+
+impl Replica {
+    /// What is wrong, in words.
+    pub(crate) fn error(&self) -> Option<&str> {
+        self.failure.as_deref().or(self.trouble.as_deref())
+    }
 }
 
 impl Drop for Replica {
@@ -146,6 +155,7 @@ pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::
         heard: now_micros,
         down_since: now_micros,
         trouble: None,
+        failure: None,
         end,
     });
     Ok(())
@@ -202,6 +212,7 @@ fn run(inner: &Weak<Inner>, master: &Master, end: &Arc<End>) {
                 replica.down_since = now;
             }
             replica.status = Status::Connect;
+            replica.failure = Some(error.to_string());
             replica.trouble = trouble.or(replica.trouble.take());
         });
         drop(inner);
@@ -269,6 +280,7 @@ fn session(
     let mut position = None;
     update(&mut inner.lock(), end, |replica| {
         replica.status = Status::Connected;
+        replica.failure = None;
         position = replica.position.clone();
     })?;
     drop(inner);

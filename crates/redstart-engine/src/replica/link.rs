@@ -4,6 +4,7 @@ use std::{
     fmt,
     io::{self, BufRead, BufReader, Read, Write},
     net::{TcpStream, ToSocketAddrs},
+    path::PathBuf,
     time::Duration,
 };
 
@@ -31,8 +32,55 @@ pub struct Master {
     pub(crate) port: u16,
     pub(crate) user: Option<String>,
     pub(crate) password: Option<String>,
-    /// The settings `masteruser` and `masterauth` say how to log in, each time.
+    tls: Option<MasterTls>,
+    /// The settings `masteruser`, `masterauth`, `tls-replication` and those of certificates say how to
+    /// connect, each time.
     configured: bool,
+}
+
+/// How a connection to a [`Master`] is encrypted. The server has to show a certificate for the name or the
+/// address that it is reached under.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MasterTls {
+    pub(super) ca: Option<PathBuf>,
+    pub(super) ca_dir: Option<PathBuf>,
+    pub(super) client: Option<(PathBuf, PathBuf)>,
+}
+
+impl MasterTls {
+    /// The authorities of the system are trusted, and no certificate is shown.
+    pub fn new() -> MasterTls {
+        MasterTls::default()
+    }
+
+    /// Trusts the authorities in this file, in PEM form, and no others.
+    #[must_use]
+    pub fn ca(mut self, file: impl Into<PathBuf>) -> MasterTls {
+        self.ca = Some(file.into());
+        self
+    }
+
+    /// Shows this certificate, with its key, both in PEM form.
+    #[must_use]
+    pub fn client(mut self, cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> MasterTls {
+        self.client = Some((cert.into(), key.into()));
+        self
+    }
+
+    /// As the settings say, if they want TLS at all.
+    fn configured(setting: impl Fn(&str) -> Option<String>) -> Option<MasterTls> {
+        if setting("tls-replication").as_deref() != Some("yes") {
+            return None;
+        }
+        let path = |name: &str| setting(name).map(PathBuf::from);
+        let pair = |cert: &str, key: &str| Some((path(cert)?, path(key)?));
+        Some(MasterTls {
+            ca: path("tls-ca-cert-file"),
+            ca_dir: path("tls-ca-cert-dir"),
+            client: pair("tls-client-cert-file", "tls-client-key-file")
+                .or_else(|| pair("tls-cert-file", "tls-key-file")),
+        })
+    }
 }
 
 impl Master {
@@ -43,6 +91,7 @@ impl Master {
             port,
             user: None,
             password: None,
+            tls: None,
             configured: false,
         }
     }
@@ -63,11 +112,21 @@ impl Master {
                 .filter(|text| !text.is_empty())
         };
         match self.configured {
-            true => self
-                .clone()
-                .credentials(setting("masteruser"), setting("masterauth")),
+            true => Master {
+                user: setting("masteruser"),
+                password: setting("masterauth"),
+                tls: MasterTls::configured(setting),
+                ..self.clone()
+            },
             false => self.clone(),
         }
+    }
+
+    /// Encrypts the connection. Without the cargo feature `tls`, none can be made then.
+    #[must_use]
+    pub fn tls(mut self, tls: MasterTls) -> Master {
+        self.tls = Some(tls);
+        self
     }
 
     /// The user (`None` is the default one) and the password to log in with.
@@ -87,7 +146,65 @@ impl fmt::Debug for Master {
 
 /// A connection that is logged in.
 pub(crate) struct Link {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Stream>,
+}
+
+/// What the bytes go through.
+pub(crate) enum Stream {
+    Plain(TcpStream),
+    #[cfg(feature = "tls")]
+    Tls(Box<super::tls::TlsStream>),
+}
+
+impl Stream {
+    fn open(tcp: TcpStream, master: &Master) -> io::Result<Stream> {
+        match &master.tls {
+            None => Ok(Stream::Plain(tcp)),
+            #[cfg(feature = "tls")]
+            Some(tls) => {
+                let stream = super::tls::connect(tcp, &master.host, tls)?;
+                Ok(Stream::Tls(Box::new(stream)))
+            }
+            #[cfg(not(feature = "tls"))]
+            Some(_) => Err(io::Error::other("TLS needs the cargo feature `tls`")),
+        }
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Stream::Plain(tcp) => tcp,
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.get_ref(),
+        }
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(tcp) => tcp.read(room),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.read(room),
+        }
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Stream::Plain(tcp) => tcp.write(bytes),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Stream::Plain(tcp) => tcp.flush(),
+            #[cfg(feature = "tls")]
+            Stream::Tls(stream) => stream.flush(),
+        }
+    }
 }
 
 /// What the server answers to PSYNC.
@@ -107,6 +224,7 @@ impl Link {
                     stream.set_nodelay(true)?;
                     stream.set_read_timeout(Some(SILENCE))?;
                     stream.set_write_timeout(Some(SILENCE))?;
+                    let stream = Stream::open(stream, master)?;
                     let mut link = Link {
                         stream: BufReader::with_capacity(256 * 1024, stream),
                     };
@@ -137,7 +255,9 @@ impl Link {
             .collect();
         let mut request = Vec::new();
         resp::encode_command(&args, &mut request);
-        self.stream.get_mut().write_all(&request)
+        let stream = self.stream.get_mut();
+        stream.write_all(&request)?;
+        stream.flush()
     }
 
     /// A line without its end.
@@ -175,16 +295,16 @@ impl Link {
 
     /// The connection itself, to end it from elsewhere.
     pub(crate) fn socket(&self) -> io::Result<TcpStream> {
-        self.stream.get_ref().try_clone()
+        self.stream.get_ref().tcp().try_clone()
     }
 
-    pub(crate) fn reader(&mut self) -> &mut BufReader<TcpStream> {
+    pub(crate) fn reader(&mut self) -> &mut BufReader<Stream> {
         &mut self.stream
     }
 
     /// A read ends after this time with an error that says so.
     pub(crate) fn wait_at_most(&self, time: Duration) -> io::Result<()> {
-        self.stream.get_ref().set_read_timeout(Some(time))
+        self.stream.get_ref().tcp().set_read_timeout(Some(time))
     }
 
     /// Tells the server up to where its stream was applied.
