@@ -62,7 +62,16 @@ const CAMPAIGNS: &[Campaign] = &[
         test: "handover",
         filter: "",
         scale: 1,
-        counts: &[("MOVED_KEYS", 100_000)],
+        counts: &[("MOVED_KEYS", 100_000), ("KEYS_OF_A_HAND_OVER", 1_000_000)],
+    },
+    Campaign {
+        name: "store-mirror",
+        about: "the copy of a mirror through cuts, black holes and restarts: no answer is older than it may be",
+        package: "redstart",
+        test: "store",
+        filter: "mirror::",
+        scale: 1,
+        counts: &[("MIRROR_FAULTS", 200), ("TEST_SECONDS", 1800)],
     },
     Campaign {
         name: "store-nonce",

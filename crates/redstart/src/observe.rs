@@ -17,8 +17,11 @@
 //! | `redstart_store_doubts_total` | counter | | errors that are [in doubt](crate::Error::is_in_doubt) |
 //! | `redstart_store_cancelled_total` | counter | | requests whose caller stopped waiting before the deadline |
 //! | `redstart_store_reconnects_total` | counter | | connections re-established |
-//! | `redstart_store_replica_reads_total` | counter | | reads that a replica answered |
+//! | `redstart_store_replica_reads_total` | counter | | reads that a replica, or the copy of a mirror, answered |
 //! | `redstart_store_replica_misses_total` | counter | | reads that a replica might have answered and the master did |
+//! | `redstart_store_mirror_age_seconds` | gauge | `node` | how old the copy of a mirror is; before it is complete, how long it has been made |
+//! | `redstart_store_mirror_behind_bytes` | gauge | `node` | the bytes of changes that it lacked when it was compared last |
+//! | `redstart_store_moves_total` | counter | | hand-overs that a store followed |
 //! | `redstart_store_gaps_total` | counter | | gaps of subscriptions, for any reason |
 //! | `redstart_store_overflows_total` | counter | | gaps of subscriptions whose reader was too slow |
 //!

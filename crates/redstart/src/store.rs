@@ -9,6 +9,7 @@
 //! | `redis://` `rediss://` `redis+unix://` | one server |
 //! | `redis+sentinel://h1,h2,h3/master-name/db` | Sentinel: follows the master through a failover |
 //! | `redis+cluster://h1:p,h2:p` | Cluster |
+//! | `mirror+redis://` `mirror+rediss://` | one server, and [a copy of it in the process](#a-mirror-in-the-process) for reads that may be stale |
 //!
 //! `valkey` may replace `redis` in each of them. Redis 7.0 and Valkey 7.2 and later are supported.
 //!
@@ -21,6 +22,7 @@
 //! | `client_name=orders` | what the server calls the connections, as in `CLIENT LIST` | none |
 //! | `pool=4` | multiplexed connections to each server | 1 |
 //! | `replica_reads=1` | Sentinel and Cluster: replicas answer [reads that may be stale](#replica-reads) | off |
+//! | `max_age=2s` | mirror only: how old an answer of the copy may be, at least 100 ms | 5 s |
 //! | `ca=/path.pem`, `cert=`, `key=` | TLS: the trusted CA, and a client's certificate | the system's CAs |
 //! | `sentinel_user=`, `sentinel_password=` | credentials of the sentinels themselves | none |
 //! | `cluster_strict=1` | embedded only: refuse what a Cluster would refuse | off |
@@ -78,6 +80,35 @@
 //! A replica is used once its connection stands, which is made in the background. If none answers within half of the
 //! deadline, the master does.
 //!
+//! # A mirror in the process
+//!
+//! `mirror+redis://host:port` is a store of one server that keeps a copy of all its data in this process: an embedded engine
+//! that follows the server as a replica does. The copy answers the reads listed under [replica reads](#replica-reads), and
+//! [`query_stale`](Store::query_stale), by a function call, without the network. Everything else goes to the server.
+//! [`Store::mirror`] says how old the copy is.
+//!
+//! ## Promises
+//!
+//! - An answer of the copy holds every write that the server acknowledged `max_age` before the question, whoever made it. The store does
+//!   not trust a link that is merely open: it asks the server four times per `max_age`, at least once a second, how far it is, and
+//!   compares. While the server hangs, is cut off or restarts, the copy grows old, and from `max_age` on the server is asked.
+//! - The server also answers while the copy is being made, and whatever the copy cannot answer: a command that the embedded
+//!   engine does not have, or a value that it does not know.
+//! - The copy follows a server that restarts, is reached again, or [hands over](#through-a-hand-over) its data, and uses new
+//!   credentials of a [provider](StoreBuilder::credentials_provider). What was missed is fetched alone if the server still has it.
+//!
+//! ## Limits
+//!
+//! - The process holds all data of the server, of all its databases, and applies all of its changes.
+//! - A program may read its own write from the server and then miss it in the copy, or see an older value than before when
+//!   the copy takes over from the server.
+//! - TTLs, and the time in scripts that read, go by the clock of this process.
+//! - The user needs `PSYNC`, `REPLCONF`, `PING` and `INFO`. The server has two connections more, and sends a copy after up to
+//!   `repl-diskless-sync-delay`, 5 s by default.
+//! - A link that is swallowed without a word is made again after a minute of silence. Data that cannot be followed, such as
+//!   values of modules, leaves all reads to the server; [`MirrorStatus::error`] says why.
+//! - One server over TCP, with or without TLS: no Cluster, no Sentinel, no unix socket.
+//!
 //! # Through a hand-over
 //!
 //! A server that answers `REDIRECT <host>:<port>` says that it did nothing and that its data is there now: so does the
@@ -105,6 +136,8 @@ mod extension;
 pub(crate) mod handle;
 mod handover;
 mod location;
+#[cfg(feature = "engine")]
+mod mirror;
 mod pool;
 mod request;
 mod retry;
@@ -119,6 +152,8 @@ pub use dedicated::Dedicated;
 pub use handle::Health;
 pub(crate) use handle::Store;
 pub use handover::{Handover, HandoverBuilder, HandoverReport, HandoverStep};
+#[cfg(feature = "engine")]
+pub use mirror::MirrorStatus;
 pub(crate) use request::BoxFuture;
 #[cfg(feature = "locking")]
 pub(crate) use retry::Backoff;

@@ -130,7 +130,19 @@ impl StoreBuilder {
                 ));
             }
             Target::Single(address) => {
-                Backend::Server(Server::new(Dial::server(address, settings)))
+                let mirror = settings.mirror;
+                let dial = Dial::server(address, settings);
+                Backend::Server(match mirror {
+                    None => Server::new(dial),
+                    #[cfg(feature = "engine")]
+                    Some(max_age) => Server::mirrored(dial, max_age)?,
+                    #[cfg(not(feature = "engine"))]
+                    Some(_) => {
+                        return Err(Error::config(
+                            "mirror+redis:// needs the cargo feature `engine`",
+                        ));
+                    }
+                })
             }
             Target::Sentinel { sentinels, master } => {
                 Backend::Server(Server::new(Dial::sentinel(sentinels, master, settings)))

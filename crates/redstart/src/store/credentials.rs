@@ -24,6 +24,12 @@ impl Credentials {
         }
     }
 
+    /// The user and the password.
+    #[cfg(feature = "engine")]
+    pub(super) fn parts(&self) -> (Option<&str>, &str) {
+        (self.user.as_deref(), &self.password)
+    }
+
     /// The command that presents them.
     pub(super) fn auth(&self) -> redis::Cmd {
         let mut cmd = redis::cmd("AUTH");

@@ -152,7 +152,7 @@ impl Store {
     }
 
     /// As [`query`](Self::query), for a command that only reads and whose answer may be stale: a replica may give it, if the
-    /// store has [replica reads](crate::store#replica-reads).
+    /// store has [replica reads](crate::store#replica-reads), or the copy of a [mirror](crate::store#a-mirror-in-the-process).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -179,6 +179,36 @@ impl Store {
             ));
         }
         self.stale_reads().query(cmd).await
+    }
+
+    /// What the copy of a [mirror](crate::store#a-mirror-in-the-process) is like: how old, and whether it answers. `None` for a
+    /// store that has none.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use redstart_engine::{Engine, server::{Server, ServerConfig}};
+    /// # let listen = ServerConfig::new().listen("127.0.0.1:0".parse()?);
+    /// # let server = Server::bind(Engine::new(), listen).await?;
+    /// # let address = server.local_addr().expect("a TCP address");
+    /// # tokio::spawn(server.run(std::future::pending()));
+    /// use std::time::Duration;
+    ///
+    /// let store = redstart::Store::connect(&format!("mirror+redis://{address}?max_age=30s")).await?;
+    /// store.query::<()>(redis::cmd("SADD").arg("club").arg("ann")).await?;
+    /// // The server answers until the copy is complete.
+    /// while !store.mirror().is_some_and(|mirror| mirror.answers) {
+    ///     tokio::time::sleep(Duration::from_millis(10)).await;
+    /// }
+    /// let members: u64 = store.query_stale(redis::cmd("SCARD").arg("club")).await?;
+    /// assert!(members <= 1 && store.mirror().is_some_and(|mirror| mirror.age.is_some()));
+    /// # Ok(()) }
+    /// ```
+    #[cfg(feature = "engine")]
+    pub fn mirror(&self) -> Option<super::MirrorStatus> {
+        match &*self.shared.backend {
+            Backend::Server(server) => server.mirror(),
+            _ => None,
+        }
     }
 
     /// Sends a pipeline in one write (on a Cluster: one to each node, at the same time) and reads its replies.
@@ -460,7 +490,7 @@ impl Store {
     }
 
     /// A handle for calls that only read and whose answers may be stale: replicas may answer them, if
-    /// [that is wanted](StoreBuilder::replica_reads).
+    /// [that is wanted](StoreBuilder::replica_reads), or the copy of a mirror.
     pub(crate) fn stale_reads(&self) -> Self {
         Self {
             stale: true,

@@ -139,7 +139,9 @@ impl HandoverBuilder {
 
 fn tcp(location: &Location) -> Result<(String, u16)> {
     match &location.target {
-        Target::Single(Address::Tcp { host, port }) => Ok((host.clone(), *port)),
+        Target::Single(Address::Tcp { host, port }) if location.settings.mirror.is_none() => {
+            Ok((host.clone(), *port))
+        }
         _ => Err(Error::config(
             "a hand-over is from one server to one server, each by a redis:// URL",
         )),
@@ -159,9 +161,12 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 /// - Up to that moment everything can be undone, and is, on any failure and when it is cancelled. If the process is
 ///   killed, writes go on by themselves after the longest pause.
 /// - Stores of this library that are connected to the engine follow to the server, with the same credentials, database
-///   and TLS settings. Requests, subscriptions and dedicated connections do so without an error, unless a request had
-///   been sent and not answered, which is reported as always. Other clients get the error, and subscribers the message
-///   `<host>:<port>` on the channel `__redstart__:moved`.
+///   and TLS settings. Requests, subscriptions, dedicated connections and the copy of a mirror do so without an error, unless
+///   a request had been sent and not answered, which is reported as always.
+/// - Other clients keep their connections and get the error `REDIRECT <host>:<port>` for everything that reads or writes, from the
+///   moment of the move on. Nothing was done then, so they connect to that place and send the same again. In redis-py it is a
+///   `ResponseError` with that text, in ioredis a `ReplyError`, and redis-cli prints it. Subscribers get the message `<host>:<port>` on
+///   the channel `__redstart__:moved`, and are disconnected.
 ///
 /// # Limits
 ///

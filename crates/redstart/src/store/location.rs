@@ -82,6 +82,8 @@ pub(crate) struct Settings {
     pub(crate) pool: usize,
     /// Reads that may be stale are answered by replicas.
     pub(crate) replica_reads: bool,
+    /// A copy in this process answers reads that may be stale, while it is not older than this.
+    pub(crate) mirror: Option<Duration>,
     /// Connections lead to a replica of a Cluster, which has to be told that it is asked for its own copy.
     pub(crate) read_only: bool,
 }
@@ -104,12 +106,16 @@ impl Default for Settings {
             connect_timeout: None,
             pool: 1,
             replica_reads: false,
+            mirror: None,
             read_only: false,
         }
     }
 }
 
 const MAX_POOL: usize = 256;
+/// How old a copy in this process may be, unless the URL says otherwise, and the least that it can say.
+const MIRROR_AGE: Duration = Duration::from_secs(5);
+const LEAST_MIRROR_AGE: Duration = Duration::from_millis(100);
 /// The longest deadline and time-out.
 pub(crate) const MAX_TIME: Duration = Duration::from_secs(3600);
 
@@ -189,6 +195,21 @@ impl Settings {
         Ok(())
     }
 
+    fn set_mirror(&mut self, scheme: &Scheme, params: &mut Params) -> Result<()> {
+        if !matches!(scheme.topology, Topology::Single) {
+            return Err(Error::config(
+                "a mirror follows one server over TCP: mirror+redis:// or mirror+rediss:// (or valkey in place of \
+                 redis)",
+            ));
+        }
+        let max_age = params.duration("max_age")?.unwrap_or(MIRROR_AGE);
+        if max_age < LEAST_MIRROR_AGE {
+            return Err(Error::config("max_age must be at least 100ms"));
+        }
+        self.mirror = Some(max_age);
+        Ok(())
+    }
+
     /// Takes `user:password@` off the front.
     fn take_credentials<'a>(&mut self, rest: &'a str) -> Result<&'a str> {
         let Some((user_info, rest)) = rest.rsplit_once('@') else {
@@ -212,7 +233,7 @@ impl Location {
         let (scheme, rest) = url.split_once("://").ok_or_else(|| {
             Error::config(
                 "a store's URL must begin with memory://, file://, redis://, rediss://, redis+unix://, \
-                 redis+sentinel:// or redis+cluster:// (or valkey in place of redis)",
+                 redis+sentinel://, redis+cluster:// or mirror+redis:// (or valkey in place of redis)",
             )
         })?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -222,7 +243,14 @@ impl Location {
             "memory" => Target::memory(rest, &mut params)?,
             "file" => Target::file(rest, &mut params)?,
             _ => {
+                let (scheme, mirror) = match scheme.strip_prefix("mirror+") {
+                    None => (scheme, false),
+                    Some(scheme) => (scheme, true),
+                };
                 let scheme = Scheme::parse(scheme)?;
+                if mirror {
+                    settings.set_mirror(&scheme, &mut params)?;
+                }
                 settings.tls = scheme.tls;
                 let rest = settings.take_credentials(rest)?;
                 Target::server(scheme.topology, rest, &mut params, &mut settings)?
@@ -550,6 +578,17 @@ mod tests {
             other => panic!("{other:?}"),
         }
         assert_eq!(sentinel.settings.db, 2);
+        let mirror = parse("mirror+rediss://bob:pw@a:7000/3?max_age=500ms&ca=/x");
+        assert_eq!(mirror.settings.mirror, Some(Duration::from_millis(500)));
+        assert!(mirror.settings.tls && mirror.settings.db == 3);
+        assert!(matches!(
+            mirror.target,
+            Target::Single(Address::Tcp { port: 7000, .. })
+        ));
+        for url in ["mirror+redis://a", "mirror+valkey://a"] {
+            assert_eq!(parse(url).settings.mirror, Some(MIRROR_AGE), "{url}");
+        }
+        assert_eq!(parse("redis://a").settings.mirror, None);
         assert!(matches!(
             parse("redis+cluster://a:1,b:2").target,
             Target::Cluster { seeds } if seeds.len() == 2
@@ -575,6 +614,17 @@ mod tests {
             "redis+sentinel://:secret@a,b",
             "redis+cluster://:secret@a/1",
             "redis+unix://relative",
+            "mirror://:secret@a",
+            "mirror+memory://",
+            "mirror+mirror+redis://:secret@a",
+            "mirror+redis+unix:///run/redis.sock",
+            "mirror+redis+sentinel://:secret@a,b/main",
+            "mirror+redis+cluster://:secret@a",
+            "mirror+redis://:secret@a,b",
+            "mirror+redis://:secret@a?max_age=99ms",
+            "mirror+redis://:secret@a?max_age=soon",
+            "mirror+redis://:secret@a?max_age=0",
+            "redis://:secret@a?max_age=1s",
             "file://relative",
             "file:///x?fsync=sometimes",
         ] {

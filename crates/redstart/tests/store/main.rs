@@ -6,6 +6,7 @@ mod down;
 mod fault;
 mod identity;
 mod measure;
+mod mirror;
 mod nonce;
 mod redirection;
 mod refusal;

@@ -1,8 +1,13 @@
 //! One server, or the master behind the sentinels.
 
 use std::sync::Arc;
+#[cfg(feature = "engine")]
+use std::time::Duration;
 
 use redis::Value;
+
+#[cfg(feature = "engine")]
+use crate::store::mirror::{Mirror, MirrorStatus};
 
 use crate::{
     error::Result,
@@ -18,6 +23,9 @@ pub(crate) struct Server {
     node: Node,
     /// If reads may be answered by them.
     replicas: Option<Arc<SentinelReplicas>>,
+    /// A copy in this process, if reads may be answered by it.
+    #[cfg(feature = "engine")]
+    mirror: Option<Arc<Mirror>>,
 }
 
 impl Server {
@@ -26,7 +34,28 @@ impl Server {
         let dial = node.dial();
         let replicas = (dial.settings().replica_reads && dial.has_sentinels())
             .then(|| SentinelReplicas::new(dial.clone()));
-        Self { node, replicas }
+        Self {
+            node,
+            replicas,
+            #[cfg(feature = "engine")]
+            mirror: None,
+        }
+    }
+
+    /// With a copy in this process, which answers reads while it is not older than this.
+    #[cfg(feature = "engine")]
+    pub(crate) fn mirrored(dial: Dial, max_age: Duration) -> Result<Self> {
+        let server = Self::new(dial);
+        let mirror = Mirror::new(server.node.dial().clone(), max_age)?;
+        Ok(Self {
+            mirror: Some(mirror),
+            ..server
+        })
+    }
+
+    #[cfg(feature = "engine")]
+    pub(crate) fn mirror(&self) -> Option<MirrorStatus> {
+        self.mirror.as_ref().map(|mirror| mirror.status())
     }
 
     pub(crate) fn node(&self) -> &Node {
@@ -34,6 +63,15 @@ impl Server {
     }
 
     pub(crate) async fn request(&self, request: Request<'_>) -> Result<Value> {
+        #[cfg(feature = "engine")]
+        if request.stale
+            && let Some(mirror) = &self.mirror
+        {
+            let read: BoxFuture<'_, _> = Box::pin(mirror.read(request));
+            if let ReplicaRead::Answered(result) = read.await {
+                return result;
+            }
+        }
         if request.stale
             && let Some(replicas) = &self.replicas
         {

@@ -120,6 +120,15 @@ impl Dial {
         }
     }
 
+    /// Where the known server is now.
+    #[cfg(feature = "engine")]
+    pub(crate) fn current_address(&self) -> Option<Address> {
+        match &self.target {
+            Target::Server(address) => Some(self.moved.place().unwrap_or_else(|| address.clone())),
+            _ => None,
+        }
+    }
+
     /// The replicas of the master that the sentinels watch; none without sentinels.
     pub(crate) async fn replicas(&self) -> Result<Vec<Address>> {
         match &self.target {
