@@ -26,6 +26,10 @@ const BATCH: usize = 256;
 const ROUNDS: usize = 30;
 /// How often keys that differ are looked at again: one may have expired between two looks.
 const LOOKS: usize = 20;
+/// How often the engine is asked to move until it answers.
+const TRIES: u32 = 5;
+/// How long a side that cannot be reached is asked to undo what was done to it.
+const UNDO: Duration = Duration::from_secs(10);
 
 /// What a hand-over is doing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -224,7 +228,8 @@ impl Handover {
     /// # Errors
     ///
     /// If it was cancelled, or one of the two cannot be reached, refuses, or differs from the other. Everything was
-    /// undone then, unless the error is [in doubt](Error::is_in_doubt): the answer to the last request was lost.
+    /// undone then, unless the error is [in doubt](Error::is_in_doubt): the engine was asked to move, the server is a
+    /// master, and no answer came. What a side that cannot be reached for 10 s keeps is in the log, as a warning.
     ///
     /// # Cancel safety
     ///
@@ -257,7 +262,12 @@ impl Handover {
         };
         match done {
             Ok(report) => Ok(report),
-            Err(error) if error.is_in_doubt() => Err(error),
+            // Only the request to move can be in doubt. Neither side is touched then: if the engine has moved, the data is
+            // at the server.
+            Err(error) if error.is_in_doubt() => {
+                restore(&mut work.to, work.credentials.take()).await;
+                Err(error)
+            }
             Err(error) => {
                 work.back_out().await;
                 Err(error)
@@ -597,18 +607,11 @@ impl<'a> Work<'a> {
         self.tell(&HandoverStep::Promoted);
         let (host, port) = self.plan.place.clone();
         let (token, port) = (token.to_string(), port.to_string());
-        let commit = ["REDSTART", "HANDOVER", "COMMIT", &token, &host, &port];
-        let mut done = self.from.ask(0, &commit).await;
-        for _ in 0..3 {
-            // Asking again does no harm.
-            if matches!(&done, Err(error) if error.is_in_doubt()) {
-                done = self.from.ask(0, &commit).await;
-            }
-        }
-        done?;
+        self.order(&["REDSTART", "HANDOVER", "COMMIT", &token, &host, &port])
+            .await?;
         let pause = since.elapsed();
         self.tell(&HandoverStep::Moved);
-        self.restore_credentials().await;
+        restore(&mut self.to, self.credentials.take()).await;
         Ok(HandoverReport {
             place: format!("{host}:{port}"),
             keys: self.keys,
@@ -618,15 +621,21 @@ impl<'a> Work<'a> {
         })
     }
 
-    async fn restore_credentials(&mut self) {
-        if let Some((user, password)) = self.credentials.take() {
-            let restored = async {
-                self.to.set("masteruser", &user).await?;
-                self.to.set("masterauth", &password).await
+    /// Asks the engine to move, again if no answer comes, which does no harm. Once it was asked, only its own word that it
+    /// did not move ends the doubt.
+    async fn order(&mut self, commit: &[&str]) -> Result<()> {
+        let (mut in_doubt, mut attempt) = (false, 0);
+        loop {
+            let Err(error) = self.from.ask_or_doubt(commit).await else {
+                return Ok(());
             };
-            if let Err(error) = restored.await {
-                tracing::warn!(%error, "masteruser and masterauth of the server were not restored");
+            attempt += 1;
+            let refused = error.server_code() == Some("ERR");
+            in_doubt = !refused && (in_doubt || error.is_in_doubt());
+            if refused || attempt == TRIES {
+                return Err(error.doubt(in_doubt));
             }
+            tokio::time::sleep(Duration::from_millis(20) * attempt).await;
         }
     }
 
@@ -635,18 +644,56 @@ impl<'a> Work<'a> {
         self.tell(&HandoverStep::BackingOut);
         self.from.begin_anew();
         self.to.begin_anew();
-        if self.attached || self.paused.is_some() {
-            let aborted = self.from.ask(0, &["REDSTART", "HANDOVER", "ABORT"]).await;
-            if let Err(error) = aborted {
-                tracing::warn!(%error, "writes go on after the longest pause");
+        let attached = std::mem::take(&mut self.attached);
+        let paused = self.paused.take().is_some();
+        let credentials = self.credentials.take();
+        let (from, to) = (&mut self.from, &mut self.to);
+        // A side that is away must not keep the other one waiting.
+        let engine = async {
+            if attached || paused {
+                let aborted = insist(from, &["REDSTART", "HANDOVER", "ABORT"]).await;
+                if let Err(error) = aborted {
+                    tracing::warn!(%error, "writes go on after the longest pause");
+                }
             }
-        }
-        if std::mem::take(&mut self.attached) {
-            let detached = self.to.ask(0, &["REPLICAOF", "NO", "ONE"]).await;
-            if let Err(error) = detached {
+        };
+        let server = async {
+            if attached && let Err(error) = insist(to, &["REPLICAOF", "NO", "ONE"]).await {
                 tracing::warn!(%error, "the server is still a replica");
             }
+            restore(to, credentials).await;
+        };
+        tokio::join!(engine, server);
+    }
+}
+
+/// Gives the server back what it presented to its masters before.
+async fn restore(to: &mut Server, credentials: Option<(String, String)>) {
+    let Some((user, password)) = credentials else {
+        return;
+    };
+    let restored = async {
+        insist(to, &["CONFIG", "SET", "masteruser", &user]).await?;
+        insist(to, &["CONFIG", "SET", "masterauth", &password]).await
+    };
+    if let Err(error) = restored.await {
+        tracing::warn!(%error, "masteruser and masterauth of the server were not restored");
+    }
+}
+
+/// Sends what may be sent twice, until it is answered.
+async fn insist(server: &mut Server, words: &[&str]) -> Result<()> {
+    let until = Instant::now() + UNDO;
+    loop {
+        match server.ask(0, words).await {
+            Err(error)
+                if matches!(error.server_code(), None | Some("LOADING" | "BUSY"))
+                    && Instant::now() < until =>
+            {
+                tracing::debug!(%error, "asking again");
+                tokio::time::sleep(Duration::from_millis(100)).await;
+            }
+            done => return done.map(drop),
         }
-        self.restore_credentials().await;
     }
 }

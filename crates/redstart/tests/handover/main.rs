@@ -1,5 +1,7 @@
 //! From the engine to a real server under load: nothing that was acknowledged is lost, and everybody follows.
 
+mod lost;
+
 use std::{
     collections::BTreeSet,
     future::pending,

@@ -86,7 +86,7 @@ impl Server {
         self.wires.get(&db).ok_or_else(gone)
     }
 
-    async fn send(&mut self, db: i64, body: Body<'_>) -> Result<Value> {
+    async fn send(&mut self, db: i64, body: Body<'_>, harmless: bool) -> Result<Value> {
         let place = self.address.to_string();
         let wire = self.wire(db).await?;
         let sent = wire
@@ -97,16 +97,23 @@ impl Server {
             Ok(value) => Ok(value),
             Err(failure) => {
                 self.wires.remove(&db);
-                Err(failure.into_error(|| place, false))
+                Err(failure.into_error(|| place, harmless))
             }
         }
     }
 
-    /// Sends one command.
+    /// Sends one command that can be undone, or that only reads: if its reply is lost, there is no doubt to report.
     pub(super) async fn ask(&mut self, db: i64, words: &[&str]) -> Result<Value> {
         let mut cmd = Cmd::new();
         cmd.arg(words);
-        self.send(db, Body::One(&cmd)).await
+        self.send(db, Body::One(&cmd), true).await
+    }
+
+    /// The same for a command that is not undone: if its reply is lost, the error is in doubt.
+    pub(super) async fn ask_or_doubt(&mut self, words: &[&str]) -> Result<Value> {
+        let mut cmd = Cmd::new();
+        cmd.arg(words);
+        self.send(0, Body::One(&cmd), false).await
     }
 
     /// Sends commands, and reads all their replies.
@@ -125,7 +132,7 @@ impl Server {
         if pipeline.is_empty() {
             return Ok(Vec::new());
         }
-        let replies = self.send(db, Body::all(pipeline)).await?;
+        let replies = self.send(db, Body::all(pipeline), true).await?;
         Ok(replies.into_sequence().unwrap_or_default())
     }
 
