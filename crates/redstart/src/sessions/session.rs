@@ -74,6 +74,8 @@ const SLACK: Duration = Duration::from_secs(1);
 const BATCH: usize = 100;
 /// Sessions that one script lists.
 const PAGE: usize = 500;
+/// How often the sessions of a user who has many are looked through for those that moved.
+const PASSES: usize = 10;
 /// An account outlives its sessions by this: it is found before the session is made.
 const MARGIN: Duration = Duration::from_secs(60);
 
@@ -701,11 +703,21 @@ impl Sessions {
             let Some(account) = self.known_account(user).await? else {
                 return Ok(0);
             };
-            let mut ended = 0;
-            for batch in self.ids(&account).await?.chunks(BATCH) {
-                ended += self.end(&account, "", batch).await?;
+            let mut all = 0;
+            for _ in 0..PASSES {
+                let ids = self.ids(&account).await?;
+                let mut ended = 0;
+                for batch in ids.chunks(BATCH) {
+                    ended += self.end(&account, "", batch).await?;
+                }
+                all += ended;
+                // One page is one moment. Between two of them, a process with a shorter idle timeout may have renewed a
+                // session to an earlier end, so another look must find none.
+                if ids.len() < PAGE || ended == 0 {
+                    break;
+                }
             }
-            Ok(ended)
+            Ok(all)
         })
         .await
     }
@@ -752,23 +764,20 @@ impl Sessions {
     async fn ids(&self, account: &[u8; 16]) -> Result<Vec<String>> {
         let entity = self.entity(account)?;
         let (mut ids, mut seen) = (Vec::new(), HashSet::new());
-        let (mut after, mut skip) = (String::new(), 0);
+        let (mut after, mut ends) = (String::new(), String::new());
         loop {
             let page: Vec<(String, String)> = LIST
                 .on(&entity)
                 .key()
                 .arg(PAGE)
+                .arg(&ends)
                 .arg(&after)
-                .arg(skip)
                 .idempotent()
                 .run(&self.0.store)
                 .await?;
             let is_last = page.len() < PAGE;
-            // A page begins with the sessions that end when the last one of the page before does, so that none of them is
-            // left out.
-            match page.last() {
-                Some((_, ends)) if *ends != after => (after, skip) = (ends.clone(), 0),
-                _ => skip += PAGE,
+            if let Some(last) = page.last() {
+                (after, ends) = last.clone();
             }
             for (id, _) in page {
                 // One that was renewed meanwhile is in a later page again.

@@ -1,4 +1,7 @@
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use anyhow::{Result, ensure};
 use redstart::{
@@ -62,6 +65,102 @@ async fn many_are_listed_and_ended(sessions: &Sessions) -> Result<()> {
 async fn sessions_that_end_at_the_same_time_are_all_listed_and_ended() -> Result<()> {
     let store = Store::connect("memory://").await?;
     many_are_listed_and_ended(&Sessions::new(&store, "app", "web")?).await
+}
+
+/// The index of an account: 1,100 sessions that end in an hour, at one moment, and 600 that end in two.
+struct Index {
+    store: Store,
+    soon: BTreeSet<String>,
+    later: BTreeSet<String>,
+}
+
+impl Index {
+    const KEY: &str = "app:session:{a}";
+
+    async fn new() -> Result<Self> {
+        let store = Store::connect("memory://").await?;
+        let ids = |of: std::ops::Range<u32>| -> BTreeSet<String> {
+            // In another order than they were made.
+            of.map(|n| format!("{:032x}", n * 7919 % 10_007)).collect()
+        };
+        let (soon, later) = (ids(0..1_100), ids(1_100..1_700));
+        let now = store.time().await?;
+        let mut pipeline = redis::pipe();
+        for (hours, ids) in [(1, &soon), (2, &later)] {
+            let ends = now + Duration::from_secs(3600 * hours);
+            for id in ids {
+                let add = pipeline.cmd("ZADD").arg(Self::KEY);
+                add.arg(ends.as_micros() as u64).arg(id).ignore();
+            }
+        }
+        store.pipeline::<()>(&pipeline).await?;
+        Ok(Self { store, soon, later })
+    }
+
+    /// The page after this session and its end.
+    async fn page(&self, after: &(String, String)) -> Result<Vec<(String, String)>> {
+        let all = redstart::script::all().into_iter();
+        let mut named = all.filter(|script| script.name() == "session.list");
+        let script = named.next().expect("there is such a script");
+        let mut eval = redis::cmd("EVAL");
+        eval.arg(script.source()).arg(1).arg(Self::KEY);
+        let (id, ends) = after;
+        Ok(self.store.query(eval.arg(500).arg(ends).arg(id)).await?)
+    }
+
+    /// All pages; `meanwhile` is done between the second and the third with what they had.
+    async fn walk(
+        &self,
+        meanwhile: impl AsyncFnOnce(&[String]) -> Result<()>,
+    ) -> Result<BTreeSet<String>> {
+        let (mut ids, mut after) = (Vec::new(), Default::default());
+        for _ in 0..2 {
+            let page = self.page(&after).await?;
+            after = page[499].clone();
+            ids.extend(page.into_iter().map(|(id, _)| id));
+        }
+        assert_eq!(ids.len(), 1_000);
+        meanwhile(&ids).await?;
+        loop {
+            let page = self.page(&after).await?;
+            let Some(last) = page.last().cloned() else {
+                let count = ids.len();
+                let ids: BTreeSet<String> = ids.into_iter().collect();
+                assert_eq!(ids.len(), count, "none is listed twice");
+                return Ok(ids);
+            };
+            after = last;
+            ids.extend(page.into_iter().map(|(id, _)| id));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_session_is_passed_over_when_others_end_between_two_pages() -> Result<()> {
+    let index = Index::new().await?;
+    let store = index.store.clone();
+    let listed = index
+        .walk(async move |_| Ok(store.advance(Duration::from_secs(3601))?))
+        .await?;
+    ensure!(listed.is_superset(&index.later));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_session_is_passed_over_when_others_are_ended_between_two_pages() -> Result<()> {
+    let index = Index::new().await?;
+    let store = index.store.clone();
+    let listed = index
+        .walk(async move |ids: &[String]| {
+            // One at the beginning, and the last ones of both pages.
+            let mut end = redis::cmd("ZREM");
+            end.arg(Index::KEY).arg(&[&ids[0], &ids[499], &ids[999]]);
+            assert_eq!(store.query::<u64>(&end).await?, 3);
+            Ok(())
+        })
+        .await?;
+    ensure!(listed.is_superset(&index.later) && listed.is_superset(&index.soon));
+    Ok(())
 }
 
 matrix! {
