@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::location::{Address, Location, Target};
 use crate::error::{Error, Result};
-use compare::differing;
+use compare::{PAGE, differing};
 use server::Server;
 
 /// The longest pause of writes, unless another is set.
@@ -18,12 +18,15 @@ const PAUSE: Duration = Duration::from_secs(10);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How far behind the server may be when writes are held back.
 const NEAR: u64 = 256 * 1024;
-/// So few keys are compared while writes are held back.
+/// So few keys are compared while writes are held back, or as many as take so long.
 const FEW: usize = 1000;
-/// How many keys are compared at once.
-const BATCH: usize = 256;
+const SHORT: Duration = Duration::from_millis(100);
 /// How often changed keys are compared before writes are held back in any case.
 const ROUNDS: usize = 30;
+/// The same if as many keys change meanwhile as are compared.
+const VAIN_ROUNDS: usize = 3;
+/// Every so many pages of keys, those that changed are asked for: the engine keeps a limited number of them.
+const PAGES: usize = 16;
 /// How often keys that differ are looked at again: one may have expired between two looks.
 const LOOKS: usize = 20;
 /// How often the engine is asked to move until it answers.
@@ -181,6 +184,8 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 /// - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
 /// - The server must know the credentials that the clients have.
 /// - Each value is read whole for the comparison.
+/// - Keys that change while others are compared are compared again, and the last of them while writes are held back. If as many keys
+///   change as can be compared, which is tens of thousands in a second, the pause is as long as it takes to compare them.
 ///
 /// # Example
 ///
@@ -432,18 +437,18 @@ impl<'a> Work<'a> {
         let mut done = 0;
         for (db, _) in databases {
             let mut cursor = "0".to_owned();
-            loop {
-                let count = BATCH.to_string();
+            for number in 1_usize.. {
+                let count = PAGE.to_string();
                 let page = self
                     .from
                     .ask(db, &["SCAN", &cursor, "COUNT", &count])
                     .await?;
                 let (next, keys): (String, Vec<Vec<u8>>) = redis::from_redis_value(page)?;
-                for keys in keys.chunks(BATCH) {
-                    let different = differing(&mut self.from, &mut self.to, db, keys).await?;
-                    suspects.extend(different);
-                    done += keys.len() as u64;
-                    self.tell(&HandoverStep::Comparing(done.min(all), all));
+                suspects.extend(differing(&mut self.from, &mut self.to, db, &keys).await?);
+                done += keys.len() as u64;
+                self.tell(&HandoverStep::Comparing(done.min(all), all));
+                if number.is_multiple_of(PAGES) {
+                    self.take_changed(&mut suspects).await?;
                 }
                 cursor = next;
                 if cursor == "0" {
@@ -452,12 +457,20 @@ impl<'a> Work<'a> {
             }
         }
         self.keys = done;
+        let (mut last, mut vain, mut short) = (usize::MAX, 0, FEW);
         for _ in 0..ROUNDS {
             self.take_changed(&mut suspects).await?;
-            if suspects.len() <= FEW {
+            let count = suspects.len();
+            vain = if count < last / 10 * 9 { 0 } else { vain + 1 };
+            if count <= short || vain == VAIN_ROUNDS {
                 break;
             }
+            let begun = Instant::now();
             suspects = self.still_differing(suspects).await?;
+            // How many keys are compared in a short time.
+            let part = SHORT.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-6);
+            short = FEW.max((count as f64 * part) as usize);
+            last = count;
         }
         Ok(suspects)
     }
@@ -500,9 +513,7 @@ impl<'a> Work<'a> {
             .collect();
         let mut different = BTreeSet::new();
         for db in databases {
-            for keys in keys.chunks(BATCH) {
-                different.extend(differing(&mut self.from, &mut self.to, db, keys).await?);
-            }
+            different.extend(differing(&mut self.from, &mut self.to, db, &keys).await?);
         }
         Ok(different)
     }

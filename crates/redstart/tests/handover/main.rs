@@ -1,5 +1,6 @@
 //! From the engine to a real server under load: nothing that was acknowledged is lost, and everybody follows.
 
+mod clients;
 mod lost;
 
 use std::{
@@ -18,6 +19,7 @@ use redstart::{
     limiting::{Decision, Limiter, Quota},
     locking::Mutex,
     messaging::{Job, JobContext, Queue},
+    sessions::{Sessions, Token},
     store::{Event, Handover, HandoverReport, HandoverStep, Listen},
 };
 use redstart_engine::{
@@ -27,6 +29,8 @@ use redstart_engine::{
 use redstart_testkit::{Kind, Server, eventually, scale};
 use serde::{Deserialize, Serialize};
 use tokio::{sync::oneshot, task::JoinHandle};
+
+use clients::Counting;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -101,6 +105,8 @@ struct Load {
     ran: Shared<BTreeSet<u64>>,
     fences: Shared<Vec<u64>>,
     admitted: AtomicU64,
+    /// What each of these holds.
+    sessions: Shared<Vec<(Token, u64)>>,
     doubts: AtomicU64,
 }
 
@@ -132,7 +138,27 @@ fn limiter(store: &Store) -> redstart::Result<Limiter> {
         .build()
 }
 
-/// Counters, a queue, a lock and a limiter, each from a store of its own.
+/// Sessions that are made and changed once.
+async fn keep_sessions(sessions: Sessions, load: Arc<Load>) {
+    for number in 0.. {
+        if !load.goes_on() {
+            return;
+        }
+        let created = sessions.create("ann", &Numbered { number }).await;
+        let Some(token) = load.note(created) else {
+            continue;
+        };
+        let changed = Numbered { number: number + 1 };
+        // In doubt, it may be either.
+        if load.note(sessions.patch(&token, &changed).await).is_some() {
+            let mut all = load.sessions.lock().expect("no test panicked");
+            all.push((token, changed.number));
+        }
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+/// Counters, a queue, a lock, a limiter and sessions, each from a store of its own.
 async fn begin(url: &str, load: &Arc<Load>) -> anyhow::Result<Vec<JoinHandle<()>>> {
     let mut tasks = Vec::new();
     for at in 0..load.increments.len() {
@@ -177,6 +203,8 @@ async fn begin(url: &str, load: &Arc<Load>) -> anyhow::Result<Vec<JoinHandle<()>
             let _ = of.note(guard.release().await);
         }
     }));
+    let sessions = Sessions::new(&connect(url).await?, "move", "web")?;
+    tasks.push(tokio::spawn(keep_sessions(sessions, load.clone())));
     let limiter = limiter(&connect(url).await?)?;
     let of = load.clone();
     tasks.push(tokio::spawn(async move {
@@ -262,8 +290,11 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
         own.query::<redis::Value>(&take, PATIENCE).await
     });
 
+    let address = running.url.trim_start_matches("redis://");
+    let mut others = Counting::all(address)?;
     until("the load runs", async || {
         load.increments[0].load(Ordering::Relaxed) > 50
+            && others.iter().all(|one| one.counts.acknowledged() > 3)
     })
     .await;
     let report: HandoverReport = plan(&running.url, &server).run(|_| (), pending()).await?;
@@ -278,6 +309,17 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
         now.zip(&before).all(|(now, before)| now > before + 50)
     })
     .await;
+    let others_before: Vec<u64> = others.iter().map(|one| one.counts.acknowledged()).collect();
+    until("other clients go on", async || {
+        others
+            .iter()
+            .zip(&others_before)
+            .all(|(one, before)| one.counts.moves() == 1 && one.counts.acknowledged() > before + 3)
+    })
+    .await;
+    for one in &mut others {
+        assert!(one.end(), "{} failed", one.name);
+    }
     let there = connect(&server.url()).await?;
     there
         .query::<()>(redis::cmd("PUBLISH").arg("news").arg("moved"))
@@ -318,6 +360,24 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
             range.contains(&stored),
             "{stored} of {acknowledged}, {doubts} in doubt"
         );
+    }
+    // Whatever another client was told is there, and nothing else is.
+    for one in &others {
+        let stored: u64 = there.query(redis::cmd("GET").arg(one.name)).await?;
+        let told = one.counts.acknowledged();
+        // It may have been ended between the answer and its own word.
+        assert!(
+            (told..=told + 1).contains(&stored),
+            "{}: {stored} of {told}",
+            one.name
+        );
+    }
+    let kept = Sessions::new(&there, "move", "web")?;
+    let sessions = std::mem::take(&mut *load.sessions.lock().expect("no test panicked"));
+    for (token, number) in &sessions {
+        let session = kept.load::<Numbered>(token).await?;
+        let session = session.expect("a session is kept");
+        assert_eq!(session.data.number, *number);
     }
     let fences = load.fences.lock().expect("no test panicked").clone();
     assert!(fences.windows(2).all(|pair| pair[0] < pair[1]));
@@ -361,7 +421,7 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
     assert_eq!(raw(&running.url, "GET still7").await?, refusal);
     redstart_testkit::figure(format!(
         "{kind:?}: {} keys moved under load, writes held back for {:?}, {} keys compared meanwhile; {} \
-         increments, {all} jobs, {} locks acknowledged, 0 lost, {doubts} in doubt",
+         increments, {all} jobs, {} locks, {} sessions acknowledged, 0 lost, {doubts} in doubt; {}",
         report.keys,
         report.pause,
         report.keys_in_pause,
@@ -370,6 +430,12 @@ async fn moves_under_load(kind: Kind) -> anyhow::Result<()> {
             .map(|n| n.load(Ordering::Relaxed))
             .sum::<u64>(),
         fences.len(),
+        sessions.len(),
+        others
+            .iter()
+            .map(|one| format!("{} {}", one.name, one.counts.acknowledged()))
+            .collect::<Vec<_>>()
+            .join(", "),
     ));
     Ok(())
 }
@@ -388,6 +454,79 @@ async fn raw(url: &str, line: &str) -> anyhow::Result<String> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn everything_moves_to_redis_under_load() -> anyhow::Result<()> {
     moves_under_load(Kind::Redis).await
+}
+
+/// How long writes are held back with many keys, while some of them change all the time.
+async fn many_keys_move(kind: Kind) -> anyhow::Result<()> {
+    const PIPELINE: u64 = 1000;
+    let keys = scale(20_000, "keys of a hand over");
+    let running = Running::start(Engine::new()).await?;
+    let server = Server::builder(kind).start().await?;
+    let store = connect(&running.url).await?;
+    for begin in (0..keys).step_by(PIPELINE as usize) {
+        let mut pipeline = redis::pipe();
+        for n in begin..keys.min(begin + PIPELINE) {
+            pipeline.cmd("SET").arg(format!("key:{n}")).arg(n).ignore();
+        }
+        store.pipeline::<()>(&pipeline).await?;
+    }
+    // Writers of random keys, a batch at a time and with a little rest.
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = Vec::new();
+    for seed in 0..4_u64 {
+        let (store, stop) = (connect(&running.url).await?, stop.clone());
+        writers.push(tokio::spawn(async move {
+            let (mut at, mut written) = (seed, 0_u64);
+            while !stop.load(Ordering::Relaxed) {
+                let mut pipeline = redis::pipe();
+                for _ in 0..8 {
+                    at = at.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    let key = format!("key:{}", (at >> 33) % keys);
+                    pipeline.cmd("INCR").arg(key).ignore();
+                }
+                store.pipeline::<()>(&pipeline).await?;
+                written += 8;
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+            Ok::<u64, redstart::Error>(written)
+        }));
+    }
+    let began = tokio::time::Instant::now();
+    let report = plan(&running.url, &server).run(|_| (), pending()).await?;
+    let took = began.elapsed();
+    stop.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    for writer in writers {
+        written += writer.await??;
+    }
+    assert_eq!(report.keys, keys);
+    // Every increment is there.
+    let there = connect(&server.url()).await?;
+    let mut sum = 0;
+    for begin in (0..keys).step_by(PIPELINE as usize) {
+        let mut read = redis::cmd("MGET");
+        (begin..keys.min(begin + PIPELINE)).for_each(|n| {
+            read.arg(format!("key:{n}"));
+        });
+        sum += there.query::<Vec<u64>>(&read).await?.iter().sum::<u64>();
+    }
+    assert_eq!(sum, keys * (keys - 1) / 2 + written);
+    redstart_testkit::figure(format!(
+        "{kind:?}: {keys} keys moved in {took:?} while {written} writes came in, 0 lost; writes were held back for {:?}, \
+         {} keys compared meanwhile",
+        report.pause, report.keys_in_pause,
+    ));
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_keys_move_to_redis_and_the_pause_is_a_figure() -> anyhow::Result<()> {
+    many_keys_move(Kind::Redis).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn many_keys_move_to_valkey_and_the_pause_is_a_figure() -> anyhow::Result<()> {
+    many_keys_move(Kind::Valkey).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -524,5 +663,37 @@ async fn an_engine_that_has_moved_stays_moved_after_a_restart() -> anyhow::Resul
         "+OK\r\n"
     );
     assert_eq!(raw(&running.url, "GET a").await?, "$1\r\n");
+    Ok(())
+}
+
+/// The copy of a mirror follows, as the requests do.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_mirror_follows_a_hand_over() -> anyhow::Result<()> {
+    let running = Running::start(Engine::new()).await?;
+    let mirror = connect(&format!("mirror+{}", running.url)).await?;
+    let set = |value: &str| {
+        let mut set = redis::cmd("SET");
+        set.arg("a").arg(value);
+        set
+    };
+    mirror.query::<()>(&set("before")).await?;
+    let reads = async |value: &str| {
+        let read: redstart::Result<Option<String>> =
+            mirror.query_stale(redis::cmd("GET").arg("a")).await;
+        let answers = mirror.mirror().is_some_and(|of| of.answers && of.connected);
+        answers && read.is_ok_and(|read| read.as_deref() == Some(value))
+    };
+    until("the engine is mirrored", async || reads("before").await).await;
+    let server = Server::builder(Kind::Redis).start().await?;
+    plan(&running.url, &server).run(|_| (), pending()).await?;
+    // Nobody tells the mirror but the engine: its store is not used meanwhile.
+    let replicas = async || server.info("connected_slaves").await.ok();
+    until("the server is mirrored", async || {
+        replicas().await.as_deref() == Some("1")
+    })
+    .await;
+    let there = connect(&server.url()).await?;
+    there.query::<()>(&set("after")).await?;
+    until("its changes come over", async || reads("after").await).await;
     Ok(())
 }

@@ -298,6 +298,7 @@ async fn no_answer_is_older_than_it_may_be(kind: Kind) -> anyhow::Result<()> {
             }
             1 => {
                 proxy.refuse().await;
+                proxy.cut().await?;
                 until("the copy is too old", async || !status(&store).answers).await;
                 too_old += 1;
                 proxy.pass().await;

@@ -1,9 +1,17 @@
 //! Whether two servers hold the same, by reading it.
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use redis::{Pipeline, Value};
 
-use super::server::Server;
+use super::server::{Reads, Server};
 use crate::error::Result;
+
+/// How many keys are read by one request.
+const BATCH: usize = 256;
+/// How many requests are under way at a time, so that no side waits for the other ones.
+const AT_ONCE: usize = 4;
+/// How many keys are worth comparing at a time.
+pub(super) const PAGE: usize = BATCH * AT_ONCE;
 
 /// What a key holds, in a form that is the same on all servers.
 #[derive(PartialEq)]
@@ -21,20 +29,26 @@ pub(super) async fn differing(
     db: i64,
     keys: &[Vec<u8>],
 ) -> Result<Vec<Vec<u8>>> {
-    let (here, there) = tokio::join!(contents(from, db, keys), contents(to, db, keys));
+    let (from, to) = (from.reads(db).await?, to.reads(db).await?);
+    let batches = stream::iter(keys.chunks(BATCH)).map(|keys| batch(&from, &to, keys));
+    batches.buffer_unordered(AT_ONCE).try_concat().await
+}
+
+async fn batch(from: &Reads, to: &Reads, keys: &[Vec<u8>]) -> Result<Vec<Vec<u8>>> {
+    let (here, there) = tokio::join!(contents(from, keys), contents(to, keys));
     let pairs = here?.into_iter().zip(there?).zip(keys);
     let different = pairs.filter(|((here, there), _)| here != there);
     Ok(different.map(|(_, key)| key.clone()).collect())
 }
 
-async fn contents(server: &mut Server, db: i64, keys: &[Vec<u8>]) -> Result<Vec<Content>> {
+async fn contents(server: &Reads, keys: &[Vec<u8>]) -> Result<Vec<Content>> {
     let mut kinds = Pipeline::new();
     for key in keys {
         kinds.cmd("TYPE").arg(key);
         kinds.cmd("PEXPIRETIME").arg(key);
     }
     let kinds: Vec<(String, i64)> = server
-        .all(db, &kinds)
+        .all(&kinds)
         .await?
         .chunks_exact(2)
         .map(|pair| Ok((word(&pair[0]), redis::from_redis_value(pair[1].clone())?)))
@@ -46,7 +60,7 @@ async fn contents(server: &mut Server, db: i64, keys: &[Vec<u8>]) -> Result<Vec<
         read(&mut reads, kind, key);
         counts.push(reads.len() - before);
     }
-    let mut replies = server.all_or_gone(db, &reads).await?.into_iter();
+    let mut replies = server.all_or_gone(&reads).await?.into_iter();
     let mut contents = Vec::new();
     for ((kind, deadline), count) in kinds.into_iter().zip(counts) {
         let replies: Vec<Value> = replies.by_ref().take(count).collect();

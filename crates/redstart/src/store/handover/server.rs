@@ -1,12 +1,12 @@
 //! One side of a hand-over: connections to one server, one per database.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
 use crate::{
-    error::{Error, Result},
+    error::Result,
     store::{
         location::{Address, Location, Settings, Target},
         request::{Body, Request},
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(super) struct Server {
     address: Address,
     settings: Settings,
-    wires: BTreeMap<i64, Wire>,
+    wires: BTreeMap<i64, Arc<Wire>>,
 }
 
 /// The text of INFO.
@@ -75,15 +75,24 @@ impl Server {
         self.wires.clear();
     }
 
-    async fn wire(&mut self, db: i64) -> Result<&Wire> {
-        if !self.wires.contains_key(&db) {
-            let mut settings = self.settings.clone();
-            settings.db = db;
-            let wire = Dial::server(self.address.clone(), settings).wire().await?;
-            self.wires.insert(db, wire);
+    async fn wire(&mut self, db: i64) -> Result<Arc<Wire>> {
+        if let Some(wire) = self.wires.get(&db) {
+            return Ok(wire.clone());
         }
-        let gone = || Error::unavailable("the connection is gone");
-        self.wires.get(&db).ok_or_else(gone)
+        let mut settings = self.settings.clone();
+        settings.db = db;
+        let dial = Dial::server(self.address.clone(), settings);
+        let wire = Arc::new(dial.wire().await?);
+        self.wires.insert(db, wire.clone());
+        Ok(wire)
+    }
+
+    /// The connection to a database, for several requests at a time that only read.
+    pub(super) async fn reads(&mut self, db: i64) -> Result<Reads> {
+        Ok(Reads {
+            wire: self.wire(db).await?,
+            place: self.address.to_string(),
+        })
     }
 
     async fn send(&mut self, db: i64, body: Body<'_>, harmless: bool) -> Result<Value> {
@@ -116,26 +125,6 @@ impl Server {
         self.send(0, Body::One(&cmd), false).await
     }
 
-    /// Sends commands, and reads all their replies.
-    ///
-    /// # Errors
-    ///
-    /// Also if one of them failed.
-    pub(super) async fn all(&mut self, db: i64, pipeline: &Pipeline) -> Result<Vec<Value>> {
-        let replies = self.all_or_gone(db, pipeline).await?.into_iter();
-        let replies = replies.map(|reply| Ok(reply.extract_error()?));
-        replies.collect()
-    }
-
-    /// As [`Server::all`]; an error is a reply as well, such as that of a key which is gone or has another type by now.
-    pub(super) async fn all_or_gone(&mut self, db: i64, pipeline: &Pipeline) -> Result<Vec<Value>> {
-        if pipeline.is_empty() {
-            return Ok(Vec::new());
-        }
-        let replies = self.send(db, Body::all(pipeline), true).await?;
-        Ok(replies.into_sequence().unwrap_or_default())
-    }
-
     pub(super) async fn info(&mut self, section: &str) -> Result<Info> {
         let text = self.ask(0, &["INFO", section]).await?;
         Ok(Info(redis::from_redis_value(text)?))
@@ -157,6 +146,37 @@ impl Server {
     pub(super) async fn set(&mut self, name: &str, value: &str) -> Result<()> {
         self.ask(0, &["CONFIG", "SET", name, value]).await?;
         Ok(())
+    }
+}
+
+/// A connection that several requests share.
+pub(super) struct Reads {
+    wire: Arc<Wire>,
+    place: String,
+}
+
+impl Reads {
+    /// Sends commands, and reads all their replies.
+    ///
+    /// # Errors
+    ///
+    /// Also if one of them failed.
+    pub(super) async fn all(&self, pipeline: &Pipeline) -> Result<Vec<Value>> {
+        let replies = self.all_or_gone(pipeline).await?.into_iter();
+        let replies = replies.map(|reply| Ok(reply.extract_error()?));
+        replies.collect()
+    }
+
+    /// As [`Reads::all`]; an error is a reply as well, such as that of a key which is gone or has another type by now.
+    pub(super) async fn all_or_gone(&self, pipeline: &Pipeline) -> Result<Vec<Value>> {
+        if pipeline.is_empty() {
+            return Ok(Vec::new());
+        }
+        let request = Request::new(Body::all(pipeline), Instant::now() + PATIENCE);
+        match self.wire.send(request).await {
+            Ok(replies) => Ok(replies.into_sequence().unwrap_or_default()),
+            Err(failure) => Err(failure.into_error(|| self.place.clone(), true)),
+        }
     }
 }
 
