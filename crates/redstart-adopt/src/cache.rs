@@ -10,6 +10,7 @@
 //! - **Nothing old is stored after an [invalidation](SharedCache::invalidate)** by this type: it takes the lease away, and what was
 //!   loaded before is not stored.
 //! - An entry that this type cannot read is never overwritten: the value is loaded, and the entry is left to those who wrote it.
+//! - An entry that an old program stores while this type loads is not overwritten either, readable or not: it is newer than what the load has read.
 //!
 //! # Limits
 //!
@@ -224,7 +225,12 @@ enum Seen<T> {
     Missing,
     /// In another format, or of another type.
     Unreadable,
-    Value(T, Option<Duration>),
+    Value {
+        value: T,
+        left: Option<Duration>,
+        /// The SHA-1 of the entry.
+        digest: String,
+    },
 }
 
 impl<T: Serialize + DeserializeOwned> SharedCache<T> {
@@ -248,7 +254,7 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
     /// [`is_invalid`](Error::is_invalid) for a key that cannot be used; otherwise those of the store.
     pub async fn get(&self, key: &str) -> Result<Option<T>> {
         match self.look(&self.inner.entity(key)?).await? {
-            Seen::Value(value, _) => Ok(Some(value)),
+            Seen::Value { value, .. } => Ok(Some(value)),
             Seen::Missing | Seen::Unreadable => Ok(None),
         }
     }
@@ -277,8 +283,15 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
             match self.look(&entity).await? {
                 Seen::Missing => {}
                 Seen::Unreadable => return load().await,
-                Seen::Value(value, left) => {
-                    return self.refreshed(&entity, value, left, load).await;
+                Seen::Value {
+                    value,
+                    left,
+                    digest,
+                } => {
+                    if left.is_none_or(|left| left >= self.inner.settings.refresh) {
+                        return Ok(value);
+                    }
+                    return self.refreshed(&entity, value, &digest, load).await;
                 }
             }
             let flight = self.inner.flight(&entity);
@@ -290,7 +303,7 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
             let token = format!("{:032x}", rand::random::<u128>());
             let (leased, entry) = self.inner.lease(&entity, &token, true).await?;
             if leased {
-                return self.fill(&entity, &token, load).await;
+                return self.fill(&entity, &token, "", load).await;
             }
             if entry.is_none() {
                 tokio::time::sleep(pause.mul_f64(0.5 + rand::random::<f64>() / 2.0)).await;
@@ -299,37 +312,36 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
         }
     }
 
-    /// The value, or a fresh one if it ends soon and nobody else loads it.
+    /// A fresh value, or the one that ends soon if somebody else loads it.
     async fn refreshed<E, F>(
         &self,
         entity: &Entity,
         value: T,
-        left: Option<Duration>,
+        digest: &str,
         load: impl FnOnce() -> F,
     ) -> Result<T, E>
     where
         E: From<Error>,
         F: Future<Output = Result<T, E>>,
     {
-        if left.is_none_or(|left| left >= self.inner.settings.refresh) {
-            return Ok(value);
-        }
         let token = format!("{:032x}", rand::random::<u128>());
         let leased = self.inner.lease(entity, &token, false).await;
         if !leased.is_ok_and(|(leased, _)| leased) {
             return Ok(value);
         }
-        match self.fill(entity, &token, load).await {
+        match self.fill(entity, &token, digest, load).await {
             Ok(fresh) => Ok(fresh),
             // It is still good.
             Err(_) => Ok(value),
         }
     }
 
+    /// Loads under a lease, and stores the value unless the entry is another one by then than the one with this digest.
     async fn fill<E, F>(
         &self,
         entity: &Entity,
         token: &str,
+        digest: &str,
         load: impl FnOnce() -> F,
     ) -> Result<T, E>
     where
@@ -340,14 +352,15 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
         let value = match load().await {
             Ok(value) => value,
             Err(error) => {
-                if let Err(error) = self.inner.store(entity, token, None).await {
+                if let Err(error) = self.inner.store(entity, token, digest, None).await {
                     tracing::debug!(%error, "the lease of a failed load ends by itself");
                 }
                 return Err(error);
             }
         };
         let bytes = settings.format.write(&value)?;
-        if let Err(error) = self.inner.store(entity, token, Some(&bytes)).await {
+        let stored = self.inner.store(entity, token, digest, Some(&bytes));
+        if let Err(error) = stored.await {
             // The caller has its value; the next one loads again.
             tracing::warn!(%error, "a loaded entry could not be stored");
         }
@@ -364,7 +377,15 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
             return Ok(Seen::Missing);
         };
         Ok(match settings.format.read(&entry) {
-            Some(value) => Seen::Value(value, u64::try_from(left).ok().map(Duration::from_millis)),
+            Some(value) => Seen::Value {
+                value,
+                left: u64::try_from(left).ok().map(Duration::from_millis),
+                digest: match settings.refresh.is_zero() {
+                    // It is needed only to refresh.
+                    true => String::new(),
+                    false => sha1_smol::Sha1::from(&entry).digest().to_string(),
+                },
+            },
             None => Seen::Unreadable,
         })
     }
@@ -471,12 +492,18 @@ impl Inner {
     }
 
     /// Ends a lease, and stores what was loaded under it.
-    async fn store(&self, entity: &Entity, token: &str, entry: Option<&[u8]>) -> Result<bool> {
+    async fn store(
+        &self,
+        entity: &Entity,
+        token: &str,
+        digest: &str,
+        entry: Option<&[u8]>,
+    ) -> Result<bool> {
         let ttl = entry.map_or(0, |_| self.ttl_ms());
         FILL.run(
             &self.settings.store,
             &keys(entity),
-            &[&token, &ttl, &entry.unwrap_or_default()],
+            &[&token, &ttl, &entry.unwrap_or_default(), &digest],
         )
         .await
     }

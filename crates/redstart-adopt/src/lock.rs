@@ -96,6 +96,11 @@ pub struct Blocker {
 ///
 /// Those of the store.
 pub async fn who_holds(store: &Store, key: &str) -> Result<Option<Blocker>> {
+    holder(store, key.as_bytes()).await
+}
+
+/// As [`who_holds`], for a key that need not be text.
+pub(crate) async fn holder(store: &Store, key: &[u8]) -> Result<Option<Blocker>> {
     let mut look = redis::pipe();
     look.ignore_errors();
     look.cmd("TYPE").arg(key);

@@ -1,7 +1,7 @@
 //! The steps of a plan, carried out one by one and taken back.
 //!
-//! What was done is remembered in the store, so that `back` knows what to take back, whoever calls it. Every step can be looked at first, and
-//! none takes anything away from the programs that use the keys today.
+//! What was done is remembered in the store, so that `back` knows what to take back, whoever calls it, also when the keys are gone meanwhile. Every step
+//! can be looked at first, and none takes anything away from the programs that use the keys today.
 //!
 //! | what | shadow | share | drain | switch |
 //! |---|---|---|---|---|
@@ -9,14 +9,22 @@
 //! | a queue of Sidekiq | counts | says which consumers share it | | |
 //! | locks | who holds them | the same | | checks that nobody else holds one |
 //! | a limiter, sessions | checks that every value can be read | the same | | |
-//! | a cache | counts entries without a TTL | gives them one, and remembers which | | |
+//! | a cache | counts entries without a TTL | gives them one, and remembers which ends when | | |
+//!
+//! # Limits
+//!
+//! A check looks at all keys of the subject that exist while it runs. What is written after it, such as a lock that an old client takes a moment later, it
+//! cannot know.
+//!
+//! `back` takes the TTL away from entries that still have the one they were given. An entry that was stored again since has the TTL that its program
+//! wants, and keeps it.
 //!
 //! # Keys
 //!
 //! | key | type | |
 //! |---|---|---|
-//! | `redstart:adopt:{<subject>}` | hash | the steps that were done |
-//! | `redstart:adopt:{<subject>}:touched` | set | the entries of a cache that were given a TTL |
+//! | `redstart:adopt:{<subject>}` | hash | what the subject is, its steps, and those that were done |
+//! | `redstart:adopt:{<subject>}:touched` | hash | the entries of a cache that were given a TTL, and the time in ms at which each ends |
 //!
 //! Neither has a TTL: a migration may take months. Taking the first step back removes them.
 
@@ -71,6 +79,27 @@ impl Kind {
         }
     }
 
+    const ALL: [Self; 6] = [
+        Self::BullMq,
+        Self::Sidekiq,
+        Self::Locks,
+        Self::Limiter,
+        Self::Sessions,
+        Self::Cache,
+    ];
+
+    /// As it stands in the record.
+    fn name(self) -> &'static str {
+        match self {
+            Self::BullMq => "bullmq",
+            Self::Sidekiq => "sidekiq",
+            Self::Locks => "locks",
+            Self::Limiter => "limiter",
+            Self::Sessions => "sessions",
+            Self::Cache => "cache",
+        }
+    }
+
     fn steps(self) -> &'static [&'static str] {
         match self {
             Self::BullMq => &["shadow", "share", "drain", "switch"],
@@ -110,6 +139,7 @@ pub struct Migration {
     record: Entity,
     ttl: Duration,
     wait: Duration,
+    expected: Option<String>,
 }
 
 /// How far a step is.
@@ -147,6 +177,10 @@ impl StepReport {
             blocked: None,
         }
     }
+}
+
+fn record(subject: &str) -> Result<Entity> {
+    Ok(Keys::new("redstart", "adopt")?.entity(subject)?)
 }
 
 /// What became of a step.
@@ -200,15 +234,40 @@ impl Migration {
         Self::new(store, pattern, kind, kind.steps().to_vec())
     }
 
+    /// For a subject of which a step was done before, as it was then; `None` if there is none. Its keys need not be there: locks that are free and queues
+    /// that are empty cannot be recognised.
+    ///
+    /// # Errors
+    ///
+    /// [`is_invalid`](Error::is_invalid) for a subject that cannot be part of a key; otherwise those of the store.
+    pub async fn begun(store: &Store, subject: &str) -> Result<Option<Self>> {
+        let record = record(subject)?;
+        let get = cmd("HMGET")
+            .arg(record.key())
+            .arg("kind")
+            .arg("plan")
+            .take();
+        let (kind, plan): (Option<String>, Option<String>) = store.query(&get).await?;
+        let kind = Kind::ALL
+            .into_iter()
+            .find(|known| kind.as_deref() == Some(known.name()));
+        let Some(kind) = kind else { return Ok(None) };
+        let plan = plan.unwrap_or_default();
+        let steps = kind.steps().iter().copied();
+        let steps = steps.filter(|step| plan.split(',').any(|planned| planned == *step));
+        Ok(Some(Self::new(store, subject, kind, steps.collect())?))
+    }
+
     fn new(store: &Store, subject: &str, kind: Kind, steps: Vec<&'static str>) -> Result<Self> {
         Ok(Self {
             store: store.clone(),
             subject: subject.to_owned(),
             kind,
             steps,
-            record: Keys::new("redstart", "adopt")?.entity(subject)?,
+            record: record(subject)?,
             ttl: Duration::from_secs(3600),
             wait: Duration::from_secs(60),
+            expected: None,
         })
     }
 
@@ -224,6 +283,23 @@ impl Migration {
     pub fn wait(mut self, wait: Duration) -> Self {
         self.wait = wait;
         self
+    }
+
+    /// Refuses to do or to take back any other step than this one, to which somebody agreed: another process may have been faster (default: whatever is
+    /// next).
+    #[must_use]
+    pub fn expecting(mut self, step: &str) -> Self {
+        self.expected = Some(step.to_owned());
+        self
+    }
+
+    fn check_expected(&self, step: &str) -> Result<()> {
+        match &self.expected {
+            Some(expected) if expected != step => Err(Error::invalid(format!(
+                "the step is {step} by now, not {expected}: look again"
+            ))),
+            _ => Ok(()),
+        }
     }
 
     /// The steps that were done, in order.
@@ -256,8 +332,8 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if another step is under way; otherwise those of the store. Calling it again goes on where it was
-    /// interrupted.
+    /// [`is_invalid`](Error::is_invalid) if another step is under way, or another one is next than [expected](Self::expecting); otherwise those of the
+    /// store. Calling it again goes on where it was interrupted.
     ///
     /// # Cancel safety
     ///
@@ -276,6 +352,7 @@ impl Migration {
         let Some(step) = self.steps.get(done.len()).copied() else {
             return Ok(Outcome::Nothing);
         };
+        self.check_expected(step)?;
         if (self.kind, step) == (Kind::BullMq, "drain") {
             self.wait_for_node(tell).await?;
         }
@@ -318,6 +395,9 @@ impl Migration {
 
     async fn back_alone(&self, tell: Tell<'_>) -> Result<Outcome> {
         let mut done = self.done().await?;
+        if let Some(step) = done.last() {
+            self.check_expected(step)?;
+        }
         // What an interrupted step has done counts, though the step does not.
         let touched = self.take_ttls_back(tell).await?;
         let Some(step) = done.pop() else {
@@ -348,7 +428,15 @@ impl Migration {
         let key = self.record.key();
         let command = match done {
             [] => cmd("DEL").arg(key).take(),
-            done => cmd("HSET").arg(key).arg("steps").arg(done.join(",")).take(),
+            done => cmd("HSET")
+                .arg(key)
+                .arg("steps")
+                .arg(done.join(","))
+                .arg("kind")
+                .arg(self.kind.name())
+                .arg("plan")
+                .arg(self.steps.join(","))
+                .take(),
         };
         Ok(self.store.query(&command).await?)
     }

@@ -95,6 +95,12 @@ impl ConnectSession {
     }
 }
 
+/// The data of a session; `None` for what express-session did not write.
+pub(crate) fn session_data(json: &[u8]) -> Option<Map<String, Value>> {
+    let data: Map<String, Value> = serde_json::from_slice(json).ok()?;
+    data.get("cookie")?.is_object().then_some(data)
+}
+
 impl ConnectSessions {
     /// The sessions under connect-redis's default prefix `sess:`, with its default ttl of a day.
     pub fn new(store: &Store) -> Self {
@@ -139,10 +145,8 @@ impl ConnectSessions {
         look.cmd("PTTL").arg(&key);
         let (json, left): (Option<Vec<u8>>, i64) = self.store.pipeline(&look).await?;
         let Some(json) = json else { return Ok(None) };
-        let data: Option<Map<String, Value>> = serde_json::from_slice(&json).ok();
-        let data = data.filter(|data| data.get("cookie").is_some_and(Value::is_object));
-        let data =
-            data.ok_or_else(|| Error::invalid("the value is no session of express-session"))?;
+        let data = session_data(&json)
+            .ok_or_else(|| Error::invalid("the value is no session of express-session"))?;
         Ok(Some(ConnectSession {
             data,
             remaining: u64::try_from(left).ok().map(Duration::from_millis),

@@ -21,7 +21,10 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 
 mod consumer;
+mod ending;
 mod job;
+mod promote;
+mod recover;
 
 pub use consumer::{SidekiqConsumer, SidekiqConsumerBuilder};
 pub use job::{JobFailure, SidekiqJob};

@@ -119,35 +119,55 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     }
 }
 
+/// Where a walk goes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    On,
+    Back,
+}
+
 impl Walk {
-    async fn migration(&self) -> Result<Migration, Failure> {
+    fn unknown(&self, plan: &Plan) -> Failure {
+        let known = plan.items.iter().map(|item| item.subject.as_str());
+        let known: Vec<&str> = known.take(10).collect();
+        Failure::Usage(format!(
+            "the plan has no {}; it has: {}",
+            printable(&self.subject),
+            known.join(", ")
+        ))
+    }
+
+    async fn migration(&self, way: Way) -> Result<Migration, Failure> {
         let store = Store::connect(&self.look.url).await?;
         let declared = self.declared.map(|what| match what {
             What::Cache => Declared::Cache,
             What::Lock => Declared::Locks,
         });
-        let migration = match declared {
-            Some(what) => Migration::declared(&store, &self.subject, what)?,
-            None => {
+        let begun = Migration::begun(&store, &self.subject).await?;
+        let migration = match (declared, begun) {
+            (Some(what), _) => Migration::declared(&store, &self.subject, what)?,
+            // The way back is what was done, whatever is there now.
+            (None, Some(begun)) if way == Way::Back => begun,
+            (None, begun) => {
                 let plan = Plan::of(&self.look.recognise_on(&store).await?);
                 let item = plan.items.iter().find(|item| item.subject == self.subject);
-                let known = plan.items.iter().map(|item| item.subject.as_str());
-                let item = item.ok_or_else(|| {
-                    let known: Vec<&str> = known.take(10).collect();
-                    Failure::Usage(format!(
-                        "the plan has no {}; it has: {}",
-                        printable(&self.subject),
-                        known.join(", ")
-                    ))
-                })?;
-                Migration::of(&store, item)?
+                match (item, begun) {
+                    // The plan of today: a queue may have lost its schedulers since, and then has more steps.
+                    (Some(item), None) => Migration::of(&store, item)?,
+                    (Some(item), Some(begun)) if item.library.purpose() == begun.purpose() => {
+                        Migration::of(&store, item)?
+                    }
+                    // Locks that are free and queues that are empty are not in the plan.
+                    (_, Some(begun)) => begun,
+                    (None, None) => return Err(self.unknown(&plan)),
+                }
             }
         };
         Ok(migration.ttl(self.ttl).wait(self.wait))
     }
 
     async fn step(&self) -> Result<(), Failure> {
-        let migration = self.migration().await?;
+        let migration = self.migration(Way::On).await?;
         let Some(next) = migration.next().await? else {
             return self.nothing("all steps are done");
         };
@@ -159,13 +179,14 @@ impl Walk {
             return Ok(());
         }
         let bar = Bar::new();
+        let migration = migration.expecting(next.step);
         let outcome = migration.step(&mut |progress| bar.show(progress)).await?;
         bar.0.finish_and_clear();
         self.report(outcome, "done: ")
     }
 
     async fn back(&self) -> Result<(), Failure> {
-        let migration = self.migration().await?;
+        let migration = self.migration(Way::Back).await?;
         let done = migration.done().await?;
         let Some(last) = done.last() else {
             return self.nothing("no step was done");
@@ -175,6 +196,7 @@ impl Walk {
             return Ok(());
         }
         let bar = Bar::new();
+        let migration = migration.expecting(last);
         let outcome = migration.back(&mut |progress| bar.show(progress)).await?;
         bar.0.finish_and_clear();
         self.report(outcome, "taken back: ")

@@ -144,6 +144,40 @@ async fn a_step_is_shown_confirmed_done_and_taken_back() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// What was begun is remembered: its keys need not be there for the next step or the way back.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_subject_whose_keys_are_gone_goes_on_and_back() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let url = server.url();
+    let meta = ["HSET", "bull:mail:meta", "version", "bullmq:6.7.0"];
+    server.command(&meta).await?;
+    let run = |action: &str| {
+        let output = redstart(&["adopt", action, "bull:mail", "--url", &url, "--yes"]);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        (output.status.code(), text)
+    };
+    assert_eq!(run("step").0, Some(0));
+    server.command(&["DEL", "bull:mail:meta"]).await?;
+    for step in ["share", "drain", "switch"] {
+        let (status, text) = run("step");
+        assert!(
+            status == Some(0) && text.contains(&format!("done: {step}")),
+            "{step}: {text}"
+        );
+    }
+    for step in ["switch", "drain", "share", "shadow"] {
+        let (status, text) = run("back");
+        assert!(
+            status == Some(0) && text.contains(&format!("taken back: {step}")),
+            "{step}: {text}"
+        );
+    }
+    let left: u64 = server.query(&["DBSIZE"]).await?;
+    assert_eq!(left, 0, "the record is gone");
+    assert_eq!(run("back").0, Some(2), "nothing is known of it any more");
+    Ok(())
+}
+
 /// Whoever may write to the server chooses names of keys and versions: they steer neither the terminal nor the plan.
 #[tokio::test(flavor = "multi_thread")]
 async fn names_of_keys_steer_neither_the_terminal_nor_the_plan() -> anyhow::Result<()> {

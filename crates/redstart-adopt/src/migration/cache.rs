@@ -1,5 +1,7 @@
 //! A TTL for entries that have none, and the way back.
 
+use std::time::Duration;
+
 use redis::cmd;
 
 use super::{Kind, Migration, Progress, Tell};
@@ -7,6 +9,9 @@ use crate::error::Result;
 
 /// Entries that are looked at in one round trip.
 const PAGE: usize = 200;
+
+/// Short enough to be sent as it is, so that a page is one round trip on every node.
+const TAKE_BACK: &str = include_str!("cache/take_back.lua");
 
 /// What is known about the entries of a cache.
 #[derive(Default)]
@@ -64,18 +69,19 @@ impl Migration {
         for page in keys.chunks(PAGE) {
             let (_, bare) = self.look_at(page).await?;
             if !bare.is_empty() {
-                // Noted first: what is interrupted here can be taken back.
-                let () = self
-                    .store
-                    .query(cmd("SADD").arg(&touched).arg(&bare))
-                    .await?;
-                let mut give = redis::pipe();
+                let now = self.store.time().await?;
+                let (mut note, mut give) = (cmd("HSET"), redis::pipe());
+                note.arg(&touched);
                 for key in &bare {
                     // Not all at once: entries that end together are missed together.
                     let ttl = self.ttl.mul_f64(1.0 - rand::random::<f64>() / 10.0);
-                    let ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX >> 12);
-                    give.cmd("PEXPIRE").arg(key).arg(ms.max(1)).arg("NX");
+                    let at = now.saturating_add(ttl.max(Duration::from_millis(1)));
+                    let at = u64::try_from(at.as_millis()).unwrap_or(u64::MAX >> 12);
+                    note.arg(key).arg(at);
+                    give.cmd("PEXPIREAT").arg(key).arg(at).arg("NX");
                 }
+                // Noted first: what is interrupted here can be taken back.
+                let _: u64 = self.store.query(&note).await?;
                 let given: Vec<u64> = self.store.pipeline(&give).await?;
                 changed += given.iter().sum::<u64>();
             }
@@ -89,37 +95,49 @@ impl Migration {
         Ok(changed)
     }
 
-    /// Takes the TTL of those entries away again; returns how many had one.
+    /// Takes the TTL that they were given away from those entries that still have it; returns how many.
     pub(super) async fn take_ttls_back(&self, tell: Tell<'_>) -> Result<u64> {
         if self.kind != Kind::Cache {
             return Ok(0);
         }
         let touched = self.record.part("touched");
-        let total: u64 = self.store.query(cmd("SCARD").arg(&touched)).await?;
-        let (mut seen, mut changed) = (0, 0);
+        let total: u64 = self.store.query(cmd("HLEN").arg(&touched)).await?;
+        let (mut cursor, mut seen, mut changed) = (0_u64, 0, 0);
         loop {
-            let page = cmd("SRANDMEMBER").arg(&touched).arg(PAGE).take();
-            let keys: Vec<String> = self.store.query(&page).await?;
-            if keys.is_empty() {
+            let page = cmd("HSCAN")
+                .arg(&touched)
+                .arg(cursor)
+                .arg("COUNT")
+                .arg(PAGE)
+                .take();
+            let (next, given): (u64, Vec<String>) = self.store.query(&page).await?;
+            for given in given.chunks(2 * PAGE) {
+                let mut take = redis::pipe();
+                let mut forget = cmd("HDEL");
+                forget.arg(&touched);
+                for one in given.chunks_exact(2) {
+                    take.cmd("EVAL")
+                        .arg(TAKE_BACK)
+                        .arg(1)
+                        .arg(&one[0])
+                        .arg(&one[1]);
+                    forget.arg(&one[0]);
+                }
+                let taken: Vec<u64> = self.store.pipeline(&take).await?;
+                changed += taken.iter().sum::<u64>();
+                // Forgotten last, for the same reason.
+                let _: u64 = self.store.query(&forget).await?;
+                seen += taken.len() as u64;
+                tell(Progress {
+                    what: "entries",
+                    done: seen,
+                    total,
+                });
+            }
+            cursor = next;
+            if cursor == 0 {
                 return Ok(changed);
             }
-            let mut take = redis::pipe();
-            for key in &keys {
-                take.cmd("PERSIST").arg(key);
-            }
-            let taken: Vec<u64> = self.store.pipeline(&take).await?;
-            changed += taken.iter().sum::<u64>();
-            // Forgotten last, for the same reason.
-            let () = self
-                .store
-                .query(cmd("SREM").arg(&touched).arg(&keys))
-                .await?;
-            seen += keys.len() as u64;
-            tell(Progress {
-                what: "entries",
-                done: seen,
-                total,
-            });
         }
     }
 }

@@ -11,14 +11,14 @@ use crate::{
     error::{Error, Result},
     inspect::{Inspector, Overview},
     library::Library,
-    lock::{HeldBy, who_holds},
-    sessions::ConnectSessions,
+    lock::{HeldBy, holder},
+    sessions::session_data,
     sidekiq::{Sidekiq, Times},
     text::printable,
 };
 
-/// The keys of a pattern that are looked at.
-const SAMPLE: usize = 1000;
+/// Values that are read in one round trip.
+const PAGE: usize = 200;
 
 /// The findings of one kind that are listed.
 const LISTED: usize = 10;
@@ -159,23 +159,49 @@ impl Migration {
         }
     }
 
-    async fn sample(&self) -> Result<Vec<String>> {
-        let keys = self.store.sample(&self.subject, SAMPLE).await?;
-        let keys = keys
-            .into_iter()
-            .filter_map(|key| String::from_utf8(key).ok());
-        Ok(keys.collect())
+    /// All keys of the pattern: a sample would miss the one that matters.
+    async fn all(&self) -> Result<Vec<Vec<u8>>> {
+        Ok(self.store.sample(&self.subject, usize::MAX).await?)
+    }
+
+    /// Reads the values of all keys of the pattern, and how many `is_good` takes for what they should be: those that are, and those that are not.
+    async fn judge(&self, is_good: impl Fn(&[u8]) -> bool) -> Result<(u64, u64)> {
+        let (mut good, mut odd) = (0, 0);
+        for page in self.all().await?.chunks(PAGE) {
+            let mut look = redis::pipe();
+            look.ignore_errors();
+            for key in page {
+                look.cmd("GET").arg(key);
+            }
+            let replies: Vec<redis::Value> = self.store.pipeline(&look).await?;
+            for reply in replies {
+                if let redis::Value::ServerError(error) = reply {
+                    if error.code() != "WRONGTYPE" {
+                        return Err(redstart::Error::from(redis::RedisError::from(error)).into());
+                    }
+                    odd += 1;
+                    continue;
+                }
+                match redis::from_redis_value::<Option<Vec<u8>>>(reply)? {
+                    Some(value) if is_good(&value) => good += 1,
+                    Some(_) => odd += 1,
+                    // It ended meanwhile.
+                    None => {}
+                }
+            }
+        }
+        Ok((good, odd))
     }
 
     async fn check_locks(&self, report: &mut StepReport) -> Result<()> {
         let mut kinds: BTreeMap<String, u64> = BTreeMap::new();
         let (mut others, mut bare) = (0, 0);
-        for key in self.sample().await? {
+        for key in self.all().await? {
             // The counters of fence tokens lie beside the locks.
-            if key.ends_with("}:fence") {
+            if key.ends_with(b"}:fence") {
                 continue;
             }
-            let Some(blocker) = who_holds(&self.store, &key).await? else {
+            let Some(blocker) = holder(&self.store, &key).await? else {
                 continue;
             };
             *kinds.entry(blocker.by.to_string()).or_default() += 1;
@@ -183,6 +209,7 @@ impl Migration {
             if blocker.remaining.is_none() {
                 bare += 1;
                 if bare <= LISTED {
+                    let key = String::from_utf8_lossy(&key);
                     report.found.push(format!("{}: {blocker}", printable(&key)));
                 }
             }
@@ -200,16 +227,10 @@ impl Migration {
     }
 
     async fn check_limiter(&self, report: &mut StepReport) -> Result<()> {
-        let (mut counters, mut odd) = (0, 0);
-        for key in self.sample().await? {
-            let value: Option<Vec<u8>> =
-                self.store.query(cmd("GET").arg(&key)).await.unwrap_or(None);
-            let number = value.and_then(|value| String::from_utf8(value).ok());
-            match number.and_then(|number| number.parse::<i64>().ok()) {
-                Some(_) => counters += 1,
-                None => odd += 1,
-            }
-        }
+        let is_counter = |value: &[u8]| {
+            std::str::from_utf8(value).is_ok_and(|number| number.parse::<i64>().is_ok())
+        };
+        let (counters, odd) = self.judge(is_counter).await?;
         report.found.push(format!("{counters} counters"));
         if odd > 0 {
             report.blocked = Some(format!("{odd} keys are no counters"));
@@ -218,28 +239,7 @@ impl Migration {
     }
 
     async fn check_sessions(&self, report: &mut StepReport) -> Result<()> {
-        // Of a single session the subject is its whole key.
-        let prefix = match self.subject.split_once('*') {
-            Some((prefix, _)) => prefix,
-            None => self
-                .subject
-                .rfind(':')
-                .map_or("", |at| &self.subject[..=at]),
-        };
-        let sessions = ConnectSessions::new(&self.store).prefix(prefix);
-        let (mut read, mut odd) = (0, 0);
-        for key in self.sample().await? {
-            match sessions
-                .get(key.strip_prefix(prefix).unwrap_or_default())
-                .await
-            {
-                Ok(Some(_)) => read += 1,
-                // It ended meanwhile.
-                Ok(None) => {}
-                Err(error) if error.is_invalid() => odd += 1,
-                Err(error) => return Err(error),
-            }
-        }
+        let (read, odd) = self.judge(|json| session_data(json).is_some()).await?;
         report.found.push(format!("{read} sessions can be read"));
         if odd > 0 {
             report.blocked = Some(format!("{odd} values are no sessions of express-session"));

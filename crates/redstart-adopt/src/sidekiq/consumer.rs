@@ -7,42 +7,42 @@ use std::{
     collections::HashMap,
     fmt,
     future::Future,
+    panic::AssertUnwindSafe,
     pin::Pin,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use futures_util::{FutureExt as _, StreamExt as _, stream::FuturesUnordered};
 use redis::cmd;
 use redstart::{
     key::{Key, Keys, Layout},
     store::Dedicated,
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::{
     Sidekiq,
-    job::{Fields, JobFailure, SidekiqJob},
+    ending::{Backoff, Ending, finish},
+    job::{JobFailure, SidekiqJob},
+    recover::{CONSUMERS, working},
 };
 use crate::{
     error::{Error, Result},
     script::Lua,
 };
 
-static FINISH: Lua = Lua::new(include_str!("finish.lua"));
-static PROMOTE: Lua = Lua::new(include_str!("promote.lua"));
-static RECOVER: Lua = Lua::new(include_str!("recover.lua"));
-
-/// All consumers, by the time of their last heartbeat.
-const CONSUMERS: &str = "redstart:sidekiq:consumers";
-
-/// A consumer that has not been heard of for this long is forgotten.
-const FORGOTTEN: Duration = Duration::from_secs(86_400);
+static LEAVE: Lua = Lua::new(include_str!("leave.lua"));
 
 /// A consumer asks again after this long, so that it notices when it is to stop.
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
-type Backoff = Arc<dyn Fn(u32) -> Duration + Send + Sync>;
+/// How long it rests after a request that failed.
+const REST: Duration = Duration::from_millis(200);
 
 /// The settings of a [`SidekiqConsumer`].
 #[derive(Clone)]
@@ -118,6 +118,7 @@ impl SidekiqConsumerBuilder {
             source: source.key().clone(),
             identity,
             started: OnceLock::new(),
+            is_running: AtomicBool::new(false),
             settings: self,
         })))
     }
@@ -132,12 +133,8 @@ impl fmt::Debug for SidekiqConsumerBuilder {
     }
 }
 
-/// The list of the jobs that a consumer runs.
-fn working(sidekiq: &Sidekiq, identity: &str, queue: &str) -> String {
-    sidekiq.key(&format!("redstart:sidekiq:working:{identity}|{queue}"))
-}
-
-/// Runs jobs of one queue of Sidekiq, beside Ruby's processes. Cheap to clone; clones are the same consumer.
+/// Runs jobs of one queue of Sidekiq, beside Ruby's processes. Cheap to clone; clones are the same consumer, which [runs](Self::run) once at a
+/// time: build another one to run more.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> anyhow::Result<()> {
@@ -168,7 +165,9 @@ fn working(sidekiq: &Sidekiq, identity: &str, queue: &str) -> String {
 /// - **A job is lost by no death of a process.** It is always in exactly one place: the queue, the list of a consumer, the retries or
 ///   the dead jobs; each move is one step on the server.
 /// - **Failures look as Ruby's do**: retries, dead jobs and counters are in Sidekiq's own keys and formats, so Sidekiq Web shows them and can
-///   retry or delete them, and Ruby's processes run the retries of classes that they have.
+///   retry or delete them, and Ruby's processes run the retries of classes that they have. A handler that panics fails its job, and no other.
+/// - **A job that kills its processes does not kill them one after the other.** When three consumers had it as they died, it goes to the retries, with
+///   their waiting times, and in the end to the dead jobs. Jobs that died with it are told from it there: each has a time of its own.
 /// - Retries and scheduled jobs that are due are moved to their queues, so that Ruby need not run for that.
 ///
 /// # Limits
@@ -184,17 +183,21 @@ fn working(sidekiq: &Sidekiq, identity: &str, queue: &str) -> String {
 /// | key | type | |
 /// |---|---|---|
 /// | `redstart:sidekiq:working:<identity>\|<queue>` | list | the jobs that it runs |
-/// | `redstart:sidekiq:consumers` | sorted set | all consumers, by the time of their last heartbeat |
+/// | `redstart:sidekiq:consumers` | sorted set | all consumers, by the time of their last heartbeat; those without jobs are forgotten when they stop, or after an hour |
+/// | `redstart:sidekiq:recovered` | hash | how often jobs were given back, by their SHA-1; ends three days after the last one |
+/// | `redstart:sidekiq:recovering` | string | says that a consumer has looked for dead ones, for a quarter of its lease |
 /// | `processes`, `<identity>` | set, hash | Sidekiq's own: the heartbeat, with the lease as its TTL |
 /// | `retry`, `dead`, `schedule`, `stat:*` | | Sidekiq's own |
 ///
 /// # Round trips
 ///
-/// Two for each job: BLMOVE on a connection of its own, and a script.
+/// Three for each job: BLMOVE on a connection of its own, the time, and a script. Four for each heartbeat, every third of the lease. One consumer of all
+/// looks for dead ones in each quarter of a lease: three, one more for every 500 consumers of the last hour, and one for each that has died with jobs. A
+/// look for due jobs: three, and two for each hundred of them.
 ///
 /// # While the store is down
 ///
-/// It keeps trying; what it runs goes on.
+/// It keeps trying; what it runs goes on, and so it does while the store is slow. After a lease without a heartbeat it takes no further job.
 #[derive(Clone)]
 pub struct SidekiqConsumer(Arc<Inner>);
 
@@ -210,6 +213,7 @@ struct Inner {
     source: Key,
     /// The time of the first heartbeat in s.
     started: OnceLock<f64>,
+    is_running: AtomicBool,
     settings: SidekiqConsumerBuilder,
 }
 
@@ -221,9 +225,46 @@ impl fmt::Debug for SidekiqConsumer {
     }
 }
 
-/// A job that is being taken, with the connection on which it is. It is never dropped half-way: the job would be in the list
-/// and nobody would know.
-type Taking = Pin<Box<dyn Future<Output = (Dedicated, Result<Option<Vec<u8>>>)> + Send>>;
+/// The connection on which jobs are taken, and the job. Taking is never dropped half-way: the job would be in the list and nobody would know.
+type Taken = (Dedicated, Result<Option<Vec<u8>>>);
+
+/// Something that goes on beside the handlers, so that none of them waits for the store; at most one of its kind.
+struct Aside<'a, T>(Option<Pin<Box<dyn Future<Output = T> + Send + 'a>>>);
+
+impl<'a, T> Aside<'a, T> {
+    fn idle() -> Self {
+        Self(None)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.0.is_none()
+    }
+
+    fn start(&mut self, what: impl Future<Output = T> + Send + 'a) {
+        self.0 = Some(Box::pin(what));
+    }
+
+    /// Waits for what is under way; for ever if nothing is. Dropped before it is done, that goes on the next time.
+    async fn done(&mut self) -> T {
+        match &mut self.0 {
+            Some(what) => {
+                let done = what.await;
+                self.0 = None;
+                done
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// The one run of a consumer.
+struct Running<'a>(&'a AtomicBool);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
 
 impl SidekiqConsumer {
     /// How it is called among Sidekiq's processes.
@@ -239,7 +280,8 @@ impl SidekiqConsumer {
     ///
     /// # Errors
     ///
-    /// Only those that trying again cannot mend: an [invalid](Error::is_invalid) request.
+    /// Only those that trying again cannot mend: an [invalid](Error::is_invalid) request, such as a second run of the consumer or of a clone while one is
+    /// under way: they could not tell each other's jobs from those that a lost reply has left behind.
     ///
     /// # Cancel safety
     ///
@@ -249,115 +291,135 @@ impl SidekiqConsumer {
         H: Fn(SidekiqJob) -> F,
         F: Future<Output = Result<(), JobFailure>>,
     {
+        if self.0.is_running.swap(true, Ordering::AcqRel) {
+            return Err(Error::invalid(
+                "this consumer runs already: build another one for another run",
+            ));
+        }
+        let _running = Running(&self.0.is_running);
         let settings = &self.0.settings;
-        let mut stop = std::pin::pin!(stop);
-        let mut beat = interval(settings.lease / 3);
-        let mut poll = interval(settings.poll);
+        let (mut stop, mut is_stopping) = (std::pin::pin!(stop), false);
+        let (mut beat, mut poll) = (interval(settings.lease / 3), interval(settings.poll));
         let mut own = Some(settings.sidekiq.store.dedicated(&self.0.source));
-        let mut taking: Option<Taking> = None;
+        let (mut beating, mut recovering) = (
+            Aside::<Result<Instant>>::idle(),
+            Aside::<Result<u64>>::idle(),
+        );
+        let (mut promoting, mut listing, mut taking) = (
+            Aside::<Result<u64>>::idle(),
+            Aside::<Result<Vec<Vec<u8>>>>::idle(),
+            Aside::<Taken>::idle(),
+        );
         let mut running = FuturesUnordered::new();
         // What is running, as it stands in the list: the same text may be there twice.
         let mut held: HashMap<Vec<u8>, usize> = HashMap::new();
         let mut fresh: Vec<Vec<u8>> = Vec::new();
-        let (mut is_registered, mut is_sure) = (false, true);
+        let (mut is_sure, mut was_lost, mut rest) = (true, false, Duration::ZERO);
+        // Not before the first heartbeat: a consumer that nobody knows of must not have jobs.
+        let mut lives_until = None;
+        // One loop, because each of its events decides what the others may do next.
         loop {
             while let Some(text) = fresh.pop() {
                 *held.entry(text.clone()).or_default() += 1;
                 running.push(self.perform(text, &handler));
             }
-            let free = running.len() < settings.concurrency;
-            if free && taking.is_none() && !is_sure {
-                // Nothing is on its way: whatever is in the list and not running was moved by a request whose reply was lost.
-                match self.strays(&held).await {
-                    Ok(strays) => (fresh, is_sure) = (strays, true),
-                    Err(error) => {
-                        tracing::warn!(%error, "the jobs of this consumer could not be read")
-                    }
-                }
-                if !fresh.is_empty() {
-                    continue;
-                }
+            if is_stopping && running.is_empty() && taking.is_idle() {
+                break;
             }
-            // Not before the first heartbeat: a consumer that nobody knows of must not have jobs.
-            if free
-                && is_registered
-                && let Some(own) = own.take()
+            if !is_stopping
+                && running.len() < settings.concurrency
+                && taking.is_idle()
+                && listing.is_idle()
             {
-                taking = Some(self.take(own));
+                if !is_sure {
+                    // Nothing is on its way: whatever is in the list and not running was moved by a request whose reply was lost. What
+                    // ends meanwhile is known as well, since `held` is as it was when the list was asked for.
+                    listing.start(self.strays(held.clone(), rest));
+                } else if lives_until.is_some_and(|until| Instant::now() < until)
+                    && let Some(own) = own.take()
+                {
+                    taking.start(self.take(own, rest));
+                }
             }
             tokio::select! {
                 biased;
-                () = &mut stop => break,
-                Some(text) = running.next(), if !running.is_empty() => {
-                    forget(&mut held, &text);
-                }
-                _ = beat.tick() => match self.beat(running.len()).await {
-                    Ok(()) => {
-                        is_registered = true;
+                () = &mut stop, if !is_stopping => is_stopping = true,
+                beaten = beating.done() => match beaten {
+                    Ok(until) => {
+                        lives_until = Some(until);
                         // A request that was given up may have moved a job since.
                         is_sure = false;
-                        if let Err(error) = settings.sidekiq.recover().await {
-                            tracing::warn!(%error, "jobs of dead consumers could not be given back");
+                        if !is_stopping && recovering.is_idle() {
+                            recovering.start(settings.sidekiq.recover_in_turn(settings.lease / 4));
                         }
                     }
                     Err(error) if error.is_invalid() => return Err(error),
                     Err(error) => tracing::warn!(%error, "the heartbeat of a consumer failed"),
                 },
-                _ = poll.tick() => if let Err(error) = settings.sidekiq.promote().await {
+                _ = beat.tick(), if beating.is_idle() => beating.start(self.beat(running.len())),
+                recovered = recovering.done() => if let Err(error) = recovered {
+                    tracing::warn!(%error, "jobs of dead consumers could not be given back");
+                },
+                promoted = promoting.done() => if let Err(error) = promoted {
                     tracing::warn!(%error, "jobs that are due could not be moved");
                 },
-                (connection, taken) = ready(&mut taking) => {
+                _ = poll.tick(), if !is_stopping && promoting.is_idle() => {
+                    promoting.start(settings.sidekiq.promote());
+                }
+                listed = listing.done() => match listed {
+                    Ok(strays) => (fresh, is_sure, rest) = (strays, true, Duration::ZERO),
+                    Err(error) => {
+                        tracing::warn!(%error, "the jobs of this consumer could not be read");
+                        rest = REST;
+                    }
+                },
+                Some(text) = running.next(), if !running.is_empty() => {
+                    forget(&mut held, &text);
+                }
+                (connection, taken) = taking.done() => {
                     own = Some(connection);
-                    taking = None;
                     match taken {
+                        // A job that comes while it stops is run as well: it is already ours.
                         Ok(text) => fresh.extend(text),
                         Err(error) => {
                             tracing::warn!(%error, "no job could be taken");
-                            is_sure = false;
-                            tokio::time::sleep(Duration::from_millis(200)).await;
+                            (is_sure, was_lost, rest) = (false, true, REST);
                         }
                     }
                 }
             }
         }
-        // A job that comes now is run as well: it is already ours.
-        if let Some(taking) = taking
-            && let (_, Ok(Some(text))) = taking.await
-        {
-            running.push(self.perform(text, &handler));
+        // Not after it has left: it would be there again.
+        if !beating.is_idle() {
+            let _ = beating.done().await;
         }
-        while !running.is_empty() {
-            tokio::select! {
-                _ = running.next() => {}
-                _ = beat.tick() => if let Err(error) = self.beat(running.len()).await {
-                    tracing::warn!(%error, "the heartbeat of a consumer failed");
-                },
-            }
-        }
-        self.leave().await;
+        self.leave(!was_lost).await;
         Ok(())
     }
 
-    fn take(&self, mut own: Dedicated) -> Taking {
-        let inner = self.0.clone();
-        Box::pin(async move {
-            let mut block = cmd("BLMOVE");
-            block
-                .arg(&inner.source)
-                .arg(&inner.working)
-                .arg("RIGHT")
-                .arg("LEFT")
-                .arg(LONGEST_WAIT.as_secs_f64());
-            let taken: Result<Option<Vec<u8>>, _> = own.query(&block, LONGEST_WAIT).await;
-            (own, taken.map_err(Error::from))
-        })
+    async fn take(&self, mut own: Dedicated, rest: Duration) -> Taken {
+        tokio::time::sleep(rest).await;
+        let mut block = cmd("BLMOVE");
+        block
+            .arg(&self.0.source)
+            .arg(&self.0.working)
+            .arg("RIGHT")
+            .arg("LEFT")
+            .arg(LONGEST_WAIT.as_secs_f64());
+        let taken: Result<Option<Vec<u8>>, _> = own.query(&block, LONGEST_WAIT).await;
+        (own, taken.map_err(Error::from))
     }
 
     /// The jobs in the consumer's list that it does not run.
-    async fn strays(&self, held: &HashMap<Vec<u8>, usize>) -> Result<Vec<Vec<u8>>> {
+    async fn strays(
+        &self,
+        mut held: HashMap<Vec<u8>, usize>,
+        rest: Duration,
+    ) -> Result<Vec<Vec<u8>>> {
+        tokio::time::sleep(rest).await;
         let list = cmd("LRANGE").arg(&self.0.working).arg(0).arg(-1).take();
         let listed: Vec<Vec<u8>> = self.sidekiq().store.query(&list).await?;
-        let (mut held, listed) = (held.clone(), listed.into_iter());
+        let listed = listed.into_iter();
         Ok(listed.filter(|text| !forget(&mut held, text)).collect())
     }
 
@@ -370,19 +432,26 @@ impl SidekiqConsumer {
         let ended = match SidekiqJob::read(&text) {
             Some(job) => {
                 let fields = job.fields.clone();
-                match handler(job).await {
-                    Ok(()) => Ending::Done,
-                    Err(failure) => Ending::Failed(fields, failure),
+                // Unwinding further would drop the other jobs half-way, and leave this one to kill the next consumer.
+                match AssertUnwindSafe(async { handler(job).await })
+                    .catch_unwind()
+                    .await
+                {
+                    Ok(Ok(())) => Ending::Done,
+                    Ok(Err(failure)) => Ending::Failed(fields, failure),
+                    Err(panic) => Ending::Failed(fields, JobFailure::panic(&*panic)),
                 }
             }
-            // As Sidekiq does with what is no job.
             None => Ending::Malformed,
         };
         let mut pause = Duration::from_millis(50);
         // A job whose end cannot be written is run again by others after the lease: until then it is worth trying.
-        let patience = tokio::time::Instant::now().checked_add(self.0.settings.lease);
+        let patience = Instant::now().checked_add(self.0.settings.lease);
         loop {
-            match self.end(&text, &ended).await {
+            let settings = &self.0.settings;
+            let (queue, backoff) = (&settings.queue, settings.backoff.as_ref());
+            let working = &self.0.working;
+            match finish(&settings.sidekiq, queue, backoff, working, &text, &ended).await {
                 Ok(true) => return text,
                 Ok(false) => {
                     tracing::warn!(
@@ -391,7 +460,7 @@ impl SidekiqConsumer {
                     );
                     return text;
                 }
-                Err(error) if patience.is_none_or(|until| tokio::time::Instant::now() > until) => {
+                Err(error) if patience.is_none_or(|until| Instant::now() > until) => {
                     tracing::warn!(%error, "the end of a job could not be written");
                     return text;
                 }
@@ -403,90 +472,12 @@ impl SidekiqConsumer {
         }
     }
 
-    /// Writes the end of a job; `false` if it is not this consumer's any more.
-    async fn end(&self, text: &[u8], ending: &Ending) -> Result<bool> {
-        let sidekiq = self.sidekiq();
-        let now = sidekiq.store.time().await?;
-        let (outcome, kept, at) = match ending {
-            Ending::Done => ("done", Vec::new(), 0.0),
-            Ending::Malformed => ("dead", text.to_owned(), 0.0),
-            Ending::Failed(fields, failure) => {
-                let (outcome, kept, at) = self.failed(fields.clone(), failure, now);
-                (outcome, kept.into_bytes(), at)
-            }
-        };
-        let day = jiff::Timestamp::from_second(i64::try_from(now.as_secs()).unwrap_or(i64::MAX))
-            .map(|at| at.strftime("%Y-%m-%d").to_string())
-            .unwrap_or_default();
-        let keys = [
-            self.0.working.clone(),
-            sidekiq.key("retry"),
-            sidekiq.key("dead"),
-            sidekiq.key("stat:processed"),
-            sidekiq.key(&format!("stat:processed:{day}")),
-            sidekiq.key("stat:failed"),
-            sidekiq.key(&format!("stat:failed:{day}")),
-        ];
-        FINISH
-            .run(
-                &sidekiq.store,
-                &keys,
-                &[&text, &outcome, &kept, &at, &now.as_secs_f64()],
-            )
-            .await
-    }
-
-    /// What becomes of a failed job: the outcome, the job as it is kept, and when it is retried.
-    fn failed(
-        &self,
-        mut fields: Fields,
-        failure: &JobFailure,
-        now: Duration,
-    ) -> (&'static str, String, f64) {
-        /// As many as Sidekiq retries a job that does not say.
-        const RETRIES: u32 = 25;
-        let most = match fields.get::<serde_json::Value>("retry") {
-            Some(serde_json::Value::Bool(false)) => return ("drop", String::new(), 0.0),
-            Some(serde_json::Value::Number(most)) => most
-                .as_u64()
-                .and_then(|most| u32::try_from(most).ok())
-                .unwrap_or(RETRIES),
-            _ => RETRIES,
-        };
-        let stamp = self.sidekiq().stamp(now);
-        // Sidekiq Web counts one back when it puts a job into its queue again, so it can be -1.
-        let count = match fields.get::<i64>("retry_count") {
-            Some(count) => {
-                fields.set("retried_at", &stamp);
-                u32::try_from(count.saturating_add(1)).unwrap_or(0)
-            }
-            None => {
-                fields.set("failed_at", &stamp);
-                0
-            }
-        };
-        fields.set("retry_count", &count);
-        let queue = fields.get::<String>("retry_queue");
-        fields.set("queue", &queue.as_ref().unwrap_or(&self.0.settings.queue));
-        let message: String = failure.message.chars().take(10_000).collect();
-        fields.set("error_message", &message);
-        fields.set("error_class", &failure.class);
-        if failure.retry && count < most {
-            let wait = match &self.0.settings.backoff {
-                Some(backoff) => backoff(count),
-                None => usual_backoff(count),
-            };
-            return ("retry", fields.text(), (now + wait).as_secs_f64());
-        }
-        match fields.get::<bool>("dead") {
-            Some(false) => ("drop", String::new(), 0.0),
-            _ => ("dead", fields.text(), 0.0),
-        }
-    }
-
-    /// Says that it is alive, where Sidekiq's own processes do.
-    async fn beat(&self, busy: usize) -> Result<()> {
+    /// Says that it is alive, where Sidekiq's own processes do; returns until when at least.
+    async fn beat(&self, busy: usize) -> Result<Instant> {
+        /// Long enough, and no overflow.
+        const YEAR: Duration = Duration::from_secs(366 * 86_400);
         let (inner, sidekiq) = (&*self.0, self.sidekiq());
+        let until = Instant::now() + inner.settings.lease.min(YEAR);
         let now = sidekiq.store.time().await?;
         let (host, pid) = inner.identity.split_once(':').unwrap_or_default();
         let info = json!({
@@ -523,52 +514,32 @@ impl SidekiqConsumer {
             .arg(now.as_secs())
             .arg(&inner.member)
             .ignore();
-        Ok(sidekiq.store.pipeline(&beat).await?)
+        let () = sidekiq.store.pipeline(&beat).await?;
+        Ok(until)
     }
 
-    /// Takes its name off the list of processes. If it has no jobs left it is forgotten after a day.
-    async fn leave(&self) {
-        let sidekiq = self.sidekiq();
-        let mut leave = redis::pipe();
-        leave.atomic();
-        leave
-            .cmd("SREM")
-            .arg(sidekiq.key("processes"))
-            .arg(&self.0.identity)
-            .ignore();
-        leave.cmd("DEL").arg(&self.0.heartbeat).ignore();
-        let left: Result<(), _> = sidekiq.store.pipeline(&leave).await;
+    /// Takes its name off the lists. One with jobs is still known, so that these are given back, and so is one whose last request may yet move a job.
+    async fn leave(&self, is_sure: bool) {
+        let (inner, sidekiq) = (&*self.0, self.sidekiq());
+        let keys = [
+            sidekiq.key("processes"),
+            inner.heartbeat.clone(),
+            inner.working.clone(),
+            sidekiq.key(CONSUMERS),
+        ];
+        let args: [&(dyn crate::script::Arg + Sync); 3] =
+            [&inner.identity, &inner.member, &u8::from(is_sure)];
+        let left: Result<u64> = LEAVE.run(&sidekiq.store, &keys, &args).await;
         if let Err(error) = left {
             tracing::debug!(%error, "a consumer that has ended is still listed");
         }
     }
 }
 
-enum Ending {
-    Done,
-    Failed(Fields, JobFailure),
-    Malformed,
-}
-
-/// Sidekiq's own rule.
-fn usual_backoff(count: u32) -> Duration {
-    let count = u64::from(count);
-    let chance = rand::random_range(0..10) * (count + 1);
-    Duration::from_secs(count.saturating_pow(4).saturating_add(15 + chance))
-}
-
 fn interval(every: Duration) -> tokio::time::Interval {
     let mut interval = tokio::time::interval(every);
     interval.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     interval
-}
-
-/// Waits for the job that is being taken; for ever if none is.
-async fn ready(taking: &mut Option<Taking>) -> (Dedicated, Result<Option<Vec<u8>>>) {
-    match taking {
-        Some(taking) => taking.await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Takes one off a count; whether there was one.
@@ -594,102 +565,5 @@ impl Sidekiq {
             poll: Duration::from_secs(5),
             backoff: None,
         }
-    }
-
-    /// Gives the jobs of dead [consumers](SidekiqConsumer) back to their queues; returns how many. Consumers do this by themselves: it is for when
-    /// none is left.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store. Calling it again is safe.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, some jobs may have been given back.
-    pub async fn recover(&self) -> Result<u64> {
-        let now = self.store.time().await?;
-        let all = cmd("ZRANGE").arg(self.key(CONSUMERS)).arg(0).arg(-1).take();
-        let members: Vec<String> = self.store.query(&all).await?;
-        let mut given = 0;
-        for member in members {
-            let Some((identity, queue)) = member.split_once('|') else {
-                continue;
-            };
-            let keys = [
-                self.key(identity),
-                working(self, identity, queue),
-                self.key(&format!("queue:{queue}")),
-                self.key("queues"),
-                self.key(CONSUMERS),
-            ];
-            let before = now.saturating_sub(FORGOTTEN).as_secs();
-            loop {
-                let moved: u64 = RECOVER
-                    .run(&self.store, &keys, &[&member, &queue, &before])
-                    .await?;
-                given += moved;
-                if moved < 100 {
-                    break;
-                }
-            }
-        }
-        Ok(given)
-    }
-
-    /// Moves retries and scheduled jobs that are due to their queues, at most a thousand of each; returns how many. Sidekiq's own processes and
-    /// [consumers](SidekiqConsumer) do this by themselves.
-    ///
-    /// # Errors
-    ///
-    /// Those of the store. Calling it again is safe.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, some jobs may have been moved.
-    pub async fn promote(&self) -> Result<u64> {
-        let mut moved = 0;
-        for set in ["retry", "schedule"] {
-            for _ in 0..100 {
-                let now = self.store.time().await?;
-                let due = cmd("ZRANGEBYSCORE")
-                    .arg(self.key(set))
-                    .arg("-inf")
-                    .arg(now.as_secs_f64())
-                    .arg("LIMIT")
-                    .arg(0)
-                    .arg(10)
-                    .take();
-                let due: Vec<Vec<u8>> = self.store.query(&due).await?;
-                for job in &due {
-                    moved += self.promote_one(set, job, now).await?;
-                }
-                if due.len() < 10 {
-                    break;
-                }
-            }
-        }
-        Ok(moved)
-    }
-
-    async fn promote_one(&self, set: &str, job: &[u8], now: Duration) -> Result<u64> {
-        let fields = Fields::read(job);
-        let queue = fields
-            .as_ref()
-            .and_then(|fields| fields.get::<String>("queue"));
-        let (target, queue, pushed) = match (fields, queue) {
-            (Some(mut fields), Some(queue)) if !queue.is_empty() => {
-                fields.set("enqueued_at", &self.stamp(now));
-                (format!("queue:{queue}"), queue, fields.text())
-            }
-            _ => (
-                "dead".to_owned(),
-                String::new(),
-                now.as_secs_f64().to_string(),
-            ),
-        };
-        let keys = [self.key(set), self.key("queues"), self.key(&target)];
-        PROMOTE
-            .run(&self.store, &keys, &[&job, &queue, &pushed])
-            .await
     }
 }

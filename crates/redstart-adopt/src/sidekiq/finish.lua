@@ -5,6 +5,7 @@
 --          3  the dead jobs (sorted set)
 --          4, 5  the counters of processed jobs: all, today
 --          6, 7  the counters of failed jobs: all, today
+--          8  how often jobs were given back (hash: the SHA-1 of the job, the count)
 -- ARGV     1  the job as it stands in the list
 --          2  'done', 'retry', 'dead' or 'drop' (failed, and not kept)
 --          3  the job as it is kept, for 'retry' and 'dead'
@@ -15,6 +16,7 @@ if redis.call('LREM', KEYS[1], 1, ARGV[1]) == 0 then
   return 0
 end
 local five_years, half_a_year = 5 * 365 * 86400, 180 * 86400
+redis.call('HDEL', KEYS[8], redis.sha1hex(ARGV[1]))
 redis.call('INCR', KEYS[4])
 redis.call('INCR', KEYS[5])
 redis.call('EXPIRE', KEYS[5], five_years)

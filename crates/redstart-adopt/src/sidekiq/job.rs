@@ -102,6 +102,13 @@ impl JobFailure {
         }
     }
 
+    /// A handler that panicked.
+    pub(super) fn panic(payload: &(dyn std::any::Any + Send)) -> Self {
+        let text = payload.downcast_ref::<&str>().copied();
+        let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        Self::new(text.unwrap_or("the handler panicked")).class("Panic")
+    }
+
     /// The class of the error that is shown (default `RuntimeError`).
     #[must_use]
     pub fn class(mut self, class: &str) -> Self {

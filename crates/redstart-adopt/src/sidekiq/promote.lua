@@ -1,19 +1,23 @@
--- Moves a job that is due to its queue, in one step; Sidekiq itself takes it out and pushes it in two.
+-- Moves jobs that are due to their queues, in one step; Sidekiq itself takes each out and pushes it in two. At most 100 at a time.
 --
 -- KEYS     1  the retries or the scheduled jobs (sorted set)
 --          2  the names of the queues (set)
---          3  the queue (list), or the dead jobs (sorted set) for what is no job
--- ARGV     1  the job as it stands in 1
---          2  the name of its queue; empty for what is no job
---          3  the job as it is pushed, or the time in s for what is no job
--- Returns  1, or 0 if another process has moved it
-if redis.call('ZREM', KEYS[1], ARGV[1]) == 0 then
-  return 0
+--          3  the dead jobs (sorted set), for what is no job
+--          4… the queue of each job (list)
+-- ARGV     1  the time in s
+--          2… for each job: as it stands in 1; the name of its queue, empty for what is no job; as it is pushed
+-- Returns  the number of jobs that were moved; others may have been moved by another process
+local moved = 0
+for n = 0, #KEYS - 4 do
+  local job, queue, pushed = ARGV[2 + 3 * n], ARGV[3 + 3 * n], ARGV[4 + 3 * n]
+  if redis.call('ZREM', KEYS[1], job) == 1 then
+    if queue == '' then
+      redis.call('ZADD', KEYS[3], ARGV[1], job)
+    else
+      redis.call('SADD', KEYS[2], queue)
+      redis.call('LPUSH', KEYS[4 + n], pushed)
+    end
+    moved = moved + 1
+  end
 end
-if ARGV[2] == '' then
-  redis.call('ZADD', KEYS[3], ARGV[3], ARGV[1])
-else
-  redis.call('SADD', KEYS[2], ARGV[2])
-  redis.call('LPUSH', KEYS[3], ARGV[3])
-end
-return 1
+return moved

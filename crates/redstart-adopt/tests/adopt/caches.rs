@@ -252,3 +252,73 @@ async fn entries_of_another_format_are_not_read() -> Result<()> {
     );
     Ok(())
 }
+
+/// What an old program stores during a load is newer, and may be something that cannot be read here.
+async fn stored_meanwhile(side: Side) -> Result<()> {
+    /// A date, pickled: no plain data.
+    const THEIRS: &[u8] = b"\x80\x02cdatetime\ndate\nU\x04\x07\xea\x0b\x10\x85R.";
+    let store = side.store().await?;
+    let prefix = format!("{}:", unique_namespace("meanwhile"));
+    let cache = SharedCache::<String>::builder(&store, HOUR)
+        .prefix(&prefix)
+        .format(EntryFormat::Pickle)
+        .refresh_ahead(HOUR / 4)
+        .build()?;
+    let entry = async |key: &str| -> Result<Option<Vec<u8>>> {
+        Ok(store
+            .query(cmd("GET").arg(format!("{prefix}{key}")))
+            .await?)
+    };
+    let write = async |key: &str, value: &[u8]| -> Result<()> {
+        let key = format!("{prefix}{key}");
+        // It ends so soon that it is refreshed at once.
+        let set = cmd("SET").arg(key).arg(value).arg("EX").arg(600).take();
+        Ok(store.query(&set).await?)
+    };
+    let readable = |text: &str| [b"\x80\x02X\x03\0\0\0", text.as_bytes(), b"."].concat();
+    for theirs in [THEIRS.to_vec(), readable("new")] {
+        for before in [None, Some(readable("old"))] {
+            let key = format!("{}-{}", theirs.len(), before.is_some());
+            if let Some(before) = &before {
+                write(&key, before).await?;
+            }
+            let load = || async {
+                write(&key, &theirs).await?;
+                anyhow::Ok("ours".to_owned())
+            };
+            assert_eq!(cache.get_or_load(&key, load).await?, "ours");
+            assert_eq!(entry(&key).await?.as_ref(), Some(&theirs), "{key}");
+            let lease = cmd("EXISTS").arg(format!("{{{prefix}{key}}}:fill")).take();
+            assert!(!store.query::<bool>(&lease).await?, "{key}");
+        }
+    }
+    // One that ended meanwhile, and one that is as it was, are stored.
+    write("ended", &readable("old")).await?;
+    let load = || async {
+        let _: u64 = store
+            .query(cmd("DEL").arg(format!("{prefix}ended")))
+            .await?;
+        anyhow::Ok("ours".to_owned())
+    };
+    assert_eq!(cache.get_or_load("ended", load).await?, "ours");
+    write("same", &readable("old")).await?;
+    let load = || async { anyhow::Ok("ours".to_owned()) };
+    assert_eq!(cache.get_or_load("same", load).await?, "ours");
+    for key in ["ended", "same"] {
+        assert_eq!(cache.get(key).await?.as_deref(), Some("ours"), "{key}");
+    }
+    // Nor is a value of another type touched.
+    let load = || async {
+        let _: u64 = store
+            .query(cmd("RPUSH").arg(format!("{prefix}list")).arg(1))
+            .await?;
+        anyhow::Ok("ours".to_owned())
+    };
+    assert_eq!(cache.get_or_load("list", load).await?, "ours");
+    let kind: String = store
+        .query(cmd("TYPE").arg(format!("{prefix}list")))
+        .await?;
+    assert_eq!(kind, "list");
+    Ok(())
+}
+on!(stored_meanwhile: an_entry_that_is_stored_during_a_load_is_not_overwritten);

@@ -1,6 +1,6 @@
 //! The steps of a plan, done and taken back under the load of the old clients.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use redis::cmd;
@@ -12,10 +12,12 @@ use redstart_adopt::{
     lock, recognise,
     sessions::ConnectSessions,
 };
-use redstart_testkit::{Foreign, Kind, Language, Server, figure, scale, wait_until};
+use redstart_testkit::{
+    Foreign, Kind, Language, Proxy, Server, figure, scale, unique_namespace, wait_until,
+};
 use serde_json::Value;
 
-use crate::{library, long, served};
+use crate::{Side, library, long, on, served};
 
 const HOUR: Duration = Duration::from_secs(3600);
 
@@ -81,11 +83,12 @@ async fn cache_steps(store: &Store) -> Result<()> {
     }
     let touched = store.scan("redstart:adopt:*touched").await?;
     assert_eq!(touched.len(), 1);
-    let noted: Vec<String> = store.query(cmd("SMEMBERS").arg(&touched[0])).await?;
+    let noted: HashMap<String, i64> = store.query(cmd("HGETALL").arg(&touched[0])).await?;
+    assert!(!noted.is_empty());
     all_back(&cache, 2).await?;
-    for key in noted {
-        let left: i64 = store.query(cmd("PTTL").arg(&key)).await?;
-        assert!(left < 0, "{key} still ends in {left} ms");
+    for (key, given) in noted {
+        let ends: i64 = store.query(cmd("PEXPIRETIME").arg(&key)).await?;
+        assert_ne!(ends, given, "{key} still ends when it was made to");
     }
     Ok(())
 }
@@ -343,5 +346,220 @@ async fn what_has_no_steps_is_refused() -> Result<()> {
         .await?;
     assert!(first.step(&mut |_| ()).await.unwrap_err().is_invalid());
     assert!(first.back(&mut |_| ()).await.unwrap_err().is_invalid());
+    Ok(())
+}
+
+/// What other programs have stored since has the TTL that they want; only what is as it was given is taken back.
+async fn own_ttls(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    let app = unique_namespace("ttl");
+    let key = |name: &str| format!("{app}:{name}");
+    let names = ["as-it-was", "stored-again", "bare-again", "gone", "a-lock"];
+    for name in names {
+        let () = store.query(cmd("SET").arg(key(name)).arg("v")).await?;
+    }
+    let ttl =
+        async |name: &str| -> Result<i64> { Ok(store.query(cmd("TTL").arg(key(name))).await?) };
+    let cache = Migration::declared(&store, &format!("{app}:*"), Declared::Cache)?;
+    done(&cache).await?;
+    done(&cache).await?;
+    for name in names {
+        assert!(ttl(name).await? > 3000, "{name}");
+    }
+    let set = |name: &str| cmd("SET").arg(key(name)).arg("new").take();
+    let () = store.query(set("stored-again").arg("EX").arg(300)).await?;
+    let () = store.query(&set("bare-again")).await?;
+    let () = store.query(cmd("DEL").arg(key("gone"))).await?;
+    let () = store.query(cmd("DEL").arg(key("a-lock"))).await?;
+    let held = set("a-lock").arg("NX").arg("PX").arg(600_000).take();
+    let () = store.query(&held).await?;
+    all_back(&cache, 2).await?;
+    assert_eq!((ttl("as-it-was").await?, ttl("gone").await?), (-1, -2));
+    assert_eq!(ttl("bare-again").await?, -1);
+    assert!(ttl("stored-again").await? > 0, "the entry is eternal");
+    assert!(ttl("a-lock").await? > 0, "the lock is eternal");
+    let record = format!("redstart:adopt:{{{app}*");
+    assert_eq!(store.scan(&record).await?, [""; 0]);
+    Ok(())
+}
+on!(own_ttls: a_ttl_that_a_program_has_set_since_is_not_taken_away);
+
+/// One lock among many other keys, where a sample does not see it.
+async fn one_of_many(store: Store) -> Result<()> {
+    for first in (0..20_000).step_by(1000) {
+        let mut fill = cmd("MSET");
+        for n in first..first + 1000 {
+            fill.arg(format!("other:{n}")).arg(1);
+        }
+        let () = store.query(&fill).await?;
+    }
+    let mut hidden = None;
+    for n in 0..200 {
+        let key = format!("lock:{n}");
+        let () = store.query(cmd("SET").arg(&key).arg("theirs")).await?;
+        if store.sample("lock:*", 1000).await?.is_empty() {
+            hidden = Some(key);
+            break;
+        }
+        let () = store.query(cmd("DEL").arg(&key)).await?;
+    }
+    let hidden = hidden.context("a sample sees every key")?;
+    let locks = Migration::declared(&store, "lock:*", Declared::Locks)?;
+    let report = done(&locks).await?;
+    ensure!(
+        report.found.iter().any(|line| line.contains(&hidden)),
+        "the lock without a TTL is not reported: {report:?}"
+    );
+    done(&locks).await?;
+    let blocked = locks.step(&mut |_| ()).await?;
+    ensure!(matches!(blocked, Outcome::Blocked(_)), "{blocked:?}");
+    // Nor does a name that is no text hide one.
+    let () = store
+        .query(cmd("RENAME").arg(&hidden).arg(b"lock:\xff".as_slice()))
+        .await?;
+    let blocked = locks.step(&mut |_| ()).await?;
+    ensure!(matches!(blocked, Outcome::Blocked(_)), "{blocked:?}");
+    let () = store.query(cmd("DEL").arg(b"lock:\xff".as_slice())).await?;
+    assert_eq!(done(&locks).await?.step, "switch");
+    Ok(())
+}
+
+mod a_lock_that_a_sample_would_miss_blocks_the_switch {
+    use super::*;
+
+    #[tokio::test]
+    async fn embedded() -> Result<()> {
+        one_of_many(Store::connect("memory://").await?).await
+    }
+
+    #[tokio::test]
+    async fn redis() -> Result<()> {
+        let server = Server::builder(Kind::Redis).start().await?;
+        one_of_many(Store::connect(&format!("{}?timeout=10s", server.url())).await?).await
+    }
+
+    #[tokio::test]
+    async fn valkey() -> Result<()> {
+        let server = Server::builder(Kind::Valkey).start().await?;
+        one_of_many(Store::connect(&format!("{}?timeout=10s", server.url())).await?).await
+    }
+}
+
+/// A limiter, as its record says.
+async fn limiter(store: &Store, pattern: &str) -> Result<Migration> {
+    let record = cmd("HSET")
+        .arg(format!("redstart:adopt:{{{pattern}}}"))
+        .arg(&["kind", "limiter", "plan", "shadow,share"])
+        .take();
+    let _: u64 = store.query(&record).await?;
+    let begun = Migration::begun(store, pattern).await?;
+    begun.context("there is a record")
+}
+
+/// Windows end at every moment, also between the look at their names and the look at their values.
+async fn ending_windows(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    let proxy = Proxy::to(&format!("127.0.0.1:{}", side.port)).await?;
+    let slow = Store::connect(&format!("{}?timeout=10s", proxy.url())).await?;
+    let app = unique_namespace("windows");
+    let pattern = format!("{app}:*");
+    let migration = limiter(&slow, &pattern).await?;
+    let mut fill = redis::pipe();
+    for n in 1..=200 {
+        fill.cmd("SET").arg(format!("{app}:{n}")).arg(n);
+        fill.arg("PX").arg(5 * n).ignore();
+    }
+    proxy.delay_replies(Duration::from_millis(20));
+    let () = store.pipeline(&fill).await?;
+    assert_eq!(done(&migration).await?.step, "shadow");
+    // What is no counter still blocks, of whatever type it is.
+    let odd = format!("{app}:odd");
+    let text = cmd("SET").arg(&odd).arg("text").take();
+    let list = cmd("RPUSH").arg(&odd).arg("1").take();
+    for write in [text, list] {
+        let _: redis::Value = store.query(&write).await?;
+        let blocked = migration.step(&mut |_| ()).await?;
+        let Outcome::Blocked(report) = blocked else {
+            bail!("{blocked:?}")
+        };
+        assert_eq!(report.blocked.as_deref(), Some("1 keys are no counters"));
+        let _: u64 = store.query(cmd("DEL").arg(&odd)).await?;
+    }
+    Ok(())
+}
+on!(ending_windows: a_window_that_ends_during_the_check_does_not_block_a_limiter);
+
+/// A failure of the store is its error, and says nothing about the data.
+#[tokio::test]
+async fn a_check_that_may_not_read_fails_and_blames_no_data() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let user = [
+        "ACL", "SETUSER", "blind", "on", ">pw", "~*", "&*", "+@all", "-get",
+    ];
+    server.command(&user).await?;
+    server.command(&["SET", "rl:a", "1", "EX", "600"]).await?;
+    let url = format!("redis://blind:pw@127.0.0.1:{}", server.port());
+    let migration = limiter(&Store::connect(&url).await?, "rl:*").await?;
+    let refused = migration.step(&mut |_| ()).await.unwrap_err();
+    let code = refused.store().and_then(redstart::Error::server_code);
+    assert_eq!(code, Some("NOPERM"), "{refused}");
+    Ok(())
+}
+
+/// Free locks, empty queues and ended entries cannot be recognised; what was begun with them is still known.
+#[tokio::test]
+async fn what_was_begun_goes_on_and_back_without_its_keys() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    assert!(Migration::begun(&store, "lock:*").await?.is_none());
+    let () = store.query(cmd("SET").arg("lock:a").arg("x")).await?;
+    done(&Migration::declared(&store, "lock:*", Declared::Locks)?).await?;
+    let () = store.query(cmd("DEL").arg("lock:a")).await?;
+    let locks = Migration::begun(&store, "lock:*")
+        .await?
+        .context("the locks")?;
+    assert_eq!(locks.purpose(), redstart_adopt::Purpose::Lock);
+    assert_eq!(done(&locks).await?.step, "share");
+    assert_eq!(done(&locks).await?.step, "switch");
+    all_back(&locks, 3).await?;
+    assert!(Migration::begun(&store, "lock:*").await?.is_none());
+
+    // A queue that Node still schedules for has only the steps that it had.
+    let meta = cmd("HSET")
+        .arg("bull:mail:meta")
+        .arg(&["version", "bullmq:6.7.0"])
+        .take();
+    let _: u64 = store.query(&meta).await?;
+    let mut plan = Plan::of(&recognise(&store, &Budget::default()).await?);
+    plan.items[0].steps.truncate(2);
+    done(&Migration::of(&store, &plan.items[0])?).await?;
+    let _: u64 = store.query(cmd("DEL").arg("bull:mail:meta")).await?;
+    let mail = Migration::begun(&store, "bull:mail")
+        .await?
+        .context("the queue")?;
+    assert_eq!(done(&mail).await?.step, "share");
+    assert!(mail.next().await?.is_none());
+    all_back(&mail, 2).await?;
+    assert_eq!(store.scan("*").await?, [""; 0]);
+    Ok(())
+}
+
+#[tokio::test]
+async fn only_the_step_that_was_agreed_to_is_done_or_taken_back() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let () = store.query(cmd("SET").arg("p:1").arg("v")).await?;
+    let theirs = Migration::declared(&store, "p:*", Declared::Cache)?;
+    let next = theirs.next().await?.context("shadow")?;
+    let ours = theirs.clone().expecting(next.step);
+    // Somebody else is faster.
+    done(&theirs).await?;
+    assert!(ours.step(&mut |_| ()).await.unwrap_err().is_invalid());
+    assert_eq!(theirs.done().await?, ["shadow"]);
+    done(&theirs).await?;
+    let ours = theirs.clone().expecting("share");
+    let outcome = theirs.back(&mut |_| ()).await?;
+    ensure!(matches!(outcome, Outcome::Done(_)), "{outcome:?}");
+    assert!(ours.back(&mut |_| ()).await.unwrap_err().is_invalid());
+    assert_eq!(theirs.done().await?, ["shadow"]);
+    assert_eq!(done(&ours).await?.step, "share");
     Ok(())
 }

@@ -4,7 +4,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -14,7 +14,7 @@ use redis::cmd;
 use redstart::Store;
 use redstart_adopt::sidekiq::{JobFailure, Sidekiq, SidekiqJob, Times};
 use redstart_testkit::{
-    Child, Foreign, Kind, Language, child, figure, scale, unique_namespace, wait_until,
+    Child, Foreign, Kind, Language, Proxy, child, figure, scale, unique_namespace, wait_until,
 };
 use serde_json::{Value, json};
 
@@ -60,9 +60,21 @@ async fn kills(side: Side) -> Result<()> {
     };
     let sidekiq = Sidekiq::new(&store, Times::Seconds).namespace(&app);
     let ran = format!("{app}:ran");
+    // A consumer that is to be killed ends some jobs and then holds the others, however late its killer looks.
+    let left = match child::role() {
+        Some(_) => AtomicU64::new(10),
+        None => AtomicU64::new(u64::MAX),
+    };
     let handler = |job: SidekiqJob| {
-        let (store, ran) = (store.clone(), ran.clone());
+        let (store, ran, left) = (store.clone(), ran.clone(), &left);
         async move {
+            let another = |left: u64| left.checked_sub(1);
+            if left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, another)
+                .is_err()
+            {
+                return std::future::pending().await;
+            }
             // The work of a job, in which it is killed; nothing waits for this time to pass.
             tokio::time::sleep(Duration::from_millis(30)).await;
             let _: u64 = store.query(cmd("RPUSH").arg(ran).arg(job.id())).await?;
@@ -478,4 +490,315 @@ async fn a_consumer_that_could_not_work_is_refused() -> Result<()> {
             .is_invalid()
     );
     Ok(())
+}
+
+async fn members(store: &Store, key: &str) -> Result<Vec<String>> {
+    Ok(store.query(cmd("ZRANGE").arg(key).arg(0).arg(-1)).await?)
+}
+
+/// Clones share a list and a heartbeat, so that a second run would take the jobs of the first for strays.
+#[tokio::test]
+async fn a_consumer_runs_once_at_a_time() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let sidekiq = Sidekiq::new(&store, Times::Seconds);
+    let consumer = sidekiq.consumer("q").build()?;
+    let runs = AtomicU64::new(0);
+    for round in 1..=2 {
+        sidekiq.push("q", "A", &[round]).await?;
+        let handler = |_: SidekiqJob| async {
+            runs.fetch_add(1, Ordering::Relaxed);
+            let second = consumer.clone();
+            let never = |_: SidekiqJob| async { Ok::<(), JobFailure>(()) };
+            let refused = second.run(never, std::future::pending()).await;
+            assert!(refused.is_err_and(|error| error.is_invalid()));
+            Ok(())
+        };
+        let stop = async {
+            while store
+                .query::<Option<u64>>(cmd("GET").arg("stat:processed"))
+                .await
+                .unwrap_or(None)
+                != Some(round)
+            {
+                tokio::time::sleep(SHORT).await;
+            }
+        };
+        tokio::time::timeout(long(), consumer.run(handler, stop)).await??;
+        assert_eq!(runs.load(Ordering::Relaxed), round);
+    }
+    let failed: Option<u64> = store.query(cmd("GET").arg("stat:failed")).await?;
+    assert_eq!(failed, None);
+    // It has left nothing behind, neither a list nor its name.
+    assert_eq!(
+        members(&store, "redstart:sidekiq:consumers").await?,
+        [""; 0]
+    );
+    assert_eq!(store.scan("*working*").await?, [""; 0]);
+    Ok(())
+}
+
+/// Every request of the consumer hangs; its handlers do not.
+async fn hanging_store(side: Side) -> Result<()> {
+    let app = unique_namespace("hang");
+    let proxy = Proxy::to(&format!("127.0.0.1:{}", side.port)).await?;
+    let url = format!("{}?timeout=100s", proxy.url());
+    let sidekiq = Sidekiq::new(&Store::connect(&url).await?, Times::Seconds).namespace(&app);
+    sidekiq.push("q", "Tick", &[1]).await?;
+    let (ticks, runs, is_over) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
+    let handler = |_: SidekiqJob| async {
+        runs.fetch_add(1, Ordering::Relaxed);
+        while !is_over.load(Ordering::Relaxed) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            ticks.fetch_add(1, Ordering::Relaxed);
+        }
+        Ok::<(), JobFailure>(())
+    };
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let look = async {
+        let more = async |count: u64| {
+            let from = ticks.load(Ordering::Relaxed);
+            let within = Duration::from_secs(40);
+            wait_until("the handler to go on", within, async || {
+                (ticks.load(Ordering::Relaxed) >= from + count).then_some(())
+            })
+            .await
+        };
+        more(1).await?;
+        proxy.stall();
+        // Longer than the interval at which it looks for due jobs, and much less than a request may take.
+        let stalled = more(100).await;
+        // Nor does it wait for those requests when it is to stop.
+        drop(stop);
+        let stopping = match stalled {
+            Ok(()) => more(100).await,
+            stalled => stalled,
+        };
+        proxy.pass().await;
+        is_over.store(true, Ordering::Relaxed);
+        stopping
+    };
+    let consumer = sidekiq.consumer("q").poll(SHORT).build()?;
+    let run = consumer.run(handler, async { drop(stopped.await) });
+    let (ran, looked) = tokio::time::timeout(long(), async { tokio::join!(run, look) }).await?;
+    looked?;
+    ran?;
+    assert_eq!(runs.load(Ordering::Relaxed), 1);
+    let done = cmd("GET").arg(format!("{app}:stat:processed")).take();
+    assert_eq!(side.store().await?.query::<u64>(&done).await?, 1);
+    Ok(())
+}
+on!(hanging_store: handlers_go_on_while_the_store_hangs);
+
+/// Many jobs that become due at once are moved in few steps.
+#[tokio::test]
+async fn due_jobs_are_moved_a_hundred_at_a_time() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let sidekiq = Sidekiq::new(&store, Times::Seconds);
+    let mut fill = redis::pipe();
+    for n in 0..1050 {
+        let queue = if n % 2 == 0 { "even" } else { "odd" };
+        let job = json!({"class": "A", "jid": n.to_string(), "args": [], "queue": queue});
+        let job = if n == 7 {
+            "no job".to_owned()
+        } else {
+            job.to_string()
+        };
+        fill.cmd("ZADD").arg("schedule").arg(n).arg(job).ignore();
+    }
+    let () = store.pipeline(&fill).await?;
+    let calls = async || -> Result<u64> {
+        let info: String = store.query(cmd("INFO").arg("commandstats")).await?;
+        let calls = info.lines().filter_map(|line| {
+            let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+            // What a script calls is no round trip.
+            let sent = ["eval", "evalsha", "time", "zrangebyscore"].contains(&name);
+            sent.then(|| rest.split(',').next()?.parse::<u64>().ok())?
+        });
+        Ok(calls.sum())
+    };
+    let before = calls().await?;
+    assert_eq!(sidekiq.promote().await?, 1000);
+    let sent = calls().await? - before;
+    assert!(sent <= 40, "{sent} round trips for 1000 jobs");
+    assert_eq!(sidekiq.promote().await?, 50);
+    assert_eq!(members(&store, "schedule").await?, [""; 0]);
+    assert_eq!(members(&store, "dead").await?, ["no job"]);
+    for (queue, count) in [("even", 525), ("odd", 524)] {
+        let jobs = list(&store, &format!("queue:{queue}")).await?;
+        assert_eq!(jobs.len(), count);
+        // The first that was due is taken first.
+        let first: Value = serde_json::from_str(jobs.last().context("a job")?)?;
+        assert_eq!(first["jid"], if queue == "even" { "0" } else { "1" });
+    }
+    Ok(())
+}
+
+/// A panic is the failure of one job; the others do not notice.
+async fn panics(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    let app = unique_namespace("panics");
+    let sidekiq = Sidekiq::new(&store, Times::Seconds).namespace(&app);
+    sidekiq.push("q", "Bomb", &[0]).await?;
+    for n in 1..10 {
+        sidekiq.push("q", "Calm", &[n]).await?;
+    }
+    let (runs, has_exploded) = (AtomicU64::new(0), AtomicBool::new(false));
+    let handler = |job: SidekiqJob| {
+        runs.fetch_add(1, Ordering::Relaxed);
+        let has_exploded = &has_exploded;
+        async move {
+            if job.class() == "Bomb" {
+                has_exploded.store(true, Ordering::Relaxed);
+                panic!("boom");
+            }
+            while !has_exploded.load(Ordering::Relaxed) {
+                tokio::time::sleep(SHORT).await;
+            }
+            Ok(())
+        }
+    };
+    let consumer = sidekiq.consumer("q").poll(long()).build()?;
+    let processed = cmd("GET").arg(format!("{app}:stat:processed")).take();
+    let stop = async {
+        while store.query::<Option<u64>>(&processed).await.unwrap_or(None) != Some(10) {
+            tokio::time::sleep(SHORT).await;
+        }
+    };
+    tokio::time::timeout(long(), consumer.run(handler, stop)).await??;
+    assert_eq!(runs.load(Ordering::Relaxed), 10);
+    let retries = members(&store, &format!("{app}:retry")).await?;
+    assert_eq!(retries.len(), 1);
+    let bomb: Value = serde_json::from_str(&retries[0])?;
+    assert_eq!(
+        (
+            &bomb["class"],
+            &bomb["retry_count"],
+            &bomb["error_class"],
+            &bomb["error_message"]
+        ),
+        (&json!("Bomb"), &json!(0), &json!("Panic"), &json!("boom"))
+    );
+    Ok(())
+}
+on!(panics: a_handler_that_panics_fails_its_job_alone);
+
+/// Consumers die with the same jobs in their hands, again and again.
+async fn deaths(side: Side) -> Result<()> {
+    let store = side.store().await?;
+    let app = unique_namespace("deaths");
+    let sidekiq = Sidekiq::new(&store, Times::Seconds).namespace(&app);
+    let key = |name: &str| format!("{app}:{name}");
+    sidekiq.push("q", "Bomb", &[0]).await?;
+    let once = r#"{"class":"Once","jid":"o","args":[],"retry":false}"#;
+    let _: u64 = store
+        .query(cmd("LPUSH").arg(key("queue:q")).arg(once))
+        .await?;
+    for death in 1..=3 {
+        let begun = AtomicU64::new(0);
+        let handler = |_: SidekiqJob| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            std::future::pending()
+        };
+        let consumer = sidekiq.consumer("q").concurrency(2).build()?;
+        let both = wait_until("both jobs to begin", long(), async || {
+            (begun.load(Ordering::Relaxed) == 2).then_some(())
+        });
+        tokio::select! {
+            ran = consumer.run(handler, std::future::pending()) => ran?,
+            both = both => both?,
+        }
+        assert_eq!(sidekiq.recover().await?, 0, "its heartbeat is there");
+        let _: u64 = store
+            .query(cmd("DEL").arg(key(consumer.identity())))
+            .await?;
+        assert_eq!(sidekiq.recover().await?, 2);
+        let waiting = list(&store, &key("queue:q")).await?;
+        assert_eq!(waiting.len(), if death < 3 { 2 } else { 0 });
+    }
+    let retries = members(&store, &key("retry")).await?;
+    let dead = members(&store, &key("dead")).await?;
+    assert_eq!((retries.len(), dead.len()), (1, 1), "{retries:?} {dead:?}");
+    for (kept, class) in [(&retries[0], "Bomb"), (&dead[0], "Once")] {
+        let job: Value = serde_json::from_str(kept)?;
+        assert_eq!(
+            (&job["class"], &job["error_class"], &job["retry_count"]),
+            (&json!(class), &json!("Killed"), &json!(0))
+        );
+    }
+    // Nothing is remembered of jobs that have ended.
+    let counts: u64 = store
+        .query(cmd("HLEN").arg(key("redstart:sidekiq:recovered")))
+        .await?;
+    assert_eq!(counts, 0);
+    Ok(())
+}
+on!(deaths: a_job_that_kills_its_consumers_goes_to_the_retries);
+
+/// Consumers of long ago cost no script each, and one of all consumers looks for the dead.
+#[tokio::test]
+async fn looking_for_dead_consumers_is_cheap_and_done_by_one() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let sidekiq = Sidekiq::new(&store, Times::Seconds);
+    let consumers = "redstart:sidekiq:consumers";
+    let now = store.time().await?.as_secs();
+    let mut fill = redis::pipe();
+    for n in 0..2000 {
+        let beat = if n < 10 { now - 4000 } else { now - 60 };
+        fill.cmd("ZADD").arg(consumers).arg(beat);
+        fill.arg(format!("host:{n}:x|q")).ignore();
+    }
+    let lost = "redstart:sidekiq:working:host:1500:x|q";
+    let job = r#"{"class":"A","jid":"a","args":[]}"#;
+    fill.cmd("LPUSH").arg(lost).arg(job).ignore();
+    let () = store.pipeline(&fill).await?;
+    let scripts = async || -> Result<u64> {
+        let info: String = store.query(cmd("INFO").arg("commandstats")).await?;
+        let calls = info.lines().filter_map(|line| {
+            let rest = line.strip_prefix("cmdstat_eval")?;
+            let rest = rest.strip_prefix("sha").unwrap_or(rest);
+            rest.strip_prefix(":calls=")?
+                .split(',')
+                .next()?
+                .parse::<u64>()
+                .ok()
+        });
+        Ok(calls.sum())
+    };
+    let before = scripts().await?;
+    assert_eq!(sidekiq.recover().await?, 1);
+    let sent = scripts().await? - before;
+    // One for the dead one, one for each that is forgotten, and one that the server did not know yet.
+    assert!(sent <= 12, "{sent} scripts");
+    assert_eq!(members(&store, consumers).await?.len(), 1990);
+
+    // While another one has just looked, a consumer does not.
+    let _: u64 = store.query(cmd("DEL").arg("queue:q")).await?;
+    let _: u64 = store.query(cmd("LPUSH").arg(lost).arg(job)).await?;
+    let claim = "redstart:sidekiq:recovering";
+    let () = store.query(cmd("SET").arg(claim).arg("other")).await?;
+    let consumer = sidekiq
+        .consumer("other")
+        .lease(Duration::from_secs(1))
+        .build()?;
+    let beat = cmd("HGET").arg(consumer.identity()).arg("beat").take();
+    let stop = async {
+        let mut beats = BTreeSet::new();
+        wait_until("three heartbeats", long(), async || {
+            beats.extend(store.query::<Option<String>>(&beat).await.ok()?);
+            (beats.len() >= 3).then_some(())
+        })
+        .await?;
+        assert_eq!(list(&store, lost).await?.len(), 1);
+        let () = store.query(cmd("DEL").arg(claim)).await?;
+        wait_until("the job to be given back", long(), async || {
+            let waiting = list(&store, "queue:q").await.ok()?;
+            (waiting.len() == 1).then_some(())
+        })
+        .await
+    };
+    let (done, stopped) = tokio::sync::oneshot::channel();
+    let stop = async { drop(done.send(stop.await)) };
+    let handler = |_: SidekiqJob| async { Ok::<(), JobFailure>(()) };
+    tokio::time::timeout(long(), consumer.run(handler, stop)).await??;
+    stopped.await?
 }
