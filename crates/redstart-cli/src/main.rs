@@ -7,6 +7,7 @@
 //! guide.rs     which pattern for which need; guide/entries.rs has the table, guide/anti.rs the anti-patterns
 //! script.rs    the exact Lua of each pattern, for other languages
 //! engine.rs    the embedded engine as a server
+//! breaker.rs, cache.rs, limiter.rs, lock.rs, session.rs: one pattern by hand; target.rs is what they share
 //! bench.rs     patterns under load, and whether their promises held
 //! capacity.rs  how much a deployment needs
 //! doctor.rs    finds the faults of programs that use Redis or Valkey
@@ -31,13 +32,19 @@ macro_rules! say {
 
 mod adopt;
 mod bench;
+mod breaker;
+mod cache;
 mod capacity;
 mod doctor;
 mod engine;
 mod guide;
+mod limiter;
+mod lock;
 mod queue;
 mod script;
 mod serve;
+mod session;
+mod target;
 mod tour;
 
 /// The patterns people build on Redis and Valkey, done right.
@@ -66,12 +73,20 @@ enum Command {
     Adopt(adopt::Args),
     /// Put patterns under load: speed, cost, memory, and whether their promises held
     Bench(bench::Args),
+    /// Look at a circuit breaker, force it open, or reset it
+    Breaker(breaker::Args),
+    /// Drop a key or a tag of a cache
+    Cache(cache::Args),
     /// Plan memory, nodes and hot spots from measured costs: `redstart capacity --sessions 20M`
     Capacity(capacity::Args),
     /// Run every pattern for real and check that its promise holds
     Tour(tour::Args),
     /// Find the pattern for a need: `redstart guide only one worker`
     Guide(guide::Args),
+    /// Look at a subject of a rate limiter, or forget what it took
+    Limiter(limiter::Args),
+    /// Look at a lock, or end its holder's lease
+    Lock(lock::Args),
     /// Look into a job queue, retry and cancel jobs, export them
     Queue(queue::Args),
     /// Print the Lua scripts of the patterns: `redstart script mutex.acquire`
@@ -82,6 +97,8 @@ enum Command {
     Engine(engine::Args),
     /// Serve the patterns over HTTP, with a dashboard and metrics: `redstart serve --demo`
     Serve(serve::Args),
+    /// List the sessions of a user, or end them
+    Session(session::Args),
     /// Print the completions for a shell
     Completions {
         /// The shell
@@ -151,14 +168,19 @@ fn main() -> ExitCode {
         match cli.command {
             Command::Adopt(args) => adopt::run(args).await,
             Command::Bench(args) => Box::pin(bench::run(args)).await,
+            Command::Breaker(args) => breaker::run(args).await,
+            Command::Cache(args) => cache::run(args).await,
             Command::Capacity(args) => Box::pin(capacity::run(args)).await,
             Command::Tour(args) => tour::run(args).await,
             Command::Guide(args) => guide::run(args),
+            Command::Limiter(args) => limiter::run(args).await,
+            Command::Lock(args) => lock::run(args).await,
             Command::Queue(args) => queue::run(args).await,
             Command::Script(args) => script::run(args),
             Command::Doctor(args) => doctor::run(args).await,
             Command::Engine(args) => engine::run(args).await,
             Command::Serve(args) => serve::run(args, spans).await,
+            Command::Session(args) => session::run(args).await,
             Command::Completions { shell } => {
                 let mut out = Vec::new();
                 clap_complete::generate(shell, &mut Cli::command(), "redstart", &mut out);

@@ -13,12 +13,12 @@ use std::{
     time::Duration,
 };
 
-use redstart::{
-    Store,
-    messaging::{Cancelled, DeadLetter, JobId, JobInfo, JobState, Queue, QueueInspector},
+use redstart::messaging::{
+    Cancelled, DeadLetter, Enqueued, JobId, JobInfo, JobState, Queue, QueueInspector,
+    normalized_error,
 };
 
-use crate::Failure;
+use crate::{Failure, target::Target};
 
 mod glob;
 mod show;
@@ -27,18 +27,8 @@ mod transfer;
 /// Arguments of `redstart queue`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Where the queue is
-    #[arg(long, global = true, env = "REDSTART_URL", hide_env_values = true)]
-    url: Option<String>,
-    /// The namespace of the queue
-    #[arg(long, short = 's', global = true)]
-    namespace: Option<String>,
-    /// The name of the queue
-    #[arg(long, short, global = true)]
-    name: Option<String>,
-    /// One JSON object per line, for programs
-    #[arg(long, global = true)]
-    json: bool,
+    #[command(flatten)]
+    target: Target,
     #[command(subcommand)]
     command: Command,
 }
@@ -77,6 +67,25 @@ enum Command {
         /// Their ids
         #[arg(required = true)]
         ids: Vec<JobId>,
+    },
+    /// Make delayed jobs ready now
+    RunNow {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
+    /// Delete jobs that wait, or are over; their unique keys are free
+    Delete {
+        /// Their ids
+        #[arg(required = true)]
+        ids: Vec<JobId>,
+    },
+    /// Add a job
+    Add {
+        /// The name of its kind, which workers ask for
+        kind: String,
+        /// Its payload as the workers expect it, usually JSON
+        payload: String,
     },
     /// Hand out no more jobs until `resume`
     Pause,
@@ -140,6 +149,12 @@ enum CronAction {
 struct Chosen {
     /// The ids of jobs
     ids: Vec<JobId>,
+    /// The names of letters, as the dashboard and the API have them
+    #[arg(long)]
+    letter: Vec<String>,
+    /// Those whose error is this one but for numbers, ids and quoted text, as `dead` shows it
+    #[arg(long)]
+    group: Option<String>,
     /// Those whose error matches, with * for any text
     #[arg(long)]
     error: Option<String>,
@@ -185,9 +200,11 @@ impl Careful {
 
 impl Chosen {
     fn accepts(&self) -> Result<impl Fn(&DeadLetter) -> bool + Clone + '_, Failure> {
-        if self.ids.is_empty() && self.error.is_none() && !self.all {
+        let by_name = !self.ids.is_empty() || !self.letter.is_empty();
+        if !by_name && self.error.is_none() && self.group.is_none() && !self.all {
             return Err(Failure::Usage(
-                "choose letters by their ids, by --error \"timeout*\", or --all".to_owned(),
+                "choose letters by their ids, by --error \"timeout*\", --group, --letter, or --all"
+                    .to_owned(),
             ));
         }
         Ok(|letter: &DeadLetter| {
@@ -196,6 +213,11 @@ impl Chosen {
                     .job
                     .as_ref()
                     .is_some_and(|job| self.ids.contains(&job.id))
+                || self.letter.contains(&letter.letter)
+                || self
+                    .group
+                    .as_ref()
+                    .is_some_and(|group| normalized_error(&letter.reason) == *group)
                 || self
                     .error
                     .as_ref()
@@ -205,16 +227,12 @@ impl Chosen {
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
-    let required = |what: Option<String>, option: &str| {
-        what.ok_or_else(|| Failure::Usage(format!("`redstart queue` needs --{option}")))
-    };
-    let store = Store::connect(&required(args.url, "url")?).await?;
-    let namespace = required(args.namespace, "namespace")?;
-    let queue = Queue::builder(&store, &namespace, &required(args.name, "name")?)
+    let (store, namespace, name) = args.target.open("queue").await?;
+    let queue = Queue::builder(&store, namespace, name)
         .as_its_workers_have_it()
         .await?
         .build()?;
-    let (look, json) = (queue.inspect(), args.json);
+    let (look, json) = (queue.inspect(), args.target.json);
     match args.command {
         Command::List { state, limit } => list(&look, state.as_deref(), limit, json).await,
         Command::Show { id } => match queue.job(id).await? {
@@ -250,6 +268,21 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             done("deleted", purged, json)
         }
         Command::Cancel { ids } => cancel(&queue, &ids, json).await,
+        Command::RunNow { ids } => {
+            let mut done = Vec::new();
+            for id in ids {
+                done.push((id, look.run_now(id).await?));
+            }
+            by_hand("ready", "not delayed", &done, json)
+        }
+        Command::Delete { ids } => {
+            let mut done = Vec::new();
+            for id in ids {
+                done.push((id, look.delete(id).await?));
+            }
+            by_hand("deleted", "running, or not found", &done, json)
+        }
+        Command::Add { kind, payload } => add(&queue, &kind, &payload, json).await,
         Command::Pause => {
             queue.pause().await?;
             done("paused", 1, json)
@@ -370,6 +403,36 @@ async fn cancel(queue: &Queue, ids: &[JobId], json: bool) -> Result<(), Failure>
         0 => Ok(()),
         _ => Err(Failure::Claim),
     }
+}
+
+/// What was done with each job; a failure if one was left alone.
+fn by_hand(done: &str, otherwise: &str, jobs: &[(JobId, bool)], json: bool) -> Result<(), Failure> {
+    for (id, changed) in jobs {
+        let what = if *changed { done } else { otherwise };
+        match json {
+            true => say!(
+                "{}",
+                serde_json::json!({ "id": id.to_string(), "outcome": what })
+            ),
+            false => say!("{id}  {what}"),
+        }
+    }
+    match jobs.iter().all(|(_, changed)| *changed) {
+        true => Ok(()),
+        false => Err(Failure::Claim),
+    }
+}
+
+async fn add(queue: &Queue, kind: &str, payload: &str, json: bool) -> Result<(), Failure> {
+    let id = match queue.enqueue_raw(kind, payload.as_bytes()).await? {
+        Enqueued::New(id) | Enqueued::Duplicate(id) => id,
+        Enqueued::Full => return Err(Failure::Other("the queue is full".to_owned())),
+    };
+    match json {
+        true => say!("{}", serde_json::json!({ "id": id.to_string() })),
+        false => say!("{id}"),
+    }
+    Ok(())
 }
 
 async fn drain(look: &QueueInspector, careful: &Careful, json: bool) -> Result<(), Failure> {

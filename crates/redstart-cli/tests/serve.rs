@@ -21,8 +21,12 @@ struct Serving {
 
 impl Serving {
     fn start(config: &Path) -> Self {
+        Self::start_on(config, "memory://")
+    }
+
+    fn start_on(config: &Path, url: &str) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--config"])
+            .args(["serve", "--listen", "127.0.0.1:0", "--url", url, "--config"])
             .arg(config)
             .env_remove("REDSTART_URL")
             .stdin(Stdio::null())
@@ -53,6 +57,21 @@ impl Serving {
         stream.read_to_string(&mut answer).unwrap();
         let status = answer.split(' ').nth(1).unwrap().parse().unwrap();
         (status, answer)
+    }
+
+    /// The text of the answer to a change, which must succeed.
+    fn post(&self, path: &str, body: &str) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let length = body.len();
+        let request = format!(
+            "POST {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        );
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 2"), "{path}: {answer}");
+        answer
     }
 
     fn signal(&self, name: &str) {
@@ -130,4 +149,196 @@ fn the_configuration_is_read_again_and_never_switches_authentication_off() {
     serving.until_limiter("fourth");
     serving.signal("-TERM");
     assert!(serving.process.wait().unwrap().success());
+}
+
+/// The text of a page as a browser shows it.
+fn unescaped(text: &str) -> String {
+    text.replace("&quot;", "\"")
+        .replace("&#39;", "'")
+        .replace("&lt;", "<")
+        .replace("&gt;", ">")
+        .replace("&amp;", "&")
+}
+
+/// Runs the command that the page of an action shows, as it is, in a shell.
+fn run_shown(serving: &Serving, url: &str, action: &str) -> String {
+    let (status, page) = serving.get(&format!("/act/{action}&namespace=n"), None);
+    assert_eq!(status, 200, "{action}: {page}");
+    let command = page
+        .split("<pre>redstart ")
+        .nth(1)
+        .unwrap_or_else(|| panic!("{action} has no command: {page}"));
+    let command = unescaped(command.split("</pre>").next().unwrap());
+    let program = Path::new(env!("CARGO_BIN_EXE_redstart"));
+    let output = Command::new("sh")
+        .args(["-c", &format!("redstart {command}")])
+        .env("REDSTART_URL", url)
+        .env(
+            "PATH",
+            format!("{}:/usr/bin:/bin", program.parent().unwrap().display()),
+        )
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{command}: {text}{errors}");
+    text
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_command_that_a_page_shows_does_what_its_button_does() -> anyhow::Result<()> {
+    use redstart::{
+        Store,
+        caching::{Cache, Loaded},
+        locking::Mutex,
+        messaging::Queue,
+        resilience::{Breaker, CircuitState},
+        sessions::{Login, Sessions},
+    };
+    let server = redstart_testkit::Server::builder(redstart_testkit::Kind::Redis)
+        .start()
+        .await?;
+    let url = server.url();
+    let store = Store::connect(&url).await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("redstart.toml");
+    std::fs::write(
+        &file,
+        "namespace = \"n\"\n[limiter.api]\nalgorithm = \"sliding-window\"\nquota = \"1/5400s\"\n[limiter.big]\nquota = \"2/90m\"\nburst = 3\nrefundable = true",
+    )?;
+    let serving = Serving::start_on(&file, &url);
+    let run = |action: &str| run_shown(&serving, &url, action);
+
+    // Names that a shell, a URL or an option parser would take apart.
+    let queue = Queue::new(&store, "n", "it's")?;
+    let at = "queue=it%27s";
+    run(&format!("queue.pause?{at}"));
+    assert!(queue.inspect().counts().await?.paused);
+    run(&format!("queue.resume?{at}"));
+    assert!(!queue.inspect().counts().await?.paused);
+    run(&format!("queue.add?{at}"));
+    assert_eq!(queue.inspect().counts().await?.ready, 1);
+    let hour = Duration::from_secs(3600);
+    let later = async || -> anyhow::Result<_> {
+        let added = queue
+            .enqueue_raw("mail", b"{\"to\":\"it's\"}")
+            .delay(hour)
+            .await?;
+        Ok(added.id().unwrap())
+    };
+    let (one, two, three) = (later().await?, later().await?, later().await?);
+    run(&format!("queue.run-now?{at}&job={one}"));
+    assert_eq!(queue.inspect().counts().await?.ready, 2);
+    run(&format!("queue.add?{at}&job={one}"));
+    assert_eq!(
+        queue.inspect().counts().await?.ready,
+        3,
+        "a copy of the job"
+    );
+    run(&format!("queue.delete?{at}&job={two}"));
+    run(&format!("queue.cancel?{at}&job={three}"));
+    let counts = queue.inspect().counts().await?;
+    assert_eq!((counts.delayed, counts.ready), (0, 3));
+
+    let dead = Queue::new(&store, "n", "dead")?;
+    for error in ["code 1 for 'x'", "code 2 for 'y'", "-other", "-other"] {
+        dead.enqueue_raw("bad", b"1").await?;
+        let leased = serving.post(
+            "/v1/queues/dead:lease?namespace=n",
+            r#"{"kinds": ["bad"], "wait": 30}"#,
+        );
+        let fence = leased
+            .split("\"fence\":\"")
+            .nth(1)
+            .unwrap()
+            .split('"')
+            .next()
+            .unwrap()
+            .to_owned();
+        let body = serde_json::json!({"fence": fence, "error": error, "dead": true}).to_string();
+        serving.post("/v1/queues/dead:fail?namespace=n", &body);
+    }
+    let letters = dead.inspect().dead_letters();
+    let encoded = |text: &str| {
+        text.bytes()
+            .map(|b| format!("%{b:02X}"))
+            .collect::<String>()
+    };
+    let group = encoded(&redstart::messaging::normalized_error("code 1 for 'x'"));
+    assert!(run(&format!("queue.replay?queue=dead&group={group}")).contains("retried: 2"));
+    assert_eq!(letters.list(None).await?.len(), 2);
+    let letter = letters.list(None).await?[0].letter.clone();
+    assert!(run(&format!("queue.purge?queue=dead&letter={letter}")).contains("deleted: 1"));
+    assert!(
+        run(&format!(
+            "queue.purge?queue=dead&group={}",
+            encoded("-other")
+        ))
+        .contains("deleted: 1")
+    );
+    assert!(letters.list(None).await?.is_empty());
+
+    let mutex = Mutex::builder(&store, "n", "-m 1")
+        .label("stuck")
+        .without_renewal()
+        .build()?;
+    let ticket = mutex.try_lock().await?.unwrap().into_ticket()?;
+    run("lock.force-release?name=-m%201");
+    assert!(!mutex.extend_held(&ticket, Duration::from_secs(1)).await?);
+
+    let breaker = Breaker::builder(&store, "n", "b").open().await?;
+    run("breaker.force-open?name=b");
+    let is = async |state| {
+        redstart_testkit::eventually(PATIENCE, async || breaker.state() == state).await
+    };
+    assert!(is(CircuitState::Open).await);
+    run("breaker.reset?name=b");
+    assert!(is(CircuitState::Closed).await);
+
+    let cache = Cache::<str, String>::builder(&store, "n", "c").build()?;
+    let keep = async || -> redstart::Result<()> {
+        for key in ["k &", "other"] {
+            let load = |load: redstart::caching::Load| async move {
+                load.tag("t")?;
+                Ok::<_, redstart::Error>(Loaded::Found("v".to_owned()))
+            };
+            cache.get_or_load(key, load).await?;
+        }
+        Ok(())
+    };
+    keep().await?;
+    run("cache.invalidate?name=c&key=k%20%26");
+    let kept = async |key| cache.get(key).await.map(|hit| hit.is_some());
+    assert_eq!((kept("k &").await?, kept("other").await?), (false, true));
+    keep().await?;
+    run("cache.invalidate?name=c&tag=t");
+    assert_eq!((kept("k &").await?, kept("other").await?), (false, false));
+
+    let sessions = Sessions::new(&store, "n", "web")?;
+    for _ in 0..3 {
+        sessions
+            .login(Login::new("ann"), &serde_json::json!({}))
+            .await?;
+    }
+    let handle = sessions.list("ann").await?[0].handle.clone();
+    run(&format!("session.revoke?name=web&user=ann&handle={handle}"));
+    assert_eq!(sessions.list("ann").await?.len(), 2);
+    run("session.revoke-all?name=web&user=ann");
+    assert!(sessions.list("ann").await?.is_empty());
+
+    // Each with settings that are part of its keys.
+    for (name, whole) in [("api", 1), ("big", 3)] {
+        let check = || {
+            let path = format!("/v1/limiters/{name}:check?namespace=n");
+            serving.post(&path, r#"{"subject": "-ann"}"#)
+        };
+        for _ in 0..whole {
+            assert!(check().contains("\"allowed\":true"));
+        }
+        assert!(check().contains("\"allowed\":false"));
+        run(&format!("limiter.reset?name={name}&subject=-ann"));
+        assert!(check().contains("\"allowed\":true"), "{name}");
+    }
+    Ok(())
 }

@@ -29,6 +29,7 @@ use crate::{
     config::{Config, ConfigError},
     envoy::grpc,
     foreign::Foreign,
+    hot::Hot,
     idempotent::{self, Repeats},
     inventory::Looks,
     metric,
@@ -47,6 +48,7 @@ pub(crate) struct App {
     tls: RwLock<Option<Arc<rustls::ServerConfig>>>,
     pub(crate) routes: Routes,
     pub(crate) patterns: Patterns,
+    pub(crate) hot: Hot,
     pub(crate) audit: Audit,
     pub(crate) looks: Looks,
     pub(crate) foreign: Foreign,
@@ -76,6 +78,7 @@ impl App {
         crate::api::add_routes(&mut routes);
         Ok(Self {
             patterns: Patterns::default(),
+            hot: Hot::default(),
             audit: Audit::new(store)?,
             looks: Looks::default(),
             foreign: Foreign::default(),

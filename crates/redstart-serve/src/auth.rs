@@ -129,6 +129,11 @@ impl Identity {
         format!("{source}:{}:{}", self.name.len(), self.name)
     }
 
+    /// Whether a trusted proxy sent the request.
+    pub(crate) fn is_of_proxy(&self) -> bool {
+        matches!(self.source, Source::Proxy)
+    }
+
     pub(crate) fn require(&self, role: Role) -> Result<(), Problem> {
         if self.role >= role {
             return Ok(());

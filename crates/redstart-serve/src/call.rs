@@ -73,6 +73,22 @@ impl Call {
         found.map_or("", |(_, value)| value)
     }
 
+    /// The scheme and the host by which the request came, for commands to copy. What a proxy says of it is believed as
+    /// far as the proxy is.
+    pub(crate) fn origin(&self) -> String {
+        let text = |name: &str| self.headers.get(name).and_then(|value| value.to_str().ok());
+        let of_proxy = |name: &str| text(name).filter(|_| self.identity.is_of_proxy());
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
+        let host = of_proxy("x-forwarded-host").or_else(|| text("host"));
+        let host = host.filter(|host| !host.is_empty() && host.chars().all(plain));
+        let scheme = match of_proxy("x-forwarded-proto") {
+            Some(scheme @ ("http" | "https")) => scheme,
+            _ if self.config.has_tls() => "https",
+            _ => "http",
+        };
+        format!("{scheme}://{}", host.unwrap_or("localhost"))
+    }
+
     /// The body as JSON.
     pub(crate) fn json<T: DeserializeOwned>(&self) -> Result<T, Problem> {
         let body: &[u8] = if self.body.is_empty() {

@@ -237,14 +237,31 @@ impl QuotaText {
 impl fmt::Display for QuotaText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { units, period } = self;
-        match period.as_secs() {
-            1 => write!(f, "{units}/s"),
-            60 => write!(f, "{units}/m"),
-            3600 => write!(f, "{units}/h"),
-            86_400 => write!(f, "{units}/d"),
-            _ => write!(f, "{units}/{period:?}"),
+        match period.as_millis() {
+            1_000 => write!(f, "{units}/s"),
+            60_000 => write!(f, "{units}/m"),
+            3_600_000 => write!(f, "{units}/h"),
+            86_400_000 => write!(f, "{units}/d"),
+            millis if millis % 1_000 == 0 => write!(f, "{units}/{}s", millis / 1_000),
+            millis => write!(f, "{units}/{millis}ms"),
         }
     }
+}
+
+/// A quota as the configuration has it: units per period, such as `100/s`, `20/m` or `5/15m`, and how many may come at once.
+///
+/// ```
+/// let quota = redstart_serve::parse_quota("5/15m", None)?;
+/// assert_eq!((quota.units(), quota.period().as_secs()), (5, 900));
+/// # Ok::<(), redstart_serve::ConfigError>(())
+/// ```
+///
+/// # Errors
+///
+/// If the text is no quota.
+pub fn parse_quota(text: &str, burst: Option<u64>) -> Result<Quota, ConfigError> {
+    let quota = QuotaText::parse(text).map_err(ConfigError::new)?;
+    Ok(quota.quota(burst))
 }
 
 impl<'de> Deserialize<'de> for QuotaText {

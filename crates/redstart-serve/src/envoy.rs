@@ -67,6 +67,8 @@ enum Plan {
     Closed(CurrentLimit),
     Count {
         limiter: Limiter,
+        /// The limiter's.
+        name: String,
         subject: String,
         /// Zero looks and takes nothing.
         cost: u64,
@@ -130,7 +132,17 @@ pub(crate) async fn decide(
     let decided = decided.into_iter().collect::<Result<Vec<_>, _>>()?;
     // A name that is not in the configuration would be a label of the client's choice.
     let label = known.map_or("unknown", |_| request.domain.as_str());
-    for one in &decided {
+    for (one, plan) in decided.iter().zip(&plans) {
+        // One that only looks is not counted.
+        if let Plan::Count {
+            name,
+            subject,
+            cost: 1..,
+            ..
+        } = plan
+        {
+            app.hot.note(namespace, name, subject, one.outcome == "ok");
+        }
         metrics::counter!("redstart_ratelimit_descriptors_total", "domain" => label.to_owned(), "outcome" => one.outcome)
             .increment(1);
     }
@@ -184,6 +196,7 @@ fn plan(
         let units = u64::from(limit.requests_per_unit);
         return Ok(Plan::Count {
             limiter: limiter_with(app, namespace, name, algorithm, units, period)?,
+            name: name.to_owned(),
             subject,
             cost,
             shadow: domain.shadow,
@@ -196,6 +209,7 @@ fn plan(
             let chosen = limiter_of(app, config, namespace, name)?;
             Plan::Count {
                 limiter: chosen.limiter,
+                name: name.to_owned(),
                 subject,
                 cost,
                 shadow: shadow || domain.shadow || chosen.shadow,
@@ -294,6 +308,7 @@ async fn carry_out(plan: &Plan) -> redstart::Result<Decided> {
             subject,
             cost,
             shadow,
+            ..
         } => (limiter, subject, *cost, *shadow),
     };
     // A limiter has at least one limit.

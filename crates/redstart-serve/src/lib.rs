@@ -48,6 +48,7 @@ mod demo;
 mod envoy;
 mod foreign;
 mod held;
+mod hot;
 mod idempotent;
 mod inventory;
 mod metric;
@@ -67,7 +68,7 @@ mod trace;
 mod watch;
 
 pub use auth::{Role, hash_token};
-pub use config::{Config, ConfigError};
+pub use config::{Config, ConfigError, parse_quota};
 pub use demo::Demo;
 pub use trace::Spans;
 
@@ -76,7 +77,8 @@ pub use trace::Spans;
 /// # Promises
 ///
 /// - Nothing is kept in this process that another instance needs, except what is documented at its route: grants that may
-///   be refunded, calls that a breaker admitted, loads and claims under way. Locks and jobs are in the store.
+///   be refunded, calls that a breaker admitted, loads and claims under way. Locks and jobs are in the store. The hot
+///   subjects of limiters are those of this instance.
 /// - A change whose reply from the store was lost is a problem of the type `in-doubt`, never a success and never a plain
 ///   failure.
 /// - On an address that others can reach, it does not start without authentication.

@@ -3,10 +3,12 @@
 
 mod action;
 mod api;
+mod command;
 mod data;
 mod foreign;
 mod home;
 mod layout;
+mod limiter;
 mod lock;
 mod queue;
 
@@ -40,7 +42,7 @@ pub(crate) fn add_routes(routes: &mut Routes) {
     page(Route::get("/foreign", foreign::page));
     page(Route::get("/findings", home::findings));
     page(Route::get("/locks", lock::page));
-    page(Route::get("/limiters", data::limiters));
+    page(Route::get("/limiters", limiter::page));
     page(Route::get("/caches", data::caches));
     page(Route::get("/breakers", data::breakers));
     page(Route::get("/stock", data::stock));

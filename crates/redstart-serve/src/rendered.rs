@@ -26,8 +26,8 @@ const MOST: usize = 1024;
 /// What htmx sends with its requests. Whoever loads a page, or comes back to it after a change, does not.
 const TICK: &str = "hx-request";
 
-/// Who asks, and for what.
-type Key = (String, String);
+/// Who asks, by which address, and for what. Pages show commands with the address.
+type Key = (String, String, String);
 
 struct Page {
     status: StatusCode,
@@ -80,7 +80,7 @@ impl Rendered {
 
     pub(crate) fn key(call: &Call) -> Key {
         let page = format!("{}?{}", call.path, call.query.text());
-        (call.identity.id(), page)
+        (call.identity.id(), call.origin(), page)
     }
 
     fn cell(&self, key: Key) -> Arc<OnceCell<Page>> {

@@ -15,6 +15,7 @@ use crate::{
     app::App,
     call::{Call, Seconds, lost},
     config::{AlgorithmName, Config, QuotaText},
+    hot::{self, Hottest},
     problem::{Kind, Problem},
     reply::Reply,
     route::{Route, Routes},
@@ -142,6 +143,24 @@ struct ConfiguredLimiter {
     shadow: bool,
 }
 
+#[derive(Serialize, JsonSchema)]
+struct Hot {
+    /// The subjects that were checked the most in the last five to ten minutes.
+    checked: Vec<Hottest>,
+    /// The subjects that were refused the most.
+    refused: Vec<Hottest>,
+    /// Oldest first; up to ten minutes.
+    history: Vec<Point>,
+    /// Seconds of one point of the history.
+    every: Seconds,
+}
+
+#[derive(Serialize, JsonSchema)]
+struct Point {
+    allowed: u64,
+    refused: u64,
+}
+
 pub(super) fn add_routes(routes: &mut Routes) {
     let example =
         json!({"algorithm": "token-bucket", "quota": "100/m", "burst": 20, "refundable": true});
@@ -185,6 +204,16 @@ pub(super) fn add_routes(routes: &mut Routes) {
             .param("name", "api")
             .body::<Reset>(json!({"subject": "user:7", "limit": example}))
             .reply::<Checked>(200, "How the subject stands"),
+    );
+    routes.add(
+        Route::get("/v1/limiters/{name}/hot", lately)
+            .doc(
+                FAMILY,
+                "The subjects that this instance checked and refused the most, and refusals over time",
+            )
+            .param("name", "api")
+            .query("count", "How many subjects at most, up to 64 (default 20)", 20)
+            .reply::<Hot>(200, "Counts between two bounds; checks of a shadow limiter count as it decided"),
     );
     routes.add(
         Route::post("/v1/limiters/{name}:reset", reset)
@@ -314,6 +343,7 @@ async fn check(call: Call) -> Result<Reply, Problem> {
     let body: Check = call.json()?;
     let chosen = find(&call, body.limit.as_ref())?;
     let limiter = &chosen.limiter;
+    let namespace = call.namespace()?;
     let decision = match &body.tier {
         Some(name) => {
             let quota = tier(&call, name)?;
@@ -321,6 +351,8 @@ async fn check(call: Call) -> Result<Reply, Problem> {
         }
         None => limiter.check(&body.subject, body.cost).await?,
     };
+    let (hot, name) = (&call.app.hot, call.param("name"));
+    hot.note(&namespace, name, &body.subject, decision.is_allowed());
     let checked = describe(&call, &chosen, decision)?;
     let headers = check_headers(limiter, &checked);
     if !checked.allowed && call.query.flag("enforce") {
@@ -354,7 +386,8 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
         .map(|c| (c.subject.as_str(), c.cost))
         .collect();
     // All are checked before the first is sent.
-    let keys = Keys::new(&call.namespace()?, "limiter")?;
+    let namespace = call.namespace()?;
+    let keys = Keys::new(&namespace, "limiter")?;
     for check in &body.checks {
         keys.entity(&check.subject)?;
         if check.cost == 0 {
@@ -374,8 +407,11 @@ async fn check_many(call: Call) -> Result<Reply, Problem> {
         )));
     }
     let mut results = Vec::with_capacity(checks.len());
-    for decision in decisions {
-        results.push(describe(&call, &chosen, decision?)?);
+    for ((subject, _), decision) in checks.iter().zip(decisions) {
+        let decision = decision?;
+        let (hot, name) = (&call.app.hot, call.param("name"));
+        hot.note(&namespace, name, subject, decision.is_allowed());
+        results.push(describe(&call, &chosen, decision)?);
     }
     Ok(Reply::ok(&CheckedMany { results }))
 }
@@ -385,6 +421,22 @@ async fn peek(call: Call) -> Result<Reply, Problem> {
     let limiter = find(&call, body.limit.as_ref())?.limiter;
     let snapshot = limiter.peek(&body.subject).await?;
     Ok(Reply::ok(&shown(snapshot.remaining > 0, &snapshot)))
+}
+
+async fn lately(call: Call) -> Result<Reply, Problem> {
+    let count = call.query.number("count")?.unwrap_or(20);
+    let name = call.param("name");
+    let lately = call.app.hot.lately(&call.namespace()?, name, count);
+    let history = lately
+        .history
+        .into_iter()
+        .map(|(allowed, refused)| Point { allowed, refused });
+    Ok(Reply::ok(&Hot {
+        checked: lately.checked,
+        refused: lately.refused,
+        history: history.collect(),
+        every: hot::EVERY.into(),
+    }))
 }
 
 async fn reset(call: Call) -> Result<Reply, Problem> {

@@ -13,12 +13,10 @@ use crate::{
 };
 
 mod add;
-mod error_group;
 mod look;
 mod operate;
 mod work;
 
-pub(crate) use error_group::group_of;
 pub(crate) use look::{parse_state, raw, search_jobs, state_name};
 pub(crate) use operate::count_letters;
 pub(crate) use work::DispatcherKey;

@@ -5,16 +5,17 @@ use std::time::Duration;
 use maud::html;
 use redstart::{
     locking::Mutex,
-    messaging::{Cancelled, DeadLetter, JobId},
+    messaging::{Cancelled, DeadLetter, JobId, normalized_error},
     sessions::Sessions,
 };
 
 use super::{
     Shell,
+    command::command,
     layout::{copyable, curl, encode},
 };
 use crate::{
-    api::{breaker, count_letters, group_of, json_cache, limiter_of, open_queue},
+    api::{breaker, count_letters, json_cache, limiter_of, open_queue},
     call::{Call, Query},
     problem::{Kind, Problem},
     reply::Reply,
@@ -40,12 +41,24 @@ const FIELDS: &[&str] = &[
 pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
     let action = call.param("action").to_owned();
-    let plan = plan(&call, &shell, &action, &call.query).await?;
+    let mut plan = plan(&call, &shell, &action, &call.query).await?;
     let adds = action == "queue.add";
     let (kind, payload) = match (adds, call.query.given("job")) {
         (true, Some(job)) => copied(&call, &shell, job).await?,
         _ => (String::new(), "{}".to_owned()),
     };
+    // Who adds a job changes these two.
+    let example = if kind.is_empty() { "mail" } else { &kind };
+    let job = (example, payload.as_str());
+    let command = command(&call, &shell.namespace, &action, &call.query, job);
+    // The API takes JSON only; a worker may have added anything.
+    if adds && serde_json::from_str::<serde::de::IgnoredAny>(&payload).is_err() {
+        plan.api = None;
+    }
+    if adds && let Some((_, _, body)) = &mut plan.api {
+        let kind = serde_json::Value::from(example);
+        *body = Some(format!("{{\"kind\": {kind}, \"payload\": {payload}}}"));
+    }
     let body = html! {
         section.card {
             p { (plan.text) }
@@ -66,7 +79,7 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
                 }
             }
             @if let Some((method, path, body)) = &plan.api { (curl(&shell, method, path, body.as_deref())) }
-            @if let Some(command) = command(&shell.namespace, &action, &call.query) { (copyable("As a redstart command", &command)) }
+            @if let Some(command) = &command { (copyable("As a redstart command", command)) }
         }
     };
     Ok(shell.page(
@@ -74,21 +87,6 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
         plan.title,
         html! { "A change by hand in " (shell.namespace) },
         body,
-    ))
-}
-
-/// The same by the command line, where it has it.
-fn command(namespace: &str, action: &str, form: &Query) -> Option<String> {
-    let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
-    let what = match action {
-        "queue.pause" => "pause".to_owned(),
-        "queue.resume" => "resume".to_owned(),
-        "queue.cancel" => format!("cancel {}", quote(form.given("job")?)),
-        _ => return None,
-    };
-    let (namespace, name) = (quote(namespace), quote(form.given("queue")?));
-    Some(format!(
-        "redstart queue --url \"$REDSTART_URL\" --namespace {namespace} --name {name} {what}"
     ))
 }
 
@@ -152,7 +150,7 @@ fn wanted(form: &Query) -> Result<impl Fn(&DeadLetter) -> bool, Problem> {
         (Some(letter), _) => dead.letter == *letter,
         (None, group) => group
             .as_ref()
-            .is_some_and(|group| group_of(&dead.reason) == *group),
+            .is_some_and(|group| normalized_error(&dead.reason) == *group),
     })
 }
 
@@ -238,7 +236,7 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 format!("A job is added to {name}."),
                 1,
                 queue("?state=ready"),
-                None,
+                Some(("POST", v1("/jobs".into()), None)),
             )
         }
         "queue.replay" | "queue.purge" => {
@@ -352,14 +350,21 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 .list(user)
                 .await?
                 .len() as u64;
-            let (count, text) = match action {
+            let (count, text, api) = match action {
+                // The API ends one session by its token, which nobody else has.
                 "session.revoke" => (
                     1,
                     format!("One session of {user} ends; the device must log in again."),
+                    None,
                 ),
                 _ => (
                     sessions,
                     format!("{sessions} sessions of {user} end; all devices must log in again."),
+                    Some((
+                        "POST",
+                        format!("/v1/sessions/{}:revoke-all", encode(name)),
+                        Some(serde_json::json!({"user": user}).to_string()),
+                    )),
                 ),
             };
             plan(
@@ -367,7 +372,7 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 text,
                 count,
                 format!("/sessions?name={}&user={}", encode(name), encode(user)),
-                None,
+                api,
             )
         }
         "limiter.reset" => {
@@ -377,7 +382,11 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 format!("{subject} has the whole limit of {name} again."),
                 1,
                 "/limiters".into(),
-                None,
+                Some((
+                    "POST",
+                    format!("/v1/limiters/{}:reset", encode(name)),
+                    Some(serde_json::json!({"subject": subject}).to_string()),
+                )),
             )
         }
         _ => return Err(Problem::not_found("action")),

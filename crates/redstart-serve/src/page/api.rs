@@ -3,7 +3,7 @@
 use maud::html;
 use percent_encoding::utf8_percent_encode;
 
-use super::{Shell, layout::copyable};
+use super::{Shell, layout::curl};
 use crate::{call::Call, problem::Problem, reply::Reply};
 
 pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
@@ -40,11 +40,7 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
                                 output { }
                             }
                             p.muted { @for (status, meaning, _) in &doc.replies { code { (status) } " " (meaning) ". " } "Role: " (found.role.to_string()) "." }
-                            @let command = match &body {
-                                Some(body) => format!("curl -X {} 'http://127.0.0.1:8380{target}' -H 'content-type: application/json' -d '{}'", found.method, body.replace('\'', "'\\''")),
-                                None => format!("curl -X {} 'http://127.0.0.1:8380{target}'", found.method),
-                            };
-                            (copyable("As curl", &command))
+                            (curl(&shell, found.method.as_str(), &path, body.as_deref()))
                         }
                     }
                 }

@@ -18,10 +18,10 @@ use serde_json::Value;
 
 use super::{
     Shell,
-    layout::{curl, empty, encode, live, moment, span, tile},
+    layout::{curl, empty, encode, live, moment, tile},
 };
 use crate::{
-    api::{breaker, circuit_name, json_cache, limiter_of},
+    api::{breaker, circuit_name, json_cache},
     call::Call,
     chart::{bars, calendar, map, shares, short},
     pretty::brief,
@@ -42,7 +42,7 @@ fn choose(shell: &Shell, path: &str, names: &[String], chosen: &str, more: Marku
 }
 
 /// The names of patterns in this namespace, and the chosen one.
-fn names(call: &Call, shell: &Shell, patterns: &[&str]) -> (Vec<String>, String) {
+pub(super) fn names(call: &Call, shell: &Shell, patterns: &[&str]) -> (Vec<String>, String) {
     let names: Vec<String> = patterns
         .iter()
         .flat_map(|pattern| shell.inventory.names(&shell.namespace, pattern))
@@ -55,59 +55,6 @@ fn names(call: &Call, shell: &Shell, patterns: &[&str]) -> (Vec<String>, String)
         .or_else(|| names.first().cloned())
         .unwrap_or_default();
     (names, chosen)
-}
-
-pub(super) async fn limiters(call: Call) -> Result<Reply, Problem> {
-    let shell = Shell::new(&call).await?;
-    let (names, _) = names(&call, &shell, &["limiter"]);
-    let tried = match (call.query.given("name"), call.query.given("subject")) {
-        (Some(name), Some(subject)) => {
-            let chosen = limiter_of(&call.app, &call.config, &shell.namespace, name)?;
-            Some((name, subject, chosen.limiter.peek_all(subject).await?))
-        }
-        _ => None,
-    };
-    let body = html! {
-        section.card {
-            h2 { "Configured" }
-            @if call.config.limiter.is_empty() { (empty("The configuration names no limiters.")) }
-            @else { div.scroll tabindex="0" { table {
-                thead { tr { th { "Limiter" } th { "Algorithm" } th { "Quota" } th { "Tiers" } th { "Mode" } } }
-                tbody { @for (name, limiter) in &call.config.limiter { tr {
-                    td { strong { (name) } } td { (format!("{:?}", limiter.algorithm)) } td.mono { (limiter.quota.to_string()) }
-                    td { (limiter.tiers.keys().cloned().collect::<Vec<_>>().join(", ")) }
-                    td { @if limiter.shadow { span.tag.warn { "shadow" } } @else { span.tag.good { "enforcing" } } }
-                } } }
-            } } }
-        }
-        section.card {
-            h2 { "Look at a subject" }
-            @if call.config.limiter.is_empty() { (empty("Only configured limiters can be looked at here; the API takes any.")) } @else {
-            form.row method="get" action=(format!("{}/limiters", shell.base)) {
-                input type="hidden" name="namespace" value=(shell.namespace);
-                label { "Limiter" select name="name" { @for name in call.config.limiter.keys() { option value=(name) { (name) } } } }
-                label { "Subject" input name="subject" required; }
-                button type="submit" { "Look" }
-            } }
-            @if let Some((name, subject, snapshots)) = &tried { @for one in snapshots {
-                div.tiles { (tile("Remaining", one.remaining, &format!("of {}", one.limit))) (tile("Whole again in", span(one.reset_after), "")) }
-                (shares("Taken", &[("taken", one.limit - one.remaining.min(one.limit)), ("", 0), ("left", one.remaining)]))
-                p { (shell.act("limiter.reset", "Forget what it took", &[("name", name), ("subject", subject)])) }
-            } }
-        }
-        section.card {
-            h2 { "Limiters with subjects now" }
-            @if names.is_empty() { (empty("No limiter keeps anything in this namespace.")) }
-            @else { ul { @for name in &names { @let keys = shell.inventory.found.get(&(shell.namespace.clone(), "limiter".to_owned(), name.clone())); li { (name) " " span.muted { (keys.copied().unwrap_or(0)) " keys" } } } } }
-        }
-        (curl(&shell, "POST", "/v1/limiters/api:check?enforce=1", Some(r#"{"subject": "user:7", "limit": {"quota": "100/m"}}"#)))
-    };
-    Ok(shell.page(
-        "/limiters",
-        "Limiters",
-        html! { "Rates and their subjects" },
-        body,
-    ))
 }
 
 pub(super) async fn caches(call: Call) -> Result<Reply, Problem> {

@@ -92,7 +92,7 @@ impl Shell {
             read_only: call.config.read_only,
             who: call.identity.name.clone(),
             namespaces,
-            origin: origin(call),
+            origin: call.origin(),
         })
     }
 
@@ -210,20 +210,6 @@ impl Shell {
             }
         }
     }
-}
-
-/// The scheme and the host by which this request came, for commands to copy.
-fn origin(call: &Call) -> String {
-    let host = call.headers.get(http::header::HOST);
-    let host = host.and_then(|host| host.to_str().ok());
-    let plain = |c: char| c.is_ascii_alphanumeric() || "-._:[]".contains(c);
-    let host = host.filter(|host| !host.is_empty() && host.chars().all(plain));
-    let scheme = if call.config.has_tls() {
-        "https"
-    } else {
-        "http"
-    };
-    format!("{scheme}://{}", host.unwrap_or("127.0.0.1:8380"))
 }
 
 /// A part that is fetched anew while the page is open.

@@ -3,14 +3,14 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use maud::{Markup, html};
-use redstart::messaging::{JobInfo, JobState, Queue, QueueCounts};
+use redstart::messaging::{JobInfo, JobState, Queue, QueueCounts, normalized_error};
 
 use super::{
     Shell,
     layout::{covered, curl, empty, encode, live, moment, span, tile},
 };
 use crate::{
-    api::{group_of, open_queue, parse_state, search_jobs, state_name},
+    api::{open_queue, parse_state, search_jobs, state_name},
     call::Call,
     chart::{lines, shares},
     pretty::{brief, pretty},
@@ -356,7 +356,7 @@ pub(super) async fn dead(call: Call) -> Result<Reply, Problem> {
         after = Some(last.letter.clone());
         read += page.len();
         for letter in page {
-            let group = groups.entry(group_of(&letter.reason)).or_insert((
+            let group = groups.entry(normalized_error(&letter.reason)).or_insert((
                 0,
                 Duration::ZERO,
                 letter.reason.clone(),

@@ -171,7 +171,7 @@ matrix! {
         }
         let page = html(&mut client, &at("/queues/q/dead")).await?;
         ensure!(page.contains("code # for"), "{page}");
-        let group = "code%20%23%20for%20%22%E2%80%A6%22";
+        let group = "code%20%23%20for%20%27%E2%80%A6%27";
         let (page, _) = act(&mut client, &at(&format!("/act/queue.replay?queue=q&group={group}")), "").await?;
         ensure!(page.contains("3 dead letters are enqueued again"), "{page}");
         let now = counts().await?;
@@ -261,6 +261,144 @@ async fn a_browser_logs_in_with_a_token_and_readers_see_no_actions() -> Result<(
             .status,
         403
     );
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hot_subjects_and_refusals_are_on_the_page_and_in_the_api() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let config = "[limiter.api]\nquota = \"3/h\"\n[[domain]]\nname = \"edge\"\n[[domain.descriptor]]\nkey = \"user\"\nlimiter = \"api\"";
+    let served = Served::on(&store, "n", config).await?;
+    let mut client = served.client();
+    ensure!(
+        html(&mut client, "/limiters?namespace=n")
+            .await?
+            .contains("has checked nothing")
+    );
+    // Each way of asking counts: one by one, many at once, with a limit of the call, and by a gateway.
+    for _ in 0..10 {
+        let check = json!({"subject": "<ann>"});
+        client.post("/v1/limiters/api:check", check).await?;
+    }
+    let many =
+        json!({"checks": [{"subject": "bob"}, {"subject": "bob"}, {"subject": "eve", "cost": 2}]});
+    client.post("/v1/limiters/api:check-many", many).await?;
+    let own = json!({"subject": "x", "limit": {"quota": "1/h"}});
+    client.post("/v1/limiters/other:check", own).await?;
+    let gateway =
+        json!({"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "zoe"}]}]});
+    for _ in 0..5 {
+        client.post("/json", gateway.clone()).await?;
+    }
+    // Looking takes nothing, and counts for nothing.
+    client
+        .post("/v1/limiters/api:peek", json!({"subject": "bob"}))
+        .await?;
+
+    let hot = client.get("/v1/limiters/api/hot?count=3").await?.json();
+    let list = |name: &str| -> Vec<(String, u64, u64)> {
+        let list = hot[name].as_array().unwrap().iter();
+        list.map(|one| {
+            (
+                one["subject"].as_str().unwrap().to_owned(),
+                one["at_least"].as_u64().unwrap(),
+                one["at_most"].as_u64().unwrap(),
+            )
+        })
+        .collect()
+    };
+    let counted = |subject: &str, times| (subject.to_owned(), times, times);
+    assert_eq!(
+        list("checked"),
+        [
+            counted("<ann>", 10),
+            counted("edge|user=zoe", 5),
+            counted("bob", 2)
+        ]
+    );
+    assert_eq!(
+        list("refused"),
+        [counted("<ann>", 7), counted("edge|user=zoe", 2)]
+    );
+    let total = |name: &str| -> u64 {
+        let points = hot["history"].as_array().unwrap().iter();
+        points.filter_map(|point| point[name].as_u64()).sum()
+    };
+    assert_eq!((total("allowed"), total("refused")), (9, 9));
+
+    let page = html(&mut client, "/limiters?namespace=n").await?;
+    ensure!(
+        page.contains("Refused the most")
+            && page.contains("&lt;ann&gt;")
+            && !page.contains("<ann>")
+            && page.contains("Checks per second of api")
+            && page.contains("limiter.reset"),
+        "{page}"
+    );
+    // Another namespace's subjects are not there.
+    ensure!(
+        !html(&mut client, "/limiters?namespace=m")
+            .await?
+            .contains("ann")
+    );
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_to_copy_have_the_address_by_which_the_reader_came() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    let port = served.address.port();
+    // A live part is rendered once for all readers of the same address, and for no others.
+    for tick in [false, true] {
+        for host in [format!("localhost:{port}"), format!("127.0.0.1:{port}")] {
+            for path in [
+                "/api",
+                "/locks?namespace=n",
+                "/act/queue.pause?queue=q&namespace=n",
+            ] {
+                let mut headers = vec![("accept", "text/html"), ("host", host.as_str())];
+                headers.extend(tick.then_some(("hx-request", "true")));
+                let page = client.send("GET", path, &headers, b"").await?.text();
+                let addresses: std::collections::BTreeSet<&str> = page
+                    .split("'http://")
+                    .skip(1)
+                    .filter_map(|part| part.split('/').next())
+                    .collect();
+                assert_eq!(addresses.into_iter().collect::<Vec<_>>(), [&host], "{path}");
+            }
+        }
+    }
+    served.stop().await?;
+
+    // Behind a proxy, what the proxy says counts, and from nobody else.
+    let trusted =
+        "[trusted_header]\nname = \"x-user\"\nrole = \"admin\"\nproxies = [\"127.0.0.1\"]";
+    let secret = hash_token("secret-of-a-reader");
+    let config =
+        format!("{trusted}\n[[token]]\nname = \"r\"\nsha256 = {secret:?}\nrole = \"read\"");
+    let served = Served::on(&store, "n", &config).await?;
+    let mut client = served.client();
+    let forwarded = [
+        ("accept", "text/html"),
+        ("x-forwarded-proto", "https"),
+        ("x-forwarded-host", "ops.example"),
+    ];
+    for (who, address) in [
+        (("x-user", "ann"), "https://ops.example/".to_owned()),
+        (
+            ("authorization", "Bearer secret-of-a-reader"),
+            format!("http://{}/", served.address),
+        ),
+    ] {
+        let headers = [&forwarded[..], &[who]].concat();
+        let page = client.send("GET", "/api", &headers, b"").await?;
+        ensure!(
+            page.status == 200 && page.text().contains(&address),
+            "{who:?}"
+        );
+    }
     served.stop().await
 }
 

@@ -1,11 +1,10 @@
 //! Operating a queue: cancelling, pausing, and what becomes of dead letters.
 
-use redstart::messaging::Cancelled;
+use redstart::messaging::{Cancelled, normalized_error};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::{
-    error_group::group_of,
     look::{Job, job_id, job_view},
     queue,
 };
@@ -149,7 +148,7 @@ async fn act_on_letters(call: Call, what: &str) -> Result<Reply, Problem> {
                 .is_none_or(|text| letter.reason.contains(text))
             && group
                 .as_ref()
-                .is_none_or(|group| group_of(&letter.reason) == *group)
+                .is_none_or(|group| normalized_error(&letter.reason) == *group)
     };
     let letters = queue(&call)?.inspect().dead_letters();
     let count = match (body.dry_run, what) {

@@ -1,0 +1,60 @@
+//! `redstart breaker`: the state of a circuit, and changing it by hand.
+
+use std::time::Duration;
+
+use redstart::resilience::{Breaker, CircuitState};
+
+use crate::{Failure, target::Target};
+
+/// Arguments of `redstart breaker`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Show whether the circuit is closed, open or half-open
+    Show,
+    /// Refuse all calls of all instances for some time; the circuit is then probed as usual
+    ForceOpen {
+        /// For how many seconds
+        #[arg(long = "for", value_name = "SECONDS", default_value_t = 60.0)]
+        time: f64,
+    },
+    /// Close the circuit for all instances, and forget what they saw
+    Reset,
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let target = &args.target;
+    let (store, namespace, name) = target.open("breaker").await?;
+    let breaker = Breaker::builder(&store, namespace, name).open().await?;
+    match args.command {
+        Command::Show => {
+            let state = match breaker.state() {
+                CircuitState::Closed => "closed",
+                CircuitState::Open => "open",
+                CircuitState::HalfOpen => "half-open",
+            };
+            match target.json {
+                true => say!("{}", serde_json::json!({ "state": state })),
+                false => say!("{state}"),
+            }
+            Ok(())
+        }
+        Command::ForceOpen { time } => {
+            let time = Duration::try_from_secs_f64(time)
+                .map_err(|_| Failure::Usage("--for must be a number of seconds".to_owned()))?;
+            breaker.force_open(time).await?;
+            target.done("opened", 1)
+        }
+        Command::Reset => {
+            breaker.reset().await?;
+            target.done("closed", 1)
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! `redstart cache`: dropping what a cache holds, by hand.
+
+use redstart::{caching::Cache, codec::Json};
+use serde_json::Value;
+
+use crate::{Failure, target::Target};
+
+/// Arguments of `redstart cache`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Drop a key, or everything with a tag, in the store and in the memory of all processes
+    Invalidate {
+        /// The key; may be given several times
+        #[arg(long, required_unless_present = "tag")]
+        key: Vec<String>,
+        /// The tag; may be given several times
+        #[arg(long)]
+        tag: Vec<String>,
+    },
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let target = &args.target;
+    let (store, namespace, name) = target.open("cache").await?;
+    // Values are not read, so their type does not matter.
+    let cache = Cache::<str, Value>::builder(&store, namespace, name)
+        .codec(Json)
+        .build()?;
+    let Command::Invalidate { key, tag } = args.command;
+    cache
+        .invalidate_many(key.iter().map(String::as_str))
+        .await?;
+    for tag in &tag {
+        cache.invalidate_tag(tag).await?;
+    }
+    target.done("invalidated", (key.len() + tag.len()) as u64)
+}

@@ -1,0 +1,75 @@
+//! `redstart lock`: who holds a mutex, and ending its lease by hand.
+
+use redstart::locking::Mutex;
+
+use crate::{Failure, queue::Careful, target::Target};
+
+/// Arguments of `redstart lock`.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    target: Target,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Show who holds the mutex, for how long, and how many wait
+    Show,
+    /// End the lease of the holder, who may still work until it renews: only fenced writes are safe
+    ForceRelease {
+        #[command(flatten)]
+        careful: Careful,
+    },
+}
+
+pub(crate) async fn run(args: Args) -> Result<(), Failure> {
+    let target = &args.target;
+    let (store, namespace, name) = target.open("lock").await?;
+    let mutex = Mutex::new(&store, namespace, name)?;
+    let holder = mutex.holder().await?;
+    match args.command {
+        Command::Show => {
+            let left = holder.as_ref().and_then(|holder| holder.remaining);
+            let label = holder.as_ref().and_then(|holder| holder.label.as_deref());
+            if target.json {
+                let left = left.map(|left| left.as_secs_f64());
+                let waiting = holder.as_ref().map_or(0, |holder| holder.waiting);
+                say!(
+                    "{}",
+                    serde_json::json!({ "held": holder.is_some(), "holder": label, "left": left, "waiting": waiting })
+                );
+                return Ok(());
+            }
+            match &holder {
+                None => say!("free"),
+                Some(holder) => say!(
+                    "held by {}, {}, {} waiting",
+                    label.unwrap_or("an owner without a label"),
+                    left.map_or("without an end".to_owned(), |left| format!(
+                        "{:.1} s left",
+                        left.as_secs_f64()
+                    )),
+                    holder.waiting
+                ),
+            }
+            Ok(())
+        }
+        Command::ForceRelease { careful } => {
+            let Some(holder) = holder else {
+                return Err(Failure::Usage(format!("the lock {name:?} is free")));
+            };
+            let who = holder.label.as_deref().unwrap_or("an unnamed owner");
+            if !careful.confirm(&format!("end the lease of {who}"))? {
+                return Ok(());
+            }
+            match mutex.force_release(&holder).await? {
+                true => target.done("released", 1),
+                false => Err(Failure::Other(format!(
+                    "the lock {name:?} has another holder by now; look again"
+                ))),
+            }
+        }
+    }
+}
