@@ -28,6 +28,7 @@ use crate::Failure;
       redstart doctor --url redis://localhost --all\n  \
       redstart doctor --url redis+cluster://node1,node2 --sample --html report.html\n  \
       redstart doctor --url redis://localhost --all --json --fail-on high\n  \
+      redstart doctor --rdb dump.rdb\n  \
       redstart doctor monitor.log\n\n\
       Exit status: 0 nothing at --fail-on or above, 1 a finding at it, 2 wrong arguments, 3 server unavailable."
 )]
@@ -35,12 +36,15 @@ pub(crate) struct Args {
     #[command(subcommand)]
     command: Option<Sub>,
     /// What to examine: a URL (redis://, rediss://, redis+sentinel://, redis+cluster://, redis+unix://, memory://), host:port, an
-    /// append-only file or its folder, or a log of MONITOR
+    /// RDB file, an append-only file or its folder, or a log of MONITOR
     #[arg(value_name = "TARGET", conflicts_with = "url")]
     target: Option<String>,
     /// The same, as an option
     #[arg(long, env = "REDSTART_URL", hide_env_values = true)]
     url: Option<String>,
+    /// An RDB file to examine, as it was when it was written. What needs a live server is left out, and the report says so
+    #[arg(long, value_name = "FILE", conflicts_with = "target")]
+    rdb: Option<PathBuf>,
     /// Run all stages: free, sampled and observed
     #[arg(long)]
     all: bool,
@@ -177,9 +181,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Some(Sub::Explain { rule }) => return explain(rule),
         None => {}
     }
-    let url = args
-        .target
+    let rdb = args.rdb.as_deref().map(snapshot).transpose()?;
+    let url = rdb
         .as_deref()
+        .or(args.target.as_deref())
         .or(args.url.as_deref())
         .ok_or_else(|| {
             Failure::Usage(
@@ -228,6 +233,22 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             _ = tokio::signal::ctrl_c() => return if failed { Err(Failure::Claim) } else { Ok(()) },
         }
     }
+}
+
+/// The path of an RDB file; another file would be examined as what it is.
+fn snapshot(path: &Path) -> Result<String, Failure> {
+    let unusable = |why: &str| Failure::Usage(format!("{} {why}", path.display()));
+    let mut first = [0; 6];
+    let read = std::fs::File::open(path)
+        .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
+        .map_err(|error| unusable(&format!("cannot be read: {error}")))?;
+    let first = &first[..read];
+    if !first.starts_with(b"REDIS") && !first.starts_with(b"VALKEY") {
+        return Err(unusable("is no RDB file"));
+    }
+    let path = std::path::absolute(path)?;
+    let path = path.to_str().map(str::to_owned);
+    path.ok_or_else(|| unusable("has a path that is not UTF-8"))
 }
 
 fn doctor(url: &str, args: &Args) -> Result<Doctor, Failure> {

@@ -416,3 +416,37 @@ async fn memory_is_bounded_whatever_the_server_holds() -> anyhow::Result<()> {
     assert!(most > 0 && most <= 200_000, "{most} KB");
     Ok(())
 }
+
+#[test]
+fn an_rdb_file_has_an_option_of_its_own() -> anyhow::Result<()> {
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("dump.rdb");
+    let engine = redstart_engine::Engine::new();
+    let words = ["SET", "lock:report", "1"].map(Into::into);
+    engine.session().execute(&words);
+    engine.save_rdb(std::fs::File::create(&file)?, |_| {})?;
+    let doctor = |args: &[&str]| {
+        std::process::Command::new(env!("CARGO_BIN_EXE_redstart"))
+            .arg("doctor")
+            .args(args)
+            // What the environment says is not what was asked for.
+            .env("REDSTART_URL", "redis://127.0.0.1:1")
+            .output()
+    };
+    let path = file.display().to_string();
+    let output = doctor(&["--rdb", &path, "--json", "--fail-on", "medium"])?;
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let (out, err) = (
+        String::from_utf8_lossy(&output.stdout).into_owned(),
+        String::from_utf8_lossy(&output.stderr).into_owned(),
+    );
+    assert!(out.contains("lock-without-ttl"), "{out}");
+    assert!(
+        err.contains("a file has no server") && err.contains("a file has no traffic"),
+        "{err}"
+    );
+    std::fs::write(&file, "no snapshot")?;
+    let output = doctor(&["--rdb", &path])?;
+    assert_eq!(output.status.code(), Some(2));
+    Ok(())
+}

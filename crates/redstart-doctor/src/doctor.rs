@@ -15,7 +15,7 @@ use crate::{
     observation::{Observations, Stage},
     progress::Progress,
     report::{PatternSummary, Report, Server, StageReport},
-    rule, rules,
+    rule, rules, snapshot,
     target::{Access, Target},
     text::{count, printable},
     wire::{Answer, words},
@@ -112,7 +112,7 @@ impl DoctorBuilder {
                 "Cluster of {}",
                 seeds.first().map(ToString::to_string).unwrap_or_default()
             ),
-            Target::Log(path) | Target::Aof(path) => path.display().to_string(),
+            Target::Log(path) | Target::Aof(path) | Target::Rdb(path) => path.display().to_string(),
         };
         Ok(Doctor {
             target,
@@ -125,7 +125,7 @@ impl DoctorBuilder {
 }
 
 impl Doctor {
-    /// Starts from the URL of a store or the path of a file: an append-only file or a MONITOR log.
+    /// Starts from the URL of a store or the path of a file: an RDB file, an append-only file or a MONITOR log.
     pub fn builder(url: &str) -> DoctorBuilder {
         DoctorBuilder {
             url: url.to_owned(),
@@ -167,31 +167,20 @@ impl Doctor {
                 let store = redstart::Store::connect(&url).await.map_err(|error| {
                     Error::File(format!("{} cannot be loaded: {error}", path.display()))
                 })?;
-                let nodes = Nodes::one(node::Node {
-                    address: self.name.clone(),
-                    at: None,
-                    replica: false,
-                    shard: 0,
-                    wire: crate::wire::Wire::embedded(store),
-                });
-                let stages = Stages {
-                    sampled: true,
-                    observed: false,
-                };
-                run.nodes(
-                    nodes,
-                    &self.access,
-                    stages,
-                    &Budget {
-                        gap: Duration::ZERO,
-                        ..self.budget.clone()
-                    },
-                    progress,
-                )
-                .await;
-                // The copy's settings are those of the embedded engine, not of the server that wrote the file.
-                run.facts.nodes.clear();
-                run.free = false;
+                self.data(&mut run, store, progress).await;
+            }
+            Target::Rdb(path) => {
+                progress.step("loading the file", 0, 1);
+                let from = path.clone();
+                let loaded = tokio::task::spawn_blocking(move || snapshot::load(&from)).await;
+                let (store, summary) = loaded.map_err(|error| Error::File(error.to_string()))??;
+                self.data(&mut run, store, progress).await;
+                for (kind, count) in &summary.left_out {
+                    run.blinds.note(
+                        format!("{count} values of {}", printable(kind.as_bytes())),
+                        "the type belongs to a module that is not known here",
+                    );
+                }
             }
             target => {
                 let nodes = node::connect(target, &self.access, self.budget.patience).await?;
@@ -200,6 +189,37 @@ impl Doctor {
             }
         }
         Ok(run.report(self, begun.elapsed(), progress.is_stopped()))
+    }
+}
+
+impl Doctor {
+    /// Looks at the keys of a file, which are in an engine of their own.
+    async fn data(&self, run: &mut Run, store: redstart::Store, progress: &Progress) {
+        let nodes = Nodes::one(node::Node {
+            address: self.name.clone(),
+            at: None,
+            replica: false,
+            shard: 0,
+            wire: crate::wire::Wire::embedded(store),
+        });
+        let stages = Stages {
+            sampled: true,
+            observed: false,
+        };
+        let budget = Budget {
+            gap: Duration::ZERO,
+            ..self.budget.clone()
+        };
+        run.nodes(nodes, &self.access, stages, &budget, progress)
+            .await;
+        // Its settings are those of the embedded engine, not of the server that wrote the file.
+        run.facts.nodes.clear();
+        run.free = false;
+        run.file = true;
+        run.blinds.note(
+            "what changes",
+            "a file is one moment: growth, traffic and clients need a live server",
+        );
     }
 }
 
@@ -212,6 +232,8 @@ struct Run {
     free: bool,
     sampled: bool,
     observed: bool,
+    /// The keys are those of a file.
+    file: bool,
 }
 
 impl Run {
@@ -539,7 +561,10 @@ impl Run {
                     ),
                     None => blind(
                         Stage::Observed,
-                        "--observe 10s or --all",
+                        match self.file {
+                            true => "a file has no traffic",
+                            false => "--observe 10s or --all",
+                        },
                         "command sequences: races, locks, queues",
                     ),
                 },

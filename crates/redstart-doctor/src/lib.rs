@@ -59,6 +59,7 @@ mod progress;
 mod report;
 mod rule;
 mod rules;
+mod snapshot;
 mod suppression;
 mod target;
 mod text;

@@ -107,7 +107,9 @@ pub(crate) async fn connect(target: &Target, access: &Access, patience: Duration
             sentinel(sentinels, master, access, patience).await
         }
         Target::Cluster(seeds) => cluster(seeds, access, patience).await,
-        Target::Log(_) | Target::Aof(_) => Err(Error::Usage("a file has no servers".to_owned())),
+        Target::Log(_) | Target::Aof(_) | Target::Rdb(_) => {
+            Err(Error::Usage("a file has no servers".to_owned()))
+        }
     }
 }
 

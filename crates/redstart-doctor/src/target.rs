@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode_str;
 
-use crate::error::{Error, Result};
+use crate::{
+    error::{Error, Result},
+    snapshot::is_snapshot,
+};
 
 /// Where the facts come from.
 #[derive(Clone, Debug)]
@@ -21,6 +24,8 @@ pub(crate) enum Target {
     Log(PathBuf),
     /// An append-only file, or the folder of one.
     Aof(PathBuf),
+    /// An RDB file.
+    Rdb(PathBuf),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -170,12 +175,8 @@ impl Target {
             .and_then(|mut file| std::io::Read::read(&mut file, &mut first))
             .map_err(|error| Error::Usage(format!("{} cannot be read: {error}", path.display())))?;
         let first = &first[..read];
-        if first.starts_with(b"REDIS") || first.starts_with(b"VALKEY") {
-            return Err(Error::Usage(format!(
-                "{} is an RDB file, which this version does not read; load it into a server and give its URL, \
-                 or give an append-only file or a MONITOR log",
-                path.display()
-            )));
+        if is_snapshot(first) {
+            return Ok(Self::Rdb(path.to_owned()));
         }
         if first.starts_with(b"*") || first.starts_with(b"#TS:") || first.starts_with(b"file ") {
             return Ok(Self::Aof(path.to_owned()));
@@ -249,12 +250,16 @@ mod tests {
     }
 
     #[test]
-    fn an_rdb_file_is_refused_with_the_way_out() {
+    fn files_are_told_apart_by_their_first_bytes() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), b"REDIS0011\xfa").expect("written");
-        let error = Target::parse(&file.path().display().to_string())
-            .err()
-            .expect("refused");
-        assert!(error.to_string().contains("RDB"), "{error}");
+        let target = |bytes: &[u8]| {
+            std::fs::write(file.path(), bytes).expect("written");
+            let parsed = Target::parse(&file.path().display().to_string());
+            parsed.expect("a file").0
+        };
+        assert!(matches!(target(b"REDIS0011\xfa"), Target::Rdb(_)));
+        assert!(matches!(target(b"VALKEY080\xfa"), Target::Rdb(_)));
+        assert!(matches!(target(b"*1\r\n"), Target::Aof(_)));
+        assert!(matches!(target(b"OK\n1700"), Target::Log(_)));
     }
 }

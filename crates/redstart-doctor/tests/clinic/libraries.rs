@@ -122,6 +122,70 @@ async fn a_sidekiq_process_that_was_killed_at_work_is_found() -> anyhow::Result<
     Ok(())
 }
 
+/// A message that a worker of Celery itself holds: due within the default visibility time-out, or three hours from now.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_task_of_celery_that_is_due_too_late_is_found_and_so_is_a_killed_worker()
+-> anyhow::Result<()> {
+    for (countdown, too_late) in [("600", false), ("10800", true)] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let port = server.port().to_string();
+        let args = [port.as_str(), countdown];
+        let worker = Foreign::start(Language::Python, &program("celery_sleeper.py"), &args)?;
+        let wait = Duration::from_secs(120);
+        wait_until("Celery to hold both messages", wait, async || {
+            let held: u64 = server.query(&["HLEN", "unacked"]).await.ok()?;
+            (held == 2).then_some(())
+        })
+        .await?;
+        let alive = examine(doctor(&server.url()).sampled()).await?;
+        assert!(
+            alive.libraries.iter().any(|known| known == "Celery"),
+            "{:?}",
+            alive.libraries
+        );
+        let found: Vec<&str> = alive.sure().map(|finding| finding.rule.as_str()).collect();
+        let expected: &[&str] = match too_late {
+            true => &["celery-eta-beyond-visibility"],
+            false => &[],
+        };
+        assert_eq!(found, expected, "{:#?}", alive.findings);
+        if !too_late {
+            // Two hours after it was killed, as far as its messages are concerned.
+            worker.kill9();
+            let held: Vec<String> = server
+                .query(&["ZRANGE", "unacked_index", "0", "-1"])
+                .await?;
+            assert_eq!(held.len(), 2);
+            for tag in &held {
+                let by = ["ZINCRBY", "unacked_index", "-7200", tag];
+                server.command(&by).await?;
+            }
+            let dead = examine(doctor(&server.url()).sampled()).await?;
+            assert!(has(&dead, "celery-unacked"), "{:#?}", dead.findings);
+        }
+    }
+    Ok(())
+}
+
+/// As the library itself blocks a key: for ever, or for ten minutes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_counter_of_rate_limiter_flexible_that_never_ends_is_found() -> anyhow::Result<()> {
+    for (seconds, expected) in [("600", false), ("0", true)] {
+        let server = Server::builder(Kind::Redis).start().await?;
+        let port = server.port().to_string();
+        let args = [port.as_str(), seconds];
+        Foreign::run(Language::Node, &program("flexible_blocked.js"), &args).await?;
+        let report = examine(doctor(&server.url()).sampled()).await?;
+        let found: Vec<&str> = report.sure().map(|finding| finding.rule.as_str()).collect();
+        let rules: &[&str] = match expected {
+            true => &["rate-limiter-flexible-without-ttl"],
+            false => &[],
+        };
+        assert_eq!(found, rules, "blocked for {seconds} s: {report:#?}");
+    }
+    Ok(())
+}
+
 /// A message that was delivered two hours ago, as kombu keeps it.
 async fn unacknowledged(server: &Server) -> anyhow::Result<()> {
     let now: Vec<u64> = server.query(&["TIME"]).await?;
