@@ -342,6 +342,15 @@ const CAMPAIGNS: &[Campaign] = &[
         counts: &[("BENCH_OPERATIONS", 100_000), ("TEST_SECONDS", 3600)],
     },
     Campaign {
+        name: "load-overhead",
+        about: "the load test's own loop against a bare one; `--release` for the promise of a tenth",
+        package: "redstart-load",
+        test: "load",
+        filter: "the_loop_costs",
+        scale: 1,
+        counts: &[("OVERHEAD_MILLIS", 1_000), ("OVERHEAD_ROUNDS", 21)],
+    },
+    Campaign {
         name: "capacity",
         about: "a million entities of several patterns against what the table of costs predicts",
         package: "redstart-load",
@@ -482,6 +491,7 @@ const CAMPAIGNS: &[Campaign] = &[
             ("DOCTOR_KEYS", 10_000_000),
             ("DOCTOR_LIVE_KEYS", 1_000_000),
             ("DOCTOR_LIVE_SECONDS", 20),
+            ("DOCTOR_LIVE_ROUNDS", 5),
         ],
     },
     Campaign {
@@ -542,6 +552,15 @@ const CAMPAIGNS: &[Campaign] = &[
         filter: "killed",
         scale: 1,
         counts: &[("WORKER_JOBS", 1_000), ("WORKER_KILLS", 50)],
+    },
+    Campaign {
+        name: "serve-browser",
+        about: "every screen of the dashboard in Chromium, in both themes and two widths",
+        package: "redstart-serve",
+        test: "browser",
+        filter: "",
+        scale: 1,
+        counts: &[("BROWSER_LOOKS", 2)],
     },
     Campaign {
         name: "sim",

@@ -11,6 +11,7 @@
 //! caching.rs   caches beside bare moka, GET and XADD
 //! messaging.rs the job queue and sessions beside bare loops and other queues
 //! data.rs      leaderboards, filters
+//! serve.rs     a check over HTTP and gRPC against the library
 //! ```
 //!
 //! A family adds a file with `pub async fn run(bench: &mut Bench) -> anyhow::Result<()>` and a line in
@@ -32,6 +33,7 @@ mod measure;
 mod messaging;
 mod peer;
 mod report;
+mod serve;
 mod store;
 
 use measure::Bench;
@@ -46,6 +48,7 @@ const FAMILIES: &[(&str, Run)] = &[
     ("caching", |bench| Box::pin(caching::run(bench))),
     ("messaging", |bench| Box::pin(messaging::run(bench))),
     ("data", |bench| Box::pin(data::run(bench))),
+    ("serve", |bench| Box::pin(serve::run(bench))),
 ];
 
 /// Measures Redstart beside its peers. Exits with 1 if a ratio is below its floor.

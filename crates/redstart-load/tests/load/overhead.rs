@@ -14,14 +14,32 @@ use redstart_testkit::{Kind, Server, figure, scale};
 
 const CLIENTS: usize = 64;
 
+/// What a loop did.
+struct Done {
+    per_second: f64,
+    /// CPU time of this process per operation, in microseconds.
+    cpu: f64,
+}
+
+/// CPU time of this process in microseconds.
+fn cpu() -> anyhow::Result<f64> {
+    use nix::sys::{
+        resource::{UsageWho, getrusage},
+        time::TimeValLike as _,
+    };
+    let usage = getrusage(UsageWho::RUSAGE_SELF)?;
+    let micros = usage.user_time().num_microseconds() + usage.system_time().num_microseconds();
+    Ok(micros as f64)
+}
+
 /// GETs of 64 tasks, and nothing beside them.
-async fn bare(store: &Store, length: Duration) -> anyhow::Result<f64> {
+async fn bare(store: &Store, length: Duration) -> anyhow::Result<Done> {
     let (stop, done) = (
         Arc::new(AtomicBool::new(false)),
         Arc::new(AtomicU64::new(0)),
     );
     let mut tasks = tokio::task::JoinSet::new();
-    let started = Instant::now();
+    let (started, before) = (Instant::now(), cpu()?);
     for _ in 0..CLIENTS {
         let (store, stop, done) = (store.clone(), stop.clone(), done.clone());
         tasks.spawn(async move {
@@ -39,11 +57,21 @@ async fn bare(store: &Store, length: Duration) -> anyhow::Result<f64> {
     while let Some(ended) = tasks.join_next().await {
         ended??;
     }
-    Ok(done.load(Ordering::Relaxed) as f64 / started.elapsed().as_secs_f64())
+    let operations = done.load(Ordering::Relaxed) as f64;
+    Ok(Done {
+        per_second: operations / started.elapsed().as_secs_f64(),
+        cpu: (cpu()? - before) / operations.max(1.0),
+    })
 }
 
-/// In rounds that alternate, so that other load on the machine hits both. A tenth is what is promised on a quiet machine,
-/// in an optimised build; this bound is for any machine, in any build.
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers[numbers.len() / 2]
+}
+
+/// In rounds that alternate, so that other load on the machine hits both. The rates are printed; what is asserted is the CPU
+/// time of this process per operation, which other programs on the machine do not change much. A tenth is what is promised in
+/// an optimised build; one without optimisation has a dearer loop and a dearer store.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_loop_costs_little_beside_the_store() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
@@ -58,8 +86,8 @@ async fn the_loop_costs_little_beside_the_store() -> anyhow::Result<()> {
         ..Settings::default()
     };
     let get = find("get").expect("a pattern");
-    let mut ratios = Vec::new();
-    for round in 0..7 {
+    let (mut rates, mut cpus) = (Vec::new(), Vec::new());
+    for round in 0..scale(7, "overhead rounds") {
         let live = Arc::new(Live::new());
         let namespace = namespace();
         let ours = run_on(&store, &namespace, get, &settings, &live);
@@ -71,13 +99,16 @@ async fn the_loop_costs_little_beside_the_store() -> anyhow::Result<()> {
             }
             _ => (ours.await?, bare(&store, length).await?),
         };
-        ratios.push(ours.ops_per_second / theirs);
+        rates.push(ours.ops_per_second / theirs.per_second);
+        let own = ours.client_us_per_op.expect("this system tells");
+        cpus.push(theirs.cpu / own);
     }
-    ratios.sort_by(f64::total_cmp);
+    let all = format!("rates {rates:.2?}, CPU {cpus:.2?}");
+    let (rounds, rate, cpu) = (rates.len(), median(rates), median(cpus));
     figure(format!(
-        "{:.3} of the bare loop's rate, median of 7 rounds",
-        ratios[3]
+        "GET at {CLIENTS} clients: {rate:.3} of the bare loop's rate and {cpu:.3} of its operations per CPU second, medians of {rounds} rounds"
     ));
-    assert!(ratios[3] > 0.35, "{ratios:?}");
+    let least = if cfg!(debug_assertions) { 0.6 } else { 0.9 };
+    assert!(cpu > least, "{all}");
     Ok(())
 }
