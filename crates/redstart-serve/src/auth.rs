@@ -2,7 +2,7 @@
 
 use std::{fmt, net::IpAddr};
 
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, Method, Version, header};
 use serde::{Deserialize, Deserializer, de::Error as _};
 use sha2::Digest as _;
 
@@ -253,6 +253,22 @@ pub(crate) fn same_site(
             }
             Err(Problem::new(Kind::CrossSite))
         }
+    }
+}
+
+/// Refuses calls by gRPC that a browser may have sent.
+///
+/// Their authority is not looked at: a gateway puts there what it likes, such as Envoy the name of its cluster. A page whose
+/// name resolves to this machine is of the same site for its browser, so that no preflight protects from it, but its
+/// calls do not get here: no browser speaks HTTP/2 without TLS, with TLS the certificate is not for the name of that
+/// page, and each POST of a browser names its origin.
+pub(crate) fn no_browser(version: Version, headers: &HeaderMap) -> Result<(), Problem> {
+    if version != Version::HTTP_2 {
+        return Err(Problem::new(Kind::CrossSite).detail("a call by gRPC must come by HTTP/2"));
+    }
+    match headers.contains_key(header::ORIGIN) || headers.contains_key("sec-fetch-site") {
+        true => Err(Problem::new(Kind::CrossSite)),
+        false => Ok(()),
     }
 }
 

@@ -64,7 +64,10 @@ enum Plan {
     NoLimit,
     Unlimited,
     /// Its own limit is zero.
-    Closed(CurrentLimit),
+    Closed {
+        limit: CurrentLimit,
+        shadow: bool,
+    },
     Count {
         limiter: Limiter,
         /// The limiter's.
@@ -187,11 +190,14 @@ fn plan(
         let period = period(unit)
             .ok_or_else(|| Problem::invalid("the unit of a descriptor's own limit is unknown"))?;
         if limit.requests_per_unit == 0 {
-            return Ok(Plan::Closed(CurrentLimit {
-                requests_per_unit: 0,
-                unit: limit.unit,
-                name: name.to_owned(),
-            }));
+            return Ok(Plan::Closed {
+                limit: CurrentLimit {
+                    requests_per_unit: 0,
+                    unit: limit.unit,
+                    name: name.to_owned(),
+                },
+                shadow: domain.shadow,
+            });
         }
         let units = u64::from(limit.requests_per_unit);
         return Ok(Plan::Count {
@@ -292,14 +298,15 @@ async fn carry_out(plan: &Plan) -> redstart::Result<Decided> {
     let (limiter, subject, cost, shadow) = match plan {
         Plan::NoLimit => return Ok(passed("no_limit", 0)),
         Plan::Unlimited => return Ok(passed("unlimited", u32::MAX)),
-        Plan::Closed(limit) => {
+        Plan::Closed { limit, shadow } => {
+            let (code, outcome) = judged(false, *shadow);
             return Ok(Decided {
                 status: DescriptorStatus {
-                    code: Code::OverLimit.into(),
+                    code: code.into(),
                     current_limit: Some(limit.clone()),
                     ..DescriptorStatus::default()
                 },
-                outcome: "over_limit",
+                outcome,
                 stand: None,
             });
         }
@@ -344,16 +351,7 @@ async fn carry_out(plan: &Plan) -> redstart::Result<Decided> {
             Decision::Never { .. } => (false, 0, Duration::ZERO, None),
         },
     };
-    let code = if allowed || shadow {
-        Code::Ok
-    } else {
-        Code::OverLimit
-    };
-    let outcome = match (allowed, shadow) {
-        (true, _) => "ok",
-        (false, true) => "shadow",
-        (false, false) => "over_limit",
-    };
+    let (code, outcome) = judged(allowed, shadow);
     let status = DescriptorStatus {
         code: code.into(),
         current_limit: Some(CurrentLimit {
@@ -375,6 +373,15 @@ async fn carry_out(plan: &Plan) -> redstart::Result<Decided> {
             retry_after: retry_after.filter(|_| code == Code::OverLimit),
         }),
     })
+}
+
+/// What the gateway is told, and the outcome for the metrics.
+fn judged(allowed: bool, shadow: bool) -> (Code, &'static str) {
+    match (allowed, shadow) {
+        (true, _) => (Code::Ok, "ok"),
+        (false, true) => (Code::Ok, "shadow"),
+        (false, false) => (Code::OverLimit, "over_limit"),
+    }
 }
 
 fn narrow(number: u64) -> u32 {

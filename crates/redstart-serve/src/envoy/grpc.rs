@@ -1,4 +1,5 @@
-//! The service by gRPC, on the same listener as everything else: the rules of tokens, roles and limits are the same.
+//! The service by gRPC, on the same listener as everything else: the rules of tokens, roles and limits are the same. A gateway may
+//! call it by any name; a browser may not call it.
 
 use std::{net::SocketAddr, pin::Pin, sync::Arc, time::Duration};
 
@@ -77,7 +78,7 @@ async fn carry_out(
         // As `/readyz`: whoever balances the load has no token.
         HEALTH => Identity::nobody(),
         _ => {
-            auth::same_site(&config, &parts.method, headers)?;
+            auth::no_browser(parts.version, headers)?;
             let identity = auth::identify(&config, headers, Some(peer.ip()))?;
             identity.require(Role::Operate)?;
             if config.read_only {

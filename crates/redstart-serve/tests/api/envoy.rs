@@ -265,8 +265,22 @@ async fn a_descriptor_can_bring_its_own_limit() -> Result<()> {
             );
         }
     }
-    let closed = gateway.request(with(&[("free", "b")], 0, "DAY")).await?;
+    let mut none = with(&[("free", "b")], 0, "DAY");
+    let closed = gateway.request(none.clone()).await?;
     ensure!(closed["overallCode"] == "OVER_LIMIT", "{closed}");
+    none["domain"] = json!("dark");
+    let shadow = gateway.request(none).await?;
+    ensure!(
+        shadow["overallCode"] == "OK",
+        "a shadow lets all pass: {shadow}"
+    );
+    ensure!(
+        shadow["statuses"][0]["currentLimit"]["unit"] == "DAY",
+        "{shadow}"
+    );
+    let metrics = served.client().get("/metrics").await?.text();
+    let counted = r#"redstart_ratelimit_descriptors_total{domain="dark",outcome="shadow"}"#;
+    ensure!(metrics.contains(counted), "{metrics}");
     let refused = gateway
         .request(with(&[("free", "b")], 1, "UNKNOWN"))
         .await?;
@@ -312,21 +326,64 @@ async fn what_is_wrong_is_told_by_the_status_of_grpc() -> Result<()> {
     ensure!(health["health"] == json!([8, 1]), "serving: {health}");
     let health = gateway.send(json!({"health": "other"})).await?;
     ensure!(health["error"] == "NOT_FOUND", "{health}");
-    let request = json!({"domain": "edge", "descriptors": [descriptor(&[("fixed", "x")])]});
-    for (host, refused) in [("evil.example", true), ("localhost", false)] {
-        let reply = gateway
-            .send(json!({"request": request, "host": host}))
-            .await?;
-        ensure!(
-            (reply["error"] == "PERMISSION_DENIED") == refused,
-            "{host}: {reply}"
-        );
-    }
     let fine = gateway.ask(&[("fixed", "x")]).await?;
     ensure!(
         fine["overallCode"] == "OK",
         "the connection goes on: {fine}"
     );
+    served.stop().await
+}
+
+/// What Envoy sends as `:authority`, unless it is told otherwise, is the name of its cluster.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_gateway_may_call_the_service_by_any_name_and_a_browser_may_not() -> Result<()> {
+    let (served, mut gateway) = served().await?;
+    let request = json!({"domain": "edge", "descriptors": [descriptor(&[("ten", "x")])]});
+    for (host, remaining) in [
+        ("ratelimit", 9),
+        ("rate_limit_cluster", 8),
+        ("localhost", 7),
+    ] {
+        let reply = gateway
+            .send(json!({"request": request, "host": host}))
+            .await?;
+        ensure!(
+            reply["statuses"][0]["limitRemaining"] == remaining,
+            "{host}: {reply}"
+        );
+    }
+    // A page whose name resolves to this machine is of the same site for its browser.
+    for metadata in [
+        json!({"origin": "http://evil.example"}),
+        json!({"origin": "null"}),
+        json!({"sec-fetch-site": "same-origin"}),
+    ] {
+        let reply = gateway
+            .send(json!({"request": request, "host": "evil.example", "metadata": metadata}))
+            .await?;
+        ensure!(reply["error"] == "PERMISSION_DENIED", "{metadata}: {reply}");
+    }
+    // Without TLS a browser speaks HTTP/1.1 only.
+    for host in ["evil.example", "localhost"] {
+        let headers = [
+            ("host", host),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ];
+        let refused = served
+            .client()
+            .send(
+                "POST",
+                "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit",
+                &headers,
+                &[0, 0, 0, 0, 0],
+            )
+            .await?;
+        ensure!(
+            refused.header("grpc-status") == Some("7"),
+            "{host}: {refused:?}"
+        );
+    }
     served.stop().await
 }
 

@@ -38,12 +38,13 @@ with connect() as channel:
                 answer = {}
             else:
                 request = json_format.ParseDict(asked["request"], rls_pb2.RateLimitRequest())
+                asks = service
                 if asked.get("host"):
-                    # As a page of another site whose name resolves to this machine would ask.
+                    # Another name than that of the address, such as that of Envoy's cluster.
                     options = [("grpc.default_authority", asked["host"])]
                     other = grpc.insecure_channel(address, options=options)
-                    service = rls_pb2_grpc.RateLimitServiceStub(other)
-                reply = service.ShouldRateLimit(request, timeout=timeout, metadata=metadata)
+                    asks = rls_pb2_grpc.RateLimitServiceStub(other)
+                reply = asks.ShouldRateLimit(request, timeout=timeout, metadata=metadata)
                 answer = json_format.MessageToDict(reply)
         except grpc.RpcError as error:
             answer = {"error": error.code().name, "details": error.details()}
