@@ -103,20 +103,13 @@ impl App {
     }
 
     pub(crate) fn reload(&self, config: Config) -> Result<(), ConfigError> {
-        let mut current = self.config.write();
-        if current.has_authentication() && !config.has_authentication() {
-            return Err(ConfigError::new(
-                "it has no [[token]] and no [trusted_header], so everybody would be an admin; restart the service \
-                 to run it without authentication",
-            ));
-        }
-        if current.has_tls() != config.has_tls() {
-            return Err(ConfigError::new(
-                "[tls] was added or removed; restart the service to listen with TLS or without it",
-            ));
-        }
-        // The files are read again even if their names are the same. Established connections keep their certificate.
+        replaceable(&self.config(), &config)?;
+        // The files are read again even if their names are the same, and before any request has to wait: that may take
+        // forever. Established connections keep their certificate.
         let tls = config.tls.as_ref().map(tls::load).transpose()?;
+        let mut current = self.config.write();
+        // Another reload may have been faster.
+        replaceable(&current, &config)?;
         *self.tls.write() = tls;
         *current = Arc::new(config);
         Ok(())
@@ -424,6 +417,22 @@ impl App {
     pub(crate) fn waiting(&self) -> usize {
         self.long_polls.load(Ordering::Relaxed)
     }
+}
+
+/// Whether a running service may take the new configuration.
+fn replaceable(current: &Config, new: &Config) -> Result<(), ConfigError> {
+    if current.has_authentication() && !new.has_authentication() {
+        return Err(ConfigError::new(
+            "it has no [[token]] and no [trusted_header], so everybody would be an admin; restart the service \
+             to run it without authentication",
+        ));
+    }
+    if current.has_tls() != new.has_tls() {
+        return Err(ConfigError::new(
+            "[tls] was added or removed; restart the service to listen with TLS or without it",
+        ));
+    }
+    Ok(())
 }
 
 fn wants_page(headers: &HeaderMap) -> bool {

@@ -109,6 +109,8 @@ impl Service {
     /// Takes another configuration from now on, and reads the files of the certificate again. Requests under way keep
     /// their configuration, connections their certificate. `[otlp]` is read only at the start.
     ///
+    /// It blocks while the files are read; requests go on meanwhile.
+    ///
     /// # Errors
     ///
     /// If the service has authentication and the new configuration has none: a file that is cut short while it is

@@ -10,12 +10,14 @@ use std::{
 };
 
 use axum::body::Body;
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
 use hyper::rt::Executor;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::Semaphore,
+    sync::{Semaphore, watch},
 };
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_util::{either::Either, task::TaskTracker};
@@ -35,6 +37,8 @@ const STREAM_WINDOW: u32 = 64 * 1024;
 const CONNECTION_WINDOW: u32 = 1024 * 1024;
 /// How often a quiet connection of HTTP/2 is asked whether it lives.
 const PING: Duration = Duration::from_secs(30);
+/// How long a connection of HTTP/2 may have no request, once it had one.
+const IDLE: Duration = Duration::from_secs(60);
 /// With what a client says that it speaks HTTP/2.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -94,22 +98,35 @@ async fn serve(app: Arc<App>, stream: TcpStream, peer: SocketAddr, tasks: Tracke
         Err(_) => return,
     };
     let stream = TokioIo::new(stream);
+    let requests = Requests::default();
+    let counted = requests.clone();
     let service = hyper::service::service_fn(move |request: hyper::Request<_>| {
-        let app = app.clone();
+        let (app, open) = (app.clone(), counted.open());
         async move {
             let response = app.handle(request.map(Body::new), peer).await;
+            // What is streamed has not ended yet.
+            let response = response.map(|body| Counted { body, _open: open });
             Ok::<_, std::convert::Infallible>(response)
         }
     });
-    // Both kinds of connection have the same methods and no trait.
+    // Both kinds of connection have the same methods and no trait. Of HTTP/1.1 `header_read_timeout` ends the idle ones.
     macro_rules! drive {
         ($connection:expr) => {{
             let mut connection = std::pin::pin!($connection);
-            tokio::select! {
-                ended = &mut connection => ended,
-                () = stop.cancelled() => {
+            let ended = tokio::select! {
+                ended = &mut connection => Some(ended),
+                () = stop.cancelled() => None,
+                () = requests.idle(), if is_http2 => None,
+            };
+            match ended {
+                Some(ended) => ended,
+                None => {
                     connection.as_mut().graceful_shutdown();
-                    connection.await
+                    tokio::select! {
+                        ended = &mut connection => ended,
+                        // It was asked to go, and did not.
+                        () = requests.idle(), if is_http2 => return,
+                    }
                 }
             }
         }};
@@ -138,6 +155,72 @@ async fn serve(app: Arc<App>, stream: TcpStream, peer: SocketAddr, tasks: Tracke
     }
 }
 
+/// The requests of one connection: how many are open, and how many there were.
+#[derive(Clone, Default)]
+struct Requests(Arc<watch::Sender<(usize, u64)>>);
+
+impl Requests {
+    /// One more, until it is dropped.
+    fn open(&self) -> OpenRequest {
+        self.0.send_modify(|(open, all)| {
+            *open += 1;
+            *all += 1;
+        });
+        OpenRequest(self.clone())
+    }
+
+    /// Ends when no request was open for a while: shorter if there never was one.
+    async fn idle(&self) {
+        let mut seen = self.0.subscribe();
+        loop {
+            let (open, all) = *seen.borrow_and_update();
+            let time = match (open, all) {
+                (1.., _) => Duration::MAX,
+                (0, 0) => HEAD_TIME,
+                (0, _) => IDLE,
+            };
+            // The sender lives as long as this.
+            if tokio::time::timeout(time, seen.changed()).await.is_err() {
+                return;
+            }
+        }
+    }
+}
+
+struct OpenRequest(Requests);
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.0.send_modify(|(open, _)| *open -= 1);
+    }
+}
+
+/// The body of a response, whose request is open until it was sent.
+struct Counted {
+    body: Body,
+    _open: OpenRequest,
+}
+
+impl http_body::Body for Counted {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
 /// Runs the requests of a connection of HTTP/2, which are tasks of their own, so that the end waits for them too.
 #[derive(Clone)]
 struct Tracked(TaskTracker);
@@ -152,15 +235,15 @@ where
     }
 }
 
-type Opened = Either<Begun, TlsStream<TcpStream>>;
+type Line = Either<TcpStream, TlsStream<TcpStream>>;
 
-/// The stream of a connection, and whether it speaks HTTP/2: by what TLS agreed on, or by its first bytes.
-async fn open(app: &App, mut stream: TcpStream) -> io::Result<(Opened, bool)> {
-    if let Some(tls) = app.tls() {
-        let stream = TlsAcceptor::from(tls).accept(stream).await?;
-        let is_http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-        return Ok((Either::Right(stream), is_http2));
-    }
+/// The stream of a connection, and whether it speaks HTTP/2, by its first bytes. With TLS it has agreed on that before, but
+/// only these bytes show that somebody is there.
+async fn open(app: &App, stream: TcpStream) -> io::Result<(Begun<Line>, bool)> {
+    let mut stream = match app.tls() {
+        Some(tls) => Either::Right(TlsAcceptor::from(tls).accept(stream).await?),
+        None => Either::Left(stream),
+    };
     let (mut first, mut filled) = ([0; PREFACE.len()], 0);
     while filled < first.len() && first[..filled] == PREFACE[..filled] {
         match stream.read(&mut first[filled..]).await? {
@@ -174,21 +257,18 @@ async fn open(app: &App, mut stream: TcpStream) -> io::Result<(Opened, bool)> {
         given: 0,
         stream,
     };
-    Ok((
-        Either::Left(begun),
-        filled == first.len() && first == *PREFACE,
-    ))
+    Ok((begun, filled == first.len() && first == *PREFACE))
 }
 
 /// A stream whose first bytes were read already, and are read again.
-struct Begun {
+struct Begun<S> {
     first: [u8; PREFACE.len()],
     filled: usize,
     given: usize,
-    stream: TcpStream,
+    stream: S,
 }
 
-impl AsyncRead for Begun {
+impl<S: AsyncRead + Unpin> AsyncRead for Begun<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -205,7 +285,7 @@ impl AsyncRead for Begun {
     }
 }
 
-impl AsyncWrite for Begun {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -232,5 +312,37 @@ impl AsyncWrite for Begun {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_idle_a_while_after_its_last_request() {
+        let began = tokio::time::Instant::now();
+        let requests = Requests::default();
+        requests.idle().await;
+        assert_eq!(began.elapsed().as_secs(), HEAD_TIME.as_secs());
+
+        let requests = Requests::default();
+        let (first, second) = (requests.open(), requests.open());
+        let waits = requests.idle();
+        tokio::pin!(waits);
+        let day = Duration::from_secs(86_400);
+        assert!(tokio::time::timeout(day, &mut waits).await.is_err());
+        drop(first);
+        assert!(tokio::time::timeout(day, &mut waits).await.is_err());
+        drop(second);
+        // One that begins and ends between two looks counts as well.
+        assert!(tokio::time::timeout(IDLE / 2, &mut waits).await.is_err());
+        drop(requests.open());
+        assert!(
+            tokio::time::timeout(IDLE * 2 / 3, &mut waits)
+                .await
+                .is_err()
+        );
+        waits.await;
     }
 }

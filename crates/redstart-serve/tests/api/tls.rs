@@ -172,7 +172,7 @@ async fn tls_alone_does_not_open_an_address_and_its_cookie_is_secure() -> Result
     let hash = hash_token("boss-secret");
     let token = format!("[[token]]\nname = \"boss\"\nsha256 = {hash:?}\nrole = \"admin\"\n");
     let served = Served::on(&store, "tls", &(files.config() + &token)).await?;
-    let mut connection = tls_client(&served, &files).await?;
+    let mut connection = tls_client(&served, &files, &[]).await?;
     let form = "token=boss-secret";
     let request = format!(
         "POST /login HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\r\n{form}",
@@ -193,18 +193,76 @@ async fn tls_alone_does_not_open_an_address_and_its_cookie_is_secure() -> Result
     served.stop().await
 }
 
+/// By both ways to say nothing: not even the preface, and no request after it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn quiet_connections_of_http2_do_not_keep_their_places() -> Result<()> {
+    let files = Files::new()?;
+    let store = Store::connect("memory://").await?;
+    let config = format!("{}[limits]\nconnections = 2\n", files.config());
+    let served = Served::on(&store, "tls", &config).await?;
+    let silent = tls_client(&served, &files, &[b"h2"]).await?;
+    ensure!(silent.get_ref().1.alpn_protocol() == Some(&b"h2"[..]));
+    // This one answers whatever HTTP/2 asks for.
+    let polite = tls_client(&served, &files, &[b"h2"]).await?;
+    let polite = hyper_util::rt::TokioIo::new(polite);
+    let executor = hyper_util::rt::TokioExecutor::new();
+    let (sender, connection) =
+        hyper::client::conn::http2::handshake::<_, _, axum::body::Body>(executor, polite).await?;
+    let connection = tokio::spawn(connection);
+    let mut https = browser(&served, &files)?;
+    let reply = https.ask("/healthz").await?;
+    ensure!(reply["status"] == 200, "{reply}");
+    // The end is an orderly one.
+    tokio::time::timeout(PATIENCE, connection).await???;
+    drop((silent, sender));
+    served.stop().await
+}
+
+/// As one on a file system that does not answer.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_certificate_that_cannot_be_read_now_holds_up_nobody() -> Result<()> {
+    let files = Files::new()?;
+    let served = served(&files).await?;
+    let mut https = browser(&served, &files)?;
+    let before = https.ask("/healthz").await?;
+    let pipe = files.folder.path().join("pipe.pem");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status()?;
+    ensure!(made.success());
+    let name = |path: &Path| format!("{:?}", path.display().to_string());
+    let hanging = files
+        .config()
+        .replace(&name(&files.certificate()), &name(&pipe));
+    let hanging = Config::parse(&format!("namespace = \"tls\"\n{hanging}"))?;
+    let service = served.service.clone();
+    let reload = tokio::task::spawn_blocking(move || service.reload(hanging));
+    // Whoever opens a pipe to write waits for a reader: from here on the certificate is being read.
+    let writer = tokio::task::spawn_blocking(move || std::fs::File::create(pipe)).await??;
+    for _ in 0..2 {
+        let reply = https.ask("/healthz").await?;
+        ensure!(reply["status"] == 200, "{reply}");
+        ensure!(reply["certificate"] == before["certificate"], "{reply}");
+    }
+    ensure!(!reload.is_finished());
+    drop(writer);
+    ensure!(reload.await?.is_err(), "nothing was in it");
+    ensure!(https.ask("/readyz").await?["status"] == 200);
+    served.stop().await
+}
+
 async fn tls_client(
     served: &Served,
     files: &Files,
+    protocols: &[&[u8]],
 ) -> Result<tokio_rustls::client::TlsStream<tokio::net::TcpStream>> {
     use rustls::pki_types::{CertificateDer, pem::PemObject as _};
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(files.certificate())?)?;
     let provider = std::sync::Arc::new(rustls::crypto::ring::default_provider());
-    let config = rustls::ClientConfig::builder_with_provider(provider)
+    let mut config = rustls::ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
     let connector = tokio_rustls::TlsConnector::from(std::sync::Arc::new(config));
     let stream = tokio::net::TcpStream::connect(served.address).await?;
     Ok(connector.connect("localhost".try_into()?, stream).await?)
