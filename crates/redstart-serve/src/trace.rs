@@ -230,7 +230,7 @@ impl Spans {
         Ok(())
     }
 
-    /// Sends what waits, for at most 5 s, and ends.
+    /// Sends what waits, for at most 5 s, and ends. What could not be sent is counted as dropped.
     pub async fn stop(&self) {
         self.0.stop.cancel();
         let sending = self.0.sending.lock().take();
@@ -238,6 +238,8 @@ impl Spans {
             && tokio::time::timeout(LAST, &mut sending).await.is_err()
         {
             sending.abort();
+            // It counts what it had.
+            let _ = sending.await;
         }
     }
 }

@@ -1,5 +1,8 @@
 //! Queues of other libraries, which are only read.
 
+use std::time::Duration;
+
+use futures_util::future::join_all;
 use maud::{Markup, html};
 use redstart_adopt::{Inspector, JobView, Library, Overview, Payload, Plan};
 
@@ -7,10 +10,17 @@ use super::{
     Shell,
     layout::{copyable, empty, encode, live, moment, span, tile},
 };
-use crate::{call::Call, pretty::brief, problem::Problem, reply::Reply};
+use crate::{
+    call::Call,
+    pretty::brief,
+    problem::{Kind, Problem},
+    reply::Reply,
+};
 
 /// Jobs of one page.
 const PAGE: usize = 50;
+/// How long the screen of the queues waits for what they have.
+const LOOK: Duration = Duration::from_secs(1);
 
 /// Whether this caller may see what belongs to no namespace.
 fn may_see(call: &Call) -> bool {
@@ -30,18 +40,19 @@ pub(super) async fn card(call: &Call, shell: &Shell) -> Markup {
         return html! {};
     }
     let store = &call.app.store;
-    let queues = match call.app.foreign.queues(store).await {
-        Ok(queues) if !queues.is_empty() => queues,
+    let queues = match call.app.foreign.known(store) {
+        Some(queues) if !queues.is_empty() => queues,
         _ => return html! {},
     };
-    let mut rows = Vec::new();
-    for found in queues.iter().take(50) {
-        let overview = match Inspector::new(store, found.library, &found.subject) {
-            Ok(inspector) => inspector.overview().await.ok(),
-            Err(_) => None,
+    let overviews = queues.iter().take(50).map(|found| async move {
+        let overview = async {
+            let inspector = Inspector::new(store, found.library, &found.subject).ok()?;
+            inspector.overview().await.ok()
         };
-        rows.push((found, overview));
-    }
+        let overview = tokio::time::timeout(LOOK, overview).await;
+        (found, overview.ok().flatten())
+    });
+    let rows = join_all(overviews).await;
     html! {
         section.card {
             h2 { "Queues of other libraries" }
@@ -53,7 +64,7 @@ pub(super) async fn card(call: &Call, shell: &Shell) -> Markup {
                     td { (found.library) @if let Some(version) = &found.version { " " span.muted { (version) } } }
                     td { @match overview {
                         Some(overview) => (states(overview)),
-                        None => span.muted { "cannot be read" },
+                        None => span.muted { "cannot be read now" },
                     } }
                     td { (oldest(overview.as_ref().and_then(|overview| overview.oldest_ms))) }
                 } } }
@@ -79,7 +90,7 @@ fn is_failure(state: &str) -> bool {
 }
 
 fn oldest(millis: Option<u64>) -> String {
-    let time = millis.map(std::time::Duration::from_millis);
+    let time = millis.map(Duration::from_millis);
     time.map_or("–".to_owned(), span)
 }
 
@@ -95,7 +106,7 @@ fn link(shell: &Shell, library: Library, subject: &str, state: Option<&str>) -> 
 /// One queue: its states, the jobs of one of them, and what can be done about it.
 pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
     if !may_see(&call) {
-        return Err(Problem::new(crate::problem::Kind::Forbidden)
+        return Err(Problem::new(Kind::Forbidden)
             .detail("a token of some namespaces does not see what belongs to none"));
     }
     let shell = Shell::new(&call).await?;
@@ -107,12 +118,10 @@ pub(super) async fn page(call: Call) -> Result<Reply, Problem> {
         .parse()
         .map_err(|_| Problem::not_found("library that is known"))?;
     // Only what was recognised: a name in the address must not choose keys to read.
-    let queues = call
-        .app
-        .foreign
-        .queues(&call.app.store)
-        .await
-        .map_err(problem)?;
+    let queues = call.app.foreign.queues(&call.app.store).await;
+    let queues = queues.ok_or_else(|| {
+        Problem::new(Kind::Unavailable).detail("queues of other libraries could not be recognised")
+    })?;
     let is_asked =
         |found: &&redstart_adopt::Found| found.library == library && found.subject == subject;
     let found = queues
@@ -166,7 +175,7 @@ fn table(call: &Call, jobs: &[JobView]) -> Markup {
                 td { (redstart_adopt::printable(&job.name)) }
                 td.wide.mono { (payload(call, &job.payload)) }
                 td.num { @if let Some(attempts) = job.attempts { (attempts) } @else { "–" } }
-                td { @if let Some(added) = job.added_ms { (moment(std::time::Duration::from_millis(added))) } @else { "–" } }
+                td { @if let Some(added) = job.added_ms { (moment(Duration::from_millis(added))) } @else { "–" } }
                 td.wide { @if let Some(error) = &job.error { (error.chars().take(200).collect::<String>()) } }
             } } }
         } }

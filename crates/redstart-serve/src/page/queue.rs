@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use maud::{Markup, html};
 use redstart::messaging::{JobInfo, JobState, Queue, QueueCounts, normalized_error};
 
@@ -18,6 +19,8 @@ use crate::{
     reply::Reply,
 };
 
+/// Queues whose counts are asked for at the same time.
+const AT_ONCE: usize = 16;
 const STATES: [&str; 6] = ["ready", "delayed", "running", "parked", "waiting", "done"];
 
 pub(super) fn queue_of(call: &Call, shell: &Shell, name: &str) -> Result<Queue, Problem> {
@@ -26,11 +29,14 @@ pub(super) fn queue_of(call: &Call, shell: &Shell, name: &str) -> Result<Queue, 
 
 pub(super) async fn list(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
-    let mut rows = Vec::new();
-    for name in shell.inventory.names(&shell.namespace, "queue").take(200) {
-        let queue = queue_of(&call, &shell, name)?;
-        rows.push((name.to_owned(), queue.inspect().counts().await?));
-    }
+    let names = shell.inventory.names(&shell.namespace, "queue").take(200);
+    let count = |name: String, queue: Result<Queue, Problem>| async move {
+        let counts = queue?.inspect().counts().await?;
+        Ok::<_, Problem>((name, counts))
+    };
+    let counts = names.map(|name| count(name.to_owned(), queue_of(&call, &shell, name)));
+    let counts: Vec<_> = counts.collect();
+    let rows: Vec<_> = stream::iter(counts).buffered(AT_ONCE).try_collect().await?;
     let sampler = &call.app.sampler;
     let foreign = super::foreign::card(&call, &shell).await;
     let body = html! {

@@ -128,26 +128,64 @@ pub(super) fn count(outcome: &'static str, spans: usize) {
     metrics::counter!("redstart_otlp_spans_total", "outcome" => outcome).increment(spans as u64);
 }
 
-/// Sends spans until `stop`, and then those that wait.
-pub(super) async fn run(mut spans: mpsc::Receiver<Span>, target: Target, stop: CancellationToken) {
+/// Spans that nobody has taken yet: dropped, they are counted, also if the task that sends them is ended.
+struct Unsent(usize);
+
+impl Unsent {
+    fn are(&mut self, outcome: &'static str) {
+        count(outcome, std::mem::take(&mut self.0));
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if self.0 > 0 {
+            tracing::warn!(
+                spans = self.0,
+                "spans were dropped: the collector cannot be reached"
+            );
+            count("dropped", self.0);
+        }
+    }
+}
+
+/// Those that wait in the channel.
+struct Waiting(mpsc::Receiver<Span>);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.close();
+        let mut left = Unsent(0);
+        while self.0.try_recv().is_ok() {
+            left.0 += 1;
+        }
+    }
+}
+
+/// Sends spans until `stop`, and then those that wait, each once.
+pub(super) async fn run(spans: mpsc::Receiver<Span>, target: Target, stop: CancellationToken) {
+    let mut spans = Waiting(spans);
     loop {
         let mut batch = Vec::new();
         let found = tokio::select! {
-            found = spans.recv_many(&mut batch, BATCH) => found,
-            () = stop.cancelled(), if !spans.is_closed() => {
-                spans.close();
+            found = spans.0.recv_many(&mut batch, BATCH) => found,
+            () = stop.cancelled(), if !spans.0.is_closed() => {
+                spans.0.close();
                 continue;
             }
         };
         if found == 0 {
             return;
         }
+        // Nothing is awaited between the channel and the count.
+        let mut unsent = Unsent(batch.len());
         let gather = async {
             while batch.len() < BATCH {
                 let room = BATCH - batch.len();
-                if spans.recv_many(&mut batch, room).await == 0 {
+                if spans.0.recv_many(&mut batch, room).await == 0 {
                     return;
                 }
+                unsent.0 = batch.len();
             }
         };
         tokio::select! {
@@ -155,12 +193,11 @@ pub(super) async fn run(mut spans: mpsc::Receiver<Span>, target: Target, stop: C
             () = tokio::time::sleep(GATHER) => {}
             () = stop.cancelled() => {}
         }
-        deliver(&target, batch, &stop).await;
+        deliver(&target, batch, unsent, &stop).await;
     }
 }
 
-async fn deliver(target: &Target, spans: Vec<Span>, stop: &CancellationToken) {
-    let count_of = spans.len();
+async fn deliver(target: &Target, spans: Vec<Span>, mut unsent: Unsent, stop: &CancellationToken) {
     let message = Export {
         resource_spans: vec![ResourceSpans {
             resource: Some(target.resource.clone()),
@@ -178,27 +215,25 @@ async fn deliver(target: &Target, spans: Vec<Span>, stop: &CancellationToken) {
     for attempt in 1..=TRIES {
         let posted = tokio::time::timeout(TIMEOUT, target.post(body.clone())).await;
         let problem = match posted {
-            Ok(Ok(status)) if status.is_success() => return count("sent", count_of),
+            Ok(Ok(status)) if status.is_success() => return unsent.are("sent"),
             // Only these may be sent again, as the protocol says.
             Ok(Ok(status)) if !matches!(status.as_u16(), 429 | 502 | 503 | 504) => {
-                tracing::warn!(%status, spans = count_of, "the collector refused spans");
-                return count("refused", count_of);
+                tracing::warn!(%status, spans = unsent.0, "the collector refused spans");
+                return unsent.are("refused");
             }
             Ok(Ok(status)) => status.to_string(),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "no answer".to_owned(),
         };
         tracing::debug!(problem, attempt, "spans could not be sent");
+        if attempt == TRIES || stop.is_cancelled() {
+            return;
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
-            // The last ones have one more try.
-            () = stop.cancelled(), if attempt + 1 < TRIES => {}
+            // These have one more try.
+            () = stop.cancelled() => {}
         }
         pause *= 2;
     }
-    tracing::warn!(
-        spans = count_of,
-        "spans were dropped: the collector cannot be reached"
-    );
-    count("dropped", count_of);
 }

@@ -1,13 +1,18 @@
 //! What the dashboard says of things that are not Redstart's: queues of other libraries, and faults of the server.
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use redstart::{Store, messaging::Queue};
 use redstart_adopt::bullmq::{BullQueue, NewJob};
 use redstart_serve::hash_token;
-use redstart_testkit::{Kind, Server, eventually};
+use redstart_testkit::{Kind, Proxy, Server, eventually};
 use serde_json::json;
 
-use crate::{Served, client::PATIENCE};
+use crate::{
+    Served,
+    client::{Client, PATIENCE},
+};
 
 fn tokens() -> String {
     let token = |name: &str, role: &str, more: &str| {
@@ -15,6 +20,47 @@ fn tokens() -> String {
         format!("[[token]]\nname = {name:?}\nsha256 = {hash:?}\nrole = {role:?}\n{more}\n")
     };
     token("reader", "read", "") + &token("tenant", "admin", "namespaces = [\"shop\"]")
+}
+
+/// The screen of the queues, once others were recognised and this was read of them.
+async fn until_shown(client: &mut Client, jobs: &str) -> Result<String> {
+    let mut queues = String::new();
+    let shown = eventually(PATIENCE, async || {
+        let page = client.get("/queues?namespace=shop").await;
+        queues = page.map(|page| page.text()).unwrap_or_default();
+        queues.contains("Queues of other libraries") && queues.contains(jobs)
+    });
+    ensure!(shown.await, "{queues}");
+    Ok(queues)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn own_queues_are_shown_before_others_are_recognised() -> Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let direct = Store::connect(&server.url()).await?;
+    let mail = BullQueue::new(&direct, "mail")?;
+    let _ = mail.add(NewJob::new("welcome", &json!({}))?).await?;
+    Queue::new(&direct, "shop", "own")?
+        .enqueue_raw("k", b"1")
+        .await?;
+    // Each round trip is slow, and a recognition needs several.
+    let proxy = Proxy::start(&server).await?;
+    proxy.delay_replies(Duration::from_millis(50));
+    let store = Store::builder(proxy.url())
+        .deadline(PATIENCE)
+        .connect()
+        .await?;
+    let served = Served::on(&store, "shop", "").await?;
+    let mut client = served.client();
+    let queues = client.get("/queues?namespace=shop").await?.text();
+    ensure!(queues.contains("/queues/own"), "{queues}");
+    ensure!(
+        !queues.contains("Queues of other libraries"),
+        "it waited for the recognition: {queues}"
+    );
+    let queues = until_shown(&mut client, "waiting 1").await?;
+    ensure!(queues.contains("bull:mail"), "{queues}");
+    served.stop().await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -34,8 +80,7 @@ async fn queues_of_other_libraries_are_read_in_the_same_screens() -> Result<()> 
         served.client().header("authorization", &token)
     };
     let (mut reader, mut tenant) = (with("reader"), with("tenant"));
-    let queues = reader.get("/queues?namespace=shop").await?.text();
-    ensure!(queues.contains("Queues of other libraries"), "{queues}");
+    let queues = until_shown(&mut reader, "waiting 3").await?;
     ensure!(
         queues.contains("bull:mail") && queues.contains("waiting 3"),
         "{queues}"

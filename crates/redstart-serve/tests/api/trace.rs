@@ -1,12 +1,60 @@
 //! Spans arrive at a collector, which decodes them with OpenTelemetry's own messages.
 
+use std::net::SocketAddr;
+
 use anyhow::{Context as _, Result, ensure};
 use redstart::Store;
 use redstart_serve::{Config, Spans};
 use serde_json::{Value, json};
+use tokio::net::{TcpListener, TcpSocket};
 use tracing_subscriber::layer::SubscriberExt as _;
 
-use crate::{Served, program::Program};
+use crate::{Served, client::Client, program::Program};
+
+/// Spans that were dropped, by the metrics.
+async fn dropped(client: &mut Client) -> Result<u64> {
+    let metrics = client.get("/metrics").await?.text();
+    let name = r#"redstart_otlp_spans_total{outcome="dropped"} "#;
+    let line = metrics.lines().find_map(|line| line.strip_prefix(name));
+    Ok(line.map_or(Ok(0), str::parse)?)
+}
+
+/// Ten requests, and the end, with a collector that does not take their spans.
+async fn stops_with_a_collector_that_takes_nothing(at: SocketAddr) -> Result<()> {
+    let spans = Spans::default();
+    // All tasks are on this thread.
+    let subscriber = tracing_subscriber::registry().with(spans.layer());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let config = format!("[otlp]\nendpoint = \"http://{at}\"");
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "traced", &config).await?;
+    let mut client = served.client();
+    let before = dropped(&mut client).await?;
+    spans.start(&Config::parse(&config)?)?;
+    for _ in 0..10 {
+        ensure!(client.get("/healthz").await?.status == 200);
+    }
+    spans.stop().await;
+    let lost = dropped(&mut client).await? - before;
+    // Others of this process may be counted too.
+    ensure!(lost >= 10, "{lost} are counted");
+    served.stop().await
+}
+
+#[tokio::test]
+async fn what_a_collector_that_is_away_did_not_get_is_counted_at_the_end() -> Result<()> {
+    // Nobody else gets this port, and nobody listens on it.
+    let socket = TcpSocket::new_v4()?;
+    socket.bind("127.0.0.1:0".parse()?)?;
+    stops_with_a_collector_that_takes_nothing(socket.local_addr()?).await
+}
+
+#[tokio::test]
+async fn what_a_collector_that_hangs_did_not_answer_is_counted_at_the_end() -> Result<()> {
+    // Connections are established by the system, and nobody answers.
+    let listener = TcpListener::bind("127.0.0.1:0").await?;
+    stops_with_a_collector_that_takes_nothing(listener.local_addr()?).await
+}
 
 /// The only test that sets the subscriber of the process.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
