@@ -50,8 +50,8 @@ pub(crate) struct Wait {
     pub(crate) serve: Serve,
 }
 
-/// How the name of a key begins that stands for something else than data.
-pub(crate) const NO_DATA: &[u8] = b"\0redstart.";
+/// How the name of a key begins that stands for work which goes on whatever becomes of the data.
+pub(crate) const GOES_ON: &[u8] = b"\0redstart.backup.";
 
 struct Waiter {
     client: u64,
@@ -240,20 +240,32 @@ pub(crate) fn unblock(state: &mut State, client: u64, reply: Option<Reply>) -> b
     true
 }
 
-/// Answers all clients that wait for keys with an error, and keeps nothing to be undone: the data
-/// becomes another server's.
+/// Answers all clients that wait for keys, the disk or replicas with an error, and keeps nothing to be
+/// undone: the data becomes another server's.
 pub(crate) fn give_up_data(state: &mut State, error: &str) {
     let mut numbers = Vec::new();
     for (&number, waiter) in &mut state.blocking.waiters {
-        let for_data = |key: &Bytes| !key.starts_with(NO_DATA);
+        let goes_on = waiter.wait.keys.iter().any(|key| key.starts_with(GOES_ON));
         match &mut waiter.done {
             Some(served) => served.undo = None,
-            None if waiter.wait.keys.iter().any(for_data) => numbers.push(number),
-            None => {}
+            None if goes_on => {}
+            None => numbers.push(number),
         }
     }
     for number in numbers {
         settle(state, number, Reply::Error(error.into()).into());
+    }
+}
+
+/// Answers all clients that wait for this key as after a timeout.
+pub(crate) fn end_waits_for(state: &mut State, key: &[u8]) {
+    let queues = state.dbs.iter().filter_map(|db| db.blocked.get(key));
+    let numbers: Vec<u64> = queues.flat_map(|queue| &queue.numbers).copied().collect();
+    for number in numbers {
+        let waiter = state.blocking.waiters.get(&number);
+        if let Some(client) = waiter.map(|waiter| waiter.client) {
+            unblock(state, client, None);
+        }
     }
 }
 

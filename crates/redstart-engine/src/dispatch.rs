@@ -68,7 +68,8 @@ fn settle_client(client: &mut Client, args: &[Bytes], now_micros: i64) {
     }
 }
 
-/// Until when (in unix milliseconds) a command has to wait because clients are paused.
+/// Until when (in unix milliseconds) a command has to wait because clients are paused, or because the data
+/// moves.
 #[inline]
 pub(crate) fn paused(
     state: &mut State,
@@ -76,13 +77,33 @@ pub(crate) fn paused(
     args: &[Bytes],
     now_ms: i64,
 ) -> Option<i64> {
-    let pause = state.pause.as_ref()?;
-    let (until, writes_only) = (pause.until, pause.writes_only);
-    if until <= now_ms {
+    if state.pause.as_ref().is_some_and(|p| p.until <= now_ms) {
         state.pause = None;
-        state.paused.store(false, Ordering::Relaxed);
-        return None;
     }
+    let held = held_back(state, client, args, now_ms);
+    let Some(pause) = &state.pause else {
+        let holds = state.moves.holds_until().is_some();
+        state.paused.store(holds, Ordering::Relaxed);
+        return held;
+    };
+    let affected = !pause.writes_only || may_change(client, args);
+    affected.then_some(pause.until).max(held)
+}
+
+/// Until when a command has to wait because the data moves: what changes it, wherever it comes from.
+pub(crate) fn held_back(
+    state: &mut State,
+    client: &Client,
+    args: &[Bytes],
+    now_ms: i64,
+) -> Option<i64> {
+    state.moves.end_hold(now_ms);
+    let until = state.moves.holds_until()?;
+    may_change(client, args).then_some(until)
+}
+
+/// Whether a command is one of those that CLIENT PAUSE WRITE holds back.
+fn may_change(client: &Client, args: &[Bytes]) -> bool {
     let may_write = |spec: &Spec| {
         spec.is(flag::WRITE)
             || matches!(
@@ -90,16 +111,14 @@ pub(crate) fn paused(
                 "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "fcall" | "script"
             )
     };
-    let affected = match registry::lookup(args) {
-        _ if !writes_only => true,
+    match registry::lookup(args) {
         Some(spec) if spec.name == "exec" => client
             .multi
             .as_ref()
             .is_some_and(|multi| multi.queue.iter().any(|(spec, _)| may_write(spec))),
         Some(spec) => client.multi.is_none() && may_write(spec),
         None => false,
-    };
-    affected.then_some(until)
+    }
 }
 
 /// The reply in the protocol's shape.
@@ -248,7 +267,7 @@ fn check(cx: &mut Ctx<'_>, args: &[Bytes]) -> Result<&'static Spec, Stop> {
         )
         .into());
     }
-    if cx.state.moved.is_some() {
+    if cx.state.moves.to.is_some() {
         handover::check(cx, spec)?;
     }
     if cx.state.effects.is_failing() {

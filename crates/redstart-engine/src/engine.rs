@@ -163,7 +163,7 @@ pub(crate) struct State {
     pub(crate) pause: Option<Pause>,
     /// Told when a pause ends before its time.
     pub(crate) pause_ended: Arc<Notify>,
-    /// Set while there is a pause: looked at without the lock.
+    /// Set while there is a pause or a hand-over holds writes back: looked at without the lock.
     pub(crate) paused: Arc<AtomicBool>,
     /// The name of this node in a cluster.
     pub(crate) node: cluster::Node,
@@ -178,8 +178,8 @@ pub(crate) struct State {
     pub(crate) hidden: Vec<(usize, Bytes, HiddenFields)>,
     /// The servers that follow this one.
     pub(crate) feed: Feed,
-    /// Where the data has moved to: nothing is read or written here any more.
-    pub(crate) moved: Option<handover::Place>,
+    /// Where the data has moved to, and what moves it.
+    pub(crate) moves: handover::Moves,
     /// The engine whose state this is.
     pub(crate) this: Weak<Inner>,
     /// What SAVE and BGSAVE wrote.
@@ -199,6 +199,8 @@ pub(crate) struct State {
     pub(crate) last_sweep: i64,
     /// Tells the listener to end.
     pub(crate) shutdown: Arc<Notify>,
+    /// Whether SHUTDOWN wants a file of all data, once the connections have ended.
+    pub(crate) saves_at_end: Option<bool>,
     /// How many listeners run.
     pub(crate) listeners: usize,
     /// Bytes of messages that wait for clients, as of the last count.
@@ -247,7 +249,7 @@ impl State {
             replica: None,
             hidden: Vec::new(),
             feed: Feed::default(),
-            moved: None,
+            moves: handover::Moves::default(),
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
@@ -258,6 +260,7 @@ impl State {
             dirty: 0,
             last_sweep: 0,
             shutdown: Arc::default(),
+            saves_at_end: None,
             listeners: 0,
             buffered: 0,
             pool: eviction::Pool::default(),
@@ -317,7 +320,7 @@ impl Engine {
             replica: None,
             hidden: Vec::new(),
             feed,
-            moved: None,
+            moves: handover::Moves::default(),
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
@@ -328,6 +331,7 @@ impl Engine {
             dirty: 0,
             last_sweep: clock.now_micros(),
             shutdown: Arc::default(),
+            saves_at_end: None,
             listeners: 0,
             buffered: 0,
             pool: eviction::Pool::default(),
@@ -592,7 +596,7 @@ impl EngineBuilder {
             rdb::load_snapshot(&engine)?;
         }
         if keeps || has_folder {
-            engine.inner.lock().moved = handover::read(&dir)?;
+            engine.inner.lock().moves = handover::Moves::read(&dir)?;
         }
         Ok(engine)
     }

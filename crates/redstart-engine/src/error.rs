@@ -66,6 +66,9 @@ pub enum EngineError {
     /// An RDB file cannot be read or written.
     #[error("cannot use the RDB file: {0}")]
     Rdb(String),
+    /// The file that says where the data moved to names no place.
+    #[error("{0} names no place: write <host>:<port> into it, or remove it if the data is here")]
+    Place(String),
     /// Another server's data cannot be copied.
     #[error("cannot copy the server's data: {0}")]
     Copy(String),

@@ -20,8 +20,10 @@
 //!
 //! A replica that cannot go on gets all data as of one place in the stream. With a log, that moment is
 //! noted in an instant: the files are what they are then, and a thread reads them back into an engine
-//! of its own, which is written to the replica while it is encoded. That takes the memory of a second copy of the data. Without a
-//! log, everybody waits while the data is encoded, as with BGSAVE.
+//! of its own, which is written to the replica while it is encoded. That takes the memory of a second copy of the
+//! data; replicas that come together are served one after the other, and the copy ends with its replica. A replica
+//! that takes nothing of it for `repl-timeout` seconds is let go. Without a log, everybody waits while the data is
+//! encoded, as with BGSAVE.
 //!
 //! # What is not fed
 //!
@@ -32,10 +34,10 @@
 pub(crate) mod snapshot;
 pub(crate) mod stream;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use tokio::sync::Notify;
+use tokio::sync::{Mutex, Notify};
 
 use crate::{
     blocking::{self, Wait},
@@ -74,8 +76,10 @@ pub(crate) struct Feed {
     pub(crate) refused: u64,
     /// When replicas were last sent something for its own sake, in unix microseconds.
     pinged: i64,
-    /// Since when there is no replica, in unix microseconds.
+    /// Since when there is no replica, in unix microseconds; 0 while there is one.
     alone_since: i64,
+    /// Held while all data is read from the log.
+    copying: Arc<Mutex<()>>,
     /// Writes need that many replicas.
     pub(crate) needed: usize,
     /// Seconds since a replica was heard, for it to count.
@@ -105,6 +109,10 @@ pub(crate) struct Attachment {
     pub(crate) only_copy: bool,
     /// Told when there is more in the stream.
     pub(crate) wake: Arc<Notify>,
+    /// To be locked while all data is read from the log.
+    pub(crate) copying: Arc<Mutex<()>>,
+    /// How long it may take nothing of its copy.
+    pub(crate) patience: Duration,
 }
 
 /// The number that a setting has.
@@ -178,6 +186,7 @@ fn open(state: &mut State) -> Arc<Stream> {
     let stream = Arc::new(Stream::new(Limits::by(&state.config)));
     state.effects.set_stream(Some(stream.clone()));
     state.feed.stream = Some(stream.clone());
+    state.feed.alone_since = 0;
     stream
 }
 
@@ -190,6 +199,8 @@ pub(crate) fn end(state: &mut State) {
     state.effects.set_stream(None);
     stream.disconnect_all();
     state.feed.id = fresh_id();
+    // The place that they wait for is one of this stream.
+    blocking::end_waits_for(state, ACKNOWLEDGED);
 }
 
 /// Makes the client a replica: it goes on after `since`, an id and the first byte that it lacks, or gets
@@ -207,7 +218,8 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
     let id = state.feed.id.clone();
     let place = match since {
         Some((name, next)) if name.eq_ignore_ascii_case(id.as_bytes()) => {
-            u64::try_from(next - 1).ok().filter(|at| stream.covers(*at))
+            let at = next.checked_sub(1).and_then(|at| u64::try_from(at).ok());
+            at.filter(|at| stream.covers(*at))
         }
         _ => None,
     };
@@ -259,6 +271,8 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
         eof: hopeful.eof,
         only_copy: hopeful.only_copy,
         wake,
+        copying: state.feed.copying.clone(),
+        patience: Duration::from_secs(number(&state.config, "repl-timeout", 60).max(1)),
     }));
     Ok(Reply::OK)
 }
@@ -344,4 +358,26 @@ pub(crate) fn wait(cx: &mut Ctx<'_>, wanted: i64, deadline: Option<i64>) -> Comm
             None
         }),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn a_stream_that_begins_again_has_its_whole_time() {
+        let engine = Engine::new();
+        let mut state = engine.inner.lock();
+        let hour = 3600 * 1_000_000;
+        open(&mut state);
+        tick(&mut state, hour);
+        tick(&mut state, 2 * hour);
+        assert!(state.feed.stream.is_none());
+        open(&mut state);
+        tick(&mut state, 5 * hour);
+        assert!(state.feed.stream.is_some());
+        tick(&mut state, 6 * hour);
+        assert!(state.feed.stream.is_none());
+    }
 }

@@ -9,6 +9,13 @@
 //!
 //! `commit` asks for a token of when writes were held back, and refuses if anything was written since:
 //! however long the rest took, no write is lost.
+//!
+//! # Who moves it
+//!
+//! One hand-over is under way at a time. Who begins one gives it a name, and says that name with every
+//! request; another one is refused until the first has ended, or was silent for [`LEASE`]. What a
+//! hand-over began it can undo, until the data has moved: only [`give_back`], which no hand-over
+//! asks for, brings the data back, and the folder remembers that it is back, for those who followed.
 
 use std::{
     fmt,
@@ -18,11 +25,13 @@ use std::{
     sync::atomic::Ordering,
 };
 
+use bytes::Bytes;
+
 use crate::{
     blocking,
     commands::transaction,
     context::Ctx,
-    engine::{Pause, State},
+    engine::State,
     error::{EngineError, Stop},
     feed, pubsub,
     registry::{Spec, flag},
@@ -32,7 +41,11 @@ use crate::{
 /// Where subscribers hear that the data has moved; the message is `<host>:<port>`.
 pub(crate) const CHANNEL: &str = "__redstart__:moved";
 /// The file in the data folder that names the place.
-const FILE: &str = "redstart.moved";
+const MOVED: &str = "redstart.moved";
+/// The file that names the place from which the data came back.
+const RETURNED: &str = "redstart.returned";
+/// After a silence of so many milliseconds, another hand-over may begin.
+pub(crate) const LEASE: i64 = 60_000;
 
 /// Where the data is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,8 +56,16 @@ impl Place {
         Place(format!("{host}:{port}"))
     }
 
+    /// `<host>:<port>`; `None` if it is not that.
+    fn parse(text: &str) -> Option<Place> {
+        let (host, port) = text.rsplit_once(':')?;
+        let port = port.parse().ok().filter(|port| *port != 0)?;
+        let fits = !host.is_empty() && !host.contains(char::is_whitespace);
+        fits.then(|| Place::new(host, port))
+    }
+
     /// What a client is told that would read or write here.
-    fn refusal(&self) -> String {
+    pub(crate) fn refusal(&self) -> String {
         format!("REDIRECT {self}")
     }
 }
@@ -55,18 +76,95 @@ impl fmt::Display for Place {
     }
 }
 
-/// The place that a data folder names.
-pub(crate) fn read(dir: &Path) -> Result<Option<Place>, EngineError> {
-    match fs::read_to_string(dir.join(FILE)) {
-        Ok(text) => Ok(Some(Place(text.trim().to_owned()))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error.into()),
+/// What is known of moves.
+#[derive(Default)]
+pub(crate) struct Moves {
+    /// Where the data has moved to: nothing is read or written here any more.
+    pub(crate) to: Option<Place>,
+    /// Where it came back from.
+    pub(crate) back_from: Option<Place>,
+    under_way: Option<UnderWay>,
+}
+
+/// A hand-over that has begun.
+struct UnderWay {
+    name: Bytes,
+    /// When it was last heard of, in unix milliseconds.
+    heard: i64,
+    /// Until when it holds writes back, in unix milliseconds.
+    holds_until: Option<i64>,
+}
+
+impl Moves {
+    /// What a data folder says.
+    pub(crate) fn read(dir: &Path) -> Result<Moves, EngineError> {
+        Ok(Moves {
+            to: read(&dir.join(MOVED))?,
+            back_from: read(&dir.join(RETURNED))?,
+            under_way: None,
+        })
     }
+
+    /// Writes go on by themselves when their time is up.
+    pub(crate) fn end_hold(&mut self, now_ms: i64) {
+        if let Some(under_way) = &mut self.under_way
+            && under_way.holds_until.is_some_and(|until| until <= now_ms)
+        {
+            under_way.holds_until = None;
+        }
+    }
+
+    /// Until when writes are held back, in unix milliseconds; also those of calls in this process.
+    #[inline]
+    pub(crate) fn holds_until(&self) -> Option<i64> {
+        self.under_way.as_ref()?.holds_until
+    }
+}
+
+fn read(path: &Path) -> Result<Option<Place>, EngineError> {
+    let text = match fs::read_to_string(path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    match Place::parse(text.trim()) {
+        Some(place) => Ok(Some(place)),
+        None => Err(EngineError::Place(path.display().to_string())),
+    }
+}
+
+/// Replaces a file at once: what is there afterwards is what was there before, or all of this.
+fn write(dir: &Path, name: &str, place: &Place) -> io::Result<()> {
+    let (path, temporary) = (dir.join(name), dir.join(format!("{name}.new")));
+    let written = File::create(&temporary).and_then(|mut file| {
+        writeln!(file, "{place}")?;
+        file.sync_all()?;
+        fs::rename(&temporary, &path)?;
+        sync(dir)
+    });
+    if written.is_err() {
+        let _ = fs::remove_file(&temporary);
+        // If it is there, nobody knows whether it would be after a crash: it was not written, then.
+        remove(dir, name)?;
+    }
+    written
+}
+
+fn remove(dir: &Path, name: &str) -> io::Result<()> {
+    match fs::remove_file(dir.join(name)) {
+        Ok(()) => sync(dir),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+fn sync(dir: &Path) -> io::Result<()> {
+    File::open(dir)?.sync_all()
 }
 
 /// Refuses what reads or writes data, or listens to channels that nobody publishes to here.
 pub(crate) fn check(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
-    let Some(place) = &cx.state.moved else {
+    let Some(place) = &cx.state.moves.to else {
         return Ok(());
     };
     let concerned = spec.is(flag::WRITE)
@@ -91,13 +189,51 @@ pub(crate) fn check(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
     Err(refusal.into())
 }
 
-/// Holds writes back until then, in unix milliseconds.
-pub(crate) fn pause(state: &mut State, until: i64) {
-    state.pause = Some(Pause {
-        until,
-        writes_only: true,
+/// Begins a hand-over of this name, or hears that it goes on.
+pub(crate) fn begin(state: &mut State, name: &Bytes, now_ms: i64) -> Result<(), Stop> {
+    if let Some(place) = &state.moves.to {
+        return Err(place.refusal().into());
+    }
+    if let Some(other) = &state.moves.under_way
+        && other.name != name
+    {
+        let left = other.heard.saturating_add(LEASE) - now_ms;
+        if left > 0 {
+            return Err(format!(
+                "ERR another hand-over is under way: it ends by itself {} s after its last request",
+                LEASE / 1000
+            )
+            .into());
+        }
+        undo(state);
+    }
+    let under_way = state.moves.under_way.get_or_insert_with(|| UnderWay {
+        // A copy: an argument is a part of a read buffer.
+        name: Bytes::copy_from_slice(name),
+        heard: now_ms,
+        holds_until: None,
     });
-    state.paused.store(true, Ordering::Relaxed);
+    under_way.heard = now_ms;
+    Ok(())
+}
+
+/// Hears from the hand-over of this name, which must be the one under way.
+pub(crate) fn hear(state: &mut State, name: &[u8], now_ms: i64) -> Result<(), Stop> {
+    match &mut state.moves.under_way {
+        Some(under_way) if under_way.name == name => {
+            under_way.heard = now_ms;
+            Ok(())
+        }
+        _ => Err("ERR this hand-over is not under way".into()),
+    }
+}
+
+/// Holds writes back until then, in unix milliseconds.
+pub(crate) fn hold(state: &mut State, until: i64) {
+    if let Some(under_way) = &mut state.moves.under_way {
+        under_way.holds_until = Some(until);
+        state.paused.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Another number after every change that a client made; what expires is not one.
@@ -105,26 +241,28 @@ pub(crate) fn token(state: &State) -> i64 {
     state.dirty.wrapping_add(state.effects.units()) as i64
 }
 
-fn end_pause(state: &mut State) {
-    state.pause = None;
-    state.paused.store(false, Ordering::Relaxed);
+/// Nothing is under way any more: changes are not noted, and writes go on unless CLIENT PAUSE holds them back.
+fn undo(state: &mut State) {
+    state.moves.under_way = None;
+    if let Some(stream) = &state.feed.stream {
+        stream.forget_changes();
+    }
+    state.paused.store(state.pause.is_some(), Ordering::Relaxed);
     state.pause_ended.notify_waiters();
 }
 
-/// From now on the data is elsewhere.
+/// From now on the data is elsewhere. On failure it is still here.
 pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
     if state.config.append_only || state.config.dir.is_some() {
-        let dir = state.config.dir();
-        let mut file = File::create(dir.join(FILE))?;
-        writeln!(file, "{place}")?;
-        file.sync_all()?;
-        File::open(&dir)?.sync_all()?;
+        write(&state.config.dir(), MOVED, &place)?;
     }
     tracing::warn!(%place, "the data has moved");
     let refusal = Reply::Error(place.refusal());
     pubsub::publish(state, CHANNEL.as_bytes(), place.0.as_bytes());
-    state.moved = Some(place);
+    state.moves.to = Some(place);
+    state.moves.back_from = None;
     blocking::unblock_all(state, &refusal);
+    undo(state);
     feed::end(state);
     for profile in state.clients.values() {
         let activity = profile.activity.lock();
@@ -132,21 +270,34 @@ pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
             profile.kill();
         }
     }
-    end_pause(state);
     Ok(())
 }
 
-/// The data stays here, or is here again.
-pub(crate) fn abort(state: &mut State) -> io::Result<()> {
-    if state.moved.is_some() {
-        match fs::remove_file(state.config.dir().join(FILE)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => state.moved = None,
-        }
+/// Ends the hand-over of this name, if it is under way. The data is where it was.
+pub(crate) fn abort(state: &mut State, name: &[u8]) -> Result<(), Stop> {
+    // It did what it was for: whoever asks must not believe otherwise.
+    if let Some(place) = &state.moves.to {
+        return Err(place.refusal().into());
     }
-    if let Some(stream) = &state.feed.stream {
-        stream.forget_changes();
+    let is_it = |under_way: &UnderWay| under_way.name == name;
+    if state.moves.under_way.as_ref().is_some_and(is_it) {
+        undo(state);
     }
-    end_pause(state);
+    Ok(())
+}
+
+/// The data is here again, as it was when it moved.
+pub(crate) fn give_back(state: &mut State) -> io::Result<()> {
+    let Some(place) = state.moves.to.clone() else {
+        return Ok(());
+    };
+    if state.config.append_only || state.config.dir.is_some() {
+        let dir = state.config.dir();
+        write(&dir, RETURNED, &place)?;
+        remove(&dir, MOVED)?;
+    }
+    tracing::warn!(%place, "the data is here again");
+    state.moves.to = None;
+    state.moves.back_from = Some(place);
     Ok(())
 }

@@ -153,4 +153,4 @@ pub use error::EngineError;
 pub use rdb::Summary;
 pub use replica::{Following, Master, MasterTls};
 pub use reply::{Protocol, Reply};
-pub use session::{Blocked, Outcome, PushReceiver, Session};
+pub use session::{Blocked, HELD_BACK, Outcome, PushReceiver, Session};

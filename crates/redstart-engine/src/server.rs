@@ -308,7 +308,7 @@ impl Server {
             tracing::warn!("some connections did not end in time");
         }
         ticker.abort();
-        if !ended && others == 0 {
+        if others == 0 {
             rdb::save_at_end(&mut self.engine.inner.lock(), self.engine.now_micros());
         }
         network.end();

@@ -34,6 +34,10 @@ use crate::{
     stats::Traffic,
 };
 
+/// What [`Session::execute`] and [`Session::execute_batch`] answer to what would change data while a hand-over
+/// to another server holds writes back; nothing was done then. The others wait.
+pub const HELD_BACK: &str = "TRYAGAIN writes are held back while the data moves";
+
 /// A client: its database, its transaction, its subscriptions. Made by [`crate::Engine::session`].
 pub struct Session {
     inner: Arc<Inner>,
@@ -371,9 +375,10 @@ fn answer(client: &Client, reply: &Reply, out: &mut Vec<u8>) {
 enum Mode {
     /// The batch ends there, and at a command that CLIENT PAUSE holds back.
     Wait,
-    /// The batch ends there; CLIENT PAUSE holds nothing back.
+    /// The batch ends there; CLIENT PAUSE holds nothing back, but a move of the data does.
     Try,
-    /// The command answers as after its timeout.
+    /// The command answers as after its timeout. Nothing is run if one of all would be held back by a
+    /// move of the data.
     TimeOut,
 }
 
@@ -444,7 +449,7 @@ impl Session {
     /// kept everything up to [`Ran::position`].
     fn run<'c>(
         &mut self,
-        commands: impl IntoIterator<Item = &'c [Bytes]>,
+        commands: impl IntoIterator<Item = &'c [Bytes]> + Clone,
         mode: Mode,
         replies: &mut impl Replies,
     ) -> Ran {
@@ -483,16 +488,32 @@ impl Session {
             replies.take(client, Reply::Error(TOO_MANY_CLIENTS.into()));
             return ran;
         }
+        if mode == Mode::TimeOut
+            && inner.is_paused()
+            && commands
+                .clone()
+                .into_iter()
+                .any(|args| dispatch::held_back(&mut state, client, args, now / 1000).is_some())
+        {
+            ran.end = End::Paused;
+            return ran;
+        }
         state.effects.begin();
         replies.begin(client, &state.config);
         for args in commands {
             if replies.is_full() {
                 break;
             }
-            let may_pause = mode == Mode::Wait && inner.is_paused();
-            if may_pause && dispatch::paused(&mut state, client, args, now / 1000).is_some() {
-                ran.end = End::Paused;
-                break;
+            if inner.is_paused() {
+                let until = match mode {
+                    Mode::Wait => dispatch::paused(&mut state, client, args, now / 1000),
+                    Mode::Try => dispatch::held_back(&mut state, client, args, now / 1000),
+                    Mode::TimeOut => None,
+                };
+                if until.is_some() {
+                    ran.end = End::Paused;
+                    break;
+                }
             }
             ran.count += 1;
             client.begin_command();
@@ -552,6 +573,7 @@ impl Session {
         let ran = self.run_blocking(std::iter::once(args), Mode::Try, &mut reply);
         match (ran.end, reply.0) {
             (End::Blocked(blocked), _) => Outcome::Blocked(blocked),
+            (End::Paused, _) => Outcome::Reply(Reply::Error(HELD_BACK.into())),
             (_, reply) => Outcome::Reply(match self.inner.commit(ran.position) {
                 Ok(()) => reply.unwrap_or(Reply::Nil),
                 Err(failed) => failed,
@@ -565,6 +587,9 @@ impl Session {
         let mut replies = Vec::with_capacity(commands.len());
         let all = commands.iter().map(Vec::as_slice);
         let ran = self.run_blocking(all, Mode::TimeOut, &mut replies);
+        if matches!(ran.end, End::Paused) {
+            return vec![Reply::Error(HELD_BACK.into()); commands.len()];
+        }
         if let Err(failed) = self.inner.commit(ran.position) {
             replies.fill(failed);
         }
@@ -703,6 +728,14 @@ impl Session {
     /// Waits until replies that depend on this position of the log may leave.
     pub(crate) async fn kept(&self, position: u64) -> Result<(), Reply> {
         self.inner.kept(position).await
+    }
+
+    /// Waits while a hand-over holds writes back: until something that was answered with [`HELD_BACK`] may be
+    /// tried again.
+    pub async fn until_let_go(&self) {
+        // Something that changes data.
+        self.wait_while_paused(&[Bytes::from_static(b"FLUSHALL")])
+            .await;
     }
 
     /// Waits for the end of a CLIENT PAUSE that concerns this command.

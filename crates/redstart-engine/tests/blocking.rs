@@ -474,3 +474,43 @@ async fn waitaof_waits_for_the_disk() {
         "7.0 has none"
     );
 }
+
+/// What a wait is answered, which must not last for ever.
+async fn answered(blocked: Blocked) -> Reply {
+    let patience = Duration::from_secs(60);
+    let answer = tokio::time::timeout(patience, blocked).await;
+    answer.expect("an answer")
+}
+
+#[tokio::test]
+async fn a_wait_ends_when_what_it_waits_for_is_switched_off() {
+    let dir = tempfile::tempdir().unwrap();
+    let builder = Engine::builder().compat(redstart_engine::Compat::Redis74);
+    let engine = builder.append_only(dir.path(), Fsync::No).build().unwrap();
+    let (mut session, mut other) = (engine.session(), engine.session());
+    run(&mut other, "SET k v");
+    let for_disk = block(&mut session, "WAITAOF 1 0 0");
+    assert_eq!(run(&mut other, "CONFIG SET appendonly no"), Reply::OK);
+    let refused = Reply::Error(
+        "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.".into(),
+    );
+    assert_eq!(answered(for_disk).await, refused);
+
+    let mut third = engine.session();
+    let waits = [
+        block(&mut session, "WAIT 1 0"),
+        block(&mut third, "WAITAOF 0 1 0"),
+    ];
+    // It never answers, and is the master all the same.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let follow = format!("REPLICAOF 127.0.0.1 {port}");
+    assert_eq!(run(&mut other, &follow), Reply::OK);
+    for wait in waits {
+        let Reply::Error(text) = answered(wait).await else {
+            panic!("no error")
+        };
+        assert!(text.starts_with("UNBLOCKED"), "{text}");
+    }
+    run(&mut other, "REPLICAOF NO ONE");
+}

@@ -22,6 +22,10 @@ mod change;
 #[path = "rdb/contents.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod contents;
+#[path = "replication/copies.rs"]
+mod copies;
+#[path = "replication/handover.rs"]
+mod handover;
 #[path = "listener/running.rs"]
 mod listener;
 #[allow(dead_code, reason = "other tests use the rest")]
@@ -509,29 +513,35 @@ fn the_data_moves_only_if_nothing_was_written_meanwhile() {
     let engine = Engine::new();
     let master = Master::start(engine.clone(), place.path());
     let mut wire = master.connect();
-    assert!(wire.line("REDSTART HANDOVER WATCH").is_error());
+    assert_eq!(wire.line("REDSTART HANDOVER BEGIN me"), Reply::OK);
+    assert!(wire.line("REDSTART HANDOVER WATCH me").is_error());
     let replica = Replica::new(Kind::Redis, dir.path());
     let mut other = replica.follow(master.running.addr);
     assert_level(&mut wire, &mut other, "the copy");
-    assert_eq!(wire.line("REDSTART HANDOVER WATCH"), Reply::OK);
+    assert_eq!(wire.line("REDSTART HANDOVER WATCH me"), Reply::OK);
     wire.line("SET a 1");
     let changed = Reply::Array(vec![Reply::Int(0), Reply::bulk("a")]);
-    assert_eq!(wire.line("REDSTART HANDOVER CHANGED 10"), changed);
-    let pause = |wire: &mut Wire| match wire.line("REDSTART HANDOVER PAUSE 60000") {
+    assert_eq!(wire.line("REDSTART HANDOVER CHANGED me 10"), changed);
+    let pause = |wire: &mut Wire, millis: u64| match wire
+        .line(&format!("REDSTART HANDOVER PAUSE me {millis}"))
+    {
         Reply::Array(reply) => reply[0].clone(),
         other => panic!("{other:?}"),
     };
     let commit = |wire: &mut Wire, token: &Reply| match token {
-        Reply::Int(token) => wire.line(&format!("REDSTART HANDOVER COMMIT {token} there 7")),
+        Reply::Int(token) => wire.line(&format!("REDSTART HANDOVER COMMIT me {token} there 7")),
         other => panic!("{other:?}"),
     };
-    let token = pause(&mut wire);
-    // A call in this process is not held back.
-    engine.session().line("SET b 1");
+    // A pause ends by itself, and what is written then is not lost.
+    let token = pause(&mut wire, 1);
+    assert_eq!(wire.line("SET b 1"), Reply::OK);
+    let refused = Reply::Error("NOTMOVED something was written since writes were held back".into());
+    assert_eq!(commit(&mut wire, &token), refused);
+    assert_eq!(wire.line("REDSTART HANDOVER ABORT me"), Reply::OK);
     assert!(commit(&mut wire, &token).is_error());
-    assert_eq!(wire.line("REDSTART HANDOVER ABORT"), Reply::OK);
     assert_eq!(wire.line("SET c 1"), Reply::OK);
     assert_level(&mut wire, &mut other, "before the move");
+    assert_eq!(wire.line("REDSTART HANDOVER BEGIN me"), Reply::OK);
 
     let mut waiting = master.connect();
     waiting.send(&words("BLPOP nothing 0"));
@@ -540,7 +550,17 @@ fn the_data_moves_only_if_nothing_was_written_meanwhile() {
     let mut queued = master.connect();
     queued.line("MULTI");
     queued.line("SET d 1");
-    let token = pause(&mut wire);
+    let token = pause(&mut wire, 60_000);
+    // Nor is a call in this process carried out.
+    let held_back = Reply::Error(redstart_engine::HELD_BACK.into());
+    let mut session = engine.session();
+    assert_eq!(session.line("SET e 1"), held_back);
+    let batch = ["GET a", "SET e 1"].map(words);
+    assert_eq!(
+        session.execute_batch(&batch),
+        [held_back.clone(), held_back]
+    );
+    assert_eq!(session.line("GET a"), Reply::bulk("1"));
     let mut held = master.connect();
     held.send(&words("SET e 1"));
     assert_eq!(commit(&mut wire, &token), Reply::OK);

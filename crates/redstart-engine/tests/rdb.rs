@@ -17,6 +17,8 @@ use redstart_testkit::{Kind, block_until, find, scale};
 
 #[path = "rdb/contents.rs"]
 mod contents;
+#[path = "listener/running.rs"]
+mod listener;
 #[path = "rdb/old.rs"]
 mod old;
 #[path = "rdb/random.rs"]
@@ -1247,4 +1249,67 @@ fn save_points_are_kept() {
     again.set("dir", dir.path().to_str().unwrap()).unwrap();
     let again = Engine::builder().settings(again).build().unwrap();
     assert_eq!(again.session().line("DBSIZE"), Reply::Int(4));
+}
+
+/// Counts up until the connection ends: the last number that was acknowledged.
+fn count_up(addr: std::net::SocketAddr, key: &str, seen: &std::sync::atomic::AtomicU64) {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let mut stream = std::net::TcpStream::connect(addr).unwrap();
+    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut line = String::new();
+    while stream
+        .write_all(format!("INCR {key}\r\n").as_bytes())
+        .is_ok()
+    {
+        line.clear();
+        match reader.read_line(&mut line) {
+            Ok(count) if count > 0 => {
+                let number = line.trim().strip_prefix(':').unwrap().parse().unwrap();
+                seen.store(number, std::sync::atomic::Ordering::Relaxed);
+            }
+            _ => return,
+        }
+    }
+}
+
+#[test]
+fn what_is_acknowledged_during_a_shutdown_is_in_the_file() {
+    use std::{
+        io::Write as _,
+        net::TcpStream,
+        sync::atomic::{AtomicU64, Ordering},
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let open = || {
+        let mut settings = redstart_engine::Settings::new();
+        settings.set("dir", dir.path().to_str().unwrap()).unwrap();
+        settings.set("save", "3600 1000000000").unwrap();
+        Engine::builder().settings(settings).build().unwrap()
+    };
+    let running = listener::Running::start(open(), redstart_engine::server::ServerConfig::new());
+    let addr = running.addr;
+    let seen: [AtomicU64; 8] = Default::default();
+    let patience = Duration::from_secs(60);
+    std::thread::scope(|scope| {
+        for (n, seen) in seen.iter().enumerate() {
+            scope.spawn(move || count_up(addr, &format!("n{n}"), seen));
+        }
+        let all = || {
+            let begun = seen.iter().all(|seen| seen.load(Ordering::Relaxed) > 10);
+            begun.then_some(())
+        };
+        block_until("all to write", patience, all).unwrap();
+        let mut last = TcpStream::connect(addr).unwrap();
+        last.write_all(b"SHUTDOWN\r\n").unwrap();
+    });
+    // The socket is closed at the very end.
+    let closed = || TcpStream::connect(addr).is_err().then_some(());
+    block_until("the listener to end", patience, closed).unwrap();
+    let mut session = open().session();
+    for (n, seen) in seen.iter().enumerate() {
+        let acknowledged = seen.load(Ordering::Relaxed);
+        let kept = bulk(session.line(&format!("GET n{n}")));
+        let kept: u64 = std::str::from_utf8(&kept).unwrap().parse().unwrap();
+        assert!(kept >= acknowledged, "n{n}: {kept} of {acknowledged}");
+    }
 }

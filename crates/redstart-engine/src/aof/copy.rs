@@ -3,7 +3,10 @@
 //! As with a backup, noting the files and their lengths takes an instant. Reading them takes the
 //! memory of a second copy of the data, and nobody waits for it.
 
-use std::io;
+use std::{
+    io::{self, Read, Seek},
+    sync::Arc,
+};
 
 use parking_lot::Mutex;
 
@@ -30,12 +33,13 @@ impl Log {
         self.write()?;
         let (_, parts) = self.parts()?;
         Ok(Copy {
-            files: Files(
-                parts
+            files: Files {
+                parts: parts
                     .into_iter()
                     .map(|part| Mutex::new(Some(part)))
                     .collect(),
-            ),
+                wanted: Arc::new(|| true),
+            },
             databases: self.databases,
             compat: self.compat,
             script_memory: self.script_memory,
@@ -44,8 +48,9 @@ impl Log {
 }
 
 impl Copy {
-    /// An engine with the data.
-    pub(crate) fn load(self) -> Result<Engine, EngineError> {
+    /// An engine with the data; fails soon after it is not wanted any more.
+    pub(crate) fn load(mut self, wanted: Wanted) -> Result<Engine, EngineError> {
+        self.files.wanted = wanted;
         let engine = Engine::builder()
             .databases(self.databases)
             .compat(self.compat)
@@ -70,13 +75,40 @@ impl Copy {
     }
 }
 
+/// Whether somebody waits for what is read.
+pub(crate) type Wanted = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// Files that are open and can each be read once.
-struct Files(Vec<Mutex<Option<Part>>>);
+struct Files {
+    parts: Vec<Mutex<Option<Part>>>,
+    wanted: Wanted,
+}
+
+/// A file that cannot be read once it is not wanted any more.
+struct WhileWanted {
+    source: Box<dyn Source>,
+    wanted: Wanted,
+}
+
+impl Read for WhileWanted {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        match (self.wanted)() {
+            true => self.source.read(buffer),
+            false => Err(io::ErrorKind::BrokenPipe.into()),
+        }
+    }
+}
+
+impl Seek for WhileWanted {
+    fn seek(&mut self, to: io::SeekFrom) -> io::Result<u64> {
+        self.source.seek(to)
+    }
+}
 
 impl Files {
     fn find<T>(&self, name: &str, with: impl FnOnce(&mut Option<Part>) -> T) -> io::Result<T> {
         let mut with = Some(with);
-        for slot in &self.0 {
+        for slot in &self.parts {
             let mut slot = slot.lock();
             if slot.as_ref().is_some_and(|part| part.name == name)
                 && let Some(with) = with.take()
@@ -99,7 +131,7 @@ impl Folder for Files {
                 .as_ref()
                 .map(|part| (part.name.clone(), part.len))
         };
-        self.0.iter().filter_map(name).collect()
+        self.parts.iter().filter_map(name).collect()
     }
 
     fn len(&self, name: &str) -> io::Result<u64> {
@@ -113,7 +145,11 @@ impl Folder for Files {
             part.as_mut()
                 .map(|part| std::mem::replace(&mut part.source, empty))
         })?;
-        source.ok_or_else(|| io::ErrorKind::NotFound.into())
+        let source = source.ok_or(io::ErrorKind::NotFound)?;
+        Ok(Box::new(WhileWanted {
+            source,
+            wanted: self.wanted.clone(),
+        }))
     }
 
     fn create(&self, _: &str) -> io::Result<Box<dyn Handle>> {

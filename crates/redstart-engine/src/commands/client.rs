@@ -373,7 +373,9 @@ fn pause(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 
 fn unpause(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
     cx.state.pause = None;
-    cx.state.paused.store(false, Ordering::Relaxed);
+    // A hand-over holds writes back on its own account.
+    let holds = cx.state.moves.holds_until().is_some();
+    cx.state.paused.store(holds, Ordering::Relaxed);
     cx.state.pause_ended.notify_waiters();
     Ok(Reply::OK)
 }

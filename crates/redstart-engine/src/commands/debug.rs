@@ -38,7 +38,8 @@ pub(crate) static COMMANDS: &[Spec] = &[
     ),
 ];
 
-/// Ends the listener; what is received by then is executed, and the log is closed with the engine.
+/// Ends the listener; what is received by then is executed and saved, and the log is closed with the
+/// engine.
 fn shutdown(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let (mut save, mut now, mut force, mut abort) = (None, false, false, false);
     for word in &args[1..] {
@@ -61,12 +62,14 @@ fn shutdown(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         return Err("ERR there is no listener to end: drop the engine instead".into());
     }
     let saves = save.unwrap_or_else(|| rdb::has_save_points(&cx.state.config));
+    // It may be refused only now. What others write while their connections end is saved after that.
     if saves && let Err(error) = rdb::save(cx.state, cx.now_micros) {
         tracing::error!(%error, "the snapshot was not written: the server goes on");
         if !force {
             return Err("ERR Errors trying to SHUTDOWN. Check logs.".into());
         }
     }
+    cx.state.saves_at_end = Some(saves);
     cx.state.shutdown.notify_one();
     // As with the server, the connection's end is the answer.
     cx.client.answers = Answers::Skip;
@@ -199,16 +202,17 @@ fn object(cx: &mut Ctx<'_>, key: &Bytes) -> CommandResult {
 fn reload(cx: &mut Ctx<'_>, from_log: bool) -> CommandResult {
     let now = cx.now_micros;
     let failed = |error| Stop::from(format!("ERR Error trying to load the data: {error}"));
-    // What is done meanwhile is not for replicas.
-    feed::end(cx.state);
     if from_log {
         let Some(mut sink) = cx.state.effects.lend() else {
             return Err("ERR there is no append only file".into());
         };
+        // What is done meanwhile is not for replicas.
+        feed::end(cx.state);
         let loaded = sink.reload(cx.state, now);
         cx.state.effects.give_back(sink);
         loaded.map_err(failed)?;
     } else {
+        feed::end(cx.state);
         aof::reload(cx.state, now).map_err(failed)?;
     }
     cx.state.effects.touch_all();

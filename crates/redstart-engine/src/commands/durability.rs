@@ -56,6 +56,9 @@ fn waitaof(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         hears_of_absence: false,
         on_timeout,
         serve: Box::new(move |cx, _| {
+            if local > 0 && cx.state.effects.health().is_none() {
+                return Some(Reply::Error(WITHOUT_LOG.into()).into());
+            }
             let (durable, reply) = answer(cx);
             (durable >= local && replicas == 0).then(|| reply.into())
         }),

@@ -1,11 +1,14 @@
 //! All data as of one moment, in pieces for a replica.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::Arc,
+};
 
 use bytes::Bytes;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedMutexGuard, mpsc};
 
-use crate::{aof, engine::State, memory, random::Random, rdb};
+use crate::{Engine, aof, engine::State, memory, random::Random, rdb};
 
 /// The size of a piece.
 const PIECE: usize = 256 * 1024;
@@ -19,6 +22,9 @@ pub(crate) enum Snapshot {
     Encoded(Bytes),
     Files(aof::Copy),
 }
+
+/// The turn of one copy that is read from the log: another second copy of the data would be one too many.
+pub(crate) type Turn = OwnedMutexGuard<()>;
 
 /// Pieces of the reply that carries the data, or why there are no more.
 pub(crate) type Pieces = mpsc::Receiver<io::Result<Bytes>>;
@@ -39,8 +45,13 @@ impl Snapshot {
         Ok(Snapshot::Encoded(rdb::encode(state, now_micros)?.into()))
     }
 
+    /// Whether it is read from the log, which needs a turn.
+    pub(crate) fn needs_turn(&self) -> bool {
+        matches!(self, Snapshot::Files(_))
+    }
+
     /// Begins to send it. With `eof` its length need not be known, and it ends in a mark. Whether it does.
-    pub(crate) fn send(self, eof: bool) -> io::Result<(Pieces, bool)> {
+    pub(crate) fn send(self, eof: bool, turn: Option<Turn>) -> io::Result<(Pieces, bool)> {
         let (sender, pieces) = mpsc::channel(AHEAD);
         let unknown = eof && matches!(self, Snapshot::Files(_));
         let work = move || {
@@ -57,6 +68,8 @@ impl Snapshot {
                 // If the connection is gone, nobody asks.
                 let _ = out.sender.blocking_send(Err(error));
             }
+            // The data that was read is freed by now.
+            drop(turn);
         };
         std::thread::Builder::new()
             .name("redstart-snapshot".into())
@@ -72,6 +85,13 @@ struct Sending {
 }
 
 impl Sending {
+    /// The data, unless the replica goes meanwhile.
+    fn read(&self, copy: aof::Copy) -> io::Result<Engine> {
+        let sender = self.sender.clone();
+        let wanted = Arc::new(move || !sender.is_closed());
+        copy.load(wanted).map_err(other)
+    }
+
     /// Data of known length.
     fn whole(&mut self, data: &[u8]) -> io::Result<()> {
         write!(self, "${}\r\n", data.len())?;
@@ -85,7 +105,7 @@ impl Sending {
         let mark: String = (0..5)
             .map(|_| format!("{:08x}", random.next() as u32))
             .collect();
-        let engine = copy.load().map_err(other)?;
+        let engine = self.read(copy)?;
         write!(self, "$EOF:{mark}\r\n")?;
         engine.save_rdb(&mut *self, |_| ()).map_err(other)?;
         self.write_all(mark.as_bytes())?;
@@ -94,7 +114,7 @@ impl Sending {
 
     /// What is in the files of a log, for a replica that must know the length first.
     fn encode(&mut self, copy: aof::Copy) -> io::Result<()> {
-        let engine = copy.load().map_err(other)?;
+        let engine = self.read(copy)?;
         let mut data = Vec::new();
         engine.save_rdb(&mut data, |_| ()).map_err(other)?;
         drop(engine);

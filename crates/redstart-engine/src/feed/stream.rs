@@ -19,8 +19,8 @@ use crate::{
 
 /// A piece of the buffer is begun when the last one is that long.
 const PIECE: usize = 64 * 1024;
-/// More keys than this are not noted one by one.
-const NOTED: usize = 1_000_000;
+/// More keys than this are not noted one by one, unless less is asked for.
+pub(crate) const NOTED: usize = 1_000_000;
 
 /// How much the buffer holds, and how far a replica may lag behind; 0 is no limit.
 #[derive(Clone, Copy)]
@@ -102,12 +102,34 @@ pub(crate) enum Taken {
     Gone,
 }
 
+/// What the noted keys do not tell; the worst of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Lack {
+    #[default]
+    Nothing,
+    /// More keys were changed than are noted.
+    TooMany,
+    /// Keys were changed that the command did not name.
+    Unnamed,
+}
+
+impl Lack {
+    /// As a client is told.
+    pub(crate) fn number(self) -> i64 {
+        match self {
+            Lack::Nothing => 0,
+            Lack::Unnamed => 1,
+            Lack::TooMany => 2,
+        }
+    }
+}
+
 /// Keys that were changed, for who compares two servers while they are used.
-#[derive(Default)]
 struct Changes {
     keys: BTreeSet<Bytes>,
-    /// Keys were changed that are not noted.
-    more: bool,
+    /// How many are noted.
+    most: usize,
+    lack: Lack,
 }
 
 struct Buffer {
@@ -324,18 +346,22 @@ impl Stream {
         }
     }
 
-    /// Notes the keys that change from now on.
-    pub(crate) fn note_changes(&self) {
-        self.buffer.lock().changes = Some(Changes::default());
+    /// Notes the keys that change from now on, but so many at most.
+    pub(crate) fn note_changes(&self, most: usize) {
+        self.buffer.lock().changes = Some(Changes {
+            keys: BTreeSet::new(),
+            most,
+            lack: Lack::Nothing,
+        });
     }
 
     pub(crate) fn forget_changes(&self) {
         self.buffer.lock().changes = None;
     }
 
-    /// Some of the keys that were noted, which are then forgotten, and whether there are changes that no
-    /// key names; `None` if nothing is noted.
-    pub(crate) fn take_changes(&self, count: usize) -> Option<(Vec<Bytes>, bool)> {
+    /// Some of the keys that were noted, which are then forgotten, and what they do not tell; `None` if
+    /// nothing is noted.
+    pub(crate) fn take_changes(&self, count: usize) -> Option<(Vec<Bytes>, Lack)> {
         let mut buffer = self.buffer.lock();
         let changes = buffer.changes.as_mut()?;
         let mut keys = Vec::new();
@@ -344,8 +370,8 @@ impl Stream {
         {
             keys.push(key);
         }
-        let more = std::mem::take(&mut changes.more);
-        Some((keys, more))
+        let lack = std::mem::take(&mut changes.lack);
+        Some((keys, lack))
     }
 }
 
@@ -396,21 +422,25 @@ impl Buffer {
 impl Changes {
     fn note(&mut self, effect: &Effect) {
         let Some(spec) = registry::lookup(&effect.args) else {
-            self.more = true;
+            self.lack = Lack::Unnamed;
             return;
         };
         let mut named = false;
         spec.each_key(&effect.args, |at| {
             named = true;
-            if self.keys.len() < NOTED {
+            let key = &effect.args[at];
+            let is_noted = self.keys.contains(key);
+            if !is_noted && self.keys.len() < self.most {
                 // A copy: an argument is a part of a read buffer.
-                self.keys.insert(Bytes::copy_from_slice(&effect.args[at]));
-            } else {
-                self.more = true;
+                self.keys.insert(Bytes::copy_from_slice(key));
+            } else if !is_noted {
+                self.lack = self.lack.max(Lack::TooMany);
             }
         });
         // FLUSHALL and SWAPDB change keys that they do not name; FUNCTION changes none.
-        self.more |= !named && spec.is(flag::WRITE) && !spec.full_name.starts_with("function");
+        if !named && spec.is(flag::WRITE) && !spec.full_name.starts_with("function") {
+            self.lack = Lack::Unnamed;
+        }
     }
 }
 
@@ -508,17 +538,19 @@ mod tests {
         let stream = stream(1 << 20, 0);
         assert!(stream.take_changes(10).is_none());
         stream.append(&[set(0, "before", 1)]);
-        stream.note_changes();
+        stream.note_changes(2);
         stream.append(&[set(0, "a", 1), set(1, "b", 1), set(0, "a", 1)]);
-        let (keys, more) = stream.take_changes(10).unwrap();
+        let (keys, lack) = stream.take_changes(10).unwrap();
         assert_eq!(keys, ["a", "b"].map(Bytes::from));
-        assert!(!more);
+        assert_eq!(lack, Lack::Nothing);
+        stream.append(&[set(0, "a", 1), set(1, "b", 1), set(0, "c", 1)]);
+        assert_eq!(stream.take_changes(10).unwrap().1, Lack::TooMany);
         let flush = Effect {
             db: 0,
             args: vec![Bytes::from_static(b"FLUSHALL")],
         };
         stream.append(&[flush]);
-        assert_eq!(stream.take_changes(10), Some((Vec::new(), true)));
+        assert_eq!(stream.take_changes(10), Some((Vec::new(), Lack::Unnamed)));
         stream.forget_changes();
         assert!(stream.take_changes(10).is_none());
     }

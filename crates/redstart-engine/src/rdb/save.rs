@@ -178,9 +178,11 @@ pub(crate) fn save_if_due(state: &mut State, now_micros: i64) {
     }
 }
 
-/// Writes a file of what was changed since the last one, if `save` says that files are written.
+/// Writes a file of what was changed since the last one, if SHUTDOWN asked for that; without its word,
+/// if `save` says that files are written.
 pub(crate) fn save_at_end(state: &mut State, now_micros: i64) {
-    if has_save_points(&state.config)
+    let asked = state.saves_at_end.take();
+    if asked.unwrap_or_else(|| has_save_points(&state.config))
         && state.saves.unsaved(state.dirty) > 0
         && let Err(error) = save(state, now_micros)
     {

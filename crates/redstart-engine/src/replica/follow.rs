@@ -140,6 +140,7 @@ impl End {
 
 /// Begins to follow a server; what was followed before is not any more.
 pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::Result<()> {
+    blocking::give_up_data(state, UNBLOCKED);
     // A replica has no replicas here.
     feed::end(state);
     let end = Arc::new(End::default());
@@ -147,7 +148,6 @@ pub(crate) fn follow(state: &mut State, master: Master, now_micros: i64) -> io::
     std::thread::Builder::new()
         .name("redstart-replica".into())
         .spawn(move || run(&inner, &copy, &at))?;
-    blocking::give_up_data(state, UNBLOCKED);
     state.replica = Some(Replica {
         master,
         status: Status::Connect,

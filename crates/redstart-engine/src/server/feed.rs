@@ -7,7 +7,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Connection, Flow};
 use crate::{
-    feed::{Attachment, snapshot::Snapshot, stream::Taken},
+    feed::{
+        Attachment,
+        snapshot::{Snapshot, Turn},
+        stream::Taken,
+    },
     number::parse_int,
     resp::Limits,
 };
@@ -21,7 +25,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Feeds the replica until it goes or must.
     pub(super) async fn feed(&mut self, mut to: Attachment, stop: &CancellationToken) {
         self.out.extend_from_slice(to.greeting.as_bytes());
-        if matches!(self.flush(stop).await, Flow::Close) {
+        if matches!(self.flush_in_time(&to, stop).await, Flow::Close) {
             return;
         }
         if let Some(snapshot) = to.snapshot.take()
@@ -35,13 +39,60 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.send_stream(&to, stop).await;
     }
 
+    /// Writes what waits, unless the replica takes none of it.
+    async fn flush_in_time(&mut self, to: &Attachment, stop: &CancellationToken) -> Flow {
+        match tokio::time::timeout(to.patience, self.flush(stop)).await {
+            Ok(flow) => flow,
+            Err(_) => self.let_go(),
+        }
+    }
+
+    fn let_go(&self) -> Flow {
+        let replica = &self.profile.addr;
+        tracing::warn!(
+            replica,
+            "a replica hangs during its copy and is disconnected"
+        );
+        Flow::Close
+    }
+
+    /// Waits until no other copy is read from the log, while the replica hears that this one is to come.
+    async fn wait_for_turn(&mut self, to: &Attachment, stop: &CancellationToken) -> Option<Turn> {
+        let mut turn = std::pin::pin!(to.copying.clone().lock_owned());
+        loop {
+            self.make_space();
+            tokio::select! {
+                biased;
+                () = self.profile.end.notified() => return None,
+                () = stop.cancelled() => return None,
+                turn = &mut turn => return Some(turn),
+                read = self.socket.read_buf(self.parser.buffer()) => {
+                    if matches!(self.hear(to, read.unwrap_or(0)).0, Flow::Close) {
+                        return None;
+                    }
+                }
+                () = tokio::time::sleep(SIGN_OF_LIFE) => self.out.push(b'\n'),
+            }
+            if matches!(self.flush_in_time(to, stop).await, Flow::Close) {
+                return None;
+            }
+        }
+    }
+
     async fn send_copy(
         &mut self,
         to: &Attachment,
         snapshot: Snapshot,
         stop: &CancellationToken,
     ) -> Flow {
-        let (mut pieces, marked) = match snapshot.send(to.eof) {
+        let mut turn = None;
+        if snapshot.needs_turn() {
+            turn = self.wait_for_turn(to, stop).await;
+            if turn.is_none() {
+                return Flow::Close;
+            }
+        }
+        let (mut pieces, marked) = match snapshot.send(to.eof, turn) {
             Ok(sending) => sending,
             Err(error) => {
                 tracing::error!(%error, "a replica cannot be sent the data");
@@ -74,7 +125,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 // Empty lines before the data only show that the copy is being made.
                 () = tokio::time::sleep(SIGN_OF_LIFE), if !begun => self.out.push(b'\n'),
             }
-            if matches!(self.flush(stop).await, Flow::Close) {
+            if matches!(self.flush_in_time(to, stop).await, Flow::Close) {
                 return Flow::Close;
             }
         }
@@ -95,6 +146,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                         (Flow::Continue, false) => {}
                     }
                 }
+                // While it loads the data, it says so.
+                () = tokio::time::sleep(to.patience) => return self.let_go(),
             }
         }
     }

@@ -328,7 +328,10 @@ impl Destination for Dedicated {
                             }
                         }
                     }
-                    Body::Many { .. } => backend::embedded::pipeline(&mut session, request.body),
+                    Body::Many { .. } => {
+                        let deadline = request.deadline;
+                        backend::embedded::pipeline(&mut session, request.body, deadline).await
+                    }
                 };
                 if outcome.is_ok() {
                     self.transaction.note(&request.body);

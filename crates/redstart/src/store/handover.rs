@@ -5,6 +5,7 @@ mod server;
 
 use std::{collections::BTreeSet, fmt, future::Future, pin::pin, time::Duration};
 
+use redis::RedisError;
 use tokio::time::Instant;
 
 use super::location::{Address, Location, Target};
@@ -27,10 +28,20 @@ const ROUNDS: usize = 30;
 const VAIN_ROUNDS: usize = 3;
 /// Every so many pages of keys, those that changed are asked for: the engine keeps a limited number of them.
 const PAGES: usize = 16;
+/// How often the engine hears that this goes on; after a minute of silence, another hand-over may begin.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(5);
+/// How long the engine is asked whether it has moved.
+const ANSWER: Duration = Duration::from_secs(10);
+/// The engine's word for that it has not moved.
+const NOT_MOVED: &str = "NOTMOVED";
+/// How often all keys are compared, if more change than the engine notes.
+const SCANS: usize = 3;
+/// How many changed keys the engine notes.
+const NOTED: usize = 1_000_000;
+/// More suspects than this are compared again during the scan.
+const MANY: usize = 200_000;
 /// How often keys that differ are looked at again: one may have expired between two looks.
 const LOOKS: usize = 20;
-/// How often the engine is asked to move until it answers.
-const TRIES: u32 = 5;
 /// How long a side that cannot be reached is asked to undo what was done to it.
 const UNDO: Duration = Duration::from_secs(10);
 
@@ -93,9 +104,18 @@ pub struct HandoverBuilder {
     overwrite: bool,
     announce: Option<(String, u16)>,
     longest_pause: Duration,
+    noted: usize,
 }
 
 impl HandoverBuilder {
+    /// How many changed keys the engine notes at a time.
+    #[cfg(feature = "testing")]
+    #[doc(hidden)]
+    pub fn noted(mut self, keys: usize) -> Self {
+        self.noted = keys;
+        self
+    }
+
     /// Lets the server's data be replaced. Without this, it must have none.
     pub fn overwrite(mut self, overwrite: bool) -> Self {
         self.overwrite = overwrite;
@@ -140,6 +160,7 @@ impl HandoverBuilder {
             place: self.announce.unwrap_or((to_host, to_port)),
             overwrite: self.overwrite,
             longest_pause: self.longest_pause,
+            noted: self.noted,
         })
     }
 }
@@ -166,7 +187,9 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 /// - No acknowledged write is lost: the engine moves only if nothing was written since writes were held back, and both
 ///   are equal.
 /// - Up to that moment everything can be undone, and is, on any failure and when it is cancelled. If the process is
-///   killed, writes go on by themselves after the longest pause.
+///   killed, writes go on by themselves after the longest pause. Once the engine has moved, no hand-over undoes that:
+///   only an operator does, by `REDSTART HANDOVER RETURN`.
+/// - One hand-over of an engine is under way at a time.
 /// - Stores of this library that are connected to the engine follow to the server, with the same credentials, database
 ///   and TLS settings. Requests, subscriptions, dedicated connections and the copy of a mirror do so without an error, unless
 ///   a request had been sent and not answered, which is reported as always.
@@ -181,6 +204,8 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 /// - The server must reach the engine over plain TCP, under the address of the URL.
 /// - A program with the engine in its own process (`memory://`, `file://`) cannot follow; its calls fail with the place
 ///   in the error.
+/// - The data must fit into the server's `maxmemory`, or it is not moved. What a server with a policy of eviction evicts
+///   later is gone.
 /// - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
 /// - The server must know the credentials that the clients have.
 /// - Each value is read whole for the comparison.
@@ -205,6 +230,7 @@ pub struct Handover {
     place: (String, u16),
     overwrite: bool,
     longest_pause: Duration,
+    noted: usize,
 }
 
 impl fmt::Debug for Handover {
@@ -225,6 +251,7 @@ impl Handover {
             overwrite: false,
             announce: None,
             longest_pause: PAUSE,
+            noted: NOTED,
         }
     }
 
@@ -265,29 +292,100 @@ impl Handover {
             Ok(()) => work.commit().await,
             Err(error) => Err(error),
         };
-        match done {
-            Ok(report) => Ok(report),
-            // Only the request to move can be in doubt. Neither side is touched then: if the engine has moved, the data is
-            // at the server.
-            Err(error) if error.is_in_doubt() => {
+        let error = match done {
+            Ok(report) => return Ok(report),
+            Err(error) => error,
+        };
+        // Only whether the engine has moved can be in doubt, and it knows.
+        match work.settle(&error).await {
+            Settled::Moved(report) => Ok(report),
+            // Neither side is touched then: if the engine has moved, the data is at the server.
+            Settled::Unknown => {
                 restore(&mut work.to, work.credentials.take()).await;
-                Err(error)
+                Err(error.doubt(true))
             }
-            Err(error) => {
+            Settled::NotMoved => {
                 work.back_out().await;
-                Err(error)
+                Err(error.doubt(false))
             }
         }
     }
+}
+
+/// How a copy gets on. Without progress for a minute it is given up.
+struct Progress {
+    /// The most bytes that were read of a copy, which is begun again if it fails.
+    most: u64,
+    /// The fewest bytes that the server was behind.
+    least: u64,
+    since: Instant,
+}
+
+impl Progress {
+    fn new(now: Instant) -> Self {
+        Self {
+            most: 0,
+            least: u64::MAX,
+            since: now,
+        }
+    }
+
+    fn has_read(&mut self, bytes: u64, now: Instant) -> Result<()> {
+        if bytes > self.most {
+            (self.most, self.since) = (bytes, now);
+        }
+        match now.duration_since(self.since) > PATIENCE {
+            true => Err(Error::unavailable(
+                "the server gets no data from the engine: can it reach it under the address of the URL?",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn is_behind(&mut self, bytes: u64, now: Instant) -> Result<()> {
+        if bytes < self.least {
+            (self.least, self.since) = (bytes, now);
+        }
+        match now.duration_since(self.since) > PATIENCE {
+            true => Err(Error::unavailable(format!(
+                "the server does not catch up with the engine: it is {bytes} bytes behind"
+            ))),
+            false => Ok(()),
+        }
+    }
+}
+
+/// Whether a server may hold so many bytes; a limit of 0 is none.
+fn fits(used: u64, limit: u64) -> Result<()> {
+    if limit == 0 || used <= limit {
+        return Ok(());
+    }
+    Err(Error::config(format!(
+        "the data takes {used} bytes, and the server may use {limit}: raise its maxmemory"
+    )))
 }
 
 fn cancellation() -> Error {
     Error::unavailable("the hand-over was cancelled")
 }
 
+/// Whether the engine has moved, after a failure.
+enum Settled {
+    NotMoved,
+    Moved(HandoverReport),
+    /// It was asked to, and does not answer.
+    Unknown,
+}
+
 /// A hand-over under way.
 struct Work<'a> {
     plan: &'a Handover,
+    /// What the engine knows it by.
+    name: String,
+    /// The engine may know of it, and when it last heard of it.
+    begun: Option<Instant>,
+    /// The engine was asked to move, and no answer came.
+    in_doubt: bool,
     told: &'a mut dyn FnMut(&HandoverStep),
     from: Server,
     to: Server,
@@ -296,6 +394,8 @@ struct Work<'a> {
     /// What the server presented to its masters before.
     credentials: Option<(String, String)>,
     paused: Option<Paused>,
+    /// Keys changed that the engine did not note.
+    missed: bool,
     clock_ahead_micros: i64,
     keys: u64,
     keys_in_pause: u64,
@@ -312,10 +412,14 @@ impl<'a> Work<'a> {
             from: Server::new(&plan.from),
             to: Server::new(&plan.to),
             plan,
+            name: crate::token::token(),
+            begun: None,
+            in_doubt: false,
             told,
             attached: false,
             credentials: None,
             paused: None,
+            missed: false,
             clock_ahead_micros: 0,
             keys: 0,
             keys_in_pause: 0,
@@ -328,13 +432,47 @@ impl<'a> Work<'a> {
 
     async fn prepare(&mut self) -> Result<()> {
         self.check().await?;
+        self.begin().await?;
         self.attach().await?;
         self.wait_until_near().await?;
+        self.check_room().await?;
         let suspects = self.compare_all().await?;
         self.pause().await?;
         self.compare_last(suspects).await?;
         self.compare_sizes().await?;
-        self.compare_functions().await
+        self.compare_functions().await?;
+        self.check_room().await
+    }
+
+    /// Asks the engine for something that belongs to this hand-over.
+    async fn request(&mut self, what: &str, words: &[&str]) -> Result<redis::Value> {
+        let name = self.name.clone();
+        let mut all = vec!["REDSTART", "HANDOVER", what, &name];
+        all.extend(words);
+        self.from.ask(0, &all).await
+    }
+
+    /// Begins it, unless there is another one.
+    async fn begin(&mut self) -> Result<()> {
+        self.begun = Some(Instant::now());
+        self.request("BEGIN", &[]).await?;
+        Ok(())
+    }
+
+    /// Tells the engine from time to time that it goes on.
+    async fn go_on(&mut self) -> Result<()> {
+        match self.begun {
+            Some(heard) if heard.elapsed() < SIGN_OF_LIFE => Ok(()),
+            _ => self.begin().await,
+        }
+    }
+
+    /// As a replica the server ignores its limit: what does not fit it would evict or refuse as a master.
+    async fn check_room(&mut self) -> Result<()> {
+        let to = self.to.info("memory").await?;
+        let uncounted = to.number("mem_not_counted_for_evict");
+        let used = to.number("used_memory").saturating_sub(uncounted);
+        fits(used, to.number("maxmemory"))
     }
 
     /// Whether both are what they have to be.
@@ -365,6 +503,7 @@ impl<'a> Work<'a> {
                 "the server has {there} keys, which would be replaced: allow that, or empty it"
             )));
         }
+        fits(from.number("used_memory"), to.number("maxmemory"))?;
         // A command that reads is refused by an engine that has moved.
         self.from.ask(0, &["DBSIZE"]).await?;
         let (here, there) = (self.from.time().await?, self.to.time().await?);
@@ -395,8 +534,9 @@ impl<'a> Work<'a> {
     }
 
     async fn wait_until_near(&mut self) -> Result<()> {
-        let (mut most, mut moved) = (0, Instant::now());
+        let mut progress = Progress::new(Instant::now());
         loop {
+            self.go_on().await?;
             let to = self.to.info("replication").await?;
             if to.field("master_link_status") == "up" {
                 let behind = self.behind(to.number("slave_repl_offset")).await?;
@@ -404,19 +544,11 @@ impl<'a> Work<'a> {
                 if behind <= NEAR {
                     return Ok(());
                 }
-                moved = Instant::now();
+                progress.is_behind(behind, Instant::now())?;
             } else {
                 let bytes = to.number("master_sync_read_bytes");
                 self.tell(&HandoverStep::Copying(bytes));
-                // A copy that fails is begun again.
-                if bytes > most {
-                    (most, moved) = (bytes, Instant::now());
-                }
-            }
-            if moved.elapsed() > PATIENCE {
-                return Err(Error::unavailable(
-                    "the server gets no data from the engine: can it reach it under the address of the URL?",
-                ));
+                progress.has_read(bytes, Instant::now())?;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -430,8 +562,47 @@ impl<'a> Work<'a> {
 
     /// Compares all keys while they are used. Those that may differ are left.
     async fn compare_all(&mut self) -> Result<BTreeSet<Vec<u8>>> {
-        self.from.ask(0, &["REDSTART", "HANDOVER", "WATCH"]).await?;
         let mut suspects = BTreeSet::new();
+        for _ in 0..SCANS {
+            let noted = self.plan.noted.to_string();
+            self.request("WATCH", &[&noted]).await?;
+            self.compare_each(&mut suspects).await?;
+            suspects = self.compare_changed(suspects).await?;
+            if !std::mem::take(&mut self.missed) {
+                return Ok(suspects);
+            }
+            tracing::info!("more keys changed than the engine notes: all are compared again");
+        }
+        Err(Error::unavailable(
+            "more keys change at a time than the engine notes: try again when less is written",
+        ))
+    }
+
+    /// Compares the keys that changed, until few are left, or as many change meanwhile.
+    async fn compare_changed(
+        &mut self,
+        mut suspects: BTreeSet<Vec<u8>>,
+    ) -> Result<BTreeSet<Vec<u8>>> {
+        let (mut last, mut vain, mut short) = (usize::MAX, 0, FEW);
+        for _ in 0..ROUNDS {
+            self.take_changed(&mut suspects).await?;
+            let count = suspects.len();
+            vain = if count < last / 10 * 9 { 0 } else { vain + 1 };
+            if self.missed || count <= short || vain == VAIN_ROUNDS {
+                break;
+            }
+            let begun = Instant::now();
+            suspects = self.still_differing(suspects).await?;
+            // How many keys are compared in a short time.
+            let part = SHORT.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-6);
+            short = FEW.max((count as f64 * part) as usize);
+            last = count;
+        }
+        Ok(suspects)
+    }
+
+    /// Compares each key once.
+    async fn compare_each(&mut self, suspects: &mut BTreeSet<Vec<u8>>) -> Result<()> {
         let databases = self.from.info("keyspace").await?.databases();
         let all: u64 = databases.iter().map(|(_, keys)| keys).sum();
         let mut done = 0;
@@ -447,8 +618,12 @@ impl<'a> Work<'a> {
                 suspects.extend(differing(&mut self.from, &mut self.to, db, &keys).await?);
                 done += keys.len() as u64;
                 self.tell(&HandoverStep::Comparing(done.min(all), all));
+                self.go_on().await?;
                 if number.is_multiple_of(PAGES) {
-                    self.take_changed(&mut suspects).await?;
+                    self.take_changed(suspects).await?;
+                    if suspects.len() > MANY {
+                        *suspects = self.still_differing(std::mem::take(suspects)).await?;
+                    }
                 }
                 cursor = next;
                 if cursor == "0" {
@@ -457,34 +632,22 @@ impl<'a> Work<'a> {
             }
         }
         self.keys = done;
-        let (mut last, mut vain, mut short) = (usize::MAX, 0, FEW);
-        for _ in 0..ROUNDS {
-            self.take_changed(&mut suspects).await?;
-            let count = suspects.len();
-            vain = if count < last / 10 * 9 { 0 } else { vain + 1 };
-            if count <= short || vain == VAIN_ROUNDS {
-                break;
-            }
-            let begun = Instant::now();
-            suspects = self.still_differing(suspects).await?;
-            // How many keys are compared in a short time.
-            let part = SHORT.as_secs_f64() / begun.elapsed().as_secs_f64().max(1e-6);
-            short = FEW.max((count as f64 * part) as usize);
-            last = count;
-        }
-        Ok(suspects)
+        Ok(())
     }
 
     /// Adds the keys that changed since they were last asked for.
     async fn take_changed(&mut self, suspects: &mut BTreeSet<Vec<u8>>) -> Result<()> {
         loop {
-            let changed = ["REDSTART", "HANDOVER", "CHANGED", "10000"];
-            let reply = self.from.ask(0, &changed).await?;
+            let reply = self.request("CHANGED", &["10000"]).await?;
             let mut items = reply.into_sequence().unwrap_or_default().into_iter();
-            if items.next() == Some(redis::Value::Int(1)) {
-                return Err(Error::unavailable(
-                    "databases were emptied or swapped during the comparison: try again",
-                ));
+            match items.next() {
+                Some(redis::Value::Int(1)) => {
+                    return Err(Error::unavailable(
+                        "databases were emptied or swapped during the comparison: try again",
+                    ));
+                }
+                Some(redis::Value::Int(2)) => self.missed = true,
+                _ => {}
             }
             let before = suspects.len();
             let mut count = 0;
@@ -513,6 +676,7 @@ impl<'a> Work<'a> {
             .collect();
         let mut different = BTreeSet::new();
         for db in databases {
+            self.go_on().await?;
             different.extend(differing(&mut self.from, &mut self.to, db, &keys).await?);
         }
         Ok(different)
@@ -522,10 +686,7 @@ impl<'a> Work<'a> {
     async fn pause(&mut self) -> Result<()> {
         let millis = self.plan.longest_pause.as_millis().to_string();
         let since = Instant::now();
-        let reply = self
-            .from
-            .ask(0, &["REDSTART", "HANDOVER", "PAUSE", &millis])
-            .await?;
+        let reply = self.request("PAUSE", &[&millis]).await?;
         let (token, offset): (i64, u64) = redis::from_redis_value(reply)?;
         self.paused = Some(Paused { since, token });
         self.tell(&HandoverStep::Paused);
@@ -552,6 +713,11 @@ impl<'a> Work<'a> {
     /// Compares what changed since it was compared. What still differs now is different.
     async fn compare_last(&mut self, mut suspects: BTreeSet<Vec<u8>>) -> Result<()> {
         self.take_changed(&mut suspects).await?;
+        if self.missed {
+            return Err(Error::unavailable(
+                "more keys changed before the pause than the engine notes: try again when less is written",
+            ));
+        }
         self.keys_in_pause = suspects.len() as u64;
         for _ in 0..LOOKS {
             suspects = self.still_differing(suspects).await?;
@@ -616,53 +782,89 @@ impl<'a> Work<'a> {
         self.to.ask(0, &["REPLICAOF", "NO", "ONE"]).await?;
         self.attached = false;
         self.tell(&HandoverStep::Promoted);
+        self.move_engine(token).await?;
+        Ok(self.moved(since.elapsed()).await)
+    }
+
+    /// Asks the engine to move, until it says whether it did: asking again does no harm.
+    async fn move_engine(&mut self, token: i64) -> Result<()> {
         let (host, port) = self.plan.place.clone();
         let (token, port) = (token.to_string(), port.to_string());
-        self.order(&["REDSTART", "HANDOVER", "COMMIT", &token, &host, &port])
-            .await?;
-        let pause = since.elapsed();
+        let until = Instant::now() + ANSWER;
+        loop {
+            let name = self.name.clone();
+            let commit = [
+                "REDSTART", "HANDOVER", "COMMIT", &name, &token, &host, &port,
+            ];
+            let Err(error) = self.from.ask_or_doubt(&commit).await else {
+                return Ok(());
+            };
+            // A request before this one may have arrived, whatever became of this one.
+            self.in_doubt |= error.is_in_doubt();
+            if error.server_code() == Some(NOT_MOVED) {
+                self.in_doubt = false;
+                return Err(error);
+            }
+            if Instant::now() >= until {
+                return Err(error);
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    async fn moved(&mut self, pause: Duration) -> HandoverReport {
         self.tell(&HandoverStep::Moved);
         restore(&mut self.to, self.credentials.take()).await;
-        Ok(HandoverReport {
-            place: format!("{host}:{port}"),
+        HandoverReport {
+            place: self.place(),
             keys: self.keys,
             keys_in_pause: self.keys_in_pause,
             pause,
             clock_ahead_micros: self.clock_ahead_micros,
-        })
-    }
-
-    /// Asks the engine to move, again if no answer comes, which does no harm. Once it was asked, only its own word that it
-    /// did not move ends the doubt.
-    async fn order(&mut self, commit: &[&str]) -> Result<()> {
-        let (mut in_doubt, mut attempt) = (false, 0);
-        loop {
-            let Err(error) = self.from.ask_or_doubt(commit).await else {
-                return Ok(());
-            };
-            attempt += 1;
-            let refused = error.server_code() == Some("ERR");
-            in_doubt = !refused && (in_doubt || error.is_in_doubt());
-            if refused || attempt == TRIES {
-                return Err(error.doubt(in_doubt));
-            }
-            tokio::time::sleep(Duration::from_millis(20) * attempt).await;
         }
     }
 
-    /// Writes go on, and the server is on its own again, with the data that it got.
+    fn place(&self) -> String {
+        let (host, port) = &self.plan.place;
+        format!("{host}:{port}")
+    }
+
+    /// What became of the engine after a failure. If it was asked to move and no answer came, it is asked to end the
+    /// hand-over, which one that has moved refuses.
+    async fn settle(&mut self, error: &Error) -> Settled {
+        if !self.in_doubt {
+            return Settled::NotMoved;
+        }
+        self.from.begin_anew();
+        match self.request("ABORT", &[]).await {
+            Ok(_) => Settled::NotMoved,
+            Err(told) if self.has_moved(&told) => {
+                let since = self.paused.as_ref().map(|paused| paused.since);
+                let pause = since.map_or(Duration::ZERO, |since| since.elapsed());
+                Settled::Moved(self.moved(pause).await)
+            }
+            Err(told) => {
+                tracing::warn!(%error, %told, "the engine does not say whether it has moved");
+                Settled::Unknown
+            }
+        }
+    }
+
+    /// Writes go on, and the server is on its own again, with the data that it got. An engine that has moved stays
+    /// so.
     async fn back_out(&mut self) {
         self.tell(&HandoverStep::BackingOut);
         self.from.begin_anew();
         self.to.begin_anew();
         let attached = std::mem::take(&mut self.attached);
-        let paused = self.paused.take().is_some();
+        let begun = self.begun.take().is_some();
         let credentials = self.credentials.take();
+        let name = self.name.clone();
         let (from, to) = (&mut self.from, &mut self.to);
         // A side that is away must not keep the other one waiting.
         let engine = async {
-            if attached || paused {
-                let aborted = insist(from, &["REDSTART", "HANDOVER", "ABORT"]).await;
+            if begun {
+                let aborted = insist(from, &["REDSTART", "HANDOVER", "ABORT", &name]).await;
                 if let Err(error) = aborted {
                     tracing::warn!(%error, "writes go on after the longest pause");
                 }
@@ -675,6 +877,13 @@ impl<'a> Work<'a> {
             restore(to, credentials).await;
         };
         tokio::join!(engine, server);
+    }
+
+    /// Whether the engine says that its data is where this was to bring it.
+    fn has_moved(&self, error: &Error) -> bool {
+        let there = error.redis().and_then(RedisError::detail);
+        error.server_code() == Some("REDIRECT")
+            && there.map(str::trim) == Some(self.place().as_str())
     }
 }
 
@@ -706,5 +915,31 @@ async fn insist(server: &mut Server, words: &[&str]) -> Result<()> {
             }
             done => return done.map(drop),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_getting_nearer_is_progress() {
+        let began = Instant::now();
+        let after = |seconds| began + Duration::from_secs(seconds);
+        let mut progress = Progress::new(began);
+        assert!(progress.has_read(100, after(50)).is_ok());
+        assert!(progress.is_behind(9_000_000, after(100)).is_ok());
+        assert!(progress.is_behind(9_500_000, after(130)).is_ok());
+        assert!(progress.is_behind(8_000_000, after(159)).is_ok());
+        // Writers are as fast as the server.
+        assert!(progress.is_behind(8_000_001, after(219)).is_ok());
+        assert!(progress.is_behind(8_000_000, after(220)).is_err());
+        assert!(progress.has_read(100, after(220)).is_err());
+    }
+
+    #[test]
+    fn data_fits_into_no_limit_and_into_a_larger_one() {
+        assert!(fits(5, 0).is_ok() && fits(5, 5).is_ok());
+        assert!(fits(6, 5).is_err_and(|error| error.is_config()));
     }
 }

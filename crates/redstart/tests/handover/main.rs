@@ -1,5 +1,6 @@
 //! From the engine to a real server under load: nothing that was acknowledged is lost, and everybody follows.
 
+mod certain;
 mod clients;
 mod lost;
 
@@ -659,7 +660,7 @@ async fn an_engine_that_has_moved_stays_moved_after_a_restart() -> anyhow::Resul
     );
     // Who goes back says so.
     assert_eq!(
-        raw(&running.url, "REDSTART HANDOVER ABORT").await?,
+        raw(&running.url, "REDSTART HANDOVER RETURN").await?,
         "+OK\r\n"
     );
     assert_eq!(raw(&running.url, "GET a").await?, "$1\r\n");

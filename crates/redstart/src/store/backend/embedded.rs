@@ -9,7 +9,8 @@ use std::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use redis::{Cmd, Value};
-use redstart_engine::{Engine, Fsync, Outcome, Reply, Session};
+use redstart_engine::{Engine, Fsync, HELD_BACK, Outcome, Reply, Session};
+use tokio::time::{Instant, timeout_at};
 
 use crate::{
     error::{Error, Result},
@@ -177,7 +178,7 @@ impl Embedded {
                 // It may wait, and what waits is boxed: the others' futures need no room for it.
                 let waits: BoxFuture<'_, _> = Box::pin(async move {
                     let mut session = self.session()?;
-                    match tokio::time::timeout_at(request.deadline, session.call(args(cmd))).await {
+                    match timeout_at(request.deadline, session.call(args(cmd))).await {
                         Ok(reply) => top(reply),
                         Err(_) => Err(Error::timeout("the embedded engine did not answer in time")),
                     }
@@ -188,19 +189,61 @@ impl Embedded {
                 let args = args(cmd);
                 let outcome = self.shared.lock().execute(&args);
                 match outcome {
+                    // It is rare that the data moves, and what waits is boxed.
+                    Outcome::Reply(reply) if is_held_back(&reply) => {
+                        let waits: BoxFuture<'_, _> = Box::pin(async move {
+                            let mut session = self.session()?;
+                            match timeout_at(request.deadline, session.call(args)).await {
+                                Ok(reply) => top(reply),
+                                Err(_) => Err(held_for_too_long()),
+                            }
+                        });
+                        waits.await
+                    }
                     Outcome::Reply(reply) => top(reply),
                     Outcome::Blocked(_) => Err(Error::config(
                         "a command that blocks needs a dedicated connection: store.dedicated()",
                     )),
                 }
             }
-            Body::Many { .. } => pipeline(&mut self.session()?, request.body),
+            Body::Many { .. } => {
+                pipeline(&mut self.session()?, request.body, request.deadline).await
+            }
         }
     }
 }
 
+/// While the data moves, nothing is changed here.
+fn is_held_back(reply: &Reply) -> bool {
+    matches!(reply, Reply::Error(text) if text == HELD_BACK)
+}
+
+fn held_for_too_long() -> Error {
+    Error::timeout("the embedded engine held writes back for too long, because its data moves")
+}
+
+/// Runs commands in one go, once nothing holds them back.
+async fn batch(
+    session: &mut Session,
+    commands: &[Vec<Bytes>],
+    deadline: Instant,
+) -> Result<Vec<Reply>> {
+    loop {
+        let replies = session.execute_batch(commands);
+        if !replies.first().is_some_and(is_held_back) {
+            return Ok(replies);
+        }
+        let waits: BoxFuture<'_, _> = Box::pin(timeout_at(deadline, session.until_let_go()));
+        waits.await.map_err(|_| held_for_too_long())?;
+    }
+}
+
 /// Runs a pipeline in one go.
-pub(crate) fn pipeline(session: &mut Session, body: Body<'_>) -> Result<Value> {
+pub(crate) async fn pipeline(
+    session: &mut Session,
+    body: Body<'_>,
+    deadline: Instant,
+) -> Result<Value> {
     let Body::Many {
         pipeline,
         offset,
@@ -211,7 +254,7 @@ pub(crate) fn pipeline(session: &mut Session, body: Body<'_>) -> Result<Value> {
     };
     let commands: Vec<Vec<Bytes>> = pipeline.cmd_iter().map(args).collect();
     if !pipeline.is_transaction() {
-        let replies = session.execute_batch(&commands).into_iter();
+        let replies = batch(session, &commands, deadline).await?.into_iter();
         return Ok(Value::Array(
             replies.skip(offset).take(count).map(value).collect(),
         ));
@@ -221,7 +264,7 @@ pub(crate) fn pipeline(session: &mut Session, body: Body<'_>) -> Result<Value> {
     whole.push(word("MULTI"));
     whole.extend(commands);
     whole.push(word("EXEC"));
-    let mut replies = session.execute_batch(&whole);
+    let mut replies = batch(session, &whole, deadline).await?;
     let last = replies.pop().unwrap_or(Reply::Nil);
     if let Reply::Error(text) = &last {
         // The first command that was refused says why.

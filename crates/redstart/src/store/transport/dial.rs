@@ -7,7 +7,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::{
     duplex::Duplex,
-    moved::{Moved, redirection},
+    moved::{Moved, address_of, redirection},
     sentinel::Sentinels,
     stream::Stream,
     wire::Wire,
@@ -186,6 +186,12 @@ impl Dial {
 
     /// One attempt to make a wire for requests, bounded by the connect time-out.
     pub(crate) async fn wire(&self) -> Result<Wire> {
+        let made = self.new_wire().await;
+        self.moved.note(made.is_ok());
+        made
+    }
+
+    async fn new_wire(&self) -> Result<Wire> {
         let until = Instant::now() + self.patience();
         let attempt = async {
             let (address, master) = self.whom().await?;
@@ -207,6 +213,12 @@ impl Dial {
 
     /// One attempt to make a connection on which the server may speak first, bounded by the connect time-out.
     pub(crate) async fn duplex(&self) -> Result<Duplex> {
+        let made = self.new_duplex().await;
+        self.moved.note(made.is_ok());
+        made
+    }
+
+    async fn new_duplex(&self) -> Result<Duplex> {
         let until = Instant::now() + self.patience();
         let attempt = async {
             let (address, master) = self.whom().await?;
@@ -230,11 +242,44 @@ impl Dial {
     async fn whom(&self) -> Result<(Address, Option<&str>)> {
         match &self.target {
             Target::Server(address) => {
+                if self.moved.is_lost() {
+                    self.ask_again(address).await;
+                }
                 let place = self.moved.place().unwrap_or_else(|| address.clone());
                 Ok((place, None))
             }
             Target::Sentinels(sentinels) => Ok((sentinels.ask().await?, Some(sentinels.master()))),
             Target::Unreachable(why) => Err(Error::config(*why)),
+        }
+    }
+
+    /// The server that the data moved to cannot be reached: asks the one of the URL, which an operator may have told to
+    /// serve the data again, or whose data may have moved elsewhere since. Only its own word counts: one that was
+    /// started anew without its data knows nothing of a move.
+    async fn ask_again(&self, address: &Address) {
+        let until = Instant::now() + self.patience() / 3;
+        let asked = async {
+            let wire = Wire::new(Stream::connect(address, &self.settings).await?);
+            let (mut hello, _) = greeting(&self.settings, Protocol::Resp2).await?;
+            hello.cmd("REDSTART").arg("HANDOVER").arg("WHERE");
+            let replies = wire.send(Request::new(Body::all(&hello), until)).await;
+            let replies = replies.map_err(failed)?.into_sequence().unwrap_or_default();
+            let places: (Option<String>, Option<String>) =
+                redis::from_redis_value(replies.into_iter().next_back().unwrap_or(Value::Nil))?;
+            Ok::<_, Error>(places)
+        };
+        match timeout_at(until, asked).await {
+            Ok(Ok((Some(place), _))) => {
+                if let Some(place) = address_of(&place) {
+                    self.moved.set(address, place);
+                }
+            }
+            Ok(Ok((None, Some(place)))) => {
+                if let Some(place) = address_of(&place) {
+                    self.moved.give_back(address, &place);
+                }
+            }
+            Ok(Ok((None, None)) | Err(_)) | Err(_) => {}
         }
     }
 

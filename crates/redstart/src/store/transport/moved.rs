@@ -2,8 +2,9 @@
 //!
 //! The embedded engine says so after a hand-over, and a Valkey to clients that ask for it. Nothing was done then. All
 //! connections of the store are made to the new place from then on, with the same credentials, database and TLS settings.
+//! While that cannot be reached, the first server is asked from time to time whether the data is there again.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use redis::RedisError;
@@ -14,6 +15,8 @@ pub(super) struct Moved {
     to: Mutex<Option<Address>>,
     /// How often it moved; looked at for every request.
     count: AtomicU64,
+    /// How many attempts to connect have failed since the last that did not.
+    failed: AtomicU32,
     /// The same, for those who wait.
     changes: watch::Sender<u64>,
 }
@@ -23,6 +26,7 @@ impl Moved {
         Self {
             to: Mutex::new(None),
             count: AtomicU64::new(0),
+            failed: AtomicU32::new(0),
             changes: watch::Sender::new(0),
         }
     }
@@ -54,9 +58,41 @@ impl Moved {
         tracing::info!(%from, %to, "the data has moved, and the store follows");
         metrics::counter!("redstart_store_moves_total").increment(1);
         *place = Some(to);
-        let count = self.count.fetch_add(1, Ordering::AcqRel) + 1;
         drop(place);
-        self.changes.send_modify(|now| *now = count);
+        self.tell();
+    }
+
+    /// The server at `home` says that the data came back to it from there.
+    pub(super) fn give_back(&self, home: &Address, from: &Address) {
+        let mut place = self.to.lock();
+        if place.as_ref() != Some(from) {
+            return;
+        }
+        tracing::info!(%from, to = %home, "the data is back, and the store follows");
+        metrics::counter!("redstart_store_moves_total").increment(1);
+        *place = None;
+        drop(place);
+        self.tell();
+    }
+
+    fn tell(&self) {
+        let count = self.count.fetch_add(1, Ordering::AcqRel) + 1;
+        self.failed.store(0, Ordering::Relaxed);
+        self.changes.send_modify(|now| *now = (*now).max(count));
+    }
+
+    /// An attempt to connect succeeded or failed.
+    pub(super) fn note(&self, succeeded: bool) {
+        match succeeded {
+            true => self.failed.store(0, Ordering::Relaxed),
+            false => drop(self.failed.fetch_add(1, Ordering::Relaxed)),
+        }
+    }
+
+    /// Whether the place that the data moved to could not be reached for some attempts: true for every third.
+    pub(super) fn is_lost(&self) -> bool {
+        let failed = self.failed.load(Ordering::Relaxed);
+        failed > 0 && failed.is_multiple_of(3) && self.to.lock().is_some()
     }
 }
 
@@ -65,7 +101,12 @@ pub(crate) fn redirection(error: &RedisError) -> Option<Address> {
     if error.code() != Some("REDIRECT") {
         return None;
     }
-    let (host, port) = error.detail()?.trim().rsplit_once(':')?;
+    address_of(error.detail()?)
+}
+
+/// `<host>:<port>`.
+pub(super) fn address_of(text: &str) -> Option<Address> {
+    let (host, port) = text.trim().rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     let port = port.parse().ok().filter(|port| *port != 0)?;
     (!host.is_empty()).then(|| Address::Tcp {
@@ -119,5 +160,10 @@ mod tests {
         moved.set(&at(1), at(2));
         moved.set(&at(1), at(2));
         assert_eq!((moved.count(), moved.place()), (1, Some(at(2))));
+        // Only what is back from there is back.
+        moved.give_back(&at(1), &at(3));
+        assert_eq!((moved.count(), moved.place()), (1, Some(at(2))));
+        moved.give_back(&at(1), &at(2));
+        assert_eq!((moved.count(), moved.place()), (2, None));
     }
 }
