@@ -309,6 +309,31 @@ async fn a_servers_data_is_imported_and_exported() {
     assert_eq!(direct["types"], imported["types"]);
 }
 
+#[tokio::test]
+async fn a_servers_data_is_imported_over_tls() {
+    let server = Server::builder(Kind::Redis)
+        .tls()
+        .acl("ann", "p@ss")
+        .start()
+        .await
+        .unwrap();
+    server.command(&["SET", "k", "v"]).await.unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("data").to_str().unwrap().to_owned();
+    let import = |url: &str| run(&["import", url, "--data", &data, "--json"]);
+    let ca = server.authority().unwrap().ca_file().display().to_string();
+    // The system does not know the authority.
+    refused(&import(&server.url()), "certificate");
+    refused(&import(&format!("{}?cert=/x", server.url())), "together");
+    refused(&import(&format!("{}?cacert=/x", server.url())), "cacert");
+    let plain = server.url().replace("rediss://", "redis://");
+    refused(&import(&format!("{plain}?ca={ca}")), "rediss://");
+    let imported = json(&import(&format!("{}?ca={ca}", server.url())));
+    assert_eq!(imported["keys"], 1);
+    let engine = Listening::on(Path::new(&data));
+    assert_eq!(engine.ask(&["GET", "k"]), "v");
+}
+
 #[test]
 fn a_damaged_file_is_refused_and_changes_nothing() {
     let dir = tempfile::tempdir().unwrap();

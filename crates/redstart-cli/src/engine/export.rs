@@ -21,7 +21,7 @@ pub(crate) struct Args {
     /// Export what this folder holds, which no engine uses meanwhile
     #[arg(long, value_name = "DIR", group = "from")]
     data: Option<PathBuf>,
-    /// Export what a running Redis or Valkey holds: redis://[user:password@]host[:port]
+    /// Export what a running Redis or Valkey holds: redis[s]://[user:password@]host[:port][?ca=FILE]
     #[arg(long, value_name = "URL", group = "from")]
     url: Option<String>,
     /// Replace the file if it exists

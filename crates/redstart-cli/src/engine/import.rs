@@ -14,7 +14,7 @@ use crate::Failure;
 /// Arguments of `redstart engine import`.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// An RDB file, or the URL of a running Redis or Valkey: redis://[user:password@]host[:port]
+    /// An RDB file, or the URL of a running Redis or Valkey: redis[s]://[user:password@]host[:port][?ca=FILE]
     #[arg(value_name = "FILE|URL")]
     source: String,
     /// The folder for the data; start an engine on it with `redstart engine --data DIR`

@@ -4,8 +4,8 @@ use std::{io::IsTerminal as _, time::Duration};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 use indicatif::{ProgressBar, ProgressStyle};
-use redstart::redis::{ConnectionAddr, IntoConnectionInfo as _};
-use redstart_engine::{Master, Summary};
+use redstart::redis::{ConnectionAddr, IntoConnectionInfo as _, parse_redis_url};
+use redstart_engine::{Master, MasterTls, Summary};
 
 use crate::Failure;
 
@@ -79,19 +79,76 @@ pub(super) fn print(summary: &Summary) {
     }
 }
 
-/// The server that a URL names.
+/// The server that a URL names, as a store's URL would: with `ca=`, `cert=` and `key=` for TLS.
 pub(super) fn master(url: &str) -> Result<Master, Failure> {
-    let info = url
-        .into_connection_info()
-        .map_err(|error| Failure::Usage(format!("invalid URL: {error}")))?;
+    let usage = |text: String| Failure::Usage(text);
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let tls = match scheme {
+        "redis" | "valkey" => false,
+        "rediss" | "valkeys" => true,
+        _ => {
+            let text = "copies of a server come over TCP: give a redis:// or rediss:// URL";
+            return Err(usage(text.into()));
+        }
+    };
+    // The client reads the rest, which says no more about TLS.
+    let plain = format!("redis://{rest}");
+    let wrong = |error| usage(format!("invalid URL: {error}"));
+    let info = plain.as_str().into_connection_info().map_err(wrong)?;
     let ConnectionAddr::Tcp(host, port) = info.addr() else {
-        let text = "copies of a server come over plain TCP: give a redis:// URL";
-        return Err(Failure::Usage(text.into()));
+        return Err(usage("invalid URL: no host".into()));
     };
     let settings = info.redis_settings();
     let user = settings.username().map(str::to_owned);
     let password = settings.password().map(str::to_owned);
-    Ok(Master::new(host.clone(), *port).credentials(user, password))
+    let master = Master::new(host.clone(), *port).credentials(user, password);
+    let mut files = Files::default();
+    let parsed = parse_redis_url(&plain);
+    for (name, value) in parsed.iter().flat_map(|url| url.query_pairs()) {
+        files.set(&name, &value).map_err(usage)?;
+    }
+    match (tls, files.tls().map_err(usage)?) {
+        (true, tls) => Ok(master.tls(tls.unwrap_or_default())),
+        (false, None) => Ok(master),
+        (false, Some(_)) => Err(usage(
+            "ca, cert and key need a TLS scheme such as rediss://".into(),
+        )),
+    }
+}
+
+/// The files that a URL names.
+#[derive(Default)]
+struct Files {
+    ca: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+}
+
+impl Files {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let file = match name {
+            "ca" => &mut self.ca,
+            "cert" => &mut self.cert,
+            "key" => &mut self.key,
+            _ => return Err(format!("unknown parameter {name:?} in the URL")),
+        };
+        *file = Some(value.to_owned());
+        Ok(())
+    }
+
+    /// What they mean, if there are any.
+    fn tls(self) -> Result<Option<MasterTls>, String> {
+        let tls = match &self.ca {
+            Some(ca) => MasterTls::new().ca(ca),
+            None => MasterTls::new(),
+        };
+        match (self.ca, self.cert, self.key) {
+            (None, None, None) => Ok(None),
+            (_, Some(cert), Some(key)) => Ok(Some(tls.client(cert, key))),
+            (_, None, None) => Ok(Some(tls)),
+            _ => Err("cert and key must be given together".into()),
+        }
+    }
 }
 
 /// Whether something that is to be read is a URL and no file.
