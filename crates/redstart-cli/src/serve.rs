@@ -1,6 +1,10 @@
 //! `redstart serve`: the patterns over HTTP, with a dashboard and metrics.
 
-use std::{net::SocketAddr, path::PathBuf, time::Duration};
+use std::{
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 
 use redstart::Store;
 use redstart_serve::{Config, ConfigError, Service, Spans};
@@ -142,56 +146,106 @@ fn read(args: &Args) -> Result<Config, Failure> {
 
 /// Reads the configuration and the certificate again on SIGHUP and when one of the files changes. A file with an error
 /// changes nothing.
-async fn reload(args: Args, service: Service, mut files: Vec<PathBuf>) {
-    files.extend(args.config.clone());
-    if files.is_empty() {
+async fn reload(args: Args, service: Service, files: Vec<PathBuf>) {
+    let mut watched = Watched::new(args, service, files);
+    if watched.files.is_empty() {
         return;
     }
-    let look = |files: &[PathBuf]| -> Vec<_> {
-        let one = |path: &PathBuf| {
-            let file = std::fs::metadata(path).ok()?;
-            Some((file.modified().ok()?, file.len()))
-        };
-        files.iter().map(one).collect()
-    };
     let Ok(mut hangup) = signal(SignalKind::hangup()) else {
         return;
     };
-    let mut taken = look(&files);
-    let mut before = taken.clone();
     loop {
         let asked = tokio::select! {
             _ = hangup.recv() => true,
             () = tokio::time::sleep(Duration::from_secs(2)) => false,
         };
-        let now = look(&files);
-        // A file that changed since the last look may still be written.
-        let is_whole = now == std::mem::replace(&mut before, now.clone());
-        if !asked && (now == taken || !is_whole) {
-            continue;
-        }
-        taken = now;
-        match read(&args) {
-            Ok(config) => {
-                let named = config.files();
-                match service.reload(config) {
-                    Ok(()) => {
-                        tracing::info!("the configuration was read again");
-                        let mut named = named;
-                        named.extend(args.config.clone());
-                        if named != files {
-                            // Nobody has looked at the new ones, so they are read once more.
-                            files = named;
-                            taken.clear();
-                        }
-                    }
-                    Err(error) => tracing::error!(%error, "the configuration is unchanged"),
-                }
+        // Files may be on a file system that does not answer, and requests go on meanwhile.
+        let looked = tokio::task::spawn_blocking(move || {
+            watched.look(asked);
+            watched
+        });
+        watched = match looked.await {
+            Ok(watched) => watched,
+            Err(error) => {
+                tracing::error!(%error, "the files are not looked at any more");
+                return;
             }
+        };
+    }
+}
+
+/// When a file changed, and its size; none if it is not there.
+type State = Option<(SystemTime, u64)>;
+
+/// The files of the configuration.
+struct Watched {
+    args: Args,
+    service: Service,
+    /// Those of the configuration in force.
+    in_force: Vec<PathBuf>,
+    /// These, and those that the newest file names: what is missing there may come later.
+    files: Vec<PathBuf>,
+    /// As they were when they were read, and at the last look.
+    taken: Vec<State>,
+    before: Vec<State>,
+}
+
+impl Watched {
+    fn new(args: Args, service: Service, mut in_force: Vec<PathBuf>) -> Self {
+        in_force.extend(args.config.clone());
+        let taken: Vec<State> = in_force.iter().map(|path| state(path)).collect();
+        Self {
+            args,
+            service,
+            files: in_force.clone(),
+            in_force,
+            before: taken.clone(),
+            taken,
+        }
+    }
+
+    /// Reads the files if they changed, or if that is asked for.
+    fn look(&mut self, asked: bool) {
+        let now: Vec<State> = self.files.iter().map(|path| state(path)).collect();
+        // A file that changed since the last look may still be written.
+        let is_whole = now == std::mem::replace(&mut self.before, now.clone());
+        if !asked && (now == self.taken || !is_whole) {
+            return;
+        }
+        self.taken = now;
+        match read(&self.args) {
+            Ok(config) => self.take(config),
             Err(Failure::Usage(error)) => {
                 tracing::error!(error, "the configuration is unchanged: the file is invalid");
             }
             Err(_) => {}
         }
     }
+
+    fn take(&mut self, config: Config) {
+        let mut files = config.files();
+        files.extend(self.args.config.clone());
+        match self.service.reload(config) {
+            Ok(()) => {
+                tracing::info!("the configuration was read again");
+                self.in_force.clone_from(&files);
+            }
+            Err(error) => {
+                tracing::error!(%error, "the configuration is unchanged");
+                let missing = self.in_force.iter().filter(|path| !files.contains(path));
+                let missing: Vec<PathBuf> = missing.cloned().collect();
+                files.extend(missing);
+            }
+        }
+        if files != self.files {
+            // Nobody has looked at the new ones, so they are read once more.
+            self.files = files;
+            self.taken.clear();
+        }
+    }
+}
+
+fn state(path: &Path) -> State {
+    let file = std::fs::metadata(path).ok()?;
+    Some((file.modified().ok()?, file.len()))
 }

@@ -5,10 +5,13 @@
 use std::{
     io::{BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    path::Path,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     time::{Duration, Instant},
 };
+
+use rustls::pki_types::{CertificateDer, pem::PemObject as _};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// The token `test-token-of-16-and-more`.
@@ -25,18 +28,23 @@ impl Serving {
     }
 
     fn start_on(config: &Path, url: &str) -> Self {
+        Self::with_log(config, url, Stdio::inherit())
+    }
+
+    fn with_log(config: &Path, url: &str, log: Stdio) -> Self {
         let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
             .args(["serve", "--listen", "127.0.0.1:0", "--url", url, "--config"])
             .arg(config)
             .env_remove("REDSTART_URL")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(log)
             .spawn()
             .unwrap();
         let mut line = String::new();
         let out = process.stdout.as_mut().unwrap();
         BufReader::new(out).read_line(&mut line).unwrap();
-        let address = line.trim().strip_prefix("ready: http://").unwrap();
+        let (_, address) = line.trim().split_once("://").unwrap();
         Self {
             address: address.to_owned(),
             process,
@@ -341,4 +349,91 @@ async fn the_command_that_a_page_shows_does_what_its_button_does() -> anyhow::Re
         assert!(check().contains("\"allowed\":true"), "{name}");
     }
     Ok(())
+}
+
+/// Certificates for `localhost`: the files of one, which need not exist yet.
+struct Certificate {
+    certificate: PathBuf,
+    key: PathBuf,
+}
+
+impl Certificate {
+    fn new(folder: &Path, name: &str) -> Self {
+        Self {
+            certificate: folder.join(format!("{name}.crt")),
+            key: folder.join(format!("{name}.key")),
+        }
+    }
+
+    fn write(&self) {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&self.key, made.signing_key.serialize_pem()).unwrap();
+        std::fs::write(&self.certificate, made.cert.pem()).unwrap();
+    }
+
+    fn config(&self) -> String {
+        let text = |path: &Path| path.display().to_string();
+        let (certificate, key) = (text(&self.certificate), text(&self.key));
+        format!("[tls]\ncertificate = {certificate:?}\nkey = {key:?}\n")
+    }
+
+    /// Whether the service has this certificate now.
+    fn is_served(&self, serving: &Serving) -> bool {
+        let mut roots = rustls::RootCertStore::empty();
+        let certificate = CertificateDer::from_pem_file(&self.certificate).unwrap();
+        roots.add(certificate).unwrap();
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = rustls::ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .unwrap()
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        let name = "localhost".try_into().unwrap();
+        let session = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+        let stream = TcpStream::connect(&serving.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = rustls::StreamOwned::new(session, stream);
+        let request = b"GET /healthz HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
+        let mut answer = [0; 12];
+        let asked = stream.write_all(request);
+        asked.and_then(|()| stream.read_exact(&mut answer)).is_ok() && answer == *b"HTTP/1.1 200"
+    }
+}
+
+fn until(what: &str, condition: impl Fn() -> bool) {
+    let ends = Instant::now() + PATIENCE;
+    while !condition() {
+        assert!(Instant::now() < ends, "{what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_certificate_that_comes_after_its_configuration_is_taken() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("redstart.toml");
+    let log = folder.path().join("log");
+    let (old, new) = (
+        Certificate::new(folder.path(), "old"),
+        Certificate::new(folder.path(), "new"),
+    );
+    old.write();
+    std::fs::write(&file, old.config()).unwrap();
+    let serving = Serving::with_log(
+        &file,
+        "memory://",
+        std::fs::File::create(&log).unwrap().into(),
+    );
+    assert!(old.is_served(&serving));
+    std::fs::write(&file, new.config()).unwrap();
+    until("the configuration is refused", || {
+        let log = std::fs::read_to_string(&log).unwrap();
+        log.contains("the configuration is unchanged") && log.contains("new.crt")
+    });
+    assert!(old.is_served(&serving));
+    new.write();
+    until("the new certificate is served", || new.is_served(&serving));
+    // From now on it is the one that is looked at.
+    new.write();
+    until("its successor is served", || new.is_served(&serving));
 }
