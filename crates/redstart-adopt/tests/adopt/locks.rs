@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use redis::cmd;
 use redstart::Store;
 use redstart_adopt::lock::{self, HeldBy};
@@ -41,8 +41,19 @@ async fn contend(store: Store, key: String, times: u64) -> Result<u64> {
     Ok(met)
 }
 
-/// Two redis-py, one of them without a TTL, redlock 4 and 5, and two of ours on one key.
+/// On a busy machine we may have had all our turns in one go, which shows nothing: then they contend again.
 async fn six_contend(side: Side) -> Result<()> {
+    for _ in 0..20 {
+        if six_race(&side).await? {
+            return Ok(());
+        }
+    }
+    bail!("nobody else had the lock while we contended, in 20 races");
+}
+
+/// Two redis-py, one of them without a TTL, redlock 4 and 5, and two of ours on one key. Whether others had the lock
+/// between our turns.
+async fn six_race(side: &Side) -> Result<bool> {
     let all = scale(180, "adopt lock acquisitions");
     let each = all.div_ceil(6);
     let key = unique_namespace("lock");
@@ -110,12 +121,14 @@ async fn six_contend(side: Side) -> Result<()> {
     let last = order.iter().rposition(is_ours).context("we had it")?;
     let between = order[first..last].iter().filter(|holder| !is_ours(holder));
     let between = between.count();
-    ensure!(between > 0, "nobody else had the lock while we contended");
+    if between == 0 {
+        return Ok(false);
+    }
     let changes = order.windows(2).filter(|pair| pair[0] != pair[1]).count();
     figure(format!(
         "{counted} contended acquisitions between redis-py, redlock 4 and 5 and Mutex, never two holders, {changes} changes between kinds"
     ));
-    Ok(())
+    Ok(true)
 }
 on!(six_contend: redis_py_and_redlock_and_our_mutex_are_never_inside_together);
 
