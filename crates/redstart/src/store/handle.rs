@@ -531,7 +531,7 @@ impl Store {
     }
 
     /// Whether both are clones of one store.
-    #[cfg(feature = "locking")]
+    #[cfg(any(feature = "locking", feature = "messaging"))]
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

@@ -9,6 +9,7 @@ mod priority;
 mod queue;
 mod queue_across;
 mod queue_batch;
+mod queue_combine;
 mod queue_crash;
 mod queue_fault;
 mod queue_flow;

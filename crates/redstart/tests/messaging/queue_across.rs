@@ -13,7 +13,7 @@ use redstart::{
         Outcome, Queue, Returned, Worker,
     },
 };
-use redstart_testkit::{Backend, Child, child, eventually, matrix, scale};
+use redstart_testkit::{Backend, Child, Cluster, Kind, child, eventually, key_slot, matrix, scale};
 use serde::{Deserialize, Serialize};
 use tokio::sync::Semaphore;
 
@@ -222,6 +222,74 @@ matrix! {
         }
         Ok(())
     }
+
+    async fn a_queue_whose_settings_cannot_be_read_keeps_no_other_parent_waiting(backend: &Backend) -> Result<()> {
+        let (store, queues) = queues(backend).await?;
+        let [pages, images, mails] = &queues;
+        let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
+        let add = async |queue: &Queue, n: u64| {
+            let flow = Flow::new(&Total)?.child(Flow::new(&Square(n))?.queue(images));
+            queue.add_flow(flow).await?.root().context("added")
+        };
+        let (unreadable, healthy) = (add(pages, 2).await?, add(mails, 3).await?);
+        let meta = format!("{}:queue:{{pages}}:meta", backend.namespace());
+        store.query::<()>(redis::cmd("SET").arg(&meta).arg("not a hash")).await?;
+        let mut workers = vec![worker(images, &seen, &gate).await?, worker(mails, &seen, &gate).await?];
+        assert_eq!(mails.handle::<Total>(healthy).result_within(LONG).await?, Outcome::Done(9));
+        store.query::<()>(redis::cmd("DEL").arg(&meta)).await?;
+        workers.push(worker(pages, &seen, &gate).await?);
+        assert_eq!(pages.handle::<Total>(unreadable).result_within(LONG).await?, Outcome::Done(4));
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+
+    async fn what_a_parent_is_to_be_told_is_no_job_that_waits(backend: &Backend) -> Result<()> {
+        let (store, queues) = queues(backend).await?;
+        let [pages, images, _] = &queues;
+        let child = Flow::new(&Square(2))?.queue(images);
+        let id = child.id();
+        assert!(pages.add_flow(Flow::new(&Total)?.child(child)).await?.root().is_some());
+        // No worker runs that would tell the parent.
+        assert_eq!(images.cancel(id).await?, Cancelled::Ended);
+        let counts = images.inspect().counts().await?;
+        assert_eq!((counts.waiting, counts.unfinished()), (0, 0), "{counts:?}");
+        let (waiting, _) = images.inspect().list(JobState::Waiting, None).await?;
+        assert!(waiting.is_empty());
+        assert_eq!(pages.inspect().counts().await?.waiting, 1);
+        // Nor does it take up room.
+        let small = Queue::builder(&store, backend.namespace(), "images").capacity(1).build()?;
+        assert!(small.add_flow(Flow::new(&Square(3))?).await?.root().is_some());
+        Ok(())
+    }
+
+    /// A worker of a version without flows across queues looks after the child's queue too.
+    async fn a_scheduler_that_knows_no_messages_removes_none(backend: &Backend) -> Result<()> {
+        let (store, queues) = queues(backend).await?;
+        let [pages, images, _] = &queues;
+        let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
+        let child = Flow::new(&Square(2))?.on_failure(ChildFailure::Continue).queue(images);
+        let id = child.id();
+        let root = pages.add_flow(Flow::new(&Total)?.child(child)).await?.root().context("added")?;
+        assert_eq!(images.cancel(id).await?, Cancelled::Ended);
+        // It takes whatever is due there for a flow that was not added completely.
+        let schedule = "local time = redis.call('TIME') \
+            local now = time[1] .. string.format('%06d', time[2]) \
+            local due = redis.call('ZRANGE', KEYS[1], '-inf', now, 'BYSCORE', 'LIMIT', 0, 20) \
+            for _, id in ipairs(due) do redis.call('ZREM', KEYS[1], id) end \
+            return #due";
+        let parents = format!("{}:queue:{{images}}:parents", backend.namespace());
+        let taken: u64 = store.query(redis::cmd("EVAL").arg(schedule).arg(1).arg(parents)).await?;
+        assert_eq!(taken, 0);
+        let workers = [worker(pages, &seen, &gate).await?, worker(images, &seen, &gate).await?];
+        assert_eq!(pages.handle::<Total>(root).result_within(LONG).await?, Outcome::Done(1000));
+        empty(images).await?;
+        for worker in workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
 }
 
 #[tokio::test]
@@ -237,7 +305,64 @@ async fn what_cannot_be_told_is_refused_before_anything_is_sent() -> Result<()> 
     let full = Queue::builder(&store, "a", "full").capacity(10).build()?;
     let flow = Flow::new(&Total)?.child(child(ChildFailure::Ignore)?);
     assert!(full.add_flow(flow).await.unwrap_err().is_config());
+    // A queue of another store, be its name another or the same.
+    let elsewhere = Store::connect("memory://").await?;
+    for name in ["images", "pages"] {
+        let child = Flow::new(&Square(1))?.queue(&Queue::new(&elsewhere, "a", name)?);
+        let flow = Flow::new(&Total)?.child(child);
+        assert!(pages.add_flow(flow).await.unwrap_err().is_config());
+    }
+    assert_eq!(pages.inspect().counts().await?.unfinished(), 0);
     assert_eq!(images.inspect().counts().await?.unfinished(), 0);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_parent_hears_of_its_child_while_the_node_of_other_parents_does_not_answer()
+-> Result<()> {
+    let cluster = Cluster::builder(Kind::Redis)
+        .masters(2)
+        .node_timeout(Duration::from_secs(3600))
+        .start()
+        .await?;
+    let store = Store::connect(&cluster.url()).await?;
+    let mut names = [Vec::new(), Vec::new()];
+    for name in (0..100).map(|n| format!("q{n}")) {
+        names[cluster.owner(key_slot(name.as_bytes())).await?].push(name);
+    }
+    let queue = |name: &str| {
+        let builder = Queue::builder(&store, "nodes", name);
+        builder.keep_done(1000, KEEP).build()
+    };
+    let (images, pages) = (queue(&names[0][0])?, queue(&names[0][1])?);
+    let silent = queue(&names[1][0])?;
+    let add = async |queue: &Queue| {
+        let flow = Flow::new(&Total)?.child(Flow::new(&Square(2))?.queue(&images));
+        queue.add_flow(flow).await?.root().context("added")
+    };
+    // More than are told at a time, and before the others.
+    let mut waiting = Vec::new();
+    for _ in 0..60 {
+        waiting.push(add(&silent).await?);
+    }
+    let root = add(&pages).await?;
+    cluster.node(1).pause()?;
+    let (seen, gate) = (Seen::default(), Arc::new(Semaphore::new(0)));
+    let mut workers = vec![
+        worker(&images, &seen, &gate).await?,
+        worker(&pages, &seen, &gate).await?,
+    ];
+    let outcome = pages.handle::<Total>(root).result_within(LONG).await;
+    cluster.node(1).resume()?;
+    assert_eq!(outcome?, Outcome::Done(4));
+    workers.push(worker(&silent, &seen, &gate).await?);
+    for root in waiting {
+        let outcome = silent.handle::<Total>(root).result_within(LONG * 2).await?;
+        assert_eq!(outcome, Outcome::Done(4));
+    }
+    for worker in workers {
+        worker.shutdown(LONG).await?;
+    }
     Ok(())
 }
 

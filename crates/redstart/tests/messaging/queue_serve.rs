@@ -6,16 +6,17 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, ensure};
 use redstart::{
     Store,
     messaging::{
-        Backoff, FromRef, JobContext, JobId, JobRegistry, Payload, Queue, State, Verdict,
+        Backoff, FromRef, JobContext, JobId, JobRegistry, Payload, Queue, State, Verdict, Worker,
         WorkerSlots,
     },
+    testing::Faults,
 };
 use redstart_testkit::{Backend, eventually, matrix};
 use tower::{ServiceBuilder, timeout::TimeoutLayer};
@@ -232,4 +233,97 @@ async fn a_worker_without_slots_leaves_the_job_to_another() -> Result<()> {
         worker.shutdown(LONG).await?;
     }
     Ok(())
+}
+
+/// Two queues in stores of their own that share two slots; `bulk` comes after `urgent`.
+struct Sharing {
+    urgent: Queue,
+    bulk: Queue,
+    faults: Faults,
+    log: Log,
+    gate: Arc<tokio::sync::Semaphore>,
+    workers: [Worker; 2],
+}
+
+impl Sharing {
+    async fn start(lease: Duration) -> Result<Self> {
+        let (first, second) = (
+            Store::connect("memory://").await?,
+            Store::connect("memory://").await?,
+        );
+        let (urgent, bulk) = (
+            Queue::new(&first, "slots", "urgent")?,
+            Queue::new(&second, "slots", "bulk")?,
+        );
+        let (log, gate) = (Log::default(), Arc::new(tokio::sync::Semaphore::new(0)));
+        let logging = JobRegistry::new(log.clone())
+            .on(async |Payload(job): Payload<Task>, State(log): State<Log>| log.push(job.n));
+        let blocking = JobRegistry::new(gate.clone()).on(
+            async |_: Payload<Task>, State(gate): State<Arc<tokio::sync::Semaphore>>| {
+                gate.acquire().await.unwrap().forget();
+            },
+        );
+        let slots = WorkerSlots::new(2);
+        let workers = [
+            urgent
+                .serve(&logging)
+                .share_in_order(&slots, 0)
+                .lease(lease)
+                .start()
+                .await?,
+            bulk.serve(&blocking)
+                .share_in_order(&slots, 1)
+                .lease(lease)
+                .start()
+                .await?,
+        ];
+        Ok(Self {
+            faults: Faults::of(&second)?,
+            urgent,
+            bulk,
+            log,
+            gate,
+            workers,
+        })
+    }
+
+    /// The store of `bulk` hangs: for this time, and longer than calls take, jobs of `urgent` run all the same. Then it is
+    /// back.
+    async fn urgent_jobs_run(self, time: Duration) -> Result<()> {
+        let begun = Instant::now();
+        while self.log.len() < 10 || begun.elapsed() < time {
+            let ran = self.log.len();
+            self.urgent.enqueue(&task(1)).await?;
+            self.log.reaches(ran + 1).await?;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        self.faults.resume();
+        self.gate.add_permits(100);
+        self.bulk.enqueue(&task(1)).await?;
+        empty(&self.bulk).await?;
+        for worker in self.workers {
+            worker.shutdown(LONG).await?;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn a_worker_that_cannot_register_again_holds_no_slots() -> Result<()> {
+    let lease = Duration::from_millis(300);
+    let sharing = Sharing::start(lease).await?;
+    sharing.faults.hang();
+    // Long enough that the lease ends and the worker tries to register.
+    sharing.urgent_jobs_run(lease * 8).await
+}
+
+#[tokio::test]
+async fn jobs_whose_endings_cannot_be_written_hold_no_slots() -> Result<()> {
+    let sharing = Sharing::start(Duration::from_secs(3600)).await?;
+    sharing.bulk.enqueue_many([1, 2].map(task)).await?;
+    let counts = async || sharing.bulk.inspect().counts().await;
+    ensure!(eventually(LONG, async || counts().await.is_ok_and(|c| c.running == 2)).await);
+    sharing.faults.hang();
+    sharing.gate.add_permits(2);
+    sharing.urgent_jobs_run(Duration::from_secs(2)).await
 }

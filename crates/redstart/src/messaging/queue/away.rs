@@ -4,13 +4,21 @@
 //! tells the parent's queue, and after that removes the message. Wherever it dies, another one does the rest: the parent
 //! counts a child once, however often it hears of it.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::{collections::HashMap, time::Duration};
+
+use futures_util::future::join_all;
+use tokio::time::Instant;
 
 use super::{
     Queue,
     script::{FLOW_HEAR, FLOW_TOLD},
 };
 use crate::{error::Result, script::Batch};
+
+/// Where messages are in `parents`: behind all times. As in `place.lua`.
+pub(super) const AWAY: u64 = 4_000_000_000_000_000;
+/// For how long a queue that could not be reached is left alone.
+const ALONE: Duration = Duration::from_secs(5);
 
 /// What a parent is told, as `place.lua` writes it.
 struct Message<'a> {
@@ -48,54 +56,76 @@ impl<'a> Message<'a> {
     }
 }
 
-impl Queue {
+/// Parents in other queues, as one scheduler knows them.
+#[derive(Default)]
+pub(super) struct Away {
+    /// Queues that could not be reached, and until when they are left alone: each try may take a whole deadline, in which
+    /// the others would wait.
+    unreachable: HashMap<Address, Instant>,
+}
+
+/// Namespace and name of a queue.
+type Address = (String, String);
+
+/// A child's id, and what its parent is to be told.
+type Told<'a> = (&'a [u8], Message<'a>);
+
+impl Away {
     /// Tells parents in other queues what became of their children: of each message the child's id and what
     /// `schedule.lua` found. What could not be told stays, and is found again.
-    pub(super) async fn tell_parents(&self, messages: Vec<(Vec<u8>, Vec<u8>)>) -> Result<()> {
-        let mut known = Vec::with_capacity(messages.len());
-        for (child, message) in &messages {
-            match Message::read(message) {
-                Some(message) => known.push((child, message)),
-                None => {
-                    tracing::warn!("what a parent in another queue is to be told is unreadable")
+    pub(super) async fn tell(&mut self, from: &Queue, messages: &[(Vec<u8>, Vec<u8>)]) {
+        let now = Instant::now();
+        self.unreachable.retain(|_, until| *until > now);
+        let mut queues: HashMap<Address, Vec<Told<'_>>> = HashMap::new();
+        for (child, message) in messages {
+            // A newer version may be able to read it.
+            let Some(message) = Message::read(message) else {
+                tracing::warn!("what a parent in another queue is to be told is unreadable");
+                continue;
+            };
+            let address = (message.namespace.to_owned(), message.queue.to_owned());
+            if !self.unreachable.contains_key(&address) {
+                queues.entry(address).or_default().push((child, message));
+            }
+        }
+        // At the same time, and each on its own: one that fails or takes long concerns its own messages.
+        let telling = queues.into_iter().map(|(address, messages)| async move {
+            let told = from.tell_queue(&address, &messages).await;
+            (address, told)
+        });
+        for (address, told) in join_all(telling).await {
+            if let Err(error) = told {
+                tracing::debug!(%error, "a parent in another queue could not be told of its child");
+                if error.is_timeout() || error.is_unavailable() {
+                    self.unreachable.insert(address, Instant::now() + ALONE);
                 }
             }
         }
-        if known.is_empty() {
-            return Ok(());
-        }
-        let mut queues: HashMap<(&str, &str), Queue> = HashMap::new();
-        for (_, message) in &known {
-            let address = (message.namespace, message.queue);
-            if let Entry::Vacant(unknown) = queues.entry(address) {
-                let builder = Queue::builder(self.store(), address.0, address.1);
-                // What is left of a parent that fails is what its own workers would leave.
-                unknown.insert(builder.as_its_workers_have_it().await?.build()?);
-            }
-        }
+    }
+}
+
+impl Queue {
+    /// Tells the parents in one other queue, and forgets what they have heard.
+    async fn tell_queue(&self, address: &Address, messages: &[Told<'_>]) -> Result<()> {
+        let queue = self.as_known(address).await?;
         let mut telling = Batch::new();
-        for (_, message) in &known {
-            if let Some(queue) = queues.get(&(message.namespace, message.queue)) {
-                let call = queue
-                    .call(&FLOW_HEAR, &[])
-                    .arg(message.parent)
-                    .arg(message.policy)
-                    .arg(message.number)
-                    .arg(message.stamp)
-                    .arg(message.letter)
-                    .arg(message.text);
-                telling.push(call.idempotent());
-            }
+        for (_, message) in messages {
+            let call = queue
+                .call(&FLOW_HEAR, &[])
+                .arg(message.parent)
+                .arg(message.policy)
+                .arg(message.number)
+                .arg(message.stamp)
+                .arg(message.letter)
+                .arg(message.text);
+            telling.push(call.idempotent());
         }
         let told = telling.run::<u8>(self.store()).await?;
         let (mut removing, mut failure) = (Batch::new(), None);
-        for ((child, message), told) in known.iter().zip(told) {
+        for ((child, message), told) in messages.iter().zip(told) {
             match told {
                 Ok(_) => {
-                    let call = self
-                        .call(&FLOW_TOLD, &[])
-                        .arg(&child[..])
-                        .arg(message.stamp);
+                    let call = self.call(&FLOW_TOLD, &[]).arg(*child).arg(message.stamp);
                     removing.push(call.idempotent());
                 }
                 Err(error) => failure = Some(error),
@@ -105,5 +135,19 @@ impl Queue {
             failure = removed.err().or(failure);
         }
         failure.map_or(Ok(()), Err)
+    }
+
+    /// Another queue of the same store. What is left of a parent that fails is what its own workers would leave; if what
+    /// they say of that is unreadable, it is what the defaults leave.
+    async fn as_known(&self, (namespace, name): &Address) -> Result<Queue> {
+        let builder = Queue::builder(self.store(), namespace, name);
+        match builder.clone().as_its_workers_have_it().await {
+            Ok(builder) => builder.build(),
+            Err(error) if error.is_codec() || error.server_code() == Some("WRONGTYPE") => {
+                tracing::debug!(%error, "the settings of a queue with parents are unreadable");
+                builder.build()
+            }
+            Err(error) => Err(error),
+        }
     }
 }

@@ -7,7 +7,8 @@
 local capacity, open, now = tonumber(ARGV[6]), tonumber(ARGV[7]), now()
 if capacity > 0 then
   local waiting = redis.call('LLEN', ready) + redis.call('ZCARD', ranked) + redis.call('ZCARD', delayed)
-    + redis.call('ZCARD', grouped) + redis.call('ZCARD', parents) - tonumber(redis.call('HGET', meta, 'deleted') or 0)
+    + redis.call('ZCARD', grouped) + redis.call('ZCARD', parents) - count_messages()
+    - tonumber(redis.call('HGET', meta, 'deleted') or 0)
   if waiting + (#ARGV - 7) / 2 > capacity then return 0 end
 end
 local stamp = math.max(now, tonumber(redis.call('HGET', meta, 'stamp') or 0) + 1)

@@ -201,7 +201,7 @@ impl Flow {
     }
 
     /// The queue that the job runs in, if that is not its parent's; its children run there too unless they say otherwise.
-    /// It must be in the same store.
+    /// It must be of the same [`Store`](crate::Store) or a clone of it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -310,13 +310,15 @@ impl Queue {
     /// parent, if it is replayed, does not wait for its children.
     ///
     /// A flow whose jobs are in [several queues](Flow::queue) is added in the same way. What becomes of a child is kept in
-    /// its queue until a worker of that queue has told the parent's: however often that is tried, it counts once.
+    /// its queue until a worker of that queue has told the parent's: however often that is tried, it counts once. It is
+    /// tried again after 5 to 30 seconds while the parent's queue cannot be reached, which holds up no other queue.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for an invalid option, more than 64 levels, more than 10,000 children of one job
-    /// whose results are kept, or a payload over the limit, with nothing sent; [`is_timeout`](Error::is_timeout) if a step
-    /// took so long that parents became dead letters; otherwise those of the store.
+    /// [`is_config`](Error::is_config) for an invalid option, a queue of another store, more than 64 levels, more than
+    /// 10,000 children of one job whose results are kept, or a payload over the limit, with nothing sent;
+    /// [`is_timeout`](Error::is_timeout) if a step took so long that parents became dead letters; otherwise those of the
+    /// store.
     ///
     /// # Cancel safety
     ///
@@ -341,7 +343,7 @@ impl Queue {
 
     /// Whether both are the same queue.
     fn is(&self, other: &Self) -> bool {
-        self.entity().key() == other.entity().key()
+        self.store().is_same(other.store()) && self.entity().key() == other.entity().key()
     }
 
     async fn add_nodes(&self, nodes: &[Node], open: Duration) -> Result<bool> {
@@ -364,6 +366,11 @@ impl Queue {
         let mut open = vec![(flow, self.clone(), None)];
         while let Some((mut flow, of_parent, child_of)) = open.pop() {
             let queue = flow.queue.take().unwrap_or(of_parent);
+            if !queue.store().is_same(self.store()) {
+                return Err(Error::config(
+                    "the queues of a flow must be of one store, or of its clones",
+                ));
+            }
             if flow.payload.len() > queue.0.max_payload {
                 return Err(Error::config(format!(
                     "the payload has {} bytes; the queue accepts at most {}",

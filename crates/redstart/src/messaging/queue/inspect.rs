@@ -9,7 +9,8 @@ use serde::de::DeserializeOwned;
 pub use page::JobCursor;
 
 use super::{
-    DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, parked, record::Record, script::RUN_NOW,
+    DeadLetters, JobId, JobPolicy, Queue, UniqueUntil, away::AWAY, parked, record::Record,
+    script::RUN_NOW,
 };
 use crate::{
     codec::{Codec, Json},
@@ -288,6 +289,9 @@ impl QueueInspector {
         let meta = entity.part("meta");
         pipeline.cmd("HEXISTS").arg(&meta).arg("paused");
         pipeline.cmd("HGET").arg(&meta).arg("deleted");
+        // What parents in other queues are to be told lies there too: see `place.lua`.
+        let parents = entity.part("parents");
+        pipeline.cmd("ZCOUNT").arg(parents).arg(AWAY).arg("(9e15");
         for worker in workers {
             let running = entity.part(&format!("running:{worker}"));
             pipeline.cmd("HLEN").arg(running);
@@ -311,14 +315,14 @@ impl QueueInspector {
             let number: Option<u64> = redis::from_redis_value(reply)?;
             numbers.push(number.unwrap_or(0));
         }
-        if numbers.len() != 9 + workers.len() + kinds.len() {
+        if numbers.len() != 10 + workers.len() + kinds.len() {
             return Err(Error::codec("unexpected shape of the reply"));
         }
-        let (running, parked) = numbers[9..].split_at(workers.len());
+        let (running, parked) = numbers[10..].split_at(workers.len());
         let counts = QueueCounts {
             ready: (numbers[0] + numbers[1] + numbers[2]).saturating_sub(numbers[8]),
             delayed: numbers[3],
-            waiting: numbers[4],
+            waiting: numbers[4].saturating_sub(numbers[9]),
             dead: numbers[5],
             done: numbers[6],
             paused: numbers[7] == 1,

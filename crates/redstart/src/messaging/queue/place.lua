@@ -10,7 +10,8 @@
 -- many children are left, 'c' .. number: what became of a child, 'f' how many failed, 'm' .. number: that a child in another
 -- queue was heard of; for such a child 'q': what its parent is to be told. `ended` has 'r', the result, too.
 --
--- `parents` has '>' .. id for a child whose parent in another queue is to be told.
+-- `parents` has '>' .. id for a child whose parent in another queue is to be told, by AWAY + the time to tell it: behind
+-- everything that is due, so that a scheduler that knows no such messages leaves them alone.
 --
 -- `grouped` has group .. '\0' .. time of enqueueing .. id, in lexical order: a group's jobs lie together, oldest first.
 -- `groups` has the groups that may have a job to run, first in, first out: a group that had its turn, or was away because
@@ -19,7 +20,7 @@ local jobs, ready, ranked, delayed, idle, meta = KEYS[1], KEYS[2], KEYS[3], KEYS
 local unique, dead, done, ended, details = KEYS[7], KEYS[8], KEYS[9], KEYS[10], KEYS[11]
 local groups, grouped, resting, parents, events = KEYS[12], KEYS[13], KEYS[14], KEYS[15], KEYS[16]
 local channel, boost, keep_events = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
-local KEPT_ATTEMPTS, KEPT_LINES = 20, 100
+local KEPT_ATTEMPTS, KEPT_LINES, AWAY = 20, 100, 4000000000000000
 local INCOMPLETE = 'its flow was not added completely'
 
 -- One entry for many jobs: their ids in a row. The text is cut, so that the stream is bounded in bytes too.
@@ -287,13 +288,18 @@ local function trim_done(ended_now)
   for _, id in ipairs(redis.call('ZRANGE', done, 0, math.min(over, 2 * ended_now + 20) - 1)) do discard(id) end
 end
 
+-- How many of `parents` are messages, not jobs.
+local function count_messages()
+  return redis.call('ZCOUNT', parents, format('%.0f', AWAY), '(9e15')
+end
+
 -- Notes what became of a job whose parent is in another queue: a worker tells that queue, and then forgets it. What was not
 -- told yet is replaced.
 local function tell_away(record, link, letter, text, now)
   local id = id_of(record)
   if letter ~= 'd' then text = sub(text, 1, 4000) end
   redis.call('HSET', details, id .. 'q', digits(now) .. letter .. pair(#link) .. link .. text)
-  redis.call('ZADD', parents, format('%.0f', now), '>' .. id)
+  redis.call('ZADD', parents, format('%.0f', AWAY + now), '>' .. id)
   redis.call('SPUBLISH', channel, 'schedule')
 end
 

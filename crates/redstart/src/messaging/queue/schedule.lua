@@ -47,12 +47,9 @@ for _, key in ipairs(at_most(100, due_before(timed, until_now, 100))) do
 end
 
 for _, id in ipairs(at_most(20, due_before(parents, until_now, 20))) do
-  local message = #id == 17 and redis.call('HGET', details, sub(id, 2) .. 'q')
-  if message then
-    -- For another queue. Others leave it to this worker for a while.
-    redis.call('ZADD', parents, format('%.0f', now + 5000000), id)
-    messages[#messages + 1] = sub(id, 2)
-    messages[#messages + 1] = message
+  if #id == 17 then
+    -- A message that is not where it belongs.
+    redis.call('ZADD', parents, format('%.0f', AWAY + now), id)
   else
     local record = redis.call('HGET', jobs, id)
     redis.call('ZREM', parents, id)
@@ -61,6 +58,26 @@ for _, id in ipairs(at_most(20, due_before(parents, until_now, 20))) do
       redis.call('HDEL', details, id .. 'w')
       bury(record, INCOMPLETE, now)
     end
+  end
+end
+
+-- What parents in other queues are to be told. Others leave it to this worker for a while, and the longer nobody could tell it
+-- the longer: a queue that cannot be reached must not take up all looks.
+local function due_messages(most)
+  local from, till = format('%.0f', AWAY), format('%.0f', AWAY + now)
+  return redis.call('ZRANGE', parents, from, till, 'BYSCORE', 'LIMIT', 0, most)
+end
+for _, member in ipairs(at_most(20, due_messages(20))) do
+  local id = sub(member, 2)
+  local message = redis.call('HGET', details, id .. 'q')
+  if message then
+    local age = now - (tonumber(sub(message, 1, 16)) or 0)
+    local wait = math.max(5000000, math.min(age / 2, 30000000))
+    redis.call('ZADD', parents, format('%.0f', AWAY + now + wait), member)
+    messages[#messages + 1] = id
+    messages[#messages + 1] = message
+  else
+    redis.call('ZREM', parents, member)
   end
 end
 
@@ -97,5 +114,7 @@ end
 consider_rest(done, 0)
 consider_rest(timed, 0)
 consider_rest(parents, 0)
+local message = redis.call('ZRANGE', parents, format('%.0f', AWAY), '(9e15', 'BYSCORE', 'LIMIT', 0, 1, 'WITHSCORES')[2]
+if message then consider(math.max(message - AWAY, now + 100000)) end
 if keep_for > 0 then consider_rest(dead, keep_for * 1000) end
 return reply

@@ -25,7 +25,7 @@ use std::{
 
 use parking_lot::Mutex;
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::{Notify, mpsc},
     task::JoinHandle,
     time::Instant,
 };
@@ -39,7 +39,7 @@ use run::Ended;
 pub(super) use run::Runner;
 pub use settler::Settler;
 use signal::Signals;
-use slots::Rank;
+use slots::Room;
 pub use slots::WorkerSlots;
 
 use super::{
@@ -67,11 +67,7 @@ struct Shared {
     timeout: Option<Duration>,
     /// How long a handler may go on after it was told to stop.
     cancel_grace: Duration,
-    permits: Arc<Semaphore>,
-    /// How many permits it waits for at a time: its weight where permits are shared.
-    turn: u32,
-    /// Its place among the workers that share its permits in strict order.
-    rank: Option<Rank>,
+    room: Room,
     jobs: TaskTracker,
     /// Has room for every job that holds a permit, so sending never waits.
     ended: mpsc::Sender<Ended>,
@@ -92,6 +88,13 @@ pub(super) type NamedBackoff = dyn Fn(u32) -> Duration + Send + Sync;
 impl Shared {
     fn lease_micros(&self) -> u64 {
         micros(self.lease)
+    }
+
+    /// Tells workers of other queues that share its slots whether this one has jobs to take, as far as it knows.
+    fn wants_slots(&self, wants: bool) {
+        if let Some(share) = self.room.share() {
+            share.wants(wants);
+        }
     }
 }
 

@@ -8,6 +8,8 @@ local call, char = redis.call, string.char
 local time = call('TIME')
 local at = time[1] * 1000000 + time[2]
 local PAST, FUTURE = at - 3600000000, at + 3600000000
+-- As in place.lua.
+local AWAY = 4000000000000000
 
 local function text(number)
   return string.format('%.0f', number)

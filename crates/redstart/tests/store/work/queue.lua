@@ -94,7 +94,7 @@ hfill('details', 'counted', function(i) return job_id(1) .. 'm' .. i end)
 return queue(), setting(job_id(1), 'f', 0, digits(PAST), 'c', 'cancelled')
 
 -- [queue.flow_told]
-zfill('parents', PAST, function(i) return '>' .. job_id(i) end)
+zfill('parents', AWAY + PAST, function(i) return '>' .. job_id(i) end)
 hfill('details', digits(PAST), function(i) return job_id(i) .. 'q' end)
 return queue(), setting(job_id(1), digits(PAST))
 
@@ -188,7 +188,7 @@ return queue(), setting(job_id(1))
 
 -- [queue.schedule] What parents in other queues are to be told.
 call('HSET', 'running', '', 1)
-zfill('parents', PAST, function(i) return '>' .. job_id(i) end)
+zfill('parents', AWAY + PAST, function(i) return '>' .. job_id(i) end)
 hfill('details', digits(PAST) .. 'd', function(i) return job_id(i) .. 'q' end)
 return queue('running', 'workers', 'cron', 'crontab', 'kinds', 'timed', 'history', 'tallies'),
   setting('me', 1000000, 0, 0, 60)

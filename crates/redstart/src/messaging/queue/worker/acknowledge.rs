@@ -6,14 +6,12 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::{OwnedSemaphorePermit, mpsc},
-    task::yield_now,
-};
+use tokio::{sync::mpsc, task::yield_now};
 
 use super::{
     Delivery, Registration, Shared,
     run::{Ended, Ending},
+    slots::Permits,
 };
 use crate::{
     duration::micros,
@@ -49,7 +47,7 @@ pub(super) async fn acknowledge(shared: Arc<Shared>, mut endings: mpsc::Receiver
             while !same.is_empty() {
                 let piece: Vec<Ended> = same.drain(..fitting(&same, &shared)).collect();
                 finish(&shared, &registration, &piece).await;
-                release(piece);
+                Permits::release(piece.into_iter().map(|ended| ended.permit));
             }
         }
     }
@@ -70,15 +68,6 @@ async fn gather(endings: &mut mpsc::Receiver<Ended>, received: &mut Vec<Ended>) 
             return;
         }
     }
-}
-
-/// Gives all permits back at once, so that the next reservation is for all of them and not for the first.
-fn release(ended: Vec<Ended>) {
-    let permits = ended.into_iter().map(|ended| ended.permit);
-    drop(permits.reduce(|mut all, permit: OwnedSemaphorePermit| {
-        all.merge(permit);
-        all
-    }));
 }
 
 /// How many of the first endings one script writes.
@@ -292,6 +281,8 @@ impl<'a> Batch<'a> {
                 Ok(accepted) => return accepted == 1,
                 Err(error) => tracing::debug!(%error, "endings of jobs could not be written"),
             }
+            // The fetcher may wait for room, which there is not before this is written.
+            shared.wants_slots(false);
             if shared.drained.is_cancelled() {
                 tries_left -= 1;
                 if tries_left == 0 {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Notify, mpsc};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     run::{Runner, Typed},
     schedule::schedule,
     signal::Signals,
-    slots::{Share, WorkerSlots},
+    slots::{Room, Share, WorkerSlots},
 };
 use crate::{
     error::{Error, Result},
@@ -86,7 +86,8 @@ impl WorkerBuilder {
     }
 
     /// Shares slots with the workers of other queues, instead of a [concurrency](Self::concurrency) of its own. Where all
-    /// of them have jobs, each gets a part in proportion to its weight; where some have none, the others get all.
+    /// of them have jobs, each gets a part in proportion to its weight; where some have none, the others get all. A job has its slot while it runs;
+    /// as many more may wait for the store to note how they ended.
     pub fn share(mut self, slots: &WorkerSlots, weight: NonZeroU32) -> Self {
         self.concurrency = slots.count();
         self.share = Some(Share::weighted(slots, weight));
@@ -191,19 +192,18 @@ impl WorkerBuilder {
     /// If the future is dropped early, nothing runs; a registration may remain until its lease ends.
     pub async fn start(self) -> Result<Worker> {
         self.check()?;
-        let (ended, endings) = mpsc::channel(self.concurrency);
+        let (room, held) = match self.share {
+            Some(share) => (Room::shared(self.concurrency, share), 2 * self.concurrency),
+            None => (Room::new(self.concurrency), self.concurrency),
+        };
+        let (ended, endings) = mpsc::channel(held);
         let clock = self.queue.store().clock();
         let kinds = self.handlers.keys().map(|kind| Arc::from(*kind)).collect();
         let shared = Arc::new(Shared {
             id: token(),
             current: parking_lot::Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds)),
-            permits: match &self.share {
-                Some(share) => share.permits(),
-                None => Arc::new(Semaphore::new(self.concurrency)),
-            },
-            turn: self.share.as_ref().map_or(1, Share::turn),
-            rank: self.share.and_then(Share::rank),
+            room,
             queue: self.queue,
             handlers: self.handlers,
             concurrency: self.concurrency,
@@ -233,9 +233,7 @@ impl WorkerBuilder {
         .await?;
         let registration = shared.register().await?;
         // From here on those of a higher rank wait, whichever task runs first.
-        if let Some(rank) = &shared.rank {
-            rank.wants(true);
-        }
+        shared.wants_slots(true);
         let fetcher = Fetcher {
             shared: shared.clone(),
             registration,

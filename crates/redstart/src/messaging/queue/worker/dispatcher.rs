@@ -25,6 +25,7 @@ use super::{
     run::Ending,
     schedule::schedule,
     signal::Signals,
+    slots::Room,
 };
 use crate::{
     error::{Error, Result},
@@ -220,9 +221,7 @@ impl DispatcherBuilder {
             id: token(),
             current: Mutex::default(),
             signals: Arc::new(Signals::new(clock, kinds.collect())),
-            permits: Arc::new(Semaphore::new(Semaphore::MAX_PERMITS)),
-            turn: 1,
-            rank: None,
+            room: Room::new(Semaphore::MAX_PERMITS),
             queue: self.queue.clone(),
             handlers: HashMap::new(),
             concurrency: MAX_JOBS,

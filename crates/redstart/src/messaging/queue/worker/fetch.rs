@@ -5,13 +5,10 @@ use std::{
     time::Duration,
 };
 
-use redis::Value;
-use tokio::sync::OwnedSemaphorePermit;
-
 use super::{
     Delivery, Registration, Shared,
     run::{Ended, Ending, run},
-    slots::Rank,
+    slots::Permits,
 };
 use crate::{
     error::{Error, Result},
@@ -23,6 +20,7 @@ use crate::{
     messaging::wake::Wake,
     observe,
 };
+use redis::Value;
 
 /// Delayed jobs made ready by one script.
 const PROMOTE: usize = 200;
@@ -75,9 +73,17 @@ impl Fetcher {
         let mut pause = Duration::from_millis(10);
         let (mut is_idle, mut is_down) = (false, false);
         while !shared.stop.is_cancelled() {
-            self.wants_slots(!is_down);
+            // Before it takes permits: those of slots are others' too.
+            if self.registration.lost.is_cancelled() {
+                shared.wants_slots(false);
+                is_idle = false;
+                if !self.register_again().await {
+                    break;
+                }
+            }
+            shared.wants_slots(!is_down);
             // Jobs of another queue have all slots: a job that this worker is woken for is left to another.
-            if is_idle && !self.may_have_slots() {
+            if is_idle && !shared.room.has_some() {
                 is_idle = false;
                 if let Err(error) = shared.stop_waiting(&self.registration).await {
                     tracing::debug!(%error, "a worker without slots could not say so");
@@ -86,16 +92,14 @@ impl Fetcher {
             let permits = tokio::select! {
                 biased;
                 () = shared.stop.cancelled() => break,
-                permits = self.permits() => permits,
+                permits = shared.room.permits(at_once(shared.concurrency)) => permits,
             };
             if self.registration.lost.is_cancelled() {
-                self.wants_slots(false);
-                if !self.register_again().await {
-                    break;
-                }
+                continue;
             }
+            shared.wants_slots(!is_down);
             shared.signals.reset();
-            match self.reserve(permits.num_permits()).await {
+            match self.reserve(permits.count()).await {
                 Ok(Reserved::Jobs { next, records, now }) => {
                     pause = Duration::from_millis(10);
                     is_down = false;
@@ -106,72 +110,30 @@ impl Fetcher {
                     self.start(records, now, permits).await;
                     is_idle = matches!(next, Next::Rest(_));
                     if let Next::Rest(wait) = next {
-                        self.wants_slots(false);
+                        shared.wants_slots(false);
                         self.rest(wait).await;
                     }
                 }
                 Ok(Reserved::Lost) => self.registration.lost.cancel(),
-                Ok(Reserved::Stale) => self.reconcile().await,
+                Ok(Reserved::Stale) => {
+                    drop(permits);
+                    self.reconcile().await;
+                }
                 Err(error) => {
                     tracing::debug!(%error, "no jobs could be taken");
                     drop(permits);
                     is_down = true;
-                    self.wants_slots(false);
+                    shared.wants_slots(false);
                     self.nap(pause).await;
                     pause = (pause * 2).min(Duration::from_secs(1));
                     self.reconcile().await;
                 }
             }
         }
-        self.wants_slots(false);
+        shared.wants_slots(false);
         // Jobs that arrived after the stop go back at once, not after the grace.
         self.reconcile().await;
         self.registration
-    }
-
-    /// Tells workers of a higher rank whether this one has jobs to take, as far as it knows.
-    fn wants_slots(&self, wants: bool) {
-        if let Some(rank) = &self.shared.rank {
-            rank.wants(wants);
-        }
-    }
-
-    /// Whether it would get slots now, if it asked for them.
-    fn may_have_slots(&self) -> bool {
-        let Shared {
-            permits,
-            turn,
-            rank,
-            ..
-        } = &*self.shared;
-        permits.available_permits() >= *turn as usize && rank.as_ref().is_none_or(Rank::has_turn)
-    }
-
-    /// As many permits as there are, at least one.
-    async fn permits(&self) -> OwnedSemaphorePermit {
-        let semaphore = &self.shared.permits;
-        let mut permits = loop {
-            if let Some(rank) = &self.shared.rank {
-                rank.turn().await;
-            }
-            // Neither fails: the semaphore is never closed.
-            let permits = match semaphore.clone().acquire_many_owned(self.shared.turn).await {
-                Ok(permits) => permits,
-                Err(_) => std::future::pending().await,
-            };
-            // While it waited, a job of a lower rank may have come.
-            if self.shared.rank.as_ref().is_none_or(Rank::has_turn) {
-                break permits;
-            }
-        };
-        let most = at_once(self.shared.concurrency).saturating_sub(permits.num_permits());
-        let more = semaphore.available_permits().min(most);
-        if more > 0
-            && let Ok(rest) = semaphore.clone().try_acquire_many_owned(more as u32)
-        {
-            permits.merge(rest);
-        }
-        permits
     }
 
     /// Takes parked jobs that this worker may be able to run, and jobs that are ready.
@@ -239,7 +201,7 @@ impl Fetcher {
     }
 
     /// Starts a task for each job.
-    async fn start(&self, records: Vec<Vec<u8>>, now: u64, mut permits: OwnedSemaphorePermit) {
+    async fn start(&self, records: Vec<Vec<u8>>, now: u64, mut permits: Permits) {
         let shared = &self.shared;
         // The script hands out no record that is too short for this.
         let records = records.into_iter();
@@ -249,7 +211,7 @@ impl Fetcher {
         let tokens = self.registration.expect(&keys);
         for ((bytes, key), cancelled) in records.into_iter().zip(keys).zip(tokens) {
             // There is a permit for each: no more were asked for.
-            let Some(permit) = permits.split(1) else {
+            let Some(permit) = permits.split_one() else {
                 return;
             };
             let record = Record::parse(&bytes);
@@ -275,14 +237,8 @@ impl Fetcher {
                     }
                 },
             };
-            let _ = shared
-                .ended
-                .send(Ended {
-                    delivery,
-                    ending,
-                    permit,
-                })
-                .await;
+            let ended = Ended::new(delivery, ending, permit);
+            let _ = shared.ended.send(ended).await;
         }
     }
 

@@ -2,16 +2,14 @@
 
 use std::{any::Any, future::Future, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::FutureExt as _;
-use tokio::sync::OwnedSemaphorePermit;
-
-use super::{Delivery, JobContext, Shared};
+use super::{Delivery, JobContext, Shared, slots::Permits};
 use crate::{
     codec::{Codec, Json},
     duration::LONGEST,
     error::Result,
     messaging::queue::{Job, JobHandler, Verdict, policy::JobBackoff, record::Record},
 };
+use futures_util::FutureExt as _;
 
 /// A handler whose job type is erased.
 pub(in crate::messaging::queue) trait Runner: Send + Sync {
@@ -45,8 +43,20 @@ impl<J: Job, H: JobHandler<J>> Runner for Typed<J, H> {
 pub(super) struct Ended {
     pub(super) delivery: Arc<Delivery>,
     pub(super) ending: Ending,
-    /// Held until the ending is written, so that no more than `concurrency` jobs are ever in doubt.
-    pub(super) permit: OwnedSemaphorePermit,
+    /// Held until the ending is written, so that only so many jobs are ever in doubt.
+    pub(super) permit: Permits,
+}
+
+impl Ended {
+    /// The job runs no longer, so its slot is free.
+    pub(super) fn new(delivery: Arc<Delivery>, ending: Ending, mut permit: Permits) -> Self {
+        permit.free_slot();
+        Self {
+            delivery,
+            ending,
+            permit,
+        }
+    }
 }
 
 pub(super) enum Ending {
@@ -73,7 +83,7 @@ pub(super) async fn run(
     payload: usize,
     delivery: Arc<Delivery>,
     timeout: Option<Duration>,
-    permit: OwnedSemaphorePermit,
+    permit: Permits,
 ) {
     let shared = delivery.shared.clone();
     // The process may have stood still since the job was handed out: another worker has it by now.
@@ -127,11 +137,7 @@ pub(super) async fn run(
     // The acknowledger outlives the jobs.
     let _ = shared
         .ended
-        .send(Ended {
-            delivery,
-            ending,
-            permit,
-        })
+        .send(Ended::new(delivery, ending, permit))
         .await;
 }
 

@@ -8,7 +8,7 @@ use redis::Value;
 use super::Shared;
 use crate::{
     error::{Error, Result},
-    messaging::queue::script::SCHEDULE,
+    messaging::queue::{away::Away, script::SCHEDULE},
 };
 
 /// What is due now, and when to look again.
@@ -27,6 +27,7 @@ pub(super) async fn schedule(shared: Arc<Shared>) {
     let clock = shared.queue.store().clock();
     let mut next = clock.now();
     let mut pause = Duration::from_millis(10);
+    let mut away = Away::default();
     loop {
         tokio::select! {
             biased;
@@ -36,11 +37,11 @@ pub(super) async fn schedule(shared: Arc<Shared>) {
         }
         #[cfg(feature = "sim")]
         while crate::mend::is_missing("ticks do not wait for a free slot")
-            && shared.permits.available_permits() == 0
+            && !shared.room.has_some()
         {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
-        let wait = match shared.look_after().await {
+        let wait = match shared.look_after(&mut away).await {
             Ok(wait) => {
                 pause = Duration::from_millis(10);
                 wait.unwrap_or(shared.lease)
@@ -58,7 +59,7 @@ pub(super) async fn schedule(shared: Arc<Shared>) {
 
 impl Shared {
     /// Does what is due; how long until there is more.
-    async fn look_after(&self) -> Result<Option<Duration>> {
+    async fn look_after(&self, away: &mut Away) -> Result<Option<Duration>> {
         let Due {
             wait,
             silent,
@@ -73,9 +74,10 @@ impl Shared {
         for kind in parked {
             self.queue.expire_parked(&kind).await?;
         }
-        let told = self.queue.tell_parents(messages).await;
-        self.queue.tick(now, ticks).await?;
-        told?;
+        // Ticks do not wait for other queues.
+        let telling = away.tell(&self.queue, &messages);
+        let ((), ticked) = tokio::join!(telling, self.queue.tick(now, ticks));
+        ticked?;
         Ok(wait)
     }
 

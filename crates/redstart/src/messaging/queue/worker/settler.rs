@@ -181,12 +181,9 @@ impl Settler {
     }
 
     pub(super) fn ended(&self, delivery: Delivery, ending: Ending) -> Result<Ended> {
-        let permit = self.0.permits.clone().try_acquire_owned();
-        Ok(Ended {
-            delivery: Arc::new(delivery),
-            ending,
-            permit: permit.map_err(|_| Error::unavailable("too many jobs end at once"))?,
-        })
+        let permit = self.0.room.try_permit();
+        let permit = permit.ok_or_else(|| Error::unavailable("too many jobs end at once"))?;
+        Ok(Ended::new(Arc::new(delivery), ending, permit))
     }
 
     /// Writes endings of one registration; `false` if it is lost.
