@@ -387,6 +387,7 @@ impl App {
         count: u64,
         expected: Option<u64>,
     ) {
+        self.rendered.clear();
         let change = Change {
             who: call.identity.name.clone(),
             what: what.to_owned(),

@@ -78,6 +78,11 @@ impl Rendered {
         }
     }
 
+    /// Forgets all pages: what was rendered before a change must not be shown after it.
+    pub(crate) fn clear(&self) {
+        self.0.lock().clear();
+    }
+
     pub(crate) fn key(call: &Call) -> Key {
         let page = format!("{}?{}", call.path, call.query.text());
         (call.identity.id(), call.origin(), page)

@@ -345,6 +345,26 @@ async fn hot_subjects_and_refusals_are_on_the_page_and_in_the_api() -> Result<()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_open_page_never_goes_back_to_what_was_before_a_change() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "").await?;
+    let mut client = served.client();
+    Queue::new(&store, "n", "q")?.enqueue_raw("k", b"1").await?;
+    let tick = [("accept", "text/html"), ("hx-request", "true")];
+    for (action, shown) in [("pause", true), ("resume", false), ("pause", true)] {
+        let path = "/queues/q?namespace=n";
+        let before = client.send("GET", path, &tick, b"").await?.text();
+        ensure!(before.contains("act/queue.pause") == shown, "{before}");
+        let asked = format!("/act/queue.{action}?queue=q&namespace=n");
+        assert_eq!(act(&mut client, &asked, "").await?.1.status, 303);
+        // Within the second for which a page is good.
+        let after = client.send("GET", path, &tick, b"").await?.text();
+        ensure!(after.contains("act/queue.resume") == shown, "{after}");
+    }
+    served.stop().await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commands_to_copy_have_the_address_by_which_the_reader_came() -> Result<()> {
     let store = Store::connect("memory://").await?;
     let served = Served::on(&store, "n", "").await?;

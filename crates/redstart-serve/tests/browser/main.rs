@@ -149,6 +149,16 @@ impl Browser {
             .to_owned())
     }
 
+    /// Waits for a page with this text.
+    async fn until(&mut self, text: &str) -> Result<()> {
+        let seen = eventually(
+            PATIENCE,
+            async || matches!(self.text().await, Ok(page) if page.contains(text)),
+        );
+        ensure!(seen.await, "no {text:?} in {}", self.text().await?);
+        Ok(())
+    }
+
     async fn shoot(&mut self, name: &str) -> Result<()> {
         let answer = self
             .driver
@@ -319,19 +329,17 @@ async fn every_screen_is_accessible_live_and_steerable_in_a_browser() -> Result<
         .open(&format!("{base}/queues/mail?namespace=shop"))
         .await?;
     browser.click("a[href*='act/queue.pause']").await?;
-    ensure!(browser.text().await?.contains("Running jobs finish"));
+    browser.until("Running jobs finish").await?;
     browser.click("button.primary").await?;
-    ensure!(
-        browser.text().await?.contains("paused"),
-        "{}",
-        browser.text().await?
-    );
+    browser.until("paused").await?;
     browser.click("a[href*='act/queue.resume']").await?;
+    browser.until("get jobs again").await?;
     browser.click("button.primary").await?;
+    browser.until("Pause").await?;
     browser
         .open(&format!("{base}/audit?namespace=shop"))
         .await?;
-    ensure!(browser.text().await?.contains("queue.resume"));
+    browser.until("queue.resume").await?;
 
     // Trying the API, the theme switch and the keyboard.
     browser.open(&format!("{base}/api?namespace=shop")).await?;
