@@ -294,8 +294,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         Command::Drain { careful } => drain(&look, &careful, json).await,
         Command::Stats { watch, every } => stats(&look, watch, every, json).await,
         Command::Cron { action } => cron(&queue, action, json).await,
-        Command::Export => transfer::export(&look).await,
-        Command::Import { file, dry_run } => transfer::import(&queue, &file, dry_run, json).await,
+        Command::Export => transfer::export(&store, &look).await,
+        Command::Import { file, dry_run } => {
+            transfer::import(&store, &queue, &file, dry_run, json).await
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use redstart::{
@@ -18,6 +18,10 @@ use redstart::{
         Backoff, Flow, Job, JobContext, JobLimit, JobPolicy, MissedTicks, Outcome, Queue,
         QueueEventKind, UniqueUntil, Verdict,
     },
+};
+use redstart_engine::{
+    Clock, Engine,
+    server::{Server, ServerConfig},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,29 +62,7 @@ impl Listening {
 
     /// The same for another queue.
     fn queue_of(&self, name: &str, args: &[&str], input: &str) -> Output {
-        let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
-            .args([
-                "queue",
-                "--url",
-                &self.url,
-                "--namespace",
-                "shop",
-                "--name",
-                name,
-            ])
-            .args(args)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        process
-            .stdin
-            .take()
-            .unwrap()
-            .write_all(input.as_bytes())
-            .unwrap();
-        process.wait_with_output().unwrap()
+        redstart_queue(&self.url, name, args, input)
     }
 
     /// What it prints, line by line, as JSON.
@@ -98,6 +80,25 @@ impl Listening {
         assert!(output.status.success(), "{args:?}: {output:?}");
         String::from_utf8(output.stdout).unwrap()
     }
+}
+
+/// Runs `redstart queue …` with this standard input.
+fn redstart_queue(url: &str, name: &str, args: &[&str], input: &str) -> Output {
+    let mut process = Command::new(env!("CARGO_BIN_EXE_redstart"))
+        .args(["queue", "--url", url, "--namespace", "shop", "--name", name])
+        .args(args)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    process
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(input.as_bytes())
+        .unwrap();
+    process.wait_with_output().unwrap()
 }
 
 impl Drop for Listening {
@@ -362,6 +363,65 @@ async fn an_imported_job_has_the_options_of_the_exported_one() {
     assert!(
         said.contains("expire") && said.contains("\"count\":0"),
         "{said}"
+    );
+}
+
+/// Times of jobs are of the server's clock; that of the machine with the command may be wrong by hours.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_imported_job_keeps_its_times_whatever_the_clock_of_this_machine_shows() {
+    let hour = Duration::from_secs(3600);
+    let here = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let there = here.unwrap().saturating_sub(2 * hour);
+    let engine = Engine::builder()
+        .clock(Clock::live_at(there.as_micros() as i64))
+        .build()
+        .unwrap();
+    let listen = ServerConfig::new().listen("127.0.0.1:0".parse().unwrap());
+    let server = Server::bind(engine, listen).await.unwrap();
+    let url = format!("redis://{}", server.local_addr().unwrap());
+    tokio::spawn(server.run(std::future::pending()));
+    let store = Store::connect(&url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    queue.enqueue(&Mail { n: 1 }).delay(hour).await.unwrap();
+    let mail = Mail { n: 2 };
+    let expiring = queue.enqueue(&mail).expires_after(hour);
+    expiring.throttle("two", hour).await.unwrap();
+    let run = async |name: &str, command: &'static str, input: String| {
+        let (url, name) = (url.clone(), name.to_owned());
+        let run = move || redstart_queue(&url, &name, &[command], &input);
+        let output = tokio::task::spawn_blocking(run).await.unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let exported = run("mail", "export", String::new()).await;
+    run("moved", "import", exported.clone()).await;
+    let again = run("moved", "export", String::new()).await;
+    let times = |text: &str| {
+        let mut times = Vec::new();
+        for line in text.lines() {
+            let line: Value = serde_json::from_str(line).unwrap();
+            let n = line["payload"]["n"].as_u64().unwrap();
+            for field in ["due", "expires", "unique_until"] {
+                times.push((n, field, line[field].as_f64()));
+            }
+            times.push((n, "is delayed", (line["state"] == "delayed").then_some(0.0)));
+        }
+        times.sort_by_key(|(n, field, _)| (*n, *field));
+        times
+    };
+    let (before, after) = (times(&exported), times(&again));
+    assert_eq!(before.len(), 8);
+    for (before, after) in before.iter().zip(&after) {
+        // The same but for what the commands took.
+        match (before.2, after.2) {
+            (Some(a), Some(b)) => assert!((a - b).abs() < 600.0, "{before:?} {after:?}"),
+            _ => assert_eq!(before, after),
+        }
+    }
+    let (time, until) = (store.time().await.unwrap(), before[7].2.unwrap());
+    assert!(
+        (until - (time + hour).as_secs_f64()).abs() < 600.0,
+        "{until}"
     );
 }
 
