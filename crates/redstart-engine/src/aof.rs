@@ -45,6 +45,8 @@ mod file;
 mod folder;
 mod load;
 mod manifest;
+#[cfg(feature = "sim")]
+pub(crate) mod simulated;
 
 use std::{
     fs::{self, File, OpenOptions},

@@ -26,7 +26,7 @@ use crate::{
     config::{Config, MemoryPolicy, Settings},
     dispatch,
     effect::Effects,
-    error::{EngineError, LOG_FAILED},
+    error::{EngineError, LOG_FAILED, NOT_KEPT},
     eviction,
     feed::Feed,
     handover,
@@ -134,8 +134,9 @@ fn run_id() -> String {
         .collect()
 }
 
+/// Unlike one that is refused, the command has been carried out in memory: clients must not take it for undone.
 fn log_failed(error: std::io::Error) -> Reply {
-    Reply::Error(format!("{LOG_FAILED}: {error}"))
+    Reply::Error(format!("{LOG_FAILED}: {error}{NOT_KEPT}"))
 }
 
 /// Fields of a hash with their values and deadlines.

@@ -8,6 +8,10 @@ pub(crate) const WRONG_TYPE: &str =
     "WRONGTYPE Operation against a key holding the wrong kind of value";
 pub(crate) const OUT_OF_MEMORY: &str = "OOM command not allowed when used memory > 'maxmemory'.";
 pub(crate) const LOG_FAILED: &str = "MISCONF Errors writing to the AOF file";
+/// The end of the same message where the command was carried out, and what it wrote or read may be lost. The library looks
+/// for it.
+pub(crate) const NOT_KEPT: &str =
+    "; the command was carried out, and what it wrote or read is not on the disk";
 pub(crate) const SYNTAX: &str = "ERR syntax error";
 pub(crate) const NOT_INTEGER: &str = "ERR value is not an integer or out of range";
 pub(crate) const NOT_FLOAT: &str = "ERR value is not a valid float";

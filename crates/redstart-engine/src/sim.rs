@@ -1,4 +1,4 @@
-//! Chance by a seed, and snapshots, for this repository's simulation. Never enable the feature `sim` in a program.
+//! Chance by a seed, snapshots and disks, for this repository's simulation. Never enable the feature `sim` in a program.
 
 #![allow(missing_docs)]
 
@@ -7,6 +7,8 @@ use std::cell::Cell;
 use bytes::Bytes;
 
 use crate::{Engine, Protocol, Reply, aof, resp};
+
+pub use crate::aof::simulated::{Disk, keep_log, log_round};
 
 thread_local! {
     static SEED: Cell<Option<u64>> = const { Cell::new(None) };

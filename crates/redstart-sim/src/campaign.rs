@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::Mutex;
 
-use crate::{Outcome, Pattern, Plan, mutation::Mutation, run};
+use crate::{Outcome, Pattern, Plan, Tally, mutation::Mutation, run};
 
 /// Which worlds to run.
 #[derive(Clone, Debug)]
@@ -49,8 +49,40 @@ pub struct Report {
     pub took: Duration,
     /// The faults that really happened, by name.
     pub faults: BTreeMap<&'static str, u64>,
+    /// What each pattern showed.
+    pub patterns: BTreeMap<&'static str, Share>,
     /// The broken ones.
     pub failures: Vec<Failure>,
+}
+
+/// The worlds of one pattern.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Share {
+    /// How many there were.
+    pub worlds: u64,
+    /// How much time passed in them.
+    pub simulated: Duration,
+    /// How long that took on a core.
+    pub took: Duration,
+    /// Faults that really happened.
+    pub faults: u64,
+    /// What the clients met.
+    pub tally: Tally,
+}
+
+impl Share {
+    /// Simulated seconds per second of one core.
+    pub fn speed(&self) -> f64 {
+        self.simulated.as_secs_f64() / self.took.as_secs_f64().max(1e-9)
+    }
+
+    /// How many of a hundred calls ended with an error.
+    pub fn failed(&self) -> f64 {
+        let Tally {
+            succeeded, failed, ..
+        } = self.tally;
+        100.0 * failed as f64 / (succeeded + failed).max(1) as f64
+    }
 }
 
 impl Report {
@@ -73,7 +105,6 @@ impl Campaign {
         let began = Instant::now();
         let report = Mutex::new(Report::default());
         let work = || {
-            let before = on_core();
             loop {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let late = self.within.is_some_and(|within| began.elapsed() >= within);
@@ -82,7 +113,9 @@ impl Campaign {
                 }
                 let seed = self.first.wrapping_add(number);
                 let plan = Plan::new(seed, self.pattern_of(seed));
+                let before = on_core();
                 let mut outcome = run(&plan, false, None);
+                let took = on_core().saturating_sub(before);
                 if self.twice && run(&plan, false, None).hash != outcome.hash {
                     let text = "another trace in the second run";
                     outcome.breaches.push(text.to_owned());
@@ -95,6 +128,13 @@ impl Campaign {
                 report.worlds += 1;
                 report.events += outcome.events;
                 report.simulated += outcome.simulated;
+                report.took += took;
+                let share = report.patterns.entry(plan.pattern.name()).or_default();
+                share.worlds += 1;
+                share.simulated += outcome.simulated;
+                share.took += took;
+                share.faults += outcome.faults.values().sum::<u64>();
+                share.tally.add(&outcome.tally);
                 if !outcome.breaches.is_empty() {
                     report.failures.push(Failure {
                         plan,
@@ -104,7 +144,6 @@ impl Campaign {
                     over.fetch_or(report.failures.len() >= 20, Ordering::Relaxed);
                 }
             }
-            report.lock().took += on_core().saturating_sub(before);
         };
         std::thread::scope(|scope| {
             for _ in 0..self.jobs.max(1) {

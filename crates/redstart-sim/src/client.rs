@@ -12,6 +12,26 @@ use tokio::time::Instant;
 
 use crate::{dice::Dice, network::Peer, world::World};
 
+/// What a call ended with, for counting.
+pub trait Answer {
+    /// Whether it succeeded, if that can be told.
+    fn is_fine(&self) -> Option<bool> {
+        None
+    }
+}
+
+impl<T, E> Answer for Result<T, E> {
+    fn is_fine(&self) -> Option<bool> {
+        Some(self.is_ok())
+    }
+}
+
+impl Answer for () {}
+
+impl<T> Answer for Vec<T> {}
+
+impl Answer for redstart::resilience::Admitted {}
+
 /// One incarnation of a client.
 pub struct Client {
     /// Where it lives.
@@ -116,14 +136,23 @@ impl Client {
     }
 
     /// Carries out a call, or drops it at some await or after some time, by chance; `None` if it was dropped.
-    pub async fn perhaps_dropped<T>(
+    pub async fn perhaps_dropped<T: Answer>(
         &mut self,
         share: u64,
         call: impl Future<Output = T>,
     ) -> Option<T> {
-        if !self.dice.per_mille(share) {
-            return Some(call.await);
-        }
+        let ended = match self.dice.per_mille(share) {
+            true => self.drop_within(call).await,
+            false => Some(call.await),
+        };
+        self.world.count(|tally| match &ended {
+            None => tally.dropped += 1,
+            Some(answer) => tally.answered(answer.is_fine()),
+        });
+        ended
+    }
+
+    async fn drop_within<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {
         let mut call = std::pin::pin!(call);
         if self.dice.per_mille(500) {
             let within = self.dice.millis(0, 200);

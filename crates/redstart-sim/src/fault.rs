@@ -9,12 +9,14 @@ use tokio::time::Instant;
 use crate::{
     network::Peer,
     plan::{Fault, FaultKind, Lost, OldMaster, Shape},
-    server::{Injection, Role, load},
+    server::{Found, Injection, Role, load},
     slots::Moving,
     workload::{Pattern, Workload},
     world::World,
 };
 
+/// How often a server tries again to write its log.
+const LOG_ROUND: Duration = Duration::from_millis(100);
 /// How long a process is away at least before it starts again.
 const RESTART: Duration = Duration::from_millis(20);
 /// A process that runs on has read within this time what came while it was stopped.
@@ -66,9 +68,14 @@ impl World {
         }
         self.trace.note("world", format_args!("{kind:?}"));
         let happened = self.begin(kind, kept, workload);
-        if happened {
+        // These are counted when somebody notices.
+        let later = matches!(
+            kind,
+            FaultKind::StopAtReply { .. } | FaultKind::DiskFails { .. }
+        );
+        if happened && !later {
             self.happened(kind.name());
-        } else {
+        } else if !happened {
             self.trace
                 .aside("world", format_args!("that was not possible"));
         }
@@ -184,14 +191,59 @@ impl World {
                 // Planned after that it runs on, so it happens after that; nothing runs in between.
                 self.later(lasts, move |_| process.clock_stands(false));
             }
+            FaultKind::DiskFails {
+                server,
+                room,
+                syncs_fail,
+                lasts,
+            } => {
+                if !self.servers[server].disk_fails(room, syncs_fail) {
+                    return false;
+                }
+                self.later(lasts, move |world| world.servers[server].disk_works());
+                self.try_log(server, self.now() + lasts, false);
+            }
+            FaultKind::NoMemory { server, lasts } => {
+                if !self.servers[server].is_up() {
+                    return false;
+                }
+                self.servers[server].starve(true);
+                self.later(lasts, move |world| world.servers[server].starve(false));
+            }
+            FaultKind::StopAtReply { client, lasts } => {
+                let world = self.clone();
+                let stop = move || {
+                    if !world.is_over() && world.stop_client(client, lasts) {
+                        world.happened("stop at reply");
+                        world.trace.note(
+                            Peer::Client(client),
+                            format_args!("stands still before it reads"),
+                        );
+                    }
+                };
+                self.net.at_next_reply(Peer::Client(client), stop);
+            }
         }
         true
+    }
+
+    /// The thread of a server's log tries again now and then, until the disk works and the log takes writes.
+    fn try_log(self: &Arc<Self>, server: usize, until: Duration, noticed: bool) {
+        self.later(LOG_ROUND, move |world| {
+            let fine = world.servers[server].log_round();
+            if !fine && !noticed {
+                world.happened("disk fails");
+            }
+            if world.now() <= until || !fine {
+                world.try_log(server, until, noticed || !fine);
+            }
+        });
     }
 
     /// A server drops keys. For most patterns that is as if it had lost them in a crash.
     fn evict(&self, server: usize, volatile: bool, share: u64) {
         let master = self.servers[server].role() == Role::Master;
-        if !master || !self.servers[server].is_up() {
+        if !master || !self.servers[server].takes_data() {
             return;
         }
         let gone = self.servers[server].evict(volatile, share);
@@ -276,8 +328,9 @@ impl World {
             true => lost,
             false => Lost::Nothing,
         };
-        let data = match lost {
-            Lost::Nothing => Some(self.servers[server].snapshot()),
+        let found = match lost {
+            Lost::Nothing if self.servers[server].keeps_log() => Found::Disk,
+            Lost::Nothing => Found::Data(self.servers[server].snapshot()),
             Lost::Tail(tail) => {
                 // Keys that moved here lately may be on neither node then, and a replica that took over lately had
                 // nothing before.
@@ -295,11 +348,11 @@ impl World {
                     false => now.saturating_sub(tail),
                 };
                 self.lost(from, now);
-                kept
+                kept.map_or(Found::Nothing, Found::Data)
             }
             Lost::All => {
                 self.lost(Duration::ZERO, now);
-                None
+                Found::Nothing
             }
         };
         self.servers[server].crash(silently);
@@ -310,8 +363,8 @@ impl World {
                 world.plan.shape == Shape::Sentinel && data_server && world.master() != server;
             let before = world.servers[server].ahead();
             match replaced {
-                true => world.servers[server].start(None),
-                false => world.servers[server].start(data.as_deref()),
+                true => world.servers[server].start(&Found::Nothing),
+                false => world.servers[server].start(&found),
             }
             if world.servers[server].ahead() != before {
                 world.clock_jumps();
@@ -333,7 +386,7 @@ impl World {
         }
         let before = self.master();
         let after = 1 - before;
-        if !self.servers[after].is_up() {
+        if !self.servers[after].takes_data() {
             return false;
         }
         let now = self.now();
@@ -362,7 +415,7 @@ impl World {
             }
             server.set_role(Role::Replica);
             match old {
-                OldMaster::Crashed => server.start(None),
+                OldMaster::Crashed => server.start(&Found::Nothing),
                 OldMaster::Alive => server.disconnect(),
                 OldMaster::Hangs => {
                     server.wake();
@@ -403,7 +456,7 @@ impl World {
         };
         let to = (server + 1) % self.plan.servers();
         let agree = (0..self.plan.servers()).all(|node| map.view(node) == map.view(0));
-        let all_up = (0..self.plan.servers()).all(|node| self.servers[node].is_up());
+        let all_up = (0..self.plan.servers()).all(|node| self.servers[node].takes_data());
         if !agree || !all_up || map.is_moving() {
             return false;
         }
@@ -417,8 +470,9 @@ impl World {
         self.servers[server].crash(true);
         self.later(known_after, move |world| {
             // Both are gone: a machine of its own takes the node's place, under its old name.
-            if !world.servers[to].is_up() {
-                world.servers[server].start(kept.as_deref());
+            if !world.servers[to].takes_data() {
+                let found = kept.map_or(Found::Nothing, Found::Data);
+                world.servers[server].start(&found);
                 world.clock_jumps();
                 return;
             }
@@ -463,14 +517,14 @@ impl World {
         if from == to || unsure || map.is_moving() {
             return false;
         }
-        if !(self.servers[from].is_up() && self.servers[to].is_up()) {
+        if !(self.servers[from].takes_data() && self.servers[to].takes_data()) {
             return false;
         }
         map.set_moving(Some(Moving { part, from, to }));
         const STEPS: u32 = 4;
         for step in 1..=STEPS {
             self.later(lasts * step / STEPS, move |world| {
-                if world.servers[from].is_up() && world.servers[to].is_up() {
+                if world.servers[from].takes_data() && world.servers[to].takes_data() {
                     world.move_keys(part, from, to, step == STEPS);
                 }
             });
@@ -478,7 +532,7 @@ impl World {
         self.later(lasts + Duration::from_millis(1), move |world| {
             let Some(map) = &world.map else { return };
             map.set_moving(None);
-            if !(world.servers[from].is_up() && world.servers[to].is_up()) {
+            if !(world.servers[from].takes_data() && world.servers[to].takes_data()) {
                 // It is given up half-way, and what has moved is not found any more.
                 world.lost(Duration::ZERO, world.now());
                 return;

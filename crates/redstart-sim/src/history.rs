@@ -40,6 +40,22 @@ pub struct Event<C> {
     pub to: Option<Duration>,
 }
 
+/// How many calls were under way at the same time as another one that was answered.
+pub fn overlapping<C>(events: &[Event<C>]) -> u64 {
+    let mut spans: Vec<_> = events
+        .iter()
+        .filter_map(|event| Some((event.from, event.to?)))
+        .collect();
+    spans.sort();
+    let mut last = Duration::ZERO;
+    let mut count = 0;
+    for (from, to) in spans {
+        count += u64::from(from < last);
+        last = last.max(to);
+    }
+    count
+}
+
 /// Calls as they are made.
 pub struct History<C>(Mutex<Vec<Option<Event<C>>>>);
 

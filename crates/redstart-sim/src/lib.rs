@@ -52,4 +52,4 @@ mod world;
 pub use plan::Plan;
 pub use trace::Line;
 pub use workload::Pattern;
-pub use world::{Outcome, run};
+pub use world::{Outcome, Tally, run};

@@ -1,18 +1,20 @@
 //! `cargo xtask sim`: runs worlds and explains the broken ones.
 
 use std::{
-    io::Write as _,
+    collections::BTreeMap,
     path::PathBuf,
     process::ExitCode,
+    sync::atomic::{AtomicUsize, Ordering},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::{Context as _, Result};
 use clap::Parser;
+use parking_lot::Mutex;
 use redstart_sim::{
     Pattern, Plan,
-    campaign::{Campaign, find},
-    mutation::MUTATIONS,
+    campaign::{Campaign, Report, find},
+    mutation::{MUTATIONS, Mutation},
     run,
     shrink::shrink,
     timeline,
@@ -109,11 +111,45 @@ fn worlds(args: &Args) -> bool {
         .iter()
         .map(|(name, count)| format!("{name} {count}"));
     println!("faults: {}", counted.collect::<Vec<_>>().join(", "));
+    print!("{}", table(&report));
     if let Some(failure) = report.failures.first() {
         println!();
         explain(&failure.plan, false);
     }
     report.failures.is_empty()
+}
+
+/// What the clients of each pattern met, and how fast that went.
+fn table(report: &Report) -> String {
+    let mut text = format!(
+        "{:<12} {:>7} {:>8} {:>8} {:>7} {:>8} {:>9} {:>7} {:>9} {:>6}\n",
+        "pattern",
+        "worlds",
+        "sim s/s",
+        "done",
+        "failed",
+        "dropped",
+        "contended",
+        "faults",
+        "undecided",
+        "lossy"
+    );
+    for (name, share) in &report.patterns {
+        let tally = share.tally;
+        text.push_str(&format!(
+            "{name:<12} {:>7} {:>8.0} {:>8} {:>6.1}% {:>8} {:>9} {:>7} {:>9} {:>5.0}%\n",
+            share.worlds,
+            share.speed(),
+            tally.succeeded,
+            share.failed(),
+            tally.dropped,
+            tally.contended,
+            share.faults,
+            tally.undecided,
+            100.0 * tally.lossy as f64 / share.worlds.max(1) as f64
+        ));
+    }
+    text
 }
 
 /// Prints the time line of one world, made smaller if it is broken; whether it is not.
@@ -141,37 +177,53 @@ fn explain(plan: &Plan, whole: bool) -> bool {
 fn mutations(args: &Args) -> Result<bool> {
     let first = args.seed.unwrap_or(1);
     let most = args.seeds.max(10_000);
+    let wanted: Vec<_> = MUTATIONS
+        .iter()
+        .filter(|mutation| {
+            let pattern = args.pattern.is_none_or(|one| one == mutation.pattern);
+            let only = args.only.as_deref();
+            pattern && only.is_none_or(|only| mutation.name.contains(only))
+        })
+        .collect();
+    let next = AtomicUsize::new(0);
+    let found = Mutex::new(BTreeMap::new());
+    let work = || {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(mutation) = wanted.get(number) else {
+                return;
+            };
+            let seeds = find(mutation, first, most);
+            match &seeds {
+                Some((seeds, breach)) => println!("{seeds:>6}  {}: {breach}", mutation.name),
+                None => println!("  none  {}", mutation.name),
+            }
+            found.lock().insert(number, seeds.map(|(seeds, _)| seeds));
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..args.jobs.max(1) {
+            scope.spawn(work);
+        }
+    });
+    let found = found.into_inner();
     let mut table =
         String::from("| what is missing | judge | worlds until it was noticed |\n|---|---|---:|\n");
-    let mut fine = true;
-    for mutation in MUTATIONS {
-        if args
-            .pattern
-            .is_some_and(|pattern| pattern != mutation.pattern)
-        {
-            continue;
-        }
-        let named = |only: &String| mutation.name.contains(only.as_str());
-        if !args.only.as_ref().is_none_or(named) {
-            continue;
-        }
-        let row = match find(mutation, first, most) {
-            Some((seeds, breach)) => {
-                println!("{:>6}  {}: {breach}", seeds, mutation.name);
-                format!("| {} | {} | {seeds} |\n", mutation.name, mutation.pattern)
-            }
-            None => {
-                fine = false;
-                println!("  none  {}", mutation.name);
-                format!(
-                    "| {} | {} | not within {most} |\n",
-                    mutation.name, mutation.pattern
-                )
-            }
+    for (number, seeds) in &found {
+        let Mutation { name, pattern, .. } = wanted[*number];
+        let seeds = match seeds {
+            Some(seeds) => seeds.to_string(),
+            None => format!("not within {most}"),
         };
-        table.push_str(&row);
-        std::io::stdout().flush()?;
+        table.push_str(&format!("| {name} | {pattern} | {seeds} |\n"));
     }
+    let noticed = found.values().flatten();
+    println!(
+        "{} of {} noticed, the last after {} worlds",
+        noticed.clone().count(),
+        found.len(),
+        noticed.max().unwrap_or(&0)
+    );
     if let Some(path) = &args.write {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
         let marks = ("<!-- mutations -->\n", "<!-- end -->");
@@ -183,5 +235,5 @@ fn mutations(args: &Args) -> Result<bool> {
             .context("there is no end of the table")?;
         std::fs::write(path, format!("{head}{}{table}{}{tail}", marks.0, marks.1))?;
     }
-    Ok(fine)
+    Ok(found.values().all(Option::is_some))
 }

@@ -85,6 +85,7 @@ pub static MUTATIONS: &[Mutation] = &[
     switch("a late reply goes to the next caller", Store, "late replies keep their place"),
     switch("an old Sentinel master is believed", Store, "sentinels are listened to"),
     switch("doubt is dropped in pipelines", Store, "doubt about a lost pipeline"),
+    switch("what the log did not take counts as undone", Store, "doubt about what is not kept"),
     switch("no look at the map after time-outs", Store, "the map is read after a time-out"),
     script("a release without owner", Mutex, "mutex.release", "if holder == ARGV[1] then", "if holder then"),
     script("a lock that is granted twice", Mutex, "mutex.acquire", "'NX', ", ""),

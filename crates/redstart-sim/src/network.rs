@@ -93,6 +93,8 @@ struct Inner {
     connections: Vec<Weak<Connection>>,
     count: u64,
     blocked: BTreeSet<(Peer, Peer)>,
+    /// What happens when a client gets the next bytes from a server.
+    at_reply: BTreeMap<Peer, Box<dyn FnOnce() + Send>>,
 }
 
 /// Two ends and two lanes.
@@ -183,8 +185,13 @@ impl Net {
 
     /// Forgets all hosts.
     pub fn clear(&self) {
-        let hosts = std::mem::take(&mut self.inner.lock().hosts);
-        drop(hosts);
+        let mut inner = self.inner.lock();
+        let left = (
+            std::mem::take(&mut inner.hosts),
+            std::mem::take(&mut inner.at_reply),
+        );
+        drop(inner);
+        drop(left);
     }
 
     fn is_blocked(&self, from: Peer, to: Peer) -> bool {
@@ -248,6 +255,11 @@ impl Net {
         for connection in self.of(client) {
             connection.lanes[usize::from(to_client)].lock().cut_after = Some(after);
         }
+    }
+
+    /// This happens when the next bytes from a server have reached a client, before it reads them.
+    pub fn at_next_reply(&self, client: Peer, act: impl FnOnce() + Send + 'static) {
+        self.inner.lock().at_reply.insert(client, Box::new(act));
     }
 
     /// The peer's process is gone: its system closes its connections, or is gone too and says nothing.
@@ -402,7 +414,7 @@ impl Connection {
             lane.stalled = true;
             return;
         }
-        let mut answer = None;
+        let (mut answer, mut heard) = (None, false);
         while lane.flying.front().is_some_and(|(at, _)| *at <= now) {
             let Some((at, piece)) = lane.flying.pop_front() else {
                 break;
@@ -418,6 +430,7 @@ impl Connection {
                     if lane.end.is_none() {
                         self.net.trace.bytes(self.number * 2 + side as u64, &bytes);
                         lane.arrived.extend(bytes);
+                        heard = side == 1;
                     }
                 }
                 end => {
@@ -436,6 +449,10 @@ impl Connection {
         }
         lane.wake();
         drop(lane);
+        if heard {
+            let act = self.net.inner.lock().at_reply.remove(&to);
+            act.into_iter().for_each(|act| act());
+        }
         match answer {
             // Nobody there to hear it.
             Some((true, at)) => {

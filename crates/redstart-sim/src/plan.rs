@@ -33,6 +33,8 @@ pub struct Plan {
     pub versions_differ: bool,
     /// Every other client process runs with other settings.
     pub settings_differ: bool,
+    /// The servers keep a log on a disk and answer when it is written.
+    pub keeps_log: bool,
     /// What goes wrong, in order of time.
     pub faults: Vec<Fault>,
 }
@@ -68,6 +70,9 @@ impl FaultKind {
             Self::Evict { .. } => "evict",
             Self::ClockJump { .. } => "clock jump",
             Self::Suspend { .. } => "suspend",
+            Self::DiskFails { .. } => "disk fails",
+            Self::NoMemory { .. } => "no memory",
+            Self::StopAtReply { .. } => "stop at reply",
         }
     }
 
@@ -89,6 +94,9 @@ impl FaultKind {
         "evict",
         "clock jump",
         "suspend",
+        "disk fails",
+        "no memory",
+        "stop at reply",
     ];
 }
 
@@ -184,6 +192,18 @@ pub enum FaultKind {
     ClockJump { client: usize, ahead: Duration },
     /// The machine of a client process is suspended: its monotonic clock stands still too.
     Suspend { client: usize, lasts: Duration },
+    /// The disk of a server is full after so many bytes more. Its log is tried again until there is room.
+    DiskFails {
+        server: usize,
+        room: usize,
+        /// The device fails too: what was written may not be there.
+        syncs_fail: bool,
+        lasts: Duration,
+    },
+    /// A server has no memory for more data.
+    NoMemory { server: usize, lasts: Duration },
+    /// A client process stands still when the next bytes from a server have reached it, before it reads them.
+    StopAtReply { client: usize, lasts: Duration },
 }
 
 /// What a crash loses.
@@ -289,6 +309,7 @@ impl Plan {
             compat: Compat::default(),
             versions_differ: false,
             settings_differ: Dice::of(seed, &[22]).per_mille(250),
+            keeps_log: Dice::of(seed, &[25]).per_mille(150),
             faults: Vec::new(),
         };
         plan.choose_versions();
@@ -312,8 +333,48 @@ impl Plan {
             let kind = plan.rare_fault(&mut dice);
             plan.faults.push(Fault { at, kind });
         }
+        plan.add_shortages();
         plan.faults.sort_by_key(|fault| fault.at);
         plan
+    }
+
+    /// Disks and memory that run out, and processes that stand still before they read a reply. Drawn apart as well.
+    fn add_shortages(&mut self) {
+        let mut dice = Dice::of(self.seed, &[26]);
+        let end = 200 + self.operations as u64 * self.pattern.pace();
+        let disks = match self.keeps_log {
+            true => dice.between(0, 2),
+            false => 0,
+        };
+        for _ in 0..disks {
+            let at = dice.millis(50, end);
+            let kind = FaultKind::DiskFails {
+                server: dice.below(self.servers() as u64) as usize,
+                room: match dice.below(3) {
+                    0 => 0,
+                    _ => dice.below(400) as usize,
+                },
+                syncs_fail: dice.per_mille(300),
+                lasts: dice.millis(10, 4000),
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        if dice.per_mille(60) {
+            let at = dice.millis(50, end);
+            let kind = FaultKind::NoMemory {
+                server: dice.below(self.servers() as u64) as usize,
+                lasts: dice.millis(10, 4000),
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        if dice.per_mille(200) {
+            let at = dice.millis(50, end);
+            let kind = FaultKind::StopAtReply {
+                client: dice.below(self.clients as u64) as usize,
+                lasts: dice.millis(2000, 9000),
+            };
+            self.faults.push(Fault { at, kind });
+        }
     }
 
     /// Half of the worlds have servers like Redis 7.0, some others one other version, and some several.
@@ -491,6 +552,9 @@ impl fmt::Display for Plan {
         }
         if self.settings_differ {
             writeln!(f, "  every other process has other settings")?;
+        }
+        if self.keeps_log {
+            writeln!(f, "  the servers keep a log")?;
         }
         for fault in &self.faults {
             writeln!(f, "  {:>8.3} s  {:?}", fault.at.as_secs_f64(), fault.kind)?;

@@ -52,6 +52,21 @@ struct Inner {
     role: Role,
     /// Part of a cluster.
     map: Option<Arc<Map>>,
+    /// Where it has its log, if it keeps one.
+    disk: Option<sim::Disk>,
+    /// It has no memory left for more data.
+    starves: bool,
+}
+
+/// What a server finds when it starts.
+#[derive(Clone, Debug)]
+pub enum Found {
+    /// This data, as commands.
+    Data(Vec<u8>),
+    /// What is on its disk.
+    Disk,
+    /// Nothing.
+    Nothing,
 }
 
 /// What a server is.
@@ -92,6 +107,7 @@ impl Server {
     ) -> Arc<Self> {
         let seed = plan.seed;
         let ahead = ahead(plan, index, 0);
+        let disk = (plan.keeps_log && index < plan.servers()).then(sim::Disk::default);
         let server = Arc::new(Self {
             index,
             host: host.to_owned(),
@@ -102,7 +118,7 @@ impl Server {
             net: net.clone(),
             late_grants: late_grants.clone(),
             inner: Mutex::new(Inner {
-                engine: engine(trace, ahead, plan.compat(index, 0)),
+                engine: engine(trace, ahead, plan.compat(index, 0), disk.as_ref()),
                 ahead,
                 process: Process::new(PROCESS + index, seed),
                 starts: 0,
@@ -112,6 +128,8 @@ impl Server {
                 dice: Dice::of(seed, &[3, index as u64]),
                 role: Role::Master,
                 map: None,
+                disk,
+                starves: false,
             }),
         });
         net.add(host, port, Arc::new(Door(server.clone())));
@@ -183,6 +201,9 @@ impl Server {
         self.trace.note(self.peer(), format_args!("crashes"));
         let mut inner = self.inner.lock();
         inner.process.kill();
+        if let Some(disk) = &inner.disk {
+            disk.process_dies();
+        }
         inner.reach = match silently {
             true => Reach::Gone,
             false => Reach::Refused,
@@ -191,22 +212,87 @@ impl Server {
         self.net.leave(self.peer(), silently);
     }
 
-    /// Starts again, with the data of a snapshot or empty.
-    pub fn start(&self, data: Option<&[u8]>) {
-        self.trace.note(
-            self.peer(),
-            format_args!("starts with {} bytes of data", data.map_or(0, <[u8]>::len)),
-        );
+    /// Starts again with what it finds.
+    pub fn start(&self, found: &Found) {
         let mut inner = self.inner.lock();
+        let found = match (found, &inner.disk) {
+            (Found::Disk, None) => &Found::Nothing,
+            (found, _) => found,
+        };
+        let text = match found {
+            Found::Data(data) => format!("{} bytes of data", data.len()),
+            Found::Disk => "what is on its disk".to_owned(),
+            Found::Nothing => "nothing".to_owned(),
+        };
+        self.trace
+            .note(self.peer(), format_args!("starts with {text}"));
         inner.starts += 1;
+        inner.starves = false;
         inner.ahead = ahead(&self.plan, self.index, inner.starts);
+        match (&mut inner.disk, found) {
+            // A log that cannot be synced is not opened.
+            (Some(disk), Found::Disk) => disk.syncs_again(),
+            // Another disk.
+            (Some(disk), _) => *disk = sim::Disk::default(),
+            (None, _) => {}
+        }
         let compat = self.plan.compat(self.index, inner.starts);
-        inner.engine = engine(&self.trace, inner.ahead, compat);
-        load(&inner.engine, data.unwrap_or_default());
+        inner.engine = engine(&self.trace, inner.ahead, compat, inner.disk.as_ref());
+        if let Found::Data(data) = found {
+            load(&inner.engine, data);
+        }
         if inner.process.is_gone() {
             inner.process = Process::new(PROCESS + self.index, self.seed ^ inner.starts);
         }
         inner.reach = Reach::Listening;
+    }
+
+    /// Whether it keeps a log on a disk.
+    pub fn keeps_log(&self) -> bool {
+        self.inner.lock().disk.is_some()
+    }
+
+    /// Its disk takes only so many bytes more, and its syncs fail or not; false if it has none.
+    pub fn disk_fails(&self, room: usize, syncs_fail: bool) -> bool {
+        let inner = self.inner.lock();
+        let Some(disk) = &inner.disk else {
+            return false;
+        };
+        disk.fail(room, syncs_fail);
+        true
+    }
+
+    /// Its disk works again.
+    pub fn disk_works(&self) {
+        if let Some(disk) = &self.inner.lock().disk {
+            disk.mend();
+        }
+    }
+
+    /// What the thread of its log does now and then, unless it stands still. Whether the log takes writes after that.
+    pub fn log_round(&self) -> bool {
+        let inner = self.inner.lock();
+        // The next process begins with a log that is fine.
+        inner.process.is_gone() || (inner.process.is_running() && sim::log_round(&inner.engine))
+    }
+
+    /// Has no memory left for more data, or has.
+    pub fn starve(&self, starves: bool) {
+        let mut inner = self.inner.lock();
+        inner.starves = starves;
+        let most = if starves { "1" } else { "0" };
+        let words = ["CONFIG", "SET", "maxmemory", most];
+        let words = words.map(|word| Bytes::copy_from_slice(word.as_bytes()));
+        drop(inner.engine.session().execute(&words));
+    }
+
+    /// Whether it serves, and can take all the data of another one.
+    pub fn takes_data(&self) -> bool {
+        let up = self.is_up();
+        let inner = self.inner.lock();
+        let fails = inner.disk.as_ref().is_some_and(sim::Disk::is_failing);
+        // After a failure, the thread of the log has to write first.
+        up && !fails && !inner.starves && sim::log_round(&inner.engine)
     }
 
     /// Takes over the data of another one.
@@ -398,16 +484,20 @@ fn ahead(plan: &Plan, index: usize, start: u64) -> i64 {
     }
 }
 
-fn engine(trace: &Trace, ahead: i64, compat: Compat) -> Engine {
+fn engine(trace: &Trace, ahead: i64, compat: Compat, disk: Option<&sim::Disk>) -> Engine {
     let now = EPOCH + trace.now().as_micros() as i64 + ahead;
     let builder = Engine::builder()
         .databases(1)
         .compat(compat)
         .clock(Clock::live_at(now));
-    match builder.build() {
+    let engine = match builder.build() {
         Ok(engine) => engine,
         Err(error) => panic!("no engine: {error}"),
+    };
+    if let Some(Err(error)) = disk.map(|disk| sim::keep_log(&engine, disk)) {
+        panic!("a server does not start with its log: {error}");
     }
+    engine
 }
 
 /// Carries out commands.

@@ -88,6 +88,9 @@ impl Shrinker<'_> {
         if self.best.rates_differ {
             smaller |= self.attempt(|plan| plan.rates_differ = false);
         }
+        if self.best.keeps_log {
+            smaller |= self.attempt(|plan| plan.keeps_log = false);
+        }
         if self.best.settings_differ {
             smaller |= self.attempt(|plan| plan.settings_differ = false);
         }
@@ -129,6 +132,7 @@ fn remove_client(plan: &mut Plan) {
         | FaultKind::Stop { client, .. }
         | FaultKind::Kill { client, .. }
         | FaultKind::ClockJump { client, .. }
+        | FaultKind::StopAtReply { client, .. }
         | FaultKind::Suspend { client, .. } => client < clients,
         _ => true,
     });
@@ -146,6 +150,8 @@ fn single_server(plan: &mut Plan) {
         | FaultKind::Refuse { server, .. }
         | FaultKind::Answer { server, .. }
         | FaultKind::Evict { server, .. }
+        | FaultKind::DiskFails { server, .. }
+        | FaultKind::NoMemory { server, .. }
         | FaultKind::Forget { server } => {
             *server = 0;
             true

@@ -80,6 +80,46 @@ struct Inner {
     over: bool,
     /// The faults that really happened, by name.
     happened: BTreeMap<&'static str, u64>,
+    tally: Tally,
+}
+
+/// What the clients of a world met: a world in which everything fails, or nobody meets anybody, shows nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tally {
+    /// Calls that ended well.
+    pub succeeded: u64,
+    /// Calls that ended with an error.
+    pub failed: u64,
+    /// Calls that their callers dropped.
+    pub dropped: u64,
+    /// Calls in which a client met another one: the lock was held, the quota used, the answer there, or two calls about one
+    /// thing were under way at the same time.
+    pub contended: u64,
+    /// Histories that have too many orders to be judged.
+    pub undecided: u64,
+    /// Worlds in which data was lost, so that some judges are lenient.
+    pub lossy: u64,
+}
+
+impl Tally {
+    /// A call has ended.
+    pub fn answered(&mut self, fine: Option<bool>) {
+        match fine {
+            Some(true) => self.succeeded += 1,
+            Some(false) => self.failed += 1,
+            None => {}
+        }
+    }
+
+    /// Adds those of another world.
+    pub fn add(&mut self, other: &Self) {
+        self.succeeded += other.succeeded;
+        self.failed += other.failed;
+        self.dropped += other.dropped;
+        self.contended += other.contended;
+        self.undecided += other.undecided;
+        self.lossy += other.lossy;
+    }
 }
 
 /// A client over all its incarnations.
@@ -108,6 +148,8 @@ pub struct Outcome {
     pub breaches: Vec<String>,
     /// The faults that really happened, by name.
     pub faults: BTreeMap<&'static str, u64>,
+    /// What the clients met.
+    pub tally: Tally,
     /// What happened, if it was recorded.
     pub lines: Vec<Line>,
 }
@@ -167,11 +209,13 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
         world.breach(format!("a task panicked: {panic}"));
     }
     let (hash, events, lines) = world.trace.end();
-    let (breaches, faults) = {
+    let (breaches, faults, tally) = {
         let mut inner = world.inner.lock();
+        inner.tally.lossy = u64::from(!inner.losses.is_empty());
         (
             std::mem::take(&mut inner.breaches),
             std::mem::take(&mut inner.happened),
+            inner.tally,
         )
     };
     // What is left must not hold the world in circles.
@@ -186,6 +230,7 @@ pub fn run(plan: &Plan, with_lines: bool, mutation: Option<&Mutation>) -> Outcom
         simulated,
         breaches,
         faults,
+        tally,
         lines,
     }
 }
@@ -298,6 +343,8 @@ impl World {
             server.wake();
             server.inject(None);
             server.refuse(false);
+            // The thread of a log that had no room has written it.
+            server.log_round();
         }
         for life in &self.lives {
             life.process.lock().go_on();
@@ -422,6 +469,16 @@ impl World {
         !self.inner.lock().breaches.is_empty()
     }
 
+    /// Counts what the clients meet.
+    pub fn count(&self, change: impl FnOnce(&mut Tally)) {
+        change(&mut self.inner.lock().tally);
+    }
+
+    /// A client met another one.
+    pub fn met(&self) {
+        self.count(|tally| tally.contended += 1);
+    }
+
     /// What servers took between these times may be gone.
     pub fn lost(&self, from: Duration, to: Duration) {
         self.inner.lock().losses.push((from, to));
@@ -479,14 +536,18 @@ impl World {
 
     /// Whether the calls to one thing can be explained; a breach if not.
     pub fn explain<M: Model>(&self, what: &str, model: &M, events: &[Event<M::Call>]) {
+        let met = history::overlapping(events);
+        self.count(|tally| tally.contended += met);
         match history::explain(model, events, &self.losses()) {
             Explained::Yes => {}
             Explained::No(call) => self.breach(format!(
                 "no order of calls explains the answers of {what}; the first that does not fit: {call}"
             )),
-            Explained::Undecided => self
-                .trace
-                .note("judge", format_args!("{what}: too many orders to try")),
+            Explained::Undecided => {
+                self.count(|tally| tally.undecided += 1);
+                self.trace
+                    .note("judge", format_args!("{what}: too many orders to try"));
+            }
         }
     }
 
@@ -540,6 +601,21 @@ impl World {
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             }
         }
+    }
+
+    /// How many milliseconds a key still has on the servers, also on those that are down now. `None` if it is gone from all
+    /// of them; -1 if that is not known or never.
+    pub fn remaining(&self, key: &str) -> Option<i64> {
+        use bytes::Bytes;
+        use redstart_engine::{Outcome, Reply};
+        let words = ["PTTL", key].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+        let servers = self.servers[..self.plan.servers()].iter();
+        let masters = servers.filter(|server| server.role() == Role::Master);
+        let left = masters.map(|server| match server.engine().session().execute(&words) {
+            Outcome::Reply(Reply::Int(left)) => left,
+            _ => -1,
+        });
+        left.filter(|left| *left != -2).max()
     }
 
     /// All keys, over all servers that own them, with their remaining time in milliseconds (-1: none).

@@ -363,8 +363,19 @@ impl From<redis::RedisError> for Error {
             }
             _ => (Kind::Server, "the server refused the command"),
         };
-        Self::new(kind, message).with_source(error)
+        let done = was_carried_out(&error);
+        Self::new(kind, message).with_source(error).doubt(done)
     }
+}
+
+/// The engine answers this if a command was carried out in memory and the log could not be written. With any other MISCONF
+/// nothing happened.
+fn was_carried_out(error: &redis::RedisError) -> bool {
+    error.code() == Some("MISCONF")
+        && !crate::mend::is_missing("doubt about what is not kept")
+        && error
+            .detail()
+            .is_some_and(|detail| detail.contains("; the command was carried out"))
 }
 
 /// A server that does not know a command repeats its arguments, and those may be values or tokens.
@@ -416,6 +427,15 @@ mod tests {
         for line in ["WRONGTYPE no", "ERR syntax error", "NOPERM no"] {
             assert!(!answered(line).is_store_down(), "{line}");
         }
+    }
+
+    #[test]
+    fn what_was_carried_out_and_not_kept_is_in_doubt() {
+        let text = "MISCONF Errors writing to the AOF file";
+        assert!(!answered(text).is_in_doubt());
+        assert!(!answered(&format!("{text}: no storage space")).is_in_doubt());
+        let kept = "; the command was carried out, and what it wrote or read is not on the disk";
+        assert!(answered(&format!("{text}: no storage space{kept}")).is_in_doubt());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::{
 };
 
 use super::{file::fault, *};
-use crate::{Outcome, Reply, Session};
+use crate::{Outcome, Reply, Session, error::NOT_KEPT};
 
 /// Failures are asked for by static switches: one such test at a time.
 pub(super) static ALONE: Mutex<()> = Mutex::new(());
@@ -76,8 +76,16 @@ fn a_full_disk_refuses_writes_in_scripts_and_transactions_until_there_is_room() 
         ask(&mut queued, "MULTI");
         ask(&mut queued, "SET queued 1");
         fault::FULL.store(true, Ordering::SeqCst);
-        // The first finds out, the others know.
-        assert!(is_misconf(&ask(&mut session, "SET lost 1")), "{fsync:?}");
+        // The first finds out, and says that it was carried out; the others know, and are refused.
+        let was_done =
+            |reply: &Reply| matches!(reply, Reply::Error(text) if text.ends_with(NOT_KEPT));
+        let first = ask(&mut session, "SET lost 1");
+        assert!(
+            is_misconf(&first) && was_done(&first),
+            "{fsync:?}: {first:?}"
+        );
+        let second = ask(&mut session, "SET a 1");
+        assert!(is_misconf(&second) && !was_done(&second), "{second:?}");
         for _ in 0..2 {
             assert!(is_misconf(&ask(&mut session, "SET a 1")));
             assert!(is_misconf(&eval(

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use redstart::{
     Error, Store,
-    membership::{Bloom, BloomBuilder, BloomScaling},
+    membership::{Bloom, BloomBuilder, BloomMode, BloomScaling},
 };
 
 use super::{Attempt, Work, Workload};
@@ -21,6 +21,8 @@ use crate::{client::Client, dice::Dice, world::World};
 pub(super) struct Filtering {
     capacity: u64,
     scaling: BloomScaling,
+    /// By the server's own commands, or by bits and scripts.
+    mode: BloomMode,
     /// The filter was made; from then on it is only opened.
     made: AtomicBool,
     state: Mutex<State>,
@@ -42,15 +44,19 @@ impl Filtering {
     pub(super) fn new(world: &World) -> Self {
         let mut dice = Dice::of(world.plan.seed, &[33]);
         Self {
-            capacity: dice.between(20, 60),
+            // Few enough that it has to grow in some worlds.
+            capacity: dice.between(6, 60),
             scaling: *dice.pick(&[BloomScaling::Fixed, BloomScaling::Grow]),
+            mode: *dice.pick(&[BloomMode::Auto, BloomMode::Bitmap]),
             made: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
 
     fn builder(&self, store: &Store) -> BloomBuilder {
-        Bloom::builder(store, "sim", "seen").scaling(self.scaling)
+        Bloom::builder(store, "sim", "seen")
+            .scaling(self.scaling)
+            .mode(self.mode)
     }
 
     /// Makes the filter, or opens it if that was done. `None` if it is gone for good.
@@ -139,6 +145,7 @@ impl Filtering {
             None => return Ok(()),
         };
         for ((one, at), found) in some.iter().zip(found) {
+            world.met();
             let now = world.now();
             let made_until = match *self.state.lock() {
                 State {

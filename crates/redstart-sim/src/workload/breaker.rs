@@ -118,9 +118,12 @@ impl Breaking {
         let world = client.world.clone();
         let asked = world.now();
         let admitted = client.perhaps_dropped(50, breaker.try_admit()).await;
-        let Some(Admitted::Yes(admission)) = admitted else {
-            return;
+        let admission = match admitted {
+            Some(Admitted::Yes(admission)) => admission,
+            Some(_) => return world.met(),
+            None => return,
         };
+        world.count(|tally| tally.succeeded += 1);
         let number = admission
             .is_probe()
             .then(|| self.probe(&world, client.index, asked));

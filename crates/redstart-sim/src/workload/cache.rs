@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redstart::{
     Error, Store,
-    caching::{Cache, Loaded},
+    caching::{Cache, HitSource, Loaded},
     sim::{Process, current},
 };
 
@@ -152,6 +152,9 @@ impl Reading {
         let Some(Ok(hit)) = call else {
             return;
         };
+        if hit.source != HitSource::Loaded {
+            client.world.met();
+        }
         let version = hit.value.as_deref().copied().unwrap_or_default();
         client.note(format_args!(
             "reads version {version} of row {key} from {:?}",

@@ -12,7 +12,7 @@ use super::{Attempt, Work, Workload};
 use crate::{
     client::Client,
     dice::Dice,
-    history::{History, Model},
+    history::{Event, History, Model},
     world::World,
 };
 
@@ -29,68 +29,126 @@ enum Call {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Counts {
-    count: i64,
-    /// What was drained and not acknowledged. Its id is not known if there was no answer.
-    batch: Option<(Option<String>, i64)>,
+    /// Not known after a loss, until an answer tells.
+    count: Option<i64>,
+    batch: Batch,
+}
+
+/// What was drained and not acknowledged.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Batch {
+    Unknown,
+    Empty,
+    /// The id is not known if there was no answer.
+    Drained(Option<String>, i64),
+}
+
+impl Counts {
+    /// The count must be this, or is so from now on.
+    fn learn(&mut self, count: i64) -> bool {
+        let known = *self.count.get_or_insert(count);
+        known == count
+    }
+
+    fn drain(&mut self, answer: &Option<Option<(String, i64)>>) -> bool {
+        let fresh = self.batch == Batch::Empty;
+        match (answer, &mut self.batch) {
+            // Nothing was there: nothing was drained before, and nothing is counted.
+            (Some(None), Batch::Unknown | Batch::Empty) => {
+                self.batch = Batch::Empty;
+                self.learn(0)
+            }
+            (Some(None), Batch::Drained(..)) => false,
+            (Some(Some((id, count))), Batch::Drained(known, drained)) => {
+                let same = known.as_ref().is_none_or(|known| known == id);
+                *known = Some(id.clone());
+                same && count == drained
+            }
+            (Some(Some((id, count))), batch) => {
+                *batch = Batch::Drained(Some(id.clone()), *count);
+                if fresh {
+                    let fits = *count != 0 && self.learn(*count);
+                    self.count = Some(0);
+                    return fits;
+                }
+                // The count of now, or one from before the loss.
+                if self.count == Some(*count) {
+                    self.count = None;
+                }
+                true
+            }
+            (None, Batch::Drained(..)) => true,
+            (None, batch) => {
+                match (fresh, self.count) {
+                    (_, Some(0)) => {}
+                    (true, Some(count)) => {
+                        *batch = Batch::Drained(None, count);
+                        self.count = Some(0);
+                    }
+                    (true, None) => {
+                        *batch = Batch::Unknown;
+                        self.count = Some(0);
+                    }
+                    (false, _) => self.count = None,
+                }
+                true
+            }
+        }
+    }
 }
 
 struct Tally;
 
 impl Model for Tally {
-    /// `None` if data was lost.
-    type State = Option<Counts>;
+    type State = Counts;
     type Call = Call;
 
-    fn initial(&self) -> Option<Counts> {
-        Some(Counts {
-            count: 0,
-            batch: None,
-        })
+    fn initial(&self) -> Counts {
+        Counts {
+            count: Some(0),
+            batch: Batch::Empty,
+        }
     }
 
-    fn unknown(&self) -> Option<Counts> {
-        None
+    fn unknown(&self) -> Counts {
+        Counts {
+            count: None,
+            batch: Batch::Unknown,
+        }
     }
 
-    fn step(&self, state: &Option<Counts>, call: &Call) -> Option<Option<Counts>> {
-        let Some(counts) = state else {
-            return Some(None);
-        };
-        let mut next = counts.clone();
+    fn step(&self, state: &Counts, call: &Call) -> Option<Counts> {
+        let mut next = state.clone();
         let fits = match call {
             Call::Add(many, answer) => {
-                next.count += many;
-                answer.is_none_or(|answer| answer == next.count)
+                next.count = next.count.map(|count| count + many);
+                answer.is_none_or(|answer| next.learn(answer))
             }
-            Call::Get(answer) => *answer == next.count,
+            Call::Get(answer) => next.learn(*answer),
             Call::Take(answer) => {
-                let taken = std::mem::take(&mut next.count);
-                answer.is_none_or(|answer| answer == taken)
+                let fits = answer.is_none_or(|answer| next.learn(answer));
+                next.count = Some(0);
+                fits
             }
-            Call::Drain(answer) => {
-                if next.batch.is_none() && next.count != 0 {
-                    next.batch = Some((None, std::mem::take(&mut next.count)));
-                }
-                match (answer, &mut next.batch) {
-                    (None, _) | (Some(None), None) => true,
-                    (Some(Some((id, count))), Some((known, drained))) => {
-                        let same = known.as_ref().is_none_or(|known| known == id);
-                        *known = Some(id.clone());
-                        same && count == drained
+            Call::Drain(answer) => next.drain(answer),
+            Call::Ack(id, answer) => match &next.batch {
+                // Somebody's, or nobody's.
+                Batch::Unknown => {
+                    if *answer == Some(true) {
+                        next.batch = Batch::Empty;
                     }
-                    (Some(None), Some(_)) | (Some(Some(_)), None) => false,
+                    true
                 }
-            }
-            Call::Ack(id, answer) => {
-                let known = next.batch.as_ref().and_then(|(known, _)| known.as_ref());
-                let mine = known == Some(id);
-                if mine {
-                    next.batch = None;
+                batch => {
+                    let mine = matches!(batch, Batch::Drained(Some(known), _) if known == id);
+                    if mine {
+                        next.batch = Batch::Empty;
+                    }
+                    answer.is_none_or(|answer| answer == mine)
                 }
-                answer.is_none_or(|answer| answer == mine)
-            }
+            },
         };
-        fits.then_some(Some(next))
+        fits.then_some(next)
     }
 
     fn unanswered(&self, call: &Call) -> Option<Call> {
@@ -288,6 +346,16 @@ impl Workload for Tallying {
             let world = client.world.clone();
             tokio::time::sleep(Duration::from_secs(1)).await;
             let mut ids = Vec::new();
+            // After a loss, what follows is judged by what this finds.
+            let from = world.now();
+            match counter.get("banner").await {
+                Ok(count) => self.history.add(Event {
+                    call: Call::Get(count),
+                    from,
+                    to: Some(world.now()),
+                }),
+                Err(error) => world.breach(format!("the counter cannot be read: {error}")),
+            }
             for _ in 0..8 {
                 self.count(&mut client, &counter, &mut ids).await;
             }
@@ -301,5 +369,49 @@ impl Workload for Tallying {
                 }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{Explained, explain};
+
+    fn calls(calls: &[Call]) -> Vec<Event<Call>> {
+        let at = |number: usize| Duration::from_millis(100 + 10 * number as u64);
+        let event = |(number, call): (usize, &Call)| Event {
+            call: call.clone(),
+            from: at(number),
+            to: Some(at(number) + Duration::from_millis(5)),
+        };
+        calls.iter().enumerate().map(event).collect()
+    }
+
+    fn after_a_loss(all: &[Call]) -> bool {
+        let lost = [(Duration::ZERO, Duration::from_millis(50))];
+        explain(&Tally, &calls(all), &lost) == Explained::Yes
+    }
+
+    #[test]
+    fn a_counter_is_judged_after_a_loss_by_its_first_answer() {
+        assert!(after_a_loss(&[Call::Get(5), Call::Add(1, Some(6))]));
+        assert!(!after_a_loss(&[Call::Get(5), Call::Add(1, Some(9))]));
+        assert!(!after_a_loss(&[Call::Take(Some(5)), Call::Get(5)]));
+    }
+
+    #[test]
+    fn a_batch_is_judged_after_a_loss_once_it_is_known() {
+        let batch = |count| Call::Drain(Some(Some(("a".to_owned(), count))));
+        assert!(after_a_loss(&[batch(3), batch(3)]));
+        assert!(!after_a_loss(&[batch(3), batch(4)]));
+        assert!(!after_a_loss(&[batch(3), Call::Drain(Some(None))]));
+        let acknowledged = Call::Ack("a".to_owned(), Some(true));
+        assert!(after_a_loss(&[
+            acknowledged.clone(),
+            Call::Drain(Some(None)),
+            Call::Get(0)
+        ]));
+        assert!(!after_a_loss(&[acknowledged.clone(), acknowledged]));
+        assert!(!after_a_loss(&[Call::Drain(Some(None)), Call::Get(2)]));
     }
 }

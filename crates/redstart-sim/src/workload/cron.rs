@@ -161,6 +161,7 @@ impl Workload for Ticking {
             let excused =
                 world.plan.clocks_differ || world.may_have_lost(Duration::ZERO, world.now());
             let before = self.state.lock().ran.len();
+            world.count(|tally| tally.contended += before as u64);
             let lasts = (self.period * BUSY_TICKS).as_millis() as u64;
             if let Err(error) = queue.enqueue(&Long { lasts }).await {
                 return failed("no job is taken", &error);

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use redstart::{
     Error, Store,
-    caching::{Cache, L1, Loaded},
+    caching::{Cache, HitSource, L1, Loaded},
     sim::Process,
 };
 
@@ -25,11 +25,16 @@ pub(super) struct Glancing {
 /// A process, the number of its client, and its cache.
 type Survivor = (Arc<Process>, usize, Cache<u64, u64>);
 
+/// No machine is suspended for longer.
+const SUSPENDED: Duration = Duration::from_secs(10);
+
 /// An invalidation that has returned.
 #[derive(Clone)]
 struct Announced {
     key: u64,
     version: u64,
+    /// When it was sent, and when it returned.
+    from: Duration,
     at: Duration,
     process: Arc<Process>,
 }
@@ -76,12 +81,14 @@ impl Glancing {
         };
         client.note(format_args!("row {key} has version {version}"));
         for _ in 0..client.dice.between(1, 5) {
+            let from = world.now();
             let call = client.perhaps_dropped(100, cache.invalidate(&key)).await;
             if matches!(call, Some(Ok(()))) {
                 client.note(format_args!("row {key} is invalidated"));
                 self.announced.lock().push(Announced {
                     key,
                     version,
+                    from,
                     at: world.now(),
                     process: client.process().clone(),
                 });
@@ -112,6 +119,9 @@ impl Glancing {
             Ok::<_, Error>(Loaded::Found(version))
         };
         let hit = cache.get_or_load(&key, loader).await?;
+        if hit.source == HitSource::L1 {
+            world.met();
+        }
         let version = hit.value.as_deref().copied().unwrap_or_default();
         let now = world.now();
         let known = self.announced.lock().clone();
@@ -121,8 +131,10 @@ impl Glancing {
                 true => one.at,
                 false => one.at + bound,
             };
-            let excused = world.may_have_lost(Duration::ZERO, now)
-                || world.was_suspended(Duration::ZERO, now) && !own;
+            // What was lost before it was sent is no excuse. A machine may have been suspended for a while by then.
+            let suspended = one.at.saturating_sub(SUSPENDED);
+            let excused =
+                world.may_have_lost(one.from, now) || world.was_suspended(suspended, now) && !own;
             if due <= asked && version < one.version && !excused {
                 world.breach(format!(
                     "client {} reads version {version} of row {key} from {:?} at {asked:?}, after {} was announced at {:?} (by itself: {own})",

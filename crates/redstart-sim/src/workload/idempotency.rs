@@ -154,7 +154,10 @@ impl Workload for Executing {
                         }
                         self.answer(&world, &key, answer);
                     }
-                    Ok(Run::Replayed(answer)) => self.answer(&world, &key, answer),
+                    Ok(Run::Replayed(answer)) => {
+                        world.met();
+                        self.answer(&world, &key, answer);
+                    }
                     Err(error) if !error.is_in_doubt() => {
                         let executions = self.executions.lock();
                         let started = executions.get(&key).is_some_and(|of| {

@@ -11,7 +11,7 @@ use super::{Attempt, Work, Workload};
 use crate::{
     client::Client,
     dice::Dice,
-    history::{History, Model},
+    history::{Event, History, Model},
     world::World,
 };
 
@@ -91,7 +91,14 @@ impl Model for Rules {
 
     fn step(&self, state: &Board, call: &Call) -> Option<Board> {
         let Some(board) = state else {
-            return Some(None);
+            // A whole board tells; of equal scores, the one with the better rank came first.
+            return Some(match call {
+                Call::Top(rows) => {
+                    let rows = rows.iter();
+                    Some(rows.map(|(_, member, score)| (*member, *score)).collect())
+                }
+                _ => None,
+            });
         };
         let mut board = board.clone();
         match call {
@@ -270,6 +277,18 @@ impl Workload for Placing {
             tokio::time::sleep(Duration::from_secs(1)).await;
             let store = client.store().await;
             let board = self.board(&store, "board");
+            // After a loss, what follows is judged by what this finds.
+            let from = client.world.now();
+            match board.top(10).await {
+                Ok(entries) => self.history.add(Event {
+                    call: Call::Top(rows(&entries)),
+                    from,
+                    to: Some(client.world.now()),
+                }),
+                Err(error) => client
+                    .world
+                    .breach(format!("the board cannot be read: {error}")),
+            }
             for _ in 0..6 {
                 self.operate(&mut client, &board).await;
             }

@@ -172,6 +172,7 @@ impl Workload for Limiting {
                                 .world
                                 .breach(format!("a cost of {cost} is above {max}"));
                         }
+                        Some(Ok(Decision::Limited { .. })) => client.world.met(),
                         _ => {}
                     }
                 }

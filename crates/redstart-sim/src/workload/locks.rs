@@ -238,8 +238,10 @@ impl Holding {
         let limit = client.longest(wait.unwrap_or_default()) + world.plan.deadline;
         let twin = client.twin();
         let call = client.perhaps_dropped(100, lock.ask(wait, reads));
-        let Some(Ok(Some(granted))) = twin.timed("the lock", limit, call).await else {
-            return;
+        let granted = match twin.timed("the lock", limit, call).await {
+            Some(Ok(Some(granted))) => granted,
+            Some(Ok(None)) => return world.met(),
+            _ => return,
         };
         let number = self.granted(client, &granted, from, seen);
         let mut ended = false;

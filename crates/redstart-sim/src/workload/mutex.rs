@@ -20,7 +20,7 @@ use crate::{
 pub(super) struct Locking {
     ttl: Duration,
     names: u64,
-    state: Mutex<State>,
+    state: Arc<Mutex<State>>,
     histories: BTreeMap<String, History<Call>>,
 }
 
@@ -120,6 +120,39 @@ impl Hold {
     }
 }
 
+/// Looks when the server's lease ends: from then on its holder must not think that it has the lock.
+fn watch(world: &Arc<World>, state: &Arc<Mutex<State>>, number: u64) {
+    let (name, text) = {
+        let state = state.lock();
+        let Some(hold) = state.holds.iter().find(|hold| hold.number == number) else {
+            return;
+        };
+        let now = world.now();
+        let excused = world.may_have_lost(hold.from, now)
+            || world.clock_jumped(hold.from, now)
+            || world.was_suspended(hold.from, now);
+        if excused || !hold.is_valid() {
+            return;
+        }
+        let text = format!(
+            "client {} thinks that it holds {} after its lease has ended",
+            hold.client, hold.lock
+        );
+        (hold.lock.clone(), text)
+    };
+    let left = match world.remaining(&format!("sim:mutex:{{{name}}}")) {
+        None => return world.breach(text),
+        // Not to be told now.
+        Some(left @ ..0) => left.unsigned_abs() * 50,
+        Some(left) => left.unsigned_abs() + 1,
+    };
+    let (again, state) = (world.clone(), state.clone());
+    let left = Duration::from_millis(left);
+    world
+        .agenda
+        .after(left, move || watch(&again, &state, number));
+}
+
 impl Locking {
     pub(super) fn new(world: &World) -> Self {
         let mut dice = Dice::of(world.plan.seed, &[10]);
@@ -128,7 +161,7 @@ impl Locking {
         Self {
             ttl,
             names,
-            state: Mutex::default(),
+            state: Arc::default(),
             histories: histories.collect(),
         }
     }
@@ -247,6 +280,7 @@ impl Locking {
         });
         drop(state);
         breaches.into_iter().for_each(|breach| world.breach(breach));
+        watch(world, &self.state, number);
         number
     }
 
@@ -260,7 +294,10 @@ impl Locking {
     ) -> Option<Guard<FenceToken>> {
         match locked {
             Some(Ok(Some(guard))) => return Some(guard),
-            Some(Ok(None)) => self.answered(world, name, asked, Some(false)),
+            Some(Ok(None)) => {
+                world.met();
+                self.answered(world, name, asked, Some(false));
+            }
             _ => self.answered(world, name, asked, None),
         }
         None

@@ -72,6 +72,7 @@ impl Ranking {
     fn reserved(&self, client: &Client, item: u64, asked: Duration) {
         let world = &client.world;
         let now = world.now();
+        world.met();
         client.note(format_args!("has {item}"));
         let mut breaches = Vec::new();
         let mut state = self.state.lock();

@@ -72,14 +72,22 @@ impl Drop for Running {
     }
 }
 
+/// The lease of the worker, and the longest of any.
+#[derive(Clone, Copy)]
+struct Leases {
+    own: Duration,
+    longest: Duration,
+}
+
 /// A handler begins.
 fn begin(
     world: &World,
     state: &Arc<Mutex<State>>,
-    lease: Duration,
+    leases: Leases,
     job: u64,
     context: JobContext,
 ) -> Running {
+    world.met();
     let now = world.now();
     let mut breaches = Vec::new();
     // A worker that stood still for longer than its lease must hear from the store before it begins anything.
@@ -87,7 +95,7 @@ fn begin(
     let woke = life.and_then(|life| *life.woke.lock());
     if let Some((at, lasted)) = woke
         && at == now
-        && lasted >= lease
+        && lasted >= leases.own
         && world.plan.weather.delay.0 > 0
     {
         breaches.push(format!(
@@ -103,7 +111,7 @@ fn begin(
             .is_none_or(|process| process.is_running());
         let lost = other.context.lost().now_or_never().is_some();
         // The job was handed out before the handler began, at most a lease.
-        let since = other.since.saturating_sub(lease);
+        let since = other.since.saturating_sub(leases.longest);
         let excused = world.may_have_lost(since, now) || world.clock_jumped(since, now);
         if runs && !lost && !excused {
             breaches.push(format!(
@@ -156,14 +164,18 @@ impl Queueing {
             false => self.lease,
         };
         for _ in 0..600 {
-            let (state, world, lease) = (self.state.clone(), world.clone(), self.lease);
+            let (state, world) = (self.state.clone(), world.clone());
+            let leases = Leases {
+                own,
+                longest: self.lease,
+            };
             let handler = move |task: Task, context: JobContext| {
                 let (state, world) = (state.clone(), world.clone());
                 async move {
                     world
                         .trace
                         .note("job", format_args!("{} begins", task.number));
-                    let running = begin(&world, &state, lease, task.number, context);
+                    let running = begin(&world, &state, leases, task.number, context);
                     tokio::time::sleep(Duration::from_millis(task.lasts)).await;
                     drop(running);
                     let mut state = state.lock();

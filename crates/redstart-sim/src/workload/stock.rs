@@ -215,6 +215,9 @@ impl Selling {
                         _ => None,
                     };
                     held = left.is_some();
+                    if !held {
+                        world.met();
+                    }
                     self.expires(&world, &history, begun, left);
                     // Sometimes it is asked for again.
                     if !held || !client.dice.per_mille(200) {

@@ -81,6 +81,7 @@ impl Consuming {
         let mut breaches = Vec::new();
         let mut state = self.state.lock();
         for entry in entries {
+            world.met();
             state.delivered[group].insert(entry.event);
             let over = state.acknowledged.get(&(group, entry.event));
             if let Some(over) = over

@@ -118,6 +118,10 @@ impl Sink<u64> for Table {
             }
         }
         drop(guard);
+        if let Some(world) = self.world.upgrade() {
+            let applied = changes.changes.len() as u64;
+            world.count(|tally| tally.contended += applied);
+        }
         breaches.into_iter().for_each(|breach| self.breach(breach));
         // It was done, and the answer is lost.
         match fails {

@@ -173,7 +173,11 @@ impl Failure {
             Self::TimedOut => {
                 Error::timeout(format!("{} did not answer in time", place())).doubt(!harmless)
             }
-            Self::Answer(error) => error.into(),
+            Self::Answer(error) => {
+                let error = Error::from(error);
+                let in_doubt = error.is_in_doubt() && !harmless;
+                error.doubt(in_doubt)
+            }
         }
     }
 }
@@ -272,7 +276,12 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
     let half_done = is_half_done(pipeline, &replies);
     let mut answered = Answered(replies);
     let composed = pipeline.query_async(&mut answered).await;
-    composed.map_err(|error| Error::from(error).doubt(half_done))
+    composed.map_err(|error| {
+        let error = Error::from(error);
+        let only_reads = pipeline.cmd_iter().all(command::only_reads);
+        let in_doubt = half_done || (error.is_in_doubt() && !only_reads);
+        error.doubt(in_doubt)
+    })
 }
 
 /// One command failed, and another one that writes did not.
