@@ -274,22 +274,40 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
 
     let replies = array(reply)?;
     let half_done = is_half_done(pipeline, &replies);
+    let not_kept = inside(pipeline, &replies).iter().any(is_not_kept);
     let mut answered = Answered(replies);
     let composed = pipeline.query_async(&mut answered).await;
     composed.map_err(|error| {
         let error = Error::from(error);
         let only_reads = pipeline.cmd_iter().all(command::only_reads);
-        let in_doubt = half_done || (error.is_in_doubt() && !only_reads);
+        let in_doubt = half_done || (not_kept && !only_reads);
         error.doubt(in_doubt)
     })
 }
 
-/// One command failed, and another one that writes did not.
-fn is_half_done(pipeline: &Pipeline, replies: &[Value]) -> bool {
-    let replies = match replies {
+/// The replies to the commands, without the frame of a transaction.
+fn inside<'a>(pipeline: &Pipeline, replies: &'a [Value]) -> &'a [Value] {
+    match replies {
         [Value::Array(inside)] if pipeline.is_transaction() => inside,
         replies => replies,
-    };
+    }
+}
+
+/// The command was carried out, and what it did may not be kept. Looked for in each reply: of several errors, the client makes one
+/// that tells neither.
+fn is_not_kept(reply: &Value) -> bool {
+    match reply {
+        Value::ServerError(error) => {
+            let error: RedisError = error.clone().into();
+            Error::from(error).is_in_doubt()
+        }
+        _ => false,
+    }
+}
+
+/// One command failed, and another one that writes did not.
+fn is_half_done(pipeline: &Pipeline, replies: &[Value]) -> bool {
+    let replies = inside(pipeline, replies);
     let failed = |reply: &Value| matches!(reply, Value::ServerError(_));
     replies.iter().any(failed)
         && pipeline
