@@ -122,8 +122,10 @@ const PROTOCOL: [(&str, &str, u32, usize, u32, f64); 8] = [
 
 /// redis-benchmark with 50 clients against both listeners, the engine's as `redstart engine` runs it.
 async fn listener(bench: &mut Bench, remote: &str) -> anyhow::Result<()> {
-    // A runtime of its own, so that nothing else runs on its threads.
+    // A runtime of its own, so that nothing else runs on its threads; as many as `redstart engine` has.
+    let processors = std::thread::available_parallelism()?.get();
     let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads((processors / 2).clamp(1, 8))
         .enable_all()
         .build()?;
     let config = ServerConfig::new().listen("127.0.0.1:0".parse()?);

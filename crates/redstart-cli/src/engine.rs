@@ -135,6 +135,12 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((name.to_owned(), value.to_owned()))
 }
 
+/// How many threads serve connections: half of the processors. Commands run one at a time whatever their
+/// number, so more of them mostly wait for each other, and clients on this machine need the rest.
+pub(crate) fn threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |count| (count.get() / 2).clamp(1, 8))
+}
+
 pub(crate) async fn run(mut args: Args) -> Result<(), Failure> {
     match args.action.take() {
         Some(Action::Backup(args)) => return backup::run(args).await,

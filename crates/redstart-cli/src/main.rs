@@ -157,10 +157,11 @@ fn main() -> ExitCode {
             .init(),
     }
 
-    let runtime = match tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-    {
+    let mut runtime = tokio::runtime::Builder::new_multi_thread();
+    if matches!(cli.command, Command::Engine(_)) {
+        runtime.worker_threads(engine::threads());
+    }
+    let runtime = match runtime.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return exit(Err(error.into())),
     };

@@ -6,14 +6,12 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    task::{Context, Poll, Waker},
 };
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use tokio::sync::{
-    Notify,
-    mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
-};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{
     acl::Account,
@@ -45,6 +43,8 @@ pub(crate) struct Client {
     pub(crate) tracking: Option<Box<Tracking>>,
     /// What CLIENT LIST shows; only for clients that others may ask about.
     pub(crate) profile: Option<Arc<Profile>>,
+    /// The last command that ran, while the profile does not show what it did.
+    unshown: Option<Option<&'static Spec>>,
     /// The profile, while the list of clients does not have it: a script held the engine's state when the
     /// client came.
     pub(crate) unannounced: Option<Arc<Profile>>,
@@ -201,7 +201,12 @@ impl Inbox {
         pushed
     }
 
+    #[inline]
     pub(crate) fn try_recv(&mut self) -> Option<Pushed> {
+        // Asked after each command, mostly in vain; what is sent is counted first.
+        if self.waiting.load(Ordering::Relaxed) == 0 {
+            return None;
+        }
         let pushed = self.receiver.try_recv().ok()?;
         Some(self.took(pushed))
     }
@@ -236,14 +241,51 @@ pub(crate) struct Profile {
     pub(crate) created: i64,
     pub(crate) outbox: Outbox,
     pub(crate) resp3: AtomicBool,
-    killed: AtomicBool,
     /// Told when the client is killed.
-    pub(crate) end: Notify,
+    pub(crate) end: EndSignal,
     /// Bytes that were received and not executed, and replies that were not sent.
     pub(crate) held: AtomicUsize,
     /// Bytes of commands that wait for EXEC.
     pub(crate) queued: AtomicUsize,
     pub(crate) activity: Mutex<Activity>,
+}
+
+/// Tells the task of a connection that its client is killed. The task waits between any two requests, so
+/// this must cost little: it only leaves its waker.
+#[derive(Default)]
+pub(crate) struct EndSignal {
+    told: AtomicBool,
+    /// The one task that waits.
+    task: Mutex<Option<Waker>>,
+}
+
+impl EndSignal {
+    fn tell(&self) {
+        self.told.store(true, Ordering::Relaxed);
+        // The lock orders this behind the look of a task that has just left its waker.
+        if let Some(task) = self.task.lock().take() {
+            task.wake();
+        }
+    }
+
+    /// Waits for it; whatever comes later is ready at once.
+    pub(crate) async fn notified(&self) {
+        std::future::poll_fn(|cx| self.poll(cx)).await;
+    }
+
+    /// As [`EndSignal::notified`].
+    #[inline]
+    pub(crate) fn poll(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut task = self.task.lock();
+        if self.told.load(Ordering::Relaxed) {
+            return Poll::Ready(());
+        }
+        match &*task {
+            Some(before) if before.will_wake(cx.waker()) => {}
+            _ => *task = Some(cx.waker().clone()),
+        }
+        Poll::Pending
+    }
 }
 
 /// The part of a [`Profile`] that changes with the client's commands.
@@ -273,12 +315,11 @@ pub(crate) struct Activity {
 
 impl Profile {
     pub(crate) fn is_killed(&self) -> bool {
-        self.killed.load(Ordering::Relaxed)
+        self.end.told.load(Ordering::Relaxed)
     }
 
     pub(crate) fn kill(&self) {
-        self.killed.store(true, Ordering::Relaxed);
-        self.end.notify_one();
+        self.end.tell();
     }
 
     pub(crate) fn is_resp3(&self) -> bool {
@@ -306,6 +347,7 @@ impl Client {
             subscriptions: None,
             tracking: None,
             profile: None,
+            unshown: None,
             unannounced: None,
             networked: false,
             answers: Answers::On,
@@ -362,6 +404,15 @@ impl Client {
         }
     }
 
+    /// Whether nothing but the replies to its commands is due to the client, and all of them are.
+    #[inline]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.subscriptions.is_none()
+            && self.tracking.is_none()
+            && !self.monitors
+            && self.answers == Answers::On
+    }
+
     /// Whether the client listens to anything at all.
     pub(crate) fn is_subscribed(&self) -> bool {
         self.subscriptions.is_some()
@@ -408,8 +459,7 @@ impl Client {
             created: now_micros,
             outbox: self.outbox().clone(),
             resp3: AtomicBool::new(self.protocol == Protocol::Resp3),
-            killed: AtomicBool::new(false),
-            end: Notify::new(),
+            end: EndSignal::default(),
             held: AtomicUsize::new(0),
             queued: AtomicUsize::new(0),
             activity: Mutex::new(Activity {
@@ -435,7 +485,22 @@ impl Client {
         profile
     }
 
-    /// Brings what others see up to date after a command.
+    /// A command ran, or was refused if there is no such command.
+    #[inline]
+    pub(crate) fn ran(&mut self, spec: Option<&'static Spec>) {
+        self.unshown = Some(spec.or(self.unshown.flatten()));
+    }
+
+    /// Shows others what commands did since the last time. Nobody looks while a batch of commands runs,
+    /// except for commands in it.
+    #[inline]
+    pub(crate) fn show(&mut self, now_micros: i64) {
+        if let Some(spec) = self.unshown.take() {
+            self.update_profile(spec.map(|spec| spec.full_name), now_micros);
+        }
+    }
+
+    /// Brings what others see up to date.
     pub(crate) fn update_profile(&self, command: Option<&'static str>, now_micros: i64) {
         let Some(profile) = &self.profile else { return };
         let mut activity = profile.activity.lock();

@@ -148,6 +148,15 @@ pub(crate) struct Config {
 }
 
 impl Config {
+    /// Whether the slow log or the latency monitor may want to know of a command that took so long.
+    #[inline]
+    pub(crate) fn is_long(&self, nanos: u64) -> bool {
+        let slow = u64::try_from(self.slowlog_slower_than);
+        slow.is_ok_and(|micros| nanos >= micros.saturating_mul(1000))
+            || self.latency_threshold > 0
+                && nanos >= self.latency_threshold.saturating_mul(1_000_000)
+    }
+
     /// Whether keys of different slots are refused.
     pub(crate) fn checks_slots(&self) -> bool {
         self.cluster_strict || self.cluster

@@ -1,8 +1,11 @@
 //! What a command handler works with: the keyspace as of one moment, on behalf of one client.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 use crate::{
+    answer::Answer,
     blocking::{Served, Wait},
     client::Client,
     config::Config,
@@ -78,7 +81,10 @@ impl<'a> Ctx<'a> {
         self.used = None;
         let db = self.client.db;
         self.state.stats.commands += 1;
-        let timer = self.state.stats.timer(spec, self.client.networked);
+        let timer =
+            self.state
+                .stats
+                .timer(spec, self.client.networked, self.origin == Origin::Client);
         if !self.state.monitors.is_empty() && telling(spec) == Telling::Before {
             monitor::feed(self, spec, args);
         }
@@ -102,9 +108,14 @@ impl<'a> Ctx<'a> {
         if !self.state.hidden.is_empty() {
             self.show_fields();
         }
-        self.state.stats.ran(spec, is_failure(&result));
-        if let Some(timer) = timer {
-            self.took(spec, args, &timer, &result);
+        let took = timer.map(Timer::stop);
+        let tracked = self.state.config.latency_tracking;
+        let stats = &mut self.state.stats;
+        stats.ran(spec, is_failure(&result), took.as_ref(), tracked);
+        if let Some(took) = took
+            && self.state.config.is_long(took.nanos)
+        {
+            self.tell_of_time(spec, args, Duration::from_nanos(took.nanos), &result);
         }
         if !self.state.monitors.is_empty() && telling(spec) == Telling::After {
             monitor::feed(self, spec, args);
@@ -135,13 +146,15 @@ impl<'a> Ctx<'a> {
         result
     }
 
-    /// Keeps how long a command took, and what about that is out of the ordinary.
-    fn took(&mut self, spec: &'static Spec, args: &[Bytes], timer: &Timer, result: &CommandResult) {
-        let took = timer.elapsed();
+    /// Keeps what is out of the ordinary about how long a command took.
+    fn tell_of_time(
+        &mut self,
+        spec: &'static Spec,
+        args: &[Bytes],
+        took: Duration,
+        result: &CommandResult,
+    ) {
         let config = &self.state.config;
-        self.state
-            .stats
-            .took(spec, timer, took, config.latency_tracking);
         // A client that waits is not slow.
         if matches!(result, Err(Stop::Block(_))) {
             return;
@@ -308,6 +321,35 @@ impl<'a> Ctx<'a> {
                 None => Err(WRONG_TYPE.into()),
             },
         }
+    }
+
+    /// As [`Ctx::get`], with what the reply is made with.
+    #[inline]
+    pub(crate) fn read<T: Typed>(&mut self, key: &[u8]) -> Result<(Option<&T>, Answer<'_>), Stop> {
+        let slot = self.find_read(key);
+        let state = &mut *self.state;
+        let value = match slot {
+            None => None,
+            Some(slot) => match T::of(&state.dbs[self.client.db].entry(slot).value) {
+                Some(value) => Some(value),
+                None => return Err(WRONG_TYPE.into()),
+            },
+        };
+        let direct = self.origin == Origin::Client;
+        Ok((value, state.output.answer(direct, self.client.protocol)))
+    }
+
+    /// As [`Ctx::read`], for several keys; those of another type count as absent.
+    pub(crate) fn read_all<'k, T: Typed + 'static>(
+        &mut self,
+        keys: impl Iterator<Item = &'k [u8]>,
+    ) -> (impl ExactSizeIterator<Item = Option<&T>>, Answer<'_>) {
+        let slots: Vec<Option<Slot>> = keys.map(|key| self.find_read(key)).collect();
+        let state = &mut *self.state;
+        let db = &state.dbs[self.client.db];
+        let values = slots.into_iter().map(|slot| T::of(&db.entry(slot?).value));
+        let direct = self.origin == Origin::Client;
+        (values, state.output.answer(direct, self.client.protocol))
     }
 
     /// As [`Ctx::get`], to change it; [`Ctx::modified`] must be called if it was.

@@ -29,6 +29,8 @@ const SWEEP_BUDGET: usize = 10_000;
 /// What became of a command.
 pub(crate) enum Done {
     Reply(Reply),
+    /// The reply is in the client's output.
+    Written,
     Wait(Box<Wait>),
 }
 
@@ -36,11 +38,17 @@ pub(crate) enum Done {
 pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_micros: i64) -> Done {
     tick(state, now_micros);
     let mut cx = Ctx::new(state, client, now_micros, Origin::Client);
-    let result = process(&mut cx, args);
+    let (spec, result) = process(&mut cx, args);
     finish(state, now_micros);
-    if client.profile.is_some() || client.tracking.is_some() {
-        settle_client(client, args, now_micros);
+    if state.output.take_written() {
+        debug_assert!(
+            matches!(result, Ok(Reply::Nil)),
+            "an answer is the last that a command does"
+        );
+        client.ran(spec);
+        return Done::Written;
     }
+    settle_client(client, spec);
     // HELLO and RESET answer in the protocol that they have just chosen.
     match &result {
         Err(Stop::Error(text)) => state.stats.error(text),
@@ -55,14 +63,13 @@ pub(crate) fn run(state: &mut State, client: &mut Client, args: &[Bytes], now_mi
     }
 }
 
-/// What a command leaves behind on a client that others can see or that caches.
-fn settle_client(client: &mut Client, args: &[Bytes], now_micros: i64) {
-    let spec = registry::lookup(args);
-    client.update_profile(spec.map(|spec| spec.full_name), now_micros);
+/// What a command leaves behind on a client.
+fn settle_client(client: &mut Client, spec: Option<&'static Spec>) {
+    client.ran(spec);
     // CLIENT CACHING is for the next command, or for a whole transaction.
-    let stays = client.multi.is_some() || spec.is_some_and(|s| s.full_name == "client|caching");
     if let Some(tracking) = &mut client.tracking
-        && !stays
+        && client.multi.is_none()
+        && spec.is_none_or(|spec| spec.full_name != "client|caching")
     {
         tracking.caching = None;
     }
@@ -135,11 +142,13 @@ pub(crate) fn shape(reply: Reply, protocol: Protocol) -> Reply {
 #[inline]
 pub(crate) fn tick(state: &mut State, now_micros: i64) {
     if state.blocking.is_due(now_micros) {
+        state.stats.pause();
         blocking::time_out(state, now_micros);
     }
     // The system's clock may have been set back.
     if (now_micros - state.last_sweep).abs() >= SWEEP_INTERVAL {
         state.last_sweep = now_micros;
+        state.stats.pause();
         feed::tick(state, now_micros);
         if state.config.maxmemory > 0 {
             memory::measure_buffers(state);
@@ -207,27 +216,34 @@ fn sweep(state: &mut State, db: usize, budget: usize, now_micros: i64) {
 pub(crate) fn finish(state: &mut State, now_micros: i64) {
     state.effects.flush();
     if state.tracking.is_pending() {
+        state.stats.pause();
         tracking::broadcast(state);
     }
     if !state.ready.is_empty() {
+        state.stats.pause();
         blocking::serve_ready(state, now_micros);
     }
 }
 
-/// Finds and checks a command, then queues or runs it.
-fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+/// Finds and checks a command, then queues or runs it. Which command it was, if there is such a one.
+fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> (Option<&'static Spec>, CommandResult) {
     let spec = match check(cx, args) {
         Ok(spec) => spec,
         Err(stop) => {
             if let Some(multi) = &mut cx.client.multi {
                 multi.broken = true;
             }
-            if let Some(spec) = registry::lookup(args) {
+            let spec = registry::lookup(args);
+            if let Some(spec) = spec {
                 cx.state.stats.refused(spec);
             }
-            return Err(stop);
+            return (spec, Err(stop));
         }
     };
+    // Commands on data do not look at clients; to all others this one is shown as it is now.
+    if !spec.is(flag::WRITE | flag::READONLY) {
+        cx.client.show(cx.now_micros);
+    }
     if let Some(multi) = &mut cx.client.multi
         && !spec.is(flag::UNQUEUED)
     {
@@ -238,9 +254,9 @@ fn process(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             .map(|arg| size_of::<Bytes>() + arg.len())
             .sum::<usize>();
         multi.queue.push((spec, args));
-        return Ok(Reply::status("QUEUED"));
+        return (Some(spec), Ok(Reply::status("QUEUED")));
     }
-    cx.call(spec, args)
+    (Some(spec), cx.call(spec, args))
 }
 
 /// What can be said against a command before it runs.
@@ -322,6 +338,7 @@ fn check_writes(cx: &mut Ctx<'_>, spec: &Spec, why: &'static str) -> Result<(), 
 
 /// Refuses what would need more memory than there may be. Queueing takes memory, too.
 fn check_memory(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
+    cx.state.stats.pause();
     cx.state.out_of_memory = !eviction::make_room(cx.state, cx.now_micros);
     if !cx.state.out_of_memory {
         return Ok(());

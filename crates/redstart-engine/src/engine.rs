@@ -17,6 +17,7 @@ use tokio::sync::Notify;
 
 use crate::{
     acl::Acl,
+    answer::Output,
     aof::{self, LogSlot},
     blocking::{self, Blocking},
     client::{Client, Profile},
@@ -188,6 +189,8 @@ pub(crate) struct State {
     /// The engine that this is the state of.
     pub(crate) inner: Weak<Inner>,
     pub(crate) stats: Stats,
+    /// Where the running command may write its reply.
+    pub(crate) output: Output,
     pub(crate) random: Random,
     pub(crate) scripts: Scripts,
     /// The log is being read: nothing expires meanwhile.
@@ -254,6 +257,7 @@ impl State {
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
+            output: Output::default(),
             random: Random::new(),
             scripts: Scripts::default(),
             loading: false,
@@ -325,6 +329,7 @@ impl Engine {
             this: Weak::new(),
             inner: Weak::new(),
             stats: Stats::default(),
+            output: Output::default(),
             random: Random::new(),
             scripts: Scripts::new(limits, watchdog.clone(), compat),
             loading: false,

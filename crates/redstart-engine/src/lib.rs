@@ -37,7 +37,7 @@
 //! | `feed.rs`, `handover.rs` | being followed: the stream of changes; the move to another server |
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `eviction.rs`, `free.rs` | how much memory is in use; what goes when that is too much; freeing in the background |
-//! | `resp.rs`, `server.rs` | the protocol; the listener |
+//! | `resp.rs`, `answer.rs`, `server.rs` | the protocol; replies that are written without a detour; the listener |
 //! | `clock.rs`, `compat.rs` | the one clock; which server's version the engine takes the part of |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, functions, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
@@ -51,7 +51,9 @@
 //! Redis 7.0's `COMMAND INFO` prints. `args[0]` is the command's name, and the arity has been checked.
 //! Errors are `return Err("ERR text".into())`, or `?` on a parser such as `number::int_arg`.
 //! Return the rich reply (`Reply::Map`, `Set`, `Double`): `Reply::into_resp2` flattens it for RESP2
-//! sessions. Branch on `cx.is_resp3()` only where Redis nests differently.
+//! sessions. Branch on `cx.is_resp3()` only where Redis nests differently. A command that reads many
+//! strings uses `cx.read::<List>(key)?`, which gives an `Answer` beside the value: it writes the reply
+//! as bytes where the command came from a socket.
 //!
 //! Keys: `cx.get::<List>(key)?` reads (`None` if absent or expired, WRONGTYPE if of another type),
 //! `cx.get_mut` and `cx.get_or_create` change in place, `cx.put` replaces, `cx.delete` and
@@ -96,6 +98,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod acl;
+mod answer;
 mod aof;
 mod blocking;
 mod client;

@@ -17,6 +17,8 @@ const MAX_LINE: usize = 64 * 1024;
 /// From this size on an argument gets memory of its own, so that a value that is kept does not
 /// keep the whole buffer with it.
 const OWN: usize = 512;
+/// Room for so many arguments is kept from batch to batch.
+const KEPT: usize = 4096;
 /// What a client may send before it is authenticated.
 const GUEST_ARGS: i64 = 10;
 const GUEST_BULK: i64 = 16 * 1024;
@@ -25,10 +27,12 @@ const GUEST_BULK: i64 = 16 * 1024;
 #[derive(Default)]
 pub(crate) struct Parser {
     buffer: BytesMut,
-    /// How far the command at the start of the buffer was read.
+    /// How far the buffer was read.
     at: usize,
-    /// Arguments of that command that are complete.
+    /// Arguments that are complete, of the commands that were read and of the next one.
     args: Vec<Range<usize>>,
+    /// How many arguments belong to commands that are complete.
+    whole: usize,
     /// How many arguments are still to come; `None` before the command's header was read.
     left: Option<usize>,
     /// The length of the argument that is being received.
@@ -84,25 +88,86 @@ impl Parser {
 
     /// The next complete command. Empty ones are skipped, as Redis does.
     pub(crate) fn next(&mut self, limits: Limits) -> Result<Option<Vec<Bytes>>, ProtocolError> {
-        loop {
-            let command = match self.left {
-                Some(_) => self.multibulk(limits)?,
-                None => match self.buffer.first() {
-                    None => return Ok(None),
+        let mut one = Commands::default();
+        self.fill(&mut one, 1, limits)?;
+        Ok((!one.is_empty()).then_some(one.args))
+    }
+
+    /// Adds complete commands until there are `max` of them. What comes before an error is added.
+    pub(crate) fn fill(
+        &mut self,
+        commands: &mut Commands,
+        max: usize,
+        limits: Limits,
+    ) -> Result<(), ProtocolError> {
+        // The end of what is complete.
+        let mut done = 0;
+        let filled = self.fill_from(commands, max, limits, &mut done);
+        self.hand_over(commands, done);
+        filled
+    }
+
+    fn fill_from(
+        &mut self,
+        commands: &mut Commands,
+        max: usize,
+        limits: Limits,
+        done: &mut usize,
+    ) -> Result<(), ProtocolError> {
+        while commands.len() < max {
+            if self.left.is_none() {
+                match self.buffer.get(*done) {
+                    None => return Ok(()),
                     Some(b'*') => {
-                        if !self.header(limits)? {
-                            return Ok(None);
+                        if !self.header(*done, limits)? {
+                            return Ok(());
                         }
-                        self.multibulk(limits)?
                     }
-                    Some(_) => self.inline()?,
-                },
-            };
-            match command {
-                None => return Ok(None),
-                Some(command) if command.is_empty() => {}
-                Some(command) => return Ok(Some(command)),
+                    Some(_) => {
+                        self.hand_over(commands, std::mem::take(done));
+                        match self.inline()? {
+                            None => return Ok(()),
+                            Some(words) if words.is_empty() => {}
+                            Some(words) => commands.push(words),
+                        }
+                        continue;
+                    }
+                }
             }
+            if !self.multibulk(limits)? {
+                return Ok(());
+            }
+            *done = self.at;
+            self.left = None;
+            if self.args.len() > self.whole {
+                commands.ends.push(commands.args.len() + self.args.len());
+                self.whole = self.args.len();
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the commands that end before `done` out of the buffer. They share one piece of it, so
+    /// that a batch costs one reference count instead of one for each command.
+    fn hand_over(&mut self, commands: &mut Commands, done: usize) {
+        if done == 0 {
+            return;
+        }
+        let whole = self.buffer.split_to(done).freeze();
+        let args = self.args.drain(..std::mem::take(&mut self.whole));
+        commands.args.extend(args.map(|range| {
+            if range.len() >= OWN {
+                Bytes::copy_from_slice(&whole[range])
+            } else {
+                whole.slice(range)
+            }
+        }));
+        if self.args.is_empty() && self.args.capacity() > KEPT {
+            self.args = Vec::new();
+        }
+        self.at -= done;
+        for range in &mut self.args {
+            *range = range.start - done..range.end - done;
         }
     }
 
@@ -117,52 +182,63 @@ impl Parser {
         }
     }
 
-    /// Reads `*<number>`; whether it is there.
-    fn header(&mut self, limits: Limits) -> Result<bool, ProtocolError> {
-        let Some(line) = self.line(0, "too big mbulk count string")? else {
-            return Ok(false);
+    /// The number behind the mark at `at`, and where its line ends: only what is complete, short and
+    /// beyond doubt. Everything else is read with care, and refused in the right words.
+    #[inline]
+    fn plain_number(&self, at: usize) -> Option<(i64, usize)> {
+        const DIGITS: usize = 8;
+        let digits = self.buffer.get(at + 1..)?;
+        let mut value = 0;
+        for (count, &byte) in digits.iter().take(DIGITS + 1).enumerate() {
+            match byte {
+                b'0'..=b'9' => value = value * 10 + i64::from(byte - b'0'),
+                // The line feed behind it has to be there, too.
+                b'\r' if count > 0 && count + 1 < digits.len() => {
+                    let plain = digits[0] != b'0' || count == 1;
+                    return plain.then_some((value, at + 1 + count));
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Reads the `*<number>` that starts at `from`; whether it is there.
+    fn header(&mut self, from: usize, limits: Limits) -> Result<bool, ProtocolError> {
+        let (count, end) = match self.plain_number(from) {
+            Some(plain) => plain,
+            None => {
+                let Some(line) = self.line(from, "too big mbulk count string")? else {
+                    return Ok(false);
+                };
+                let count = parse_int(&self.buffer[from + 1..line.end])
+                    .filter(|&count| count <= i64::from(i32::MAX))
+                    .ok_or_else(|| ProtocolError::new("invalid multibulk length"))?;
+                (count, line.end)
+            }
         };
-        let count = parse_int(&self.buffer[1..line.end]);
-        let count = count
-            .filter(|&count| count <= i64::from(i32::MAX))
-            .ok_or_else(|| ProtocolError::new("invalid multibulk length"))?;
         if count > GUEST_ARGS && !limits.authenticated {
             return Err(ProtocolError::new("unauthenticated multibulk length"));
         }
-        self.at = line.end + 2;
+        self.at = end + 2;
         self.left = Some(usize::try_from(count).unwrap_or(0));
         Ok(true)
     }
 
-    /// Reads the arguments; `None` if some are missing.
-    fn multibulk(&mut self, limits: Limits) -> Result<Option<Vec<Bytes>>, ProtocolError> {
+    /// Reads the arguments; false if some are missing.
+    fn multibulk(&mut self, limits: Limits) -> Result<bool, ProtocolError> {
         while self.left.is_some_and(|left| left > 0) {
             let len = match self.bulk {
                 Some(len) => len,
                 None => {
-                    let at = self.at;
-                    let Some(line) = self.line(at, "too big bulk count string")? else {
-                        return Ok(None);
+                    let Some(len) = self.bulk_length(limits)? else {
+                        return Ok(false);
                     };
-                    let first = self.buffer[at];
-                    if first != b'$' {
-                        let shown = first as char;
-                        let text = format!("expected '$', got '{shown}'");
-                        return Err(ProtocolError::new(text.replace(['\r', '\n'], " ")));
-                    }
-                    let len = parse_int(&self.buffer[at + 1..line.end])
-                        .filter(|&len| usize::try_from(len).is_ok_and(|len| len <= limits.bulk))
-                        .ok_or_else(|| ProtocolError::new("invalid bulk length"))?;
-                    if len > GUEST_BULK && !limits.authenticated {
-                        return Err(ProtocolError::new("unauthenticated bulk length"));
-                    }
-                    self.at = line.end + 2;
-                    self.bulk = Some(len as usize);
-                    len as usize
+                    len
                 }
             };
             if self.buffer.len() < self.at + len + 2 {
-                return Ok(None);
+                return Ok(false);
             }
             if self.strict && !self.buffer[self.at + len..].starts_with(b"\r\n") {
                 return Err(ProtocolError::new("an argument is longer than it says"));
@@ -172,18 +248,43 @@ impl Parser {
             self.bulk = None;
             self.left = self.left.map(|left| left - 1);
         }
-        let whole = self.buffer.split_to(self.at).freeze();
-        let args = self.args.drain(..).map(|range| {
-            if range.len() >= OWN {
-                Bytes::copy_from_slice(&whole[range])
-            } else {
-                whole.slice(range)
+        Ok(true)
+    }
+
+    /// Reads the `$<length>` of an argument; `None` if it is not complete.
+    #[inline]
+    fn bulk_length(&mut self, limits: Limits) -> Result<Option<usize>, ProtocolError> {
+        let at = self.at;
+        let plain = match self.buffer.get(at) {
+            Some(b'$') => self.plain_number(at),
+            _ => None,
+        };
+        let (len, end) = match plain {
+            Some(plain) => plain,
+            None => {
+                let Some(line) = self.line(at, "too big bulk count string")? else {
+                    return Ok(None);
+                };
+                let first = self.buffer[at];
+                if first != b'$' {
+                    let shown = first as char;
+                    let text = format!("expected '$', got '{shown}'");
+                    return Err(ProtocolError::new(text.replace(['\r', '\n'], " ")));
+                }
+                let len = parse_int(&self.buffer[at + 1..line.end]);
+                (len.unwrap_or(-1), line.end)
             }
-        });
-        let args = args.collect();
-        self.at = 0;
-        self.left = None;
-        Ok(Some(args))
+        };
+        let allowed = usize::try_from(len).ok().filter(|&len| len <= limits.bulk);
+        let Some(allowed) = allowed else {
+            return Err(ProtocolError::new("invalid bulk length"));
+        };
+        if len > GUEST_BULK && !limits.authenticated {
+            return Err(ProtocolError::new("unauthenticated bulk length"));
+        }
+        self.at = end + 2;
+        self.bulk = Some(allowed);
+        Ok(Some(allowed))
     }
 
     /// Reads a command that a person typed.
@@ -200,6 +301,57 @@ impl Parser {
         split_line(line)
             .map(Some)
             .ok_or_else(|| ProtocolError::new("unbalanced quotes in request"))
+    }
+}
+
+/// Commands one after the other, with all their arguments in one vector, which is used again and
+/// again.
+#[derive(Default)]
+pub(crate) struct Commands {
+    args: Vec<Bytes>,
+    /// Where the arguments of each command end.
+    ends: Vec<usize>,
+    /// How many commands were run.
+    next: usize,
+}
+
+impl Commands {
+    fn push(&mut self, args: Vec<Bytes>) {
+        self.args.extend(args);
+        self.ends.push(self.args.len());
+    }
+
+    /// How many there are, run or not.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none, run or not.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Those that were not run.
+    pub(crate) fn rest(&self) -> impl Iterator<Item = &[Bytes]> + Clone {
+        let first = self.next.checked_sub(1).map_or(0, |last| self.ends[last]);
+        self.ends[self.next..].iter().scan(first, |from, &end| {
+            let args = &self.args[*from..end];
+            *from = end;
+            Some(args)
+        })
+    }
+
+    /// So many more of them were run.
+    pub(crate) fn ran(&mut self, count: usize) {
+        self.next += count;
+        if self.next == self.ends.len() {
+            self.args.clear();
+            self.ends.clear();
+            self.next = 0;
+            if self.args.capacity() > KEPT {
+                self.args = Vec::new();
+            }
+        }
     }
 }
 
@@ -287,11 +439,24 @@ fn single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]>
 }
 
 fn put_len(out: &mut Vec<u8>, mark: u8, len: usize) {
+    // Most lengths have one digit or two.
+    match len {
+        0..10 => out.extend_from_slice(&[mark, b'0' + len as u8, b'\r', b'\n']),
+        10..100 => {
+            let (tens, ones) = ((len / 10) as u8, (len % 10) as u8);
+            out.extend_from_slice(&[mark, b'0' + tens, b'0' + ones, b'\r', b'\n']);
+        }
+        _ => put_number(out, mark, itoa::Buffer::new().format(len)),
+    }
+}
+
+fn put_number(out: &mut Vec<u8>, mark: u8, digits: &str) {
     out.push(mark);
-    out.extend_from_slice(itoa::Buffer::new().format(len).as_bytes());
+    out.extend_from_slice(digits.as_bytes());
     out.extend_from_slice(b"\r\n");
 }
 
+#[inline]
 fn put_bulk(out: &mut Vec<u8>, mark: u8, data: &[u8]) {
     put_len(out, mark, data.len());
     out.extend_from_slice(data);
@@ -301,11 +466,47 @@ fn put_bulk(out: &mut Vec<u8>, mark: u8, data: &[u8]) {
 fn put_line(out: &mut Vec<u8>, mark: u8, text: &[u8]) {
     out.push(mark);
     // A line break would end the reply.
-    out.extend(text.iter().map(|&byte| match byte {
-        b'\r' | b'\n' => b' ',
-        other => other,
-    }));
+    if text.iter().any(|byte| matches!(byte, b'\r' | b'\n')) {
+        out.extend(text.iter().map(|&byte| match byte {
+            b'\r' | b'\n' => b' ',
+            other => other,
+        }));
+    } else {
+        out.extend_from_slice(text);
+    }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Writes a binary string.
+#[inline]
+pub(crate) fn encode_bulk(data: &[u8], out: &mut Vec<u8>) {
+    put_bulk(out, b'$', data);
+}
+
+/// Writes an integer as a binary string.
+pub(crate) fn encode_int_bulk(value: i64, out: &mut Vec<u8>) {
+    put_bulk(out, b'$', itoa::Buffer::new().format(value).as_bytes());
+}
+
+/// Begins an array of so many items.
+pub(crate) fn encode_array(len: usize, out: &mut Vec<u8>) {
+    put_len(out, b'*', len);
+}
+
+/// Begins a map of so many pairs.
+pub(crate) fn encode_map(pairs: usize, protocol: Protocol, out: &mut Vec<u8>) {
+    match protocol {
+        Protocol::Resp3 => put_len(out, b'%', pairs),
+        Protocol::Resp2 => put_len(out, b'*', pairs * 2),
+    }
+}
+
+/// Begins a set of so many members.
+pub(crate) fn encode_set(len: usize, protocol: Protocol, out: &mut Vec<u8>) {
+    match protocol {
+        Protocol::Resp3 => put_len(out, b'~', len),
+        Protocol::Resp2 => put_len(out, b'*', len),
+    }
 }
 
 /// Writes a reply as the client is to see it.
@@ -323,17 +524,18 @@ pub(crate) fn encode(reply: &Reply, protocol: Protocol, out: &mut Vec<u8>) {
         Reply::NilArray => out.extend_from_slice(b"*-1\r\n"),
         Reply::Status(text) => put_line(out, b'+', text.as_bytes()),
         Reply::Error(text) => put_line(out, b'-', text.as_bytes()),
-        Reply::Int(value) => put_line(out, b':', itoa::Buffer::new().format(*value).as_bytes()),
+        Reply::Int(value) => put_number(out, b':', itoa::Buffer::new().format(*value)),
         Reply::Bulk(data) => put_bulk(out, b'$', data),
         Reply::Array(items) => all(b'*', items, out),
-        Reply::Set(items) => all(if rich { b'~' } else { b'*' }, items, out),
+        Reply::Set(items) => {
+            encode_set(items.len(), protocol, out);
+            for item in items {
+                encode(item, protocol, out);
+            }
+        }
         Reply::Push(items) => all(if rich { b'>' } else { b'*' }, items, out),
         Reply::Map(pairs) => {
-            if rich {
-                put_len(out, b'%', pairs.len());
-            } else {
-                put_len(out, b'*', pairs.len() * 2);
-            }
+            encode_map(pairs.len(), protocol, out);
             for (key, value) in pairs {
                 encode(key, protocol, out);
                 encode(value, protocol, out);

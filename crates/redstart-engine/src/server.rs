@@ -27,18 +27,23 @@ use std::{
     io,
     net::SocketAddr,
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
-    task::Poll,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use bytes::Bytes;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
     net::{TcpListener, TcpStream, UnixListener, UnixStream},
     runtime::RuntimeFlavor,
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::{
+    sync::{CancellationToken, WaitForCancellationFuture},
+    task::TaskTracker,
+};
 
 use crate::{
     Engine,
@@ -46,7 +51,7 @@ use crate::{
     config::Config,
     feed::Attachment,
     rdb,
-    resp::{self, Limits, Parser},
+    resp::{self, Commands, Limits, Parser},
     session::{Allowed, Announced, Blocked, End, Session, TOO_MANY_CLIENTS, Wire},
 };
 
@@ -255,7 +260,7 @@ impl Server {
     pub async fn run(self, shutdown: impl Future<Output = ()>) {
         let network = Network::current();
         let tasks = TaskTracker::new();
-        let stop = CancellationToken::new();
+        let stop = Stop::default();
         let ticker = tasks.spawn(tick(self.engine.clone(), stop.clone()));
         tokio::pin!(shutdown);
         let asked = {
@@ -302,7 +307,7 @@ impl Server {
             // SHUTDOWN is for all of them.
             asked.notify_one();
         }
-        stop.cancel();
+        stop.tell();
         tasks.close();
         if tokio::time::timeout(GRACE, tasks.wait()).await.is_err() {
             tracing::warn!("some connections did not end in time");
@@ -317,7 +322,7 @@ impl Server {
         }
     }
 
-    fn talk(&self, who: Who, stop: CancellationToken) -> Talk {
+    fn talk(&self, who: Who, stop: Stop) -> Talk {
         Talk {
             session: self.engine.session(),
             who,
@@ -400,7 +405,31 @@ struct Talk {
     who: Who,
     #[cfg(feature = "tls")]
     tls: Option<Tls>,
-    stop: CancellationToken,
+    stop: Stop,
+}
+
+/// Tells connections that the server stops.
+#[derive(Clone, Default)]
+struct Stop {
+    token: CancellationToken,
+    /// Looked at with each request: the token has a lock that all connections share.
+    told: Arc<AtomicBool>,
+}
+
+impl Stop {
+    fn tell(&self) {
+        self.told.store(true, Ordering::Release);
+        self.token.cancel();
+    }
+
+    #[inline]
+    fn is_told(&self) -> bool {
+        self.told.load(Ordering::Acquire)
+    }
+
+    fn cancelled(&self) -> WaitForCancellationFuture<'_> {
+        self.token.cancelled()
+    }
 }
 
 impl Talk {
@@ -445,8 +474,7 @@ impl Talk {
             profile,
             inbox,
             parser: Parser::default(),
-            commands: Vec::new(),
-            next: 0,
+            commands: Commands::default(),
             broken: None,
             // Known from the first batch on.
             allowed: Allowed::by(&Config::default()),
@@ -478,7 +506,7 @@ const DENIED: &str = "-DENIED Redis is running in protected mode because protect
      the internet.\r\n";
 
 /// Does what is due while no command comes: keys expire and their events are published.
-async fn tick(engine: Engine, stop: CancellationToken) {
+async fn tick(engine: Engine, stop: Stop) {
     let mut every = tokio::time::interval(Duration::from_millis(100));
     every.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
@@ -580,8 +608,7 @@ struct Connection<S> {
     inbox: Inbox,
     parser: Parser,
     /// Commands that were parsed, and how many of them were executed.
-    commands: Vec<Vec<Bytes>>,
-    next: usize,
+    commands: Commands,
     /// What is wrong with what follows.
     broken: Option<resp::ProtocolError>,
     allowed: Allowed,
@@ -599,23 +626,35 @@ enum Flow {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    async fn run(mut self, stop: CancellationToken) {
+    async fn run(mut self, stop: Stop) {
+        // Told once for the whole connection: a request is too short for enlisting anew with each.
+        let mut stopped = std::pin::pin!(stop.cancelled());
+        let mut enlisted = None;
         loop {
-            let flow = self.work(&stop).await;
-            if matches!(self.flush(&stop).await, Flow::Close) || matches!(flow, Flow::Close) {
+            let flow = self.work(&stop.token).await;
+            if matches!(self.flush(&stop.token).await, Flow::Close) || matches!(flow, Flow::Close) {
                 break;
             }
             if let Some(attachment) = self.attachment.take() {
-                self.feed(*attachment, &stop).await;
+                self.feed(*attachment, &stop.token).await;
                 break;
             }
             if !self.commands.is_empty() || self.parser_has_more() {
                 continue;
             }
-            if stop.is_cancelled() {
+            if stop.is_told() {
                 break;
             }
-            if matches!(self.wait(&stop).await, Flow::Close) {
+            let mut poll_stop = |cx: &mut Context<'_>| {
+                let known = |waker: &Waker| waker.will_wake(cx.waker());
+                if !enlisted.as_ref().is_some_and(known) {
+                    enlisted = Some(cx.waker().clone());
+                    // Ready or not, the flag says so.
+                    let _ = stopped.as_mut().poll(cx);
+                }
+                stop.is_told()
+            };
+            if matches!(self.wait(&mut poll_stop).await, Flow::Close) {
                 break;
             }
         }
@@ -633,16 +672,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             bulk: self.allowed.bulk,
             authenticated: self.session.is_authenticated(),
         };
-        while self.commands.len() < BATCH && self.broken.is_none() {
-            match self.parser.next(limits) {
-                Ok(Some(command)) => self.commands.push(command),
-                Ok(None) => break,
-                Err(error) => self.broken = Some(error),
-            }
-            // What may be sent depends on what the first command does.
-            if !limits.authenticated {
-                break;
-            }
+        // What a guest may send depends on what the first command does.
+        let max = if limits.authenticated { BATCH } else { 1 };
+        if self.broken.is_none()
+            && let Err(error) = self.parser.fill(&mut self.commands, max, limits)
+        {
+            self.broken = Some(error);
         }
     }
 
@@ -665,13 +700,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             enough: HIGH_WATER,
             allowed: &mut self.allowed,
         };
-        let ran = self.session.run_on_wire(&self.commands[self.next..], wire);
+        let ran = self.session.run_on_wire(&self.commands, wire);
         self.position = self.position.max(ran.position);
-        self.next += ran.count;
-        if self.next == self.commands.len() {
-            self.commands.clear();
-            self.next = 0;
-        }
+        self.commands.ran(ran.count);
         match ran.end {
             End::Done => Flow::Continue,
             End::Closing => Flow::Close,
@@ -688,9 +719,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 }
             }
             End::Paused => {
-                let commands = &self.commands[self.next..];
+                let args = self.commands.rest().next().unwrap_or_default();
                 tokio::select! {
-                    () = self.session.wait_while_paused(&commands[0]) => Flow::Continue,
+                    () = self.session.wait_while_paused(args) => Flow::Continue,
                     () = self.profile.end.notified() => Flow::Close,
                     () = stop.cancelled() => Flow::Close,
                 }
@@ -738,7 +769,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Waits for the client to send something, or for something to tell it.
-    async fn wait(&mut self, stop: &CancellationToken) -> Flow {
+    async fn wait(&mut self, poll_stop: &mut impl FnMut(&mut Context<'_>) -> bool) -> Flow {
         if self.parser.len() == 0 && self.parser.buffer().capacity() > KEEP {
             *self.parser.buffer() = bytes::BytesMut::new();
         }
@@ -746,23 +777,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.make_space();
         let limit = self.allowed.buffer;
         let idle = self.session.idle_limit(self.allowed);
-        tokio::select! {
-            biased;
-            read = self.socket.read_buf(self.parser.buffer()) => {
-                self.session.traffic().read(read.as_ref().map_or(0, |count| *count));
-                match read {
-                    Ok(count) if count > 0 && self.parser.len() <= limit => Flow::Continue,
-                    _ => Flow::Close,
-                }
+        let mut idle = std::pin::pin!(idle.map(tokio::time::sleep));
+        std::future::poll_fn(|cx| {
+            let read = std::pin::pin!(self.socket.read_buf(self.parser.buffer())).poll(cx);
+            if let Poll::Ready(read) = read {
+                let count = read.unwrap_or(0);
+                self.session.traffic().read(count);
+                return Poll::Ready(match count > 0 && self.parser.len() <= limit {
+                    true => Flow::Continue,
+                    false => Flow::Close,
+                });
             }
-            Some(pushed) = self.inbox.recv() => {
+            if let Poll::Ready(Some(pushed)) = self.inbox.poll_recv(cx) {
                 self.session.answer(&pushed.reply, &mut self.out);
-                Flow::Continue
+                return Poll::Ready(Flow::Continue);
             }
-            () = self.profile.end.notified() => Flow::Close,
-            () = stop.cancelled() => Flow::Continue,
-            () = sleep_or_for_ever(idle) => Flow::Close,
-        }
+            if self.profile.end.poll(cx).is_ready() {
+                return Poll::Ready(Flow::Close);
+            }
+            if poll_stop(cx) {
+                return Poll::Ready(Flow::Continue);
+            }
+            match idle.as_mut().as_pin_mut().map(|idle| idle.poll(cx)) {
+                Some(Poll::Ready(())) => Poll::Ready(Flow::Close),
+                Some(Poll::Pending) | None => Poll::Pending,
+            }
+        })
+        .await
     }
 
     /// Writes all that waits to be written, once the log has kept what it depends on.
@@ -775,34 +816,46 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             self.session.answer(&error, &mut self.out);
             flow = Flow::Close;
         }
-        let mut done = 0;
+        if self.out.is_empty() {
+            return flow;
+        }
         if self.out.len() > KEEP {
             self.hold();
         }
-        while done < self.out.len() {
-            tokio::select! {
-                biased;
-                written = self.socket.write(&self.out[done..]) => match written {
+        // Nearly always there is room for all of it, and nothing to wait for.
+        let mut done = 0;
+        let mut poll_write = |cx: &mut Context<'_>| {
+            while done < self.out.len() {
+                let socket = std::pin::Pin::new(&mut self.socket);
+                match std::task::ready!(socket.poll_write(cx, &self.out[done..])) {
                     Ok(count) if count > 0 => {
                         self.session.traffic().wrote(count);
                         done += count;
                     }
-                    _ => return Flow::Close,
-                },
-                () = self.profile.end.notified() => return Flow::Close,
-                () = give_up(stop) => return Flow::Close,
+                    _ => return Poll::Ready(Flow::Close),
+                }
             }
-        }
-        // TLS takes in what the kernel has no room for, and sends it when it is asked to.
-        if done > 0 {
-            tokio::select! {
-                biased;
-                flushed = self.socket.flush() => if flushed.is_err() {
-                    return Flow::Close;
-                },
-                () = self.profile.end.notified() => return Flow::Close,
-                () = give_up(stop) => return Flow::Close,
+            // TLS takes in what the kernel has no room for, and sends it when it is asked to.
+            let flushed = std::task::ready!(std::pin::Pin::new(&mut self.socket).poll_flush(cx));
+            Poll::Ready(match flushed {
+                Ok(()) => Flow::Continue,
+                Err(_) => Flow::Close,
+            })
+        };
+        let first = std::future::poll_fn(|cx| Poll::Ready(poll_write(cx))).await;
+        let written = match first {
+            Poll::Ready(written) => written,
+            Poll::Pending => {
+                tokio::select! {
+                    biased;
+                    written = std::future::poll_fn(poll_write) => written,
+                    () = self.profile.end.notified() => Flow::Close,
+                    () = give_up(stop) => Flow::Close,
+                }
             }
+        };
+        if matches!(written, Flow::Close) {
+            return Flow::Close;
         }
         self.out.clear();
         if self.out.capacity() > KEEP {
@@ -818,15 +871,10 @@ async fn give_up(stop: &CancellationToken) {
     tokio::time::sleep(GRACE / 2).await;
 }
 
-async fn sleep_or_for_ever(time: Option<Duration>) {
-    match time {
-        Some(time) => tokio::time::sleep(time).await,
-        None => std::future::pending().await,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     #[test]

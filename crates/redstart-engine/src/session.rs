@@ -30,8 +30,9 @@ use crate::{
     notify::class,
     registry,
     reply::{Protocol, Reply},
-    resp,
+    resp::{self, Commands},
     stats::Traffic,
+    types::dict::WARMED,
 };
 
 /// What [`Session::execute`] and [`Session::execute_batch`] answer to what would change data while a hand-over
@@ -209,6 +210,8 @@ impl Inner {
         }
         match done {
             Done::Reply(reply) => reply,
+            // Nothing is lent to a state that is not the engine's.
+            Done::Written => Reply::Nil,
             Done::Wait(wait) => wait.on_timeout,
         }
     }
@@ -300,6 +303,12 @@ trait Replies {
         false
     }
     fn take(&mut self, client: &Client, reply: Reply);
+    /// Where a command may write its reply itself.
+    fn output(&mut self) -> Option<&mut Vec<u8>> {
+        None
+    }
+    /// A command did so.
+    fn wrote(&mut self, _: &Client) {}
 }
 
 impl Replies for Vec<Reply> {
@@ -357,6 +366,18 @@ impl Replies for Wire<'_> {
         }
         answer(client, &reply, self.out);
         for pushed in late {
+            answer(client, &pushed.reply, self.out);
+        }
+    }
+
+    #[inline]
+    fn output(&mut self) -> Option<&mut Vec<u8>> {
+        Some(self.out)
+    }
+
+    /// The client gets no messages that it causes itself; all others may as well come behind.
+    fn wrote(&mut self, client: &Client) {
+        while let Some(pushed) = self.inbox.try_recv() {
             answer(client, &pushed.reply, self.out);
         }
     }
@@ -449,11 +470,12 @@ impl Session {
     /// kept everything up to [`Ran::position`].
     fn run<'c>(
         &mut self,
-        commands: impl IntoIterator<Item = &'c [Bytes]> + Clone,
+        commands: impl IntoIterator<Item = &'c [Bytes], IntoIter: Clone>,
         mode: Mode,
         replies: &mut impl Replies,
     ) -> Ran {
         let Session { inner, client } = self;
+        let mut commands = commands.into_iter();
         let mut ran = Ran {
             count: 0,
             end: End::Done,
@@ -477,6 +499,7 @@ impl Session {
                     break;
                 }
             }
+            client.show(inner.clock.now_micros());
             return ran;
         };
         let now = inner.clock.now_micros();
@@ -492,18 +515,32 @@ impl Session {
             && inner.is_paused()
             && commands
                 .clone()
-                .into_iter()
                 .any(|args| dispatch::held_back(&mut state, client, args, now / 1000).is_some())
         {
             ran.end = End::Paused;
             return ran;
         }
         state.effects.begin();
+        state.stats.pause();
         replies.begin(client, &state.config);
-        for args in commands {
+        let mut unwarmed = 0;
+        loop {
+            if unwarmed == 0 {
+                unwarmed = WARMED;
+                // Most commands have their key there; for the others this is in vain, but does no harm.
+                let keys = commands.clone().filter_map(|args| args.get(1));
+                // One alone has nothing to wait for together with.
+                if keys.clone().nth(1).is_some() {
+                    state.dbs[client.db].warm(keys.map(AsRef::as_ref));
+                }
+            }
+            unwarmed -= 1;
             if replies.is_full() {
                 break;
             }
+            let Some(args) = commands.next() else {
+                break;
+            };
             if inner.is_paused() {
                 let until = match mode {
                     Mode::Wait => dispatch::paused(&mut state, client, args, now / 1000),
@@ -517,7 +554,17 @@ impl Session {
             }
             ran.count += 1;
             client.begin_command();
-            match dispatch::run(&mut state, client, args, now) {
+            // What a client is told of in between has its place before the reply.
+            let lent = client.is_plain();
+            if lent && let Some(output) = replies.output() {
+                state.output.lend(output);
+            }
+            let done = dispatch::run(&mut state, client, args, now);
+            if lent && let Some(output) = replies.output() {
+                state.output.take_back(output);
+            }
+            match done {
+                Done::Written => replies.wrote(client),
                 Done::Reply(_) if client.attachment.is_some() => {}
                 Done::Reply(reply) => replies.take(client, reply),
                 Done::Wait(wait) if mode == Mode::TimeOut => {
@@ -546,6 +593,7 @@ impl Session {
                 break;
             }
         }
+        client.show(now);
         ran.position = state.effects.position();
         ran
     }
@@ -554,7 +602,7 @@ impl Session {
     /// counts as slow.
     fn run_blocking<'c>(
         &mut self,
-        commands: impl IntoIterator<Item = &'c [Bytes]> + Clone,
+        commands: impl IntoIterator<Item = &'c [Bytes], IntoIter: Clone> + Clone,
         mode: Mode,
         replies: &mut impl Replies,
     ) -> Ran {
@@ -713,7 +761,7 @@ impl Session {
 
     /// Runs a connection's commands, and writes their replies and what is pushed meanwhile. They
     /// may be sent once [`Session::kept`] says so.
-    pub(crate) fn run_on_wire(&mut self, commands: &[Vec<Bytes>], mut wire: Wire<'_>) -> Ran {
+    pub(crate) fn run_on_wire(&mut self, commands: &Commands, mut wire: Wire<'_>) -> Ran {
         if commands.is_empty() && wire.inbox.is_empty() {
             return Ran {
                 count: 0,
@@ -721,8 +769,7 @@ impl Session {
                 position: 0,
             };
         }
-        let commands = commands.iter().map(Vec::as_slice);
-        self.run(commands, Mode::Wait, &mut wire)
+        self.run(commands.rest(), Mode::Wait, &mut wire)
     }
 
     /// Waits until replies that depend on this position of the log may leave.

@@ -2,7 +2,8 @@
 //!
 //! Every command is counted. A command of a listener's client is timed; so is one in this process,
 //! unless its work is constant, of which every sixteenth is timed and stands for the others: reading
-//! the clock twice would cost more than such a command itself.
+//! the clock twice would cost more than such a command itself. Of commands that a client sent at once,
+//! each begins when the one before ends, so that the clock is read once for each.
 
 pub(crate) mod histogram;
 pub(crate) mod latency;
@@ -54,6 +55,8 @@ pub(crate) struct Stats {
     rates: Rates,
     /// Microseconds that were spent on looking for expired keys.
     pub(crate) expire_micros: u64,
+    /// When the last command ended, if the next one follows at once.
+    ended: Option<Instant>,
 }
 
 /// How a command was used.
@@ -72,11 +75,28 @@ pub(crate) struct Timer {
     began: Instant,
     /// How many commands it stands for.
     weight: u64,
+    /// The next command may begin where this one ends.
+    chained: bool,
+}
+
+/// How long a command took.
+pub(crate) struct Took {
+    pub(crate) nanos: u64,
+    weight: u64,
+    /// When the next command begins.
+    next: Option<Instant>,
 }
 
 impl Timer {
-    pub(crate) fn elapsed(&self) -> Duration {
-        self.began.elapsed()
+    #[inline]
+    pub(crate) fn stop(self) -> Took {
+        let ended = Instant::now();
+        let nanos = ended.duration_since(self.began).as_nanos();
+        Took {
+            nanos: u64::try_from(nanos).unwrap_or(u64::MAX / SAMPLE),
+            weight: self.weight,
+            next: self.chained.then_some(ended),
+        }
     }
 }
 
@@ -85,9 +105,14 @@ fn place(spec: &'static Spec) -> u64 {
 }
 
 impl Stats {
-    /// Begins to time a command, if that is worth it.
+    /// Begins to time a command, if that is worth it. Those that a client called itself are `chained`.
     #[inline]
-    pub(crate) fn timer(&mut self, spec: &'static Spec, networked: bool) -> Option<Timer> {
+    pub(crate) fn timer(
+        &mut self,
+        spec: &'static Spec,
+        networked: bool,
+        chained: bool,
+    ) -> Option<Timer> {
         let weight = if networked || !is_quick(spec) {
             1
         } else if self.commands.is_multiple_of(SAMPLE) {
@@ -95,10 +120,19 @@ impl Stats {
         } else {
             return None;
         };
+        let chained = chained && networked;
+        let before = self.ended.filter(|_| chained);
         Some(Timer {
-            began: Instant::now(),
+            began: before.unwrap_or_else(Instant::now),
             weight,
+            chained,
         })
+    }
+
+    /// Time passes that belongs to no command.
+    #[inline]
+    pub(crate) fn pause(&mut self) {
+        self.ended = None;
     }
 
     #[inline]
@@ -114,27 +148,24 @@ impl Stats {
             .1
     }
 
-    /// A command has run.
+    /// A command has run, and took so long if it was timed.
     #[inline]
-    pub(crate) fn ran(&mut self, spec: &'static Spec, failed: bool) {
-        let usage = self.usage(spec);
-        usage.calls += 1;
-        usage.failed += u64::from(failed);
-    }
-
-    /// It took so long.
-    pub(crate) fn took(
+    pub(crate) fn ran(
         &mut self,
         spec: &'static Spec,
-        timer: &Timer,
-        took: Duration,
+        failed: bool,
+        took: Option<&Took>,
         tracked: bool,
     ) {
         let usage = self.usage(spec);
-        let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / SAMPLE);
-        usage.micros_times_1000 += nanos * timer.weight;
-        if tracked {
-            usage.latency.record(nanos, timer.weight);
+        usage.calls += 1;
+        usage.failed += u64::from(failed);
+        if let Some(took) = took {
+            usage.micros_times_1000 += took.nanos * took.weight;
+            if tracked {
+                usage.latency.record(took.nanos, took.weight);
+            }
+            self.ended = took.next;
         }
     }
 

@@ -10,7 +10,7 @@ use std::{
 };
 
 use redstart_engine::{
-    Engine,
+    Compat, Engine,
     server::{Server, ServerConfig, ServerError},
 };
 use redstart_testkit::redis_cli;
@@ -152,6 +152,135 @@ fn pipelined_commands_are_answered_in_order() {
         expected.extend_from_slice(format!(":{n}\r\n").as_bytes());
     }
     assert_eq!(exchange(&mut client, &request, expected.len()), expected);
+}
+
+/// Sends inline commands and reads all that they are answered with.
+fn said(stream: &mut TcpStream, request: &str) -> String {
+    const MARK: &str = "$9\r\nend-of-it\r\n";
+    let request = format!("{request}\r\nECHO end-of-it\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let mut piece = [0; 4096];
+    while !answer.ends_with(MARK.as_bytes()) {
+        let count = stream.read(&mut piece).unwrap();
+        assert!(count > 0, "the connection ended: {request}");
+        answer.extend_from_slice(&piece[..count]);
+    }
+    answer.truncate(answer.len() - MARK.len());
+    String::from_utf8(answer).unwrap()
+}
+
+/// Commands that read much write their replies as bytes; in a transaction they make values of them.
+#[test]
+fn replies_are_the_same_whether_they_are_written_at_once_or_collected() {
+    let server = Running::start(Engine::new());
+    let mut client = server.connect();
+    let long = "x".repeat(3000);
+    for line in [
+        "MSET text hello number -12 empty \"\"".to_owned(),
+        format!("SET long {long}"),
+        "APPEND edited abc".to_owned(),
+        format!("RPUSH list a \"\" {} {long}", "y".repeat(40)),
+        format!("HSET hash f 1 g {long}"),
+        "SADD numbers 1 2 3".to_owned(),
+        "SADD words one".to_owned(),
+        "ZADD board 1 a 2.5 b inf c".to_owned(),
+    ] {
+        assert!(!said(&mut client, &line).starts_with('-'), "{line}");
+    }
+    let lines = [
+        "GET text",
+        "GET number",
+        "GET empty",
+        "GET long",
+        "GET edited",
+        "GET absent",
+        "GET list",
+        "MGET text absent number list long",
+        "LRANGE list 0 -1",
+        "LRANGE list 1 1",
+        "LRANGE list 9 12",
+        "LRANGE absent 0 -1",
+        "LRANGE list x y",
+        "HGET hash f",
+        "HGET hash absent",
+        "HGET absent f",
+        "HMGET hash f absent g",
+        "HMGET absent f g",
+        "HGETALL hash",
+        "HGETALL absent",
+        "HKEYS hash",
+        "HVALS hash",
+        "HVALS list",
+        "SMEMBERS numbers",
+        "SMEMBERS words",
+        "SMEMBERS absent",
+        "ZRANGE board 0 -1",
+        "ZRANGE board 0 -1 REV WITHSCORES",
+        "ZRANGEBYSCORE board 1 (2.5 WITHSCORES",
+        "ZREVRANGE board 0 0",
+        "ZRANGE absent 0 -1 WITHSCORES",
+    ];
+    for protocol in ["HELLO 2", "HELLO 3"] {
+        said(&mut client, protocol);
+        for line in lines {
+            let at_once = said(&mut client, line);
+            let collected = said(&mut client, &format!("MULTI\r\n{line}\r\nEXEC"));
+            let collected = collected.strip_prefix("+OK\r\n+QUEUED\r\n*1\r\n");
+            assert_eq!(Some(at_once.as_str()), collected, "{protocol}: {line}");
+        }
+        let all = said(&mut client, &lines.join("\r\n"));
+        let one_by_one = lines.map(|line| said(&mut client, line)).concat();
+        assert_eq!(all, one_by_one, "{protocol}");
+    }
+}
+
+/// They read as GET does, and go on.
+#[test]
+fn commands_that_read_and_then_write_answer_once() {
+    let server = Running::start(Engine::builder().compat(Compat::Valkey9).build().unwrap());
+    let mut client = server.connect();
+    for (line, answer) in [
+        ("SET key a", "+OK\r\n"),
+        ("SET key b GET", "$1\r\na\r\n"),
+        ("SET key c IFEQ x GET", "$1\r\nb\r\n"),
+        ("GETSET key d", "$1\r\nb\r\n"),
+        ("GETEX key EX 100", "$1\r\nd\r\n"),
+        ("GETDEL key", "$1\r\nd\r\n"),
+        ("GETDEL key", "$-1\r\n"),
+        ("EVAL \"return redis.call('GET', 'key')\" 0", "$-1\r\n"),
+        ("CLIENT REPLY SKIP\r\nGET key\r\nPING", "+PONG\r\n"),
+    ] {
+        assert_eq!(said(&mut client, line), answer, "{line}");
+    }
+}
+
+/// What others see of a client is brought up to date once per batch, and for commands that look at it.
+#[test]
+fn a_client_sees_itself_as_it_is_in_the_middle_of_a_pipeline() {
+    let server = Running::start(Engine::new());
+    let mut client = server.connect();
+    let seen = said(
+        &mut client,
+        "SELECT 3\r\nSET key a\r\nCLIENT LIST\r\nSUBSCRIBE news\r\nUNSUBSCRIBE\r\nSELECT 4\r\nCLIENT INFO",
+    );
+    let lines: Vec<&str> = seen.lines().filter(|line| line.contains("addr=")).collect();
+    assert_eq!(lines.len(), 2, "{seen}");
+    assert!(lines[0].contains(" db=3 ") && lines[0].contains(" cmd=client|list "));
+    assert!(lines[1].contains(" db=4 ") && lines[1].contains(" sub=0 "));
+    let queued = b"+OK\r\n+QUEUED\r\n";
+    let request = b"MULTI\r\nGET key\r\n";
+    assert_eq!(exchange(&mut client, request, queued.len()), queued);
+    let mut other = server.connect();
+    let seen = said(&mut other, "CLIENT LIST");
+    assert!(seen.contains(" db=4 "), "{seen}");
+    assert!(seen.contains(" multi=1 "), "{seen}");
+    // The last command that there is counts.
+    let answer = b"+OK\r\n$-1\r\n-ERR unknown command 'NONSENSE', with args beginning with: \r\n";
+    let request = b"DISCARD\r\nGET key\r\nNONSENSE\r\n";
+    assert_eq!(exchange(&mut client, request, answer.len()), answer);
+    let seen = said(&mut other, "CLIENT LIST");
+    assert!(seen.contains(" cmd=get "), "{seen}");
 }
 
 #[test]

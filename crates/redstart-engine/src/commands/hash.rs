@@ -131,21 +131,20 @@ fn hsetnx(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn hget(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let hash = cx.get::<Hash>(&args[1])?;
-    Ok(hash
-        .and_then(|hash| hash.get(&args[2]))
-        .map(Blob::to_bytes)
-        .into())
+    let (hash, answer) = cx.read::<Hash>(&args[1])?;
+    Ok(answer.blob(hash.and_then(|hash| hash.get(&args[2]))))
 }
 
 fn hmget(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let hash = cx.get::<Hash>(&args[1])?;
-    let values = args[2..].iter().map(|field| {
-        hash.and_then(|hash| hash.get(field))
-            .map(Blob::to_bytes)
-            .into()
-    });
-    Ok(Reply::Array(values.collect()))
+    let (hash, answer) = cx.read::<Hash>(&args[1])?;
+    let mut items = answer.array(args.len() - 2);
+    for field in &args[2..] {
+        match hash.and_then(|hash| hash.get(field)) {
+            Some(value) => items.blob(value),
+            None => items.reply(Reply::Nil),
+        }
+    }
+    Ok(items.end())
 }
 
 fn hdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
@@ -223,32 +222,31 @@ fn bulk(blob: &Blob) -> Reply {
 }
 
 fn hgetall(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let Some(hash) = cx.get::<Hash>(&args[1])? else {
+    let (hash, answer) = cx.read::<Hash>(&args[1])?;
+    let Some(hash) = hash else {
         return Ok(Reply::Map(Vec::new()));
     };
-    Ok(Reply::Map(
-        hash.iter()
-            .map(|(field, value)| (bulk(field), bulk(value)))
-            .collect(),
-    ))
+    Ok(answer.map(hash.len(), hash.iter()))
 }
 
 fn hkeys(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let Some(hash) = cx.get::<Hash>(&args[1])? else {
+    let (hash, answer) = cx.read::<Hash>(&args[1])?;
+    let Some(hash) = hash else {
         return Ok(Reply::empty());
     };
-    Ok(Reply::Array(
-        hash.iter().map(|(field, _)| bulk(field)).collect(),
-    ))
+    let mut items = answer.array(hash.len());
+    hash.iter().for_each(|(field, _)| items.blob(field));
+    Ok(items.end())
 }
 
 fn hvals(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let Some(hash) = cx.get::<Hash>(&args[1])? else {
+    let (hash, answer) = cx.read::<Hash>(&args[1])?;
+    let Some(hash) = hash else {
         return Ok(Reply::empty());
     };
-    Ok(Reply::Array(
-        hash.iter().map(|(_, value)| bulk(value)).collect(),
-    ))
+    let mut items = answer.array(hash.len());
+    hash.iter().for_each(|(_, value)| items.blob(value));
+    Ok(items.end())
 }
 
 fn hincrby(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

@@ -218,17 +218,18 @@ pub(crate) fn range_of(start: i64, end: i64, len: usize) -> Option<(usize, usize
 
 fn lrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let (start, end) = (int_arg(&args[2])?, int_arg(&args[3])?);
-    let Some(list) = cx.get::<List>(&args[1])? else {
+    let (list, answer) = cx.read::<List>(&args[1])?;
+    let Some(list) = list else {
         return Ok(Reply::empty());
     };
     let Some((from, to)) = range_of(start, end, list.len()) else {
         return Ok(Reply::empty());
     };
-    Ok(Reply::Array(
-        list.range(from, to)
-            .map(|item| Reply::Bulk(item.to_bytes()))
-            .collect(),
-    ))
+    let mut items = answer.array(to - from);
+    for item in list.range(from, to) {
+        items.blob(item);
+    }
+    Ok(items.end())
 }
 
 fn ltrim(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

@@ -131,10 +131,13 @@ fn smismember(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn smembers(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let Some(set) = cx.get::<Set>(&args[1])? else {
+    let (set, answer) = cx.read::<Set>(&args[1])?;
+    let Some(set) = set else {
         return Ok(Reply::Set(Vec::new()));
     };
-    Ok(Reply::Set(set.iter().map(bulk).collect()))
+    let mut items = answer.set(set.len());
+    set.iter().for_each(|member| items.blob(&member));
+    Ok(items.end())
 }
 
 fn srandmember(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

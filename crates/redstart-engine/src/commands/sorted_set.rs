@@ -141,6 +141,14 @@ impl Layout {
         }
     }
 
+    /// How many items a reply with this number of members has.
+    fn items(self, members: usize) -> usize {
+        match self {
+            Layout::Members | Layout::Pairs => members,
+            Layout::Flat => 2 * members,
+        }
+    }
+
     fn push(self, items: &mut Vec<Reply>, member: &Blob, score: f64) {
         match self {
             Layout::Members => items.push(bulk(member)),

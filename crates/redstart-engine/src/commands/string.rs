@@ -57,6 +57,12 @@ pub(crate) static COMMANDS: &[Spec] = &[
 ];
 
 fn get(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
+    let (value, answer) = cx.read::<Str>(&args[1])?;
+    Ok(answer.string(value))
+}
+
+/// The value, for commands that go on to do something else.
+fn current(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     Ok(cx.get::<Str>(&args[1])?.map(Str::to_bytes).into())
 }
 
@@ -170,7 +176,7 @@ fn set(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         None => None,
     };
     let old = if options.get {
-        let old = get(cx, args)?;
+        let old = current(cx, args)?;
         cx.use_again();
         Some(old)
     } else {
@@ -327,7 +333,7 @@ fn set_for(cx: &mut Ctx<'_>, args: &[Bytes], seconds: bool, command: &str) -> Co
 }
 
 fn getset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let old = get(cx, args)?;
+    let old = current(cx, args)?;
     cx.use_again();
     store(cx, &args[1], &args[2], Some(NEVER));
     cx.propagate([Bytes::from_static(b"SET"), args[1].clone(), args[2].clone()]);
@@ -335,7 +341,7 @@ fn getset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn getdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let old = get(cx, args)?;
+    let old = current(cx, args)?;
     if old != Reply::Nil {
         cx.delete(&args[1]);
         cx.notify(class::GENERIC, "del", &args[1]);
@@ -348,7 +354,7 @@ fn getdel(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 fn getex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     let key = &args[1];
     let options = Options::parse(&args[2..], For::GetEx)?;
-    let value = get(cx, args)?;
+    let value = current(cx, args)?;
     if value == Reply::Nil {
         return Ok(value);
     }
@@ -383,11 +389,15 @@ fn getex(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
 }
 
 fn mget(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
-    let values = args[1..].iter().map(|key| match cx.get::<Str>(key) {
-        Ok(Some(value)) => Reply::Bulk(value.to_bytes()),
-        _ => Reply::Nil,
-    });
-    Ok(Reply::Array(values.collect()))
+    let (values, answer) = cx.read_all::<Str>(args[1..].iter().map(AsRef::as_ref));
+    let mut items = answer.array(values.len());
+    for value in values {
+        match value {
+            Some(value) => items.string(value),
+            None => items.reply(Reply::Nil),
+        }
+    }
+    Ok(items.end())
 }
 
 fn mset(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {

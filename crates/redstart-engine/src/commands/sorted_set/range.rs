@@ -177,15 +177,26 @@ fn range_reply(
 ) -> CommandResult {
     let query = Query::parse(&args[2..], by, reverse, false)?;
     let layout = Layout::of(cx, query.with_scores);
-    let Some(set) = cx.get::<SortedSet>(&args[1])? else {
+    let (set, answer) = cx.read::<SortedSet>(&args[1])?;
+    let Some(set) = set else {
         return Ok(Reply::empty());
     };
     let ranks = query.ranks(set);
-    let mut items = Vec::with_capacity(ranks.len());
-    set.each(ranks.start, ranks.end, query.reverse, |member, score| {
-        layout.push(&mut items, member, score);
-    });
-    Ok(Reply::Array(items))
+    let mut items = answer.array(layout.items(ranks.len()));
+    set.each(
+        ranks.start,
+        ranks.end,
+        query.reverse,
+        |member, score| match layout {
+            Layout::Members => items.blob(member),
+            Layout::Flat => {
+                items.blob(member);
+                items.reply(Reply::Double(score));
+            }
+            Layout::Pairs => items.pair(member, Reply::Double(score)),
+        },
+    );
+    Ok(items.end())
 }
 
 pub(super) fn zrange(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
