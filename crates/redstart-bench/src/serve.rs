@@ -43,7 +43,7 @@ limiter = "api"
 pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     bench.watch(&server);
-    let store = Store::connect(&server.url()).await?;
+    let store = Store::connect(&format!("{}?timeout=30s", server.url())).await?;
     let service = Service::new(&store, Config::parse(CONFIG)?)?;
     let listener = service.bind("127.0.0.1:0".parse()?).await?;
     let address = listener.local_addr()?;
@@ -93,7 +93,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         .rate(
             &name("HTTP/1.1"),
             "our store",
-            0.2,
+            0.1,
             CONNECTIONS,
             over_http,
             bare.clone(),
@@ -103,7 +103,7 @@ pub(crate) async fn run(bench: &mut Bench) -> anyhow::Result<()> {
         .rate(
             &name("gRPC"),
             "our store",
-            0.15,
+            0.1,
             CONNECTIONS,
             over_grpc,
             bare,
