@@ -209,7 +209,7 @@ async fn an_action_is_shown_as_a_command_and_as_curl_to_where_it_was_asked() -> 
         "{page}"
     );
     let command =
-        r#"redstart queue --url "$REDSTART_URL" --namespace 'shop' --name 'ma'\''il' pause"#;
+        r#"redstart queue --url "$REDSTART_URL" --namespace='shop' --name='ma'\''il' pause"#;
     let escaped = command.replace('"', "&quot;");
     ensure!(page.contains(&escaped) || page.contains(command), "{page}");
     let strange = [("host", "localhost:1/'><script>")];
