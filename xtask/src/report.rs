@@ -39,20 +39,14 @@ impl Report {
     /// With the results of earlier runs.
     pub(crate) fn open(campaigns: Vec<(&'static str, &'static str)>) -> Result<Self> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs");
-        let file = folder.join("reliability.json");
-        let results = match std::fs::read_to_string(&file) {
-            Ok(text) => serde_json::from_str(&text)
-                .with_context(|| format!("{} cannot be read", file.display()))?,
-            Err(_) => Map::new(),
-        };
         Ok(Self {
-            results,
+            results: read(&folder)?,
             campaigns,
             folder,
         })
     }
 
-    /// Replaces the result of one campaign.
+    /// Replaces the result of one campaign. What another run wrote in the meantime stays.
     pub(crate) fn add(&mut self, outcome: Outcome) -> Result<()> {
         let mut promises: BTreeMap<String, Map<String, Value>> = BTreeMap::new();
         for (test, passed) in &outcome.tests {
@@ -70,6 +64,7 @@ impl Report {
             "when": day()?,
             "commit": commit()?,
         });
+        self.results = read(&self.folder)?;
         self.results.insert(outcome.campaign.to_owned(), result);
         Ok(())
     }
@@ -82,6 +77,15 @@ impl Report {
             page(&self.results, &self.campaigns)?,
         )?;
         Ok(())
+    }
+}
+
+fn read(folder: &Path) -> Result<Map<String, Value>> {
+    let file = folder.join("reliability.json");
+    match std::fs::read_to_string(&file) {
+        Ok(text) => serde_json::from_str(&text)
+            .with_context(|| format!("{} cannot be read", file.display())),
+        Err(_) => Ok(Map::new()),
     }
 }
 

@@ -14,7 +14,7 @@ const EXAMPLE: Duration = Duration::from_secs(60);
 
 /// The same choice for every step, so that nothing is built twice with other features. The benchmarks stay out: they
 /// pull in the peers' crates and OpenSSL, and have a step of their own.
-const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "redstart-bench"];
+pub(crate) const PACKAGES: [&str; 3] = ["--workspace", "--exclude", "redstart-bench"];
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Options {
