@@ -235,7 +235,7 @@ fn error_is(engine: &Engine, such: impl Fn(&str) -> bool) {
 }
 
 fn get(session: &mut Session, key: &str, value: &str) {
-    let there = || (call(session, &["GET", key]) == Reply::bulk(value.to_owned())).then_some(());
+    let there = || (call(session, &["GET", key]) == Reply::bulk(value)).then_some(());
     block_until("the change", PATIENCE, there).unwrap();
 }
 
