@@ -10,7 +10,7 @@ use redstart_adopt::{
 };
 use serde_json::json;
 
-use crate::{Failure, doctor::time, queue::Careful};
+use crate::{Failure, careful::Careful, doctor::time};
 
 /// Arguments of `redstart adopt`.
 #[derive(clap::Args)]

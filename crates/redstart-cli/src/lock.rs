@@ -2,7 +2,7 @@
 
 use redstart::locking::Mutex;
 
-use crate::{Failure, queue::Careful, target::Target};
+use crate::{Failure, careful::Careful, target::Target};
 
 /// Arguments of `redstart lock`.
 #[derive(clap::Args)]

@@ -35,6 +35,7 @@ mod bench;
 mod breaker;
 mod cache;
 mod capacity;
+mod careful;
 mod doctor;
 mod engine;
 mod guide;

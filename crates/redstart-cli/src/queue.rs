@@ -18,7 +18,7 @@ use redstart::messaging::{
     normalized_error,
 };
 
-use crate::{Failure, target::Target};
+use crate::{Failure, careful::Careful, target::Target};
 
 mod glob;
 mod show;
@@ -163,39 +163,6 @@ struct Chosen {
     all: bool,
     #[command(flatten)]
     careful: Careful,
-}
-
-#[derive(clap::Args)]
-pub(crate) struct Careful {
-    /// Only say what would be done
-    #[arg(long)]
-    dry_run: bool,
-    /// Do not ask
-    #[arg(long, short)]
-    yes: bool,
-}
-
-impl Careful {
-    /// Whether to go on: asks at a terminal, and refuses without one unless `--yes` is given.
-    pub(crate) fn confirm(&self, what: &str) -> Result<bool, Failure> {
-        if self.dry_run {
-            say!("would {what}");
-            return Ok(false);
-        }
-        if self.yes {
-            return Ok(true);
-        }
-        if !std::io::stdin().is_terminal() {
-            return Err(Failure::Usage(format!(
-                "about to {what}: confirm with --yes, or look first with --dry-run"
-            )));
-        }
-        anstream::eprint!("{what}? [y/N] ");
-        let _ = std::io::stderr().flush();
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line)?;
-        Ok(line.trim().eq_ignore_ascii_case("y"))
-    }
 }
 
 impl Chosen {
