@@ -200,8 +200,10 @@ fn length(reply: &[u8]) -> anyhow::Result<Option<usize>> {
     Ok(Some(head + 4 + length))
 }
 
-/// One connection of gRPC.
+/// One connection of gRPC, which is made again when the service has closed it: it rests while other rows are measured.
 struct Grpc {
+    address: SocketAddr,
+    task: usize,
     sender: http2::SendRequest<Full<Bytes>>,
     request: http::Request<()>,
     message: Bytes,
@@ -221,6 +223,8 @@ impl Grpc {
         .header("te", "trailers")
         .body(())?;
         Ok(Self {
+            address,
+            task,
             sender,
             request,
             message: message("edge", "user", &task.to_string()).into(),
@@ -228,6 +232,9 @@ impl Grpc {
     }
 
     async fn check(&mut self) -> anyhow::Result<()> {
+        if self.sender.ready().await.is_err() {
+            *self = Self::connect(self.address, self.task).await?;
+        }
         let request = self
             .request
             .clone()

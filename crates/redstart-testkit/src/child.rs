@@ -30,17 +30,20 @@
 
 use std::io::{BufRead as _, Write as _};
 use std::process::{ExitStatus, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
 use nix::sys::signal::Signal;
 use tokio::sync::mpsc;
 
 use crate::process::{Process, command};
-use crate::{shared, wait_until};
+use crate::{shared, wait, wait_until};
 
 const ROLE: &str = "REDSTART_TEST_ROLE";
 const NAMESPACE: &str = "REDSTART_TEST_NAMESPACE";
+
+/// The shortest that polls of a broken test may last.
+const LEAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Distinguishes these lines from what the test runner prints.
 const MARK: &str = "@redstart-child ";
@@ -85,21 +88,26 @@ pub fn hear() -> Option<String> {
 ///
 /// If it fails with the original script, passes with the broken one, or does not end within a minute.
 pub async fn must_notice(test: &str, script: &str, lua: &str) -> Result<()> {
-    let passes = async |broken: Option<String>| -> Result<bool> {
+    let passes = async |broken: Option<(String, Duration)>| -> Result<bool> {
         let mut child = Child::of(test).silent();
         // The ordinary counts, even in a soak.
         for (key, _) in std::env::vars().filter(|(key, _)| key.starts_with("REDSTART_SCALE")) {
             child = child.env(&key, "");
         }
-        if let Some(broken) = &broken {
-            child = child.env("REDSTART_BREAK_SCRIPT", broken);
+        if let Some((broken, patience)) = &broken {
+            child = child
+                .env("REDSTART_BREAK_SCRIPT", broken)
+                .env(wait::PATIENCE, &patience.as_millis().to_string());
         }
         Ok(child.spawn()?.wait().await?.success())
     };
+    let begun = Instant::now();
     ensure!(passes(None).await?, "{test} fails without any change");
+    // What the whole test needs, many times over: a poll that lasts longer waits in vain.
+    let patience = (begun.elapsed() * 10).max(LEAST_PATIENCE);
     // Some faults need two tasks to collide, which is a matter of chance.
     for _ in 0..60 {
-        if !passes(Some(format!("{script}={lua}"))).await? {
+        if !passes(Some((format!("{script}={lua}"), patience))).await? {
             return Ok(());
         }
     }

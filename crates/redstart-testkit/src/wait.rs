@@ -8,6 +8,17 @@ use anyhow::{Result, bail};
 /// waiting tests do not keep a core busy.
 const REST: Duration = Duration::from_millis(10);
 
+/// The longest poll of a process that is expected to fail, in milliseconds; see
+/// [`must_notice`](crate::child::must_notice).
+pub(crate) const PATIENCE: &str = "REDSTART_TEST_PATIENCE";
+
+/// The moment at which a poll of `within` ends.
+fn deadline(within: Duration) -> Instant {
+    let patience = std::env::var(PATIENCE).ok().and_then(|ms| ms.parse().ok());
+    let patience = patience.map_or(Duration::MAX, Duration::from_millis);
+    Instant::now() + within.min(patience)
+}
+
 /// Polls `condition` until it holds; `false` when it did not within `within`.
 ///
 /// The condition is always tried at least once, and once more after the deadline, so that a test
@@ -22,7 +33,7 @@ const REST: Duration = Duration::from_millis(10);
 /// # });
 /// ```
 pub async fn eventually(within: Duration, mut condition: impl AsyncFnMut() -> bool) -> bool {
-    let deadline = Instant::now() + within;
+    let deadline = deadline(within);
     loop {
         let last = Instant::now() >= deadline;
         if condition().await {
@@ -67,7 +78,7 @@ pub fn block_until<T>(
     within: Duration,
     mut attempt: impl FnMut() -> Option<T>,
 ) -> Result<T> {
-    let deadline = Instant::now() + within;
+    let deadline = deadline(within);
     loop {
         let last = Instant::now() >= deadline;
         if let Some(value) = attempt() {
