@@ -174,6 +174,8 @@ fn one(
         .env("REDSTART_SCALE", scale.to_string())
         // A hang still fails, but a campaign may take its time.
         .env("REDSTART_SCALE_TEST_SECONDS", "3600")
+        // Backtraces would push the reason of a failure out of the lines that are kept.
+        .env("RUST_BACKTRACE", "0")
         .envs(counts.iter().map(|(name, count)| {
             let name = format!("REDSTART_SCALE_{name}");
             (name, count.to_string())
