@@ -19,6 +19,11 @@
 //! `back` takes the TTL away from entries that still have the one they were given. An entry that was stored again since has the TTL that its program
 //! wants, and keeps it.
 //!
+//! A step whose process or node stood still for longer than its lock stops before its next page of entries, and is not remembered as done if another
+//! step or `back` was faster. What was on its way at that moment may still arrive: those entries are noted, and the next `step` and `back` take them back.
+//!
+//! The record is that of this version: entries that a build before 0.1 noted in a set are not taken back.
+//!
 //! # Keys
 //!
 //! | key | type | |
@@ -34,17 +39,21 @@ use redis::cmd;
 use redstart::{
     Store,
     key::{Entity, Keys},
-    locking::Mutex,
+    locking::{Guard, Mutex},
 };
 
 use crate::{
     error::{Error, Result},
     library::{Library, Purpose},
     plan::PlanItem,
+    script::{Arg, Lua},
+    text::printable,
 };
 
 mod cache;
 mod check;
+
+static REMEMBER: Lua = Lua::new(include_str!("migration/remember.lua"));
 
 /// What a subject is, for one that no library was recognised in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,6 +204,35 @@ pub enum Outcome {
     Nothing,
 }
 
+/// The lock of the step that is under way.
+struct Alone(Guard<()>);
+
+impl Alone {
+    /// How long the lock is held from one page to the next.
+    const LEASE: Duration = Duration::from_secs(30);
+
+    fn lost() -> Error {
+        Error::invalid("this step lost its lock to another one: look at what is done by now")
+    }
+
+    /// The work, as far as it comes while the lock is held.
+    async fn unless_lost<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        tokio::select! {
+            biased;
+            () = self.0.lost() => Err(Self::lost()),
+            done = work => done,
+        }
+    }
+
+    /// Asks the server whether the lock is held: this process may have stood still, and its clock with it.
+    async fn check(&self) -> Result<()> {
+        match self.0.extend(Self::LEASE).await? {
+            Some(_) => Ok(()),
+            None => Err(Self::lost()),
+        }
+    }
+}
+
 /// Where progress is told.
 pub type Tell<'a> = &'a mut (dyn FnMut(Progress) + Send);
 
@@ -306,20 +344,40 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// [`is_invalid`](Error::is_invalid) if they were done for something else, such as locks; otherwise those of the store.
     pub async fn done(&self) -> Result<Vec<&'static str>> {
-        let get = cmd("HGET").arg(self.record.key()).arg("steps").take();
-        let names: Option<String> = self.store.query(&get).await?;
-        let names = names.unwrap_or_default();
+        Ok(self.steps_of(&self.remembered().await?))
+    }
+
+    /// The steps that were done, as they stand in the record.
+    async fn remembered(&self) -> Result<String> {
+        let get = cmd("HMGET")
+            .arg(self.record.key())
+            .arg("steps")
+            .arg("kind")
+            .take();
+        let (names, kind): (Option<String>, Option<String>) = self.store.query(&get).await?;
+        match kind {
+            // Only what began it knows what to take back.
+            Some(kind) if kind != self.kind.name() => Err(Error::invalid(format!(
+                "this subject was begun as {}, not as {}: take that back first",
+                printable(&kind),
+                self.kind.name()
+            ))),
+            _ => Ok(names.unwrap_or_default()),
+        }
+    }
+
+    fn steps_of(&self, names: &str) -> Vec<&'static str> {
         let done = |step: &&&'static str| names.split(',').any(|name| name == **step);
-        Ok(self.steps.iter().take_while(done).copied().collect())
+        self.steps.iter().take_while(done).copied().collect()
     }
 
     /// Looks at the next step without doing it; `None` if all are done. Only reads.
     ///
     /// # Errors
     ///
-    /// Those of the store.
+    /// As [`done`](Self::done).
     pub async fn next(&self) -> Result<Option<StepReport>> {
         let done = self.done().await?.len();
         match self.steps.get(done) {
@@ -332,23 +390,25 @@ impl Migration {
     ///
     /// # Errors
     ///
-    /// [`is_invalid`](Error::is_invalid) if another step is under way, or another one is next than [expected](Self::expecting); otherwise those of the
-    /// store. Calling it again goes on where it was interrupted.
+    /// [`is_invalid`](Error::is_invalid) if another step is under way, if this one stood still for so long that another one or `back` was begun, if
+    /// another one is next than [expected](Self::expecting), or if the subject was begun as something else; otherwise those of the store. Calling it
+    /// again goes on where it was interrupted.
     ///
     /// # Cancel safety
     ///
     /// Dropped before it is done, a part of it may have been done. Calling it again does the rest; `back` then takes it back.
     pub async fn step(&self, tell: Tell<'_>) -> Result<Outcome> {
         let alone = self.alone().await?;
-        let outcome = self.step_alone(tell).await;
-        if let Err(error) = alone.release().await {
+        let outcome = alone.unless_lost(self.step_alone(&alone, tell)).await;
+        if let Err(error) = alone.0.release().await {
             tracing::debug!(%error, "the lock of a step ends by itself");
         }
         outcome
     }
 
-    async fn step_alone(&self, tell: Tell<'_>) -> Result<Outcome> {
-        let mut done = self.done().await?;
+    async fn step_alone(&self, alone: &Alone, tell: Tell<'_>) -> Result<Outcome> {
+        let before = self.remembered().await?;
+        let mut done = self.steps_of(&before);
         let Some(step) = self.steps.get(done.len()).copied() else {
             return Ok(Outcome::Nothing);
         };
@@ -362,7 +422,7 @@ impl Migration {
         }
         match (self.kind, step) {
             (Kind::Cache, "share") => {
-                let changed = self.give_ttls(tell).await?;
+                let changed = self.give_ttls(alone, tell).await?;
                 report.changes = vec![format!("{changed} entries were given a TTL")];
             }
             (Kind::BullMq, "share") if !report.changes.is_empty() => {
@@ -371,7 +431,7 @@ impl Migration {
             _ => {}
         }
         done.push(step);
-        self.remember(&done).await?;
+        self.remember(&before, &done).await?;
         Ok(Outcome::Done(report))
     }
 
@@ -386,20 +446,21 @@ impl Migration {
     /// Dropped before it is done, a part of it may have been taken back. Calling it again does the rest.
     pub async fn back(&self, tell: Tell<'_>) -> Result<Outcome> {
         let alone = self.alone().await?;
-        let outcome = self.back_alone(tell).await;
-        if let Err(error) = alone.release().await {
+        let outcome = alone.unless_lost(self.back_alone(&alone, tell)).await;
+        if let Err(error) = alone.0.release().await {
             tracing::debug!(%error, "the lock of a step ends by itself");
         }
         outcome
     }
 
-    async fn back_alone(&self, tell: Tell<'_>) -> Result<Outcome> {
-        let mut done = self.done().await?;
+    async fn back_alone(&self, alone: &Alone, tell: Tell<'_>) -> Result<Outcome> {
+        let before = self.remembered().await?;
+        let mut done = self.steps_of(&before);
         if let Some(step) = done.last() {
             self.check_expected(step)?;
         }
         // What an interrupted step has done counts, though the step does not.
-        let touched = self.take_ttls_back(tell).await?;
+        let touched = self.take_ttls_back(alone, tell).await?;
         let Some(step) = done.pop() else {
             return Ok(Outcome::Nothing);
         };
@@ -420,34 +481,30 @@ impl Migration {
             ),
             _ => {}
         }
-        self.remember(&done).await?;
+        self.remember(&before, &done).await?;
         Ok(Outcome::Done(report))
     }
 
-    async fn remember(&self, done: &[&str]) -> Result<()> {
-        let key = self.record.key();
-        let command = match done {
-            [] => cmd("DEL").arg(key).take(),
-            done => cmd("HSET")
-                .arg(key)
-                .arg("steps")
-                .arg(done.join(","))
-                .arg("kind")
-                .arg(self.kind.name())
-                .arg("plan")
-                .arg(self.steps.join(","))
-                .take(),
-        };
-        Ok(self.store.query(&command).await?)
+    /// Remembers what is done now, if nobody else has since `before`.
+    async fn remember(&self, before: &str, done: &[&str]) -> Result<()> {
+        let (key, done, plan) = (self.record.key(), done.join(","), self.steps.join(","));
+        let args: [&(dyn Arg + Sync); 4] = [&before, &done, &self.kind.name(), &plan];
+        let is_remembered: bool = REMEMBER.run(&self.store, &[key.to_string()], &args).await?;
+        match is_remembered {
+            true => Ok(()),
+            false => Err(Alone::lost()),
+        }
     }
 
     /// Only one step of a subject is under way at a time.
-    async fn alone(&self) -> Result<redstart::locking::Guard<()>> {
+    async fn alone(&self) -> Result<Alone> {
         let mutex = Mutex::builder(&self.store, "redstart.adopt", &self.subject)
             .unfenced()
             .build()?;
         let guard = mutex.try_lock().await?;
-        guard.ok_or_else(|| Error::invalid("another step of this subject is under way"))
+        let guard =
+            guard.ok_or_else(|| Error::invalid("another step of this subject is under way"));
+        Ok(Alone(guard?))
     }
 
     /// What the purpose of a subject is called.

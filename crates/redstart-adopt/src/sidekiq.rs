@@ -55,7 +55,8 @@ pub enum Times {
 #[derive(Clone, Debug)]
 pub struct Sidekiq {
     store: Store,
-    times: Times,
+    /// None if the version is not known: then as the job itself has them.
+    times: Option<Times>,
     /// With its colon, or empty.
     namespace: String,
     retry: Option<u32>,
@@ -66,9 +67,17 @@ impl Sidekiq {
     pub fn new(store: &Store, times: Times) -> Self {
         Self {
             store: store.clone(),
-            times,
+            times: Some(times),
             namespace: String::new(),
             retry: None,
+        }
+    }
+
+    /// For what is done to jobs that are there already: times are written as the job has them.
+    pub(crate) fn of_any_version(store: &Store) -> Self {
+        Self {
+            times: None,
+            ..Self::new(store, Times::Seconds)
         }
     }
 
@@ -164,7 +173,7 @@ impl Sidekiq {
         })?;
         let jid = format!("{:024x}", rand::random::<u128>() >> 32);
         let now = self.store.time().await?;
-        let at = self.stamp(now);
+        let at = self.stamp(now, None);
         let mut job = json!({
             "class": class, "args": args, "queue": queue, "jid": jid, "created_at": at,
         });
@@ -173,9 +182,16 @@ impl Sidekiq {
         }
         Ok((jid, job))
     }
-    /// A time as this version writes it.
-    fn stamp(&self, at: Duration) -> Value {
-        match self.times {
+
+    /// A time as this version writes it, or as a job was written that was created at this time.
+    fn stamp(&self, at: Duration, created: Option<f64>) -> Value {
+        /// As seconds it would be in the year 5138, as milliseconds it is 1973.
+        const FIRST_MILLIS: f64 = 1e11;
+        let of_job = match created {
+            Some(created) if created >= FIRST_MILLIS => Times::Millis,
+            _ => Times::Seconds,
+        };
+        match self.times.unwrap_or(of_job) {
             Times::Seconds => json!(at.as_secs_f64()),
             Times::Millis => json!(at.as_millis() as u64),
         }

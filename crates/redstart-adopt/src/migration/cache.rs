@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redis::cmd;
 
-use super::{Kind, Migration, Progress, Tell};
+use super::{Alone, Kind, Migration, Progress, Tell};
 use crate::error::Result;
 
 /// Entries that are looked at in one round trip.
@@ -22,14 +22,14 @@ pub(super) struct Entries {
 
 impl Migration {
     /// The keys of the cache: strings that are not ours.
-    async fn keys(&self) -> Result<Vec<String>> {
-        let mut keys = self.store.scan(&self.subject).await?;
-        keys.retain(|key| !key.ends_with("}:fill") && !key.starts_with("redstart:adopt:"));
+    async fn keys(&self) -> Result<Vec<Vec<u8>>> {
+        let mut keys = self.store.sample(&self.subject, usize::MAX).await?;
+        keys.retain(|key| !key.ends_with(b"}:fill") && !key.starts_with(b"redstart:adopt:"));
         Ok(keys)
     }
 
     /// Which of these keys are strings, and which of those have no TTL.
-    async fn look_at<'a>(&self, keys: &'a [String]) -> Result<(u64, Vec<&'a str>)> {
+    async fn look_at<'a>(&self, keys: &'a [Vec<u8>]) -> Result<(u64, Vec<&'a [u8]>)> {
         let mut look = redis::pipe();
         for key in keys {
             look.cmd("TYPE").arg(key);
@@ -43,7 +43,7 @@ impl Migration {
             if kind == "string" {
                 strings += 1;
                 if left == -1 {
-                    bare.push(key.as_str());
+                    bare.push(key.as_slice());
                 }
             }
         }
@@ -62,13 +62,14 @@ impl Migration {
     }
 
     /// Gives entries without a TTL one; returns how many.
-    pub(super) async fn give_ttls(&self, tell: Tell<'_>) -> Result<u64> {
+    pub(super) async fn give_ttls(&self, alone: &Alone, tell: Tell<'_>) -> Result<u64> {
         let touched = self.record.part("touched");
         let keys = self.keys().await?;
         let (mut seen, mut changed) = (0, 0);
         for page in keys.chunks(PAGE) {
             let (_, bare) = self.look_at(page).await?;
             if !bare.is_empty() {
+                alone.check().await?;
                 let now = self.store.time().await?;
                 let (mut note, mut give) = (cmd("HSET"), redis::pipe());
                 note.arg(&touched);
@@ -96,7 +97,7 @@ impl Migration {
     }
 
     /// Takes the TTL that they were given away from those entries that still have it; returns how many.
-    pub(super) async fn take_ttls_back(&self, tell: Tell<'_>) -> Result<u64> {
+    pub(super) async fn take_ttls_back(&self, alone: &Alone, tell: Tell<'_>) -> Result<u64> {
         if self.kind != Kind::Cache {
             return Ok(0);
         }
@@ -110,8 +111,9 @@ impl Migration {
                 .arg("COUNT")
                 .arg(PAGE)
                 .take();
-            let (next, given): (u64, Vec<String>) = self.store.query(&page).await?;
+            let (next, given): (u64, Vec<Vec<u8>>) = self.store.query(&page).await?;
             for given in given.chunks(2 * PAGE) {
+                alone.check().await?;
                 let mut take = redis::pipe();
                 let mut forget = cmd("HDEL");
                 forget.arg(&touched);

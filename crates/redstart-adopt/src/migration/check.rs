@@ -13,7 +13,7 @@ use crate::{
     library::Library,
     lock::{HeldBy, holder},
     sessions::session_data,
-    sidekiq::{Sidekiq, Times},
+    sidekiq::Sidekiq,
     text::printable,
 };
 
@@ -74,8 +74,7 @@ impl Migration {
         let (before, _) = self.subject.rsplit_once("queue:").ok_or_else(|| {
             Error::invalid("a queue of Sidekiq is named with its key: queue:default")
         })?;
-        // The format of times does not matter for what is moved as it is.
-        let sidekiq = Sidekiq::new(&self.store, Times::Seconds);
+        let sidekiq = Sidekiq::of_any_version(&self.store);
         Ok(sidekiq.namespace(before.trim_end_matches(':')))
     }
 

@@ -99,7 +99,8 @@ impl Rule<'_> {
                 .unwrap_or(RETRIES),
             _ => RETRIES,
         };
-        let stamp = self.sidekiq.stamp(self.now);
+        let created = fields.get::<f64>("created_at");
+        let stamp = self.sidekiq.stamp(self.now, created);
         // Sidekiq Web counts one back when it puts a job into its queue again, so it can be -1.
         let count = match fields.get::<i64>("retry_count") {
             Some(count) => {

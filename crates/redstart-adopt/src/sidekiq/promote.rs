@@ -61,7 +61,8 @@ impl Sidekiq {
             jobs.push(job.clone());
             match fields {
                 Some(mut fields) if !queue.is_empty() => {
-                    fields.set("enqueued_at", &self.stamp(now));
+                    let created = fields.get::<f64>("created_at");
+                    fields.set("enqueued_at", &self.stamp(now, created));
                     keys.push(self.key(&format!("queue:{queue}")));
                     jobs.extend([queue.into_bytes(), fields.text().into_bytes()]);
                 }

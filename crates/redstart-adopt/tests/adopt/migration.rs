@@ -11,6 +11,7 @@ use redstart_adopt::{
     cache::SharedCache,
     lock, recognise,
     sessions::ConnectSessions,
+    sidekiq::{Sidekiq, Times},
 };
 use redstart_testkit::{
     Foreign, Kind, Language, Proxy, Server, figure, scale, unique_namespace, wait_until,
@@ -304,6 +305,151 @@ async fn an_interrupted_step_can_be_taken_back() -> Result<()> {
     let left: i64 = store.query(cmd("TTL").arg("p:list")).await?;
     assert_eq!(left, -1, "only strings are entries");
     assert_eq!(store.scan("redstart:*").await?, [""; 0]);
+    Ok(())
+}
+
+/// A step that stood still for longer than its lock, while another process took the steps back: after whichever page.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_step_that_lost_its_lock_does_not_undo_a_way_back() -> Result<()> {
+    const PAGES: u64 = 3;
+    for page in 1..=PAGES {
+        let store = Store::connect("memory://").await?;
+        for n in 0..450 {
+            let () = store
+                .query(cmd("SET").arg(format!("p:{n}")).arg("1"))
+                .await?;
+        }
+        let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
+        done(&cache).await?;
+        let (mut told, mut taken_back) = (0, None);
+        let lost = cache
+            .step(&mut |_| {
+                told += 1;
+                if told == page {
+                    let work = async {
+                        for key in store.scan("redstart.adopt*").await? {
+                            let _: u64 = store.query(cmd("DEL").arg(key)).await?;
+                        }
+                        anyhow::Ok(cache.back(&mut |_| ()).await?)
+                    };
+                    let work = || tokio::runtime::Handle::current().block_on(work);
+                    taken_back = Some(tokio::task::block_in_place(work));
+                }
+            })
+            .await;
+        let taken_back = taken_back.context("no page was told")??;
+        ensure!(matches!(taken_back, Outcome::Done(_)), "{taken_back:?}");
+        ensure!(lost.is_err(), "it did not learn of it: {lost:?}");
+        assert_eq!(cache.done().await?, [""; 0], "after page {page}");
+        for n in 0..450 {
+            let left: i64 = store.query(cmd("PTTL").arg(format!("p:{n}"))).await?;
+            assert_eq!(left, -1, "p:{n} ends, after page {page}");
+        }
+    }
+    Ok(())
+}
+
+/// The record knows what the subject is. Whoever is wrong about it would forget how to take the steps back.
+#[tokio::test]
+async fn what_was_begun_as_a_cache_is_not_taken_back_as_locks() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let () = store.query(cmd("SET").arg("p:1").arg("1")).await?;
+    let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
+    done(&cache).await?;
+    done(&cache).await?;
+    let locks = Migration::declared(&store, "p:*", Declared::Locks)?;
+    for refused in [
+        locks.back(&mut |_| ()).await.map(|_| ()),
+        locks.step(&mut |_| ()).await.map(|_| ()),
+        locks.next().await.map(|_| ()),
+        locks.done().await.map(|_| ()),
+    ] {
+        let error = refused.err().context("it was taken")?;
+        ensure!(error.is_invalid(), "{error}");
+        ensure!(error.to_string().contains("cache"), "{error}");
+    }
+    let left = async || store.query::<i64>(cmd("PTTL").arg("p:1")).await;
+    ensure!(left().await? > 0);
+    all_back(&cache, 2).await?;
+    assert_eq!(left().await?, -1);
+    // Now it is nothing, and may be begun as anything.
+    done(&locks).await?;
+    all_back(&locks, 1).await
+}
+
+/// One key that is not UTF-8 does not keep the others from their TTL.
+#[tokio::test]
+async fn keys_that_are_no_text_are_given_a_ttl_and_taken_back() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let odd = b"p:\xff\xfe".as_slice();
+    for key in [odd, b"p:1"] {
+        let () = store.query(cmd("SET").arg(key).arg("1")).await?;
+    }
+    let cache = Migration::declared(&store, "p:*", Declared::Cache)?;
+    done(&cache).await?;
+    let report = done(&cache).await?;
+    assert_eq!(report.changes, ["2 entries were given a TTL"]);
+    let left = async || store.query::<i64>(cmd("PTTL").arg(odd)).await;
+    ensure!(left().await? > 0);
+    all_back(&cache, 2).await?;
+    assert_eq!(left().await?, -1);
+    Ok(())
+}
+
+/// A job that killed its consumers fails when the way back gives it back: with times as its own Sidekiq writes them.
+#[tokio::test]
+async fn the_way_back_writes_times_as_the_job_has_them() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let now = store.time().await?;
+    let seconds = now.as_secs_f64();
+    for (created, factor) in [
+        (seconds.to_string(), 1.0),
+        ((seconds * 1e3).round().to_string(), 1e3),
+    ] {
+        let sidekiq = Sidekiq::new(&store, Times::Seconds);
+        sidekiq.push("q", "B", &[1]).await?;
+        let plan = Plan::of(&recognise(&store, &Budget::default()).await?);
+        let item = plan
+            .items
+            .iter()
+            .find(|item| item.library == Library::Sidekiq);
+        let queue = Migration::of(&store, item.context("the queue is in the plan")?)?;
+        done(&queue).await?;
+        done(&queue).await?;
+        // A consumer that died with a job which had killed two before.
+        let job =
+            format!(r#"{{"class":"A","jid":"a","args":[],"queue":"q","created_at":{created}}}"#);
+        let member = "host:1:x|q";
+        let list = format!("redstart:sidekiq:working:{member}");
+        let _: u64 = store.query(cmd("LPUSH").arg(&list).arg(&job)).await?;
+        let beat = cmd("ZADD")
+            .arg("redstart:sidekiq:consumers")
+            .arg(now.as_secs())
+            .arg(member)
+            .take();
+        let _: u64 = store.query(&beat).await?;
+        let digest = cmd("EVAL")
+            .arg("return redis.sha1hex(ARGV[1])")
+            .arg(0)
+            .arg(&job)
+            .take();
+        let digest: String = store.query(&digest).await?;
+        let recovered = cmd("HSET")
+            .arg("redstart:sidekiq:recovered")
+            .arg(digest)
+            .arg(2)
+            .take();
+        let _: u64 = store.query(&recovered).await?;
+        all_back(&queue, 2).await?;
+        let retries: Vec<String> = store
+            .query(cmd("ZRANGE").arg("retry").arg(0).arg(-1))
+            .await?;
+        ensure!(retries.len() == 1, "{retries:?}");
+        let failed: Value = serde_json::from_str(&retries[0])?;
+        let at = failed["failed_at"].as_f64().context("no time")? / factor;
+        ensure!((at - seconds).abs() < 3600.0, "{failed}");
+        let _: u64 = store.query(cmd("DEL").arg("retry").arg("queue:q")).await?;
+    }
     Ok(())
 }
 
