@@ -17,7 +17,7 @@
 
 mod feed;
 #[cfg(feature = "tls")]
-mod tls;
+pub(crate) mod tls;
 
 #[cfg(feature = "tls")]
 pub use tls::{ClientCertificates, Tls};

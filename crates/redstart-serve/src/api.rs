@@ -116,3 +116,21 @@ pub(crate) fn add_routes(routes: &mut Routes) {
     crate::envoy::json::add_routes(routes);
     crate::page::add_routes(routes);
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_change_by_hand_has_a_name_in_the_audit_log() {
+        let mut routes = Routes::default();
+        add_routes(&mut routes);
+        let by_hand: Vec<_> = routes.iter().filter(|route| route.is_by_hand()).collect();
+        assert!(by_hand.len() > 10);
+        for route in by_hand {
+            // The page's form names its change itself.
+            let is_named = route.change.is_some() || route.path == "/act/{action}";
+            assert!(is_named, "{} {}", route.method, route.path);
+        }
+    }
+}

@@ -66,6 +66,8 @@ pub(crate) struct App {
 }
 
 const DEADLINE: &str = "request-timeout";
+/// Bytes of a body that anybody may send, with a token or without: one connection can have hundreds of them under way.
+pub(crate) const OPEN_BODY: usize = 4096;
 /// Scripts, styles and pictures come from the service itself, and nothing is inline.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
     form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
@@ -245,8 +247,12 @@ impl App {
                 ));
             }
             let deadline = deadline(&parts.headers)?;
+            let most = match open {
+                true => OPEN_BODY.min(config.limits.body),
+                false => config.limits.body,
+            };
             let body = self
-                .body(&config, &parts.headers, body, route.doc.is_some())
+                .body(&config, &parts.headers, body, most, route.doc.is_some())
                 .await?;
             let call = Call {
                 app: self.clone(),
@@ -259,6 +265,7 @@ impl App {
                 params,
                 body,
                 deadline,
+                logged: Arc::default(),
             };
             self.carry_out(call, route).await
         };
@@ -285,8 +292,8 @@ impl App {
         let time = call.deadline.map_or(longest, |asked| asked.min(longest));
         let writes = route.writes;
         let key = call.headers.get(idempotent::HEADER).cloned();
-        let handler = match route.by_hand() {
-            true => self.to_its_end(&route.handler),
+        let handler = match route.is_by_hand() {
+            true => self.to_its_end(route),
             false => route.handler.clone(),
         };
         let work = async {
@@ -312,13 +319,36 @@ impl App {
         }
     }
 
-    /// A handler that goes on when its client leaves: what is changed by hand is written down after it was done.
-    fn to_its_end(&self, handler: &Handler) -> Handler {
-        let (handler, changing) = (handler.clone(), self.changing.clone());
+    /// A handler that goes on when its client leaves: what is changed by hand is written down after it was done. If it is
+    /// not known whether it was done, that is written down.
+    fn to_its_end(self: &Arc<Self>, route: &crate::route::Route) -> Handler {
+        let (app, handler, change) = (self.clone(), route.handler.clone(), route.change);
         Arc::new(move |call| {
-            let (work, changing) = (handler(call), changing.clone());
+            let (app, logged) = (app.clone(), call.logged.clone());
+            let who = call.identity.name.clone();
+            let namespace = call.namespace().unwrap_or_default();
+            let names = call.params.iter().map(|(_, name)| name.as_str());
+            let on: Vec<&str> = std::iter::once(namespace.as_str()).chain(names).collect();
+            let on = format!("{} (failed)", on.join(" "));
+            let work = AssertUnwindSafe(handler(call)).catch_unwind();
+            let changing = app.changing.clone();
+            let work = async move {
+                // A panic was reported by its own hook.
+                let done = work
+                    .await
+                    .unwrap_or_else(|_| Err(Problem::new(Kind::Failed)));
+                let in_doubt =
+                    |problem: &Problem| matches!(problem.kind, Kind::InDoubt | Kind::Failed);
+                if let Some(change) = change
+                    && done.as_ref().is_err_and(in_doubt)
+                    && !logged.load(Ordering::Relaxed)
+                {
+                    app.note(who, change, on, 0, None).await;
+                }
+                done
+            };
             Box::pin(async move {
-                // It begins when it is asked for, not before. A panic was reported by its own hook.
+                // It begins when it is asked for, not before.
                 let work = changing.spawn(work.in_current_span()).await;
                 work.unwrap_or(Err(Problem::new(Kind::Failed)))
             })
@@ -331,11 +361,11 @@ impl App {
         config: &Config,
         headers: &HeaderMap,
         body: Body,
+        most: usize,
         json: bool,
     ) -> Result<Bytes, Problem> {
-        let limits = &config.limits;
-        let collected = Limited::new(body, limits.body).collect();
-        let body = match tokio::time::timeout(limits.body_time.0, collected).await {
+        let collected = Limited::new(body, most).collect();
+        let body = match tokio::time::timeout(config.limits.body_time.0, collected).await {
             Err(_) => return Err(Problem::new(Kind::SlowRequest)),
             Ok(Err(error)) if error.is::<LengthLimitError>() => {
                 return Err(Problem::new(Kind::TooLarge));
@@ -387,9 +417,15 @@ impl App {
         count: u64,
         expected: Option<u64>,
     ) {
+        call.logged.store(true, Ordering::Relaxed);
+        let who = call.identity.name.clone();
+        self.note(who, what, on, count, expected).await;
+    }
+
+    async fn note(&self, who: String, what: &str, on: String, count: u64, expected: Option<u64>) {
         self.rendered.clear();
         let change = Change {
-            who: call.identity.name.clone(),
+            who,
             what: what.to_owned(),
             on,
             count,

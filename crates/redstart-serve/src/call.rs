@@ -1,6 +1,9 @@
 //! One request, as a handler sees it.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use bytes::Bytes;
 use http::{HeaderMap, Method};
@@ -31,6 +34,8 @@ pub(crate) struct Call {
     pub(crate) body: Bytes,
     /// How long the client is willing to wait, if it said so.
     pub(crate) deadline: Option<Duration>,
+    /// Whether the audit log has it.
+    pub(crate) logged: Arc<AtomicBool>,
 }
 
 impl Call {

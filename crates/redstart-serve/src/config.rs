@@ -99,6 +99,8 @@ pub(crate) struct Limits {
     pub(crate) body_time: Span,
     /// How long a request may take that does not wait for anything; one that waits has as much more.
     pub(crate) request_time: Span,
+    /// How long a client may take nothing of what it asked for, before its connection ends.
+    pub(crate) stall: Span,
 }
 
 impl Default for Limits {
@@ -112,6 +114,7 @@ impl Default for Limits {
             connections: 10_000,
             body_time: Span(Duration::from_secs(10)),
             request_time: Span(Duration::from_secs(30)),
+            stall: Span(Duration::from_secs(30)),
         }
     }
 }

@@ -119,7 +119,10 @@ pub(crate) async fn decide(
         Some(name) => &name.0,
         None => &config.namespace.0,
     };
-    identity.may_use(namespace)?;
+    // In an unknown domain nothing is counted, so there is nothing to refuse.
+    if known.is_some() {
+        identity.may_use(namespace)?;
+    }
     // All are read before the first is counted.
     let mut plans = Vec::with_capacity(descriptors.len());
     for descriptor in descriptors {

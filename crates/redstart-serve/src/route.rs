@@ -33,6 +33,8 @@ pub(crate) struct Route {
     pub(crate) writes: bool,
     /// Whether an `Idempotency-Key` is honoured.
     pub(crate) repeatable: bool,
+    /// What the audit log calls it, if it is a change by hand.
+    pub(crate) change: Option<&'static str>,
 }
 
 /// What the document says of a route.
@@ -63,6 +65,7 @@ impl Route {
             waits: false,
             writes: !reads,
             repeatable: !reads,
+            change: None,
         }
     }
 
@@ -99,8 +102,14 @@ impl Route {
     }
 
     /// Whether it is a change that an operator makes, which the audit log remembers.
-    pub(crate) fn by_hand(&self) -> bool {
+    pub(crate) fn is_by_hand(&self) -> bool {
         self.writes && self.role == Role::Admin
+    }
+
+    /// It is a change that an operator makes, and the audit log calls it this.
+    pub(crate) fn by_hand(mut self, change: &'static str) -> Self {
+        self.change = Some(change);
+        self.role(Role::Admin)
     }
 
     pub(crate) fn role(mut self, role: Role) -> Self {

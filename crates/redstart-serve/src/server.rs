@@ -97,15 +97,16 @@ async fn serve(app: Arc<App>, stream: TcpStream, peer: SocketAddr, tasks: Tracke
         // Whoever says nothing is not worth a place.
         Err(_) => return,
     };
-    let stream = TokioIo::new(stream);
-    let requests = Requests::default();
+    let stall = app.config().limits.stall.0;
+    let stream = TokioIo::new(Flowing::new(stream, stall));
+    let requests = Requests::new(stall);
     let counted = requests.clone();
     let service = hyper::service::service_fn(move |request: hyper::Request<_>| {
         let (app, open) = (app.clone(), counted.open());
         async move {
             let response = app.handle(request.map(Body::new), peer).await;
             // What is streamed has not ended yet.
-            let response = response.map(|body| Counted { body, _open: open });
+            let response = response.map(|body| Counted::new(body, open));
             Ok::<_, std::convert::Infallible>(response)
         }
     });
@@ -155,50 +156,104 @@ async fn serve(app: Arc<App>, stream: TcpStream, peer: SocketAddr, tasks: Tracke
     }
 }
 
-/// The requests of one connection: how many are open, and how many there were.
-#[derive(Clone, Default)]
-struct Requests(Arc<watch::Sender<(usize, u64)>>);
+/// The requests of one connection.
+#[derive(Clone)]
+struct Requests {
+    seen: Arc<watch::Sender<Seen>>,
+    /// How long a client may take nothing of its replies.
+    stall: Duration,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Seen {
+    /// How many are open.
+    open: usize,
+    /// Of these, how many have something to send that the client has not taken.
+    ready: usize,
+    /// How many there were.
+    all: u64,
+    /// How often a client took something.
+    taken: u64,
+}
 
 impl Requests {
-    /// One more, until it is dropped.
-    fn open(&self) -> OpenRequest {
-        self.0.send_modify(|(open, all)| {
-            *open += 1;
-            *all += 1;
-        });
-        OpenRequest(self.clone())
+    fn new(stall: Duration) -> Self {
+        Self {
+            seen: Arc::default(),
+            stall,
+        }
     }
 
-    /// Ends when no request was open for a while: shorter if there never was one.
+    /// One more, until it is dropped.
+    fn open(&self) -> OpenRequest {
+        self.seen.send_modify(|seen| {
+            seen.open += 1;
+            seen.all += 1;
+        });
+        OpenRequest {
+            requests: self.clone(),
+            is_ready: false,
+        }
+    }
+
+    /// Ends when no request was open for a while, shorter if there never was one, or when the client has not taken
+    /// anything for a while of what all its requests have for it.
     async fn idle(&self) {
-        let mut seen = self.0.subscribe();
+        let mut watched = self.seen.subscribe();
         loop {
-            let (open, all) = *seen.borrow_and_update();
-            let time = match (open, all) {
-                (1.., _) => Duration::MAX,
+            let seen = *watched.borrow_and_update();
+            let time = match (seen.open, seen.all) {
                 (0, 0) => HEAD_TIME,
                 (0, _) => IDLE,
+                (open, _) if open == seen.ready => self.stall,
+                // One is being worked on, or waits for its next event.
+                _ => Duration::MAX,
             };
             // The sender lives as long as this.
-            if tokio::time::timeout(time, seen.changed()).await.is_err() {
+            if tokio::time::timeout(time, watched.changed()).await.is_err() {
                 return;
             }
         }
     }
 }
 
-struct OpenRequest(Requests);
+struct OpenRequest {
+    requests: Requests,
+    is_ready: bool,
+}
 
-impl Drop for OpenRequest {
-    fn drop(&mut self) {
-        self.0.0.send_modify(|(open, _)| *open -= 1);
+impl OpenRequest {
+    /// The client took what there was, and `is_ready` says whether there is more for it.
+    fn progress(&mut self, is_ready: bool) {
+        let was_ready = std::mem::replace(&mut self.is_ready, is_ready);
+        self.requests.seen.send_modify(|seen| {
+            seen.taken += 1;
+            seen.ready = seen.ready + usize::from(is_ready) - usize::from(was_ready);
+        });
     }
 }
 
-/// The body of a response, whose request is open until it was sent.
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.requests.seen.send_modify(|seen| {
+            seen.open -= 1;
+            seen.ready -= usize::from(self.is_ready);
+        });
+    }
+}
+
+/// The body of a response, whose request is open until it was sent. It is asked for a frame when there is room for one: one
+/// that is not asked waits for its client.
 struct Counted {
     body: Body,
-    _open: OpenRequest,
+    open: OpenRequest,
+}
+
+impl Counted {
+    fn new(body: Body, mut open: OpenRequest) -> Self {
+        open.progress(true);
+        Self { body, open }
+    }
 }
 
 impl http_body::Body for Counted {
@@ -209,7 +264,9 @@ impl http_body::Body for Counted {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
+        let frame = Pin::new(&mut self.body).poll_frame(cx);
+        self.open.progress(frame.is_ready());
+        frame
     }
 
     fn is_end_stream(&self) -> bool {
@@ -218,6 +275,89 @@ impl http_body::Body for Counted {
 
     fn size_hint(&self) -> SizeHint {
         self.body.size_hint()
+    }
+}
+
+/// A stream whose peer must take what is written to it, again and again. Of HTTP/1.1 nothing else ends a connection whose
+/// client asks and does not read.
+struct Flowing<S> {
+    stream: S,
+    stall: Duration,
+    /// Ends when the peer has taken nothing for too long; none while it takes everything.
+    waiting: Option<Pin<Box<tokio::time::Sleep>>>,
+}
+
+impl<S> Flowing<S> {
+    fn new(stream: S, stall: Duration) -> Self {
+        Self {
+            stream,
+            stall,
+            waiting: None,
+        }
+    }
+
+    /// What came of writing, or an error if it has come to nothing for too long.
+    fn watched<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        written: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.waiting = None;
+            return written;
+        }
+        let stall = self.stall;
+        let waiting = self
+            .waiting
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep(stall)));
+        match waiting.as_mut().poll(cx) {
+            Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Flowing<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        into: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, into)
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Flowing<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write(cx, bytes);
+        self.watched(cx, written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.stream).poll_write_vectored(cx, parts);
+        self.watched(cx, written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let flushed = Pin::new(&mut self.stream).poll_flush(cx);
+        self.watched(cx, flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let shut = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watched(cx, shut)
     }
 }
 
@@ -319,14 +459,80 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Begun<S> {
 mod tests {
     use super::*;
 
+    const STALL: Duration = Duration::from_secs(30);
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_whose_client_takes_nothing_is_idle() {
+        use http_body_util::BodyExt as _;
+
+        let day = Duration::from_secs(86_400);
+        let requests = Requests::new(STALL);
+        let mut replies: Vec<Counted> = (0..2)
+            .map(|_| Counted::new(Body::from("what nobody reads"), requests.open()))
+            .collect();
+        let began = tokio::time::Instant::now();
+        requests.idle().await;
+        assert_eq!(began.elapsed(), STALL);
+        // Whoever takes something has as much time again.
+        let waits = requests.idle();
+        tokio::pin!(waits);
+        assert!(
+            tokio::time::timeout(STALL * 2 / 3, &mut waits)
+                .await
+                .is_err()
+        );
+        assert!(replies[0].frame().await.is_some());
+        assert!(
+            tokio::time::timeout(STALL * 2 / 3, &mut waits)
+                .await
+                .is_err()
+        );
+        waits.await;
+        // A request that is being worked on, or a stream that has nothing to say, is no fault of its client.
+        let working = requests.open();
+        assert!(tokio::time::timeout(day, requests.idle()).await.is_err());
+        drop(working);
+        let silent = futures_util::stream::pending::<Result<Bytes, io::Error>>();
+        let mut silent = Counted::new(Body::from_stream(silent), requests.open());
+        assert!(tokio::time::timeout(STALL, silent.frame()).await.is_err());
+        assert!(tokio::time::timeout(day, requests.idle()).await.is_err());
+        drop(silent);
+        requests.idle().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_reads_nothing_ends_its_connection() {
+        use tokio::io::AsyncWriteExt as _;
+
+        let (ours, mut theirs) = tokio::io::duplex(100);
+        let mut ours = Flowing::new(ours, STALL);
+        ours.write_all(&[0; 100]).await.unwrap();
+        let write = ours.write_all(&[0; 100]);
+        tokio::pin!(write);
+        assert!(
+            tokio::time::timeout(STALL * 2 / 3, &mut write)
+                .await
+                .is_err()
+        );
+        // What is taken in time is no stall.
+        theirs.read_exact(&mut [0; 50]).await.unwrap();
+        assert!(
+            tokio::time::timeout(STALL * 2 / 3, &mut write)
+                .await
+                .is_err()
+        );
+        let error = write.await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_connection_is_idle_a_while_after_its_last_request() {
         let began = tokio::time::Instant::now();
-        let requests = Requests::default();
+        let requests = Requests::new(STALL);
         requests.idle().await;
         assert_eq!(began.elapsed().as_secs(), HEAD_TIME.as_secs());
 
-        let requests = Requests::default();
+        let requests = Requests::new(STALL);
         let (first, second) = (requests.open(), requests.open());
         let waits = requests.idle();
         tokio::pin!(waits);

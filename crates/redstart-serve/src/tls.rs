@@ -4,7 +4,10 @@ use std::{path::PathBuf, sync::Arc};
 
 use rustls::{
     ServerConfig,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject as _},
+    },
 };
 use serde::Deserialize;
 
@@ -33,12 +36,12 @@ pub(crate) fn load(config: &TlsConfig) -> Result<Arc<ServerConfig>, ConfigError>
     };
     let chain: Vec<CertificateDer<'static>> = CertificateDer::pem_file_iter(certificate)
         .and_then(Iterator::collect)
-        .map_err(|error| unreadable(certificate, "the certificate", &error))?;
+        .map_err(|error| unreadable(certificate, "the certificate", &wrong(&error)))?;
     if chain.is_empty() {
         return Err(unreadable(certificate, "the certificate", &"there is none"));
     }
     let secret = PrivateKeyDer::from_pem_file(key)
-        .map_err(|error| unreadable(key, "the private key", &error))?;
+        .map_err(|error| unreadable(key, "the private key", &wrong(&error)))?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let made = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
@@ -57,4 +60,19 @@ pub(crate) fn load(config: &TlsConfig) -> Result<Arc<ServerConfig>, ConfigError>
     })?;
     made.alpn_protocols = PROTOCOLS.map(<[u8]>::to_vec).to_vec();
     Ok(Arc::new(made))
+}
+
+/// What is wrong with a PEM file, in fixed words: the parser's own message has the line that it did not understand, and a
+/// key whose line breaks were lost is such a line.
+fn wrong(error: &pem::Error) -> String {
+    let words = match error {
+        pem::Error::Io(error) => return error.to_string(),
+        pem::Error::NoItemsFound => "there is none",
+        pem::Error::MissingSectionEnd { .. } | pem::Error::IllegalSectionStart { .. } => {
+            "a section has no beginning or no end on a line of its own"
+        }
+        pem::Error::Base64Decode(_) => "a section is not base64",
+        _ => "it is not in PEM format",
+    };
+    words.to_owned()
 }

@@ -13,6 +13,7 @@ use rustls::{
 };
 
 use super::link::MasterTls;
+use crate::server::tls::wrong;
 
 /// An encrypted connection to a server.
 pub(super) type TlsStream = StreamOwned<ClientConnection, TcpStream>;
@@ -40,7 +41,8 @@ fn config(tls: &MasterTls) -> io::Result<ClientConfig> {
         None => Ok(builder.with_no_client_auth()),
         Some((cert, key)) => {
             let chain = certificates(cert)?;
-            let key = PrivateKeyDer::from_pem_file(key).map_err(|error| in_file(key, &error))?;
+            let key =
+                PrivateKeyDer::from_pem_file(key).map_err(|error| in_file(key, &wrong(&error)))?;
             builder
                 .with_client_auth_cert(chain, key)
                 .map_err(|error| in_file(cert, &error))
@@ -86,9 +88,9 @@ fn files(dir: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn certificates(path: &Path) -> io::Result<Vec<CertificateDer<'static>>> {
     let list: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(|error| in_file(path, &error))?
+        .map_err(|error| in_file(path, &wrong(&error)))?
         .collect();
-    list.map_err(|error| in_file(path, &error))
+    list.map_err(|error| in_file(path, &wrong(&error)))
 }
 
 fn in_file(path: &Path, why: &dyn std::fmt::Display) -> io::Error {

@@ -4,7 +4,10 @@ use std::{path::Path, sync::Arc};
 
 use rustls::{
     RootCertStore,
-    pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject as _},
+    pki_types::{
+        CertificateDer, PrivateKeyDer,
+        pem::{self, PemObject as _},
+    },
     server::WebPkiClientVerifier,
 };
 use tokio_rustls::TlsAcceptor;
@@ -40,11 +43,26 @@ fn failed(what: &str, path: &Path, error: impl std::fmt::Display) -> ServerError
     ServerError::Tls(format!("{what} {}: {error}", path.display()))
 }
 
+/// What is wrong with a PEM file, in fixed words: the parser's own message has the line that it did not
+/// understand, and a key whose line breaks were lost is such a line.
+pub(crate) fn wrong(error: &pem::Error) -> String {
+    let words = match error {
+        pem::Error::Io(error) => return error.to_string(),
+        pem::Error::NoItemsFound => "there is none in it",
+        pem::Error::MissingSectionEnd { .. } | pem::Error::IllegalSectionStart { .. } => {
+            "a section has no beginning or no end on a line of its own"
+        }
+        pem::Error::Base64Decode(_) => "a section is not base64",
+        _ => "it is not in PEM format",
+    };
+    words.to_owned()
+}
+
 fn certificates(what: &str, path: &Path) -> Result<Vec<CertificateDer<'static>>, ServerError> {
     let list: Result<Vec<_>, _> = CertificateDer::pem_file_iter(path)
-        .map_err(|error| failed(what, path, error))?
+        .map_err(|error| failed(what, path, wrong(&error)))?
         .collect();
-    let list = list.map_err(|error| failed(what, path, error))?;
+    let list = list.map_err(|error| failed(what, path, wrong(&error)))?;
     match list.is_empty() {
         true => Err(failed(what, path, "there is no certificate in it")),
         false => Ok(list),
@@ -82,7 +100,7 @@ impl Tls {
     ) -> Result<Tls, ServerError> {
         let chain = certificates("certificate", cert)?;
         let private =
-            PrivateKeyDer::from_pem_file(key).map_err(|error| failed("key", key, error))?;
+            PrivateKeyDer::from_pem_file(key).map_err(|error| failed("key", key, wrong(&error)))?;
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let builder = rustls::ServerConfig::builder_with_provider(provider.clone())
             .with_safe_default_protocol_versions()

@@ -9,7 +9,6 @@ use serde_json::json;
 
 use crate::{
     app::App,
-    auth::Role,
     call::{Call, Seconds, lost},
     problem::Problem,
     reply::Reply,
@@ -80,7 +79,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/breakers/{name}:force-open", force)
-            .role(Role::Admin)
+            .by_hand("breaker.force-open")
             .doc(FAMILY, "Refuse all calls for a time")
             .param("name", "payments")
             .body::<ForceOpen>(json!({"for": 60}))
@@ -88,7 +87,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/breakers/{name}:reset", reset)
-            .role(Role::Admin)
+            .by_hand("breaker.reset")
             .doc(FAMILY, "Close a breaker and forget what it counted")
             .param("name", "payments")
             .reply::<Done>(200, "Closed"),

@@ -10,7 +10,6 @@ use serde_json::{json, value::RawValue};
 use tokio::sync::oneshot;
 
 use crate::{
-    auth::Role,
     call::{Call, Seconds, lost},
     problem::{Kind, Problem},
     reply::Reply,
@@ -101,7 +100,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::delete("/v1/idempotency/{name}/{key}", forget)
-            .role(Role::Admin)
+            .by_hand("idempotency.forget")
             .doc(FAMILY, "Forget a key whose outcome was unknown")
             .param("name", "payments")
             .param("key", "7c1d")

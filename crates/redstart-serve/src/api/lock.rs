@@ -11,7 +11,6 @@ use serde::{Deserialize, Serialize};
 use serde_json::{json, value::RawValue};
 
 use crate::{
-    auth::Role,
     call::{Call, Seconds},
     problem::{Kind, Problem},
     reply::Reply,
@@ -72,6 +71,15 @@ struct LockState {
     remaining: Option<Seconds>,
     /// How many processes wait.
     waiting: u64,
+    /// The name of this lease, for `force-release`: the next lease has another.
+    holder: Option<String>,
+}
+
+#[derive(Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ForceRelease {
+    /// Only this lease, as the state of the lock names it (default whichever there is).
+    holder: Option<String>,
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -187,10 +195,12 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/locks/{name}:force-release", force)
-            .role(Role::Admin)
-            .doc(FAMILY, "End the lock of whoever holds it")
+            .by_hand("lock.force-release")
+            .doc(FAMILY, "End the lock of whoever holds it, or of one holder")
             .param("name", "order:5001")
-            .reply::<ReleasedReply>(200, "Whether somebody held it"),
+            .body::<ForceRelease>(json!({}))
+            .reply::<ReleasedReply>(200, "Whether somebody held it")
+            .status(409, "Another lease holds it by now, or none"),
     );
     routes.add(
         Route::post("/v1/semaphores/{name}:acquire", permit_acquire)
@@ -314,9 +324,11 @@ async fn state(call: Call) -> Result<Reply, Problem> {
             owner: None,
             remaining: None,
             waiting: 0,
+            holder: None,
         },
         Some(holder) => LockState {
             held: true,
+            holder: Some(holder.id()),
             owner: holder.label,
             remaining: holder.remaining.map(Into::into),
             waiting: holder.waiting,
@@ -343,8 +355,14 @@ async fn release(call: Call) -> Result<Reply, Problem> {
 }
 
 async fn force(call: Call) -> Result<Reply, Problem> {
+    let body: ForceRelease = call.json()?;
     let mutex = mutex(&call, TTL, None)?;
-    let held = match mutex.holder().await? {
+    let holder = mutex.holder().await?;
+    let is_another = |named: &String| holder.as_ref().is_none_or(|now| now.id() != *named);
+    if body.holder.as_ref().is_some_and(is_another) {
+        return Err(Problem::new(Kind::Conflict).detail("this lease has ended; look again"));
+    }
+    let held = match holder {
         Some(holder) => mutex.force_release(&holder).await?,
         None => false,
     };

@@ -6,7 +6,6 @@ use redstart::{Store, messaging::Queue};
 use serde_json::json;
 
 use crate::{
-    auth::Role,
     call::Call,
     problem::Problem,
     route::{Route, Routes},
@@ -132,7 +131,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/queues/{name}/jobs/{id}:cancel", cancel)
-            .role(Role::Admin)
+            .by_hand("queue.cancel")
             .doc(FAMILY, "Cancel a job")
             .param("name", "mail")
             .param("id", "00000000000000000000000000000000")
@@ -151,7 +150,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/queues/{name}/jobs/{id}:run-now", run_now)
-            .role(Role::Admin)
+            .by_hand("queue.run-now")
             .doc(FAMILY, "Run a delayed job now")
             .param("name", "mail")
             .param("id", "00000000000000000000000000000000")
@@ -160,7 +159,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::delete("/v1/queues/{name}/jobs/{id}", delete)
-            .role(Role::Admin)
+            .by_hand("queue.delete")
             .doc(FAMILY, "Delete a job that waits")
             .param("name", "mail")
             .param("id", "00000000000000000000000000000000")
@@ -169,14 +168,14 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/queues/{name}:pause", pause)
-            .role(Role::Admin)
+            .by_hand("queue.pause")
             .doc(FAMILY, "Hand out no more jobs")
             .param("name", "mail")
             .reply::<Done>(200, "Paused"),
     );
     routes.add(
         Route::post("/v1/queues/{name}:resume", resume)
-            .role(Role::Admin)
+            .by_hand("queue.resume")
             .doc(FAMILY, "Hand out jobs again")
             .param("name", "mail")
             .reply::<Done>(200, "Resumed"),
@@ -189,7 +188,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/queues/{name}/dead:replay", replay)
-            .role(Role::Admin)
+            .by_hand("queue.replay")
             .doc(FAMILY, "Enqueue dead letters again")
             .param("name", "mail")
             .body::<Letters>(json!({"error": "connection refused", "dry_run": true}))
@@ -197,7 +196,7 @@ pub(super) fn add_routes(routes: &mut Routes) {
     );
     routes.add(
         Route::post("/v1/queues/{name}/dead:purge", purge)
-            .role(Role::Admin)
+            .by_hand("queue.purge")
             .doc(FAMILY, "Delete dead letters")
             .param("name", "mail")
             .body::<Letters>(json!({"error": "connection refused", "dry_run": true}))

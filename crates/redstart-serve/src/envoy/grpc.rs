@@ -10,7 +10,7 @@ use tonic_prost::ProstCodec;
 
 use super::message::{Health, HealthRequest, HealthResponse, RateLimitRequest, RateLimitResponse};
 use crate::{
-    app::App,
+    app::{App, OPEN_BODY},
     auth::{self, Identity, Role},
     config::Config,
     problem::{Kind, Problem},
@@ -87,8 +87,11 @@ async fn carry_out(
             identity
         }
     };
-    let body = app.body(&config, headers, body, false).await?;
-    let most = config.limits.body;
+    let most = match route {
+        HEALTH => OPEN_BODY.min(config.limits.body),
+        _ => config.limits.body,
+    };
+    let body = app.body(&config, headers, body, most, false).await?;
     let request = Request::from_parts(parts, Body::from(body));
     let response = match route {
         HEALTH => {

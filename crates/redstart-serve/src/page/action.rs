@@ -31,12 +31,16 @@ struct Plan {
     back: String,
     /// The same by the API.
     api: Option<(&'static str, String, Option<String>)>,
+    /// The lease that it is about, if it is about one.
+    holder: Option<String>,
 }
 
 const FIELDS: &[&str] = &[
     "queue", "job", "group", "letter", "kind", "payload", "name", "key", "tag", "user", "handle",
     "subject",
 ];
+/// The field for the lease that a page named.
+const HOLDER: &str = "holder";
 
 pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
     let shell = Shell::new(&call).await?;
@@ -50,7 +54,8 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
     // Who adds a job changes these two.
     let example = if kind.is_empty() { "mail" } else { &kind };
     let job = (example, payload.as_str());
-    let command = command(&call, &shell.namespace, &action, &call.query, job);
+    let holder = plan.holder.as_deref();
+    let command = command(&call, &shell.namespace, &action, &call.query, job, holder);
     // The API takes JSON only; a worker may have added anything.
     if adds && serde_json::from_str::<serde::de::IgnoredAny>(&payload).is_err() {
         plan.api = None;
@@ -69,6 +74,7 @@ pub(super) async fn ask(call: Call) -> Result<Reply, Problem> {
                     }
                 }
                 input type="hidden" name="expected" value=(plan.count);
+                @if let Some(holder) = &plan.holder { input type="hidden" name=(HOLDER) value=(holder); }
                 @if adds {
                     p { label { "Kind" input name="kind" value=(kind) required; } }
                     p { label { "Payload, JSON" textarea name="payload" rows="8" required { (payload) } } }
@@ -108,6 +114,8 @@ pub(super) async fn act(call: Call) -> Result<Reply, Problem> {
     let action = call.param("action").to_owned();
     let form = call.form();
     let plan = plan(&call, &shell, &action, &form).await?;
+    // Whatever can be refused is refused before the change: from there on nothing may keep it out of the log.
+    let expected = form.number("expected")?;
     let done = perform(&call, &shell, &action, &form).await;
     let on: Vec<&str> = [
         "queue", "name", "job", "group", "letter", "key", "tag", "user", "subject",
@@ -125,7 +133,6 @@ pub(super) async fn act(call: Call) -> Result<Reply, Problem> {
     }
     if done.is_ok() || on.ends_with(" (failed)") {
         let count = done.as_ref().copied().unwrap_or(0);
-        let expected = form.number("expected")?;
         call.app.changed(&call, &action, on, count, expected).await;
     }
     done?;
@@ -173,6 +180,7 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
         count,
         back,
         api,
+        holder: None,
     };
     Ok(match action {
         "queue.pause" => {
@@ -269,10 +277,14 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
         "lock.force-release" => {
             let name = given(form, "name")?;
             let holder = Mutex::new(&call.app.store, ns, name)?.holder().await?;
+            let id = holder.as_ref().map(|holder| holder.id());
             let who = holder
                 .and_then(|holder| holder.label)
                 .unwrap_or("unnamed".to_owned());
-            plan(
+            let body = id
+                .as_ref()
+                .map(|id| serde_json::json!({"holder": id}).to_string());
+            let mut plan = plan(
                 "Force the lock open",
                 format!(
                     "The lock {name} of {who} ends now. Its holder learns of it when it renews, and may still work until then: only fenced writes are safe."
@@ -282,9 +294,11 @@ async fn plan(call: &Call, shell: &Shell, action: &str, form: &Query) -> Result<
                 Some((
                     "POST",
                     format!("/v1/locks/{}:force-release", encode(name)),
-                    None,
+                    body,
                 )),
-            )
+            );
+            plan.holder = id;
+            plan
         }
         "breaker.force-open" => {
             let name = given(form, "name")?;
@@ -445,9 +459,12 @@ async fn perform(call: &Call, shell: &Shell, action: &str, form: &Query) -> Resu
         }
         "lock.force-release" => {
             let mutex = Mutex::new(store, ns, given(form, "name")?)?;
-            return match mutex.holder().await? {
-                Some(holder) => one(mutex.force_release(&holder).await?),
-                None => one(false),
+            // The lease that the page named, and no later one: its holder may be healthy.
+            return match (mutex.holder().await?, form.given(HOLDER)) {
+                (Some(holder), Some(named)) if holder.id() == named => {
+                    one(mutex.force_release(&holder).await?)
+                }
+                _ => one(false),
             };
         }
         "breaker.force-open" => {

@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use maud::{DOCTYPE, Markup, html};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
+use super::command::quoted;
 use crate::{
     auth::Role, call::Call, chart, config::Config, inventory::Inventory, problem::Problem,
     reply::Reply, sampler,
@@ -309,11 +310,17 @@ pub(super) fn copyable(title: &str, command: &str) -> Markup {
 
 /// The API's request for the same thing.
 pub(super) fn curl(shell: &Shell, method: &str, path: &str, body: Option<&str>) -> Markup {
-    let quote = |text: &str| format!("'{}'", text.replace('\'', "'\\''"));
     let url = format!("{}{}", shell.origin, shell.link(path));
-    let mut command = format!("curl -X {method} {}", quote(&url));
-    if let Some(body) = body {
-        command += &format!(" -H 'content-type: application/json' -d {}", quote(body));
+    let command = || {
+        let mut command = format!("curl -X {method} {}", quoted(&url)?);
+        if let Some(body) = body {
+            let body = quoted(body)?;
+            command += &format!(" -H 'content-type: application/json' -d {body}");
+        }
+        Some(command)
+    };
+    match command() {
+        Some(command) => copyable("As curl", &command),
+        None => html! {},
     }
-    copyable("As curl", &command)
 }

@@ -424,6 +424,13 @@ async fn a_gateway_needs_a_token_of_the_role_and_the_namespace() -> Result<()> {
             expected => ensure!(reply["error"] == expected, "{token:?}: {reply}"),
         }
     }
+    // An unknown domain counts nothing, so no namespace is asked for.
+    let metadata = json!({"authorization": "Bearer other-secret"});
+    let unknown = json!({"domain": "beta", "descriptors": [descriptor(&[("ten", "x")])]});
+    let reply = gateway
+        .send(json!({"request": unknown, "metadata": metadata}))
+        .await?;
+    ensure!(reply["overallCode"] == "OK", "{reply}");
     let browser = json!({"authorization": "Bearer edge-secret", "sec-fetch-site": "cross-site"});
     let reply = gateway
         .send(json!({"request": request, "metadata": browser}))

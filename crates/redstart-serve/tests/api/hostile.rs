@@ -256,3 +256,85 @@ async fn malformed_http_is_refused() -> Result<()> {
     assert_eq!(served.client().get("/healthz").await?.status, 200);
     served.stop().await
 }
+
+/// One grants no room for what it asked for by HTTP/2, one asks by HTTP/1.1 and does not read. Neither has a token.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_take_nothing_do_not_keep_their_places() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let config = format!(
+        "[limits]\nconnections = 2\nstall = \"1s\"\n[[token]]\nname = \"t\"\nsha256 = {:?}\nrole = \"read\"",
+        redstart_serve::hash_token("a-token-that-nobody-has")
+    );
+    let served = Served::on(&store, "hostile", &config).await?;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        let stream = tokio::net::TcpStream::connect(served.address).await?;
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut sender, connection) = hyper::client::conn::http2::Builder::new(executor)
+            .initial_stream_window_size(0)
+            .handshake::<_, axum::body::Body>(hyper_util::rt::TokioIo::new(stream))
+            .await?;
+        tokio::spawn(connection);
+        let request = http::Request::get(format!("http://{}/assets/htmx.js", served.address));
+        let response = sender.send_request(request.body(axum::body::Body::empty())?);
+        let response = tokio::time::timeout(crate::client::PATIENCE, response).await??;
+        assert_eq!(response.status(), 200);
+        held.push((sender, response));
+    }
+    // Both places are taken. Nobody else would be served until these have lost theirs.
+    let answer = served.client().get("/healthz").await?;
+    assert_eq!(answer.status, 200);
+    drop(held);
+
+    let mut silent = Vec::new();
+    for _ in 0..2 {
+        use tokio::io::AsyncWriteExt as _;
+        let socket = tokio::net::TcpSocket::new_v4()?;
+        socket.set_recv_buffer_size(4096)?;
+        let mut stream = socket.connect(served.address).await?;
+        // Far more replies than all buffers on the way can hold.
+        let request = "GET /assets/htmx.js HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let all = request.repeat(2000);
+        let write = stream.write_all(all.as_bytes());
+        let _ = tokio::time::timeout(std::time::Duration::from_secs(2), write).await;
+        silent.push(stream);
+    }
+    let answer = served.client().get("/healthz").await?;
+    assert_eq!(answer.status, 200);
+    drop(silent);
+    served.stop().await
+}
+
+/// What anybody may send without a token is small, however many streams they open.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_has_no_token_sends_no_large_bodies() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "hostile", "").await?;
+    let mut client = served.client();
+    let large = vec![b'x'; 5000];
+    let form = [("content-type", "application/x-www-form-urlencoded")];
+    for (method, path) in [
+        ("POST", "/login"),
+        ("GET", "/healthz"),
+        ("GET", "/assets/htmx.js"),
+    ] {
+        let refused = client.send(method, path, &form, &large).await?;
+        assert_eq!(refused.status, 413, "{path}: {}", refused.text());
+    }
+    let small = client.send("POST", "/login", &form, &large[..4000]).await?;
+    ensure!(
+        small.status < 500 && small.status != 413,
+        "{}",
+        small.text()
+    );
+    let grpc = [("content-type", "application/grpc"), ("te", "trailers")];
+    let refused = client
+        .send("POST", "/grpc.health.v1.Health/Check", &grpc, &large)
+        .await?;
+    let status = refused.header("grpc-status").unwrap_or_default();
+    ensure!(!["", "0"].contains(&status), "{refused:?}");
+    // With a token, or where everybody is an admin, as before.
+    let job = json!({"kind": "a", "payload": "x".repeat(100_000)});
+    assert_eq!(client.post("/v1/queues/q/jobs", job).await?.status, 201);
+    served.stop().await
+}

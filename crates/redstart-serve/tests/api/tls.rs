@@ -133,6 +133,41 @@ async fn a_new_certificate_is_served_after_a_reload_and_a_bad_one_never() -> Res
     served.stop().await
 }
 
+/// Line breaks get lost between a secret manager and a file. The line that remains is the key.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_malformed_key_file_is_refused_without_a_byte_of_the_key() -> Result<()> {
+    let files = Files::new()?;
+    let served = served(&files).await?;
+    let key = std::fs::read_to_string(files.key())?;
+    let config = || Config::parse(&format!("namespace = \"tls\"\n{}", files.config()));
+    for broken in [
+        key.trim_end().replace('\n', ""),
+        key.trim_end().replace('\n', "\\n"),
+        key.replace('\n', "\\n"),
+        key.replace('\n', " "),
+    ] {
+        for file in [files.key(), files.certificate()] {
+            let before = std::fs::read(&file)?;
+            std::fs::write(&file, &broken)?;
+            let reloaded = served.service.reload(config()?);
+            let begun = Service::new(&served.store, config()?).map(|_| ());
+            for refused in [reloaded, begun] {
+                let said = refused.err().context("it was taken")?.to_string();
+                let name = file.file_name().and_then(|name| name.to_str());
+                ensure!(said.contains(name.context("no name")?), "{said}");
+                for window in broken.as_bytes().windows(8) {
+                    let text = String::from_utf8_lossy(window);
+                    let numbers = format!("{window:?}");
+                    let numbers = numbers.trim_matches(['[', ']']);
+                    ensure!(!said.contains(&*text) && !said.contains(numbers), "{said}");
+                }
+            }
+            std::fs::write(&file, before)?;
+        }
+    }
+    served.stop().await
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_does_not_speak_tls_is_refused_and_harms_nobody() -> Result<()> {
     let files = Files::new()?;

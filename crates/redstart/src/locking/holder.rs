@@ -49,6 +49,27 @@ impl LockHolder {
             waiting,
         }
     }
+
+    /// A short name of this one lease: the next lease of the same owner has another. The token cannot be found from it, so
+    /// it may be shown to a person who then decides whether to end it.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
+    /// use redstart::{Store, locking::Mutex};
+    /// let store = Store::connect("memory://").await?;
+    /// let report = Mutex::new(&store, "shop", "report")?;
+    ///
+    /// let guard = report.try_lock().await?.expect("nobody else holds it");
+    /// let (first, again) = (report.holder().await?, report.holder().await?);
+    /// assert_eq!(first.map(|holder| holder.id()), again.map(|holder| holder.id()));
+    /// # let _ = guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    pub fn id(&self) -> String {
+        let mut digest = sha1_smol::Sha1::from(&self.token).digest().to_string();
+        digest.truncate(16);
+        digest
+    }
 }
 
 impl fmt::Debug for LockHolder {
