@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use redstart::resilience::{Breaker, CircuitState};
 
-use crate::{Failure, target::Target};
+use crate::{Failure, careful::Careful, target::Target};
 
 /// Arguments of `redstart breaker`.
 #[derive(clap::Args)]
@@ -24,9 +24,14 @@ enum Command {
         /// For how many seconds
         #[arg(long = "for", value_name = "SECONDS", default_value_t = 60.0)]
         time: f64,
+        #[command(flatten)]
+        careful: Careful,
     },
     /// Close the circuit for all instances, and forget what they saw
-    Reset,
+    Reset {
+        #[command(flatten)]
+        careful: Careful,
+    },
 }
 
 pub(crate) async fn run(args: Args) -> Result<(), Failure> {
@@ -46,13 +51,20 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::ForceOpen { time } => {
+        Command::ForceOpen { time, careful } => {
             let time = Duration::try_from_secs_f64(time)
                 .map_err(|_| Failure::Usage("--for must be a number of seconds".to_owned()))?;
+            let what = format!("refuse all calls through {name:?} for {time:?}");
+            if !careful.confirm(&what)? {
+                return Ok(());
+            }
             breaker.force_open(time).await?;
             target.done("opened", 1)
         }
-        Command::Reset => {
+        Command::Reset { careful } => {
+            if !careful.confirm(&format!("close the circuit {name:?}"))? {
+                return Ok(());
+            }
             breaker.reset().await?;
             target.done("closed", 1)
         }

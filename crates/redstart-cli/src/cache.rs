@@ -3,7 +3,7 @@
 use redstart::{caching::Cache, codec::Json};
 use serde_json::Value;
 
-use crate::{Failure, target::Target};
+use crate::{Failure, careful::Careful, target::Target};
 
 /// Arguments of `redstart cache`.
 #[derive(clap::Args)]
@@ -24,6 +24,8 @@ enum Command {
         /// The tag; may be given several times
         #[arg(long)]
         tag: Vec<String>,
+        #[command(flatten)]
+        careful: Careful,
     },
 }
 
@@ -34,7 +36,13 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
     let cache = Cache::<str, Value>::builder(&store, namespace, name)
         .codec(Json)
         .build()?;
-    let Command::Invalidate { key, tag } = args.command;
+    let Command::Invalidate { key, tag, careful } = args.command;
+    // A tag may be on every entry, and then all of them are loaded at once.
+    let asks = !tag.is_empty() || careful.dry_run;
+    let what = format!("drop {} keys and {} tags", key.len(), tag.len());
+    if asks && !careful.confirm(&what)? {
+        return Ok(());
+    }
     cache
         .invalidate_many(key.iter().map(String::as_str))
         .await?;

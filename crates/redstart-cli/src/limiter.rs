@@ -2,7 +2,7 @@
 
 use redstart::limiting::{Algorithm, Limiter};
 
-use crate::{Failure, target::Target};
+use crate::{Failure, careful::Careful, target::Target};
 
 /// Arguments of `redstart limiter`.
 #[derive(clap::Args)]
@@ -53,6 +53,8 @@ enum Command {
         /// Whose limits they are
         #[arg(required = true)]
         subjects: Vec<String>,
+        #[command(flatten)]
+        careful: Careful,
     },
 }
 
@@ -91,7 +93,11 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Reset { subjects } => {
+        Command::Reset { subjects, careful } => {
+            let count = subjects.len();
+            if !careful.confirm(&format!("forget what {count} subjects took"))? {
+                return Ok(());
+            }
             for subject in &subjects {
                 limiter.reset(subject).await?;
             }

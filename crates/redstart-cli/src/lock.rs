@@ -1,6 +1,7 @@
 //! `redstart lock`: who holds a mutex, and ending its lease by hand.
 
 use redstart::locking::Mutex;
+use redstart_adopt::printable;
 
 use crate::{Failure, careful::Careful, target::Target};
 
@@ -19,6 +20,9 @@ enum Command {
     Show,
     /// End the lease of the holder, who may still work until it renews: only fenced writes are safe
     ForceRelease {
+        /// Only this lease, as `show` names it: another holder is left alone
+        #[arg(long, value_name = "ID")]
+        holder: Option<String>,
         #[command(flatten)]
         careful: Careful,
     },
@@ -38,37 +42,50 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
                 let waiting = holder.as_ref().map_or(0, |holder| holder.waiting);
                 say!(
                     "{}",
-                    serde_json::json!({ "held": holder.is_some(), "holder": label, "left": left, "waiting": waiting })
+                    serde_json::json!({
+                        "held": holder.is_some(), "holder": label, "left": left, "waiting": waiting,
+                        "id": holder.as_ref().map(|holder| holder.id()),
+                    })
                 );
                 return Ok(());
             }
             match &holder {
                 None => say!("free"),
                 Some(holder) => say!(
-                    "held by {}, {}, {} waiting",
-                    label.unwrap_or("an owner without a label"),
+                    "held by {}, {}, {} waiting, lease {}",
+                    printable(label.unwrap_or("an owner without a label")),
                     left.map_or("without an end".to_owned(), |left| format!(
                         "{:.1} s left",
                         left.as_secs_f64()
                     )),
-                    holder.waiting
+                    holder.waiting,
+                    holder.id()
                 ),
             }
             Ok(())
         }
-        Command::ForceRelease { careful } => {
+        Command::ForceRelease {
+            holder: named,
+            careful,
+        } => {
             let Some(holder) = holder else {
                 return Err(Failure::Usage(format!("the lock {name:?} is free")));
             };
-            let who = holder.label.as_deref().unwrap_or("an unnamed owner");
+            let another = || {
+                Failure::Other(format!(
+                    "the lock {name:?} has another holder by now; look again"
+                ))
+            };
+            if named.is_some_and(|named| named != holder.id()) {
+                return Err(another());
+            }
+            let who = printable(holder.label.as_deref().unwrap_or("an unnamed owner"));
             if !careful.confirm(&format!("end the lease of {who}"))? {
                 return Ok(());
             }
             match mutex.force_release(&holder).await? {
                 true => target.done("released", 1),
-                false => Err(Failure::Other(format!(
-                    "the lock {name:?} has another holder by now; look again"
-                ))),
+                false => Err(another()),
             }
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! main.rs      arguments, exit status
+//! output.rs    what is printed, and whether it could be written
 //! adopt.rs     what other libraries keep on a server, and what to do about it
 //! tour.rs      runs every pattern and checks its promises; tour/<family>.rs has the steps
 //! guide.rs     which pattern for which need; guide/entries.rs has the table, guide/anti.rs the anti-patterns
@@ -22,13 +23,8 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 use tracing_subscriber::{Layer as _, layer::SubscriberExt as _, util::SubscriberInitExt as _};
 
-/// Prints a line, with colours only at a terminal. A reader that closes the pipe is not a failure.
-macro_rules! say {
-    ($($text:tt)*) => {{
-        use std::io::Write as _;
-        let _ = writeln!(anstream::stdout(), $($text)*);
-    }};
-}
+#[macro_use]
+mod output;
 
 mod adopt;
 mod bench;
@@ -141,7 +137,20 @@ impl From<std::io::Error> for Failure {
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        // The help is one of these.
+        Err(refusal) => {
+            let printed = refusal.print();
+            if !refusal.use_stderr() {
+                output::note(printed);
+            }
+            return match refusal.exit_code() {
+                0 => exit(Ok(())),
+                code => ExitCode::from(u8::try_from(code).unwrap_or(2)),
+            };
+        }
+    };
     let serves = matches!(cli.command, Command::Serve(_));
     let filter = tracing_subscriber::EnvFilter::try_from_env("REDSTART_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
@@ -198,7 +207,9 @@ fn main() -> ExitCode {
 
 /// One line for a person, one number for a program.
 fn exit(result: Result<(), Failure>) -> ExitCode {
-    let (code, line) = match result {
+    let written = output::written()
+        .map_err(|error| Failure::Other(format!("the output could not be written: {error}")));
+    let (code, line) = match result.and(written) {
         Ok(()) => return ExitCode::SUCCESS,
         Err(Failure::Claim) => return ExitCode::from(1),
         Err(Failure::Usage(line)) => (2, line),
@@ -213,4 +224,33 @@ fn exit(result: Result<(), Failure>) -> ExitCode {
     };
     anstream::eprintln!("redstart: {line}");
     ExitCode::from(code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn walk(command: &clap::Command, seen: &mut usize) {
+        for arg in command
+            .get_arguments()
+            .filter(|arg| arg.get_env().is_some())
+        {
+            *seen += 1;
+            let (command, arg_name) = (command.get_name(), arg.get_id());
+            assert!(
+                arg.is_hide_env_values_set(),
+                "`{command} --help` prints the value of the variable of {arg_name}, which may have a password"
+            );
+        }
+        for one in command.get_subcommands() {
+            walk(one, seen);
+        }
+    }
+
+    #[test]
+    fn help_never_prints_the_value_of_a_variable() {
+        let mut seen = 0;
+        walk(&Cli::command(), &mut seen);
+        assert!(seen > 10, "{seen} arguments with a variable");
+    }
 }

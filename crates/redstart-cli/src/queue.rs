@@ -67,6 +67,8 @@ enum Command {
         /// Their ids
         #[arg(required = true)]
         ids: Vec<JobId>,
+        #[command(flatten)]
+        careful: Careful,
     },
     /// Make delayed jobs ready now
     RunNow {
@@ -79,6 +81,8 @@ enum Command {
         /// Their ids
         #[arg(required = true)]
         ids: Vec<JobId>,
+        #[command(flatten)]
+        careful: Careful,
     },
     /// Add a job
     Add {
@@ -111,7 +115,8 @@ enum Command {
         #[command(subcommand)]
         action: Option<CronAction>,
     },
-    /// Write all jobs that are not over, and dead letters, as JSON lines
+    /// Write all jobs that are not over, and dead letters, as JSON lines. Jobs that move while they are read are looked for
+    /// again; for an exact picture, pause the queue and let its workers finish first
     Export,
     /// Add jobs from JSON lines, as `export` writes them, with their options. Jobs of a flow are added without their
     /// parents and children
@@ -144,22 +149,22 @@ enum CronAction {
     },
 }
 
-/// Which dead letters.
+/// Which dead letters: those that all the given options are true of.
 #[derive(clap::Args)]
 struct Chosen {
     /// The ids of jobs
     ids: Vec<JobId>,
-    /// The names of letters, as the dashboard and the API have them
+    /// The names of letters, as the dashboard and the API have them; beside ids, these too
     #[arg(long)]
     letter: Vec<String>,
-    /// Those whose error is this one but for numbers, ids and quoted text, as `dead` shows it
+    /// Only those whose error is this one but for numbers, ids and quoted text, as `dead` shows it
     #[arg(long)]
     group: Option<String>,
-    /// Those whose error matches, with * for any text
+    /// Only those whose error matches, with * for any text
     #[arg(long)]
     error: Option<String>,
     /// All of them
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["ids", "letter", "group", "error"])]
     all: bool,
     #[command(flatten)]
     careful: Careful,
@@ -174,21 +179,14 @@ impl Chosen {
                     .to_owned(),
             ));
         }
-        Ok(|letter: &DeadLetter| {
-            self.all
-                || letter
-                    .job
-                    .as_ref()
-                    .is_some_and(|job| self.ids.contains(&job.id))
-                || self.letter.contains(&letter.letter)
-                || self
-                    .group
-                    .as_ref()
-                    .is_some_and(|group| normalized_error(&letter.reason) == *group)
-                || self
-                    .error
-                    .as_ref()
-                    .is_some_and(|pattern| glob::matches(pattern, &letter.reason))
+        Ok(move |letter: &DeadLetter| {
+            let job = letter.job.as_ref();
+            let is_named = job.is_some_and(|job| self.ids.contains(&job.id))
+                || self.letter.contains(&letter.letter);
+            let (group, error) = (self.group.as_ref(), self.error.as_ref());
+            (is_named || !by_name)
+                && group.is_none_or(|group| normalized_error(&letter.reason) == *group)
+                && error.is_none_or(|pattern| glob::matches(pattern, &letter.reason))
         })
     }
 }
@@ -213,28 +211,32 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
         },
         Command::Dead { each, error } => dead(&look, each, error.as_deref(), json).await,
         Command::Retry(chosen) => {
-            let accepts = chosen.accepts()?;
-            let count = letters(&look, &accepts).await?.len();
+            let chosen_letters = letters(&look, &chosen.accepts()?).await?;
             if chosen.careful.dry_run {
-                return done("would retry", count as u64, json);
+                return done("would retry", chosen_letters.len() as u64, json);
             }
-            let replayed = look.dead_letters().replay(accepts).await?;
-            done("retried", replayed, json)
+            let accepts = these(chosen_letters);
+            done("retried", look.dead_letters().replay(accepts).await?, json)
         }
         Command::Purge(chosen) => {
-            let accepts = chosen.accepts()?;
-            let count = letters(&look, &accepts).await?.len();
-            if count > 0
-                && !chosen
-                    .careful
-                    .confirm(&format!("delete {count} dead letters"))?
-            {
+            let chosen_letters = letters(&look, &chosen.accepts()?).await?;
+            let count = chosen_letters.len();
+            if count == 0 {
+                return done("deleted", 0, json);
+            }
+            let what = format!("delete {count} dead letters");
+            if !chosen.careful.confirm(&what)? {
                 return Ok(());
             }
-            let purged = look.dead_letters().purge(accepts).await?;
-            done("deleted", purged, json)
+            let accepts = these(chosen_letters);
+            done("deleted", look.dead_letters().purge(accepts).await?, json)
         }
-        Command::Cancel { ids } => cancel(&queue, &ids, json).await,
+        Command::Cancel { ids, careful } => {
+            if !careful.confirm(&format!("cancel {} jobs", ids.len()))? {
+                return Ok(());
+            }
+            cancel(&queue, &ids, json).await
+        }
         Command::RunNow { ids } => {
             let mut done = Vec::new();
             for id in ids {
@@ -242,7 +244,10 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
             by_hand("ready", "not delayed", &done, json)
         }
-        Command::Delete { ids } => {
+        Command::Delete { ids, careful } => {
+            if !careful.confirm(&format!("delete {} jobs", ids.len()))? {
+                return Ok(());
+            }
             let mut done = Vec::new();
             for id in ids {
                 done.push((id, look.delete(id).await?));
@@ -328,6 +333,12 @@ async fn letters(
         after = Some(last.letter.clone());
         chosen.extend(page.into_iter().filter(|letter| accepts(letter)));
     }
+}
+
+/// Chooses the letters that were counted, and none that died since.
+fn these(letters: Vec<DeadLetter>) -> impl Fn(&DeadLetter) -> bool + Clone {
+    let names: HashSet<String> = letters.into_iter().map(|letter| letter.letter).collect();
+    move |letter| names.contains(&letter.letter)
 }
 
 async fn dead(
@@ -476,7 +487,7 @@ async fn stats(look: &QueueInspector, watch: bool, every: f64, json: bool) -> Re
         let (counts, history) = (look.counts().await?, look.recent_history(SHOWN).await?);
         // At a terminal the table is drawn in the same place.
         if watch && !json && std::io::stdout().is_terminal() {
-            let _ = write!(anstream::stdout(), "\x1b[2J\x1b[H");
+            crate::output::note(write!(anstream::stdout(), "\x1b[2J\x1b[H"));
         }
         show::stats(&counts, &history, json);
         if !watch {
@@ -508,5 +519,55 @@ async fn cron(queue: &Queue, action: Option<CronAction>, json: bool) -> Result<(
             Some(enqueued) => done("enqueued", u64::from(enqueued.is_new()), json),
             None => Err(unknown(&id)),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redstart::{
+        Store,
+        messaging::{Job, JobContext, Verdict},
+    };
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Mail(u64);
+
+    impl Job for Mail {
+        const NAME: &'static str = "mail";
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn letters_that_died_since_they_were_counted_are_left() -> anyhow::Result<()> {
+        let store = Store::connect("memory://").await?;
+        let queue = Queue::new(&store, "shop", "mail")?;
+        let handler = |_: Mail, _: JobContext| async { Verdict::dead("no such address") };
+        let worker = queue.worker(handler).start().await?;
+        let look = queue.inspect();
+        let counted = async |wanted: usize| -> anyhow::Result<Vec<DeadLetter>> {
+            let ends = tokio::time::Instant::now() + Duration::from_secs(60);
+            loop {
+                let letters = letters(&look, &|_| true)
+                    .await
+                    .map_err(|_| anyhow::anyhow!("no list"))?;
+                if letters.len() == wanted {
+                    return Ok(letters);
+                }
+                anyhow::ensure!(tokio::time::Instant::now() < ends, "{letters:?}");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        let none = counted(0).await?;
+        queue.enqueue(&Mail(1)).await?;
+        let one = counted(1).await?;
+        queue.enqueue(&Mail(2)).await?;
+        counted(2).await?;
+        assert_eq!(look.dead_letters().purge(these(none)).await?, 0);
+        assert_eq!(look.dead_letters().purge(these(one)).await?, 1);
+        let left = counted(1).await?;
+        let job = left[0].job.as_ref().map(|job| job.payload.to_vec());
+        assert_eq!(job.as_deref(), Some(&b"2"[..]));
+        worker.shutdown(Duration::from_secs(5)).await?;
+        Ok(())
     }
 }

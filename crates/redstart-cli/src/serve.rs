@@ -19,7 +19,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:8380")]
     listen: SocketAddr,
     /// The store; `memory://` runs the engine in this process
-    #[arg(long, env = "REDSTART_URL", default_value = "memory://")]
+    #[arg(
+        long,
+        env = "REDSTART_URL",
+        hide_env_values = true,
+        default_value = "memory://"
+    )]
     url: String,
     /// The configuration file (TOML); it is read again when it changes and on SIGHUP
     #[arg(long, value_name = "FILE")]
@@ -31,7 +36,12 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Send spans to this OpenTelemetry collector, by OTLP over HTTP
-    #[arg(long, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
+    #[arg(
+        long,
+        value_name = "URL",
+        env = "OTEL_EXPORTER_OTLP_ENDPOINT",
+        hide_env_values = true
+    )]
     otlp: Option<String>,
     /// Check the configuration and the store, and end
     #[arg(long)]
@@ -57,7 +67,11 @@ pub(crate) async fn run(args: Args, spans: Spans) -> Result<(), Failure> {
     if args.hash_token {
         return hash_token();
     }
+    // Looked at before they are read: what changes from here on is read again.
+    let before = args.config.as_deref().map(state);
     let config = read(&args)?;
+    let named = config.files();
+    let taken: Vec<State> = named.iter().map(|path| state(path)).chain(before).collect();
     let scheme = if config.has_tls() { "https" } else { "http" };
     let store = Store::connect(&args.url).await?;
     let service = Service::new(&store, config.clone())?;
@@ -89,7 +103,7 @@ pub(crate) async fn run(args: Args, spans: Spans) -> Result<(), Failure> {
         say!("the demo shop is in the namespace `shop`: {scheme}://{address}/?namespace=shop");
     }
     spans.start(&config)?;
-    let reloading = tokio::spawn(reload(args, service.clone(), config.files()));
+    let reloading = tokio::spawn(reload(args, service.clone(), named, taken));
     let mut terminate = signal(SignalKind::terminate())?;
     service
         .run(listener, async move {
@@ -146,8 +160,8 @@ fn read(args: &Args) -> Result<Config, Failure> {
 
 /// Reads the configuration and the certificate again on SIGHUP and when one of the files changes. A file with an error
 /// changes nothing.
-async fn reload(args: Args, service: Service, files: Vec<PathBuf>) {
-    let mut watched = Watched::new(args, service, files);
+async fn reload(args: Args, service: Service, files: Vec<PathBuf>, taken: Vec<State>) {
+    let mut watched = Watched::new(args, service, files, taken);
     if watched.files.is_empty() {
         return;
     }
@@ -191,9 +205,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(args: Args, service: Service, mut in_force: Vec<PathBuf>) -> Self {
+    fn new(args: Args, service: Service, mut in_force: Vec<PathBuf>, taken: Vec<State>) -> Self {
         in_force.extend(args.config.clone());
-        let taken: Vec<State> = in_force.iter().map(|path| state(path)).collect();
         Self {
             args,
             service,

@@ -2,7 +2,7 @@
 
 use redstart::sessions::Sessions;
 
-use crate::{Failure, target::Target};
+use crate::{Failure, careful::Careful, target::Target};
 
 /// Arguments of `redstart session`.
 #[derive(clap::Args)]
@@ -32,6 +32,8 @@ enum Command {
         /// Every session of the user
         #[arg(long)]
         all: bool,
+        #[command(flatten)]
+        careful: Careful,
     },
 }
 
@@ -58,14 +60,28 @@ pub(crate) async fn run(args: Args) -> Result<(), Failure> {
             }
             Ok(())
         }
-        Command::Revoke { user, handle, .. } => match handle {
-            None => target.done("ended", sessions.revoke_all(&user).await?),
-            Some(handle) => match sessions.revoke_one(&user, &handle).await? {
-                true => target.done("ended", 1),
-                false => Err(Failure::Usage(format!(
-                    "{user:?} has no session with this handle"
-                ))),
-            },
-        },
+        Command::Revoke {
+            user,
+            handle,
+            careful,
+            ..
+        } => {
+            let what = match handle {
+                None => format!("end every session of {user:?}"),
+                Some(_) => format!("end a session of {user:?}"),
+            };
+            if !careful.confirm(&what)? {
+                return Ok(());
+            }
+            match handle {
+                None => target.done("ended", sessions.revoke_all(&user).await?),
+                Some(handle) => match sessions.revoke_one(&user, &handle).await? {
+                    true => target.done("ended", 1),
+                    false => Err(Failure::Usage(format!(
+                        "{user:?} has no session with this handle"
+                    ))),
+                },
+            }
+        }
     }
 }

@@ -15,7 +15,7 @@ use std::{
 use redstart::{
     Store,
     messaging::{
-        Backoff, Flow, Job, JobContext, JobLimit, JobPolicy, MissedTicks, Outcome, Queue,
+        Backoff, Flow, Job, JobContext, JobLimit, JobPolicy, JobState, MissedTicks, Outcome, Queue,
         QueueEventKind, UniqueUntil, Verdict,
     },
 };
@@ -175,8 +175,11 @@ async fn a_person_looks_into_a_queue_and_repairs_it() {
     let id = jobs[0]["id"].as_str().unwrap();
     assert_eq!(server.json(&["show", id])[0]["payload"], jobs[0]["payload"]);
     assert!(server.text(&["show", id]).contains("mail"));
-    assert_eq!(server.json(&["cancel", id])[0]["outcome"], "cancelled");
-    assert!(!server.queue(&["cancel", id], "").status.success());
+    assert_eq!(
+        server.json(&["cancel", "--yes", id])[0]["outcome"],
+        "cancelled"
+    );
+    assert!(!server.queue(&["cancel", "--yes", id], "").status.success());
     assert!(!server.queue(&["show", id], "").status.success());
 
     server.text(&["pause"]);
@@ -220,6 +223,248 @@ async fn a_person_looks_into_a_queue_and_repairs_it() {
     );
 }
 
+/// Payloads belong to the workers: they may have signed these bytes, or count in larger numbers.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_exported_payload_is_imported_byte_by_byte() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let payloads: [&[u8]; 9] = [
+        b"\"hello\"",
+        b"[255]",
+        b"null",
+        b"{\"n\":123456789012345678901234567890,\"b\":1,\"a\":1,\"a\":2.50}",
+        b" {\"a\": 1} ",
+        b"{\n  \"a\": 1\n}",
+        "\"\u{e4}\\u00e4\"".as_bytes(),
+        b"1e2",
+        b"0.10000000000000000555",
+    ];
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    for payload in payloads {
+        queue.enqueue_raw("any", payload).await.unwrap();
+    }
+    let exported = server.text(&["export"]);
+    assert_eq!(exported.lines().count(), payloads.len(), "{exported}");
+    for name in ["moved", "again"] {
+        let imported = server.queue_of(name, &["import"], &exported);
+        assert!(imported.status.success(), "{imported:?}");
+        let moved = Queue::new(&store, "shop", name).unwrap();
+        let jobs = moved.inspect().search(JobState::Ready, "", 100).await;
+        let mut found: Vec<Vec<u8>> = jobs
+            .unwrap()
+            .into_iter()
+            .map(|job| job.payload.to_vec())
+            .collect();
+        let mut wanted = payloads.map(<[u8]>::to_vec);
+        found.sort();
+        wanted.sort();
+        assert_eq!(found, wanted, "{exported}");
+    }
+    for refused in [
+        r#"{"kind":"a"}"#,
+        r#"{"kind":"a","payload":1,"payload_base64":"MQ=="}"#,
+        r#"{"kind":"a","payload_base64":"?"}"#,
+    ] {
+        let output = server.queue(&["import"], &format!("{refused}\n"));
+        assert_eq!(output.status.code(), Some(2), "{refused}");
+    }
+    assert_eq!(queue.inspect().counts().await.unwrap().ready, 9);
+}
+
+/// A backup that a full disk cut short must not be taken for one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_written_is_a_failure() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    for n in 0..500 {
+        queue.enqueue(&Mail { n }).await.unwrap();
+    }
+    let run = |args: &[&str], out: Stdio| {
+        Command::new(env!("CARGO_BIN_EXE_redstart"))
+            .args(args)
+            .env("REDSTART_URL", &server.url)
+            .stdin(Stdio::null())
+            .stdout(out)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap()
+    };
+    let full = || Stdio::from(std::fs::File::create("/dev/full").unwrap());
+    let of_queue = |args: &[&'static str]| [&["queue", "-s", "shop", "-n", "mail"], args].concat();
+    for args in [
+        of_queue(&["export"]),
+        of_queue(&["list", "--json"]),
+        of_queue(&["stats"]),
+        of_queue(&["dead"]),
+        vec!["adopt", "plan", "--json"],
+        vec!["script", "mutex.acquire"],
+        vec!["guide"],
+        vec!["completions", "bash"],
+        vec!["queue", "--help"],
+        vec!["--version"],
+    ] {
+        let output = run(&args, full()).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(4), "{args:?}: {said}");
+        assert!(said.contains("No space left"), "{args:?}: {said}");
+    }
+    // A pager that was closed is not a failure, but half an export is one.
+    for (args, code) in [
+        (of_queue(&["list", "--json", "--limit", "500"]), Some(0)),
+        (of_queue(&["export"]), Some(4)),
+    ] {
+        let mut process = run(&args, Stdio::piped());
+        drop(process.stdout.take());
+        let output = process.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), code, "{args:?}: {output:?}");
+    }
+}
+
+/// The same choice by the command and by the API: all that is said must be true of a letter.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn letters_are_chosen_by_all_that_is_said() {
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    let handler = |mail: Mail, _: JobContext| async move {
+        match mail.n {
+            0 => Verdict::dead("timeout of \"a\""),
+            1 => Verdict::dead("timeout of 7"),
+            _ => Verdict::dead("refused"),
+        }
+    };
+    let worker = queue.worker(handler).start().await.unwrap();
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        let added = queue.enqueue(&Mail { n }).await.unwrap();
+        ids.push(added.id().unwrap().to_string());
+    }
+    let dead = async || queue.inspect().counts().await.unwrap().dead;
+    let died = redstart_testkit::eventually(Duration::from_secs(60), async || dead().await == 3);
+    assert!(died.await, "the jobs do not die");
+    worker.shutdown(Duration::from_secs(5)).await.unwrap();
+    let count = |args: &[&str]| {
+        let line = &server.json(&[&["retry", "--dry-run"], args].concat())[0];
+        line["count"].as_u64().unwrap()
+    };
+    assert_eq!(count(&["--error", "timeout*"]), 2);
+    assert_eq!(
+        count(&["--error", "timeout*", "--group", "timeout of #"]),
+        1
+    );
+    assert_eq!(count(&["--error", "refused", &ids[0]]), 0);
+    assert_eq!(count(&["--error", "timeout*", &ids[0]]), 1);
+    assert_eq!(count(&["--all"]), 3);
+    for more in [&["--error", "timeout*"][..], &["--group", "x"], &[&ids[0]]] {
+        let args = [&["purge", "--yes", "--all"], more].concat();
+        assert_eq!(server.queue(&args, "").status.code(), Some(2), "{more:?}");
+    }
+    assert_eq!(dead().await, 3);
+}
+
+/// Whoever runs a command without `--yes`, and cannot be asked, changes nothing.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_undone_is_not_done_unconfirmed() {
+    use redstart::{
+        locking::Mutex as Lock,
+        sessions::{Login, Sessions},
+    };
+    let server = Listening::start();
+    let store = Store::connect(&server.url).await.unwrap();
+    let queue = Queue::new(&store, "shop", "mail").unwrap();
+    let hour = Duration::from_secs(3600);
+    let job = queue.enqueue(&Mail { n: 1 }).delay(hour).await.unwrap();
+    let job = job.id().unwrap().to_string();
+    let sessions = Sessions::new(&store, "shop", "web").unwrap();
+    let nothing = serde_json::json!({});
+    sessions.login(Login::new("ann"), &nothing).await.unwrap();
+    let handle = sessions.list("ann").await.unwrap()[0].handle.clone();
+    let lock = async |name: &str| {
+        let lock = Lock::builder(&store, "shop", name).label("stuck").build();
+        lock.unwrap().try_lock().await.unwrap().unwrap()
+    };
+    let guard = lock("m").await;
+    // Any client can write a label that would rewrite the line, and the question.
+    let _evil = lock("evil").await;
+    let key = store.scan("shop:*{evil}").await.unwrap().remove(0);
+    let get = redstart::redis::cmd("GET").arg(&key).take();
+    let value: String = store.query(&get).await.unwrap();
+    let value = value.replace("stuck", "\u{1b}[2K\rfree");
+    let set = redstart::redis::cmd("SET")
+        .arg(&key)
+        .arg(value)
+        .arg("KEEPTTL")
+        .take();
+    store.query::<()>(&set).await.unwrap();
+    let run = |args: &[&str], more: &[&str]| {
+        let mut all = vec![args[0], "-s", "shop"];
+        all.extend(&args[1..]);
+        all.extend(more);
+        Command::new(env!("CARGO_BIN_EXE_redstart"))
+            .args(all)
+            .env("REDSTART_URL", &server.url)
+            .stdin(Stdio::null())
+            .output()
+            .unwrap()
+    };
+    for args in [
+        &["queue", "-n", "mail", "delete", &job][..],
+        &["queue", "-n", "mail", "cancel", &job],
+        &["queue", "-n", "mail", "drain"],
+        &["session", "-n", "web", "revoke", "--user", "ann", "--all"],
+        &[
+            "session", "-n", "web", "revoke", "--user", "ann", "--handle", &handle,
+        ],
+        &["limiter", "-n", "api", "--quota", "1/h", "reset", "ann"],
+        &["breaker", "-n", "pay", "force-open"],
+        &["breaker", "-n", "pay", "reset"],
+        &["cache", "-n", "product", "invalidate", "--tag", "t"],
+        &["lock", "-n", "m", "force-release"],
+        &["lock", "-n", "evil", "force-release"],
+    ] {
+        let refused = run(args, &[]);
+        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(2), "{args:?}: {said}");
+        assert!(said.contains("confirm with --yes"), "{args:?}: {said}");
+        assert!(!said.trim_end().contains(char::is_control), "{said:?}");
+        let looked = run(args, &["--dry-run"]);
+        let said = String::from_utf8_lossy(&looked.stdout).into_owned();
+        assert!(looked.status.success(), "{args:?}: {looked:?}");
+        assert!(said.starts_with("would "), "{args:?}: {said}");
+    }
+    assert_eq!(queue.inspect().counts().await.unwrap().delayed, 1);
+    assert_eq!(sessions.list("ann").await.unwrap().len(), 1);
+    assert!(guard.extend(hour).await.unwrap().is_some());
+    let breaker = run(&["breaker", "-n", "pay", "show"], &[]);
+    assert_eq!(String::from_utf8_lossy(&breaker.stdout).trim(), "closed");
+    let show = |name: &str| {
+        let shown = run(&["lock", "-n", name, "show"], &[]);
+        let shown = String::from_utf8_lossy(&shown.stdout).into_owned();
+        assert!(shown.starts_with("held by"), "{shown:?}");
+        assert!(!shown.trim_end().contains(char::is_control), "{shown:?}");
+        shown
+    };
+    show("evil");
+    let shown = show("m");
+    // Of another lease nothing is ended, and of this one it is.
+    let other = [
+        "lock",
+        "-n",
+        "m",
+        "force-release",
+        "--yes",
+        "--holder",
+        "0123456789abcdef",
+    ];
+    assert_eq!(run(&other, &[]).status.code(), Some(4));
+    assert!(guard.extend(hour).await.unwrap().is_some());
+    let id = shown.trim_end().rsplit(' ').next().unwrap().to_owned();
+    let this = ["lock", "-n", "m", "force-release", "--yes", "--holder", &id];
+    assert!(run(&this, &[]).status.success());
+    assert!(guard.extend(hour).await.unwrap().is_none());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_command_works_as_the_workers_have_their_queue_set() {
     let server = Listening::start();
@@ -248,7 +493,10 @@ async fn the_command_works_as_the_workers_have_their_queue_set() {
     queue.pause().await.unwrap();
     let handle = queue.enqueue(&Mail { n: 1 }).await.unwrap();
     let id = handle.id().unwrap().to_string();
-    assert_eq!(server.json(&["cancel", &id])[0]["outcome"], "cancelled");
+    assert_eq!(
+        server.json(&["cancel", "--yes", &id])[0]["outcome"],
+        "cancelled"
+    );
     assert_eq!(handle.ended().await.unwrap(), Outcome::Cancelled);
     let events = queue.inspect().events(None).await.unwrap();
     assert!(

@@ -159,6 +159,37 @@ fn the_configuration_is_read_again_and_never_switches_authentication_off() {
     assert!(serving.process.wait().unwrap().success());
 }
 
+/// A store may take its time to answer. A token that is revoked meanwhile, or a new certificate, must not wait for the next
+/// change.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_change_while_the_service_starts_is_taken() -> anyhow::Result<()> {
+    let server = redstart_testkit::Server::builder(redstart_testkit::Kind::Redis)
+        .start()
+        .await?;
+    let proxy = redstart_testkit::Proxy::start(&server).await?;
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("redstart.toml");
+    let hash = hash();
+    let write = |limiter: &str| {
+        let text = format!(
+            "[limiter.{limiter}]\nquota = \"1/s\"\n[[token]]\nname = \"t\"\nsha256 = \"{hash}\"\nrole = \"read\"\n"
+        );
+        std::fs::write(&file, text)
+    };
+    write("first")?;
+    proxy.stall();
+    let (config, url) = (file.clone(), format!("{}?timeout=60s", proxy.url()));
+    let serving = tokio::task::spawn_blocking(move || Serving::start_on(&config, &url));
+    // Whoever asks the store has read the file.
+    let asks = redstart_testkit::eventually(PATIENCE, async || proxy.stats().connections > 0);
+    assert!(asks.await, "it does not ask the store");
+    write("second")?;
+    proxy.pass().await;
+    let serving = serving.await?;
+    tokio::task::block_in_place(|| serving.until_limiter("second"));
+    Ok(())
+}
+
 /// The text of a page as a browser shows it.
 fn unescaped(text: &str) -> String {
     text.replace("&quot;", "\"")

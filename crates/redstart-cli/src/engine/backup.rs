@@ -16,7 +16,12 @@ pub(crate) struct Args {
     #[arg(value_name = "DIR")]
     dir: PathBuf,
     /// Where the engine listens: its address must be on this machine
-    #[arg(long, env = "REDSTART_URL", default_value = "redis://127.0.0.1:6380")]
+    #[arg(
+        long,
+        env = "REDSTART_URL",
+        hide_env_values = true,
+        default_value = "redis://127.0.0.1:6380"
+    )]
     url: String,
     /// Print the result as JSON
     #[arg(long)]

@@ -19,6 +19,7 @@ pub(crate) struct Args {
         long,
         value_name = "URL",
         env = "REDSTART_URL",
+        hide_env_values = true,
         default_value = "redis://127.0.0.1:6380"
     )]
     from: String,

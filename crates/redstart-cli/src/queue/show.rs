@@ -1,14 +1,16 @@
 //! Jobs, letters and counters as tables and as JSON.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, fmt, time::Duration};
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use comfy_table::{ContentArrangement, Table, presets::UTF8_HORIZONTAL_ONLY};
 use jiff::{Timestamp, tz::TimeZone};
 use redstart::messaging::{
     CronEntry, DeadGroup, DeadLetter, JobDetails, JobInfo, JobState, QueueCounts, QueueMinute,
     Spread,
 };
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::{Map, Value, json, value::RawValue};
 
 /// Where the width of the terminal is unknown.
 const WIDTH: u16 = 100;
@@ -60,12 +62,20 @@ fn time(since_epoch: Duration) -> String {
     }
 }
 
+/// A text as a terminal may have it, on one line: who wrote it must not steer the terminal.
+fn one_line(text: &str) -> String {
+    let steers = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars()
+        .map(|c| if steers(c) { ' ' } else { c })
+        .collect()
+}
+
 /// At most this many characters of a text, on one line.
 fn short(text: &str, most: usize) -> String {
-    let line: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
+    let line = one_line(text);
     match line.char_indices().nth(most) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,
@@ -77,8 +87,53 @@ fn payload(bytes: &[u8]) -> Value {
         .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(bytes).into_owned()))
 }
 
+/// A payload for programs: JSON as it was written, byte by byte, and anything else as base64.
+#[derive(Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum Payload<'a> {
+    Payload(&'a RawValue),
+    PayloadBase64(String),
+}
+
+impl<'a> Payload<'a> {
+    pub(super) fn of(bytes: &'a [u8]) -> Self {
+        match serde_json::from_slice::<&RawValue>(bytes) {
+            // White space around it would be lost, and a line break would end the line.
+            Ok(json) if json.get().len() == bytes.len() && !json.get().contains(['\n', '\r']) => {
+                Self::Payload(json)
+            }
+            _ => Self::PayloadBase64(STANDARD.encode(bytes)),
+        }
+    }
+}
+
 /// A job for programs.
-pub(super) fn job_json(job: &JobInfo) -> Value {
+#[derive(Serialize)]
+pub(super) struct JobLine<'a> {
+    #[serde(flatten)]
+    pub(super) fields: Map<String, Value>,
+    #[serde(flatten)]
+    payload: Payload<'a>,
+}
+
+impl fmt::Display for JobLine<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let line = serde_json::to_string(self).map_err(|_| fmt::Error)?;
+        f.write_str(&line)
+    }
+}
+
+/// A job for programs.
+pub(super) fn job_line(job: &JobInfo) -> JobLine<'_> {
+    let fields = match job_fields(job) {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    };
+    let payload = Payload::of(&job.payload);
+    JobLine { fields, payload }
+}
+
+fn job_fields(job: &JobInfo) -> Value {
     let seconds = |time: Option<Duration>| time.map(|time| time.as_secs_f64());
     json!({
         "id": job.id.to_string(),
@@ -98,13 +153,12 @@ pub(super) fn job_json(job: &JobInfo) -> Value {
         "parent": job.parent.map(|parent| parent.to_string()),
         "to_be_cancelled": job.to_be_cancelled,
         "policy": job.policy,
-        "payload": payload(&job.payload),
     })
 }
 
 pub(super) fn jobs(jobs: &[JobInfo], json: bool) {
     if json {
-        jobs.iter().for_each(|job| say!("{}", job_json(job)));
+        jobs.iter().for_each(|job| say!("{}", job_line(job)));
         return;
     }
     let mut table = table(&["id", "kind", "state", "tries", "due", "group", "payload"]);
@@ -115,11 +169,11 @@ pub(super) fn jobs(jobs: &[JobInfo], json: bool) {
         };
         table.add_row([
             job.id.to_string(),
-            job.name.clone(),
+            short(&job.name, 60),
             state,
             job.attempts.to_string(),
             time(job.due),
-            job.group.clone().unwrap_or_default(),
+            short(job.group.as_deref().unwrap_or_default(), 60),
             short(&String::from_utf8_lossy(&job.payload), 60),
         ]);
     }
@@ -128,23 +182,23 @@ pub(super) fn jobs(jobs: &[JobInfo], json: bool) {
 
 pub(super) fn details(found: &JobDetails, json: bool) {
     if json {
-        let mut job = job_json(&found.job);
-        job["attempts_made"] = found
-            .attempts
-            .iter()
-            .map(|attempt| {
-                json!({
-                    "started": attempt.started.as_secs_f64(),
-                    "ended": attempt.ended.as_secs_f64(),
-                    "worker": attempt.worker,
-                    "error": attempt.error,
-                })
+        let mut job = job_line(&found.job);
+        let mut set = |name: &str, value: Value| job.fields.insert(name.to_owned(), value);
+        let attempts = found.attempts.iter().map(|attempt| {
+            json!({
+                "started": attempt.started.as_secs_f64(),
+                "ended": attempt.ended.as_secs_f64(),
+                "worker": attempt.worker,
+                "error": attempt.error,
             })
-            .collect();
-        job["log"] = json!(found.log);
-        job["result"] = found.result.as_deref().map_or(Value::Null, payload);
-        job["reason"] = json!(found.reason);
-        job["ended"] = json!(found.ended.map(|ended| ended.as_secs_f64()));
+        });
+        set("attempts_made", attempts.collect());
+        set("log", json!(found.log));
+        let result = found.result.as_deref().map_or(Value::Null, payload);
+        set("result", result);
+        set("reason", json!(found.reason));
+        let ended = found.ended.map(|ended| ended.as_secs_f64());
+        set("ended", json!(ended));
         say!("{job}");
         return;
     }
@@ -153,12 +207,12 @@ pub(super) fn details(found: &JobDetails, json: bool) {
     say!(
         "{bold}{}{bold:#}  {}  {}",
         job.id,
-        job.name,
+        short(&job.name, 200),
         state_name(job.state)
     );
     let line = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            say!("  {name:<10} {value}");
+            say!("  {name:<10} {}", one_line(&value));
         }
     };
     line("enqueued", Some(time(job.created)));
@@ -192,7 +246,7 @@ pub(super) fn details(found: &JobDetails, json: bool) {
                 time(attempt.started),
                 format!("{took:.1?}"),
                 short(&attempt.worker, 8),
-                attempt.error.clone().unwrap_or_default(),
+                one_line(attempt.error.as_deref().unwrap_or_default()),
             ]);
         }
         say!("{table}");
@@ -202,18 +256,27 @@ pub(super) fn details(found: &JobDetails, json: bool) {
     }
 }
 
+/// A dead letter for programs.
+#[derive(Serialize)]
+struct LetterLine<'a> {
+    letter: &'a str,
+    reason: &'a str,
+    at: f64,
+    job: Option<JobLine<'a>>,
+}
+
 pub(super) fn letters(letters: &[DeadLetter], json: bool) {
     if json {
         for letter in letters {
-            say!(
-                "{}",
-                json!({
-                    "letter": letter.letter,
-                    "reason": letter.reason,
-                    "at": letter.at.as_secs_f64(),
-                    "job": letter.job.as_ref().map(job_json),
-                })
-            );
+            let line = LetterLine {
+                letter: &letter.letter,
+                reason: &letter.reason,
+                at: letter.at.as_secs_f64(),
+                job: letter.job.as_ref().map(job_line),
+            };
+            if let Ok(line) = serde_json::to_string(&line) {
+                say!("{line}");
+            }
         }
         return;
     }
@@ -222,7 +285,7 @@ pub(super) fn letters(letters: &[DeadLetter], json: bool) {
         let job = letter.job.as_ref();
         table.add_row([
             job.map_or_else(|| "?".to_owned(), |job| job.id.to_string()),
-            job.map_or_else(|| "?".to_owned(), |job| job.name.clone()),
+            job.map_or_else(|| "?".to_owned(), |job| short(&job.name, 60)),
             time(letter.at),
             short(&letter.reason, 120),
         ]);
@@ -252,11 +315,11 @@ pub(super) fn groups(groups: &[DeadGroup], json: bool) {
         let kinds: Vec<String> = group
             .kinds
             .iter()
-            .map(|(kind, count)| format!("{kind} {count}"))
+            .map(|(kind, count)| format!("{} {count}", short(kind, 60)))
             .collect();
         table.add_row([
             group.count.to_string(),
-            group.error.clone(),
+            one_line(&group.error),
             kinds.join(", "),
             time(group.first),
             time(group.last),
@@ -291,9 +354,9 @@ pub(super) fn schedules(entries: &[CronEntry], json: bool) {
     for entry in entries {
         let next: Vec<String> = entry.upcoming(3).into_iter().map(time).collect();
         table.add_row([
-            entry.id.clone(),
-            format!("{} {}", entry.expression, entry.time_zone),
-            entry.job.clone(),
+            one_line(&entry.id),
+            one_line(&format!("{} {}", entry.expression, entry.time_zone)),
+            one_line(&entry.job),
             if entry.paused {
                 "paused".to_owned()
             } else {
@@ -382,7 +445,7 @@ pub(super) fn stats(counts: &QueueCounts, history: &[QueueMinute], json: bool) {
     };
     for (name, kind) in &kinds {
         table.add_row([
-            (*name).to_owned(),
+            one_line(name),
             kind.done.to_string(),
             kind.failed.to_string(),
             (kind.done + kind.failed)

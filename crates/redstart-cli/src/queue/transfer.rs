@@ -1,52 +1,101 @@
 //! Export and import as JSON lines.
 
 use std::{
+    collections::HashSet,
     io::{BufRead, BufReader},
     time::{Duration, Instant},
 };
 
+use base64::{Engine as _, engine::general_purpose::STANDARD};
 use redstart::{
     Store,
     messaging::{Enqueued, JobInfo, JobPolicy, JobState, Queue, QueueInspector, UniqueUntil},
 };
-use serde::Deserialize;
-use serde_json::Value;
+use serde::{Deserialize, Deserializer};
+use serde_json::{Value, value::RawValue};
 
-use super::{OPEN, done, show::job_json};
+use super::{
+    done,
+    show::{JobLine, job_line},
+};
 use crate::Failure;
+
+/// Along the way of a job: one that moves on while the states are listed comes later in the list.
+const ALONG: [JobState; 6] = [
+    JobState::Waiting,
+    JobState::Parked,
+    JobState::Delayed,
+    JobState::Ready,
+    JobState::Running,
+    JobState::Dead,
+];
+
+/// How often the states are listed at most: a queue in which jobs go round faster than they are listed has no picture.
+const ROUNDS: usize = 10;
 
 /// One line for each job that is not over, and for each dead letter.
 pub(super) async fn export(store: &Store, look: &QueueInspector) -> Result<(), Failure> {
-    let mut clock = Clock::new(store);
-    for state in OPEN.into_iter().chain([JobState::Dead]) {
-        let mut from = None;
-        loop {
-            let (jobs, next) = look.list(state, from).await?;
-            for job in jobs {
-                say!("{}", line(&mut clock, look, &job).await?);
-            }
-            match next {
-                Some(next) => from = Some(next),
-                None => break,
-            }
-        }
+    let is_whole = write_all(store, look, crate::output::whole).await?;
+    if !is_whole {
+        anstream::eprintln!(
+            "redstart: the queue moves faster than it is read, so jobs may be missing: pause it, and export it again"
+        );
+        return Err(Failure::Claim);
     }
     Ok(())
 }
 
+/// Gives the lines to `write`, page by page. A job that goes back, such as one that fails and waits for its next attempt, may
+/// be in none of the states when they are listed: they are listed again until there is nothing new. `false` if there still was.
+async fn write_all(
+    store: &Store,
+    look: &QueueInspector,
+    mut write: impl FnMut(&[u8]) -> std::io::Result<()>,
+) -> Result<bool, Failure> {
+    let mut clock = Clock::new(store);
+    let began = clock.now().await?;
+    let mut seen = HashSet::new();
+    for _ in 0..ROUNDS {
+        let mut is_new = false;
+        for state in ALONG {
+            let mut from = None;
+            loop {
+                let (jobs, next) = look.list(state, from).await?;
+                let mut lines = Vec::new();
+                for job in jobs.iter().filter(|job| seen.insert(job.id)) {
+                    // What was added since is no sign that something was missed.
+                    is_new |= job.created <= began;
+                    let line = line(&mut clock, look, job).await?;
+                    lines.extend_from_slice(format!("{line}\n").as_bytes());
+                }
+                write(&lines)?;
+                match next {
+                    Some(next) => from = Some(next),
+                    None => break,
+                }
+            }
+        }
+        if !is_new {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// A job, and how it holds its unique key.
-async fn line(
+async fn line<'a>(
     clock: &mut Clock<'_>,
     look: &QueueInspector,
-    job: &JobInfo,
-) -> Result<Value, Failure> {
-    let mut line = job_json(job);
-    line["unique_until"] = match look.unique_until(job).await? {
+    job: &'a JobInfo,
+) -> Result<JobLine<'a>, Failure> {
+    let mut line = job_line(job);
+    let until = match look.unique_until(job).await? {
         None => Value::Null,
         Some(UniqueUntil::Started) => "started".into(),
         Some(UniqueUntil::For(left)) => (clock.now().await? + left).as_secs_f64().into(),
         Some(_) => "done".into(),
     };
+    line.fields.insert("unique_until".to_owned(), until);
     Ok(line)
 }
 
@@ -84,7 +133,12 @@ fn left(until: f64, now: Duration) -> Duration {
 #[derive(Deserialize)]
 struct Line {
     kind: String,
-    payload: Value,
+    /// JSON, as it is in the line.
+    #[serde(default, deserialize_with = "as_it_is")]
+    payload: Option<Box<RawValue>>,
+    /// What is not JSON.
+    #[serde(default)]
+    payload_base64: Option<String>,
     #[serde(default)]
     state: String,
     #[serde(default)]
@@ -105,6 +159,11 @@ struct Line {
     group: Option<String>,
 }
 
+/// A payload may be `null`, which is not the same as none.
+fn as_it_is<'de, D: Deserializer<'de>>(input: D) -> Result<Option<Box<RawValue>>, D::Error> {
+    Box::<RawValue>::deserialize(input).map(Some)
+}
+
 /// How a unique key is held: until the job is done or started, or until a time.
 #[derive(Deserialize)]
 #[serde(untagged)]
@@ -114,6 +173,15 @@ enum Held {
 }
 
 impl Line {
+    /// The payload, byte by byte; `None` unless it is there once.
+    fn payload(&self) -> Option<Vec<u8>> {
+        match (&self.payload, &self.payload_base64) {
+            (Some(json), None) => Some(json.get().as_bytes().to_vec()),
+            (None, Some(text)) => STANDARD.decode(text).ok(),
+            _ => None,
+        }
+    }
+
     fn policy(&self, now: Duration) -> JobPolicy {
         let policy = self.policy.clone().unwrap_or_else(|| {
             let policy = JobPolicy::new().priority(self.priority);
@@ -160,12 +228,14 @@ pub(super) async fn import(
         if line.trim().is_empty() {
             continue;
         }
-        let line: Line = serde_json::from_str(&line).map_err(|_| {
-            Failure::Usage(format!(
+        let line: Option<Line> = serde_json::from_str(&line).ok();
+        let payload = line.as_ref().and_then(Line::payload);
+        let (Some(line), Some(payload)) = (line, payload) else {
+            return Err(Failure::Usage(format!(
                 "line {} is not a job as `export` writes it",
                 number + 1
-            ))
-        })?;
+            )));
+        };
         // In its own queue it would expire when it is due.
         if line.state == "delayed" && line.expires.is_some_and(|expires| expires <= line.due) {
             expired += 1;
@@ -175,9 +245,9 @@ pub(super) async fn import(
             added += 1;
             continue;
         }
-        let (payload, now) = (line.payload.to_string(), clock.now().await?);
+        let now = clock.now().await?;
         let mut enqueue = queue
-            .enqueue_raw(&line.kind, payload.as_bytes())
+            .enqueue_raw(&line.kind, &payload)
             .policy(line.policy(now));
         if line.state == "delayed" {
             let due = Duration::try_from_secs_f64(line.due).unwrap_or_default();
@@ -210,4 +280,71 @@ pub(super) async fn import(
         )?;
     }
     done(if dry_run { "would add" } else { "added" }, added, json)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redstart::messaging::{Job, JobContext, Verdict};
+
+    #[derive(serde::Serialize, serde::Deserialize)]
+    struct Mail(u64);
+
+    impl Job for Mail {
+        const NAME: &'static str = "mail";
+    }
+
+    /// A delayed job becomes ready and a dead one is retried between two pages, whichever these are.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn an_export_has_each_job_once_however_they_move() -> anyhow::Result<()> {
+        let store = Store::connect("memory://").await?;
+        for page in 0..ALONG.len() {
+            let queue = Queue::new(&store, "shop", &format!("mail{page}"))?;
+            let look = queue.inspect();
+            let handler = |_: Mail, _: JobContext| async { Verdict::dead("no such address") };
+            let worker = queue.worker(handler).start().await?;
+            let dead = queue.enqueue(&Mail(1)).await?;
+            let died = async || look.counts().await.is_ok_and(|counts| counts.dead == 1);
+            let ends = tokio::time::Instant::now() + Duration::from_secs(60);
+            while !died().await {
+                anyhow::ensure!(tokio::time::Instant::now() < ends, "it does not die");
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+            worker.shutdown(Duration::from_secs(5)).await?;
+            let hour = Duration::from_secs(3600);
+            let delayed = queue.enqueue(&Mail(2)).delay(hour).await?;
+            let both = [dead.id(), delayed.id()].map(|id| id.map(|id| id.to_string()));
+            let (mut written, mut pages) = (Vec::new(), 0);
+            let moves = async || -> redstart::Result<()> {
+                if let Some(id) = delayed.id() {
+                    look.run_now(id).await?;
+                }
+                look.dead_letters().replay(|_| true).await?;
+                Ok(())
+            };
+            let write = |lines: &[u8]| {
+                written.extend_from_slice(lines);
+                pages += 1;
+                if pages == page + 1 {
+                    let moved = tokio::task::block_in_place(|| {
+                        tokio::runtime::Handle::current().block_on(moves())
+                    });
+                    moved.map_err(std::io::Error::other)?;
+                }
+                Ok(())
+            };
+            let is_whole = write_all(&store, &look, write).await;
+            anyhow::ensure!(matches!(is_whole, Ok(true)), "{is_whole:?}");
+            let mut found = Vec::new();
+            for line in String::from_utf8(written)?.lines() {
+                let line: Value = serde_json::from_str(line)?;
+                found.push(line["id"].as_str().map(str::to_owned));
+            }
+            found.sort();
+            let mut both = both.to_vec();
+            both.sort();
+            assert_eq!(found, both, "moved after page {page}");
+        }
+        Ok(())
+    }
 }
