@@ -1,6 +1,7 @@
 //! A client process, as a workload sees it.
 
 use std::{
+    fmt,
     future::Future,
     sync::{Arc, atomic::Ordering},
     task::Poll,
@@ -18,11 +19,21 @@ pub trait Answer {
     fn is_fine(&self) -> Option<bool> {
         None
     }
+
+    /// The error, if it is one.
+    fn error(&self) -> Option<&dyn fmt::Display> {
+        None
+    }
 }
 
-impl<T, E> Answer for Result<T, E> {
+impl<T, E: fmt::Display> Answer for Result<T, E> {
     fn is_fine(&self) -> Option<bool> {
         Some(self.is_ok())
+    }
+
+    fn error(&self) -> Option<&dyn fmt::Display> {
+        let error = self.as_ref().err()?;
+        Some(error)
     }
 }
 
@@ -149,7 +160,17 @@ impl Client {
             None => tally.dropped += 1,
             Some(answer) => tally.answered(answer.is_fine()),
         });
+        if let Some(answer) = &ended {
+            self.heard(answer);
+        }
         ended
+    }
+
+    /// The answer to a call: there must be a reason if it is an error.
+    pub fn heard(&self, answer: &impl Answer) {
+        if let Some(error) = answer.error() {
+            self.world.hear_error(error);
+        }
     }
 
     async fn drop_within<T>(&mut self, call: impl Future<Output = T>) -> Option<T> {

@@ -15,7 +15,10 @@
 //! | `fault` | lets things go wrong at their time |
 //! | `client`, `workload` | what the clients do, and the judges |
 //! | `history` | whether the answers of many calls can be explained |
+//! | `seen` | what the servers did, for judges that cannot tell from the answers alone |
 //! | `late_grant` | locks that were granted once more to a request that was answered before |
+//! | `probe_place` | the places of a breaker's probes, as the servers gave them out |
+//! | `reason` | whether a fault of the world explains an error |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
 //! | `campaign`, `mutation` | many worlds; worlds without one of the library's checks |
 //! | `shrink`, `timeline` | a broken world made smaller, and told to a person |
@@ -40,7 +43,10 @@ mod late_grant;
 pub mod mutation;
 mod network;
 pub mod plan;
+mod probe_place;
+mod reason;
 mod resp;
+mod seen;
 mod server;
 pub mod shrink;
 mod slots;

@@ -122,7 +122,7 @@ fn worlds(args: &Args) -> bool {
 /// What the clients of each pattern met, and how fast that went.
 fn table(report: &Report) -> String {
     let mut text = format!(
-        "{:<12} {:>7} {:>8} {:>8} {:>7} {:>8} {:>9} {:>7} {:>9} {:>6}\n",
+        "{:<12} {:>7} {:>8} {:>8} {:>7} {:>8} {:>9} {:>7} {:>11} {:>6}\n",
         "pattern",
         "worlds",
         "sim s/s",
@@ -137,7 +137,7 @@ fn table(report: &Report) -> String {
     for (name, share) in &report.patterns {
         let tally = share.tally;
         text.push_str(&format!(
-            "{name:<12} {:>7} {:>8.0} {:>8} {:>6.1}% {:>8} {:>9} {:>7} {:>9} {:>5.0}%\n",
+            "{name:<12} {:>7} {:>8.0} {:>8} {:>6.1}% {:>8} {:>9} {:>7} {:>11} {:>5.0}%\n",
             share.worlds,
             share.speed(),
             tally.succeeded,
@@ -145,7 +145,7 @@ fn table(report: &Report) -> String {
             tally.dropped,
             tally.contended,
             share.faults,
-            tally.undecided,
+            format!("{}/{}", tally.undecided, tally.histories),
             100.0 * tally.lossy as f64 / share.worlds.max(1) as f64
         ));
     }

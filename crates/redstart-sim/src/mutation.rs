@@ -111,6 +111,7 @@ pub static MUTATIONS: &[Mutation] = &[
     script("jobs of a dead worker that are dropped", Queue, "queue.reclaim", "make_ready('LPUSH', back)", ""),
     script("a cancelled take whose jobs are dropped", Queue, "queue.reconcile", "make_ready('LPUSH', back)", ""),
     script("a leaving worker that drops its jobs", Queue, "queue.leave", "make_ready('LPUSH', back)", ""),
+    script("a worker that is shut down and does not leave", Queue, "queue.leave", "local time, back, count = now(), {}, 0", "if true then return 0 end local time, back, count = now(), {}, 0"),
     script("a silent worker that is never noticed", Queue, "queue.reclaim", "tonumber(until_us) > now", "true"),
     script("a heartbeat that does not count", Queue, "queue.renew", "redis.call('ZADD', KEYS[2], format('%.0f', now() + ARGV[2]), ARGV[1])", ""),
     script("a delay that is left out", Queue, "queue.enqueue", "delay = tonumber(ARGV[7])", "delay = 0"),
@@ -156,5 +157,8 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a claim that acknowledges", Stream, "stream.claim", "redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, id)", "redis.call('XACK', KEYS[1], ARGV[1], id)"),
     switch("a gap that is not reported", Topic, "gaps are reported"),
     script("more probes than may be", Breaker, "breaker.admit", "leases.count(KEYS[3], at) < tonumber(ARGV[4])", "true"),
+    script("a probe whose place outlives its lease", Breaker, "breaker.admit", "leases.grant(KEYS[3], ARGV[5], at, tonumber(ARGV[6]))", "leases.grant(KEYS[3], ARGV[5], at, 10 * tonumber(ARGV[6]))"),
+    script("a cancelled probe that keeps its place", Breaker, "breaker.probed", "local runs = leases.drop(KEYS[3], ARGV[5], at)", "local runs = ARGV[7] ~= 'a' and leases.drop(KEYS[3], ARGV[5], at)"),
+    script("a repeated probe that does not count", Breaker, "breaker.admit", "leases.grant(KEYS[3], ARGV[5], at, tonumber(ARGV[6]))", "if leases.runs(KEYS[3], ARGV[5], at) then redis.call('ZREM', KEYS[3], ARGV[5]) else leases.grant(KEYS[3], ARGV[5], at, tonumber(ARGV[6])) end"),
     script("a circuit that never closes", Breaker, "breaker.probed", "if circuit.ok >= tonumber(ARGV[4]) then change_to('c') end", ""),
 ];

@@ -9,10 +9,10 @@ use redstart_engine::{Clock, Compat, Engine, Outcome, PushReceiver, Reply, Sessi
 
 use crate::{
     dice::Dice,
-    late_grant::LateGrants,
     network::{End, Host, Net, Peer, Reach},
     plan::Plan,
     resp::Parser,
+    seen::Seen,
     slots::{Map, Verdict},
     trace::Trace,
 };
@@ -35,7 +35,7 @@ pub struct Server {
     plan: Plan,
     trace: Arc<Trace>,
     net: Arc<Net>,
-    late_grants: Arc<LateGrants>,
+    seen: Arc<Seen>,
     inner: Mutex<Inner>,
 }
 
@@ -103,7 +103,7 @@ impl Server {
         plan: &Plan,
         trace: &Arc<Trace>,
         net: &Arc<Net>,
-        late_grants: &Arc<LateGrants>,
+        seen: &Arc<Seen>,
     ) -> Arc<Self> {
         let seed = plan.seed;
         let ahead = ahead(plan, index, 0);
@@ -116,7 +116,7 @@ impl Server {
             plan: plan.clone(),
             trace: trace.clone(),
             net: net.clone(),
-            late_grants: late_grants.clone(),
+            seen: seen.clone(),
             inner: Mutex::new(Inner {
                 engine: engine(trace, ahead, plan.compat(index, 0), disk.as_ref()),
                 ahead,
@@ -621,14 +621,21 @@ impl Talk {
                         _ => {}
                     }
                     match self.session.execute(&command) {
-                        Outcome::Reply(reply) => reply,
+                        Outcome::Reply(reply) => {
+                            if let Reply::Error(error) = &reply
+                                && !is_control(&name)
+                            {
+                                server.seen.refused(&name, error);
+                            }
+                            reply
+                        }
                         Outcome::Blocked(blocked) => self.wait_blocked(blocked).await?,
                     }
                 }
             },
         };
         let now = server.trace.now();
-        server.late_grants.look(&command, &reply, now);
+        server.seen.look(self.end.client(), &command, &reply, now);
         if server.trace.has_lines() {
             server.trace.aside(
                 server.peer(),

@@ -2,7 +2,8 @@
 
 use std::{
     cell::RefCell,
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
+    fmt,
     sync::{
         Arc, Once,
         atomic::{AtomicUsize, Ordering},
@@ -10,11 +11,13 @@ use std::{
     time::Duration,
 };
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use redstart::{
     Store,
     sim::{self, Process},
 };
+use redstart_engine::{Outcome as Executed, Reply};
 use tokio::{sync::Notify, time::Instant};
 
 use crate::{
@@ -22,10 +25,11 @@ use crate::{
     client::Client,
     dice::Dice,
     history::{self, Event, Explained, Model},
-    late_grant::LateGrants,
     mutation::Mutation,
     network::{Dialler, Net, Peer},
     plan::{PARTS, Plan, Shape},
+    reason,
+    seen::Seen,
     server::{EPOCH, Role, Server},
     slots::Map,
     trace::{Line, Trace},
@@ -50,8 +54,8 @@ pub struct World {
     pub agenda: Arc<Agenda>,
     /// The network.
     pub net: Arc<Net>,
-    /// Locks that were granted once more.
-    pub late_grants: Arc<LateGrants>,
+    /// What the servers did.
+    pub seen: Arc<Seen>,
     /// The servers that hold data, then the sentinels.
     pub servers: Vec<Arc<Server>>,
     /// The slots of a cluster.
@@ -95,7 +99,9 @@ pub struct Tally {
     /// Calls in which a client met another one: the lock was held, the quota used, the answer there, or two calls about one
     /// thing were under way at the same time.
     pub contended: u64,
-    /// Histories that have too many orders to be judged.
+    /// Histories that were judged.
+    pub histories: u64,
+    /// Those of them that have too many orders.
     pub undecided: u64,
     /// Worlds in which data was lost, so that some judges are lenient.
     pub lossy: u64,
@@ -117,6 +123,7 @@ impl Tally {
         self.failed += other.failed;
         self.dropped += other.dropped;
         self.contended += other.contended;
+        self.histories += other.histories;
         self.undecided += other.undecided;
         self.lossy += other.lossy;
     }
@@ -245,10 +252,9 @@ impl World {
             plan.seed,
             plan.weather.clone(),
         );
-        let late_grants = Arc::<LateGrants>::default();
-        let server = |index: usize, host: &str| {
-            Server::new(index, host, 6379, &plan, &trace, &net, &late_grants)
-        };
+        let seen = Arc::<Seen>::default();
+        let server =
+            |index: usize, host: &str| Server::new(index, host, 6379, &plan, &trace, &net, &seen);
         let mut servers: Vec<_> = (0..plan.servers())
             .map(|index| server(index, &format!("db{index}")))
             .collect();
@@ -291,7 +297,7 @@ impl World {
             trace,
             agenda,
             net,
-            late_grants,
+            seen,
             servers,
             map,
             lives,
@@ -357,6 +363,9 @@ impl World {
         if tokio::time::timeout(SETTLE_WITHIN, work).await.is_err() {
             self.breach("after all faults had ended, the last checks hung".to_owned());
         }
+        for refusal in self.seen.refusals() {
+            self.breach(refusal);
+        }
     }
 
     /// Every process that lives must be able to work with the store that it has, not only a fresh one.
@@ -380,6 +389,9 @@ impl World {
                         Ok(_) => workload.clone().works(&client, &store).await,
                         Err(error) => Err(error.to_string()),
                     };
+                    if let Err(error) = &worked {
+                        world.hear_error(error);
+                    }
                     match worked {
                         Ok(()) => return,
                         Err(error) if world.now() >= by => {
@@ -464,6 +476,15 @@ impl World {
         self.inner.lock().breaches.push(text);
     }
 
+    /// A call ended with this error. A breach, if nothing that goes wrong in this world can be the reason.
+    pub fn hear_error(&self, error: &dyn fmt::Display) {
+        let text = error.to_string();
+        let lost = !self.losses().is_empty();
+        if !reason::explains(&self.plan, &text, lost) {
+            self.breach(format!("an error for which there is no reason: {text}"));
+        }
+    }
+
     /// Whether anything was found broken so far.
     pub fn is_broken(&self) -> bool {
         !self.inner.lock().breaches.is_empty()
@@ -537,7 +558,10 @@ impl World {
     /// Whether the calls to one thing can be explained; a breach if not.
     pub fn explain<M: Model>(&self, what: &str, model: &M, events: &[Event<M::Call>]) {
         let met = history::overlapping(events);
-        self.count(|tally| tally.contended += met);
+        self.count(|tally| {
+            tally.contended += met;
+            tally.histories += 1;
+        });
         match history::explain(model, events, &self.losses()) {
             Explained::Yes => {}
             Explained::No(call) => self.breach(format!(
@@ -606,47 +630,80 @@ impl World {
     /// How many milliseconds a key still has on the servers, also on those that are down now. `None` if it is gone from all
     /// of them; -1 if that is not known or never.
     pub fn remaining(&self, key: &str) -> Option<i64> {
-        use bytes::Bytes;
-        use redstart_engine::{Outcome, Reply};
         let words = ["PTTL", key].map(|word| Bytes::copy_from_slice(word.as_bytes()));
         let servers = self.servers[..self.plan.servers()].iter();
         let masters = servers.filter(|server| server.role() == Role::Master);
         let left = masters.map(|server| match server.engine().session().execute(&words) {
-            Outcome::Reply(Reply::Int(left)) => left,
+            Executed::Reply(Reply::Int(left)) => left,
             _ => -1,
         });
         left.filter(|left| *left != -2).max()
     }
 
+    /// What a command finds on each server that owns data and serves.
+    fn ask(&self, words: &[&[u8]]) -> Vec<Reply> {
+        let words: Vec<_> = words
+            .iter()
+            .map(|word| Bytes::copy_from_slice(word))
+            .collect();
+        let servers = self.servers[..self.plan.servers()].iter();
+        let masters = servers.filter(|server| server.role() == Role::Master && server.is_up());
+        let asked = masters.filter_map(|server| match server.engine().session().execute(&words) {
+            Executed::Reply(reply) => Some(reply),
+            Executed::Blocked(_) => None,
+        });
+        asked.collect()
+    }
+
     /// All keys, over all servers that own them, with their remaining time in milliseconds (-1: none).
     pub fn keys(&self) -> Vec<(String, i64)> {
-        use bytes::Bytes;
-        use redstart_engine::{Outcome, Reply};
         let mut found = Vec::new();
-        let words = |words: &[&[u8]]| -> Vec<Bytes> {
-            words
-                .iter()
-                .map(|word| Bytes::copy_from_slice(word))
-                .collect()
-        };
-        for server in &self.servers[..self.plan.servers()] {
-            if server.role() != Role::Master || !server.is_up() {
-                continue;
-            }
-            let engine = server.engine();
-            let mut session = engine.session();
-            let Outcome::Reply(Reply::Array(keys)) = session.execute(&words(&[b"KEYS", b"*"]))
-            else {
-                continue;
-            };
-            for key in keys {
-                let Reply::Bulk(key) = key else { continue };
-                if let Outcome::Reply(Reply::Int(ttl)) = session.execute(&words(&[b"PTTL", &key])) {
-                    found.push((String::from_utf8_lossy(&key).into_owned(), ttl));
+        for key in self.ask(&[b"KEYS", b"*"]).iter().flat_map(items) {
+            for left in self.ask(&[b"PTTL", key]) {
+                if let Reply::Int(left @ (-1 | 0..)) = left {
+                    found.push((String::from_utf8_lossy(key).into_owned(), left));
                 }
             }
         }
         found.sort();
+        found.dedup();
         found
     }
+
+    /// All hashes whose keys begin so, with their fields.
+    pub fn hashes(&self, prefix: &str) -> Vec<(String, Vec<Bytes>)> {
+        let mut found = Vec::new();
+        let pattern = format!("{prefix}*");
+        for key in self
+            .ask(&[b"KEYS", pattern.as_bytes()])
+            .iter()
+            .flat_map(items)
+        {
+            let fields = self.ask(&[b"HKEYS", key]);
+            let fields = fields.iter().flat_map(items).cloned().collect();
+            found.push((String::from_utf8_lossy(key).into_owned(), fields));
+        }
+        found
+    }
+
+    /// The members of a sorted set.
+    pub fn members(&self, key: &str) -> BTreeSet<String> {
+        let found = self.ask(&[b"ZRANGE", key.as_bytes(), b"0", b"-1"]);
+        let members = found.iter().flat_map(items);
+        members
+            .map(|member| String::from_utf8_lossy(member).into_owned())
+            .collect()
+    }
+}
+
+/// The strings in a list.
+fn items(reply: &Reply) -> impl Iterator<Item = &Bytes> {
+    let items = match reply {
+        Reply::Array(items) => &items[..],
+        _ => &[],
+    };
+    items.iter().filter_map(|item| match item {
+        Reply::Bulk(text) => Some(text),
+        _ => None,
+    })
 }

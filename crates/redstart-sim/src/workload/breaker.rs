@@ -1,4 +1,5 @@
-//! Circuit breakers: one circuit for all, never more probes than may be, and it closes again.
+//! Circuit breakers: one circuit for all, never more probes than may be, a place for each as long as one is free, and it
+//! closes again.
 
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
@@ -31,9 +32,14 @@ pub(super) struct Breaking {
 #[derive(Default)]
 struct State {
     count: u64,
-    /// Probes under way: who sent them, and when they asked.
+    /// Calls of probes that the store admitted and that are under way: who makes them, and when the place was given out.
     probes: BTreeMap<u64, (usize, Duration)>,
+    /// When each client last dropped a request for a place. It may be granted later, to nobody.
+    dropped: BTreeMap<usize, Duration>,
 }
+
+/// A request for a place that was dropped has come to its end after this time, also if a server hung.
+const FORGOTTEN: Duration = Duration::from_secs(12);
 
 impl Breaking {
     pub(super) fn new(world: &World) -> Self {
@@ -73,29 +79,52 @@ impl Breaking {
         }
     }
 
-    /// A probe was admitted: are there too many?
-    fn probe(&self, world: &World, client: usize, asked: Duration) -> u64 {
+    /// A probe was admitted: are there too many? Its number, if the store admitted it.
+    fn probe(&self, world: &World, client: usize, asked: Duration) -> Option<u64> {
         let now = world.now();
+        // A server rounds to microseconds, a timer to milliseconds.
+        let valid = |at: Duration| now + Duration::from_millis(2) < at + self.lease;
         let mut state = self.state.lock();
-        // Its place is free when its lease ends. A server rounds to microseconds, a timer to milliseconds.
-        let valid = |asked: Duration| now + Duration::from_millis(2) < asked + self.lease;
-        let others = state.probes.values().filter(|(_, asked)| {
-            let excused = world.may_have_lost(*asked, now) || world.clock_jumped(*asked, now);
-            valid(*asked) && !excused
+        let dropped = state.dropped.get(&client);
+        if dropped.is_some_and(|at| now < *at + FORGOTTEN) {
+            return None;
+        }
+        let Some(at) = world.seen.probes.claim(client, asked) else {
+            drop(state);
+            if valid(asked) && !may_be_alone(world) {
+                let text = "a probe is sent that the store did not admit";
+                world.breach(format!("{text}, by client {client}"));
+            }
+            return None;
+        };
+        // Its place is free when its lease ends.
+        let others = state.probes.values().filter(|(_, at)| {
+            let excused = world.may_have_lost(*at, now) || world.clock_jumped(*at, now);
+            valid(*at) && !excused
         });
         let count = others.count() + 1;
-        let many = count > self.probes as usize && valid(asked);
+        let many = count > self.probes as usize && valid(at);
         state.count += 1;
         let number = state.count;
-        state.probes.insert(number, (client, asked));
+        state.probes.insert(number, (client, at));
         drop(state);
-        if many && !may_be_alone(world) {
+        if many {
             let most = self.probes;
             world.breach(format!(
                 "{count} probes are under way, and {most} is the most"
             ));
         }
-        number
+        Some(number)
+    }
+
+    /// What the servers did with the places of probes.
+    fn judge_places(&self, world: &World) {
+        for oddity in world.seen.probes.oddities() {
+            let (from, at) = (oddity.from, oddity.at);
+            if !world.may_have_lost(from, at) && !world.clock_jumped(from, at) {
+                world.breach(format!("at {at:?}: {}", oddity.text));
+            }
+        }
     }
 
     async fn end(&self, client: &mut Client, admission: Admission, number: Option<u64>) {
@@ -121,13 +150,17 @@ impl Breaking {
         let admission = match admitted {
             Some(Admitted::Yes(admission)) => admission,
             Some(_) => return world.met(),
-            None => return,
+            None => {
+                self.state.lock().dropped.insert(client.index, asked);
+                return;
+            }
         };
         world.count(|tally| tally.succeeded += 1);
-        let number = admission
-            .is_probe()
-            .then(|| self.probe(&world, client.index, asked));
-        client.note(format_args!("calls, as a probe: {}", number.is_some()));
+        let number = match admission.is_probe() {
+            true => self.probe(&world, client.index, asked),
+            false => None,
+        };
+        client.note(format_args!("calls, as a probe: {}", admission.is_probe()));
         client.rest(0, 400).await;
         self.end(client, admission, number).await;
     }
@@ -250,6 +283,7 @@ impl Workload for Breaking {
                     world.breach(format!("{key} never expires"));
                 }
             }
+            self.judge_places(&world);
             let survivors = std::mem::take(&mut *self.survivors.lock());
             drop(survivors);
         })

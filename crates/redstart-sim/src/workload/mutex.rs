@@ -201,7 +201,7 @@ impl Locking {
     /// Grants to copies of requests that arrived after their lock was released: nobody holds it until the lease ends.
     fn add_late_grants(&self, world: &World, name: &str) {
         let history = &self.histories[name];
-        for at in world.late_grants.of(&format!("sim:mutex:{{{name}}}")) {
+        for at in world.seen.late_grants.of(&format!("sim:mutex:{{{name}}}")) {
             let number = history.begin(Call::Ask(0, None), at);
             history.end(number, Call::Ask(number, Some(true)), at);
             let early = match world.plan.clocks_differ {
@@ -401,6 +401,7 @@ impl Locking {
             tokio::time::sleep(holds)
         });
         let run = run.await;
+        client.heard(&run);
         match number.into_inner() {
             Some(number) => self.given_back(number),
             None if matches!(run, Ok(LockedRun::Busy)) => {

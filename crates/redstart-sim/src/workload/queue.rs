@@ -1,13 +1,20 @@
 //! The job queue: every job that was taken runs until it is done, not before its time, and by one worker at a time; nothing
-//! is lost, nothing stays.
+//! is lost, nothing stays. A worker that was shut down holds nothing any more.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use parking_lot::Mutex;
 use redstart::{
     Store,
-    messaging::{Backoff, Job, JobContext, Queue, Worker},
+    messaging::{
+        Backoff, DispatchedJob, Dispatcher, Job, JobContext, JobId, Queue, Settled, Verdict,
+        Worker,
+    },
     sim::{Process, current},
 };
 use serde::{Deserialize, Serialize};
@@ -29,6 +36,10 @@ impl Job for Task {
 
 /// Parts of a queue that exist only while there are jobs.
 const JOBS: &[&str] = &[":jobs", ":ranked", ":delayed", ":details"];
+/// A hash for each registration of a worker: what it holds.
+const RUNNING: &str = "sim:queue:{jobs}:running:";
+/// The registered workers.
+const WORKERS: &str = "sim:queue:{jobs}:workers";
 
 pub(super) struct Queueing {
     lease: Duration,
@@ -43,11 +54,14 @@ struct State {
     taken: BTreeMap<u64, Duration>,
     /// Runs that ended well.
     done: BTreeMap<u64, u32>,
+    /// Jobs whose end may not have been heard: they may run again.
+    unsettled: BTreeSet<u64>,
     failed: BTreeMap<u64, u16>,
     /// When a job was sent, and the earliest time at which it may run.
     due: BTreeMap<u64, (Duration, Duration)>,
     running: Vec<Run>,
     runs: u64,
+    workers: u64,
 }
 
 /// A handler that runs.
@@ -56,7 +70,27 @@ struct Run {
     job: u64,
     since: Duration,
     process: Option<Arc<Process>>,
-    context: JobContext,
+    holder: Holder,
+    /// The registration that has the job, as the servers said when it began.
+    registration: Option<String>,
+}
+
+/// How whoever runs a job knows that it holds it.
+enum Holder {
+    /// A handler of a worker, by the worker's number.
+    Handler(u64, JobContext),
+    /// A worker outside, until the end of its lease.
+    Outside(Duration),
+}
+
+impl Holder {
+    /// Whether it can know that it lost the job.
+    fn is_told(&self, now: Duration) -> bool {
+        match self {
+            Self::Handler(_, context) => context.lost().now_or_never().is_some(),
+            Self::Outside(until) => now + Duration::from_millis(2) >= *until,
+        }
+    }
 }
 
 /// Takes a run off the list, also if the worker drops it half-way. A process that is killed drops nothing.
@@ -85,15 +119,26 @@ fn begin(
     state: &Arc<Mutex<State>>,
     leases: Leases,
     job: u64,
-    context: JobContext,
+    holder: Holder,
 ) -> Running {
     world.met();
     let now = world.now();
+    // One outside that stood still since it was given the job cannot know better.
+    let late = matches!(holder, Holder::Outside(_)) && holder.is_told(now);
+    let registration = match &holder {
+        Holder::Handler(_, context) => {
+            let mut held = held(world).into_iter();
+            let has = held.find(|(_, jobs)| jobs.contains(&context.id()));
+            has.map(|(name, _)| name)
+        }
+        Holder::Outside(_) => None,
+    };
     let mut breaches = Vec::new();
     // A worker that stood still for longer than its lease must hear from the store before it begins anything.
     let life = current().and_then(|process| world.lives.get(process.id()));
     let woke = life.and_then(|life| *life.woke.lock());
     if let Some((at, lasted)) = woke
+        && matches!(holder, Holder::Handler(..))
         && at == now
         && lasted >= leases.own
         && world.plan.weather.delay.0 > 0
@@ -109,11 +154,11 @@ fn begin(
             .process
             .as_ref()
             .is_none_or(|process| process.is_running());
-        let lost = other.context.lost().now_or_never().is_some();
+        let lost = other.holder.is_told(now);
         // The job was handed out before the handler began, at most a lease.
         let since = other.since.saturating_sub(leases.longest);
         let excused = world.may_have_lost(since, now) || world.clock_jumped(since, now);
-        if runs && !lost && !excused {
+        if runs && !lost && !late && !excused {
             breaches.push(format!(
                 "job {job} begins while a worker runs it that was not told of a loss"
             ));
@@ -132,7 +177,8 @@ fn begin(
         job,
         since: now,
         process: current(),
-        context,
+        holder,
+        registration,
     });
     drop(guard);
     breaches.into_iter().for_each(|breach| world.breach(breach));
@@ -156,26 +202,37 @@ impl Queueing {
         }
     }
 
-    async fn worker(&self, client: &Client, queue: &Queue) -> Option<Worker> {
-        let world = &client.world;
-        // A process of another version may have another lease.
+    /// A process of another version may have another lease.
+    fn leases(&self, client: &Client) -> Leases {
         let own = match client.has_other_settings() {
             true => self.lease / 2,
             false => self.lease,
         };
+        Leases {
+            own,
+            longest: self.lease,
+        }
+    }
+
+    /// Starts a worker; with its number.
+    async fn worker(&self, client: &Client, queue: &Queue) -> Option<(u64, Worker)> {
+        let world = &client.world;
+        let leases = self.leases(client);
+        let number = {
+            let mut state = self.state.lock();
+            state.workers += 1;
+            state.workers
+        };
         for _ in 0..600 {
             let (state, world) = (self.state.clone(), world.clone());
-            let leases = Leases {
-                own,
-                longest: self.lease,
-            };
             let handler = move |task: Task, context: JobContext| {
                 let (state, world) = (state.clone(), world.clone());
                 async move {
                     world
                         .trace
                         .note("job", format_args!("{} begins", task.number));
-                    let running = begin(&world, &state, leases, task.number, context);
+                    let holder = Holder::Handler(number, context);
+                    let running = begin(&world, &state, leases, task.number, holder);
                     tokio::time::sleep(Duration::from_millis(task.lasts)).await;
                     drop(running);
                     let mut state = state.lock();
@@ -194,16 +251,142 @@ impl Queueing {
             };
             let builder = queue
                 .worker::<Task, _>(handler)
-                .lease(own)
+                .lease(leases.own)
                 .concurrency(2)
                 .retry(Backoff::fixed(Duration::from_millis(200)), 1000);
-            match builder.start().await {
-                Ok(worker) => return Some(worker),
+            let started = builder.start().await;
+            client.heard(&started);
+            match started {
+                Ok(worker) => return Some((number, worker)),
                 Err(_) => tokio::time::sleep(Duration::from_millis(200)).await,
             }
         }
         None
     }
+
+    /// Shuts a worker down. If that succeeded, others may have at once what it held, and it is not registered any more.
+    async fn shut_down(&self, client: &mut Client, number: u64, worker: Worker) {
+        let world = client.world.clone();
+        let began = world.now();
+        // Those of handlers that do not know of a loss.
+        let names: BTreeSet<String> = {
+            let state = self.state.lock();
+            let of_worker = state.running.iter().filter(|run| {
+                let own = matches!(run.holder, Holder::Handler(of, _) if of == number);
+                own && !run.holder.is_told(began)
+            });
+            of_worker
+                .filter_map(|run| run.registration.clone())
+                .collect()
+        };
+        let grace = client.dice.millis(0, 1500);
+        let stopped = worker.shutdown(grace).await;
+        client.heard(&stopped);
+        client.note(format_args!("worker shut down: {}", stopped.is_ok()));
+        let now = world.now();
+        // What it took just before may come back with an older copy of the data.
+        let since = began.saturating_sub(self.lease);
+        if stopped.is_err() || world.may_have_lost(since, now) {
+            return;
+        }
+        let registered = world.members(WORKERS);
+        let holding = held(&world);
+        for name in names {
+            if let Some(jobs) = holding.get(&name)
+                && !jobs.is_empty()
+            {
+                world.breach(format!("a worker was shut down and still holds {jobs:?}"));
+            } else if registered.contains(&name) {
+                world.breach("a worker was shut down and is still registered".to_owned());
+            }
+        }
+    }
+
+    /// Whether a client takes jobs for workers outside of its process.
+    async fn dispatcher(&self, client: &Client, queue: &Queue) -> Option<Dispatcher> {
+        let mut dice = Dice::of(client.world.plan.seed, &[27, client.index as u64]);
+        if !dice.per_mille(300) {
+            return None;
+        }
+        let builder = queue
+            .dispatcher([Task::NAME])
+            .lease(self.leases(client).own)
+            .retry(Backoff::fixed(Duration::from_millis(200)), 1000);
+        let started = builder.start().await;
+        client.heard(&started);
+        started.ok()
+    }
+
+    /// Takes some jobs and carries them out outside. The taking may be dropped: what was taken is handed back then.
+    async fn dispatch(&self, client: &mut Client, dispatcher: &Dispatcher) {
+        let world = client.world.clone();
+        let asked = world.now();
+        let (most, wait) = (
+            client.dice.between(1, 3) as usize,
+            client.dice.millis(0, 1000),
+        );
+        let taken = client.perhaps_dropped(400, dispatcher.take(most, wait));
+        let Some(Ok(jobs)) = taken.await else {
+            return;
+        };
+        let until = asked + self.leases(client).own;
+        for job in jobs {
+            self.run_outside(client, dispatcher, job, until).await;
+        }
+    }
+
+    async fn run_outside(
+        &self,
+        client: &mut Client,
+        dispatcher: &Dispatcher,
+        job: DispatchedJob,
+        until: Duration,
+    ) {
+        let world = client.world.clone();
+        let Ok(task) = serde_json::from_slice::<Task>(&job.payload) else {
+            return world.breach("a job has another payload than it was given".to_owned());
+        };
+        // Its worker knows when its lease ends.
+        if world.now() >= until {
+            return;
+        }
+        let (leases, holder) = (self.leases(client), Holder::Outside(until));
+        client.note(format_args!("runs job {} outside", task.number));
+        let running = begin(&world, &self.state, leases, task.number, holder);
+        client.rest(0, task.lasts.min(500)).await;
+        drop(running);
+        let verdict = {
+            let mut state = self.state.lock();
+            let failed = state.failed.entry(task.number).or_default();
+            if *failed < task.fails {
+                *failed += 1;
+                Verdict::retry("not yet")
+            } else {
+                *state.done.entry(task.number).or_default() += 1;
+                Verdict::Done
+            }
+        };
+        let settled = client.perhaps_dropped(100, dispatcher.settle(&job.fence, verdict));
+        if !matches!(settled.await, Some(Ok(Settled::Done))) {
+            self.state.lock().unsettled.insert(task.number);
+        }
+    }
+}
+
+/// What each registration of a worker holds, as the servers have it.
+fn held(world: &World) -> BTreeMap<String, Vec<JobId>> {
+    let mut held: BTreeMap<String, Vec<JobId>> = BTreeMap::new();
+    for (key, fields) in world.hashes(RUNNING) {
+        // One field is the registration's own; the others begin with the id of a job.
+        let ids = fields.iter().filter_map(|field| {
+            let hex = |byte: &u8| format!("{byte:02x}");
+            let text: String = field.get(..16)?.iter().map(hex).collect();
+            text.parse::<JobId>().ok()
+        });
+        let name = key.trim_start_matches(RUNNING).to_owned();
+        held.entry(name).or_default().extend(ids);
+    }
+    held
 }
 
 impl Workload for Queueing {
@@ -216,7 +399,11 @@ impl Workload for Queueing {
                 true => self.worker(&client, &queue).await,
                 false => None,
             };
+            let dispatcher = self.dispatcher(&client, &queue).await;
             while client.next_operation() {
+                if let Some(dispatcher) = &dispatcher {
+                    self.dispatch(&mut client, dispatcher).await;
+                }
                 client.rest(0, 800).await;
                 let task = Task {
                     number: client.dice.next() >> 16,
@@ -242,18 +429,16 @@ impl Workload for Queueing {
                         self.state.lock().taken.insert(task.number, at);
                     }
                 }
-                if client.dice.per_mille(60)
-                    && let Some(running) = worker.take()
+                if client.dice.per_mille(100)
+                    && let Some((number, running)) = worker.take()
                 {
-                    let grace = client.dice.millis(0, 1500);
-                    let stopped = running.shutdown(grace).await;
-                    client.note(format_args!("worker shut down: {}", stopped.is_ok()));
+                    self.shut_down(&mut client, number, running).await;
                     worker = self.worker(&client, &queue).await;
                 }
             }
             client.rest(0, 3000).await;
             match worker {
-                Some(worker) if client.dice.per_mille(700) => {
+                Some((_, worker)) if client.dice.per_mille(700) => {
                     let process = client.process().clone();
                     self.survivors.lock().push((process, worker));
                 }
@@ -324,7 +509,7 @@ impl Workload for Queueing {
             for key in left {
                 world.breach(format!("{key} is left although all jobs are over"));
             }
-            if let Some(worker) = worker {
+            if let Some((_, worker)) = worker {
                 drop(worker.shutdown(Duration::from_secs(1)).await);
             }
             let lives = std::mem::take(&mut *self.survivors.lock());
@@ -342,7 +527,10 @@ impl Queueing {
             }
         }
         if world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0 {
-            for (number, times) in state.done.iter().filter(|(_, times)| **times > 1) {
+            let twice = |(number, times): &(&u64, &u32)| {
+                **times > 1 && !state.unsettled.contains(*number)
+            };
+            for (number, times) in state.done.iter().filter(twice) {
                 world.breach(format!(
                     "job {number} was done {times} times although nothing went wrong"
                 ));

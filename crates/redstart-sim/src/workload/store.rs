@@ -162,6 +162,9 @@ impl Workload for Counting {
                     for ((key, number), result) in keys.into_iter().zip(calls).zip(done) {
                         let outcome = outcome(&result);
                         client.note(format_args!("INCR {key}: {outcome:?}"));
+                        if let Some(result) = &result {
+                            client.heard(result);
+                        }
                         let fine = result.map(|result| result.is_ok());
                         client.world.count(|tally| tally.answered(fine));
                         self.count(key, number, outcome, at, client.world.now());
