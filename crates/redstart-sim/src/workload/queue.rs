@@ -12,8 +12,7 @@ use parking_lot::Mutex;
 use redstart::{
     Store,
     messaging::{
-        Backoff, DispatchedJob, Dispatcher, Job, JobContext, JobId, Queue, Settled, Verdict,
-        Worker,
+        Backoff, DispatchedJob, Dispatcher, Job, JobContext, JobId, Queue, Settled, Verdict, Worker,
     },
     sim::{Process, current},
 };
@@ -527,9 +526,8 @@ impl Queueing {
             }
         }
         if world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0 {
-            let twice = |(number, times): &(&u64, &u32)| {
-                **times > 1 && !state.unsettled.contains(*number)
-            };
+            let twice =
+                |(number, times): &(&u64, &u32)| **times > 1 && !state.unsettled.contains(*number);
             for (number, times) in state.done.iter().filter(twice) {
                 world.breach(format!(
                     "job {number} was done {times} times although nothing went wrong"
