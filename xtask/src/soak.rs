@@ -212,13 +212,20 @@ fn one(
             last.pop_front();
         }
     }
-    let passed = child.wait()?.success();
+    let fault = match child.wait()?.success() {
+        false => Some("its tests failed".to_owned()),
+        true => unheard(campaign.filter, &tests),
+    };
+    let passed = fault.is_none();
     let (name, took) = (campaign.name, seconds(began.elapsed()));
     let outcome = if passed { "ok" } else { "FAILED" };
     // Not `bar.println`, which is silent where there is no terminal.
     bar.suspend(|| {
         if !passed {
             last.iter().for_each(|line| println!("        {line}"));
+        }
+        if let Some(fault) = &fault {
+            println!("        {name}: {fault}");
         }
         figures
             .iter()
@@ -239,6 +246,25 @@ fn one(
     })
 }
 
+/// Why a run without a failed test proves nothing: no test ran, or a word of the filter is in no name, as after a test was
+/// renamed. The test runner calls both a success.
+fn unheard(filter: &str, tests: &[(String, bool)]) -> Option<String> {
+    if tests.is_empty() {
+        return Some(format!(
+            "no test has ended whose name contains one of {filter:?}"
+        ));
+    }
+    let is_dead = |word: &&str| !tests.iter().any(|(name, _)| name.contains(word));
+    let dead: Vec<&str> = filter.split_whitespace().filter(is_dead).collect();
+    match dead.is_empty() {
+        true => None,
+        false => Some(format!(
+            "no test has ended whose name contains {}",
+            dead.join(" or ")
+        )),
+    }
+}
+
 /// The name of a test that has ended, and whether it passed, from a line of the test runner.
 fn ended(line: &str) -> Option<(String, bool)> {
     let (name, outcome) = line.strip_prefix("test ")?.rsplit_once(" ... ")?;
@@ -252,6 +278,20 @@ fn ended(line: &str) -> Option<(String, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_campaign_in_which_a_word_finds_no_test_fails() {
+        let tests = [
+            ("nonce::fault_a::redis".to_owned(), true),
+            ("nonce::b::redis".to_owned(), true),
+        ];
+        assert_eq!(unheard("", &tests), None);
+        assert_eq!(unheard("nonce::fault_ ::b", &tests), None);
+        assert!(unheard("no_such_test", &[]).is_some());
+        assert!(unheard("", &[]).is_some());
+        let fault = unheard("nonce::fault_ renamed ::b", &tests);
+        assert!(fault.is_some_and(|fault| fault.contains("renamed")));
+    }
 
     #[test]
     fn only_the_end_of_a_test_counts() {

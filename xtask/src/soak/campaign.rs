@@ -574,3 +574,49 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         ],
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use std::path::{Path, PathBuf};
+
+    use super::*;
+
+    /// The text of the files of a test program, and their names.
+    fn sources(path: &Path, text: &mut String) -> std::io::Result<()> {
+        text.push_str(&path.display().to_string());
+        if path.is_dir() {
+            for entry in std::fs::read_dir(path)? {
+                sources(&entry?.path(), text)?;
+            }
+        } else if path.extension().is_some_and(|end| end == "rs") {
+            text.push_str(&std::fs::read_to_string(path)?);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn every_word_of_a_filter_is_in_the_tests_of_its_campaign() -> std::io::Result<()> {
+        let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+        for campaign in CAMPAIGNS {
+            let package = crates.join(campaign.package);
+            let places: Vec<PathBuf> = match campaign.test {
+                "" => vec![package.join("src")],
+                test => vec![
+                    package.join(format!("tests/{test}.rs")),
+                    package.join("tests").join(test),
+                ],
+            };
+            let mut text = String::new();
+            for place in places.iter().filter(|place| place.exists()) {
+                sources(place, &mut text)?;
+            }
+            let (name, words) = (campaign.name, campaign.filter);
+            assert!(!text.is_empty(), "{name} has no tests");
+            let parts = words.split_whitespace().flat_map(|word| word.split("::"));
+            for part in parts {
+                assert!(text.contains(part), "{name}: no test is called {part}");
+            }
+        }
+        Ok(())
+    }
+}
