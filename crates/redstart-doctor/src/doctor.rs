@@ -173,8 +173,21 @@ impl Doctor {
                 progress.step("loading the file", 0, 1);
                 let from = path.clone();
                 let loaded = tokio::task::spawn_blocking(move || snapshot::load(&from)).await;
-                let (store, summary) = loaded.map_err(|error| Error::File(error.to_string()))??;
-                self.data(&mut run, store, progress).await;
+                let loaded = loaded.map_err(|error| Error::File(error.to_string()))??;
+                let summary = loaded.summary;
+                self.data(&mut run, loaded.store, progress).await;
+                if !loaded.is_dated {
+                    run.blinds.note(
+                        "the time of the file",
+                        "it does not say when it was written, and is taken to be as old as its last change",
+                    );
+                }
+                if summary.expired > 0 {
+                    run.blinds.note(
+                        format!("{} keys", summary.expired),
+                        "they had expired when the file was written, as far as its time is known",
+                    );
+                }
                 for (kind, count) in &summary.left_out {
                     run.blinds.note(
                         format!("{count} values of {}", printable(kind.as_bytes())),
@@ -210,12 +223,12 @@ impl Doctor {
             gap: Duration::ZERO,
             ..self.budget.clone()
         };
+        run.file = true;
         run.nodes(nodes, &self.access, stages, &budget, progress)
             .await;
         // Its settings are those of the embedded engine, not of the server that wrote the file.
         run.facts.nodes.clear();
         run.free = false;
-        run.file = true;
         run.blinds.note(
             "what changes",
             "a file is one moment: growth, traffic and clients need a live server",
@@ -424,10 +437,12 @@ impl Run {
                 .collect();
             if !others.is_empty() {
                 let list = others.join(", ");
-                self.blinds.note(
-                    format!("databases {list} on {}", node.address),
-                    "only one database is looked at; name another in the URL",
-                );
+                let why = match self.file {
+                    true => "only database 0 of a file is looked at",
+                    false => "only one database is looked at; name another in the URL",
+                };
+                self.blinds
+                    .note(format!("databases {list} on {}", node.address), why);
             }
         }
     }

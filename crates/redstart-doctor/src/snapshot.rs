@@ -25,8 +25,16 @@ pub(crate) fn is_snapshot(first: &[u8]) -> bool {
     first.starts_with(b"REDIS") || first.starts_with(b"VALKEY")
 }
 
+/// What was in a file.
+pub(crate) struct Loaded {
+    pub(crate) store: Store,
+    pub(crate) summary: Summary,
+    /// Whether the file says when it was written. If not, it is taken to be as old as its last change.
+    pub(crate) is_dated: bool,
+}
+
 /// Loads a file. The file itself is only read.
-pub(crate) fn load(path: &Path) -> Result<(Store, Summary)> {
+pub(crate) fn load(path: &Path) -> Result<Loaded> {
     let shown = path.display();
     let unreadable =
         |error: std::io::Error| Error::File(format!("{shown} cannot be read: {error}"));
@@ -37,7 +45,8 @@ pub(crate) fn load(path: &Path) -> Result<(Store, Summary)> {
         .take(HEAD as u64)
         .read_to_end(&mut head)
         .map_err(unreadable)?;
-    let written = written_at(&head).or_else(|| {
+    let dated = written_at(&head);
+    let written = dated.or_else(|| {
         let since = modified.ok()?.duration_since(UNIX_EPOCH).ok()?;
         i64::try_from(since.as_secs()).ok()
     });
@@ -57,7 +66,11 @@ pub(crate) fn load(path: &Path) -> Result<(Store, Summary)> {
         .load_rdb(BufReader::with_capacity(BUFFER, file), |_| {})
         .map_err(|error| damaged(&error))?;
     let store = Store::try_from(engine).map_err(|error| damaged(&error))?;
-    Ok((store, summary))
+    Ok(Loaded {
+        store,
+        summary,
+        is_dated: dated.is_some(),
+    })
 }
 
 /// The field `ctime`, in seconds since 1970.

@@ -79,6 +79,11 @@ impl Target {
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         if scheme == "file" {
+            if !query.is_empty() {
+                return Err(Error::Usage(
+                    "a file has no parameters: only its database 0 is looked at".to_owned(),
+                ));
+            }
             let path = PathBuf::from(decode(rest)?);
             return Ok((Self::file(&path)?, access));
         }

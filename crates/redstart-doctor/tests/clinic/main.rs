@@ -129,6 +129,52 @@ async fn an_rdb_file_is_examined_as_it_was_when_it_was_written() -> anyhow::Resu
     Ok(())
 }
 
+/// Other writers leave the time out, and keep keys in other databases. The report says what it could not know.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_known_of_an_rdb_file_is_told() -> anyhow::Result<()> {
+    let yesterday = jiff::Timestamp::now().as_microsecond() - 86_400_000_000;
+    let engine = redstart_engine::Engine::builder()
+        .clock(redstart_engine::Clock::manual_at(yesterday))
+        .build()?;
+    let mut session = engine.session();
+    for line in ["SET a 1", "SET b 1 EX 60", "SELECT 3", "SET c 1"] {
+        let words: Vec<_> = line.split(' ').map(|word| word.to_owned().into()).collect();
+        session.execute(&words);
+    }
+    let mut bytes = Vec::new();
+    engine.save_rdb(&mut bytes, |_| {})?;
+    let field = b"\xfa\x05ctime";
+    let at = bytes.windows(field.len()).position(|part| part == field);
+    let at = at.ok_or_else(|| anyhow::anyhow!("no time in the file"))?;
+    bytes.drain(at..at + field.len() + 5);
+    // A checksum of zero is not checked.
+    let end = bytes.len() - 8;
+    bytes[end..].fill(0);
+    let folder = tempfile::tempdir()?;
+    let file = folder.path().join("dump.rdb");
+    std::fs::write(&file, &bytes)?;
+    let path = file.display().to_string();
+    let report = examine(doctor(&path)).await?;
+    let told: Vec<String> = report
+        .blinds
+        .iter()
+        .map(|blind| format!("{}: {}", blind.what, blind.why))
+        .collect();
+    for expected in [
+        "the time of the file",
+        "1 keys: they had expired",
+        "only database 0 of a file",
+    ] {
+        assert!(
+            told.iter().any(|line| line.contains(expected)),
+            "{expected} is not in {told:#?}"
+        );
+    }
+    let refused = doctor(&format!("file://{path}?db=3")).build();
+    assert!(refused.is_err(), "it would be database 0");
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_files_of_redis_and_of_valkey_are_read() -> anyhow::Result<()> {
     for kind in [Kind::Redis, Kind::Valkey] {
