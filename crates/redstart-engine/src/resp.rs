@@ -3,6 +3,9 @@
 //! A request is parsed in place: the parser remembers how far it has come, so that a command that
 //! arrives in small pieces is not read again from its start with each piece.
 
+#[cfg(test)]
+mod fuzz;
+
 use std::ops::Range;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -329,6 +332,11 @@ impl Commands {
     /// Whether there are none, run or not.
     pub(crate) fn is_empty(&self) -> bool {
         self.ends.is_empty()
+    }
+
+    /// How many bytes their arguments have.
+    pub(crate) fn bytes(&self) -> usize {
+        self.args.iter().map(Bytes::len).sum()
     }
 
     /// Those that were not run.
