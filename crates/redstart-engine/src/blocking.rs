@@ -257,6 +257,12 @@ pub(crate) fn give_up_data(state: &mut State, error: &str) {
     }
 }
 
+/// Whether something was taken for a client that has not got it, and would be put back if the client went away.
+pub(crate) fn owes(state: &State) -> bool {
+    let mut waiters = state.blocking.waiters.values();
+    waiters.any(|waiter| matches!(&waiter.done, Some(served) if served.undo.is_some()))
+}
+
 /// Answers all clients that wait for this key as after a timeout.
 pub(crate) fn end_waits_for(state: &mut State, key: &[u8]) {
     let queues = state.dbs.iter().filter_map(|db| db.blocked.get(key));

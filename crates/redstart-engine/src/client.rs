@@ -215,6 +215,10 @@ impl Inbox {
         self.receiver.is_empty()
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.receiver.len()
+    }
+
     pub(crate) fn poll_recv(
         &mut self,
         cx: &mut std::task::Context<'_>,
@@ -411,6 +415,12 @@ impl Client {
             && self.tracking.is_none()
             && !self.monitors
             && self.answers == Answers::On
+    }
+
+    /// Whether another client has ended this one.
+    #[inline]
+    pub(crate) fn is_killed(&self) -> bool {
+        self.profile.as_ref().is_some_and(|own| own.is_killed())
     }
 
     /// Whether the client listens to anything at all.

@@ -109,15 +109,35 @@ pub(crate) fn held_back(
     may_change(client, args).then_some(until)
 }
 
+/// Whether the data moves, and one of these commands would change it if they were run in a row.
+pub(crate) fn holds_back<'c>(
+    state: &mut State,
+    client: &Client,
+    mut commands: impl Iterator<Item = &'c [Bytes]> + Clone,
+    now_ms: i64,
+) -> bool {
+    state.moves.end_hold(now_ms);
+    if state.moves.holds_until().is_none() {
+        return false;
+    }
+    let mut specs = commands.clone().filter_map(registry::lookup);
+    // What is queued now is run by an EXEC of the same row, and what follows the end of a transaction is not queued.
+    let ends = |spec: &Spec| matches!(spec.name, "exec" | "discard" | "reset");
+    let ends_transaction = client.multi.is_some() && specs.clone().any(ends);
+    commands.any(|args| may_change(client, args)) || (ends_transaction && specs.any(may_write))
+}
+
+/// Whether a command is one of those that CLIENT PAUSE WRITE holds back, outside a transaction.
+fn may_write(spec: &Spec) -> bool {
+    spec.is(flag::WRITE)
+        || matches!(
+            spec.name,
+            "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "fcall" | "script"
+        )
+}
+
 /// Whether a command is one of those that CLIENT PAUSE WRITE holds back.
 fn may_change(client: &Client, args: &[Bytes]) -> bool {
-    let may_write = |spec: &Spec| {
-        spec.is(flag::WRITE)
-            || matches!(
-                spec.name,
-                "publish" | "spublish" | "pfcount" | "eval" | "evalsha" | "fcall" | "script"
-            )
-    };
     match registry::lookup(args) {
         Some(spec) if spec.name == "exec" => client
             .multi
@@ -150,6 +170,7 @@ pub(crate) fn tick(state: &mut State, now_micros: i64) {
         state.last_sweep = now_micros;
         state.stats.pause();
         feed::tick(state, now_micros);
+        handover::tick(state, now_micros / 1000);
         if state.config.maxmemory > 0 {
             memory::measure_buffers(state);
             state.scripts.recount_now_and_then(now_micros);

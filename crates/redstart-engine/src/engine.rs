@@ -82,6 +82,8 @@ pub(crate) struct Inner {
     pub(crate) traffic: Traffic,
     /// Seen without the lock: a script that runs for too long holds it.
     pub(crate) watchdog: Arc<Watchdog>,
+    /// How often the data turned out not to be the followed server's; see [`Engine::divergences`].
+    pub(crate) divergences: AtomicU64,
 }
 
 impl Drop for Inner {
@@ -359,6 +361,7 @@ impl Engine {
             log: LogSlot::default(),
             traffic: Traffic::default(),
             watchdog,
+            divergences: AtomicU64::new(0),
         };
         let inner = Arc::new(inner);
         inner.state.lock().inner = Arc::downgrade(&inner);

@@ -256,7 +256,7 @@ pub(crate) fn attach(cx: &mut Ctx<'_>, since: Option<(&[u8], i64)>) -> CommandRe
             stage: Stage::Copying,
             position,
             // What a replica asks for after a cut it has got before.
-            acked: place.unwrap_or(0),
+            acked: place,
             heard: now,
             over_since: None,
             wake: wake.clone(),

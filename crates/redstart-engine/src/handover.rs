@@ -4,7 +4,7 @@
 //! [`commit`] is the one moment at which the data is no longer here: from then on every command that
 //! reads or writes is refused with `REDIRECT <host>:<port>`, the word that Valkey has for it. Nothing
 //! was done then, and the client may ask there. Clients that wait are answered so, subscribers hear of
-//! it on [`CHANNEL`] and are disconnected. With a data folder, the place is kept in it: an engine that
+//! it on [`CHANNEL`] and are disconnected, and so are clients that track keys. With a data folder, the place is kept in it: an engine that
 //! is started on that folder later does not go on with old data.
 //!
 //! `commit` asks for a token of when writes were held back, and refuses if anything was written since:
@@ -36,6 +36,7 @@ use crate::{
     feed, pubsub,
     registry::{Spec, flag},
     reply::Reply,
+    tracking,
 };
 
 /// Where subscribers hear that the data has moved; the message is `<host>:<port>`.
@@ -89,10 +90,30 @@ pub(crate) struct Moves {
 /// A hand-over that has begun.
 struct UnderWay {
     name: Bytes,
+    /// When this was last looked at, in unix milliseconds.
+    looked: i64,
     /// When it was last heard of, in unix milliseconds.
     heard: i64,
     /// Until when it holds writes back, in unix milliseconds.
     holds_until: Option<i64>,
+}
+
+impl UnderWay {
+    /// Times are the system's, whose clock may be set back: what was to last for a minute must not last for
+    /// an hour then.
+    fn look(&mut self, now_ms: i64) {
+        let back = self.looked.saturating_sub(now_ms);
+        self.looked = now_ms;
+        if back > 0 {
+            self.heard = self.heard.saturating_sub(back);
+            self.holds_until = self.holds_until.map(|until| until.saturating_sub(back));
+        }
+    }
+
+    /// For how many milliseconds more others are refused.
+    fn lease_left(&self, now_ms: i64) -> i64 {
+        self.heard.saturating_add(LEASE).saturating_sub(now_ms)
+    }
 }
 
 impl Moves {
@@ -107,9 +128,11 @@ impl Moves {
 
     /// Writes go on by themselves when their time is up.
     pub(crate) fn end_hold(&mut self, now_ms: i64) {
-        if let Some(under_way) = &mut self.under_way
-            && under_way.holds_until.is_some_and(|until| until <= now_ms)
-        {
+        let Some(under_way) = &mut self.under_way else {
+            return;
+        };
+        under_way.look(now_ms);
+        if under_way.holds_until.is_some_and(|until| until <= now_ms) {
             under_way.holds_until = None;
         }
     }
@@ -177,7 +200,8 @@ pub(crate) fn check(cx: &mut Ctx<'_>, spec: &Spec) -> Result<(), Stop> {
             spec.name,
             "watch" | "publish" | "spublish" | "subscribe" | "psubscribe" | "ssubscribe"
         )
-        || matches!(spec.name, "hello" | "wait" | "psync" | "sync");
+        || matches!(spec.name, "hello" | "wait" | "psync" | "sync")
+        || spec.full_name == "client|tracking";
     if !concerned {
         return Ok(());
     }
@@ -194,11 +218,11 @@ pub(crate) fn begin(state: &mut State, name: &Bytes, now_ms: i64) -> Result<(), 
     if let Some(place) = &state.moves.to {
         return Err(place.refusal().into());
     }
-    if let Some(other) = &state.moves.under_way
+    if let Some(other) = &mut state.moves.under_way
         && other.name != name
     {
-        let left = other.heard.saturating_add(LEASE) - now_ms;
-        if left > 0 {
+        other.look(now_ms);
+        if other.lease_left(now_ms) > 0 {
             return Err(format!(
                 "ERR another hand-over is under way: it ends by itself {} s after its last request",
                 LEASE / 1000
@@ -210,9 +234,11 @@ pub(crate) fn begin(state: &mut State, name: &Bytes, now_ms: i64) -> Result<(), 
     let under_way = state.moves.under_way.get_or_insert_with(|| UnderWay {
         // A copy: an argument is a part of a read buffer.
         name: Bytes::copy_from_slice(name),
+        looked: now_ms,
         heard: now_ms,
         holds_until: None,
     });
+    under_way.look(now_ms);
     under_way.heard = now_ms;
     Ok(())
 }
@@ -221,10 +247,22 @@ pub(crate) fn begin(state: &mut State, name: &Bytes, now_ms: i64) -> Result<(), 
 pub(crate) fn hear(state: &mut State, name: &[u8], now_ms: i64) -> Result<(), Stop> {
     match &mut state.moves.under_way {
         Some(under_way) if under_way.name == name => {
+            under_way.look(now_ms);
             under_way.heard = now_ms;
             Ok(())
         }
         _ => Err("ERR this hand-over is not under way".into()),
+    }
+}
+
+/// A hand-over that is silent for too long has ended: what it began is not kept up for nobody.
+pub(crate) fn tick(state: &mut State, now_ms: i64) {
+    state.moves.end_hold(now_ms);
+    let is_silent =
+        |under_way: &UnderWay| under_way.holds_until.is_none() && under_way.lease_left(now_ms) <= 0;
+    if state.moves.under_way.as_ref().is_some_and(is_silent) {
+        tracing::warn!("a hand-over is silent, and is undone");
+        undo(state);
     }
 }
 
@@ -254,7 +292,12 @@ fn undo(state: &mut State) {
 /// From now on the data is elsewhere. On failure it is still here.
 pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
     if state.config.append_only || state.config.dir.is_some() {
-        write(&state.config.dir(), MOVED, &place)?;
+        let dir = state.config.dir();
+        write(&dir, MOVED, &place)?;
+        // It is not back any more. Whoever asks is told where it is all the same.
+        if let Err(error) = remove(&dir, RETURNED) {
+            tracing::warn!(%error, "the data folder still says from where the data was back");
+        }
     }
     tracing::warn!(%place, "the data has moved");
     let refusal = Reply::Error(place.refusal());
@@ -264,6 +307,7 @@ pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
     blocking::unblock_all(state, &refusal);
     undo(state);
     feed::end(state);
+    tracking::end(state);
     for profile in state.clients.values() {
         let activity = profile.activity.lock();
         if activity.channels + activity.patterns + activity.shards > 0 {
@@ -300,4 +344,45 @@ pub(crate) fn give_back(state: &mut State) -> io::Result<()> {
     state.moves.to = None;
     state.moves.back_from = Some(place);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Engine;
+
+    #[test]
+    fn a_clock_that_is_set_back_makes_nothing_last_longer() {
+        let engine = Engine::new();
+        let mut state = engine.inner.lock();
+        let (me, you) = (Bytes::from_static(b"me"), Bytes::from_static(b"you"));
+        let noon = 12 * 3_600_000;
+        assert!(begin(&mut state, &me, noon).is_ok());
+        hold(&mut state, noon + 10_000);
+        let back = noon - 3_600_000;
+        tick(&mut state, back);
+        assert!(state.moves.holds_until().is_some());
+        tick(&mut state, back + 9_999);
+        assert!(state.moves.holds_until().is_some());
+        tick(&mut state, back + 10_000);
+        assert_eq!(state.moves.holds_until(), None);
+        assert!(begin(&mut state, &you, back + LEASE - 1).is_err());
+        assert!(begin(&mut state, &you, back + LEASE).is_ok());
+    }
+
+    #[test]
+    fn a_silent_hand_over_ends_unless_it_holds_writes_back() {
+        let engine = Engine::new();
+        let mut state = engine.inner.lock();
+        let me = Bytes::from_static(b"me");
+        assert!(begin(&mut state, &me, 0).is_ok());
+        hold(&mut state, 2 * LEASE);
+        tick(&mut state, 2 * LEASE - 1);
+        assert!(state.moves.holds_until().is_some());
+        assert!(hear(&mut state, &me, 2 * LEASE - 1).is_ok());
+        tick(&mut state, 3 * LEASE - 2);
+        assert!(hear(&mut state, &me, 3 * LEASE - 2).is_ok());
+        tick(&mut state, 4 * LEASE - 2);
+        assert!(hear(&mut state, &me, 4 * LEASE - 2).is_err());
+    }
 }

@@ -212,10 +212,13 @@ pub(crate) fn publish(state: &mut State, channel: &[u8], message: &[u8]) -> usiz
 }
 
 /// Delivers a message to the subscribers of a sharded channel; how many there were.
-pub(crate) fn publish_sharded(state: &mut State, channel: &Bytes, message: &Bytes) -> usize {
-    let Some(subscribers) = state.pubsub.shards.get(channel.as_ref()) else {
+pub(crate) fn publish_sharded(state: &mut State, channel: &[u8], message: &[u8]) -> usize {
+    let Some(subscribers) = state.pubsub.shards.get(channel) else {
         return 0;
     };
+    // Copies: an argument is a part of a read buffer, which a subscriber that does not read would keep.
+    let both = Bytes::from([channel, message].concat());
+    let (channel, message) = (both.slice(..channel.len()), both.slice(channel.len()..));
     for outbox in subscribers.values() {
         outbox.push(Reply::Push(vec![
             Reply::Bulk(Bytes::from_static(b"smessage")),

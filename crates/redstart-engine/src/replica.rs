@@ -8,10 +8,13 @@ mod tls;
 pub(crate) use follow::{Replica, Status, follow};
 pub use link::{Master, MasterTls};
 
+use std::sync::atomic::Ordering;
+
 use link::{Answer, Link};
 
 use crate::{
     Engine,
+    engine::State,
     error::EngineError,
     rdb::{self, Expired, Summary},
 };
@@ -36,10 +39,8 @@ pub struct Following {
     pub error: Option<String>,
 }
 
-impl Engine {
-    /// How the following of a server goes; `None` if there is none.
-    pub fn following(&self) -> Option<Following> {
-        let state = self.inner.lock();
+impl Following {
+    fn of(state: &State) -> Option<Following> {
         let replica = state.replica.as_ref()?;
         let position = replica.position.as_ref();
         Some(Following {
@@ -50,12 +51,36 @@ impl Engine {
             error: replica.error().map(str::to_owned),
         })
     }
+}
+
+impl Engine {
+    /// How the following of a server goes; `None` if there is none.
+    pub fn following(&self) -> Option<Following> {
+        Following::of(&self.inner.lock())
+    }
+
+    /// As [`Engine::following`], but `None` also while a command, a script or a change of the server holds the data for
+    /// longer than a few milliseconds.
+    pub fn try_following(&self) -> Option<Following> {
+        Following::of(&*self.inner.try_lock()?)
+    }
+
+    /// How often a change of the followed server could not be applied: the data is not the server's then, until all
+    /// of it was copied again. Looks at nothing that a command holds.
+    ///
+    /// A read that began and ended with the same number saw nothing of that.
+    pub fn divergences(&self) -> u64 {
+        self.inner.divergences.load(Ordering::Acquire)
+    }
 
     /// Follows a Redis or Valkey: its data takes the place of all data here, and every change of it
     /// comes over. Clients can only read until [`Engine::promote`]; REPLICAOF does the same.
     ///
     /// The connection is re-established automatically, and goes on where it was cut if the server still
     /// has what was missed.
+    ///
+    /// If a change cannot be applied, the data may hold a part of a transaction until all of it was copied again;
+    /// [`Engine::divergences`] tells.
     ///
     /// # Errors
     ///

@@ -16,6 +16,7 @@
 //! one worker of its own for the connections.
 
 mod feed;
+mod pause;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 
@@ -314,7 +315,10 @@ impl Server {
         }
         ticker.abort();
         if others == 0 {
-            rdb::save_at_end(&mut self.engine.inner.lock(), self.engine.now_micros());
+            let mut state = self.engine.inner.lock();
+            // What is still there runs nothing more: all that was acknowledged is in the file.
+            state.clients.values().for_each(|profile| profile.kill());
+            rdb::save_at_end(&mut state, self.engine.now_micros());
         }
         network.end();
         if let Some((_, path)) = &self.unix {
@@ -464,9 +468,11 @@ impl Talk {
             return;
         }
         let (profile, announced) = self.session.announce(addr, laddr, *unix);
-        if matches!(announced, Announced::Refused) {
-            return refuse(&mut socket).await;
-        }
+        let allowed = match announced {
+            Announced::Welcome(allowed) => Some(allowed),
+            Announced::Later => None,
+            Announced::Refused => return refuse(&mut socket).await,
+        };
         let inbox = self.session.take_inbox();
         let connection = Connection {
             socket,
@@ -476,8 +482,8 @@ impl Talk {
             parser: Parser::default(),
             commands: Commands::default(),
             broken: None,
-            // Known from the first batch on.
-            allowed: Allowed::by(&Config::default()),
+            unsure: allowed.is_none(),
+            allowed: allowed.unwrap_or_else(|| Allowed::by(&Config::default())),
             position: 0,
             attachment: None,
             out: Vec::new(),
@@ -612,6 +618,8 @@ struct Connection<S> {
     /// What is wrong with what follows.
     broken: Option<resp::ProtocolError>,
     allowed: Allowed,
+    /// The state was held when the client came: what it is allowed is not known yet.
+    unsure: bool,
     /// What `out` depends on in the log.
     position: u64,
     /// The client has become a replica.
@@ -631,6 +639,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let mut stopped = std::pin::pin!(stop.cancelled());
         let mut enlisted = None;
         loop {
+            if self.profile.is_killed() {
+                self.deliver_rest(&stop.token).await;
+                break;
+            }
             let flow = self.work(&stop.token).await;
             if matches!(self.flush(&stop.token).await, Flow::Close) || matches!(flow, Flow::Close) {
                 break;
@@ -640,6 +652,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 break;
             }
             if !self.commands.is_empty() || self.parser_has_more() {
+                // A client that has sent a lot, and may want no replies, lets others run between batches.
+                tokio::task::yield_now().await;
                 continue;
             }
             if stop.is_told() {
@@ -668,6 +682,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Parses as many commands as go into a batch.
     fn parse(&mut self) {
+        if self.unsure
+            && let Some(allowed) = self.session.allowed()
+        {
+            (self.allowed, self.unsure) = (allowed, false);
+        }
         let limits = Limits {
             bulk: self.allowed.bulk,
             authenticated: self.session.is_authenticated(),
@@ -718,14 +737,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                     () = stop.cancelled() => Flow::Close,
                 }
             }
-            End::Paused => {
-                let args = self.commands.rest().next().unwrap_or_default();
-                tokio::select! {
-                    () = self.session.wait_while_paused(args) => Flow::Continue,
-                    () = self.profile.end.notified() => Flow::Close,
-                    () = stop.cancelled() => Flow::Close,
-                }
-            }
+            End::Paused => self.wait_paused(stop).await,
         }
     }
 
@@ -735,6 +747,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             if matches!(self.flush(stop).await, Flow::Close) {
                 return Flow::Close;
             }
+            self.hold();
             self.make_space();
             let limit = self.allowed.buffer;
             tokio::select! {
@@ -759,7 +772,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Tells how much is kept for this client; it counts as used memory.
     fn hold(&mut self) {
-        let bytes = self.parser.len() + self.out.len();
+        let bytes = self.parser.len() + self.commands.bytes() + self.out.len();
         self.profile.held.store(bytes, Ordering::Relaxed);
     }
 

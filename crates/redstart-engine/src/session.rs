@@ -5,6 +5,8 @@
 //! kept by the log, blocking ([`Session::execute`], [`Session::execute_batch`]) or not
 //! ([`Session::call`], [`Session::pipeline`], the listener).
 
+mod now;
+
 use std::{
     future::Future,
     pin::Pin,
@@ -283,7 +285,7 @@ impl Allowed {
 
 /// What became of a connection's wish to be a client.
 pub(crate) enum Announced {
-    Welcome,
+    Welcome(Allowed),
     /// There are too many.
     Refused,
     /// The state is held: it will be announced by the first batch that finds it free.
@@ -511,11 +513,13 @@ impl Session {
             replies.take(client, Reply::Error(TOO_MANY_CLIENTS.into()));
             return ran;
         }
+        // Who killed it may have been told so: nothing of it runs any more.
+        if replies.ends_with_client() && client.is_killed() {
+            return ran;
+        }
         if mode == Mode::TimeOut
             && inner.is_paused()
-            && commands
-                .clone()
-                .any(|args| dispatch::held_back(&mut state, client, args, now / 1000).is_some())
+            && dispatch::holds_back(&mut state, client, commands.clone(), now / 1000)
         {
             ran.end = End::Paused;
             return ran;
@@ -710,7 +714,7 @@ impl Session {
                 Announced::Later
             }
             Some(mut state) => match self.client.enter(&mut state, profile.clone()) {
-                true => Announced::Welcome,
+                true => Announced::Welcome(Allowed::by(&state.config)),
                 false => Announced::Refused,
             },
         };
@@ -742,6 +746,11 @@ impl Session {
 
     pub(crate) fn take_inbox(&mut self) -> Inbox {
         self.client.take_inbox()
+    }
+
+    /// What the configuration allows the client, unless the state is held.
+    pub(crate) fn allowed(&self) -> Option<Allowed> {
+        Some(Allowed::by(&self.inner.try_lock()?.config))
     }
 
     pub(crate) fn is_authenticated(&self) -> bool {

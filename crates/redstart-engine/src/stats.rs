@@ -4,6 +4,7 @@
 //! unless its work is constant, of which every sixteenth is timed and stands for the others: reading
 //! the clock twice would cost more than such a command itself. Of commands that a client sent at once,
 //! each begins when the one before ends, so that the clock is read once for each.
+//! The time in which a reply of less than 1 MiB is encoded counts for the next of them.
 
 pub(crate) mod histogram;
 pub(crate) mod latency;

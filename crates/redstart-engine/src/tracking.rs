@@ -264,6 +264,15 @@ pub(crate) fn flushed(state: &mut State) {
     }
 }
 
+/// The data is elsewhere: tracking clients are told to forget all they have, and are disconnected. Nobody
+/// would tell them of changes any more.
+pub(crate) fn end(state: &mut State) {
+    flushed(state);
+    for tracker in state.tracking.trackers.values() {
+        tracker.profile.kill();
+    }
+}
+
 fn send(state: &State, tracker: &Tracker, keys: Reply) {
     let target = if tracker.redirect == 0 {
         &tracker.profile

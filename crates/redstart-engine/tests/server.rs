@@ -2,6 +2,9 @@
 
 #![allow(clippy::unwrap_used)]
 
+#[path = "server/held.rs"]
+mod held;
+
 use std::{
     io::{BufRead as _, BufReader, ErrorKind, Read, Write},
     net::{SocketAddr, TcpStream},

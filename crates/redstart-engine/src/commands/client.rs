@@ -75,7 +75,8 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), Stop> {
 }
 
 pub(crate) fn set_name(cx: &mut Ctx<'_>, name: &Bytes) {
-    profile(cx).activity.lock().name = name.clone();
+    // A copy: an argument is a part of a read buffer.
+    profile(cx).activity.lock().name = Bytes::copy_from_slice(name);
 }
 
 fn id(cx: &mut Ctx<'_>, _: &[Bytes]) -> CommandResult {
@@ -436,7 +437,8 @@ fn tracking(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
             }
             (b"prefix", [prefix, more @ ..]) => {
                 rest = more;
-                choice.prefixes.push(prefix.clone());
+                // A copy: an argument is a part of a read buffer.
+                choice.prefixes.push(Bytes::copy_from_slice(prefix));
             }
             (b"bcast", _) => choice.bcast = true,
             (b"optin", _) => choice.optin = true,

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use crate::{
+    blocking,
     context::Ctx,
     error::{CommandResult, SYNTAX, Stop},
     feed::stream::NOTED,
@@ -86,7 +87,7 @@ fn changed(cx: &mut Ctx<'_>, name: &[u8], count: &[u8]) -> CommandResult {
 
 const CANNOT_WRITE: &str = "the data folder cannot be written";
 
-/// A refusal begins with NOTMOVED: that the data has not moved is certain then.
+/// A refusal begins with NOTMOVED: that the data has not moved is certain then. It may be asked again after TRYAGAIN.
 fn commit(cx: &mut Ctx<'_>, name: &[u8], token: &[u8], host: &[u8], port: &[u8]) -> CommandResult {
     let port = range_arg(port, 1, 65_535, "NOTMOVED invalid port")?;
     let host = std::str::from_utf8(host).ok();
@@ -109,6 +110,10 @@ fn commit(cx: &mut Ctx<'_>, name: &[u8], token: &[u8], host: &[u8], port: &[u8])
     }
     if int_arg(token)? != handover::token(cx.state) {
         return Err("NOTMOVED something was written since writes were held back".into());
+    }
+    // It could not be put back where the data is then. What is taken is handed over as soon as the log has it.
+    if blocking::owes(cx.state) {
+        return Err("TRYAGAIN a client that waited has not got what was taken for it".into());
     }
     let moved = handover::commit(cx.state, place);
     moved.map_err(|error| format!("NOTMOVED {CANNOT_WRITE}: {error}"))?;

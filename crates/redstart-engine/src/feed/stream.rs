@@ -70,7 +70,7 @@ pub(crate) struct Follower {
     /// Up to where its connection has taken the stream.
     pub(super) position: u64,
     /// Up to where it has confirmed the stream.
-    pub(super) acked: u64,
+    pub(super) acked: Option<u64>,
     /// When it last said so, in unix microseconds.
     pub(super) heard: i64,
     /// Since when it lags too far behind.
@@ -251,7 +251,7 @@ impl Stream {
     pub(crate) fn heard(&self, client: u64, acked: Option<u64>, now_micros: i64) {
         if let Some(follower) = self.buffer.lock().followers.get_mut(&client) {
             follower.heard = now_micros;
-            follower.acked = follower.acked.max(acked.unwrap_or(0));
+            follower.acked = follower.acked.max(acked);
         }
     }
 
@@ -308,7 +308,8 @@ impl Stream {
 
     /// How many replicas have confirmed this place.
     pub(super) fn reached(&self, offset: u64) -> usize {
-        self.count(|one| one.acked >= offset)
+        // One that has confirmed nothing has not even confirmed the beginning.
+        self.count(|one| one.acked.is_some_and(|acked| acked >= offset))
     }
 
     /// How many replicas were heard since.
@@ -331,7 +332,7 @@ impl Stream {
             host: one.host.clone(),
             port: one.port,
             stage: one.stage,
-            acked: one.acked,
+            acked: one.acked.unwrap_or(0),
             heard: one.heard,
         };
         buffer.followers.values().map(facts).collect()
@@ -479,7 +480,7 @@ mod tests {
             port: 0,
             stage: Stage::Online,
             position: stream.end(),
-            acked: 0,
+            acked: None,
             heard: 0,
             over_since: None,
             wake: Arc::default(),

@@ -9,7 +9,7 @@
 use std::{
     io::{self, BufRead},
     net::{Shutdown, TcpStream},
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::{Duration, Instant},
 };
 
@@ -318,7 +318,8 @@ fn copy(
     let inner = weak.upgrade().ok_or_else(gone)?;
     let mut state = inner.lock();
     update(&mut state, end, |replica| replica.position = None)?;
-    rdb::replace(&mut state, contents).map_err(|fault| apart(fault.to_string()))?;
+    rdb::replace(&mut state, contents)
+        .map_err(|fault| lose(&inner, &mut state, end, &fault.to_string()))?;
     update(&mut state, end, |replica| replica.position = Some(position))?;
     dispatch::finish(&mut state, now);
     aof::keep_replaced(&state).map_err(|error| io::Error::other(error.to_string()))
@@ -399,10 +400,10 @@ impl Applier {
             let args = match self.parser.next(limits) {
                 Ok(Some(args)) => args,
                 Ok(None) => return Ok(reached),
-                Err(error) => return Err(lose(&mut state, end, &error.0)),
+                Err(error) => return Err(lose(inner, &mut state, end, &error.0)),
             };
             if let Err(text) = self.take(&mut state, args, now) {
-                return Err(lose(&mut state, end, &text));
+                return Err(lose(inner, &mut state, end, &text));
             }
             dispatch::finish(&mut state, now);
             if self.multi.is_none() {
@@ -439,7 +440,9 @@ impl Applier {
 }
 
 /// The data is not the server's any more: all of it is to be copied.
-fn lose(state: &mut State, end: &Arc<End>, why: &str) -> io::Error {
+fn lose(inner: &Inner, state: &mut State, end: &Arc<End>, why: &str) -> io::Error {
+    // Counted while the state is held: nobody has seen it as it is now.
+    inner.divergences.fetch_add(1, Ordering::Release);
     let _ = update(state, end, |replica| replica.position = None);
     tracing::error!(why, "a change of the followed server cannot be applied");
     apart(why.to_owned())

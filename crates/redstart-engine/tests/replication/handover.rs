@@ -7,10 +7,11 @@ use std::{
     time::Duration,
 };
 
-use redstart_engine::{Clock, Engine, Reply, Settings};
+use redstart_engine::{Clock, Engine, Outcome, Reply, Settings};
+use redstart_testkit::block_until;
 
 use crate::{
-    Master,
+    Master, PATIENCE,
     contents::{Client, words},
     wire::Wire,
 };
@@ -185,4 +186,146 @@ fn a_hand_over_and_client_pause_hold_on_their_own_account() {
     assert_eq!(wire.read_within(patience), None);
     assert_eq!(session.line("REDSTART HANDOVER ABORT me"), Reply::OK);
     assert_eq!(wire.read(), Reply::OK);
+}
+
+/// Moves the data; the engine has a replica and a hand-over under way.
+fn commit(wire: &mut Wire, host: &str) {
+    let token = hold(wire);
+    let commit = format!("REDSTART HANDOVER COMMIT me {token} {host} 7");
+    assert_eq!(wire.line(&commit), Reply::OK);
+}
+
+#[test]
+fn clients_that_track_keys_hear_of_the_move_and_are_disconnected() {
+    let place = tempfile::tempdir().unwrap();
+    let master = Master::start(Engine::new(), place.path());
+    let mut wire = master.connect();
+    let _replica = attach(&master);
+    wire.line("REDSTART HANDOVER BEGIN me");
+    let mut tracking = master.connect();
+    tracking.line("HELLO 3");
+    assert_eq!(tracking.line("CLIENT TRACKING ON BCAST"), Reply::OK);
+    let mut late = master.connect();
+    late.line("HELLO 3");
+    assert!(clients(&mut wire).contains("flags=tB"));
+    commit(&mut wire, "there");
+    let all = Reply::Push(vec![Reply::bulk("invalidate"), Reply::Nil]);
+    assert_eq!(tracking.read(), all);
+    let gone = || (!clients(&mut wire).contains("flags=tB")).then_some(());
+    block_until("it to be disconnected", PATIENCE, gone).unwrap();
+    // Nobody would tell it of changes.
+    let refused = Reply::Error("REDIRECT there:7".into());
+    assert_eq!(late.line("CLIENT TRACKING ON BCAST"), refused);
+}
+
+fn clients(wire: &mut Wire) -> String {
+    match wire.line("CLIENT LIST") {
+        Reply::Bulk(text) | Reply::Verbatim { text, .. } => {
+            String::from_utf8(text.to_vec()).unwrap()
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_hand_over_that_was_killed_notes_changes_for_a_minute_only() {
+    let clock = Clock::manual_at(1_700_000_000_000_000);
+    let engine = Engine::builder().clock(clock).build().unwrap();
+    let place = tempfile::tempdir().unwrap();
+    let master = Master::start(engine.clone(), place.path());
+    let mut wire = master.connect();
+    let _replica = attach(&master);
+    wire.line("REDSTART HANDOVER BEGIN me");
+    assert_eq!(wire.line("REDSTART HANDOVER WATCH me"), Reply::OK);
+    engine.advance(Duration::from_secs(59));
+    wire.line("SET a 1");
+    let changed = Reply::Array(vec![Reply::Int(0), Reply::bulk("a")]);
+    assert_eq!(wire.line("REDSTART HANDOVER CHANGED me 10"), changed);
+    engine.advance(Duration::from_secs(60));
+    wire.line("SET b 1");
+    let ended = Reply::Error("ERR this hand-over is not under way".into());
+    assert_eq!(wire.line("REDSTART HANDOVER CHANGED me 10"), ended);
+}
+
+#[test]
+fn what_a_batch_would_run_by_its_exec_is_held_back() {
+    let place = tempfile::tempdir().unwrap();
+    let engine = Engine::new();
+    let master = Master::start(engine.clone(), place.path());
+    let mut wire = master.connect();
+    let _replica = attach(&master);
+    let held = Reply::Error(redstart_engine::HELD_BACK.into());
+    for batch in [["SET e 1", "EXEC"], ["DISCARD", "SET e 1"]] {
+        let mut session = engine.session();
+        assert_eq!(session.line("MULTI"), Reply::OK);
+        wire.line("REDSTART HANDOVER BEGIN me");
+        hold(&mut wire);
+        let replies = session.execute_batch(&batch.map(words));
+        assert_eq!(replies, [held.clone(), held.clone()], "{batch:?}");
+        // What only reads is not.
+        let reads = session.execute_batch(&["GET e", "EXEC"].map(words));
+        let queued = Reply::Status("QUEUED".into());
+        assert_eq!(reads, [queued, Reply::Array(vec![Reply::Nil])]);
+        assert_eq!(wire.line("REDSTART HANDOVER ABORT me"), Reply::OK);
+    }
+}
+
+#[test]
+fn the_data_does_not_move_while_a_client_is_owed_what_was_taken_for_it() {
+    let place = tempfile::tempdir().unwrap();
+    let engine = Engine::new();
+    let master = Master::start(engine.clone(), place.path());
+    let mut wire = master.connect();
+    let _replica = attach(&master);
+    let mut session = engine.session();
+    let Outcome::Blocked(mut waits) = session.execute(&words("BLPOP list 0")) else {
+        panic!("there is something");
+    };
+    assert_eq!(wire.line("LPUSH list a"), Reply::Int(1));
+    wire.line("REDSTART HANDOVER BEGIN me");
+    let commit = format!("REDSTART HANDOVER COMMIT me {} there 7", hold(&mut wire));
+    match wire.line(&commit) {
+        Reply::Error(text) => assert!(text.starts_with("TRYAGAIN"), "{text}"),
+        other => panic!("{other:?}"),
+    }
+    let got = Reply::Array(vec![Reply::bulk("list"), Reply::bulk("a")]);
+    assert_eq!(waits.try_take(), Some(got));
+    assert_eq!(wire.line(&commit), Reply::OK);
+}
+
+#[test]
+fn wait_does_not_count_a_replica_that_has_confirmed_nothing() {
+    let place = tempfile::tempdir().unwrap();
+    let master = Master::start(Engine::new(), place.path());
+    let mut wire = master.connect();
+    wire.line("SET a 1");
+    let _replica = attach(&master);
+    let online = || {
+        let info = match wire.line("INFO replication") {
+            Reply::Bulk(text) => String::from_utf8(text.to_vec()).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        info.contains("state=online").then_some(())
+    };
+    block_until("it to be online", PATIENCE, online).unwrap();
+    assert_eq!(wire.line("WAIT 1 50"), Reply::Int(0));
+}
+
+#[test]
+fn data_that_moved_again_is_not_back() {
+    let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let moved = Reply::Array(vec![Reply::bulk("elsewhere:7"), Reply::Nil]);
+    {
+        let master = Master::start(with_folder(dir.path()).unwrap(), place.path());
+        let mut wire = master.connect();
+        for host in ["there", "elsewhere"] {
+            assert_eq!(wire.line("REDSTART HANDOVER RETURN"), Reply::OK);
+            wire.line("REDSTART HANDOVER BEGIN me");
+            let _replica = attach(&master);
+            commit(&mut wire, host);
+        }
+        assert_eq!(wire.line("REDSTART HANDOVER WHERE"), moved);
+    }
+    let mut session = with_folder(dir.path()).unwrap().session();
+    assert_eq!(session.line("REDSTART HANDOVER WHERE"), moved);
 }
