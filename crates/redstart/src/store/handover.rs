@@ -38,6 +38,8 @@ const NOT_MOVED: &str = "NOTMOVED";
 const SCANS: usize = 3;
 /// How many changed keys the engine notes.
 const NOTED: usize = 1_000_000;
+/// How many changed keys the engine is asked for at a time.
+const CHANGED: usize = 10_000;
 /// More suspects than this are compared again during the scan.
 const MANY: usize = 200_000;
 /// How often keys that differ are looked at again: one may have expired between two looks.
@@ -196,7 +198,8 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 /// - Other clients keep their connections and get the error `REDIRECT <host>:<port>` for everything that reads or writes, from the
 ///   moment of the move on. Nothing was done then, so they connect to that place and send the same again. In redis-py it is a
 ///   `ResponseError` with that text, in ioredis a `ReplyError`, and redis-cli prints it. Subscribers get the message `<host>:<port>` on
-///   the channel `__redstart__:moved`, and are disconnected.
+///   the channel `__redstart__:moved`, and are disconnected. Clients that track keys are told to forget all of them, and are
+///   disconnected.
 ///
 /// # Limits
 ///
@@ -208,6 +211,8 @@ fn tcp(location: &Location) -> Result<(String, u16)> {
 ///   later is gone.
 /// - Locks and limits go by the server's clock. How far the two clocks are apart is in the report.
 /// - The server must know the credentials that the clients have.
+/// - The server's own persistence is not checked: whether it keeps the data through a restart is up to its settings. One that is
+///   restarted before the engine moves is noticed, and everything is undone.
 /// - Each value is read whole for the comparison.
 /// - Keys that change while others are compared are compared again, and the last of them while writes are held back. If as many keys
 ///   change as can be compared, which is tens of thousands in a second, the pause is as long as it takes to compare them.
@@ -261,7 +266,7 @@ impl Handover {
     ///
     /// If it was cancelled, or one of the two cannot be reached, refuses, or differs from the other. Everything was
     /// undone then, unless the error is [in doubt](Error::is_in_doubt): the engine was asked to move, the server is a
-    /// master, and no answer came. What a side that cannot be reached for 10 s keeps is in the log, as a warning.
+    /// master, and no answer came, or the server was restarted at that moment, which the message says. What a side that cannot be reached for 10 s keeps is in the log, as a warning.
     ///
     /// # Cancel safety
     ///
@@ -293,12 +298,12 @@ impl Handover {
             Err(error) => Err(error),
         };
         let error = match done {
-            Ok(report) => return Ok(report),
+            Ok(report) => return work.confirm(report).await,
             Err(error) => error,
         };
         // Only whether the engine has moved can be in doubt, and it knows.
         match work.settle(&error).await {
-            Settled::Moved(report) => Ok(report),
+            Settled::Moved(report) => work.confirm(report).await,
             // Neither side is touched then: if the engine has moved, the data is at the server.
             Settled::Unknown => {
                 restore(&mut work.to, work.credentials.take()).await;
@@ -344,8 +349,16 @@ struct Work<'a> {
     /// Keys changed that the engine did not note.
     missed: bool,
     clock_ahead_micros: i64,
+    /// The processes that this began with: a restart may lose what they had.
+    run_ids: RunIds,
     keys: u64,
     keys_in_pause: u64,
+}
+
+#[derive(Default)]
+struct RunIds {
+    engine: String,
+    server: String,
 }
 
 struct Paused {
@@ -368,6 +381,7 @@ impl<'a> Work<'a> {
             paused: None,
             missed: false,
             clock_ahead_micros: 0,
+            run_ids: RunIds::default(),
             keys: 0,
             keys_in_pause: 0,
         }
@@ -451,6 +465,10 @@ impl<'a> Work<'a> {
             )));
         }
         fits(from.number("used_memory"), to.number("maxmemory"))?;
+        self.run_ids = RunIds {
+            engine: from.field("run_id").to_owned(),
+            server: to.field("run_id").to_owned(),
+        };
         // A command that reads is refused by an engine that has moved.
         self.from.ask(0, &["DBSIZE"]).await?;
         let (here, there) = (self.from.time().await?, self.to.time().await?);
@@ -584,8 +602,10 @@ impl<'a> Work<'a> {
 
     /// Adds the keys that changed since they were last asked for.
     async fn take_changed(&mut self, suspects: &mut BTreeSet<Vec<u8>>) -> Result<()> {
-        loop {
-            let reply = self.request("CHANGED", &["10000"]).await?;
+        // As many as the engine can have noted: while writes are held back, these are all. Before that, keys that change all
+        // the time would have no end.
+        for _ in 0..=self.plan.noted / CHANGED {
+            let reply = self.request("CHANGED", &[&CHANGED.to_string()]).await?;
             let mut items = reply.into_sequence().unwrap_or_default().into_iter();
             match items.next() {
                 Some(redis::Value::Int(1)) => {
@@ -596,16 +616,16 @@ impl<'a> Work<'a> {
                 Some(redis::Value::Int(2)) => self.missed = true,
                 _ => {}
             }
-            let before = suspects.len();
             let mut count = 0;
             for item in items {
                 suspects.insert(redis::from_redis_value(item)?);
                 count += 1;
             }
-            if count < 10_000 || suspects.len() == before {
-                return Ok(());
+            if count < CHANGED {
+                break;
             }
         }
+        Ok(())
     }
 
     /// Those of the keys that differ, in any database: a change names its key only.
@@ -623,8 +643,10 @@ impl<'a> Work<'a> {
             .collect();
         let mut different = BTreeSet::new();
         for db in databases {
-            self.go_on().await?;
-            different.extend(differing(&mut self.from, &mut self.to, db, &keys).await?);
+            for keys in keys.chunks(PAGE * PAGES) {
+                self.go_on().await?;
+                different.extend(differing(&mut self.from, &mut self.to, db, keys).await?);
+            }
         }
         Ok(different)
     }
@@ -643,6 +665,7 @@ impl<'a> Work<'a> {
                 return Ok(());
             }
             self.check_pause()?;
+            self.go_on().await?;
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }
@@ -739,6 +762,7 @@ impl<'a> Work<'a> {
         let (token, port) = (token.to_string(), port.to_string());
         let until = Instant::now() + ANSWER;
         loop {
+            self.check_server().await?;
             let name = self.name.clone();
             let commit = [
                 "REDSTART", "HANDOVER", "COMMIT", &name, &token, &host, &port,
@@ -749,13 +773,56 @@ impl<'a> Work<'a> {
             // A request before this one may have arrived, whatever became of this one.
             self.in_doubt |= error.is_in_doubt();
             if error.server_code() == Some(NOT_MOVED) {
-                self.in_doubt = false;
+                // An engine that was restarted without its folder does not know what it did before.
+                self.in_doubt = self.in_doubt && !self.is_same_engine().await;
                 return Err(error);
             }
             if Instant::now() >= until {
                 return Err(error);
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
+    /// Whether the server is the one that was compared, and a master.
+    async fn check_server(&mut self) -> Result<()> {
+        let to = self.to.info("all").await?;
+        match to.field("run_id") == self.run_ids.server && to.field("role") == "master" {
+            true => Ok(()),
+            false => Err(Error::unavailable(
+                "the server was restarted, or is not a master any more, since it was compared",
+            )),
+        }
+    }
+
+    async fn is_same_engine(&mut self) -> bool {
+        let from = self.from.info("server").await;
+        from.is_ok_and(|from| from.field("run_id") == self.run_ids.engine)
+    }
+
+    /// The engine has moved. A server that was restarted since it was compared may have lost what it had.
+    async fn confirm(&mut self, report: HandoverReport) -> Result<HandoverReport> {
+        let until = Instant::now() + UNDO;
+        let to = loop {
+            match self.to.info("server").await {
+                Err(error) if error.server_code().is_none() && Instant::now() < until => {
+                    tracing::debug!(%error, "asking again");
+                    tokio::time::sleep(Duration::from_millis(100)).await;
+                }
+                told => break told,
+            }
+        };
+        match to {
+            Ok(to) if to.field("run_id") != self.run_ids.server => Err(Error::unavailable(
+                "the data has moved, but the server was restarted meanwhile and may have lost it: the engine has it as \
+                 it was, and serves it again after REDSTART HANDOVER RETURN",
+            )
+            .doubt(true)),
+            Ok(_) => Ok(report),
+            Err(error) => {
+                tracing::warn!(%error, "the data has moved, and the server does not answer");
+                Ok(report)
+            }
         }
     }
 
@@ -784,7 +851,11 @@ impl<'a> Work<'a> {
         }
         self.from.begin_anew();
         match self.request("ABORT", &[]).await {
-            Ok(_) => Settled::NotMoved,
+            Ok(_) if self.is_same_engine().await => Settled::NotMoved,
+            Ok(_) => {
+                tracing::warn!(%error, "the engine was restarted, and does not know whether it has moved");
+                Settled::Unknown
+            }
             Err(told) if self.has_moved(&told) => {
                 let since = self.paused.as_ref().map(|paused| paused.since);
                 let pause = since.map_or(Duration::ZERO, |since| since.elapsed());

@@ -2,7 +2,9 @@
 
 mod certain;
 mod clients;
+mod first_level;
 mod lost;
+mod restarted;
 
 use std::{
     collections::BTreeSet,
