@@ -93,7 +93,8 @@
 //!   not trust a link that is merely open: it asks the server four times per `max_age`, at least once a second, how far it is, and
 //!   compares. While the server hangs, is cut off or restarts, the copy grows old, and from `max_age` on the server is asked.
 //! - The server also answers while the copy is being made, and whatever the copy cannot answer: a command that the embedded
-//!   engine does not have, or a value that it does not know.
+//!   engine does not have, or a value that it does not know. It does so as well while the copy is busy for more than a few
+//!   milliseconds, with a large change or a slow script, and from the moment that a change could not be applied.
 //! - The copy follows a server that restarts, is reached again, or [hands over](#through-a-hand-over) its data, and uses new
 //!   credentials of a [provider](StoreBuilder::credentials_provider). What was missed is fetched alone if the server still has it.
 //!

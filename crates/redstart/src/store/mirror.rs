@@ -26,7 +26,6 @@ use super::{
     location::Address,
     pool::ReplicaRead,
     request::{Body, Request},
-    retry::needs_mending,
     transport::{Dial, Wire},
 };
 use crate::error::{Error, Result};
@@ -38,6 +37,8 @@ const FIRST_LOOK: Duration = Duration::from_millis(1);
 const LAST_LOOK: Duration = Duration::from_millis(50);
 /// The server is asked at least so often.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(1);
+/// While the copy is held by something that takes long, it is not asked for this long.
+const HELD: Duration = Duration::from_millis(20);
 /// So many answers of the server are kept that the copy has not reached.
 const ANSWERS: usize = 64;
 
@@ -66,6 +67,12 @@ pub(crate) struct Mirror {
     begun: Instant,
     /// As of when the copy is complete, in microseconds since then; 0 is never.
     level: AtomicU64,
+    /// How often the copy had grown apart from the server when that was found.
+    divergences: AtomicU64,
+    /// Until when the copy is not asked, because it is held, in microseconds since `begun`.
+    held_until: AtomicU64,
+    /// What the copy said of its server when it was last looked at.
+    seen: Mutex<Option<Following>>,
     behind: AtomicU64,
     /// The task that compares the copy with the server lives.
     watched: AtomicBool,
@@ -87,6 +94,9 @@ impl Mirror {
             max_age,
             begun: Instant::now(),
             level: AtomicU64::new(0),
+            divergences: AtomicU64::new(0),
+            held_until: AtomicU64::new(0),
+            seen: Mutex::default(),
             behind: AtomicU64::new(0),
             watched: AtomicBool::new(false),
             task: Mutex::default(),
@@ -99,16 +109,20 @@ impl Mirror {
     pub(crate) async fn read(self: &Arc<Self>, request: Request<'_>) -> ReplicaRead {
         // The runtime that it was begun in may have ended.
         self.watch_in_background();
-        if self.answers() {
-            match self.copy.request(request).await {
-                Ok(value) if !needs_mending(&request, &value) => {
+        // A read of the copy is a function call and never waits, so a task that makes many has to let others run in between.
+        tokio::task::coop::consume_budget().await;
+        if self.answers() && !self.is_held() {
+            match self.copy.read_now(request) {
+                // Looked at again: what was read is the server's only if the two had not grown apart by then.
+                Some(Ok(value)) if !has_error(&request, &value) && self.answers() => {
                     metrics::counter!("redstart_store_replica_reads_total").increment(1);
                     return ReplicaRead::Answered(Ok(value));
                 }
                 // The caller sends the source then, to the copy too: it has to learn the script.
-                Err(error) if error.server_code() == Some("NOSCRIPT") => {
+                Some(Err(error)) if error.server_code() == Some("NOSCRIPT") => {
                     return ReplicaRead::Answered(Err(error));
                 }
+                None => self.hold(),
                 _ => {}
             }
         }
@@ -117,7 +131,28 @@ impl Mirror {
     }
 
     fn answers(&self) -> bool {
-        self.age().is_some_and(|age| age <= self.max_age)
+        self.divergences.load(Ordering::Acquire) == self.engine.divergences()
+            && self.age().is_some_and(|age| age <= self.max_age)
+    }
+
+    /// A large change of the server is being applied, say. Who waited for that would stand still with the runtime's thread.
+    fn hold(&self) {
+        let until = self.begun.elapsed() + HELD;
+        let micros = u64::try_from(until.as_micros()).unwrap_or(u64::MAX);
+        self.held_until.store(micros, Ordering::Relaxed);
+    }
+
+    fn is_held(&self) -> bool {
+        let until = self.held_until.load(Ordering::Relaxed);
+        until > 0 && self.begun.elapsed() < Duration::from_micros(until)
+    }
+
+    /// What the copy says of its server, or last said while it is held.
+    fn following(&self) -> Option<Following> {
+        match self.engine.try_following() {
+            Some(following) => Some(following),
+            None => self.seen.lock().clone(),
+        }
     }
 
     fn age(&self) -> Option<Duration> {
@@ -132,7 +167,7 @@ impl Mirror {
     }
 
     pub(crate) fn status(&self) -> MirrorStatus {
-        let following = self.engine.following();
+        let following = self.following();
         MirrorStatus {
             answers: self.answers(),
             age: self.age(),
@@ -161,7 +196,9 @@ impl Mirror {
     }
 
     /// The server had all changes up to this place when it was asked, and so has the copy.
-    fn is_level_as_of(&self, asked: Instant) {
+    fn is_level_as_of(&self, asked: Instant, divergences: u64) {
+        // First: whoever sees the new time must not take it for one of before.
+        self.divergences.store(divergences, Ordering::Release);
         let micros = asked.saturating_duration_since(self.begun).as_micros();
         let micros = u64::try_from(micros).unwrap_or(u64::MAX).max(1);
         self.level.fetch_max(micros, Ordering::AcqRel);
@@ -188,6 +225,23 @@ impl Drop for Mirror {
 impl fmt::Debug for Mirror {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Mirror").finish_non_exhaustive()
+    }
+}
+
+/// Whether a part of a pipeline failed here, for whatever reason: the server may know better. A script that the copy does not
+/// know is sent with its source then.
+fn has_error(request: &Request<'_>, value: &Value) -> bool {
+    let of_pipeline = matches!(request.body, Body::Many { .. });
+    of_pipeline && holds_error(value)
+}
+
+fn holds_error(value: &Value) -> bool {
+    match value {
+        Value::ServerError(error) => {
+            redis::RedisError::from(error.clone()).code() != Some("NOSCRIPT")
+        }
+        Value::Array(values) => values.iter().any(holds_error),
+        _ => false,
     }
 }
 
@@ -257,10 +311,16 @@ async fn watch(alive: Alive, dial: Arc<Dial>, interval: Duration) {
 
 /// Takes note of how far the copy is.
 fn compare(mirror: &Mirror, said: &mut VecDeque<Said>) {
+    // Asked before the place: if the copy grows apart in between, it is not level.
+    let divergences = mirror.engine.divergences();
+    let following = mirror.engine.try_following();
+    if following.is_some() {
+        mirror.seen.lock().clone_from(&following);
+    }
     if let Some(Following {
         position: Some((id, offset)),
         ..
-    }) = mirror.engine.following()
+    }) = following
     {
         // Places of different streams say nothing about each other.
         said.retain(|one| one.id == id || one.asked.elapsed() < mirror.max_age);
@@ -273,7 +333,7 @@ fn compare(mirror: &Mirror, said: &mut VecDeque<Said>) {
             .position(|one| one.id == id && one.offset <= offset)
         {
             if let Some(one) = said.remove(at) {
-                mirror.is_level_as_of(one.asked);
+                mirror.is_level_as_of(one.asked, divergences);
             }
         }
     }
@@ -322,11 +382,13 @@ impl Followed {
     /// Lets the copy follow the server, also if it is elsewhere by now or wants other credentials.
     async fn tend(&mut self, mirror: &Weak<Mirror>, dial: &Dial) -> Result<()> {
         let gone = || Error::unavailable("the store is gone");
-        let engine = mirror.upgrade().ok_or_else(gone)?.engine.clone();
+        let mirror = mirror.upgrade().ok_or_else(gone)?;
+        let (engine, following) = (mirror.engine.clone(), mirror.following());
+        drop(mirror);
         let address = dial.current_address();
         let moved = address.is_some() && self.address != address;
         let settings = dial.settings();
-        let connected = engine.following().is_some_and(|of| of.connected);
+        let connected = following.is_some_and(|of| of.connected);
         if !moved && (connected || settings.provider.is_none()) {
             return Ok(());
         }
@@ -368,10 +430,11 @@ fn run(engine: &Engine, words: &[&str]) -> Result<()> {
         .iter()
         .map(|word| Bytes::copy_from_slice(word.as_bytes()))
         .collect();
-    match engine.session().execute(&words) {
-        Outcome::Reply(Reply::Error(_)) | Outcome::Blocked(_) => {
+    match engine.session().try_execute(&words) {
+        None => Err(Error::unavailable("the copy is busy")),
+        Some(Outcome::Reply(Reply::Error(_)) | Outcome::Blocked(_)) => {
             Err(Error::config("the copy cannot be told to follow"))
         }
-        Outcome::Reply(_) => Ok(()),
+        Some(Outcome::Reply(_)) => Ok(()),
     }
 }

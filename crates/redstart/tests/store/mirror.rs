@@ -15,6 +15,7 @@ use redstart::{
     limiting::{Limiter, Quota},
     locking::Mutex as Lock,
     ranking::{Leaderboard, Policy},
+    social::Graph,
     store::{Credentials, MirrorStatus, RotatingCredentials},
 };
 use redstart_testkit::{Kind, Proxy, Server, eventually, figure, scale};
@@ -444,5 +445,106 @@ fn a_mirror_outlives_the_runtime_it_was_made_in() -> anyhow::Result<()> {
         })
         .await;
     });
+    Ok(())
+}
+
+/// The copy has fewer databases than the server, and learns of it in the middle of a transaction.
+#[tokio::test]
+async fn a_copy_that_has_grown_apart_answers_nothing() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis)
+        .config("databases", "1000")
+        .start()
+        .await?;
+    let store = connect(&mirrored(&server.url(), OLD)).await?;
+    set(&store, "a", 1).await?;
+    until("the copy has it", async || {
+        let read = stale(&store, "a").await;
+        status(&store).answers && read.is_ok_and(|a| a.as_deref() == Some("1"))
+    })
+    .await;
+    let mut transaction = redis::pipe();
+    transaction.atomic();
+    transaction.cmd("SET").arg("a").arg(2).ignore();
+    transaction.cmd("SELECT").arg(300).ignore();
+    transaction.cmd("SET").arg("b").arg(2).ignore();
+    let mut client = server.client().await?;
+    transaction.query_async::<()>(&mut client).await?;
+    // Long before its age would be a reason.
+    until("the server answers", async || !status(&store).answers).await;
+    for n in 3..10 {
+        set(&store, "a", n).await?;
+        let read = stale(&store, "a").await?;
+        assert_eq!(read, Some(n.to_string()));
+    }
+    let said = status(&store);
+    assert!(!said.answers && said.error.is_some(), "{said:?}");
+    Ok(())
+}
+
+/// A script holds the copy; a change of the server that takes long does the same.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_that_is_held_leaves_reads_to_the_server() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = connect(&mirrored(&server.url(), OLD)).await?;
+    set(&store, "a", 1).await?;
+    until("the copy has it", async || {
+        let read = stale(&store, "a").await;
+        status(&store).answers && read.is_ok_and(|a| a.is_some())
+    })
+    .await;
+    // On a busy machine, a script may be over before the next read.
+    for _ in 0..10 {
+        let (slow, over) = (store.clone(), Arc::new(AtomicBool::new(false)));
+        let told = over.clone();
+        let script = std::thread::spawn(move || -> anyhow::Result<()> {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()?;
+            let mut busy = redis::cmd("EVAL_RO");
+            busy.arg("for i = 1, 30000000 do end return redis.call('GET', KEYS[1])")
+                .arg(1)
+                .arg("a");
+            let read = runtime.block_on(slow.query_stale::<String>(&busy));
+            told.store(true, Ordering::Release);
+            assert_eq!(read?, "1");
+            Ok(())
+        });
+        let before = calls(&server, "get").await?;
+        while !over.load(Ordering::Acquire) {
+            assert_eq!(stale(&store, "a").await?.as_deref(), Some("1"));
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        let asked = calls(&server, "get").await? - before;
+        script.join().expect("it does not panic")?;
+        if asked > 0 {
+            return Ok(());
+        }
+    }
+    panic!("no read was left to the server");
+}
+
+#[tokio::test]
+async fn an_error_of_the_copy_in_a_pipeline_leads_to_the_server() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = connect(&mirrored(&server.url(), OLD)).await?;
+    let graph = Graph::new(&store, "app", "people")?;
+    graph.follow("ann", "bob").await?;
+    // Its keys are of another type from now on: whoever counts fails.
+    let keys: Vec<String> = server.query(&["KEYS", "*"]).await?;
+    for key in &keys {
+        set(&store, key, "text").await?;
+    }
+    let last = keys.last().context("there are keys")?;
+    until("the copy has that", async || {
+        let read = stale(&store, last).await;
+        status(&store).answers && read.is_ok_and(|text| text.as_deref() == Some("text"))
+    })
+    .await;
+    let before = calls(&server, "zcard").await?;
+    assert!(graph.counts("ann").await.is_err());
+    assert!(
+        calls(&server, "zcard").await? > before,
+        "the copy's word was enough"
+    );
     Ok(())
 }

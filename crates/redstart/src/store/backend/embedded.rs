@@ -8,7 +8,7 @@ use std::{
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-use redis::{Cmd, Value};
+use redis::{Cmd, Pipeline, Value};
 use redstart_engine::{Engine, Fsync, HELD_BACK, Outcome, Reply, Session};
 use tokio::time::{Instant, timeout_at};
 
@@ -125,21 +125,10 @@ impl Embedded {
     /// ends when its connection closes.
     #[cfg(feature = "testing")]
     fn arrived(&self, request: &Request<'_>) -> Option<crate::testing::Arrived> {
-        let word = |word: &'static str| vec![Bytes::from_static(word.as_bytes())];
         let commands = match request.body {
             Body::One(cmd) if needs_own_session(cmd) => return None,
             Body::One(cmd) => vec![args(cmd)],
-            Body::Many { pipeline, .. } => {
-                let commands = pipeline.cmd_iter().map(args);
-                match pipeline.is_transaction() {
-                    true => [word("MULTI")]
-                        .into_iter()
-                        .chain(commands)
-                        .chain([word("EXEC")])
-                        .collect(),
-                    false => commands.collect(),
-                }
-            }
+            Body::Many { pipeline, .. } => row(pipeline),
         };
         let db = usize::try_from(self.db).ok()?;
         Some(crate::testing::Arrived { db, commands })
@@ -170,6 +159,40 @@ impl Embedded {
             return request.await;
         }
         self.carry_out(request).await
+    }
+
+    /// Carries out a request that only reads, at once or not at all: `None` while something holds the engine for long, or if
+    /// the request would wait.
+    pub(crate) fn read_now(&self, request: Request<'_>) -> Option<Result<Value>> {
+        match request.body {
+            Body::One(cmd) => {
+                let args = args(cmd);
+                let shared = match needs_own_session(cmd) {
+                    true => None,
+                    // Another thread may be looking for the engine.
+                    false => self.shared.try_lock(),
+                };
+                let outcome = match shared {
+                    Some(mut session) => session.try_execute(&args)?,
+                    None => match self.session() {
+                        Ok(mut session) => session.try_execute(&args)?,
+                        Err(error) => return Some(Err(error)),
+                    },
+                };
+                Some(top(outcome.into_reply()?))
+            }
+            Body::Many {
+                pipeline,
+                offset,
+                count,
+            } => {
+                let replies = match self.session() {
+                    Ok(mut session) => session.try_execute_batch(&row(pipeline))?,
+                    Err(error) => return Some(Err(error)),
+                };
+                Some(shaped(pipeline, offset, count, replies))
+            }
+        }
     }
 
     async fn carry_out(&self, request: Request<'_>) -> Result<Value> {
@@ -252,19 +275,35 @@ pub(crate) async fn pipeline(
     else {
         return Err(Error::config("not a pipeline"));
     };
-    let commands: Vec<Vec<Bytes>> = pipeline.cmd_iter().map(args).collect();
+    let replies = batch(session, &row(pipeline), deadline).await?;
+    shaped(pipeline, offset, count, replies)
+}
+
+/// The commands of a pipeline as they are run in a row.
+fn row(pipeline: &Pipeline) -> Vec<Vec<Bytes>> {
+    let commands = pipeline.cmd_iter().map(args);
     if !pipeline.is_transaction() {
-        let replies = batch(session, &commands, deadline).await?.into_iter();
-        return Ok(Value::Array(
-            replies.skip(offset).take(count).map(value).collect(),
-        ));
+        return commands.collect();
     }
     let word = |word: &'static str| vec![Bytes::from_static(word.as_bytes())];
-    let mut whole = Vec::with_capacity(commands.len() + 2);
+    let mut whole = Vec::with_capacity(pipeline.len() + 2);
     whole.push(word("MULTI"));
     whole.extend(commands);
     whole.push(word("EXEC"));
-    let mut replies = batch(session, &whole, deadline).await?;
+    whole
+}
+
+/// What a server would have answered to the pipeline.
+fn shaped(
+    pipeline: &Pipeline,
+    offset: usize,
+    count: usize,
+    mut replies: Vec<Reply>,
+) -> Result<Value> {
+    if !pipeline.is_transaction() {
+        let replies = replies.into_iter().skip(offset).take(count);
+        return Ok(Value::Array(replies.map(value).collect()));
+    }
     let last = replies.pop().unwrap_or(Reply::Nil);
     if let Reply::Error(text) = &last {
         // The first command that was refused says why.
