@@ -5,7 +5,7 @@
 //!
 //! # Promises
 //!
-//! - **One load per key** among the processes that use this type, while the lease lasts. Old programs still load by themselves.
+//! - **One load per key** among the processes that use this type, while the lease lasts. Old programs still load on their own.
 //! - **Old readers understand every entry**: it is in their format and nothing is wrapped around it.
 //! - **Nothing old is stored after an [invalidation](SharedCache::invalidate)** by this type: it takes the lease away, and what was
 //!   loaded before is not stored.
@@ -30,7 +30,7 @@
 //!
 //! # While the store is down
 //!
-//! The error is returned; [`get_or_load`](SharedCache::get_or_load)'s caller can load by itself.
+//! The error is returned; [`get_or_load`](SharedCache::get_or_load)'s caller can load on its own.
 
 use std::{
     collections::HashMap,
@@ -247,7 +247,7 @@ impl<T: Serialize + DeserializeOwned> SharedCache<T> {
         }
     }
 
-    /// The entry of a key; `None` if there is none, or none that can be read.
+    /// The entry of a key; `None` if it does not exist or cannot be read.
     ///
     /// # Errors
     ///

@@ -76,7 +76,7 @@ pub enum HeldBy {
     Unknown,
 }
 
-/// Who holds a lock, as far as its key tells. Contains no token: who knows it can release the lock.
+/// Who holds a lock, as far as its key tells. Contains no token: anyone who knows it can release the lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Blocker {

@@ -1,6 +1,6 @@
 //! The steps of a plan, carried out one by one and taken back.
 //!
-//! What was done is remembered in the store, so that `back` knows what to take back, whoever calls it, also when the keys are gone meanwhile. Every step
+//! What was done is remembered in the store, so that `back` knows what to undo, no matter who calls it, even if the keys are gone by then. Every step
 //! can be looked at first, and none takes anything away from the programs that use the keys today.
 //!
 //! | what | shadow | share | drain | switch |
@@ -192,7 +192,7 @@ fn record(subject: &str) -> Result<Entity> {
     Ok(Keys::new("redstart", "adopt")?.entity(subject)?)
 }
 
-/// What became of a step.
+/// The outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a step may be blocked, or there may be none left"]
 pub enum Outcome {
@@ -272,7 +272,7 @@ impl Migration {
         Self::new(store, pattern, kind, kind.steps().to_vec())
     }
 
-    /// For a subject of which a step was done before, as it was then; `None` if there is none. Its keys need not be there: locks that are free and queues
+    /// For a subject of which a step was done before, as it was then; `None` if no step was done. Its keys need not be there: locks that are free and queues
     /// that are empty cannot be recognised.
     ///
     /// # Errors

@@ -132,7 +132,7 @@ impl ConnectSessions {
         Ok(format!("{}{id}", self.prefix))
     }
 
-    /// The session with this id; `None` if there is none.
+    /// The session with this id; `None` if it does not exist.
     ///
     /// # Errors
     ///
@@ -153,7 +153,7 @@ impl ConnectSessions {
         }))
     }
 
-    /// Lets a session live for its whole time again, as `touch` does; `false` if there is none. A session without a TTL stays without one.
+    /// Lets a session live for its whole time again, as `touch` does; `false` if it does not exist. A session without a TTL stays without one.
     ///
     /// # Errors
     ///

@@ -17,6 +17,6 @@ pub fn give_back() {
     }
 }
 
-/// Returns free pages to the system; this system's allocator does so by itself.
+/// Returns free pages to the system; this system's allocator does so on its own.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn give_back() {}

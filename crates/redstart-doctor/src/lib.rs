@@ -26,7 +26,7 @@
 //! - Every command is counted in the report. Names and samples are read from replicas where there are any; a server that has
 //!   `CLIENT NO-TOUCH` keeps the idle times of its keys.
 //! - The keys of a recognised library get no general findings. A name alone recognises nothing: findings about keys that are
-//!   only named like a library's are in the report, below the confidence that counts.
+//!   only named like a library's are reported, with a confidence too low to fail a run.
 //! - No value leaves the server's data: values are looked at for their form, compared by hash, and not kept.
 //! - Names are printed without control characters.
 //! - What could not be seen is part of the report.

@@ -19,7 +19,7 @@ use crate::{
 /// until = "2027-03-31"
 /// ```
 ///
-/// A reason and an end are required: what is accepted for ever is a change of the rules, not a suppression.
+/// A reason and an end are required: what is accepted forever is a change of the rules, not a suppression.
 #[derive(Clone, Debug, Default)]
 pub struct Suppressions(Vec<Suppression>);
 

@@ -257,7 +257,7 @@ async fn slice(shared: &Shared, clients: &mut JoinSet<()>) -> Vec<f64> {
         Length::Time(time) => (time / 20).max(Duration::from_millis(20)),
         Length::Operations(_) => Duration::from_millis(50),
     };
-    // An open loop that cannot keep up does not run for ever.
+    // An open loop that cannot keep up does not run forever.
     let patience = shared.end.map(|end| {
         end + (end - shared.start).clamp(Duration::from_secs(2), Duration::from_secs(30))
     });

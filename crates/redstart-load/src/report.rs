@@ -24,7 +24,7 @@ pub struct Report {
     /// CPU time of the servers per operation in microseconds. On the embedded engine it is the CPU time of this
     /// process, which is client and server at once. `null` if the server does not tell.
     pub server_us_per_op: Option<f64>,
-    /// Bytes on the server per entity of the pattern; `null` if there are none.
+    /// Bytes on the server per entity of the pattern; `null` if it has no entities.
     pub bytes_per_entity: Option<f64>,
     /// What must hold.
     pub invariant: String,

@@ -8,13 +8,13 @@ use crate::{Spread, error::Error};
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Pace {
-    /// Closed loop: so many clients, each of which begins its next operation when the last one has ended. Finds how
+    /// Closed loop: this many clients, each of which begins its next operation when the last one has ended. Finds how
     /// much a store can do. Says little about latency, since a slow store slows its clients down.
     Closed {
         /// How many.
         clients: usize,
     },
-    /// Open loop: so many operations per second, whether earlier ones have ended or not, as users do. Latency
+    /// Open loop: this many operations per second, whether earlier ones have ended or not, as users do. Latency
     /// is counted from the moment at which an operation was due.
     Open {
         /// Operations per second.
@@ -40,7 +40,7 @@ impl Pace {
 pub enum Length {
     /// After this time.
     Time(Duration),
-    /// After so many operations.
+    /// After this many operations.
     Operations(u64),
 }
 
@@ -64,7 +64,7 @@ pub struct Settings {
     /// How long the server is watched without load before the run. What it spends then, on itself and on being watched, is
     /// subtracted from what the operations cost. Zero subtracts nothing.
     pub idle: Duration,
-    /// The run stops when the server's memory has grown by so many bytes.
+    /// The run stops when the server's memory has grown by this many bytes.
     pub max_memory: u64,
     /// The same seed draws the same keys.
     pub seed: u64,

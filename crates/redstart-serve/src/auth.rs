@@ -99,7 +99,7 @@ pub(crate) struct Identity {
 }
 
 impl Identity {
-    /// Whoever can reach a service without authentication; it listens on loopback only.
+    /// Any caller that can reach a service without authentication; it listens on loopback only.
     fn local() -> Self {
         Self {
             source: Source::Local,

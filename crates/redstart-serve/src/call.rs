@@ -188,7 +188,7 @@ impl Query {
 pub(crate) struct Seconds(pub(crate) f64);
 
 impl Seconds {
-    /// A hundred years is as good as for ever.
+    /// A hundred years is as good as forever.
     const LONGEST: f64 = 100.0 * 365.0 * 86_400.0;
 
     pub(crate) fn duration(self) -> Result<Duration, Problem> {

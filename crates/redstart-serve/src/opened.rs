@@ -18,7 +18,7 @@ impl HandleKey for (String, String) {
 }
 
 /// Handles by what they are made from. Each is made outside of the lock: only those who want it wait for it. Where there
-/// are too many, the one that was not used for the longest time is dropped; whoever still has it keeps it.
+/// are too many, the one that was not used for the longest time is dropped; callers that still have it keep it.
 pub(crate) struct Opened<K, V>(Mutex<Slots<K, V>>);
 
 struct Slots<K, V> {

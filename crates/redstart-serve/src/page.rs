@@ -62,7 +62,7 @@ pub(crate) fn add_routes(routes: &mut Routes) {
     page(Route::get("/assets/{file}", asset));
 }
 
-/// A tick every two seconds: pages fetch their live part anew.
+/// A tick every two seconds: pages fetch their live part again.
 async fn live(call: Call) -> Result<Reply, Problem> {
     let ticks = futures_util::stream::unfold(0_u64, |n| async move {
         if n > 0 {

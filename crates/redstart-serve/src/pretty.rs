@@ -122,7 +122,7 @@ pub(crate) fn redacted(text: &str, hidden: &[String]) -> String {
     pretty(text, hidden).lines().map(str::trim_start).collect()
 }
 
-/// One line of it, cut after so many characters.
+/// One line of it, cut after this many characters.
 pub(crate) fn brief(text: &str, hidden: &[String], most: usize) -> String {
     let whole: String = pretty(text, hidden)
         .lines()

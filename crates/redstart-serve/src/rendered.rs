@@ -23,7 +23,7 @@ const FRESH: Duration = Duration::from_secs(1);
 /// Pages that are kept at most.
 const MOST: usize = 1024;
 
-/// What htmx sends with its requests. Whoever loads a page, or comes back to it after a change, does not.
+/// The header that htmx sends with its requests. Loading a page, or returning to it after a change, does not send it.
 const TICK: &str = "hx-request";
 
 /// Who asks, by which address, and for what. Pages show commands with the address.

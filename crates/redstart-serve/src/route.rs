@@ -117,13 +117,13 @@ impl Route {
         self
     }
 
-    /// It may wait for long. What such a change grants ends by itself.
+    /// It may wait for long. What such a change grants ends on its own.
     pub(crate) fn waits(mut self) -> Self {
         self.waits = true;
         self.grants()
     }
 
-    /// It grants something that ends by itself: a repeat cannot be answered as the first request was, because the grant
+    /// It grants something that ends on its own: a repeat cannot be answered as the first request was, because the grant
     /// may have ended and another may have it.
     pub(crate) fn grants(mut self) -> Self {
         self.repeatable = false;

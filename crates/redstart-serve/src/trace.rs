@@ -1,7 +1,7 @@
 //! Spans for OpenTelemetry: what each request did, sent to a collector by OTLP over HTTP.
 //!
 //! A request is a span of kind server; the operations of the patterns that it needs are spans of kind client below it.
-//! What the service does by itself is not sent. A `traceparent` that comes with a request is continued.
+//! What the service does on its own is not sent. A `traceparent` that comes with a request is continued.
 
 use std::{
     collections::BTreeMap,

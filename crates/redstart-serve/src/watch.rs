@@ -16,7 +16,7 @@ use tokio_util::task::AbortOnDropHandle;
 const WAIT: Duration = Duration::from_secs(15);
 /// How long to rest while the store is down.
 const REST: Duration = Duration::from_secs(1);
-/// Events that a slow watcher may be behind before it reads them from the store by itself.
+/// Events that a slow watcher may be behind before it reads them from the store on its own.
 const BEHIND: usize = 1024;
 
 /// The readers that are in use, by namespace and queue.

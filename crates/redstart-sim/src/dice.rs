@@ -1,6 +1,6 @@
 //! Chance by a seed.
 
-/// A source of random numbers (SplitMix64) that is the same everywhere and for ever.
+/// A source of random numbers (SplitMix64) that is the same everywhere and forever.
 #[derive(Clone, Debug)]
 pub struct Dice(u64);
 
@@ -44,7 +44,7 @@ impl Dice {
         std::time::Duration::from_millis(self.between(low, high))
     }
 
-    /// True in so many of a thousand cases.
+    /// True in this many of a thousand cases.
     pub fn per_mille(&mut self, share: u64) -> bool {
         self.below(1000) < share
     }

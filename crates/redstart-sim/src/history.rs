@@ -9,7 +9,7 @@ use std::{collections::HashSet, fmt, hash::Hash, time::Duration};
 
 use parking_lot::Mutex;
 
-/// What a server may do. States are small; time is no part of them: what happens by itself is a call too.
+/// What a server may do. States are small; time is no part of them: what happens on its own is a call too.
 pub trait Model {
     /// What the server knows.
     type State: Clone + Eq + Hash;
@@ -96,7 +96,7 @@ impl<C: Clone> History<C> {
         self.0.lock()[number] = None;
     }
 
-    /// Something that is known at once, such as what happens by itself.
+    /// Something that is known at once, such as what happens on its own.
     pub fn add(&self, event: Event<C>) {
         self.0.lock().push(Some(event));
     }
@@ -122,7 +122,7 @@ pub enum Explained {
 }
 
 /// Whether an order of single steps explains the calls. Data that servers took in one of the `losses` may be gone: the
-/// history is explained before and after each by itself.
+/// history is explained before and after each on its own.
 pub fn explain<M: Model>(
     model: &M,
     events: &[Event<M::Call>],

@@ -192,7 +192,7 @@ pub enum FaultKind {
     ClockJump { client: usize, ahead: Duration },
     /// The machine of a client process is suspended: its monotonic clock stands still too.
     Suspend { client: usize, lasts: Duration },
-    /// The disk of a server is full after so many bytes more. Its log is tried again until there is room.
+    /// The disk of a server is full after this many bytes more. Its log is tried again until there is room.
     DiskFails {
         server: usize,
         room: usize,

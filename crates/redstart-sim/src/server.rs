@@ -31,7 +31,7 @@ pub struct Server {
     /// Its port.
     pub port: u16,
     seed: u64,
-    /// What holds from start to start: its clock is set anew, and it may be of another version.
+    /// What holds from start to start: its clock is set again, and it may be of another version.
     plan: Plan,
     trace: Arc<Trace>,
     net: Arc<Net>,
@@ -161,7 +161,7 @@ impl Server {
         self.inner.lock().map = Some(map.clone());
     }
 
-    /// Answers so many commands with an error, or none.
+    /// Answers this many commands with an error, or none.
     pub fn inject(&self, injection: Option<Injection>) {
         self.inner.lock().injection = injection;
     }
@@ -252,7 +252,7 @@ impl Server {
         self.inner.lock().disk.is_some()
     }
 
-    /// Its disk takes only so many bytes more, and its syncs fail or not; false if it has none.
+    /// Its disk takes only this many bytes more, and its syncs fail or not; false if it has none.
     pub fn disk_fails(&self, room: usize, syncs_fail: bool) -> bool {
         let inner = self.inner.lock();
         let Some(disk) = &inner.disk else {

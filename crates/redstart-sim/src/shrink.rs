@@ -12,7 +12,7 @@ use crate::{
     run,
 };
 
-/// The smallest broken world that was found within so many runs, and how many were needed.
+/// The smallest broken world that was found within this many runs, and how many were needed.
 pub fn shrink(plan: &Plan, mutation: Option<&Mutation>, most: usize) -> (Plan, usize) {
     let mut shrinker = Shrinker {
         kinds: kinds(&run(plan, false, mutation).breaches),

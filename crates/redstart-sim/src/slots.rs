@@ -42,7 +42,7 @@ pub enum Verdict {
 }
 
 impl Map {
-    /// A cluster of these nodes with so many parts of equal size, which they own in turn.
+    /// A cluster of these nodes with this many parts of equal size, which they own in turn.
     pub fn new(nodes: Vec<(String, u16)>, owners: Vec<usize>) -> Self {
         let views = vec![owners; nodes.len()];
         Self {

@@ -13,7 +13,7 @@ use crate::Kind;
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn server(kind: Kind) -> Result<PathBuf> {
     let (name, variable) = match kind {
         Kind::Redis => ("redis-server", "REDSTART_REDIS_SERVER"),
@@ -42,7 +42,7 @@ pub fn server(kind: Kind) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn postgres_bin() -> Result<PathBuf> {
     let complete = |dir: &Path| {
         ["initdb", "postgres", "psql"]
@@ -84,7 +84,7 @@ pub fn postgres_bin() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn redis_cli() -> Result<PathBuf> {
     on_path("redis-cli").ok_or_else(|| missing("redis-cli"))
 }
@@ -93,7 +93,7 @@ pub fn redis_cli() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn redis_py() -> Result<PathBuf> {
     let folder = cache_dir().join("clients/python");
     let python = folder.join("bin/python");
@@ -137,7 +137,7 @@ pub fn node_libraries() -> Result<(PathBuf, PathBuf)> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn python_libraries() -> Result<PathBuf> {
     let folder = cache_dir().join("libraries/python");
     let python = folder.join("bin/python");
@@ -149,7 +149,7 @@ pub fn python_libraries() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn gateway() -> Result<PathBuf> {
     client_python("gateway", "grpcio")
 }
@@ -158,7 +158,7 @@ pub fn gateway() -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn collector() -> Result<PathBuf> {
     client_python("collector", "opentelemetry-proto")
 }
@@ -174,7 +174,7 @@ fn client_python(name: &str, first: &str) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// If there is none; the message names the command that installs it.
+/// If it is not found; the message names the command that installs it.
 pub fn ruby_libraries() -> Result<PathBuf> {
     let ruby = on_path("ruby").ok_or_else(|| missing("Ruby"))?;
     // Debian's packages.

@@ -50,7 +50,7 @@ pub async fn eventually(within: Duration, mut condition: impl AsyncFnMut() -> bo
 ///
 /// # Errors
 ///
-/// If there is none within `within`; the message says `what` was waited for.
+/// If no value came within `within`; the message says `what` was waited for.
 pub async fn wait_until<T>(
     what: &str,
     within: Duration,

@@ -175,8 +175,8 @@ impl LimitLayerBuilder {
         self
     }
 
-    /// Leaves the partition key out of the headers. It is a digest of the subject without a secret: who sees the headers
-    /// of others and can guess their subjects can check the guess.
+    /// Leaves the partition key out of the headers. It is a digest of the subject without a secret: anyone who sees the
+    /// headers of others and can guess their subjects can check the guess.
     pub fn hide_partition_key(mut self) -> Self {
         self.0.partition = false;
         self

@@ -18,7 +18,7 @@ pub enum Backoff {
     Exponential(Duration),
 }
 
-/// What became of a job that was added.
+/// The outcome of a job that was added.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a job may not have been added, because there is one of its id"]
 pub enum Added {

@@ -45,7 +45,7 @@ impl JobError {
     }
 }
 
-/// What became of a job when its worker ended it.
+/// The outcome of a job when its worker ended it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the hold on the job may have been lost, and then the result was not written"]
 #[non_exhaustive]

@@ -37,7 +37,7 @@ use crate::error::{Error, Result};
 pub struct Keep {
     /// -1 for all.
     pub(super) count: i64,
-    /// Seconds, 0 for ever.
+    /// Seconds; 0 is forever.
     pub(super) age: i64,
 }
 

@@ -244,7 +244,7 @@ impl<'a, T> Aside<'a, T> {
         self.0 = Some(Box::pin(what));
     }
 
-    /// Waits for what is under way; for ever if nothing is. Dropped before it is done, that goes on the next time.
+    /// Waits for what is under way; forever if nothing is. Dropped before it is done, that goes on the next time.
     async fn done(&mut self) -> T {
         match &mut self.0 {
             Some(what) => {

@@ -15,7 +15,7 @@ const PAGES: usize = 10;
 
 impl Sidekiq {
     /// Moves retries and scheduled jobs that are due to their queues, at most a thousand of each; returns how many. Sidekiq's own processes and
-    /// [consumers](super::SidekiqConsumer) do this by themselves.
+    /// [consumers](super::SidekiqConsumer) do this on their own.
     ///
     /// # Errors
     ///

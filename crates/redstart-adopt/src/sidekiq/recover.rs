@@ -43,7 +43,7 @@ pub(super) fn working(sidekiq: &Sidekiq, identity: &str, queue: &str) -> String 
 }
 
 impl Sidekiq {
-    /// Gives the jobs of dead [consumers](super::SidekiqConsumer) back to their queues; returns how many. Consumers do this by themselves: it is for when
+    /// Gives the jobs of dead [consumers](super::SidekiqConsumer) back to their queues; returns how many. Consumers do this on their own: it is for when
     /// none is left.
     ///
     /// A job that three consumers had when they died goes to the retries instead, as if it had failed: it may be what killed them.

@@ -1,4 +1,4 @@
-//! Completed jobs are kept for ever.
+//! Completed jobs are kept forever.
 //!
 //! BullMQ keeps completed and failed jobs unless removeOnComplete and removeOnFail say otherwise. The rule looks
 //! for sets of 5,000 and more.

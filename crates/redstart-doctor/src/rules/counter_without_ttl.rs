@@ -1,6 +1,6 @@
 //! A limiter or attempt counter never expires.
 //!
-//! A counter that limits something must start again. Without TTL it only rises, and its user is refused for ever
+//! A counter that limits something must start again. Without TTL it only rises, and its user is refused forever
 //! once it has passed the limit. The rule looks at integers named as limits, quotas or attempts.
 
 use crate::{

@@ -1,6 +1,6 @@
 //! A lock that does not say who holds it.
 //!
-//! A lock whose value is a constant cannot be released safely: whoever deletes it cannot tell whether it is still
+//! A lock whose value is a constant cannot be released safely: anyone who deletes it cannot tell whether it is still
 //! its own. The rule looks for locks with markers such as 1, true or locked, and for several connections that take
 //! a key with the same value.
 

@@ -1,7 +1,7 @@
 //! rate-limiter-flexible keys without TTL.
 //!
 //! rate-limiter-flexible sets count and TTL in one script. A counter without TTL among others that have one was left by
-//! PERSIST or by another program, or is a key that was blocked for ever by `block(key, 0)`. Where no counter has one,
+//! PERSIST or by another program, or is a key that was blocked forever by `block(key, 0)`. Where no counter has one,
 //! the limiter may have `duration: 0`.
 
 use crate::text;

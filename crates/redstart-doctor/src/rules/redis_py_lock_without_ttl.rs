@@ -1,7 +1,7 @@
 //! A Lock of redis-py without timeout.
 //!
 //! redis.lock.Lock without timeout sets no TTL. Its value is a version 1 uuid in hex, by which and by whose time the
-//! rule knows it. If the holder is killed, the lock stays for ever.
+//! rule knows it. If the holder is killed, the lock stays forever.
 
 use crate::observation::{Kind, Shape};
 use crate::text;

@@ -1,7 +1,7 @@
 //! Values are written into the text of scripts.
 //!
 //! A script with its values in the text is a new script each time: it is compiled again, kept in the cache of
-//! scripts, and may be changed by whoever supplies the value. The rule counts cached scripts, and texts in live
+//! scripts, and may be changed by anyone who supplies the value. The rule counts cached scripts, and texts in live
 //! traffic that differ only in their literals.
 
 use crate::text;

@@ -1,6 +1,6 @@
 //! Sessions without TTL.
 //!
-//! A session that never expires can be used for ever by whoever has its id, and is never removed. The rule looks at
+//! A session that never expires can be used forever by anyone who has its id, and is never removed. The rule looks at
 //! the share of session keys without TTL.
 
 use crate::{

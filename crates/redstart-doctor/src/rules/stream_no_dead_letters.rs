@@ -1,6 +1,6 @@
 //! A message is redelivered again and again.
 //!
-//! A message that no consumer can handle is claimed and delivered for ever. It takes a place in every round and
+//! A message that no consumer can handle is claimed and delivered forever. It takes a place in every round and
 //! hides what else is wrong. The rule reads the delivery counts of pending entries.
 
 use crate::{

@@ -33,7 +33,7 @@ pub struct Wanted {
     pub users: Option<String>,
     /// Days of check-ins of every user, as in `31d`.
     pub checkins: Option<String>,
-    /// Unique visitors, as in `daily:90d`: one count per day, kept for so long.
+    /// Unique visitors, as in `daily:90d`: one count per day, kept for this long.
     pub uniques: Option<String>,
     /// Exact daily active users, as in `90d`.
     pub activity: Option<String>,

@@ -88,7 +88,7 @@ struct Held {
 /// Acquisitions that did not end as they should.
 #[derive(Default)]
 struct Waits {
-    /// Those that waited in vain.
+    /// Those that waited without success.
     missed: AtomicU64,
     /// Those that failed: what they held may be held until its lease ends.
     failed: AtomicU64,
@@ -400,7 +400,7 @@ impl Shared {
     }
 }
 
-/// A writer counts as so many readers.
+/// A writer counts as this many readers.
 const WRITER: i64 = 1 << 32;
 
 #[async_trait]

@@ -107,7 +107,7 @@ impl Workload for Counted {
     }
 }
 
-/// A lock that outlives its holder's patience, and is deleted by whoever thinks that it has it.
+/// A lock that outlives its holder's patience, and is deleted by any client that believes it holds it.
 struct Unowned {
     store: Store,
     locks: Vec<(Entity, AtomicI64)>,

@@ -44,7 +44,7 @@ struct Found {
     value: Option<Box<RawValue>>,
     /// Seconds since it was loaded.
     age: Option<Seconds>,
-    /// Whether it should be loaded anew.
+    /// Whether it should be loaded again.
     stale: bool,
 }
 
@@ -71,7 +71,7 @@ struct Put {
     value: Box<RawValue>,
     #[serde(default)]
     tags: Vec<String>,
-    /// Seconds until it must be loaded anew (default 3600).
+    /// Seconds until it must be loaded again (default 3600).
     ttl: Option<Seconds>,
 }
 

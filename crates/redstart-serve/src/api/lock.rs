@@ -33,7 +33,7 @@ struct Acquire {
 
 #[derive(Serialize, JsonSchema)]
 struct Acquired {
-    /// A secret: whoever has it can renew and release the lock.
+    /// A secret: anyone who has it can renew and release the lock.
     lease: String,
     /// Rises with each holder. Give it to whatever the lock protects.
     fence: u64,
@@ -400,7 +400,7 @@ async fn permit_acquire(call: Call) -> Result<Reply, Problem> {
 async fn permit_renew(call: Call) -> Result<Reply, Problem> {
     let body: Renew = call.json()?;
     let ttl = Seconds::or(body.ttl, TTL)?;
-    // How many permits there are does not matter to whoever has one.
+    // How many permits there are does not matter to anyone who has one.
     let semaphore = semaphore(&call, NonZeroU32::MIN, TTL)?;
     renewed(
         semaphore.extend_held(&ticket(&body.lease)?, ttl).await?,

@@ -61,7 +61,7 @@ struct Read {
     max: Option<usize>,
     /// Seconds to wait for an event (default 0).
     wait: Option<Seconds>,
-    /// Also take over events that another consumer has not acknowledged for so many seconds.
+    /// Also take over events that another consumer has not acknowledged for this many seconds.
     claim_after: Option<Seconds>,
 }
 

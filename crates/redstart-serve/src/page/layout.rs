@@ -130,7 +130,7 @@ impl Shell {
         }
     }
 
-    /// The namespaces that whoever asks may see.
+    /// The namespaces that the caller may see.
     pub(super) fn namespaces(&self) -> &[String] {
         &self.namespaces
     }
@@ -213,7 +213,7 @@ impl Shell {
     }
 }
 
-/// A part that is fetched anew while the page is open.
+/// A part that is fetched again while the page is open.
 pub(super) fn live(call: &Call, body: Markup) -> Markup {
     let query = call.query.text();
     let path = format!(
@@ -292,7 +292,7 @@ pub(super) fn span(time: Duration) -> String {
     }
 }
 
-/// The time that so many samples cover.
+/// The time that this many samples cover.
 pub(super) fn covered(samples: usize) -> String {
     span(sampler::EVERY * u32::try_from(samples.saturating_sub(1)).unwrap_or(0))
 }

@@ -16,7 +16,7 @@ pub(super) struct Reading {
     ttl: Duration,
     keys: u64,
     rows: Arc<Mutex<BTreeMap<u64, u64>>>,
-    /// By key: a version, such that whoever asks from now on must not see an older one.
+    /// By key: a version, such that anyone who asks from now on must not see an older one.
     floor: Mutex<BTreeMap<u64, (u64, Duration)>>,
     loads: Arc<Mutex<Loads>>,
 }
@@ -86,7 +86,7 @@ impl Reading {
         }
     }
 
-    /// An invalidation is under way, perhaps for ever.
+    /// An invalidation is under way, perhaps forever.
     fn invalidates(&self, key: u64, until: Duration) {
         let mut loads = self.loads.lock();
         let last = loads.invalidated.entry(key).or_default();

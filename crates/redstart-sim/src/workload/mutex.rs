@@ -166,7 +166,7 @@ impl Locking {
         }
     }
 
-    /// A lock is asked for. It may be granted from now on, and ends by itself when its lease does.
+    /// A lock is asked for. It may be granted from now on, and ends on its own when its lease does.
     fn ask(&self, client: &Client, name: &str) -> Asked {
         let world = &client.world;
         let from = world.now();
@@ -232,7 +232,7 @@ impl Locking {
         }
     }
 
-    /// The highest token seen so far: whoever asks now must get a higher one.
+    /// The highest token seen so far: anyone who asks now must get a higher one.
     fn seen(&self, name: &str) -> u64 {
         self.state.lock().highest.get(name).copied().unwrap_or(0)
     }

@@ -271,7 +271,7 @@ impl Browsing {
         }
     }
 
-    /// Everything that happened to a session, also by others and by itself.
+    /// Everything that happened to a session, also by others and on its own.
     fn events(&self, world: &World, known: &Known) -> Vec<Event<Call>> {
         let (sent, made) = known.created;
         let mut events = known.history.events();

@@ -237,7 +237,7 @@ impl Selling {
         }
     }
 
-    /// A hold ends by itself, by the clock of its server: `left` after some moment between `begun` and now, if that was
+    /// A hold ends on its own, by the clock of its server: `left` after some moment between `begun` and now, if that was
     /// answered.
     fn expires(
         &self,

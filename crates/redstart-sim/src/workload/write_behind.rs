@@ -22,7 +22,7 @@ struct Table {
 struct Rows {
     dice: Dice,
     rows: BTreeMap<String, (u64, EntryId)>,
-    /// By key: a value that is refused, now and for ever.
+    /// By key: a value that is refused, now and forever.
     refused: u64,
     shards: BTreeMap<u32, (i64, EntryId)>,
 }

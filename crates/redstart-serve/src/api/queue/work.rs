@@ -85,7 +85,7 @@ struct LeasedJob {
 #[serde(deny_unknown_fields)]
 pub(super) struct Ack {
     fence: String,
-    /// Any JSON: what whoever waits for the job gets.
+    /// Any JSON: the result for callers that wait for the job.
     #[schemars(with = "Option<serde_json::Value>")]
     result: Option<Box<RawValue>>,
 }
