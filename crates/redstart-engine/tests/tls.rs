@@ -40,6 +40,36 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// Line breaks get lost between a secret manager and a file. The line that remains is the key.
+#[test]
+fn a_malformed_key_file_is_refused_without_a_byte_of_the_key() {
+    let dir = tempfile::tempdir().unwrap();
+    let authority = Authority::create(dir.path()).unwrap();
+    let key = std::fs::read_to_string(authority.key_file()).unwrap();
+    let file = dir.path().join("broken.pem");
+    for broken in [
+        key.trim_end().replace('\n', ""),
+        key.trim_end().replace('\n', "\\n"),
+        key.replace('\n', "\\n"),
+        key.replace('\n', " "),
+    ] {
+        std::fs::write(&file, &broken).unwrap();
+        for refused in [
+            Tls::read(authority.cert_file(), &file),
+            Tls::read(&file, authority.key_file()),
+        ] {
+            let said = refused.unwrap_err().to_string();
+            assert!(said.contains("broken.pem"), "{said}");
+            for window in broken.as_bytes().windows(8) {
+                let text = String::from_utf8_lossy(window);
+                let numbers = format!("{window:?}");
+                let numbers = numbers.trim_matches(['[', ']']);
+                assert!(!said.contains(&*text) && !said.contains(numbers), "{said}");
+            }
+        }
+    }
+}
+
 #[test]
 fn redis_cli_speaks_tls_and_others_are_not_understood() {
     let dir = tempfile::tempdir().unwrap();
