@@ -23,7 +23,7 @@ pub use builder::BloomBuilder;
 pub use rebuild::BloomRebuild;
 pub use settings::{BloomMode, BloomScaling, BloomStats};
 
-use generation::{Generation, Verb};
+use generation::{Generation, Named, Verb};
 use root::{Root, State, read_root};
 
 pub(super) static SCRIPTS: &[&crate::script::Script] = &[
@@ -77,7 +77,9 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// # Limits
 ///
-/// Elements cannot be removed or counted exactly. An `add` that failed may have been carried out.
+/// Elements cannot be removed or counted exactly. An `add` that failed may have been carried out. After a crash or a failover
+/// that lost the last writes, any element that was added before may be missing if a rebuild was under way, otherwise those
+/// added last: rebuild the filter, or delete it and create it again if that is refused. What is added after the loss is found.
 ///
 /// # Keys
 ///
@@ -202,20 +204,30 @@ impl Bloom {
         const HOPS: usize = 8;
         let mut answers: Vec<Option<bool>> = vec![None; elements.len()];
         let all: Vec<usize> = (0..elements.len()).collect();
-        let mut queue = vec![(self.state.read().current.clone(), all)];
+        let mut queue = vec![Asked {
+            generation: self.state.read().current.clone(),
+            as_current: true,
+            indices: all,
+        }];
         for _ in 0..HOPS {
-            let mut later: Vec<(Arc<Generation>, Vec<usize>)> = Vec::new();
-            for (generation, indices) in std::mem::take(&mut queue) {
+            let mut later: Vec<Asked> = Vec::new();
+            for asked in std::mem::take(&mut queue) {
+                let Asked {
+                    generation,
+                    indices,
+                    ..
+                } = &asked;
                 let visit = generation
-                    .visit(&self.store, &self.root, verb, elements, &indices)
+                    .visit(&self.store, &self.root, verb, elements, indices)
                     .await?;
-                if !visit.named {
-                    // Fails if there is no root. Otherwise the filter moved on, or was created again.
+                if !asked.counts(visit.named) {
+                    // Fails if there is no root. Otherwise the filter moved on, was created again, or is back at an older
+                    // generation because the server lost its last writes.
                     self.reload().await?;
                     let current = self.state.read().current.clone();
-                    for index in indices {
+                    for &index in indices {
                         if answers[index].is_none() {
-                            push(&mut later, current.clone(), index);
+                            push(&mut later, &current, true, index);
                         }
                     }
                     continue;
@@ -240,20 +252,20 @@ impl Bloom {
                 for (number, index) in visit.building {
                     // Not there: that rebuild was abandoned, so the element is not needed in it.
                     if let Some(next) = state.find(number) {
-                        push(&mut later, next, index);
+                        push(&mut later, &next, false, index);
                     }
                 }
                 for (number, index) in visit.moved {
                     // Not there: another rebuild followed, and it has all elements too.
                     let next = state.find(number).unwrap_or_else(|| state.current.clone());
-                    push(&mut later, next, index);
+                    push(&mut later, &next, false, index);
                 }
                 for index in visit.gone {
                     if state.current.number() != generation.number() {
                         // This is also the case for an abandoned generation that took adds beside the current one;
                         // the answer is known then, and nothing is left to do.
                         if answers[index].is_none() {
-                            push(&mut later, state.current.clone(), index);
+                            push(&mut later, &state.current, true, index);
                         }
                     } else {
                         return Err(Error::config(
@@ -344,13 +356,36 @@ impl Bloom {
     }
 }
 
-fn push(queue: &mut Vec<(Arc<Generation>, Vec<usize>)>, generation: Arc<Generation>, index: usize) {
-    match queue
-        .iter_mut()
-        .find(|(known, _)| known.number() == generation.number())
-    {
-        Some((_, indices)) => indices.push(index),
-        None => queue.push((generation, vec![index])),
+/// A generation that is asked about the elements at these indices.
+struct Asked {
+    generation: Arc<Generation>,
+    /// As the current one: the one that answers, and whose partitions name the next one. Otherwise such a partition named it.
+    as_current: bool,
+    indices: Vec<usize>,
+}
+
+impl Asked {
+    /// Whether its answers count, by how the root names it.
+    fn counts(&self, named: Named) -> bool {
+        let least = match crate::mend::is_missing("the current generation is named as such") {
+            false if self.as_current => Named::Current,
+            _ => Named::Next,
+        };
+        named >= least
+    }
+}
+
+fn push(queue: &mut Vec<Asked>, generation: &Arc<Generation>, as_current: bool, index: usize) {
+    let same = |asked: &&mut Asked| {
+        asked.generation.number() == generation.number() && asked.as_current == as_current
+    };
+    match queue.iter_mut().find(same) {
+        Some(asked) => asked.indices.push(index),
+        None => queue.push(Asked {
+            generation: generation.clone(),
+            as_current,
+            indices: vec![index],
+        }),
     }
 }
 

@@ -1,4 +1,5 @@
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -46,6 +47,54 @@ async fn missing(filter: &Bloom, elements: &[String]) -> anyhow::Result<usize> {
         missing += found.iter().filter(|found| !**found).count();
     }
     Ok(missing)
+}
+
+/// The keys of a filter of bitmaps at one moment.
+struct Kept {
+    strings: Vec<(String, Vec<u8>)>,
+    hashes: Vec<(String, BTreeMap<String, String>)>,
+}
+
+impl Kept {
+    async fn keys(store: &Store, backend: &Backend) -> anyhow::Result<Vec<String>> {
+        Ok(store
+            .scan(&format!("{}:bloom:*", backend.namespace()))
+            .await?)
+    }
+
+    async fn read(store: &Store, backend: &Backend) -> anyhow::Result<Self> {
+        let (mut strings, mut hashes) = (Vec::new(), Vec::new());
+        for key in Self::keys(store, backend).await? {
+            match key.ends_with(":root") {
+                true => {
+                    let fields = store.query(redis::cmd("HGETALL").arg(&key)).await?;
+                    hashes.push((key, fields));
+                }
+                false => {
+                    let bytes = store.query(redis::cmd("GET").arg(&key)).await?;
+                    strings.push((key, bytes));
+                }
+            }
+        }
+        Ok(Self { strings, hashes })
+    }
+
+    async fn restore(self, store: &Store, backend: &Backend) -> anyhow::Result<()> {
+        for key in Self::keys(store, backend).await? {
+            store.query::<()>(redis::cmd("DEL").arg(key)).await?;
+        }
+        for (key, bytes) in self.strings {
+            store
+                .query::<()>(redis::cmd("SET").arg(key).arg(bytes))
+                .await?;
+        }
+        for (key, fields) in self.hashes {
+            store
+                .query::<()>(redis::cmd("HSET").arg(key).arg(fields))
+                .await?;
+        }
+        Ok(())
+    }
 }
 
 matrix! {
@@ -303,6 +352,26 @@ matrix! {
             filter.add("by the old handle").await?;
             assert!(again.contains("by the old handle").await?);
             again.delete().await?;
+        }
+        Ok(())
+    }
+
+    async fn what_is_added_after_the_server_forgot_the_end_of_a_rebuild_is_found(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let builder = || Bloom::builder(&store, backend.namespace(), "f").capacity(100).mode(BloomMode::Bitmap);
+        let filter = builder().create().await?;
+        filter.add("old").await?;
+        let rebuild = filter.rebuild(200, 0.001).await?;
+        rebuild.add_many(&["old"]).await?;
+        let before = Kept::read(&store, backend).await?;
+        rebuild.finish().await?;
+        assert!(filter.contains("old").await?);
+        // A replica takes over that had not received the last writes.
+        before.restore(&store, backend).await?;
+        assert!(filter.add("new").await?);
+        let other = builder().open().await?;
+        for filter in [&other, &filter] {
+            assert_eq!(filter.contains_many(&["old", "new"]).await?, [true, true]);
         }
         Ok(())
     }

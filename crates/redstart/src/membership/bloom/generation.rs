@@ -70,11 +70,29 @@ pub(super) enum Verb {
     Contains,
 }
 
+/// How the root names a generation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Named {
+    No,
+    Next,
+    Current,
+}
+
+impl Named {
+    pub(super) fn by(current: &str, next: &str, generation: &Generation) -> Self {
+        match &generation.text {
+            text if text == current => Self::Current,
+            text if text == next => Self::Next,
+            _ => Self::No,
+        }
+    }
+}
+
 /// What the partitions of a generation answered, by the index of the element.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Visit {
-    /// Whether the root named this generation, after its partitions were read.
-    pub(super) named: bool,
+    /// How the root named this generation, after its partitions were read; of several times, the least.
+    pub(super) named: Named,
     pub(super) answers: Vec<(usize, bool)>,
     /// Elements that the named generation must get too.
     pub(super) building: Vec<(u32, usize)>,
@@ -251,8 +269,11 @@ impl Generation {
         // Chunks are taken from the end.
         open.reverse();
         let mut visit = Visit {
-            named: true,
-            ..Visit::default()
+            named: Named::Current,
+            answers: Vec::new(),
+            building: Vec::new(),
+            moved: Vec::new(),
+            gone: Vec::new(),
         };
         if verb == Verb::Contains {
             self.look_up(store, root, elements, &mut open, &mut visit)
@@ -274,7 +295,8 @@ impl Generation {
             let (_, _, names) = replies
                 .pop()
                 .unwrap_or_else(|| Err(Error::codec("no reply for the root of the filter")))?;
-            visit.named &= names.split('\n').any(|name| name == self.text);
+            let (current, next) = names.split_once('\n').unwrap_or((names.as_str(), ""));
+            visit.named = visit.named.min(Named::by(current, next, self));
             for ((partition, chunk), reply) in sent.into_iter().zip(replies) {
                 let (what, number, flags) = reply?;
                 match what.as_str() {

@@ -10,7 +10,7 @@ use redis::{Pipeline, Value};
 use super::{
     BloomMode,
     config::{CONFIG_BYTES, HEADER_BYTES, MAX_LAYERS},
-    generation::{Generation, ROUND_BITS, Visit},
+    generation::{Generation, Named, ROUND_BITS, Visit},
 };
 use crate::{
     error::{Error, Result},
@@ -129,8 +129,10 @@ impl Generation {
                     Header::Gone => visit.gone.extend(chunk),
                 }
             }
-            let names: Vec<Option<String>> = redis::from_redis_value(next()?)?;
-            visit.named &= names.iter().flatten().any(|name| *name == self.text);
+            let (current, next): (Option<String>, Option<String>) =
+                redis::from_redis_value(next()?)?;
+            let (current, next) = (current.unwrap_or_default(), next.unwrap_or_default());
+            visit.named = visit.named.min(Named::by(&current, &next, self));
         }
         Ok(())
     }

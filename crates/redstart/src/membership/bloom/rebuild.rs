@@ -17,7 +17,7 @@ use super::{
     builder::{check_partitions, check_shape},
     check_elements,
     config::Config,
-    generation::{Generation, Verb},
+    generation::{Generation, Named, Verb},
     root::{Root, State, read_root, swap_root},
 };
 use crate::{
@@ -162,7 +162,7 @@ impl BloomRebuild {
                 .next
                 .visit(store, &self.filter.root, Verb::Add, &elements, &all)
                 .await?;
-            if visit.named && visit.answers.len() == elements.len() {
+            if visit.named != Named::No && visit.answers.len() == elements.len() {
                 Ok(())
             } else {
                 Err(taken_over())
