@@ -78,8 +78,13 @@ pub(super) static DOUBT: Script =
 /// unknown until somebody looks, also if a caller was told [`Run::Done`] and the store could not be told before the
 /// process died; [`repeat_unknown`](IdempotencyBuilder::repeat_unknown) runs such work again instead, for
 /// work that may happen twice. Results are encoded with [`Postcard`](crate::codec::Postcard); a result of another Rust
-/// type is an error, not a wrong value. A key that the server evicted is forgotten, and its work runs again: use a server that does
-/// not evict.
+/// type is an error, not a wrong value. A key that the server evicted, or lost in a crash or a failover, is forgotten, and its work
+/// runs again, also beside a run that has claimed it before: use a server that does not evict.
+///
+/// A run whose process stood still, before the work began, until its lease had ended claims the key again first. One that
+/// stands still while it works continues, and so does one whose machine was suspended, which stops its monotonic clock too:
+/// with [`repeat_unknown`](IdempotencyBuilder::repeat_unknown), or if the key was [forgotten](Self::forget) meanwhile,
+/// another run may have carried the work out.
 ///
 /// # Keys
 ///

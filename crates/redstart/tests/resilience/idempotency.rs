@@ -312,6 +312,49 @@ async fn a_run_that_fails_or_is_dropped_before_it_began_leaves_the_key_free() ->
     Ok(())
 }
 
+/// The process stands still until its claim has ended, and somebody else carries the work out.
+#[tokio::test]
+async fn work_whose_claim_has_ended_before_it_began_is_not_carried_out_twice() -> anyhow::Result<()>
+{
+    let server = Server::builder(Kind::Redis).start().await?;
+    let (proxy, _, direct) = behind_a_proxy(&server).await?;
+    let store = Store::builder(proxy.url()).deadline(SOON).connect().await?;
+    let keys = |store: &Store| {
+        let builder = Idempotency::builder(store, "stands", "pay").repeat_unknown();
+        builder.lease(Duration::from_millis(200)).build()
+    };
+    let (late, other) = (keys(&store)?, keys(&direct)?);
+    let work = Work::default();
+    assert_eq!(
+        late.run("warm", b"5", work.clone().pay()).await?,
+        done("paid 1")
+    );
+    proxy.delay_replies(Duration::from_secs(2));
+    let caller = {
+        let work = work.clone();
+        tokio::spawn(async move { late.run("a", b"5", work.pay()).await })
+    };
+    let claimed = eventually(SOON, async || {
+        direct_key_exists(&server, "stands:idempotency.pay:{a}").await
+    });
+    assert!(claimed.await);
+    let ended = eventually(SOON, async || {
+        matches!(
+            other.run("a", b"5", work.clone().pay()).await,
+            Ok(Run::Done(_) | Run::Replayed(_))
+        )
+    });
+    assert!(ended.await);
+    proxy.pass().await;
+    let answer = caller.await??;
+    assert!(
+        answer == replayed("paid 2") || answer == done("paid 2"),
+        "{answer:?}"
+    );
+    assert_eq!(work.started(), 2);
+    Ok(())
+}
+
 async fn direct_key_exists(server: &Server, key: &str) -> bool {
     matches!(server.command(&["EXISTS", key]).await, Ok(reply) if format!("{reply:?}").contains('1'))
 }

@@ -15,8 +15,12 @@ if void == ARGV[2] then return { 'void' } end
 if fingerprint then
   if fingerprint ~= ARGV[1] then return { 'mismatch' } end
   if result then return { 'replay', result } end
-  -- The same run again: the reply to the first attempt was lost.
-  if token == ARGV[2] then return { 'started' } end
+  if token == ARGV[2] then
+    -- The same run again: the reply to the first attempt was lost, or came too late. Its lease begins anew.
+    redis.call('HSET', KEYS[1], 'e', string.format('%.0f', now() + ARGV[3]))
+    redis.call('PEXPIRE', KEYS[1], ARGV[4])
+    return { 'started' }
+  end
   local left = tonumber(ends) - now()
   if left > 0 and not unknown then return { 'busy', left } end
   if ARGV[5] ~= '1' then return { 'unknown' } end

@@ -7,11 +7,14 @@ use redis::Value;
 use super::{BEGIN, DOUBT, FINISH, Inner, RELEASE, RENEW};
 use crate::{
     duration::{micros, millis},
-    error::Result,
+    error::{Error, Result},
     key::Entity,
     observe,
     token::token,
 };
+
+/// How often a run claims its request because the reply came after the claim's end.
+const CLAIMS: usize = 8;
 
 /// What the store says to a run that wants to begin.
 pub(super) enum Begun {
@@ -58,7 +61,30 @@ impl Claim {
         millis(self.inner.ttl.saturating_add(self.inner.lease))
     }
 
+    /// Claims the request. A process may stand still before it reads the reply, for longer than the lease: others were told
+    /// by then that the outcome is unknown, and one of them may have the request now. So it is claimed again before the work
+    /// begins.
     pub(super) async fn begin(&self) -> Result<Begun> {
+        let clock = self.inner.store.clock();
+        // This clock may be slower than the server's.
+        let lasts = self.inner.lease - self.inner.lease / 100;
+        for _ in 0..CLAIMS {
+            // The lease begins later than this, so it ends later too.
+            let asked = clock.now();
+            let begun = self.claim().await?;
+            let ended = clock.now().saturating_duration_since(asked) >= lasts
+                && !crate::mend::is_missing("late work is claimed again");
+            if !(ended && matches!(begun, Begun::Started)) {
+                return Ok(begun);
+            }
+        }
+        Err(
+            Error::timeout("the store takes longer to answer than the lease of a request lasts")
+                .during("idempotency.begin", self.entity.namespace()),
+        )
+    }
+
+    async fn claim(&self) -> Result<Begun> {
         let call = BEGIN
             .on(&self.entity)
             .key()
