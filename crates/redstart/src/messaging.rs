@@ -85,6 +85,7 @@ pub(crate) static SCRIPTS: &[&Script] = &[
     &queue::script::RESERVE,
     &queue::script::RUN_NOW,
     &queue::script::SCHEDULE,
+    &queue::script::TIME,
     &reliable_list::GIVE_BACK,
     &reliable_list::REAP,
     &reliable_list::RENEW,

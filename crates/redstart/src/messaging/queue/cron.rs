@@ -187,7 +187,7 @@ impl Queue {
         let Some(stored) = self.stored_cron(id).await? else {
             return Ok(false);
         };
-        let now = self.store().time().await?.as_micros() as i64;
+        let now = self.time().await?.as_micros() as i64;
         let schedule = Schedule::parse(&stored.expression, &stored.time_zone)?;
         let next = schedule.after(now).unwrap_or(i64::MAX / 2048);
         self.set_cron_paused(id, &next.to_string()).await
@@ -401,7 +401,7 @@ impl<'a, J: Job + Sync> IntoFuture for CronPut<'a, J> {
                 Body::new(self.job, &Options::new(J::policy()), queue.0.max_payload)?;
                 let payload = String::from_utf8(Json::encode(self.job)?)
                     .map_err(|_| Error::codec("the value cannot be encoded"))?;
-                let now = queue.store().time().await?.as_micros() as i64;
+                let now = queue.time().await?.as_micros() as i64;
                 let first = schedule
                     .after(now)
                     .ok_or_else(|| Error::config("the cron expression never fires"))?;

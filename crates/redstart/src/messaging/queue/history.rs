@@ -138,7 +138,7 @@ impl QueueInspector {
     ///
     /// Those of the store.
     pub async fn recent_history(&self, period: Duration) -> Result<Vec<QueueMinute>> {
-        let now = self.queue().store().time().await?;
+        let now = self.queue().time().await?;
         let since = now.saturating_sub(period).as_secs() / 60;
         self.minutes_since(since).await
     }

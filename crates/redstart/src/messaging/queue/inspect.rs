@@ -238,7 +238,7 @@ impl QueueInspector {
         let Some(until) = until else {
             return Ok(None);
         };
-        let left = Duration::from_micros(until).saturating_sub(store.time().await?);
+        let left = Duration::from_micros(until).saturating_sub(self.queue.time().await?);
         Ok((!left.is_zero()).then_some(UniqueUntil::For(left)))
     }
 

@@ -2,8 +2,13 @@
 //! states KEYS, ARGV and the reply. The two that run all the time begin with what is usual: a server that has done that much
 //! does not even make the functions of the rest.
 
+use std::time::Duration;
+
 use super::Queue;
-use crate::script::{Call, Script};
+use crate::{
+    error::Result,
+    script::{Call, Script},
+};
 
 macro_rules! script {
     ($name:literal, $file:literal) => {
@@ -88,6 +93,13 @@ pub(crate) static RESERVE: Script = Script::new(
 );
 pub(crate) static RUN_NOW: Script = script!("queue.run_now", "run_now.lua");
 pub(crate) static SCHEDULE: Script = script!("queue.schedule", "schedule.lua");
+pub(crate) static TIME: Script = Script::new(
+    "queue.time",
+    concat!(
+        include_str!("../../script/now.lua"),
+        include_str!("time.lua")
+    ),
+);
 
 /// The parts that `place.lua` names, in its order.
 pub(super) const PLACES: [&str; 16] = [
@@ -99,6 +111,15 @@ pub(super) const PLACES: [&str; 16] = [
 const PLAIN_PLACES: [usize; 4] = [0, 1, 4, 15];
 
 impl Queue {
+    /// The time of the server that has the queue: in a cluster each node has a clock of its own.
+    pub(super) async fn time(&self) -> Result<Duration> {
+        if !self.store().is_cluster() || crate::mend::is_missing("the time of the queue's server") {
+            return self.store().time().await;
+        }
+        let call = TIME.on(self.entity()).part("jobs").idempotent();
+        call.run(self.store()).await.map(Duration::from_micros)
+    }
+
     /// A call that adds jobs without any option.
     pub(super) fn plain_call(&self) -> Call<'_> {
         let inner = &*self.0;

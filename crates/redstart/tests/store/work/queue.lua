@@ -142,6 +142,9 @@ for i = 1, 100 do call('HSET', 'running', delivery(i), 3) end
 call('HSET', 'meta', 'running', 100)
 return queue('running'), setting(2)
 
+-- [queue.time]
+return { 'jobs' }, {}
+
 -- [queue.register]
 zfill('workers', PAST)
 return { 'running', 'workers', 'meta' }, { 'me', 1, 1000000, '' }

@@ -152,7 +152,7 @@ impl Settler {
     async fn time(&self) -> Option<Duration> {
         match self.0.queue.0.history {
             0 => None,
-            _ => self.0.queue.store().time().await.ok(),
+            _ => self.0.queue.time().await.ok(),
         }
     }
 
