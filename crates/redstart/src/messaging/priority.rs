@@ -67,7 +67,9 @@ const KEPT_CONNECTIONS: usize = 16;
 ///
 /// Priorities do not age: a steady stream of low numbers starves the rest. There are no retries with a wait and no dead
 /// letters: the [`Queue`](super::Queue) has those. After a crash or a failover that lost the last writes, a reservation
-/// from before may settle the one that followed.
+/// from before may settle the one that followed. A suspended machine stops its monotonic clock too: a consumer whose machine
+/// was suspended between a reply and the reading of it gets an item whose lease has ended, which another consumer may have or
+/// have finished; it learns of that when it [settles](Reservation::done) the item.
 ///
 /// # Keys
 ///
@@ -318,7 +320,7 @@ pub struct PriorityConsumer<T> {
 
 impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
     /// Reserves the first item, waiting for one up to `wait`. An item whose lease has ended before its reply is read is not
-    /// handed out.
+    /// handed out, with an allowance of lease / 100 for clocks that run at different rates.
     ///
     /// # Errors
     ///
@@ -331,6 +333,8 @@ impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
     pub async fn reserve(&mut self, wait: Duration) -> Result<Option<Reservation<T>>> {
         let until = deadline(wait);
         let clock = self.queue.store.clock();
+        // This clock may be slower than the server's.
+        let lasts = self.lease - self.lease / 100;
         loop {
             let entity = &self.queue.entity;
             // The lease begins later than this, so it ends later too.
@@ -344,7 +348,7 @@ impl<T: Serialize + DeserializeOwned> PriorityConsumer<T> {
             let reply = observe::operation("priority.reserve", entity.namespace(), call).await?;
             let left = match First::read(reply)? {
                 // The process stood still: the item is back in its place, or another consumer has it.
-                First::Item(_) if clock.now().saturating_duration_since(asked) >= self.lease => {
+                First::Item(_) if clock.now().saturating_duration_since(asked) >= lasts => {
                     observe::event("priority.lost");
                     Some(Duration::ZERO)
                 }

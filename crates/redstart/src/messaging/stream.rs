@@ -45,6 +45,9 @@ const MAX_COUNT: usize = 4000;
 /// A consumer that was cut off may acknowledge an event that another has claimed meanwhile. Where that matters, use the
 /// [`Queue`](super::Queue), which fences.
 ///
+/// A group that the server lost in a crash or a failover is none that [`trim`](Self::trim) waits for, until somebody
+/// [makes it again](Self::group): after such a loss, trim when all groups have been made.
+///
 /// [`claim`](ConsumerGroup::claim) looks through what is delivered and not acknowledged, about 0.2 µs of the server's time
 /// for each entry: a group that lets a hundred thousand of them pile up holds the server up for 20 ms at each claim.
 ///
