@@ -186,7 +186,7 @@ impl World {
                 if !self.stop_client(client, lasts) {
                     return false;
                 }
-                self.suspends();
+                self.suspends(client);
                 process.clock_stands(true);
                 // Planned after that it runs on, so it happens after that; nothing runs in between.
                 self.later(lasts, move |_| process.clock_stands(false));

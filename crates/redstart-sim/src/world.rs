@@ -74,8 +74,8 @@ struct Inner {
     jumps: Vec<Duration>,
     /// When a server dropped keys.
     evictions: Vec<Duration>,
-    /// When the machine of a client was suspended.
-    suspensions: Vec<Duration>,
+    /// When the machine of which client was suspended.
+    suspensions: Vec<(usize, Duration)>,
     /// The master behind the sentinels.
     master: usize,
     /// When the last fault that has begun will have ended.
@@ -532,15 +532,29 @@ impl World {
     }
 
     /// The machine of a client is suspended.
-    pub(crate) fn suspends(&self) {
+    pub(crate) fn suspends(&self, client: usize) {
         let now = self.now();
-        self.inner.lock().suspensions.push(now);
+        self.inner.lock().suspensions.push((client, now));
     }
 
     /// Whether a machine was suspended between these times: a process cannot know that a lease has ended meanwhile.
     pub fn was_suspended(&self, from: Duration, to: Duration) -> bool {
         let inner = self.inner.lock();
-        inner.suspensions.iter().any(|at| from <= *at && *at <= to)
+        let mut times = inner.suspensions.iter().map(|(_, at)| *at);
+        times.any(|at| from <= at && at <= to)
+    }
+
+    /// Whether the machine of this client was suspended since then.
+    pub fn is_suspended_since(&self, client: usize, from: Duration) -> bool {
+        let inner = self.inner.lock();
+        let mut suspensions = inner.suspensions.iter();
+        suspensions.any(|(of, at)| *of == client && from <= *at)
+    }
+
+    /// For how long a client had stood still that runs on just now.
+    pub fn stood_still_until_now(&self, client: usize) -> Option<Duration> {
+        let (at, stood) = (*self.lives.get(client)?.woke.lock())?;
+        (at == self.now()).then_some(stood)
     }
 
     /// A server drops keys.

@@ -52,6 +52,15 @@ impl Executing {
         }
     }
 
+    /// Whether the claim of a run may have been lost before its work began. A process that stood still for longer than its
+    /// lease claims again first, unless its machine was suspended and its clock stood still too.
+    fn may_have_lost_its_claim(&self, world: &World, client: usize, asked: Duration) -> bool {
+        let stood = world.stood_still_until_now(client);
+        let is_late = stood.is_some_and(|stood| stood >= self.lease)
+            && !world.is_suspended_since(client, asked);
+        world.may_have_lost(asked, world.now()) && !is_late
+    }
+
     /// The work: it is noted that it began, and how it ended.
     async fn work(
         self: Arc<Self>,
@@ -62,6 +71,7 @@ impl Executing {
         lasts: Duration,
         fails: bool,
     ) -> Result<u64, WorkError<String>> {
+        let client = redstart::sim::current().map_or(usize::MAX, |process| process.id());
         let before = {
             let mut executions = self.executions.lock();
             let of = executions.entry(key.clone()).or_default();
@@ -69,7 +79,7 @@ impl Executing {
             of.push(Execution {
                 number,
                 asked,
-                client: redstart::sim::current().map_or(usize::MAX, |process| process.id()),
+                client,
                 orphaned: false,
                 undone: false,
             });
@@ -80,6 +90,7 @@ impl Executing {
             .note("work", format_args!("{key} is executed as {number}"));
         if let Some(before) = before
             && !world.may_have_lost(before.asked, world.now())
+            && !self.may_have_lost_its_claim(&world, client, asked)
         {
             world.breach(format!(
                 "{key} was executed again, as {number}, after {before:?}"

@@ -94,6 +94,11 @@ impl Ranking {
                 ));
             }
         }
+        // The clock of a suspended machine stands still: it cannot know that the lease has ended.
+        let unaware = now >= asked + self.lease && world.is_suspended_since(client.index, asked);
+        if unaware && !breaches.is_empty() {
+            return client.note(format_args!("had {item} while it was suspended"));
+        }
         let hold = Hold {
             client: client.index,
             asked,

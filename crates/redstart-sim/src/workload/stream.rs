@@ -33,8 +33,18 @@ struct State {
     delivered: [BTreeSet<u64>; 2],
     /// By group and event: when it was surely acknowledged.
     acknowledged: BTreeMap<(usize, u64), Duration>,
-    /// The groups that exist; only then may something be trimmed.
-    made: [bool; 2],
+    /// By group: when a call was sent whose answer shows that it exists. A group that a server lost must be made again
+    /// before something may be trimmed.
+    exists: [Option<Duration>; 2],
+    trims: Vec<Trim>,
+}
+
+/// Something may have been trimmed.
+struct Trim {
+    /// Since when all groups existed.
+    since: Duration,
+    /// When its answer came; without one it may still be on its way.
+    to: Option<Duration>,
 }
 
 impl Consuming {
@@ -53,12 +63,43 @@ impl Consuming {
         }
     }
 
-    async fn group(&self, stream: &EventStream<u64>, number: usize) -> Option<ConsumerGroup<u64>> {
+    async fn group(
+        &self,
+        world: &World,
+        stream: &EventStream<u64>,
+        number: usize,
+    ) -> Option<ConsumerGroup<u64>> {
+        let asked = world.now();
         let group = stream.group(GROUPS[number], StartAt::Beginning).await.ok();
         if group.is_some() {
-            self.state.lock().made[number] = true;
+            self.exists(number, asked);
         }
         group
+    }
+
+    fn exists(&self, number: usize, asked: Duration) {
+        let exists = &mut self.state.lock().exists[number];
+        *exists = (*exists).max(Some(asked));
+    }
+
+    async fn trim(&self, client: &mut Client, stream: &EventStream<u64>) {
+        let world = client.world.clone();
+        let [Some(one), Some(other)] = self.state.lock().exists else {
+            return;
+        };
+        let since = one.min(other);
+        if world.may_have_lost(since, world.now()) {
+            return;
+        }
+        let number = {
+            let trims = &mut self.state.lock().trims;
+            trims.push(Trim { since, to: None });
+            trims.len() - 1
+        };
+        let trimmed = stream.trim(Duration::ZERO);
+        if let Some(Ok(_)) = client.perhaps_dropped(100, trimmed).await {
+            self.state.lock().trims[number].to = Some(world.now());
+        }
     }
 
     async fn append(&self, client: &mut Client, stream: &EventStream<u64>) {
@@ -149,6 +190,7 @@ impl Consuming {
             Some(Err(_)) => return false,
             None => return true,
         };
+        self.exists(number, asked);
         self.delivered(&world, number, &entries, asked);
         client.rest(0, 300).await;
         if !entries.is_empty() && client.dice.per_mille(800) {
@@ -199,13 +241,12 @@ impl Workload for Consuming {
                 client.rest(0, 400).await;
                 match client.dice.below(10) {
                     0..=3 => self.append(&mut client, &stream).await,
-                    4 if self.state.lock().made == [true; 2] => {
-                        let trimmed = stream.trim(Duration::ZERO);
-                        drop(client.perhaps_dropped(100, trimmed).await);
+                    4 if self.state.lock().exists.iter().all(Option::is_some) => {
+                        self.trim(&mut client, &stream).await;
                     }
                     _ => {
                         if group.is_none() {
-                            group = self.group(&stream, number).await;
+                            group = self.group(&client.world, &stream, number).await;
                         }
                         if let Some(of) = &mut group
                             && !self.consume(&mut client, of, number).await
@@ -244,9 +285,16 @@ impl Workload for Consuming {
                 self.drain(&mut client, &mut group, number).await;
             }
             let state = self.state.lock();
+            // A group that was lost while something was trimmed did not count.
+            let forgotten = |at: Duration| {
+                state.trims.iter().any(|trim| {
+                    let to = trim.to.unwrap_or_else(|| world.now());
+                    at <= to && world.may_have_lost(trim.since, to)
+                })
+            };
             for (number, name) in GROUPS.iter().enumerate() {
                 for (event, at) in &state.appended {
-                    let lost = world.may_have_lost(*at, world.now());
+                    let lost = world.may_have_lost(*at, world.now()) || forgotten(*at);
                     if !state.delivered[number].contains(event) && !lost {
                         world.breach(format!(
                             "event {event} was appended at {at:?} and never came to {name}"

@@ -190,6 +190,33 @@ impl Writing {
     }
 }
 
+impl Writing {
+    /// A write of a key is sent; its value.
+    fn begin(&self, key: &str) -> u64 {
+        let mut written = self.written.lock();
+        let known = written.entry(key.to_owned()).or_default();
+        known.count += 1;
+        known.perhaps.push(known.count);
+        known.count
+    }
+
+    /// The answer to a write that was sent at a time has come.
+    fn end(&self, key: &str, value: u64, at: Duration, answer: &redstart::Result<Put>) {
+        let mut written = self.written.lock();
+        let known = written.entry(key.to_owned()).or_default();
+        match answer {
+            Ok(Put::Accepted(id)) => {
+                known.sure = (value, at);
+                known.ids.push((*id, at));
+            }
+            Ok(Put::Backpressure { .. }) => {}
+            Err(error) if !error.is_in_doubt() => {}
+            Err(_) => return,
+        }
+        known.perhaps.retain(|perhaps| *perhaps != value);
+    }
+}
+
 /// Every write that was taken is applied, or a later one of its key is, or it is a dead letter.
 fn judge_refusable(
     world: &World,
@@ -231,24 +258,15 @@ impl Workload for Writing {
                     0 | 1 => format!("row{}-{}", client.index, client.dice.below(2)),
                     _ => format!("rule{}-{}", client.index, client.dice.below(3)),
                 };
-                let value = {
-                    let mut written = self.written.lock();
-                    let known = written.entry(key.clone()).or_default();
-                    known.count += 1;
-                    known.perhaps.push(known.count);
-                    known.count
-                };
-                let at = world.now();
+                let (value, at) = (self.begin(&key), world.now());
                 let put = client.perhaps_dropped(100, behind.put(&key, &value)).await;
-                if let Some(Ok(Put::Accepted(id))) = put {
+                if let Some(put) = &put {
+                    self.end(&key, value, at, put);
+                }
+                if let Some(Ok(Put::Accepted(_))) = put {
                     client.note(format_args!("{key} is {value}"));
-                    let mut certain = false;
-                    if let Some(known) = self.written.lock().get_mut(&key) {
-                        known.sure = (value, at);
-                        known.ids.push((id, at));
-                        known.perhaps.retain(|perhaps| *perhaps != value);
-                        certain = known.perhaps.is_empty() && !is_refusable(&key);
-                    }
+                    let certain =
+                        !is_refusable(&key) && self.written.lock()[&key].perhaps.is_empty();
                     let lost = |world: &World| world.may_have_lost(at, world.now());
                     if certain
                         && client.dice.per_mille(300)
@@ -267,12 +285,16 @@ impl Workload for Writing {
 
     fn works(self: Arc<Self>, client: &Client, store: &Store) -> Attempt {
         let behind = self.behind(&client.world, store);
+        let world = client.world.clone();
         let key = format!("works{}", client.index);
         Box::pin(async move {
-            let failed = |error: redstart::Error| error.to_string();
-            match behind.put(&key, &1).await.map_err(failed)? {
-                Put::Accepted(_) => Ok(()),
-                other => Err(format!("{other:?}")),
+            let (value, at) = (self.begin(&key), world.now());
+            let put = behind.put(&key, &value).await;
+            self.end(&key, value, at, &put);
+            match put {
+                Ok(Put::Accepted(_)) => Ok(()),
+                Ok(other) => Err(format!("{other:?}")),
+                Err(error) => Err(error.to_string()),
             }
         })
     }
