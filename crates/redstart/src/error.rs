@@ -324,8 +324,11 @@ const CANNOT_SERVE: [&str; 4] = ["OOM", "MISCONF", "NOREPLICAS", "BUSY"];
 
 impl From<redis::RedisError> for Error {
     fn from(error: redis::RedisError) -> Self {
-        use redis::{ErrorKind, ServerErrorKind};
+        use redis::{ErrorKind, ServerError, ServerErrorKind};
         let error = without_arguments(error);
+        // The client knows the codes of single answers only.
+        let first = first_failure(&error);
+        let code = error.code().or(first.as_ref().map(ServerError::code));
         let (kind, message) = match error.kind() {
             ErrorKind::Io if error.is_timeout() => {
                 (Kind::Timeout, "the store did not answer in time")
@@ -352,13 +355,10 @@ impl From<redis::RedisError> for Error {
             ErrorKind::Parse | ErrorKind::UnexpectedReturnType => {
                 (Kind::Codec, "the reply has an unexpected shape")
             }
-            _ if error.code() == Some("NOAUTH") || error.code() == Some("WRONGPASS") => {
+            _ if code == Some("NOAUTH") || code == Some("WRONGPASS") => {
                 (Kind::Config, "the server refused the credentials")
             }
-            _ if error
-                .code()
-                .is_some_and(|code| CANNOT_SERVE.contains(&code)) =>
-            {
+            _ if code.is_some_and(|code| CANNOT_SERVE.contains(&code)) => {
                 (Kind::Unavailable, "the store cannot serve this now")
             }
             _ => (Kind::Server, "the server refused the command"),
@@ -378,20 +378,38 @@ fn was_carried_out(error: &redis::RedisError) -> bool {
             .is_some_and(|detail| detail.contains("; the command was carried out"))
 }
 
+/// The first command of a pipeline that failed.
+fn first_failure(error: &redis::RedisError) -> Option<redis::ServerError> {
+    let failures = error.clone().into_server_errors()?;
+    failures.first().map(|(_, failure)| failure.clone())
+}
+
 /// A server that does not know a command repeats its arguments, and those may be values or tokens.
 fn without_arguments(error: redis::RedisError) -> redis::RedisError {
-    const ECHO: &str = ", with args beginning with:";
-    let Some(at) = error.detail().and_then(|detail| detail.find(ECHO)) else {
-        return error;
-    };
-    let (code, detail) = (
-        error.code().unwrap_or("ERR"),
-        error.detail().unwrap_or_default(),
-    );
+    let code = error.code().unwrap_or("ERR");
+    match shortened(code, error.detail()) {
+        Some(answer) => answer.into(),
+        None => error,
+    }
+}
+
+/// The same for the answer to one command of a pipeline.
+pub(crate) fn forget_arguments(reply: &mut redis::Value) {
+    if let redis::Value::ServerError(error) = reply
+        && let Some(answer) = shortened(error.code(), error.details())
+    {
+        *reply = redis::Value::ServerError(answer);
+    }
+}
+
+/// The answer without what it repeats; `None` if it repeats nothing.
+fn shortened(code: &str, detail: Option<&str>) -> Option<redis::ServerError> {
+    let detail = detail?;
+    let at = detail.find(", with args beginning with:")?;
     let line = format!("-{code} {}\r\n", &detail[..at]);
     match redis::parse_redis_value(line.as_bytes()) {
-        Ok(redis::Value::ServerError(error)) => error.into(),
-        _ => error,
+        Ok(redis::Value::ServerError(answer)) => Some(answer),
+        _ => None,
     }
 }
 

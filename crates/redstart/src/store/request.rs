@@ -9,7 +9,7 @@ use redis::{
 use tokio::time::Instant;
 
 use super::command;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, forget_arguments};
 
 /// Futures that are boxed because they are rare, so that those of all patterns need no room for them.
 pub(crate) type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -272,7 +272,12 @@ pub(crate) async fn compose<T: FromRedisValue>(pipeline: &Pipeline, reply: Value
         }
     }
 
-    let replies = array(reply)?;
+    let mut replies = array(reply)?;
+    let answers = match &mut replies[..] {
+        [Value::Array(inside)] if pipeline.is_transaction() => &mut inside[..],
+        replies => replies,
+    };
+    answers.iter_mut().for_each(forget_arguments);
     let half_done = is_half_done(pipeline, &replies);
     let not_kept = inside(pipeline, &replies).iter().any(is_not_kept);
     let mut answered = Answered(replies);

@@ -651,3 +651,34 @@ async fn a_cancelled_probe_gives_its_place_back() -> anyhow::Result<()> {
     drop(first_probe(&other).await);
     Ok(())
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_probe_that_is_dropped_while_its_result_is_on_its_way_gives_its_place_back()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = redstart_testkit::Proxy::start(&server).await?;
+    let slow = Store::connect(proxy.url()).await?;
+    let direct = Store::connect(&server.url()).await?;
+    let build = |store: &Store| {
+        Breaker::builder(store, "result", "payments")
+            .window(CallWindow::Count(20))
+            .min_calls(4)
+            .open_for(Duration::from_millis(50))
+            .probes(1)
+            // So long that only the end of the probe can free the place.
+            .lease(LONG)
+            .open()
+    };
+    let (drops, other) = (build(&slow).await?, build(&direct).await?);
+    fail(&other, 4).await;
+    other.flush().await?;
+    assert!(turns(&drops, State::Open).await);
+    let admission = first_probe(&drops).await;
+    // The result has to wait for a new connection, which takes its time.
+    proxy.delay_replies(Duration::from_millis(300));
+    proxy.cut().await?;
+    let wait = Duration::from_millis(50);
+    drop(tokio::time::timeout(wait, admission.succeeded()).await);
+    drop(first_probe(&other).await);
+    Ok(())
+}

@@ -167,6 +167,39 @@ async fn a_server_that_cannot_take_writes_is_down_for_policies() -> anyhow::Resu
     let error = last.unwrap_err();
     assert_eq!(error.server_code(), Some("OOM"));
     assert!(error.is_unavailable() && !error.is_in_doubt(), "{error:?}");
+    let mut pipeline = redis::pipe();
+    pipeline.add_command(set.clone()).add_command(set);
+    for transaction in [false, true] {
+        if transaction {
+            pipeline.atomic();
+        }
+        let error = store.pipeline::<()>(&pipeline).await.unwrap_err();
+        assert!(error.is_unavailable() && !error.is_in_doubt(), "{error:?}");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn an_error_repeats_no_argument_of_a_command_that_is_unknown() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let mut unknown = redis::cmd("NOSUCHCOMMAND");
+    unknown.arg("secret-token");
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("PING").add_command(unknown.clone());
+    let errors = [
+        store.query::<()>(&unknown).await.unwrap_err(),
+        store.pipeline::<()>(&pipeline).await.unwrap_err(),
+        store
+            .pipeline::<()>(pipeline.clone().atomic())
+            .await
+            .unwrap_err(),
+    ];
+    for error in errors {
+        let text = format!("{error} {error:?} {:#}", anyhow::Error::from(error));
+        assert!(text.contains("NOSUCHCOMMAND"), "{text}");
+        assert!(!text.contains("secret-token"), "{text}");
+    }
     Ok(())
 }
 

@@ -69,7 +69,6 @@ impl Admission {
     }
 
     async fn finish(mut self, failed: bool) {
-        self.open = false;
         let inner = self.inner.clone();
         let now = inner.clock.now();
         let slow_after = inner.policy.slow_after;
@@ -101,6 +100,8 @@ impl Admission {
                 inner.announce();
             }
         }
+        // Last: whoever is dropped while the result is on its way gives the place back.
+        self.open = false;
     }
 }
 
