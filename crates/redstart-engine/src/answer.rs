@@ -93,7 +93,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// An array of exactly so many items.
+    /// An array of exactly this many items.
     pub(crate) fn array(self, len: usize) -> Items<'a> {
         match self.output {
             None => Items::Collected(Vec::with_capacity(len), Reply::Array),
@@ -105,7 +105,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// A set of exactly so many members.
+    /// A set of exactly this many members.
     pub(crate) fn set(self, len: usize) -> Items<'a> {
         match self.output {
             None => Items::Collected(Vec::with_capacity(len), Reply::Set),
@@ -117,7 +117,7 @@ impl<'a> Answer<'a> {
         }
     }
 
-    /// A map of exactly so many pairs.
+    /// A map of exactly this many pairs.
     pub(crate) fn map<'b>(
         self,
         len: usize,

@@ -41,7 +41,7 @@ pub(crate) struct Wait {
     /// Empty if something else is waited for, such as the disk: [`Wait::serve`] then looks for it from
     /// time to time.
     pub(crate) keys: Vec<Bytes>,
-    /// Unix time in microseconds, so that no wait ends early; `None` waits for ever.
+    /// Unix time in microseconds, so that no wait ends early; `None` waits forever.
     pub(crate) deadline: Option<i64>,
     /// Whether [`Wait::serve`] is called for a key that does not exist: who reads a stream through a
     /// group must hear that the stream is gone.
@@ -121,7 +121,7 @@ impl Blocking {
     }
 }
 
-/// A timeout argument in seconds, as the deadline that it means; `None` for 0, which is for ever.
+/// A timeout argument in seconds, as the deadline that it means; `None` for 0, which is forever.
 pub(crate) fn timeout_arg(cx: &Ctx<'_>, text: &[u8]) -> Result<Option<i64>, Stop> {
     let seconds =
         LongDouble::parse(text).ok_or(Stop::from("ERR timeout is not a float or out of range"))?;
@@ -141,7 +141,7 @@ fn deadline(cx: &Ctx<'_>, millis: i64) -> Result<Option<i64>, Stop> {
     match millis {
         ..0 => Err("ERR timeout is negative".into()),
         0 => Ok(None),
-        // Beyond the end of time is for ever.
+        // Beyond the end of time is forever.
         _ => Ok(millis
             .checked_mul(1000)
             .and_then(|micros| micros.checked_add(cx.now_micros))),

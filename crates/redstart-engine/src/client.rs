@@ -203,7 +203,7 @@ impl Inbox {
 
     #[inline]
     pub(crate) fn try_recv(&mut self) -> Option<Pushed> {
-        // Asked after each command, mostly in vain; what is sent is counted first.
+        // Asked after each command, mostly without success; what is sent is counted first.
         if self.waiting.load(Ordering::Relaxed) == 0 {
             return None;
         }

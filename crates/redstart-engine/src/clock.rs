@@ -11,7 +11,7 @@ use tokio::time::Instant;
 ///
 /// A live clock is tokio's plus an offset, so `tokio::time::pause` and `advance` move it, too. It
 /// can be read outside a runtime. It follows the system's clock through steps and suspends: keys
-/// expire at their unix time, as in Redis. A manual clock stands still until
+/// expire at their unix time, as in Redis. A manual clock moves only by
 /// [`crate::Engine::advance`].
 #[derive(Debug)]
 pub struct Clock {

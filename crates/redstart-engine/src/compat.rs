@@ -1,4 +1,4 @@
-//! Which server the engine takes the part of.
+//! Which server the engine emulates.
 
 use std::{fmt, str::FromStr};
 

@@ -290,7 +290,7 @@ fn bitop_takes_the_memory_of_its_result_only() {
     }
     let sources: Vec<String> = (0..16).map(|n| format!("source:{n}")).collect();
     let line = format!("BITOP OR target {}", sources.join(" "));
-    // From here on the system notes the peak anew.
+    // From here on the system notes the peak again.
     std::fs::write("/proc/self/clear_refs", "5").unwrap();
     let before = peak();
     assert_eq!(ask(&mut session, &line), Reply::Int(SIZE as i64));

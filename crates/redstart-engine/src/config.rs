@@ -117,10 +117,10 @@ pub(crate) struct Config {
     pub(crate) acllog_max_len: usize,
     /// The listener's port; 0 without one.
     pub(crate) port: u16,
-    /// Commands that take at least so many microseconds are kept by SLOWLOG; negative is never.
+    /// Commands that take at least this many microseconds are kept by SLOWLOG; negative is never.
     pub(crate) slowlog_slower_than: i64,
     pub(crate) slowlog_max_len: usize,
-    /// Events that take at least so many milliseconds are kept by LATENCY; 0 is never.
+    /// Events that take at least this many milliseconds are kept by LATENCY; 0 is never.
     pub(crate) latency_threshold: u64,
     /// Whether INFO latencystats and LATENCY HISTOGRAM count.
     pub(crate) latency_tracking: bool,
@@ -129,7 +129,7 @@ pub(crate) struct Config {
     /// Whether the log is written.
     pub(crate) append_only: bool,
     pub(crate) fsync: Fsync,
-    /// The log is rewritten when it has grown by so many percent of its base; 0 is never.
+    /// The log is rewritten when it has grown by this many percent of its base; 0 is never.
     pub(crate) rewrite_percentage: u64,
     /// A log that is shorter than this is never reason to rewrite.
     pub(crate) rewrite_from: u64,

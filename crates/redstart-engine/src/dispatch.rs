@@ -26,7 +26,7 @@ const SWEEP_INTERVAL: i64 = 100_000;
 /// How many entries of a database one such search looks at: a few milliseconds' worth.
 const SWEEP_BUDGET: usize = 10_000;
 
-/// What became of a command.
+/// The outcome of a command.
 pub(crate) enum Done {
     Reply(Reply),
     /// The reply is in the client's output.

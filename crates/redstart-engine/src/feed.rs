@@ -22,7 +22,7 @@
 //! noted in an instant: the files are what they are then, and a thread reads them back into an engine
 //! of its own, which is written to the replica while it is encoded. That takes the memory of a second copy of the
 //! data; replicas that come together are served one after the other, and the copy ends with its replica. A replica
-//! that takes nothing of it for `repl-timeout` seconds is let go. Without a log, everybody waits while the data is
+//! that reads nothing of it for `repl-timeout` seconds is disconnected. Without a log, everybody waits while the data is
 //! encoded, as with BGSAVE.
 //!
 //! # What is not fed
@@ -323,7 +323,7 @@ pub(crate) fn wake_waiting(state: &mut State) {
     }
 }
 
-/// WAIT: until so many replicas have confirmed all changes of before.
+/// WAIT: until this many replicas have confirmed all previous changes.
 pub(crate) fn wait(cx: &mut Ctx<'_>, wanted: i64, deadline: Option<i64>) -> CommandResult {
     if cx.state.replica.is_some() {
         return Err(

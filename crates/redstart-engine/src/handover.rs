@@ -45,7 +45,7 @@ pub(crate) const CHANNEL: &str = "__redstart__:moved";
 const MOVED: &str = "redstart.moved";
 /// The file that names the place from which the data came back.
 const RETURNED: &str = "redstart.returned";
-/// After a silence of so many milliseconds, another hand-over may begin.
+/// After a silence of this many milliseconds, another hand-over may begin.
 pub(crate) const LEASE: i64 = 60_000;
 
 /// Where the data is.
@@ -126,7 +126,7 @@ impl Moves {
         })
     }
 
-    /// Writes go on by themselves when their time is up.
+    /// Writes resume on their own when the time is up.
     pub(crate) fn end_hold(&mut self, now_ms: i64) {
         let Some(under_way) = &mut self.under_way else {
             return;
@@ -319,7 +319,7 @@ pub(crate) fn commit(state: &mut State, place: Place) -> io::Result<()> {
 
 /// Ends the hand-over of this name, if it is under way. The data is where it was.
 pub(crate) fn abort(state: &mut State, name: &[u8]) -> Result<(), Stop> {
-    // It did what it was for: whoever asks must not believe otherwise.
+    // It has done its work: a caller that asks must not believe otherwise.
     if let Some(place) = &state.moves.to {
         return Err(place.refusal().into());
     }

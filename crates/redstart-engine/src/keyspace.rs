@@ -127,7 +127,7 @@ impl Db {
     /// Prepares for looking up the first few of these keys, if that pays.
     #[inline]
     pub(crate) fn warm<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) {
-        /// So many entries and their table fit into the processor's fast caches.
+        /// This many entries and their table fit into the processor's fast caches.
         const SMALL: usize = 4096;
         if self.dict.len() > SMALL {
             self.dict.warm(keys);

@@ -38,7 +38,7 @@
 //! | `notify.rs`, `pubsub.rs`, `tracking.rs` | keyspace events; channels; client-side caching |
 //! | `memory.rs`, `eviction.rs`, `free.rs` | how much memory is in use; what goes when that is too much; freeing in the background |
 //! | `resp.rs`, `answer.rs`, `server.rs` | the protocol; replies that are written without a detour; the listener |
-//! | `clock.rs`, `compat.rs` | the one clock; which server's version the engine takes the part of |
+//! | `clock.rs`, `compat.rs` | the one clock; which server's version the engine emulates |
 //! | `script.rs` | Lua: the sandbox, its libraries, compiled scripts, functions, limits |
 //! | `types/` | data structures; `types/dict.rs` is the hash table under most of them |
 //! | `commands/` | one file per family: parse arguments, call the type, shape the reply |

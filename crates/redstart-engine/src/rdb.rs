@@ -12,7 +12,7 @@
 //! # What is read and written
 //!
 //! Versions 6 to 12 of Redis and 80 of Valkey are read, in every encoding. What is written is
-//! version 10, that of Redis 7.0, which Valkey loads as well; an engine that takes the part of a newer
+//! version 10, that of Redis 7.0, which Valkey loads as well; an engine that emulates a newer
 //! server writes that one's version, and one that holds fields that expire Valkey's at least.
 //!
 //! # Hostile input

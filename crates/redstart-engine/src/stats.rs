@@ -23,7 +23,7 @@ use hashbrown::HashTable;
 use crate::registry::{Spec, flag};
 use histogram::Histogram;
 
-/// One of so many quick commands in this process is timed.
+/// One in this many quick commands in this process is timed.
 const SAMPLE: u64 = 16;
 /// How much of a script's error is kept.
 const RAISED: usize = 128;

@@ -186,7 +186,7 @@ pub(crate) fn remember(state: &mut State, client: &Client, key: &[u8]) {
     readers.insert(client.id);
 }
 
-/// Invalidates keys early until there is room for so many more.
+/// Invalidates keys early until there is room for this many more.
 pub(crate) fn trim(state: &mut State, room: usize) {
     let most = state.config.tracking_max_keys;
     while most > 0 && state.tracking.keys.len() + room > most {

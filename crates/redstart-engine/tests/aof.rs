@@ -13,47 +13,21 @@ use std::{
 };
 
 use bytes::Bytes;
-use redstart_engine::{Compat, Engine, Fsync, Outcome, Reply, Session, server::ServerConfig};
+use redstart_engine::{Compat, Engine, Fsync, Reply, Session, server::ServerConfig};
 use redstart_testkit::{Kind, block_until};
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "rdb/contents.rs"]
+mod contents;
 #[path = "differential/wire.rs"]
 mod wire;
 
+use contents::{Client, words};
 use wire::Wire;
 
 /// Where a real server is, as `cargo xtask servers` put it there.
 fn program(kind: Kind) -> PathBuf {
     redstart_testkit::find::server(kind).expect("a server, see `cargo xtask servers`")
-}
-
-fn args(line: &str) -> Vec<Bytes> {
-    line.split(' ')
-        .map(|word| Bytes::copy_from_slice(word.as_bytes()))
-        .collect()
-}
-
-/// Either side of a comparison.
-trait Client {
-    fn ask(&mut self, args: &[Bytes]) -> Reply;
-
-    fn line(&mut self, line: &str) -> Reply {
-        self.ask(&args(line))
-    }
-}
-
-impl Client for Session {
-    fn ask(&mut self, args: &[Bytes]) -> Reply {
-        match self.execute(args) {
-            Outcome::Reply(reply) => reply,
-            Outcome::Blocked(_) => panic!("{args:?} blocks"),
-        }
-    }
-}
-
-impl Client for Wire {
-    fn ask(&mut self, args: &[Bytes]) -> Reply {
-        self.call(args)
-    }
 }
 
 /// A real server on a folder, ended with the value.
@@ -449,7 +423,7 @@ fn what_redis_wrote_is_loaded() {
     }
     assert!(!wire.ask(&load(library("late", 2))).is_error());
     let expected = everything(&mut wire);
-    wire.send(&args("SHUTDOWN NOSAVE"));
+    wire.send(&words("SHUTDOWN NOSAVE"));
     let mut server = server;
     server.process.wait().unwrap();
     let engine = open(dir.path(), Fsync::EverySec);

@@ -3,10 +3,8 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    net::SocketAddr,
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -15,7 +13,7 @@ use std::{
 };
 
 use redstart_engine::{Engine, Fsync, Reply, server::ServerConfig};
-use redstart_testkit::{Kind, block_until, find, scale};
+use redstart_testkit::{Kind, block_until, scale};
 
 #[path = "replication/change.rs"]
 mod change;
@@ -31,99 +29,17 @@ mod listener;
 #[allow(dead_code, reason = "other tests use the rest")]
 #[path = "rdb/random.rs"]
 mod random;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "replication/server.rs"]
+mod server;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use change::{LIBRARY, change, field, told, word};
+use change::{LIBRARY, change, count, field, seeded, told, word};
 use contents::{Client, assert_same, words};
 use listener::Running;
-use random::Chance;
+use server::{PATIENCE, RealServer, assert_level, connect};
 use wire::Wire;
-
-const PATIENCE: Duration = Duration::from_secs(90);
-
-fn connect(path: &Path) -> Wire {
-    let answers = || {
-        let mut wire = Wire::new(UnixStream::connect(path).ok()?);
-        (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
-    };
-    block_until("the server to answer", PATIENCE, answers).unwrap()
-}
-
-/// A real server that follows the engine.
-struct Replica {
-    kind: Kind,
-    dir: PathBuf,
-    port: u16,
-    process: Option<Child>,
-}
-
-impl Replica {
-    fn new(kind: Kind, dir: &Path) -> Replica {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        drop(listener);
-        let mut replica = Replica {
-            kind,
-            dir: dir.into(),
-            port,
-            process: None,
-        };
-        replica.start();
-        replica
-    }
-
-    fn start(&mut self) {
-        let program = find::server(self.kind).expect("a server, see `cargo xtask servers`");
-        let settings = [
-            ["--port", &self.port.to_string()],
-            ["--save", ""],
-            ["--appendonly", "no"],
-            ["--unixsocket", "r.sock"],
-            ["--dir", self.dir.to_str().unwrap()],
-        ];
-        let process = Command::new(program)
-            .args(settings.concat())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.process = Some(process);
-    }
-
-    fn connect(&self) -> Wire {
-        connect(&self.dir.join("r.sock"))
-    }
-
-    fn follow(&self, addr: SocketAddr) -> Wire {
-        let mut wire = self.connect();
-        let line = format!("REPLICAOF {} {}", addr.ip(), addr.port());
-        assert_eq!(wire.line(&line), Reply::OK);
-        wire
-    }
-
-    /// Ends it, with its data on the disk or without, and starts it again.
-    fn restart(&mut self, how: &str) {
-        self.connect().send(&words(&format!("SHUTDOWN {how}")));
-        self.process.take().unwrap().wait().unwrap();
-        self.start();
-    }
-
-    fn signal(&self, name: &str) {
-        let id = self.process.as_ref().unwrap().id().to_string();
-        let status = Command::new("kill").args([name, &id]).status().unwrap();
-        assert!(status.success());
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
 
 /// The engine behind its listener, on TCP for replicas and on a unix socket for the test.
 struct Master {
@@ -140,56 +56,8 @@ impl Master {
     }
 
     fn connect(&self) -> Wire {
-        connect(&self.socket)
+        connect(&self.socket, None)
     }
-}
-
-/// Waits until the replica has all that the engine sent, and compares them.
-fn assert_level(master: &mut Wire, replica: &mut Wire, what: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let is_up = field(replica, "master_link_status").as_deref() == Some("up");
-        if is_up && field(replica, "slave_repl_offset") == field(master, "master_repl_offset") {
-            let (ours, theirs) = (told(master), told(replica));
-            // A key may expire between the two.
-            if ours == theirs {
-                return;
-            }
-            if Instant::now() > deadline {
-                assert_same(&ours, &theirs, what);
-            }
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{what}: {:?} {:?}",
-            master.line("INFO replication"),
-            replica.line("INFO replication")
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// A field of INFO stats.
-fn count(wire: &mut Wire, name: &str) -> u64 {
-    let info = match wire.line("INFO stats") {
-        Reply::Bulk(text) | Reply::Verbatim { text, .. } => {
-            String::from_utf8(text.to_vec()).unwrap()
-        }
-        other => panic!("{other:?}"),
-    };
-    let line = info
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-    line.unwrap().parse().unwrap()
-}
-
-fn seeded() -> Chance {
-    let seed = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_nanos() as u64;
-    println!("seed {seed}");
-    Chance::new(seed)
 }
 
 /// A client that waits is served by a push: what it takes is part of the stream.
@@ -224,7 +92,7 @@ fn feeds_through_cuts_and_restarts(kind: Kind) {
         Master::start(engine, data.path())
     };
     let mut master = open();
-    let mut replica = Replica::new(kind, dir.path());
+    let mut replica = RealServer::new(kind, dir.path(), &[]);
     let mut wire = master.connect();
     let mut chance = seeded();
     wire.ask(&[word("FUNCTION"), word("LOAD"), word(LIBRARY)]);
@@ -284,7 +152,7 @@ fn a_short_cut_is_made_up_for_without_a_copy() {
         let master = Master::start(Engine::new(), place.path());
         let mut wire = master.connect();
         wire.line("SET before 1");
-        let replica = Replica::new(kind, dir.path());
+        let replica = RealServer::new(kind, dir.path(), &[]);
         let mut other = replica.follow(master.running.addr);
         assert_level(&mut wire, &mut other, "the copy");
         wire.line("SELECT 3");
@@ -321,7 +189,7 @@ fn the_replica_is_told_and_shown_as_a_server_shows_its_own() {
     let mut wire = master.connect();
     assert_eq!(wire.line("WAIT 0 0"), Reply::Int(0));
     assert_eq!(wire.line("WAIT 1 10"), Reply::Int(0));
-    let replica = Replica::new(Kind::Redis, dir.path());
+    let replica = RealServer::new(Kind::Redis, dir.path(), &[]);
     let mut other = replica.follow(master.running.addr);
     assert_level(&mut wire, &mut other, "the copy");
     // What was confirmed is confirmed.
@@ -379,7 +247,7 @@ fn a_replica_that_does_not_read_is_dropped_and_comes_back() {
     let mut args = words(limit);
     args.push(word("replica 2mb 0 0"));
     assert_eq!(wire.ask(&args), Reply::OK);
-    let replica = Replica::new(Kind::Valkey, dir.path());
+    let replica = RealServer::new(Kind::Valkey, dir.path(), &[]);
     let mut other = replica.follow(master.running.addr);
     assert_level(&mut wire, &mut other, "the copy");
     replica.signal("-STOP");
@@ -412,7 +280,7 @@ fn a_replica_that_does_not_read_is_dropped_and_comes_back() {
 #[test]
 fn a_replica_feeds_no_replicas() {
     let (dir, place) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-    let server = Replica::new(Kind::Redis, dir.path());
+    let server = RealServer::new(Kind::Redis, dir.path(), &[]);
     drop(server.connect());
     let master = Master::start(Engine::new(), place.path());
     let mut wire = master.connect();
@@ -443,7 +311,7 @@ fn a_copy_is_read_from_the_log_while_others_write() {
         session.line(&format!("SET key{n} {value}"));
     }
     let master = Master::start(engine.clone(), data.path());
-    let replica = Replica::new(Kind::Redis, dir.path());
+    let replica = RealServer::new(Kind::Redis, dir.path(), &[]);
     let stop = Arc::new(AtomicBool::new(false));
     let writer = std::thread::spawn({
         let (engine, stop) = (engine.clone(), stop.clone());
@@ -515,7 +383,7 @@ fn the_data_moves_only_if_nothing_was_written_meanwhile() {
     let mut wire = master.connect();
     assert_eq!(wire.line("REDSTART HANDOVER BEGIN me"), Reply::OK);
     assert!(wire.line("REDSTART HANDOVER WATCH me").is_error());
-    let replica = Replica::new(Kind::Redis, dir.path());
+    let replica = RealServer::new(Kind::Redis, dir.path(), &[]);
     let mut other = replica.follow(master.running.addr);
     assert_level(&mut wire, &mut other, "the copy");
     assert_eq!(wire.line("REDSTART HANDOVER WATCH me"), Reply::OK);

@@ -3,14 +3,12 @@
 #![allow(clippy::unwrap_used)]
 
 use std::{
-    os::unix::net::UnixStream,
-    path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    path::Path,
     time::{Duration, Instant},
 };
 
 use redstart_engine::{Engine, Reply, Session};
-use redstart_testkit::{Kind, block_until, find, scale};
+use redstart_testkit::{Kind, block_until, scale};
 
 #[path = "replication/change.rs"]
 mod change;
@@ -21,102 +19,28 @@ mod contents;
 #[allow(dead_code)]
 #[path = "rdb/random.rs"]
 mod random;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "replication/server.rs"]
+mod server;
 #[path = "differential/wire.rs"]
 mod wire;
 
-use change::{LIBRARY, change, field, told, word};
-use contents::{Client, assert_same, everything, unseen, words};
-use random::Chance;
+use change::{LIBRARY, change, count, field, seeded, word};
+use contents::{Client, assert_same, everything, unseen};
+use server::{PATIENCE, RealServer, assert_level, is_level};
 use wire::Wire;
 
-const PATIENCE: Duration = Duration::from_secs(90);
-
-/// A server to be followed, which can be ended and started again on its data.
-struct Master {
-    kind: Kind,
-    dir: PathBuf,
-    port: u16,
-    diskless: &'static str,
-    process: Option<Child>,
+/// A server to be followed; `diskless` is its way to send all data.
+fn master(kind: Kind, dir: &Path, diskless: &str) -> RealServer {
+    let settings = [
+        ["--repl-diskless-sync", diskless],
+        ["--repl-diskless-sync-delay", "0"],
+        ["--enable-debug-command", "yes"],
+    ];
+    RealServer::with_password(kind, dir, "secret", &settings.concat())
 }
 
-impl Master {
-    fn new(kind: Kind, dir: &Path, diskless: &'static str) -> Master {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = listener.local_addr().unwrap().port();
-        let mut master = Master {
-            kind,
-            dir: dir.into(),
-            port,
-            diskless,
-            process: None,
-        };
-        drop(listener);
-        master.start();
-        master
-    }
-
-    fn start(&mut self) {
-        let program = find::server(self.kind).expect("a server, see `cargo xtask servers`");
-        let process = Command::new(program)
-            .args([
-                "--port",
-                &self.port.to_string(),
-                "--save",
-                "",
-                "--appendonly",
-                "no",
-            ])
-            .args([
-                "--unixsocket",
-                "s.sock",
-                "--repl-diskless-sync",
-                self.diskless,
-            ])
-            .args([
-                "--enable-debug-command",
-                "yes",
-                "--repl-diskless-sync-delay",
-                "0",
-                "--requirepass",
-                "secret",
-                "--dir",
-            ])
-            .arg(&self.dir)
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .unwrap();
-        self.process = Some(process);
-    }
-
-    fn connect(&self) -> Wire {
-        let answers = || {
-            let mut wire = Wire::new(UnixStream::connect(self.dir.join("s.sock")).ok()?);
-            wire.line("AUTH secret");
-            (wire.line("PING") == Reply::Status("PONG".into())).then_some(wire)
-        };
-        block_until("the server to answer", PATIENCE, answers).unwrap()
-    }
-
-    /// Ends it with its data on the disk, and starts it again.
-    fn restart(&mut self) {
-        self.connect().send(&words("SHUTDOWN SAVE"));
-        self.process.take().unwrap().wait().unwrap();
-        self.start();
-    }
-}
-
-impl Drop for Master {
-    fn drop(&mut self) {
-        if let Some(mut process) = self.process.take() {
-            let _ = process.kill();
-            let _ = process.wait();
-        }
-    }
-}
-
-fn follow(session: &mut Session, master: &Master) {
+fn follow(session: &mut Session, master: &RealServer) {
     assert_eq!(session.line("CONFIG SET masterauth secret"), Reply::OK);
     assert_eq!(
         session.line(&format!("REPLICAOF 127.0.0.1 {}", master.port)),
@@ -124,37 +48,10 @@ fn follow(session: &mut Session, master: &Master) {
     );
 }
 
-/// Waits until the engine has all that the server sent, and compares them.
-fn assert_level(session: &mut Session, wire: &mut Wire, what: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    let level = |session: &mut Session, wire: &mut Wire| {
-        field(session, "master_link_status").as_deref() == Some("up")
-            && field(session, "slave_repl_offset") == field(wire, "master_repl_offset")
-    };
-    loop {
-        if level(session, wire) {
-            let (ours, theirs) = (told(session), told(wire));
-            // A key may expire between the two.
-            if ours == theirs {
-                return;
-            }
-            if Instant::now() > deadline {
-                assert_same(&ours, &theirs, what);
-            }
-        }
-        assert!(
-            Instant::now() < deadline,
-            "{what}: {:?}",
-            session.line("INFO replication")
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 fn follows_through_cuts_and_restarts(kind: Kind) {
     let writes = scale(900, "followed writes");
     let dir = tempfile::tempdir().unwrap();
-    let mut master = Master::new(kind, dir.path(), "yes");
+    let mut master = master(kind, dir.path(), "yes");
     let data = tempfile::tempdir().unwrap();
     // The thread that follows may hold the engine for a moment longer.
     let open = || {
@@ -167,12 +64,7 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
     let mut engine = open();
     let mut session = engine.session();
     let mut wire = master.connect();
-    let seed = std::time::SystemTime::now()
-        .duration_since(std::time::UNIX_EPOCH)
-        .unwrap()
-        .as_nanos() as u64;
-    println!("seed {seed}");
-    let mut chance = Chance::new(seed);
+    let mut chance = seeded();
     let load = [word("FUNCTION"), word("LOAD"), word(LIBRARY)];
     wire.ask(&load);
     for _ in 0..100 {
@@ -189,7 +81,7 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
         if n % 450 == 200 {
             restarts += 1;
             drop(wire);
-            master.restart();
+            master.restart("SAVE");
             wire = master.connect();
         }
         if n % 450 == 400 {
@@ -200,7 +92,7 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
             follow(&mut session, &master);
         }
     }
-    assert_level(&mut session, &mut wire, &format!("{kind:?}"));
+    assert_level(&mut wire, &mut session, &format!("{kind:?}"));
     // Only the server changes its data.
     let refused = Reply::Error("READONLY You can't write against a read only replica.".into());
     assert_eq!(session.line("SET a 1"), refused);
@@ -230,7 +122,7 @@ fn follows_through_cuts_and_restarts(kind: Kind) {
     ));
 }
 
-fn role(master: &Master, offset: &str) -> Reply {
+fn role(master: &RealServer, offset: &str) -> Reply {
     Reply::Array(vec![
         Reply::bulk("slave"),
         Reply::bulk("127.0.0.1"),
@@ -254,48 +146,38 @@ fn valkey_is_followed_through_cuts_and_restarts() {
 fn a_short_cut_is_made_up_for_without_a_copy() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let dir = tempfile::tempdir().unwrap();
-        let master = Master::new(kind, dir.path(), "no");
+        let master = master(kind, dir.path(), "no");
         let mut wire = master.connect();
         wire.line("SET before 1");
         wire.line("SELECT 3");
         let engine = Engine::new();
         let mut session = engine.session();
         follow(&mut session, &master);
-        assert_level(&mut session, &mut wire, "the copy");
+        assert_level(&mut wire, &mut session, "the copy");
         wire.line("SELECT 3");
         wire.line("SET in-three 1");
-        assert_level(&mut session, &mut wire, "before the cut");
-        let syncs = |wire: &mut Wire, name: &str| {
-            let Reply::Bulk(info) = wire.line("INFO stats") else {
-                panic!("no text")
-            };
-            let info = String::from_utf8(info.to_vec()).unwrap();
-            let line = info
-                .lines()
-                .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
-            line.unwrap().parse::<u64>().unwrap()
-        };
-        let full = syncs(&mut wire, "sync_full");
+        assert_level(&mut wire, &mut session, "before the cut");
+        let full = count(&mut wire, "sync_full");
         wire.line("SELECT 3");
         wire.line("CLIENT KILL TYPE replica");
         // The database that was selected before the cut is still the stream's.
         wire.line("SET in-three 2");
         wire.line("RPUSH list a b");
-        assert_level(&mut session, &mut wire, "after the cut");
-        assert_eq!(syncs(&mut wire, "sync_full"), full, "{kind:?}");
-        assert!(syncs(&mut wire, "sync_partial_ok") > 0, "{kind:?}");
+        assert_level(&mut wire, &mut session, "after the cut");
+        assert_eq!(count(&mut wire, "sync_full"), full, "{kind:?}");
+        assert!(count(&mut wire, "sync_partial_ok") > 0, "{kind:?}");
     }
 }
 
 #[test]
 fn expired_keys_are_hidden_until_the_server_removes_them() {
     let dir = tempfile::tempdir().unwrap();
-    let master = Master::new(Kind::Redis, dir.path(), "yes");
+    let master = master(Kind::Redis, dir.path(), "yes");
     let mut wire = master.connect();
     let engine = Engine::new();
     let mut session = engine.session();
     follow(&mut session, &master);
-    assert_level(&mut session, &mut wire, "the copy");
+    assert_level(&mut wire, &mut session, "the copy");
     wire.line("DEBUG SET-ACTIVE-EXPIRE 0");
     wire.line("SET short 1 PX 300");
     wire.line("SET long 1");
@@ -356,7 +238,7 @@ fn hello_names_a_replica_as_one() {
 #[test]
 fn fields_live_as_long_as_the_server_says_whatever_the_clock_is_here() {
     let dir = tempfile::tempdir().unwrap();
-    let master = Master::new(Kind::Valkey, dir.path(), "yes");
+    let master = master(Kind::Valkey, dir.path(), "yes");
     let mut wire = master.connect();
     wire.line("HSET copied f v g w");
     wire.line("HEXPIRE copied 3600 FIELDS 1 f");
@@ -405,11 +287,7 @@ fn fields_live_as_long_as_the_server_says_whatever_the_clock_is_here() {
 
 /// Waits until the engine has all that the server sent.
 fn assert_level_at(session: &mut Session, wire: &mut Wire) {
-    let level = || {
-        (field(session, "master_link_status").as_deref() == Some("up")
-            && field(session, "slave_repl_offset") == field(wire, "master_repl_offset"))
-        .then_some(())
-    };
+    let level = || is_level(wire, session).then_some(());
     let reached = block_until("the same offset", PATIENCE, level);
     assert!(reached.is_ok(), "{:?}", session.line("INFO replication"));
 }
@@ -418,10 +296,10 @@ fn assert_level_at(session: &mut Session, wire: &mut Wire) {
 fn a_replica_of_a_replica_writes_to_the_database_that_the_first_server_selected() {
     for kind in [Kind::Redis, Kind::Valkey] {
         let (dir, between) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
-        let first = Master::new(kind, dir.path(), "yes");
+        let first = master(kind, dir.path(), "yes");
         let mut wire = first.connect();
         wire.line("SELECT 3");
-        let second = Master::new(kind, between.path(), "yes");
+        let second = master(kind, between.path(), "yes");
         let mut passing = second.connect();
         passing.line("CONFIG SET masterauth secret");
         passing.line(&format!("REPLICAOF 127.0.0.1 {}", first.port));
@@ -453,13 +331,13 @@ fn a_replica_of_a_replica_writes_to_the_database_that_the_first_server_selected(
 #[test]
 fn a_changed_password_of_the_server_is_used_for_the_next_connection() {
     let dir = tempfile::tempdir().unwrap();
-    let master = Master::new(Kind::Redis, dir.path(), "yes");
+    let master = master(Kind::Redis, dir.path(), "yes");
     let mut wire = master.connect();
     wire.line("SET before 1");
     let engine = Engine::new();
     let mut session = engine.session();
     follow(&mut session, &master);
-    assert_level(&mut session, &mut wire, "the copy");
+    assert_level(&mut wire, &mut session, "the copy");
     let full = |wire: &mut Wire| {
         let Reply::Bulk(info) = wire.line("INFO stats") else {
             panic!("no text")
@@ -475,7 +353,7 @@ fn a_changed_password_of_the_server_is_used_for_the_next_connection() {
     assert_eq!(session.line("CONFIG SET masterauth other"), Reply::OK);
     wire.line("CLIENT KILL TYPE replica");
     wire.line("SET after 1");
-    assert_level(&mut session, &mut wire, "after the cut");
+    assert_level(&mut wire, &mut session, "after the cut");
     assert_eq!(full(&mut wire), copies);
 }
 

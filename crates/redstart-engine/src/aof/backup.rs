@@ -12,9 +12,11 @@ use std::{
 };
 
 use super::{
-    FINE, FOLDER, Log,
+    Log,
     folder::{OsFolder, Source, sync_folder},
     manifest::Manifest,
+    open::FOLDER,
+    write::FINE,
 };
 use crate::error::EngineError;
 

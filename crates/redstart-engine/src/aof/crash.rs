@@ -6,15 +6,17 @@
 
 use std::sync::atomic::Ordering;
 
+use bytes::Bytes;
 use redstart_testkit::scale;
 
 use super::{
+    open::open_in,
     storm::{Disk, Fault},
     tests::ALONE,
     *,
 };
 use crate::{
-    Reply, Session,
+    Engine, Reply, Session,
     digest::{self, Digest},
     random::Random,
 };

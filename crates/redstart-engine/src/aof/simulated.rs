@@ -10,9 +10,10 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    FILE_LOST, FINE, Log,
+    Log,
     folder::{Folder, Handle, Source},
-    open_in,
+    open::open_in,
+    write::{FILE_LOST, FINE},
 };
 use crate::{Engine, Fsync, error::EngineError};
 
@@ -32,7 +33,7 @@ struct Files {
 pub struct Disk(Arc<Mutex<Files>>);
 
 impl Disk {
-    /// From now on it takes only so many bytes more, and its syncs fail or not.
+    /// From now on it takes only this many bytes more, and its syncs fail or not.
     pub fn fail(&self, room: usize, syncs_fail: bool) {
         let mut files = self.0.lock();
         (files.room, files.syncs_fail) = (Some(room), syncs_fail);

@@ -1,15 +1,24 @@
 //! A disk that fails, and how many syncs writes cost.
 
 use std::{
+    fs, io,
     path::Path,
     sync::{
         Barrier,
         atomic::{AtomicBool, AtomicUsize},
     },
+    task::Poll,
 };
 
-use super::{file::fault, *};
-use crate::{Outcome, Reply, Session, error::NOT_KEPT};
+use bytes::Bytes;
+
+use super::{
+    file::fault,
+    folder::OsFolder,
+    open::{FOLDER, open_in},
+    *,
+};
+use crate::{Engine, Outcome, Reply, Session, error::NOT_KEPT};
 
 /// Failures are asked for by static switches: one such test at a time.
 pub(super) static ALONE: Mutex<()> = Mutex::new(());

@@ -172,7 +172,7 @@ impl Condition {
     }
 
     fn admits(&self, old: i64, new: i64) -> bool {
-        // A key without a deadline lives for ever: no new deadline is later.
+        // A key without a deadline lives forever: no new deadline is later.
         let volatile = old != NEVER;
         !(self.none && volatile
             || self.some && !volatile

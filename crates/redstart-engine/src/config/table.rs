@@ -3,7 +3,7 @@
 //! A setting that the engine acts on has a field (`acts`). The others are checked and remembered:
 //! they concern what does not exist here (replicas, defragmentation, threads), or what is the same
 //! either way (freeing in the background). Some defaults differ from redis-server's, because CONFIG GET
-//! tells what is so: nothing is saved by itself (`save`), the listener is on the loopback address
+//! tells what is so: nothing is saved on its own (`save`), the listener is on the loopback address
 //! (`bind`), DEBUG is there for clients of this machine (`enable-debug-command`), and there is no
 //! file of the process's number (`pidfile`).
 

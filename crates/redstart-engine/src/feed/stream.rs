@@ -347,7 +347,7 @@ impl Stream {
         }
     }
 
-    /// Notes the keys that change from now on, but so many at most.
+    /// Notes the keys that change from now on, but this many at most.
     pub(crate) fn note_changes(&self, most: usize) {
         self.buffer.lock().changes = Some(Changes {
             keys: BTreeSet::new(),

@@ -15,7 +15,7 @@ const HASH_BITS: u32 = 16;
 pub(super) struct Compressor {
     /// By hash: the place of three bytes, above `base`.
     places: Vec<u32>,
-    /// Smaller places are from inputs of before.
+    /// Smaller places are from previous inputs.
     base: u32,
 }
 

@@ -84,7 +84,7 @@ impl<R: Read> Source<R> {
         self.array::<1>().map(|[byte]| byte)
     }
 
-    /// So many bytes. The memory grows with what is there, whatever the number says.
+    /// This many bytes. The memory grows with what is there, whatever the number says.
     pub(super) fn bytes(&mut self, len: u64) -> Result<Vec<u8>, Fault> {
         const AT_ONCE: u64 = 64 * 1024;
         let mut bytes = Vec::with_capacity(len.min(AT_ONCE) as usize);

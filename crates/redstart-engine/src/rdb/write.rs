@@ -256,7 +256,7 @@ impl Writer {
             return self.string(&pack.finish());
         }
         self.length(set.len() as u64);
-        // From the highest down: whoever loads it appends at one end.
+        // From the highest down: the loader appends at one end.
         set.each(0, set.len(), true, |member, score| {
             self.string(member);
             self.raw(&score.to_le_bytes());

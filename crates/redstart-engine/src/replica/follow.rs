@@ -31,7 +31,7 @@ use crate::{
     resp::{Limits, Parser},
 };
 
-/// What those hear who waited for data of before.
+/// The error for clients that waited for the data from before.
 const UNBLOCKED: &str = "UNBLOCKED force unblock from blocking operation, instance state changed \
      (master -> replica?)";
 /// How long after a failure the server is asked again.

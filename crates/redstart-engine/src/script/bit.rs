@@ -2,7 +2,7 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::number_argument;
+use super::argument::number_argument;
 
 /// A number as 32 bits: wraps around, rounds to the nearest.
 fn bits(lua: &Lua, args: &[Value], number: usize) -> mlua::Result<u32> {

@@ -4,7 +4,11 @@ use std::sync::{Arc, atomic::Ordering};
 
 use mlua::{Lua, MultiValue, Table};
 
-use super::{Shared, argument_error, number_argument, text_error};
+use super::{
+    argument::{argument_error, number_argument},
+    raise::text_error,
+    shared::Shared,
+};
 
 /// The state of drand48 before anybody seeds it.
 pub(super) const UNSEEDED: u64 = 0x1234_ABCD_330E;

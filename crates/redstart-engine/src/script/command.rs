@@ -3,7 +3,11 @@
 use bytes::Bytes;
 use mlua::{MultiValue, Value};
 
-use super::{Shared, Stage, is_stack_used_up, library::reply_error};
+use super::{
+    library::reply_error,
+    shared::{Shared, Stage},
+    stack::is_stack_used_up,
+};
 use crate::{
     acl,
     compat::versions,

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 
-use super::Raise;
+use super::raise::Raise;
 use crate::{
     number,
     reply::{Protocol, Reply},

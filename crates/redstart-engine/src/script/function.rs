@@ -14,7 +14,12 @@ use bytes::Bytes;
 use hashbrown::{HashMap, HashSet};
 use mlua::{MultiValue, Table, Value};
 
-use super::{Flags, Limits, Purpose, Raise, Runtime, STACK_BASE, Watchdog, convert, stack_pointer};
+use super::{
+    Flags, Limits, Watchdog, convert,
+    raise::Raise,
+    runtime::{Purpose, Runtime},
+    stack::{STACK_BASE, stack_pointer},
+};
 use crate::{compat::Compat, error::Stop, free, registry, resp};
 
 pub(crate) const NOT_FOUND: &str = "ERR Function not found";

@@ -5,8 +5,11 @@ use std::sync::Arc;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{
-    Raise, SANDBOX, Shared, argument_error, chance, convert, expected, library, position,
-    text_error, type_name,
+    argument::{argument_error, expected, type_name},
+    chance, convert, library,
+    raise::{Raise, position, text_error},
+    runtime::SANDBOX,
+    shared::Shared,
 };
 
 use crate::compat::{Compat, versions};

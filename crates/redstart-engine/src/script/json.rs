@@ -10,7 +10,10 @@ use std::sync::Arc;
 use mlua::{LightUserData, Lua, MultiValue, Table, Value};
 use parking_lot::Mutex;
 
-use super::{argument_error, expected, number_argument, string_argument, text_error};
+use super::{
+    argument::{argument_error, expected, number_argument, string_argument},
+    raise::text_error,
+};
 use decode::Reader;
 use encode::Writer;
 

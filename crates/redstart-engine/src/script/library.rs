@@ -5,9 +5,11 @@ use std::sync::Arc;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{
-    Raise, Shared, Unlimited,
     command::{Refused, arguments, command},
     convert, function, hex,
+    raise::Raise,
+    runtime::Unlimited,
+    shared::Shared,
 };
 use crate::{
     compat::{Compat, versions},

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use mlua::{Lua, MultiValue, Table, Value};
 
 use super::{
-    Shared, argument_error, is_stack_used_up, number_argument, string_argument, text_error,
+    argument::{argument_error, number_argument, string_argument},
+    raise::text_error,
+    shared::Shared,
+    stack::is_stack_used_up,
 };
 
 /// Tables nested more deeply than this are written as nil.
@@ -343,7 +346,7 @@ impl<'a> Reader<'a> {
 }
 
 fn plain(text: &str) -> Bad {
-    Bad::Lua(super::Raise::Text(text.as_bytes().to_vec()).into())
+    Bad::Lua(super::raise::Raise::Text(text.as_bytes().to_vec()).into())
 }
 
 /// Reads up to `limit` values from `offset` on; with neither given, all of them.

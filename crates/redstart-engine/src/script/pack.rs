@@ -2,7 +2,10 @@
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::{argument_error, number_argument, string_argument, text_error};
+use super::{
+    argument::{argument_error, number_argument, string_argument},
+    raise::text_error,
+};
 
 const MAX_INTEGER: usize = 32;
 const MAX_ALIGNMENT: i32 = 8;

@@ -46,7 +46,7 @@ impl Histogram {
         self.total += count;
     }
 
-    /// The time in nanoseconds that so many percent of the calls did not exceed.
+    /// The time in nanoseconds that this many percent of the calls did not exceed.
     pub(crate) fn percentile(&self, percent: f64) -> u64 {
         let wanted = ((percent / 100.0 * self.total as f64).ceil() as u64).max(1);
         let mut seen = 0;

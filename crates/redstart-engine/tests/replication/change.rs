@@ -9,9 +9,9 @@ use crate::{
     wire::Wire,
 };
 
-/// A field of INFO replication.
-pub(crate) fn field(client: &mut impl Client, name: &str) -> Option<String> {
-    let info = match client.line("INFO replication") {
+/// A field of a section of INFO.
+fn info(client: &mut impl Client, section: &str, name: &str) -> Option<String> {
+    let info = match client.line(&format!("INFO {section}")) {
         Reply::Bulk(text) | Reply::Verbatim { text, .. } => {
             String::from_utf8(text.to_vec()).unwrap()
         }
@@ -19,6 +19,26 @@ pub(crate) fn field(client: &mut impl Client, name: &str) -> Option<String> {
     };
     let mut lines = info.lines();
     lines.find_map(|line| Some(line.strip_prefix(name)?.strip_prefix(':')?.to_owned()))
+}
+
+/// A field of INFO replication.
+pub(crate) fn field(client: &mut impl Client, name: &str) -> Option<String> {
+    info(client, "replication", name)
+}
+
+/// A field of INFO stats.
+pub(crate) fn count(client: &mut impl Client, name: &str) -> u64 {
+    info(client, "stats", name).unwrap().parse().unwrap()
+}
+
+/// Chance by a seed that is new each time, and is told when a test fails.
+pub(crate) fn seeded() -> Chance {
+    let seed = std::time::SystemTime::now()
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_nanos() as u64;
+    println!("seed {seed}");
+    Chance::new(seed)
 }
 
 /// What a server tells its replicas: not when a consumer was seen, nor how many entries a group has read.

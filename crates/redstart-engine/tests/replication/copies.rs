@@ -10,7 +10,9 @@ use std::{
 use redstart_engine::{Engine, Fsync, Reply};
 use redstart_testkit::block_until;
 
-use crate::{Master, PATIENCE, change::field, contents::Client, random::Chance, wire::Wire};
+use crate::{
+    Master, change::field, contents::Client, random::Chance, server::PATIENCE, wire::Wire,
+};
 
 /// Its data is copied from its log, and is more than sockets hold.
 fn large(data: &Path) -> Engine {

@@ -5,7 +5,7 @@ use mlua::{Lua, Table, Value};
 use super::{HARD_DEPTH, Settings, null};
 use crate::{
     number,
-    script::{is_stack_used_up, text_error},
+    script::{raise::text_error, stack::is_stack_used_up},
 };
 
 enum TokenKind {

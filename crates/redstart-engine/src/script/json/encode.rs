@@ -5,7 +5,7 @@ use mlua::{Lua, LuaString, Table, Value};
 use super::{HARD_DEPTH, Invalid, Settings};
 use crate::{
     number,
-    script::{convert, is_stack_used_up, text_error, type_name},
+    script::{argument::type_name, convert, raise::text_error, stack::is_stack_used_up},
 };
 
 /// More than this is not written, whatever the settings let through: no string of Redis is longer.

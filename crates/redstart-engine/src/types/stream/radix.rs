@@ -40,7 +40,7 @@ pub(super) fn gained<V>(ids: &BTreeMap<Id, V>, new: Id) -> usize {
         return 1;
     };
     let leaf = usize::from(shared + 1 < BYTES) + 1;
-    // The ids that share so many bytes with the new one.
+    // The ids that share this many bytes with the new one.
     let free = u128::MAX.checked_shr(8 * shared as u32).unwrap_or(0);
     let group = id(bits(new) & !free)..=id(bits(new) | free);
     let mut inside = ids.range(group).map(|(id, _)| *id);

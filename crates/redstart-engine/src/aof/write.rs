@@ -1,0 +1,201 @@
+//! From the buffer to the disk: how far a reply has to wait, and what a failure means.
+
+use std::{
+    io,
+    sync::atomic::Ordering,
+    task::{Poll, Waker},
+    time::Instant,
+};
+
+use bytes::Bytes;
+
+use super::{Disk, Log, file::LogFile};
+use crate::{effect::Effect, error::EngineError, resp};
+
+/// More than this does not wait in memory for the disk.
+const BUFFER_LIMIT: usize = 32 * 1024 * 1024;
+
+/// Nothing is wrong.
+pub(super) const FINE: u8 = 0;
+/// The last write failed and was undone; it is tried again.
+const WRITE_FAILED: u8 = 1;
+/// A sync failed, or a failed write could not be undone: the current file is not to be used again.
+pub(super) const FILE_LOST: u8 = 2;
+
+impl Log {
+    pub(super) fn trouble(&self) -> u8 {
+        self.trouble.load(Ordering::Acquire)
+    }
+
+    /// The failure that keeps the log from being written, if there is one.
+    fn failure(&self) -> Option<io::Error> {
+        (self.trouble() != FINE).then(|| io::Error::other(self.reason.lock().clone()))
+    }
+
+    /// The data was replaced and the log does not say so: nothing is appended to it until a fresh one
+    /// is written.
+    pub(crate) fn lose(&self, error: &EngineError) {
+        self.fail(FILE_LOST, &io::Error::other(error.to_string()));
+    }
+
+    fn fail(&self, trouble: u8, error: &io::Error) {
+        if self.trouble() == FINE {
+            tracing::error!(%error, "cannot write to the append-only log");
+        }
+        *self.reason.lock() = error.to_string();
+        self.trouble.fetch_max(trouble, Ordering::Release);
+        self.wake_waiters();
+    }
+
+    /// Encodes a unit into the buffer; the position at which it ends.
+    pub(super) fn append(&self, unit: &[Effect]) -> u64 {
+        let mut buffer = self.buffer.lock();
+        let before = buffer.bytes.len();
+        let word = |word: &'static str| [Bytes::from_static(word.as_bytes())];
+        let atomic = unit.len() > 1;
+        if atomic {
+            resp::encode_command(&word("MULTI"), &mut buffer.bytes);
+        }
+        for effect in unit {
+            if buffer.db != Some(effect.db) {
+                buffer.db = Some(effect.db);
+                let select = [
+                    Bytes::from_static(b"SELECT"),
+                    Bytes::from(effect.db.to_string()),
+                ];
+                resp::encode_command(&select, &mut buffer.bytes);
+            }
+            resp::encode_command(&effect.args, &mut buffer.bytes);
+        }
+        if atomic {
+            resp::encode_command(&word("EXEC"), &mut buffer.bytes);
+        }
+        let added = (buffer.bytes.len() - before) as u64;
+        let position = self.appended.fetch_add(added, Ordering::Relaxed) + added;
+        let full = buffer.bytes.len() > BUFFER_LIMIT;
+        drop(buffer);
+        if full {
+            // The disk does not keep up: the caller has to wait for it.
+            let _ = self.write();
+        }
+        position
+    }
+
+    /// Whether a reply that depends on this position may leave.
+    fn is_kept(&self, position: u64) -> bool {
+        let kept = if self.always() {
+            &self.synced
+        } else {
+            &self.written
+        };
+        kept.load(Ordering::Acquire) >= position
+    }
+
+    /// Returns once a reply that depends on this position may leave. Blocks the thread.
+    pub(crate) fn commit(&self, position: u64) -> io::Result<()> {
+        while !self.is_kept(position) {
+            if self.always() {
+                self.sync()?;
+            } else {
+                self.write()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Log::commit`] without blocking the thread for a sync: the log's own thread does it.
+    pub(crate) fn poll_commit(&self, position: u64, waker: &Waker) -> Poll<io::Result<()>> {
+        if self.is_kept(position) {
+            return Poll::Ready(Ok(()));
+        }
+        if !self.always() {
+            return Poll::Ready(self.commit(position));
+        }
+        self.waiters.lock().push((position, waker.clone()));
+        // A sync may have ended before the waker was registered.
+        if self.is_kept(position) {
+            return Poll::Ready(Ok(()));
+        }
+        if let Some(failure) = self.failure() {
+            return Poll::Ready(Err(failure));
+        }
+        self.ask(|work| work.sync = true);
+        Poll::Pending
+    }
+
+    pub(super) fn wake_waiters(&self) {
+        let (failed, synced) = (self.trouble() != FINE, self.synced.load(Ordering::Acquire));
+        self.waiters.lock().retain(|(position, waker)| {
+            let over = failed || *position <= synced;
+            if over {
+                waker.wake_by_ref();
+            }
+            !over
+        });
+    }
+
+    /// Hands the buffer to the kernel.
+    pub(super) fn write(&self) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        let (bytes, position) = {
+            let mut buffer = self.buffer.lock();
+            let position = self.appended.load(Ordering::Relaxed);
+            (std::mem::take(&mut buffer.bytes), position)
+        };
+        if let Err(error) = self.write_bytes(&mut disk, &bytes) {
+            // Nothing is forgotten.
+            let mut buffer = self.buffer.lock();
+            let newer = std::mem::replace(&mut buffer.bytes, bytes);
+            buffer.bytes.extend_from_slice(&newer);
+            return Err(error);
+        }
+        self.written.fetch_max(position, Ordering::Release);
+        Ok(())
+    }
+
+    /// Appends to the file, all or nothing.
+    pub(super) fn write_bytes(&self, disk: &mut Disk, bytes: &[u8]) -> io::Result<()> {
+        if self.trouble() == FILE_LOST {
+            return Err(io::Error::other(self.reason.lock().clone()));
+        }
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if let Err(error) = disk.file.append(bytes) {
+            let undone = disk.file.cut(disk.len);
+            let trouble = if undone.is_ok() {
+                WRITE_FAILED
+            } else {
+                FILE_LOST
+            };
+            self.fail(trouble, &error);
+            return Err(error);
+        }
+        disk.len += bytes.len() as u64;
+        let _ =
+            self.trouble
+                .compare_exchange(WRITE_FAILED, FINE, Ordering::AcqRel, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Hands the buffer to the kernel and waits until it is on the disk.
+    pub(super) fn sync(&self) -> io::Result<()> {
+        let mut last = self.syncing.lock();
+        self.write()?;
+        // The file cannot be switched while `syncing` is held.
+        let file = self.disk.lock().file.clone();
+        let position = self.written.load(Ordering::Acquire);
+        if self.synced.load(Ordering::Acquire) < position {
+            self.sync_file(&file)?;
+            self.synced.fetch_max(position, Ordering::Release);
+            self.wake_waiters();
+        }
+        *last = Instant::now();
+        Ok(())
+    }
+
+    pub(super) fn sync_file(&self, file: &LogFile) -> io::Result<()> {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+        file.sync().inspect_err(|error| self.fail(FILE_LOST, error))
+    }
+}
