@@ -268,6 +268,10 @@ impl World {
         process.stop();
         life.stopped.lock().0 = Some(Instant::now());
         self.later(lasts, move |world| {
+            // It was killed meanwhile: what its successor does is not its concern.
+            if process.is_gone() {
+                return;
+            }
             let mut stopped = world.lives[client].stopped.lock();
             if let Some(since) = stopped.0.take() {
                 stopped.1 += since.elapsed();
@@ -355,8 +359,12 @@ impl World {
                 Found::Nothing
             }
         };
-        self.servers[server].crash(silently);
+        let crash = self.servers[server].crash(silently);
         self.later(lasts.max(RESTART), move |world| {
+            // It crashed once more, in a failover, and is down until that says otherwise.
+            if world.servers[server].crashes() != crash {
+                return;
+            }
             // A failover may have replaced it meanwhile.
             let data_server = server < world.plan.servers();
             let replaced =
@@ -497,8 +505,7 @@ impl World {
 
     /// How long a client may still talk to an old master: until the sentinels have said so, and the news has come.
     fn left_within(&self, knows_after: Duration) -> Duration {
-        let slowest = Duration::from_millis(self.plan.weather.slow.1 + self.plan.weather.delay.1);
-        sentinel_delay(4, knows_after) + slowest + Duration::from_secs(1)
+        sentinel_delay(4, knows_after) + self.slowest() + Duration::from_secs(1)
     }
 
     /// A part of the slots moves, key by key, and the nodes learn of it one after the other.

@@ -174,8 +174,9 @@ fn part_of<M: Model>(
             if over || later {
                 return None;
             }
-            let inside = start.is_none_or(|start| event.from >= start)
-                && event.to.is_some_and(|to| end.is_none_or(|end| to <= end));
+            // At the very time of a loss, nobody can tell which came first.
+            let inside = start.is_none_or(|start| event.from > start)
+                && event.to.is_some_and(|to| end.is_none_or(|end| to < end));
             if inside {
                 return Some(event.clone());
             }
@@ -350,6 +351,17 @@ mod tests {
         // Also after a loss two callers do not get the same number.
         let twice = [call(1, 0, 10), call(1, 50, 60), call(1, 70, 80)];
         assert!(matches!(explain(&Counter, &twice, &lost), Explained::No(_)));
+    }
+
+    #[test]
+    fn what_ended_or_began_at_the_time_of_a_loss_may_be_on_either_side_of_it() {
+        let lost = [(ms(20), ms(20))];
+        let before = [call(1, 0, 10), call(7, 15, 20), call(8, 30, 40)];
+        assert_eq!(explain(&Counter, &before, &lost), Explained::Yes);
+        let after = [call(1, 0, 10), call(2, 20, 25), call(7, 30, 40)];
+        assert_eq!(explain(&Counter, &after, &lost), Explained::Yes);
+        let gone = [call(1, 0, 10), call(7, 15, 19), call(8, 30, 40)];
+        assert!(matches!(explain(&Counter, &gone, &lost), Explained::No(_)));
     }
 
     #[test]

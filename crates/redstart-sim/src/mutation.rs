@@ -117,6 +117,7 @@ pub static MUTATIONS: &[Mutation] = &[
     script("a heartbeat that does not count", Queue, "queue.renew", "redis.call('ZADD', KEYS[2], format('%.0f', now() + ARGV[2]), ARGV[1])", ""),
     script("a delay that is left out", Queue, "queue.enqueue", "delay = tonumber(ARGV[7])", "delay = 0"),
     switch("a job that begins after its lease has ended", Queue, "a late job does not begin"),
+    switch("a lease whose end is told late", Queue, "a lost lease is told at once"),
     switch("a tick that is lost while workers are busy", Cron, "ticks do not wait for a free slot"),
     script("a tick that every worker enqueues", Cron, "queue.cron_fire", "if not current or format('%.0f', tonumber(current)) ~= ARGV[7] then return 0 end", ""),
     switch("a first tick by another server's clock", Cron, "the time of the queue's server"),

@@ -45,6 +45,7 @@ struct Inner {
     ahead: i64,
     process: Arc<Process>,
     starts: u64,
+    crashes: u64,
     reach: Reach,
     refuses: bool,
     injection: Option<Injection>,
@@ -122,6 +123,7 @@ impl Server {
                 ahead,
                 process: Process::new(PROCESS + index, seed),
                 starts: 0,
+                crashes: 0,
                 reach: Reach::Listening,
                 refuses: false,
                 injection: None,
@@ -196,10 +198,17 @@ impl Server {
         process.go_on();
     }
 
-    /// Dies. Its system tells the clients, unless the whole machine is gone.
-    pub fn crash(&self, silently: bool) {
+    /// How often it has crashed.
+    pub fn crashes(&self) -> u64 {
+        self.inner.lock().crashes
+    }
+
+    /// Dies. Its system tells the clients, unless the whole machine is gone. How often it has crashed now.
+    pub fn crash(&self, silently: bool) -> u64 {
         self.trace.note(self.peer(), format_args!("crashes"));
         let mut inner = self.inner.lock();
+        inner.crashes += 1;
+        let crashes = inner.crashes;
         inner.process.kill();
         if let Some(disk) = &inner.disk {
             disk.process_dies();
@@ -210,6 +219,7 @@ impl Server {
         };
         drop(inner);
         self.net.leave(self.peer(), silently);
+        crashes
     }
 
     /// Starts again with what it finds.

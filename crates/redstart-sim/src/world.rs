@@ -557,6 +557,18 @@ impl World {
         (at == self.now()).then_some(stood)
     }
 
+    /// How long a message may be on the way, unless somebody is silent or hangs.
+    pub fn slowest(&self) -> Duration {
+        Duration::from_millis(self.plan.weather.slow.1 + self.plan.weather.delay.1)
+    }
+
+    /// Whether a call that failed surely did not happen. A call that is repeated because that does no harm is never in doubt, but
+    /// if it was sent it may have happened. In worlds with faults the history has another copy of it.
+    pub fn surely_failed(&self, error: &redstart::Error, repeatable: bool) -> bool {
+        let copied = !self.plan.faults.is_empty() && !error.is_timeout();
+        !error.is_in_doubt() && (!repeatable || copied)
+    }
+
     /// A server drops keys.
     pub(crate) fn evicted(&self) {
         let now = self.now();

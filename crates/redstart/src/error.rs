@@ -189,6 +189,9 @@ impl Error {
     /// It is also true if only a part of a pipeline may have been carried out. The store never repeats such a write
     /// on its own. Repeat it only if doing it twice is harmless, or through a pattern that carries an idempotency
     /// token.
+    ///
+    /// A request that is [idempotent](crate::script::Call::idempotent) is never in doubt. If it failed it may have been carried
+    /// out all the same, or be carried out later: repeat it.
     pub fn is_in_doubt(&self) -> bool {
         self.0.in_doubt
     }

@@ -214,17 +214,19 @@ impl Tallying {
         self.history.begin(call.clone(), world.now())
     }
 
-    /// Notes how a call ended: with an answer, surely not at all, or in doubt.
+    /// Notes how a call, which may be repeated or not, ended: with an answer, surely not at all, or in doubt.
     fn noted<T>(
         &self,
         world: &World,
-        call: usize,
+        (call, repeatable): (usize, bool),
         ended: Option<Result<T, Error>>,
         answered: impl FnOnce(T) -> Call,
     ) {
         match ended {
             Some(Ok(answer)) => self.history.end(call, answered(answer), world.now()),
-            Some(Err(error)) if !error.is_in_doubt() => self.history.cancel(call),
+            Some(Err(error)) if world.surely_failed(&error, repeatable) => {
+                self.history.cancel(call);
+            }
             _ => {}
         }
     }
@@ -237,7 +239,9 @@ impl Tallying {
                 let many = client.dice.between(1, 9) as i64;
                 let call = self.history.begin(Call::Add(many, None), world.now());
                 let ended = client.perhaps_dropped(100, counter.add(name, many)).await;
-                self.noted(&world, call, ended, |count| Call::Add(many, Some(count)));
+                self.noted(&world, (call, false), ended, |count| {
+                    Call::Add(many, Some(count))
+                });
             }
             3 => {
                 let call = self.history.begin(Call::Get(-1), world.now());
@@ -249,12 +253,14 @@ impl Tallying {
             4 => {
                 let call = self.history.begin(Call::Take(None), world.now());
                 let ended = client.perhaps_dropped(100, counter.take(name)).await;
-                self.noted(&world, call, ended, |count| Call::Take(Some(count)));
+                self.noted(&world, (call, false), ended, |count| {
+                    Call::Take(Some(count))
+                });
             }
             5 | 6 => {
                 let call = self.repeatable(&world, &Call::Drain(None));
                 let ended = client.perhaps_dropped(100, counter.drain(name)).await;
-                self.noted(&world, call, ended, |drained| {
+                self.noted(&world, (call, true), ended, |drained| {
                     let drained = drained.map(|drained| (drained.id, drained.count));
                     ids.extend(drained.iter().map(|(id, _)| id.clone()));
                     Call::Drain(Some(drained))
@@ -264,7 +270,7 @@ impl Tallying {
                 let Some(id) = ids.pop() else { return };
                 let call = self.repeatable(&world, &Call::Ack(id.clone(), None));
                 let ended = client.perhaps_dropped(100, counter.ack(name, &id)).await;
-                self.noted(&world, call, ended, |was| Call::Ack(id, Some(was)));
+                self.noted(&world, (call, true), ended, |was| Call::Ack(id, Some(was)));
             }
         }
     }

@@ -220,7 +220,9 @@ impl Placing {
                         let answered = Call::Remove(member, Some(there));
                         self.history.end(call, answered, now());
                     }
-                    Some(Err(error)) if !error.is_in_doubt() => self.history.cancel(call),
+                    Some(Err(error)) if world.surely_failed(&error, true) => {
+                        self.history.cancel(call);
+                    }
                     _ => {}
                 }
             }

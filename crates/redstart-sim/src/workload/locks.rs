@@ -288,12 +288,14 @@ impl Workload for Holding {
 
     fn settle(self: Arc<Self>, client: Client) -> Work {
         Box::pin(async move {
-            // Every lease has ended by then, and nothing renews it.
+            // Every lease has ended by then, also that of a request or a place in line that is still on its way, and
+            // nothing renews it.
             let behind = match client.world.plan.clocks_differ {
                 true => Duration::from_secs(4),
                 false => Duration::ZERO,
             };
-            tokio::time::sleep(self.ttl + behind + Duration::from_secs(1)).await;
+            let late = client.world.slowest();
+            tokio::time::sleep(self.ttl + behind + late + Duration::from_secs(1)).await;
             for (key, ttl) in client.world.keys() {
                 if !key.ends_with(":fence") && ttl < 0 {
                     client.world.breach(format!("{key} never expires"));

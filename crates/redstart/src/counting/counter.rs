@@ -223,7 +223,8 @@ impl Counter {
     ///
     /// # Errors
     ///
-    /// Those of the [store](Store::query), and [`is_config`](Error::is_config) for an empty id.
+    /// Those of the [store](Store::query), and [`is_config`](Error::is_config) for an empty id. After another error it may be
+    /// forgotten: call it again.
     ///
     /// # Cancel safety
     ///

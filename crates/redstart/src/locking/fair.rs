@@ -100,7 +100,8 @@ static FAIR: LockKind = LockKind {
 ///
 /// # Limits
 ///
-/// A stalled waiter at the head blocks the others until the lease of its place expires.
+/// A stalled waiter at the head blocks the others until the lease of its place expires. So does a request that reaches the
+/// server after its caller has given up.
 ///
 /// # Keys
 ///

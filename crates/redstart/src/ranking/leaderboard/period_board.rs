@@ -159,11 +159,12 @@ impl PeriodBoard<'_> {
             .collect())
     }
 
-    /// Removes a member; `false` if it was not on the board.
+    /// Removes a member; `false` if it was not on the board, or if an attempt of this call whose reply was lost has
+    /// removed it.
     ///
     /// # Errors
     ///
-    /// As [`rank`](Self::rank).
+    /// As [`rank`](Self::rank). The member may be removed all the same: call it again.
     ///
     /// # Cancel safety
     ///

@@ -38,15 +38,19 @@ async fn lease_was_lost(
     let mut unknown_jobs = 0;
     let mut next = clock.now() + every;
     loop {
+        let end = renewed + shared.lease;
         tokio::select! {
             biased;
             () = registration.over.cancelled() => return false,
             () = registration.lost.cancelled() => return true,
+            // It may end between two attempts to renew it.
+            () = tokio::time::sleep_until(end), if !crate::mend::is_missing("a lost lease is told at once") => {
+                return !registration.over.is_cancelled();
+            }
             () = clock.sleep_until(next) => {}
         }
         // Taken before the request is sent: the server's lease ends later than ours, never earlier.
         let asked = Instant::now();
-        let end = renewed + shared.lease;
         let held = tokio::select! {
             biased;
             // A reply that comes after the end is too late to be sure; handlers must be told of the doubt.
