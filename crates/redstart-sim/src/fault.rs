@@ -21,6 +21,8 @@ const LOG_ROUND: Duration = Duration::from_millis(100);
 const RESTART: Duration = Duration::from_millis(20);
 /// A process that runs on has read within this time what came while it was stopped.
 const READS: Duration = Duration::from_millis(20);
+/// A process has a new line to a sentinel within this time after it lost one.
+const LISTENS_AGAIN: Duration = Duration::from_secs(1);
 
 impl World {
     /// Puts all faults on the agenda.
@@ -284,7 +286,11 @@ impl World {
             let fails_over = |fault: &Fault| matches!(fault.kind, FaultKind::Failover { .. });
             if world.plan.faults.iter().any(fails_over) {
                 // What it sends before it has read that the master was replaced goes to the old one.
-                world.lost(world.now(), world.now() + READS);
+                let reads = match world.may_lose_lines(client) {
+                    true => LISTENS_AGAIN + world.slowest(),
+                    false => READS,
+                };
+                world.lost(world.now(), world.now() + reads);
             }
             process.go_on();
         });
@@ -505,7 +511,21 @@ impl World {
 
     /// How long a client may still talk to an old master: until the sentinels have said so, and the news has come.
     fn left_within(&self, knows_after: Duration) -> Duration {
-        sentinel_delay(4, knows_after) + self.slowest() + Duration::from_secs(1)
+        sentinel_delay(4, knows_after) + self.slowest() + LISTENS_AGAIN
+    }
+
+    /// Whether a client may lose its lines to the sentinels.
+    fn may_lose_lines(&self, client: usize) -> bool {
+        let loses = |fault: &Fault| match fault.kind {
+            FaultKind::Cut { client: of }
+            | FaultKind::CutInside { client: of, .. }
+            | FaultKind::Silence { client: of, .. } => of == client,
+            FaultKind::Hang { server, .. }
+            | FaultKind::Crash { server, .. }
+            | FaultKind::Refuse { server, .. } => server >= self.plan.servers(),
+            _ => false,
+        };
+        self.plan.faults.iter().any(loses)
     }
 
     /// A part of the slots moves, key by key, and the nodes learn of it one after the other.
