@@ -196,7 +196,8 @@ async fn an_error_repeats_no_argument_of_a_command_that_is_unknown() -> anyhow::
             .unwrap_err(),
     ];
     for error in errors {
-        let text = format!("{error} {error:?} {:#}", anyhow::Error::from(error));
+        let mut text = format!("{error} {error:?}");
+        text += &format!(" {:#}", anyhow::Error::from(error));
         assert!(text.contains("NOSUCHCOMMAND"), "{text}");
         assert!(!text.contains("secret-token"), "{text}");
     }
