@@ -129,8 +129,7 @@ impl<F: Fencing> Guard<F> {
                 () = self.lease.lost() => return Ok(None),
                 extended = self.owner.extend(ttl) => extended?,
             };
-            if extended {
-                self.lease.prolong(valid_until(asked, ttl));
+            if extended && self.lease.prolong(valid_until(asked, ttl)) {
                 Ok(Some(self.valid_until()))
             } else {
                 lose(&self.lease, operations);

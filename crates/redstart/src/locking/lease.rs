@@ -216,12 +216,20 @@ impl<F> Lease<F> {
         *self.shared.state.lock()
     }
 
-    /// Moves the end forward, never back.
-    pub(crate) fn prolong(&self, until: Instant) {
+    /// Moves the end forward, never back. False if the lease has ended before the answer was read: whoever was told so must
+    /// not find it valid again.
+    #[must_use = "a lease that has ended stays so"]
+    pub(crate) fn prolong(&self, until: Instant) -> bool {
         let mut state = self.shared.state.lock();
+        if !self.shared.is_valid(*state)
+            && !crate::mend::is_missing("a lease that has ended stays so")
+        {
+            return false;
+        }
         state.until = state.until.max(until);
         drop(state);
         self.shared.changed.notify_waiters();
+        true
     }
 
     /// Ends the lease; true for the first caller.
@@ -258,6 +266,17 @@ mod tests {
             checked_ttl(Duration::from_micros(30_001)).unwrap(),
             Duration::from_millis(31)
         );
+    }
+
+    #[test]
+    fn an_answer_that_is_read_after_the_end_does_not_prolong_a_lease() {
+        let now = Instant::now();
+        let lease = Lease::new(Clock::default(), now, ());
+        assert!(!lease.is_valid());
+        assert!(!lease.prolong(now + MAX_TTL));
+        assert!(!lease.is_valid());
+        let lease = Lease::new(Clock::default(), now + MAX_TTL, ());
+        assert!(lease.prolong(now + MAX_TTL * 2) && lease.is_valid());
     }
 
     #[test]

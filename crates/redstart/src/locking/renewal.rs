@@ -95,8 +95,7 @@ impl Renewal {
                 () = clock.sleep_until(end) => continue,
             };
             match extended {
-                Ok(held) if held || revives => {
-                    lease.prolong(valid_until(asked, terms.ttl));
+                Ok(held) if (held || revives) && lease.prolong(valid_until(asked, terms.ttl)) => {
                     next = asked + every;
                     pause = every / 8;
                 }
