@@ -65,12 +65,16 @@ fn pfadd(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
     for element in &args[2..] {
         match hll::add(data, element) {
             Ok(changed) => changes += usize::from(changed),
-            // What came before has been counted.
+            // What came before stays counted, and nobody is told, as on the server.
             Err(error) => {
                 corrupt = Err(error);
                 break;
             }
         }
+    }
+    if let Err(error) = corrupt {
+        cx.dirty(changes);
+        return Err(error.into());
     }
     if changes > 0 {
         hll::invalidate(data);
@@ -78,7 +82,6 @@ fn pfadd(cx: &mut Ctx<'_>, args: &[Bytes]) -> CommandResult {
         cx.notify(class::STRING, "pfadd", key);
         cx.dirty(changes);
     }
-    corrupt?;
     Ok((changes > 0).into())
 }
 
