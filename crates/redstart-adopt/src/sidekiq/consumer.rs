@@ -542,7 +542,7 @@ fn interval(every: Duration) -> tokio::time::Interval {
     interval
 }
 
-/// Takes one off a count; whether there was one.
+/// Decrements a count; returns whether it was above zero.
 fn forget(held: &mut HashMap<Vec<u8>, usize>, text: &[u8]) -> bool {
     match held.get_mut(text) {
         Some(1) => held.remove(text).is_some(),

@@ -68,7 +68,7 @@ pub(super) fn print(summary: &Summary) {
     say!("libraries             {}", summary.libraries);
     say!("bytes                 {}", summary.bytes);
     match summary.checksum {
-        0 => say!("CRC-64                none: whoever wrote it computed no checksum"),
+        0 => say!("CRC-64                none: the file was written without a checksum"),
         checksum => say!("CRC-64                {checksum:016x}"),
     }
     if summary.expired > 0 {

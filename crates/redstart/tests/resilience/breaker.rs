@@ -617,33 +617,43 @@ async fn a_report_costs_what_is_new_and_failures_are_reported_together() -> anyh
     Ok(())
 }
 
-#[tokio::test]
-async fn a_cancelled_probe_gives_its_place_back() -> anyhow::Result<()> {
-    let server = Server::builder(Kind::Redis).start().await?;
-    let proxy = redstart_testkit::Proxy::start(&server).await?;
-    let slow = Store::connect(proxy.url()).await?;
-    let direct = Store::connect(&server.url()).await?;
-    let build = |store: &Store| {
-        Breaker::builder(store, "cancel", "payments")
+/// An open breaker with one place for probes, behind a proxy and beside it. Its lease is so long that only the end of a probe
+/// frees the place.
+async fn one_place(
+    server: &Server,
+    proxy: &redstart_testkit::Proxy,
+) -> anyhow::Result<(Breaker, Breaker)> {
+    let build = async |url: &str| {
+        let store = Store::connect(url).await?;
+        Breaker::builder(&store, "place", "payments")
             .window(CallWindow::Count(20))
             .min_calls(4)
             .open_for(Duration::from_millis(50))
             .probes(1)
-            // So long that only the cancellation can free the place.
             .lease(LONG)
             .open()
+            .await
     };
-    let (cancels, other) = (build(&slow).await?, build(&direct).await?);
-    fail(&other, 4).await;
-    other.flush().await?;
-    assert!(turns(&cancels, State::Open).await);
+    let (behind, beside) = (build(proxy.url()).await?, build(&server.url()).await?);
+    fail(&beside, 4).await;
+    beside.flush().await?;
+    assert!(turns(&behind, State::Open).await);
+    Ok((behind, beside))
+}
+
+#[tokio::test]
+async fn a_cancelled_probe_gives_its_place_back() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = redstart_testkit::Proxy::start(&server).await?;
+    let (cancels, other) = one_place(&server, &proxy).await?;
+    let direct = Store::connect(&server.url()).await?;
     proxy.delay_replies(Duration::from_millis(300));
     let taken = eventually(SOON, async || {
         // Dropped while the answer is on its way.
         let wait = Duration::from_millis(100);
         drop(tokio::time::timeout(wait, cancels.try_admit()).await);
         direct
-            .scan("cancel:*:probes")
+            .scan("place:*:probes")
             .await
             .is_ok_and(|keys| !keys.is_empty())
     });
@@ -657,22 +667,7 @@ async fn a_probe_that_is_dropped_while_its_result_is_on_its_way_gives_its_place_
 -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
     let proxy = redstart_testkit::Proxy::start(&server).await?;
-    let slow = Store::connect(proxy.url()).await?;
-    let direct = Store::connect(&server.url()).await?;
-    let build = |store: &Store| {
-        Breaker::builder(store, "result", "payments")
-            .window(CallWindow::Count(20))
-            .min_calls(4)
-            .open_for(Duration::from_millis(50))
-            .probes(1)
-            // So long that only the end of the probe can free the place.
-            .lease(LONG)
-            .open()
-    };
-    let (drops, other) = (build(&slow).await?, build(&direct).await?);
-    fail(&other, 4).await;
-    other.flush().await?;
-    assert!(turns(&drops, State::Open).await);
+    let (drops, other) = one_place(&server, &proxy).await?;
     let admission = first_probe(&drops).await;
     // The result has to wait for a new connection, which takes its time.
     proxy.delay_replies(Duration::from_millis(300));
