@@ -81,6 +81,12 @@ fn load_file(
         Err(error) => return Err(bad(error.to_string())),
     };
     let len = folder.len(name)?;
+    if len == 0 && name.ends_with(".base.rdb") {
+        // Even one without keys has a header: what was in it is lost.
+        return Err(bad(
+            "is empty, which a base in RDB format never is".to_owned()
+        ));
+    }
     let end = match tail {
         // A base in RDB format may end in zeros, and knows its own end.
         Tail::MayBeTorn if !begins_as_rdb(&mut *file)? => end_of_data(&mut *file, len)?,

@@ -146,7 +146,7 @@ fn server(state: &State, now: i64, page: &mut Page) {
     page.line("atomicvar_api", "rust");
     // Made by another compiler.
     page.line("gcc_version", "0.0.0");
-    page.line("process_id", std::process::id());
+    page.line("process_id", process::id());
     page.line("process_supervised", "no");
     page.line("run_id", &state.run_id);
     page.line("tcp_port", state.config.port);
@@ -156,8 +156,7 @@ fn server(state: &State, now: i64, page: &mut Page) {
     page.line("hz", &hz);
     page.line("configured_hz", &hz);
     page.line("lru_clock", (now / 1_000_000) & 0xFF_FFFF);
-    let executable = std::env::current_exe().unwrap_or_default();
-    page.line("executable", executable.display());
+    page.line("executable", process::executable());
     let file = state.config.file.as_ref();
     let file = file.map_or(String::new(), |file| file.display().to_string());
     page.line("config_file", file);

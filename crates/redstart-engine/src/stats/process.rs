@@ -1,6 +1,33 @@
-//! What the operating system says of this process and machine.
+//! What the operating system says of this process and machine. In a simulated world it says nothing: a seed's world is the
+//! same in every process and on every machine.
 
 use std::fs;
+
+fn read(path: &str) -> String {
+    #[cfg(feature = "sim")]
+    if crate::sim::is_seeded() {
+        return String::new();
+    }
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+pub(crate) fn id() -> u32 {
+    #[cfg(feature = "sim")]
+    if crate::sim::is_seeded() {
+        return 1;
+    }
+    std::process::id()
+}
+
+/// The path of the running program.
+pub(crate) fn executable() -> String {
+    #[cfg(feature = "sim")]
+    if crate::sim::is_seeded() {
+        return String::new();
+    }
+    let path = std::env::current_exe().unwrap_or_default();
+    path.display().to_string()
+}
 
 /// CPU seconds: of the whole process, of children that have ended, and of the first thread; each in
 /// the kernel and outside.
@@ -26,7 +53,7 @@ pub(crate) fn cpu() -> Cpu {
 
 /// `utime`, `stime`, `cutime` and `cstime` in seconds.
 fn times(path: &str) -> [f64; 4] {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = read(path);
     // The second field is a name in brackets, which may hold anything.
     let rest = text.rsplit_once(')').map_or("", |(_, rest)| rest);
     let fields: Vec<&str> = rest.split_whitespace().collect();
@@ -49,7 +76,7 @@ pub(crate) fn machine_memory() -> u64 {
 }
 
 fn kilobytes(path: &str, name: &str) -> u64 {
-    let text = fs::read_to_string(path).unwrap_or_default();
+    let text = read(path);
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|line| line.split_whitespace().next());
     number
@@ -60,7 +87,7 @@ fn kilobytes(path: &str, name: &str) -> u64 {
 
 /// The system's name and release, and the machine's kind.
 pub(crate) fn system() -> String {
-    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = read("/proc/sys/kernel/osrelease");
     let mut name = std::env::consts::OS.to_owned();
     name[..1].make_ascii_uppercase();
     format!("{name} {} {}", release.trim(), std::env::consts::ARCH)

@@ -152,6 +152,30 @@ fn a_dump_beside_a_log_is_not_read() {
     assert_eq!(open().session().line("DBSIZE"), Reply::Int(0));
 }
 
+#[test]
+fn a_log_whose_base_was_emptied_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut server = Server::start_with(Kind::Redis, dir.path(), &["--appendonly", "yes"]);
+    let mut wire = server.connect();
+    assert_eq!(wire.line("SET a 1"), Reply::OK);
+    drop((wire, server));
+    let base = fs::read_dir(dir.path().join("appendonlydir")).unwrap();
+    let mut base = base.map(|entry| entry.unwrap().path());
+    let base = base.find(|path| path.extension().is_some_and(|end| end == "rdb"));
+    let base = base.expect("a base in RDB format");
+    let whole = fs::read(&base).unwrap();
+    let open = || {
+        let log = redstart_engine::Fsync::No;
+        Engine::builder().append_only(dir.path(), log).build()
+    };
+    fs::write(&base, b"").unwrap();
+    let error = open().map(drop).unwrap_err().to_string();
+    assert!(error.contains("is empty"), "{error}");
+    // Nothing was changed by the attempt.
+    fs::write(&base, whole).unwrap();
+    assert_eq!(open().unwrap().session().line("GET a"), Reply::bulk("1"));
+}
+
 fn free_port() -> u16 {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().port()
