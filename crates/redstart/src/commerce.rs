@@ -24,4 +24,5 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &stock::RESTOCK,
     &stock::SETTLE,
     &stock::SETTLE_LOAN,
+    &stock::TIME,
 ];

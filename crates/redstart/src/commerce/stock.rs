@@ -3,6 +3,7 @@
 mod answer;
 mod builder;
 mod loan;
+mod prewarm;
 mod report;
 mod request;
 mod reserve;
@@ -11,7 +12,6 @@ mod sold_out;
 use std::{sync::Arc, time::Duration};
 
 use crate::{
-    duration::millis,
     error::{Error, Result},
     key::{Entity, Key, Keys},
     observe,
@@ -65,6 +65,7 @@ pub(super) static LEND: Script = script!(
 pub(super) static OFFER: Script = script!("stock.offer", "../script/now.lua", "stock/offer.lua");
 pub(super) static RECEIVE: Script = script!("stock.receive", "stock/receive.lua");
 pub(super) static SETTLE_LOAN: Script = script!("stock.settle_loan", "stock/settle_loan.lua");
+pub(super) static TIME: Script = script!("stock.time", "../script/now.lua", "stock/time.lua");
 pub(super) static RESTOCK: Script = script!("stock.restock", "stock/restock.lua");
 pub(super) static CLOSE: Script = script!("stock.close", "stock/close.lua");
 
@@ -111,10 +112,14 @@ struct Inner {
 ///
 /// # Promises
 ///
-/// - `free + held + sold` is what was put on sale, in every report.
+/// - `free + held + sold` is what was put on sale, in every report. There is none while a shard is missing: before the sale
+///   is warm as a whole, and from the end of the first shard on.
+/// - All shards of a sale end at the same time, by the clocks of their nodes, and units never move from one sale to the next.
 /// - A reservation and its order in the stream of orders are made in one script: neither exists without the other.
 ///   Cancelled and expired reservations leave their order in the stream; a worker confirms first and learns it then.
 /// - Confirm, cancel and expiry happen once, whichever comes first, and a buyer's allowance comes back with the units.
+/// - A reservation expires in one script with its entry in the stream of [expirations](Self::expirations): neither exists
+///   without the other.
 /// - No buyer has more units (held or bought) than the [cap](StockBuilder::per_user).
 /// - A request whose answer was lost is repeated with the same id and gets the answer of the first:
 ///   [`Reserve::Replayed`].
@@ -123,20 +128,30 @@ struct Inner {
 ///
 /// # Limits
 ///
+/// A hold that is over ends when a call needs its units or meets its request; a [report](Self::report) ends all of them. A
+/// worker that reads the expirations asks for a report as often as it wants to hear of them, and shortly before the sale
+/// ends: the holds that are there at its end are forgotten with it, without an entry. The stream of expirations goes a
+/// day after the sale, with its consumer groups.
+///
+/// A shard that the server lost (evicted, or restarted empty) is made again by a prewarm with its whole share, also of units
+/// that were sold or lent before. Do not let the server evict these keys.
+///
 /// With [shards](StockBuilder::shards), units that come back to another shard, because another process freed them or their
 /// hold expired, may be seen up to the [sold-out memory](StockBuilder::sold_out_memory) later.
 ///
 /// # Keys
 ///
-/// `<namespace>:stock.<name>:{<sku>}` (counts) and its parts `requests`, `holds`, `users`, `restocks` and `orders`; with
-/// shards `<namespace>:stock_shard.<name>:{<shard>.<shards>/<sku>}` and also `loans` and `decisions`. All but the stream
-/// of orders expire with the sale; orders are data that somebody still has to read.
+/// `<namespace>:stock.<name>:{<sku>}` (counts) and its parts `requests`, `holds`, `users`, `restocks`, `expired` and
+/// `orders`; with shards `<namespace>:stock_shard.<name>:{<shard>.<shards>/<sku>}` and also `loans` and `decisions`. All but
+/// the two streams expire with the sale. Expirations stay for a day longer. Orders are data that somebody still has to read:
+/// they do not expire.
 ///
 /// # Round trips
 ///
-/// One script for each call. With shards, a reservation whose own shard is empty asks all others at once, so that "sold
-/// out" takes two round trips, or one within the sold-out memory; borrowing takes three more. Each script does a bounded
-/// amount of work: at most 64 holds that are over are ended in one call, and a report repeats its call until none is left.
+/// One script for each call. With shards, a prewarm takes three round trips. A reservation whose own shard is empty asks all
+/// others at once, so that "sold out" takes two, or one within the sold-out memory; borrowing takes three more. Each script
+/// does a bounded amount of work: at most 64 holds that are over are ended in one call, and a report repeats its call until
+/// none is left.
 ///
 /// # One very hot SKU
 ///
@@ -200,37 +215,15 @@ impl Stock {
         Ok(shards.iter().map(|shard| shard.part("orders")).collect())
     }
 
-    /// Puts units on sale. Everything about the sale but its orders is forgotten after `ttl`.
+    /// The streams of reservations of a SKU that expired, one per shard. An entry has the fields `user`, `request` and
+    /// `qty`, and `ended`: when the hold ended, in microseconds since 1970.
     ///
     /// # Errors
     ///
-    /// [`is_config`](Error::is_config) for no units, too many, or a TTL that is zero or over a year; the store's
-    /// errors. Repeat it after an error: shards that are warm stay as they are, the rest is warmed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropped before it is done, some shards may be warm. Repeat it.
-    pub async fn prewarm(&self, sku: &str, units: u64, ttl: Duration) -> Result<Prewarm> {
-        let inner = &*self.0;
-        observe::operation("stock.prewarm", inner.keys.namespace(), async {
-            check_units("a sale", units)?;
-            check_time("a sale", ttl)?;
-            inner.sold_out.forget(sku);
-            let shards = self.all_shards(sku)?;
-            let mut batch = Batch::new();
-            for (n, shard) in shards.iter().enumerate() {
-                let call = PREWARM.on(shard).key().arg(self.share(units, n));
-                batch.push(call.arg(millis(ttl)));
-            }
-            let mut warmed = Prewarm::Running;
-            for answer in batch.run::<u32>(&inner.store).await? {
-                if answer? == 1 {
-                    warmed = Prewarm::Warmed;
-                }
-            }
-            Ok(warmed)
-        })
-        .await
+    /// [`is_config`](Error::is_config) for a bad SKU.
+    pub fn expirations(&self, sku: &str) -> Result<Vec<Key>> {
+        let shards = self.all_shards(sku)?;
+        Ok(shards.iter().map(|shard| shard.part("expired")).collect())
     }
 
     /// Adds units to a running sale, once for each `id`.
@@ -313,10 +306,10 @@ impl Stock {
     }
 }
 
-/// A call with the four keys that `sale.lua` works on.
+/// A call with the five keys that `sale.lua` works on.
 fn on_sale<'a>(script: &'static Script, shard: &'a Entity) -> Call<'a> {
     let call = script.on(shard).key().part("requests");
-    call.part("holds").part("users")
+    call.part("holds").part("users").part("expired")
 }
 
 fn check_units(what: &str, units: u64) -> Result<()> {

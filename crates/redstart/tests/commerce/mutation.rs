@@ -29,6 +29,38 @@ async fn a_unit_that_is_not_there_is_noticed() -> anyhow::Result<()> {
 
 #[tokio::test]
 async fn a_reservation_without_its_order_is_noticed() -> anyhow::Result<()> {
-    let order = "redis.call('XADD', KEYS[5], '*', 'sku', ARGV[6], 'user', ARGV[2], 'request', ARGV[7], 'qty', ARGV[3])";
+    let order = "redis.call('XADD', KEYS[6], '*', 'sku', ARGV[6], 'user', ARGV[2], 'request', ARGV[7], 'qty', ARGV[3])";
     without_check(order, "stock::a_reservation_is_settled_once::embedded").await
+}
+
+#[tokio::test]
+async fn an_expiry_without_its_entry_is_noticed() -> anyhow::Result<()> {
+    let all = redstart::script::all();
+    let mut named = all
+        .into_iter()
+        .filter(|script| script.name() == "stock.settle");
+    let source = named.next().expect("a script of this name").source();
+    let lua = without(
+        source,
+        "  expire(ARGV[1], found)",
+        "  leave(ARGV[1], found, 'x'); found.state = 'x'",
+    );
+    let test = "stock::each_reservation_that_expires_has_one_entry::embedded";
+    must_notice(test, "stock.settle", &lua).await
+}
+
+#[tokio::test]
+async fn a_loan_that_another_sale_accepts_is_noticed() -> anyhow::Result<()> {
+    let all = redstart::script::all();
+    let mut named = all
+        .into_iter()
+        .filter(|script| script.name() == "stock.receive");
+    let source = named.next().expect("a script of this name").source();
+    let lua = without(
+        source,
+        "if (sale[2] or '') ~= ARGV[3] then return 0 end",
+        "",
+    );
+    let test = "stock::a_loan_of_one_sale_is_not_accepted_by_the_next";
+    must_notice(test, "stock.receive", &lua).await
 }

@@ -21,6 +21,25 @@ const HOUR: Duration = Duration::from_secs(3600);
 const HOLD: Duration = Duration::from_secs(300);
 const SHOPPING: Duration = Duration::from_secs(600);
 
+/// All entries of streams.
+async fn entries(
+    store: &Store,
+    streams: Vec<redstart::key::Key>,
+) -> anyhow::Result<Vec<redis::streams::StreamId>> {
+    let mut found = Vec::new();
+    for stream in streams {
+        let mut cmd = redis::cmd("XRANGE");
+        cmd.arg(&stream).arg("-").arg("+");
+        let entries: redis::streams::StreamRangeReply = store.query(&cmd).await?;
+        found.extend(entries.ids);
+    }
+    Ok(found)
+}
+
+fn field(entry: &redis::streams::StreamId, name: &str) -> String {
+    entry.get(name).unwrap_or_default()
+}
+
 /// All orders of a SKU: user, request, quantity.
 async fn orders(
     store: &Store,
@@ -28,15 +47,25 @@ async fn orders(
     sku: &str,
 ) -> anyhow::Result<Vec<(String, String, u64)>> {
     let mut found = Vec::new();
-    for stream in stock.orders(sku)? {
-        let mut cmd = redis::cmd("XRANGE");
-        cmd.arg(&stream).arg("-").arg("+");
-        let entries: redis::streams::StreamRangeReply = store.query(&cmd).await?;
-        for entry in entries.ids {
-            let field = |name: &str| entry.get::<String>(name).unwrap_or_default();
-            assert_eq!(field("sku"), sku);
-            found.push((field("user"), field("request"), field("qty").parse()?));
-        }
+    for entry in entries(store, stock.orders(sku)?).await? {
+        assert_eq!(field(&entry, "sku"), sku);
+        let (user, request) = (field(&entry, "user"), field(&entry, "request"));
+        found.push((user, request, field(&entry, "qty").parse()?));
+    }
+    Ok(found)
+}
+
+/// All reservations of a SKU that expired: user, request, quantity, and the microsecond at which the hold ended.
+async fn expirations(
+    store: &Store,
+    stock: &Stock,
+    sku: &str,
+) -> anyhow::Result<Vec<(String, String, u64, u64)>> {
+    let mut found = Vec::new();
+    for entry in entries(store, stock.expirations(sku)?).await? {
+        let (user, request) = (field(&entry, "user"), field(&entry, "request"));
+        let (qty, ended) = (field(&entry, "qty"), field(&entry, "ended"));
+        found.push((user, request, qty.parse()?, ended.parse()?));
     }
     Ok(found)
 }
@@ -281,6 +310,10 @@ matrix! {
         let orders = orders(&store, &stock, "tea").await?;
         let mut seen = HashSet::new();
         let (mut sold, mut users) = (0, HashMap::<String, u64>::new());
+        let mut expired = HashMap::new();
+        for (user, id, qty, _) in expirations(&store, &stock, "tea").await? {
+            assert!(expired.insert((user.clone(), id.clone()), qty).is_none(), "{user} {id} expired twice");
+        }
         for (user, id, qty) in &orders {
             assert!(seen.insert((user.clone(), id.clone())), "two orders for {user} {id}");
             let request = Request::new("tea", user, id);
@@ -290,11 +323,16 @@ matrix! {
                     sold += qty;
                     *users.entry(user.clone()).or_default() += qty;
                 }
-                Transition::Refused(State::Cancelled | State::Expired) => {}
+                Transition::Refused(State::Cancelled) => {}
+                Transition::Refused(State::Expired) => {
+                    let told = expired.remove(&(user.clone(), id.clone()));
+                    assert_eq!(told, Some(*qty), "{user} {id} expired");
+                }
                 other => panic!("{user} {id} is {other:?}"),
             }
         }
         assert_eq!(sold, report.sold);
+        assert!(expired.is_empty(), "they did not expire: {expired:?}");
         for (user, units) in users {
             assert!(units <= CAP, "{user} has {units}");
         }
@@ -466,6 +504,59 @@ matrix! {
         Ok(())
     }
 
+    async fn each_reservation_that_expires_has_one_entry(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        for shards in [1, 3] {
+            let stock = Stock::builder(&store, backend.namespace(), "sale").shards(shards).build()?;
+            stock.prewarm("tea", 300, HOUR).await?;
+            let short = Duration::from_millis(100);
+            let wait = async |time: Duration| -> anyhow::Result<()> {
+                match backend.is_embedded() {
+                    true => store.advance(time)?,
+                    false => tokio::time::sleep(time).await,
+                }
+                Ok(())
+            };
+            // A user's name may look like the name of another's request.
+            let users = ["ann", "3:ann", "", "b:", "ann\0x", "\u{e9} x"].map(|user| format!("{user}{shards}"));
+            for (n, user) in users.iter().enumerate() {
+                let qty = n as u64 + 1;
+                assert!(held(stock.reserve(&Request::new("tea", user, "1:2"), qty, short).await?));
+                assert!(held(stock.reserve(&Request::new("tea", user, "sold"), 1, HOLD).await?));
+                assert_eq!(stock.confirm(&Request::new("tea", user, "sold")).await?, Transition::Done);
+            }
+            let cancelled = Request::new("tea", "cid", "1");
+            assert!(held(stock.reserve(&cancelled, 1, HOLD).await?));
+            assert_eq!(stock.cancel(&cancelled).await?, Transition::Done);
+            wait(short).await?;
+            // Found by its own request, and by a report: once each.
+            let met = Request::new("tea", &users[0], "1:2");
+            assert_eq!(stock.confirm(&met).await?, Transition::Refused(State::Expired));
+            assert_eq!(expirations(&store, &stock, "tea").await?.len(), 1);
+            for _ in 0..2 {
+                let report = stock.report("tea").await?.unwrap();
+                assert_eq!((report.free, report.held, report.sold), (294, 0, 6));
+            }
+            assert_eq!(stock.extend(&met, HOLD).await?, Extension::Refused(State::Expired));
+            let mut found = expirations(&store, &stock, "tea").await?;
+            found.sort_by_key(|entry| entry.2);
+            let told: Vec<_> = found.iter().map(|(user, id, qty, _)| (user.clone(), &**id, *qty)).collect();
+            let expected: Vec<_> = users.iter().zip(1..).map(|(user, qty)| (user.clone(), "1:2", qty)).collect();
+            assert_eq!(told, expected);
+            // Not before its end, and not for ever: a day longer than the sale.
+            for stream in stock.expirations("tea")? {
+                let left: i64 = store.query(redis::cmd("PTTL").arg(&stream)).await?;
+                let most = (HOUR + Duration::from_secs(86_400)).as_millis() as i64;
+                assert!(left == -2 || (HOUR.as_millis() as i64 * 23..=most).contains(&left), "{left}");
+            }
+            let (seconds, micros): (u64, u64) = store.query(&redis::cmd("TIME")).await?;
+            for (user, _, _, ended) in &found {
+                assert!(*ended <= seconds * 1_000_000 + micros, "{user} ended at {ended}");
+            }
+        }
+        Ok(())
+    }
+
     async fn stock_with_another_number_of_shards_does_not_see_the_sale(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let stock = |shards| Stock::builder(&store, backend.namespace(), "sale").shards(shards).build();
@@ -592,5 +683,211 @@ async fn sold_out_takes_two_round_trips_whatever_the_shards_and_then_one() -> an
     assert_eq!(answer, Reserve::SoldOut { free: 0 });
     // Fifteen shards one after the other would take six seconds more.
     assert!(began.elapsed() < trip * 8, "{:?}", began.elapsed());
+    Ok(())
+}
+
+/// The script of this name.
+fn script(name: &str) -> &'static redstart::script::Script {
+    let mut all = redstart::script::all().into_iter();
+    all.find(|script| script.name() == name)
+        .expect("a script of this name")
+}
+
+/// A sale of two shards whose user has the other shard's units on loan, and what is needed to accept the loan by hand.
+async fn lent(
+    store: &Store,
+    namespace: &str,
+) -> anyhow::Result<(Stock, [redstart::key::Entity; 2], u64, (String, u64))> {
+    let stock = Stock::builder(store, namespace, "sale").shards(2).build()?;
+    stock.prewarm("tea", 10, HOUR).await?;
+    let keys = redstart::key::Keys::named(namespace, "stock_shard", "sale")?;
+    let shards = [keys.entity("0.2/tea")?, keys.entity("1.2/tea")?];
+    let lend = script("stock.lend").on(&shards[1]).key().part("requests");
+    let lend = lend.part("holds").part("users").part("expired");
+    let lend = lend.part("loans");
+    let (qty, sale, ends) = lend.arg("token").arg(3).arg(0).run(store).await?;
+    assert_eq!(qty, 3);
+    Ok((stock, shards, qty, (sale, ends)))
+}
+
+#[tokio::test]
+async fn a_loan_of_one_sale_is_not_accepted_by_the_next() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let (stock, shards, qty, sale) = lent(&store, "loan").await?;
+    let receive = async || -> anyhow::Result<u64> {
+        let receive = script("stock.receive")
+            .on(&shards[0])
+            .key()
+            .part("decisions");
+        let receive = receive.arg("token").arg(qty).arg(&sale.0).arg(sale.1);
+        Ok(receive.run(&store).await?)
+    };
+    store.advance(HOUR)?;
+    // Between the sales, and in the next one.
+    assert_eq!(receive().await?, 0);
+    assert_eq!(stock.prewarm("tea", 10, HOUR).await?, Prewarm::Warmed);
+    assert_eq!(receive().await?, 0);
+    let report = stock.report("tea").await?.expect("on sale");
+    assert_eq!(report.total(), 10, "{report:?}");
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_loan_that_was_refused_stays_so_when_its_shard_is_made_again() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let (stock, shards, qty, sale) = lent(&store, "again").await?;
+    let receive = async |qty: u64| -> anyhow::Result<u64> {
+        let receive = script("stock.receive").on(&shards[0]).key();
+        let receive = receive.part("decisions").arg("token").arg(qty);
+        Ok(receive.arg(&sale.0).arg(sale.1).run(&store).await?)
+    };
+    store
+        .query::<()>(redis::cmd("DEL").arg(shards[0].key()))
+        .await?;
+    // Somebody settles the loan; the borrower, who stood still, goes on when the shard is back.
+    assert_eq!(receive(0).await?, 0);
+    let close = script("stock.settle_loan").on(&shards[1]).key();
+    let close = close.part("loans").arg("token").arg(0);
+    assert_eq!(close.run::<u32>(&store).await?, 1);
+    assert_eq!(stock.prewarm("tea", 10, HOUR).await?, Prewarm::Warmed);
+    assert_eq!(receive(qty).await?, 0);
+    let report = stock.report("tea").await?.expect("on sale");
+    assert_eq!(report.total(), 10, "{report:?}");
+    Ok(())
+}
+
+/// A user's name is any text: what belongs to one is never taken from another.
+#[tokio::test]
+async fn a_name_with_a_nul_byte_is_a_name_of_its_own() -> anyhow::Result<()> {
+    for url in [None, Some(Kind::Redis), Some(Kind::Valkey)] {
+        let server = match url {
+            Some(kind) => Some(Server::builder(kind).start().await?),
+            None => None,
+        };
+        let url = server.as_ref().map_or("memory://".to_owned(), Server::url);
+        let store = Store::connect(&url).await?;
+        let stock = Stock::builder(&store, "nul", "sale").per_user(2).build()?;
+        stock.prewarm("tea", 10, HOUR).await?;
+        let request = |user: &str, id: &str| Request::new("tea", user, id);
+        assert!(held(stock.reserve(&request("ann", "1"), 2, HOLD).await?));
+        let other = request("ann\0x", "1");
+        assert!(held(stock.reserve(&other, 2, HOLD).await?));
+        assert!(matches!(
+            stock.extend(&other, HOLD).await?,
+            Extension::Held { .. }
+        ));
+        assert_eq!(stock.cancel(&other).await?, Transition::Done);
+        let more = stock.reserve(&request("ann", "2"), 1, HOLD).await?;
+        assert_eq!(more, Reserve::UserCap { left: 0 });
+        assert!(held(stock.reserve(&request("ann\0x", "2"), 2, HOLD).await?));
+    }
+    Ok(())
+}
+
+/// A server that evicts takes one key of a sale and leaves the others.
+#[tokio::test]
+async fn a_hold_whose_sale_is_gone_is_unknown_and_nothing_is_written() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let stock = Stock::builder(&store, "gone", "sale").build()?;
+    stock.prewarm("tea", 10, HOUR).await?;
+    let request = Request::new("tea", "ann", "1");
+    let hold = Duration::from_secs(60);
+    assert!(held(stock.reserve(&request, 1, hold).await?));
+    let sale = redstart::key::Keys::named("gone", "stock", "sale")?.entity("tea")?;
+    store.query::<()>(redis::cmd("DEL").arg(sale.key())).await?;
+    store.advance(hold)?;
+    assert_eq!(stock.confirm(&request).await?, Transition::Unknown);
+    assert_eq!(stock.extend(&request, hold).await?, Extension::Unknown);
+    assert_eq!(stock.reserve(&request, 1, hold).await?, Reserve::NotWarmed);
+    let exists: u64 = store.query(redis::cmd("EXISTS").arg(sale.key())).await?;
+    assert_eq!(exists, 0, "a sale without an end was made");
+    Ok(())
+}
+
+/// Each round of a report ends 64 holds. It does not go on beyond the deadline, and the next one goes on from there.
+#[tokio::test]
+async fn a_report_of_more_holds_than_there_is_time_for_says_so() -> anyhow::Result<()> {
+    const HOLDS: usize = 64 * 40;
+    let server = Server::builder(Kind::Redis).start().await?;
+    let direct = Store::builder(&server.url())
+        .deadline(SHOPPING)
+        .connect()
+        .await?;
+    let stock = Stock::builder(&direct, "many", "sale").build()?;
+    stock.prewarm("tea", HOLDS as u64, HOUR).await?;
+    let buyers = (0..HOLDS).map(|n| {
+        let stock = &stock;
+        let request = Request::new("tea", &format!("u{n}"), "1");
+        async move { stock.reserve(&request, 1, Duration::from_millis(1)).await }
+    });
+    for answer in futures_util::future::join_all(buyers).await {
+        let _ = answer?;
+    }
+    tokio::time::sleep(Duration::from_millis(2)).await;
+    let proxy = Proxy::start(&server).await?;
+    let deadline = Duration::from_secs(2);
+    let slow = Store::builder(proxy.url())
+        .deadline(deadline)
+        .connect()
+        .await?;
+    proxy.delay_replies(deadline / 10);
+    let slow = Stock::builder(&slow, "many", "sale").build()?;
+    let error = slow.report("tea").await.unwrap_err();
+    assert!(error.is_timeout(), "{error:?}");
+    let report = stock.report("tea").await?.expect("on sale");
+    assert_eq!((report.free, report.held), (HOLDS as u64, 0));
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_report_has_all_shards_of_a_sale_or_there_is_none() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let stock = Stock::builder(&store, "ends", "sale").shards(4).build()?;
+    stock.prewarm("tea", 10, HOUR).await?;
+    let keys = redstart::key::Keys::named("ends", "stock_shard", "sale")?;
+    for lost in [2, 0] {
+        let shard = keys.entity(&format!("{lost}.4/tea"))?;
+        store
+            .query::<()>(redis::cmd("DEL").arg(shard.key()))
+            .await?;
+        assert_eq!(stock.report("tea").await?, None);
+        store.advance(Duration::from_secs(60))?;
+        // With other units and another end, which are those of the sale that is there.
+        assert_eq!(stock.prewarm("tea", 99, HOUR).await?, Prewarm::Warmed);
+        let report = stock.report("tea").await?.expect("on sale");
+        assert_eq!(report.total(), 10, "{report:?}");
+    }
+    store.advance(HOUR - Duration::from_secs(240))?;
+    let report = stock.report("tea").await?.expect("on sale");
+    assert_eq!(report.total(), 10, "{report:?}");
+    store.advance(Duration::from_secs(121))?;
+    assert_eq!(stock.report("tea").await?, None);
+    assert_eq!(stock.prewarm("tea", 99, HOUR).await?, Prewarm::Warmed);
+    assert_eq!(stock.report("tea").await?.expect("on sale").total(), 99);
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_age_of_a_loan_is_asked_of_the_shard_that_gave_it() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let (stock, ..) = lent(&store, "age").await?;
+    let tap = MonitorTap::start(&server).await?;
+    let report = stock.report("tea").await?.expect("on sale");
+    assert_eq!(report.total(), 10, "{report:?}");
+    let seen = tap.commands().await?;
+    let digest = script("stock.time").digest();
+    let asked = |command: &&redstart_testkit::monitor::Seen| command.mentions("{1.2/tea}");
+    assert!(
+        seen.iter().filter(asked).any(|seen| seen.mentions(digest)),
+        "the lender is not asked"
+    );
+    let elsewhere =
+        |seen: &&redstart_testkit::monitor::Seen| !seen.is_from_script() && seen.name() == "TIME";
+    assert_eq!(
+        seen.iter().filter(elsewhere).count(),
+        0,
+        "any node is asked"
+    );
     Ok(())
 }

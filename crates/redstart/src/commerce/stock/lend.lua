@@ -1,24 +1,27 @@
 -- Sends free units to another shard. Until that is settled they are counted here, as lent.
--- After now.lua and sale.lua, which states KEYS[1-4].
+-- After now.lua and sale.lua, which states KEYS[1-5].
 --
--- KEYS     5  loans (hash: token -> "qty to since")
+-- KEYS     6  loans (hash: token -> "qty to since ends id", the end in ms and the id of the sale)
 -- ARGV     1  token
 --          2  units wanted
 --          3  number of the shard that gets them
--- Returns  the units, 0 if there are none
-local loan = redis.call('HGET', KEYS[5], ARGV[1])
+-- Returns  {units, id of the sale, its end in ms}, no units if there are none
+local loan = redis.call('HGET', KEYS[6], ARGV[1])
 -- The same loan again: its reply was lost.
-if loan then return tonumber(string.match(loan, '^%d+')) end
-local sale = redis.call('HMGET', KEYS[1], 'free', 'ends')
-if not sale[1] then return 0 end
+if loan then
+  local qty, ends, id = string.match(loan, '^(%d+) %d+ %d+ (%d+) (.*)$')
+  return { tonumber(qty), id, tonumber(ends) }
+end
+local sale = redis.call('HMGET', KEYS[1], 'free', 'ends', 'id')
+if not sale[1] then return { 0, '', 0 } end
 local free, wanted = tonumber(sale[1]), tonumber(ARGV[2])
 if free < wanted and reap() > 0 then free = tonumber(redis.call('HGET', KEYS[1], 'free')) end
 -- Half of what is here, so that the next buyers there need not ask again; at least what is wanted.
 local qty = math.min(free, math.max(wanted, math.floor(free / 2)))
-if qty <= 0 then return 0 end
+if qty <= 0 then return { 0, '', 0 } end
 redis.call('HINCRBY', KEYS[1], 'free', -qty)
 redis.call('HINCRBY', KEYS[1], 'lent', qty)
 redis.call('HINCRBY', KEYS[1], 'moves', 1)
-redis.call('HSET', KEYS[5], ARGV[1], string.format('%.0f %s %.0f', qty, ARGV[3], at))
-redis.call('PEXPIREAT', KEYS[5], sale[2])
-return qty
+redis.call('HSET', KEYS[6], ARGV[1], string.format('%.0f %s %.0f %s ', qty, ARGV[3], at, sale[2]) .. (sale[3] or ''))
+redis.call('PEXPIREAT', KEYS[6], sale[2])
+return { qty, sale[3] or '', tonumber(sale[2]) }

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{LEND, OFFER, RECEIVE, SETTLE_LOAN, Stock, on_sale, request::Request};
+use super::{LEND, OFFER, RECEIVE, SETTLE_LOAN, Stock, TIME, on_sale, request::Request};
 use crate::{
     error::{Error, Result},
     key::Entity,
@@ -40,8 +40,16 @@ pub(super) struct Loan {
     pub(super) token: String,
     pub(super) qty: u64,
     pub(super) to: u32,
-    /// When it was made, by the server's clock.
+    /// When it was made, by the clock of the lender's server.
     since: Duration,
+    sale: Sale,
+}
+
+/// The sale of a loan.
+struct Sale {
+    id: String,
+    /// Milliseconds since 1970.
+    ends: u64,
 }
 
 impl Stock {
@@ -86,10 +94,11 @@ impl Stock {
             let token = token();
             let call = on_sale(&LEND, from).part("loans").arg(&token);
             let call = call.arg(qty - free.min(qty)).arg(home).idempotent();
-            let lent: u64 = call.run(&inner.store).await?;
+            let (lent, id, ends): (u64, String, u64) = call.run(&inner.store).await?;
             if lent > 0 {
                 observe::event("stock.borrowed");
-                self.settle_loan(from, to, &token, lent).await?;
+                let sale = Sale { id, ends };
+                self.settle_loan(from, to, (&token, &sale), lent).await?;
                 return Ok(Borrowed::Some);
             }
         }
@@ -120,10 +129,21 @@ impl Stock {
     }
 
     /// Offers a loan to its borrower (or, with `qty` 0, has it refused) and closes it as was decided.
-    async fn settle_loan(&self, from: &Entity, to: &Entity, token: &str, qty: u64) -> Result<()> {
+    async fn settle_loan(
+        &self,
+        from: &Entity,
+        to: &Entity,
+        (token, sale): (&str, &Sale),
+        qty: u64,
+    ) -> Result<()> {
         let store = &self.0.store;
         let receive = RECEIVE.on(to).key().part("decisions").arg(token).arg(qty);
-        let accepted: u64 = receive.idempotent().run(store).await?;
+        let accepted: u64 = receive
+            .arg(&sale.id)
+            .arg(sale.ends)
+            .idempotent()
+            .run(store)
+            .await?;
         let close = SETTLE_LOAN.on(from).key().part("loans").arg(token);
         let close = close.arg(u32::from(accepted > 0)).idempotent();
         close.run::<u32>(store).await?;
@@ -138,12 +158,15 @@ impl Stock {
         if loans.is_empty() {
             return Ok(0);
         }
-        let now = self.0.store.time().await?;
+        // Another node's clock says nothing of how old they are.
+        let now: u64 = TIME.on(&from).key().idempotent().run(&self.0.store).await?;
+        let now = Duration::from_micros(now);
         let mut settled = 0;
         for loan in loans {
             if now.saturating_sub(loan.since) >= age {
                 let to = self.shard(sku, loan.to)?;
-                self.settle_loan(&from, &to, &loan.token, 0).await?;
+                let loan = (&*loan.token, &loan.sale);
+                self.settle_loan(&from, &to, loan, 0).await?;
                 observe::event("stock.loan_settled");
                 settled += 1;
             }
@@ -161,18 +184,19 @@ impl Stock {
             cmd.arg(&key).arg(cursor).arg("COUNT").arg(PAGE);
             let (next, page): (u64, Vec<(String, String)>) = self.0.store.query(&cmd).await?;
             for (token, loan) in page {
-                let words: Vec<u64> = loan
-                    .split(' ')
-                    .filter_map(|word| word.parse().ok())
-                    .collect();
-                let [qty, to, since] = words[..] else {
+                let words: Vec<&str> = loan.splitn(5, ' ').collect();
+                let [qty, to, since, ends, id] = words[..] else {
                     return Err(wrong());
                 };
                 loans.push(Loan {
                     token,
-                    qty,
-                    to: u32::try_from(to).map_err(|_| wrong())?,
-                    since: Duration::from_micros(since),
+                    qty: qty.parse().map_err(|_| wrong())?,
+                    to: to.parse().map_err(|_| wrong())?,
+                    since: Duration::from_micros(since.parse().map_err(|_| wrong())?),
+                    sale: Sale {
+                        id: id.to_owned(),
+                        ends: ends.parse().map_err(|_| wrong())?,
+                    },
                 });
             }
             cursor = next;

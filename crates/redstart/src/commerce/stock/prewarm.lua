@@ -1,12 +1,19 @@
--- Puts units on sale, unless the sale is already running. After now.lua.
+-- Puts a shard's share of the units on sale, unless a sale is running there. After now.lua.
 --
 -- KEYS     1  sale
--- ARGV     1  units
---          2  ms until everything about the sale may be forgotten
--- Returns  1, or 0 if it is running
-if redis.call('EXISTS', KEYS[1]) == 1 then return 0 end
-local ends = math.floor(now() / 1000) + ARGV[2]
-redis.call('HSET', KEYS[1], 'free', ARGV[1], 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0,
-  'ends', string.format('%.0f', ends))
+-- ARGV     1  id of the sale, the same in all shards and never used again
+--          2  units of all shards
+--          3  units of this shard
+--          4  end of the sale in ms, or '' for ARGV[5] from now
+--          5  ms until everything about the sale may be forgotten
+-- Returns  {1 if they were put on sale, 0 if a sale is running, -1 if this one would be over, then of the sale that is
+--          there now: id, units of all shards, end in ms}
+local found = redis.call('HMGET', KEYS[1], 'id', 'units', 'ends')
+if found[3] then return { 0, found[1] or '', tonumber(found[2] or 0), tonumber(found[3]) } end
+local at = math.floor(now() / 1000)
+local ends = tonumber(ARGV[4]) or at + ARGV[5]
+if ends <= at then return { -1, ARGV[1], tonumber(ARGV[2]), ends } end
+redis.call('HSET', KEYS[1], 'free', ARGV[3], 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0,
+  'ends', string.format('%.0f', ends), 'id', ARGV[1], 'units', ARGV[2])
 redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', ends))
-return 1
+return { 1, ARGV[1], tonumber(ARGV[2]), ends }

@@ -1,6 +1,6 @@
 //! The counts of a sale.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tokio::time::Instant;
 
@@ -10,6 +10,9 @@ use crate::{
     observe,
     script::Batch,
 };
+
+/// free, held, sold, lent, moves, whether there is more, and the id of the sale.
+type Answer = (u64, u64, u64, u64, u64, u64, String);
 
 #[derive(Clone, Copy, Debug)]
 struct Counts {
@@ -22,15 +25,16 @@ struct Counts {
 }
 
 impl Stock {
-    /// Ends holds that are over, settles what dead processes left, and counts. `None` if there is no such sale.
+    /// Ends holds that are over, settles what dead processes left, and counts. `None` if there is no such sale, or not all of
+    /// its shards are there: some may not be warm yet, or have ended.
     ///
     /// Over several shards the counts are of one moment: they are read twice, until nothing moved between shards
     /// meanwhile.
     ///
     /// # Errors
     ///
-    /// The store's errors; [`is_timeout`](Error::is_timeout) if units kept moving between shards, or holds that are over
-    /// kept coming, until the store's deadline.
+    /// The store's errors; [`is_timeout`](Error::is_timeout) if units kept moving between shards, or there were still holds
+    /// that are over, at the store's deadline. What was ended until then stays so: ask again.
     ///
     /// # Cancel safety
     ///
@@ -39,8 +43,7 @@ impl Stock {
         let inner = &*self.0;
         observe::operation("stock.report", inner.keys.namespace(), async {
             let until = Instant::now().checked_add(inner.store.deadline());
-            let late = || until.is_some_and(|until| Instant::now() >= until);
-            let mut before = self.count(sku).await?;
+            let mut before = self.count(sku, until).await?;
             for (shard, counts) in (0..).zip(&before) {
                 if counts.lent > 0 {
                     self.settle_loans(sku, shard, LOAN_AGE).await?;
@@ -56,12 +59,12 @@ impl Stock {
                 // A unit that was accepted is counted by the borrower; until the loan is settled the lender counts it
                 // too.
                 let twice = self.accepted_loans(sku, &before).await?;
-                let after = self.count(sku).await?;
+                let after = self.count(sku, until).await?;
                 let moves = |counts: &[Counts]| counts.iter().map(|c| c.moves).collect::<Vec<_>>();
                 if moves(&before) == moves(&after) {
                     return Ok(Some(sum(&before, twice)));
                 }
-                if late() {
+                if is_past(until) {
                     return Err(Error::timeout("units keep moving between shards"));
                 }
                 before = after;
@@ -70,20 +73,21 @@ impl Stock {
         .await
     }
 
-    /// The counts of each shard, with all holds that are over ended; empty if there is no sale.
-    async fn count(&self, sku: &str) -> Result<Vec<Counts>> {
+    /// The counts of all shards, with all holds that are over ended; empty if one of them does not have the sale.
+    async fn count(&self, sku: &str, until: Option<Instant>) -> Result<Vec<Counts>> {
         let shards = self.all_shards(sku)?;
-        // Each call ends a bounded number of holds. While it makes progress it may go on: a report of a sale with many
-        // holds that are over takes many calls, none of which blocks the server.
+        // Each call ends a bounded number of holds: a report of a sale with many that are over takes many calls, none of
+        // which blocks the server.
         loop {
             let mut batch = Batch::new();
             for shard in &shards {
                 batch.push(on_sale(&REPORT, shard).idempotent());
             }
-            let (mut counts, mut more) = (Vec::new(), 0);
-            for answer in batch.run::<Vec<u64>>(&self.0.store).await? {
-                if let [free, held, sold, lent, moves, over] = answer?[..] {
+            let (mut counts, mut ids, mut more) = (Vec::new(), BTreeSet::new(), 0);
+            for answer in batch.run::<Option<Answer>>(&self.0.store).await? {
+                if let Some((free, held, sold, lent, moves, over, id)) = answer? {
                     more += over;
+                    ids.insert(id);
                     counts.push(Counts {
                         free,
                         held,
@@ -93,8 +97,14 @@ impl Stock {
                     });
                 }
             }
+            if counts.len() < shards.len() || ids.len() > 1 {
+                return Ok(Vec::new());
+            }
             if more == 0 {
                 return Ok(counts);
+            }
+            if is_past(until) {
+                return Err(Error::timeout("holds that are over keep coming"));
             }
         }
     }
@@ -129,6 +139,10 @@ impl Stock {
             .map(|(qty, _)| qty)
             .sum())
     }
+}
+
+fn is_past(until: Option<Instant>) -> bool {
+    until.is_some_and(|until| Instant::now() >= until)
 }
 
 fn sum(counts: &[Counts], twice: u64) -> StockReport {

@@ -1,7 +1,7 @@
 -- Holds units for a buyer and adds the order to the stream, or changes nothing but holds that are over.
--- After now.lua and sale.lua, which states KEYS[1-4].
+-- After now.lua and sale.lua, which states KEYS[1-5].
 --
--- KEYS     5  orders (stream)
+-- KEYS     6  orders (stream)
 -- ARGV     1  request
 --          2  user
 --          3  quantity
@@ -16,8 +16,7 @@ if not sale[1] then return { 'cold' } end
 local qty = tonumber(ARGV[3])
 local found = find(ARGV[1])
 if found and found.state == 'h' and found.expires <= at then
-  leave(ARGV[1], found, 'x')
-  found.state = 'x'
+  expire(ARGV[1], found)
 end
 if found then
   if found.qty ~= qty then return { 'conflict' } end
@@ -42,9 +41,9 @@ if free < qty then return { 'soldout', free } end
 local expires = math.min(at + ARGV[4], sale[2] * 1000)
 redis.call('HINCRBY', KEYS[1], 'free', -qty)
 redis.call('HINCRBY', KEYS[1], 'held', qty)
-redis.call('HSET', KEYS[2], ARGV[1], string.format('h %.0f %.0f %s', qty, expires, ARGV[2]))
+redis.call('HSET', KEYS[2], ARGV[1], record('h', qty, expires, ARGV[2]))
 redis.call('ZADD', KEYS[3], string.format('%.0f', expires), ARGV[1])
 redis.call('HINCRBY', KEYS[4], ARGV[2], qty)
 for i = 2, 4 do redis.call('PEXPIREAT', KEYS[i], sale[2]) end
-redis.call('XADD', KEYS[5], '*', 'sku', ARGV[6], 'user', ARGV[2], 'request', ARGV[7], 'qty', ARGV[3])
+redis.call('XADD', KEYS[6], '*', 'sku', ARGV[6], 'user', ARGV[2], 'request', ARGV[7], 'qty', ARGV[3])
 return { 'held', expires - at }

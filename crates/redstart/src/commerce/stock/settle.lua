@@ -1,14 +1,13 @@
--- Confirms or cancels a held request, or takes a sold one back. After now.lua and sale.lua, which states KEYS[1-4].
+-- Confirms or cancels a held request, or takes a sold one back. After now.lua and sale.lua, which states KEYS[1-5].
 --
 -- ARGV     1  request
 --          2  new state: s sold or c cancelled, both from held; r returned, from sold
 -- Returns  {'done'} | {'repeated'} | {'refused', state, us left} | {'unknown'}
-local found = find(ARGV[1])
+local found = redis.call('EXISTS', KEYS[1]) == 1 and find(ARGV[1])
 if not found then return { 'unknown' } end
 if found.state == ARGV[2] then return { 'repeated' } end
 if found.state == 'h' and found.expires <= at then
-  leave(ARGV[1], found, 'x')
-  found.state = 'x'
+  expire(ARGV[1], found)
 end
 if found.state ~= (ARGV[2] == 'r' and 's' or 'h') then
   return { 'refused', found.state, math.max(0, found.expires - at) }
