@@ -25,6 +25,7 @@ pub(crate) static SCRIPTS: &[&crate::script::Script] = &[
     &breaker::PROBED,
     &breaker::REPORT_COUNT,
     &breaker::REPORT_TIME,
+    &breaker::RETURN,
     &idempotency::BEGIN,
     &idempotency::DOUBT,
     &idempotency::FINISH,

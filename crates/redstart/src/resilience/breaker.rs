@@ -54,6 +54,14 @@ pub(super) static LOOK: Script = Script::new(
         include_str!("breaker/look.lua")
     ),
 );
+pub(super) static RETURN: Script = Script::new(
+    "breaker.return",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("breaker/circuit.lua"),
+        include_str!("breaker/return.lua")
+    ),
+);
 pub(super) static FORCE: Script = Script::new(
     "breaker.force",
     concat!(
@@ -225,7 +233,9 @@ impl Drop for Owner {
 ///
 /// # While the store is down
 ///
-/// Each instance breaks alone by the same policy, starting from the last known state of the shared circuit.
+/// Each instance breaks alone by the same policy, starting from the last known state of the shared circuit. The same holds
+/// while the store refuses writes (no memory, a full disk, too few replicas): the shared circuit is in force again when it
+/// takes them.
 ///
 /// # Metrics
 ///

@@ -5,7 +5,7 @@ use std::{fmt, future::Future, num::NonZeroUsize, sync::Arc, time::Duration};
 use futures_util::future::{Either, select};
 use tokio::{
     sync::Semaphore,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout, timeout_at},
 };
 
 use super::{Admitted, Breaker};
@@ -124,7 +124,9 @@ impl CallPolicyBuilder {
         self
     }
 
-    /// Calls only while the circuit lets them through, and reports how they ended.
+    /// Calls only while the circuit lets them through, and reports how they ended. An attempt that the
+    /// [deadline](Self::deadline) cuts off counts as failed if it had at least half of the time that it might have taken, and
+    /// otherwise neither way.
     pub fn breaker(mut self, breaker: Breaker) -> Self {
         self.breaker = Some(breaker);
         self
@@ -224,30 +226,15 @@ impl CallPolicy {
         F: Future<Output = Result<T, E>>,
     {
         self.0.budget.earn();
-        let whole = self.repeat(call, is_failure);
-        match self.0.settings.deadline {
-            None => whole.await,
-            Some(deadline) => timeout(deadline, whole).await.unwrap_or_else(|_| {
-                observe::event("policy.timed_out");
-                Err(PolicyError::TimedOut)
-            }),
-        }
-    }
-
-    async fn repeat<T, E, F>(
-        &self,
-        call: impl Fn() -> F,
-        is_failure: impl Fn(&Result<T, E>) -> bool,
-    ) -> Result<T, PolicyError<E>>
-    where
-        F: Future<Output = Result<T, E>>,
-    {
+        let deadline = self.0.settings.deadline;
+        let until = deadline.and_then(|deadline| Instant::now().checked_add(deadline));
         let mut attempt = 1;
         loop {
-            let ended = self.attempt(&call, &is_failure).await;
+            let ended = self.attempt(&call, &is_failure, until).await;
             let result = match ended {
                 Ended::Done(result) => return result.map_err(PolicyError::Failed),
                 Ended::Refused(error) => return Err(error),
+                Ended::TooLate => return Err(too_late()),
                 Ended::Failed(result) => result,
             };
             let last = || match result {
@@ -265,7 +252,9 @@ impl CallPolicy {
                 return last();
             }
             observe::event("policy.retried");
-            sleep(plan.pause(attempt)).await;
+            if in_time(until, sleep(plan.pause(attempt))).await.is_none() {
+                return Err(too_late());
+            }
             attempt += 1;
         }
     }
@@ -275,44 +264,61 @@ impl CallPolicy {
         &self,
         call: &impl Fn() -> F,
         is_failure: &impl Fn(&Result<T, E>) -> bool,
+        until: Option<Instant>,
     ) -> Ended<T, E>
     where
         F: Future<Output = Result<T, E>>,
     {
         let settings = &self.0.settings;
         let _place = match (&self.0.places, settings.bulkhead) {
-            (Some(places), Some((_, wait))) => match timeout(wait, places.acquire()).await {
-                Ok(Ok(place)) => Some(place),
-                _ => {
-                    observe::event("policy.full");
-                    return Ended::Refused(PolicyError::Full);
+            (Some(places), Some((_, wait))) => {
+                match in_time(until, timeout(wait, places.acquire())).await {
+                    Some(Ok(Ok(place))) => Some(place),
+                    Some(_) => {
+                        observe::event("policy.full");
+                        return Ended::Refused(PolicyError::Full);
+                    }
+                    None => return Ended::TooLate,
                 }
-            },
+            }
             _ => None,
         };
         let admission = match &settings.breaker {
             None => None,
-            Some(breaker) => match breaker.try_admit().await {
-                Admitted::Yes(admission) => Some(admission),
-                Admitted::No { retry_after } => {
+            Some(breaker) => match in_time(until, breaker.try_admit()).await {
+                Some(Admitted::Yes(admission)) => Some(admission),
+                Some(Admitted::No { retry_after }) => {
                     return Ended::Refused(PolicyError::Open { retry_after });
                 }
+                None => return Ended::TooLate,
             },
         };
+        let began = Instant::now();
         let hedged = self.hedged(call, is_failure);
-        let result = match settings.timeout {
-            None => Some(hedged.await),
-            Some(most) => timeout(most, hedged).await.ok(),
+        let hedged = async {
+            match settings.timeout {
+                None => Some(hedged.await),
+                Some(most) => timeout(most, hedged).await.ok(),
+            }
+        };
+        let Some(result) = in_time(until, hedged).await else {
+            // An attempt that began shortly before the end says nothing about what it called.
+            let whole = settings.timeout.into_iter().chain(settings.deadline).min();
+            let had = began.elapsed();
+            if let Some(admission) = admission
+                && whole.is_none_or(|whole| had >= whole / 2)
+            {
+                admission.failed_at_the_deadline();
+            }
+            return Ended::TooLate;
         };
         let failed = result.as_ref().is_none_or(is_failure);
         if result.is_none() {
             observe::event("policy.timed_out");
         }
         if let Some(admission) = admission {
-            match failed {
-                true => admission.failed().await,
-                false => admission.succeeded().await,
-            }
+            // If there is no time to tell the store, that goes on in the background.
+            let _: Option<()> = in_time(until, admission.tell(failed)).await;
         }
         match result {
             Some(result) if !failed => Ended::Done(result),
@@ -360,4 +366,19 @@ enum Ended<T, E> {
     Failed(Option<Result<T, E>>),
     /// It was not made.
     Refused(PolicyError<E>),
+    /// The deadline of the whole came before its end.
+    TooLate,
+}
+
+/// What comes of it until the deadline.
+async fn in_time<T>(until: Option<Instant>, work: impl Future<Output = T>) -> Option<T> {
+    match until {
+        None => Some(work.await),
+        Some(until) => timeout_at(until, work).await.ok(),
+    }
+}
+
+fn too_late<E>() -> PolicyError<E> {
+    observe::event("policy.timed_out");
+    PolicyError::TimedOut
 }

@@ -442,6 +442,90 @@ async fn without_the_store_an_instance_breaks_alone_until_the_store_returns() ->
 }
 
 #[tokio::test]
+async fn while_the_store_refuses_writes_an_instance_breaks_alone_and_stays_open()
+-> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    for (name, setting, refusing, usual) in [
+        ("replicas", "min-replicas-to-write", "3", "0"),
+        ("memory", "maxmemory", "1", "0"),
+    ] {
+        let set = async |value: &str| {
+            let mut cmd = redis::cmd("CONFIG");
+            cmd.arg("SET").arg(setting).arg(value);
+            store.query::<()>(&cmd).await
+        };
+        let breaker = Breaker::builder(&store, "refused", name)
+            .window(CallWindow::Count(10))
+            .min_calls(4)
+            .open_for(Duration::from_secs(300))
+            .refresh(Duration::from_millis(100))
+            .open()
+            .await?;
+        succeed(&breaker, 2).await;
+        breaker.flush().await?;
+        set(refusing).await?;
+        assert!(
+            eventually(SOON, async || {
+                let _: Result<(), _> = breaker.call(async || Err("down")).await;
+                breaker.state() == State::Open
+            })
+            .await
+        );
+        // It asks a dozen times meanwhile, and is answered.
+        let mut changes = breaker.changes();
+        let changed = tokio::time::timeout(Duration::from_millis(2500), changes.next());
+        assert!(changed.await.is_err(), "{name}: {:?}", breaker.state());
+        assert_eq!(breaker.state(), State::Open);
+        // With writes the shared circuit is back, which nobody opened.
+        set(usual).await?;
+        assert!(eventually(SOON, async || breaker.state() == State::Closed).await);
+    }
+    Ok(())
+}
+
+/// Calls that were admitted while the store was there count when it is not.
+#[tokio::test]
+async fn what_an_instance_saw_before_it_was_alone_counts() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let open = async |name: &str| {
+        Breaker::builder(&store, "before", name)
+            .window(CallWindow::Count(10))
+            .min_calls(4)
+            .open_for(Duration::from_secs(300))
+            .open()
+            .await
+    };
+    let (late, early) = (open("late").await?, open("early").await?);
+    let mut admitted = Vec::new();
+    for _ in 0..4 {
+        let Admitted::Yes(admission) = late.try_admit().await else {
+            panic!("it is closed")
+        };
+        admitted.push(admission);
+    }
+    let mut refuse = redis::cmd("CONFIG");
+    refuse.arg("SET").arg("min-replicas-to-write").arg(3);
+    store.query::<()>(&refuse).await?;
+    // Alone from here on.
+    let _: Result<(), _> = late.call(async || Err("down")).await;
+    assert!(late.flush().await.is_err());
+    assert_eq!(late.state(), State::Closed);
+    for admission in admitted {
+        admission.failed().await;
+    }
+    assert_eq!(late.state(), State::Open);
+    // Enough was seen before the first report was refused.
+    for _ in 0..4 {
+        let _: Result<(), _> = early.call(async || Err("down")).await;
+    }
+    let _: Result<(), _> = early.flush().await;
+    assert!(eventually(SOON, async || early.state() == State::Open).await);
+    Ok(())
+}
+
+#[tokio::test]
 async fn bad_input_is_refused_before_the_network() -> anyhow::Result<()> {
     let store = Store::builder("redis://127.0.0.1:1")
         .lazy()

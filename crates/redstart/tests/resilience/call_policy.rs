@@ -8,11 +8,13 @@ use std::{
 
 use redstart::{
     Store,
-    resilience::{Breaker, CallPolicy, CallWindow, PolicyError, RetryPlan},
+    resilience::{Breaker, CallPolicy, CallWindow, CircuitState, PolicyError, RetryPlan},
 };
+use redstart_testkit::{Kind, Proxy, Server, eventually};
 use tokio::time::{Instant, sleep};
 
 const MS: Duration = Duration::from_millis(1);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 fn plan(attempts: u32) -> RetryPlan {
     RetryPlan::attempts(NonZeroU32::new(attempts).unwrap()).backoff(10 * MS, 100 * MS)
@@ -179,5 +181,104 @@ async fn the_breaker_hears_of_failures_and_timeouts_and_then_refuses() -> anyhow
     assert_eq!(calls.load(Ordering::Relaxed), made, "nothing was called");
     store.advance(Duration::from_secs(30))?;
     assert_eq!(policy.call(async || Ok::<_, ()>(1)).await, Ok(1));
+    Ok(())
+}
+
+#[tokio::test]
+async fn the_breaker_hears_of_calls_that_the_deadline_cuts_off() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let breaker = Breaker::builder(&store, "app", "hung")
+        .window(CallWindow::Count(10))
+        .failure_rate(0.5)
+        .min_calls(4)
+        .probes(1)
+        .open_for(Duration::from_secs(30))
+        .open()
+        .await?;
+    let policy = CallPolicy::builder()
+        .deadline(20 * MS)
+        .breaker(breaker.clone())
+        .build();
+    let hang = async || std::future::pending::<Result<(), ()>>().await;
+    let opens = async || {
+        let _: Result<(), PolicyError<()>> = policy.call(hang).await;
+        breaker.flush().await.is_ok() && breaker.state() == CircuitState::Open
+    };
+    assert!(eventually(PATIENCE, opens).await);
+    // A probe that hangs opens it again.
+    store.advance(Duration::from_secs(30))?;
+    assert_eq!(policy.call(hang).await, Err(PolicyError::TimedOut));
+    let again = async || {
+        matches!(
+            policy.call(hang).await,
+            Err(PolicyError::Open { retry_after }) if retry_after > Duration::from_secs(1)
+        )
+    };
+    assert!(eventually(PATIENCE, again).await);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_attempt_with_little_time_before_the_deadline_says_nothing() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let breaker = Breaker::builder(&store, "app", "short")
+        .window(CallWindow::Count(10))
+        .min_calls(1)
+        .open()
+        .await?;
+    let policy = CallPolicy::builder()
+        .deadline(100 * MS)
+        .bulkhead(NonZeroUsize::MIN, Duration::from_secs(1))
+        .breaker(breaker.clone())
+        .build();
+    // The second waits for its place most of the time.
+    let first = policy.call(async || {
+        tokio::time::sleep(80 * MS).await;
+        Ok::<_, ()>(())
+    });
+    let second = policy.call(async || std::future::pending::<Result<(), ()>>().await);
+    let (first, second) = tokio::join!(first, second);
+    assert_eq!((first, second), (Ok(()), Err(PolicyError::TimedOut)));
+    store.settle().await;
+    breaker.flush().await?;
+    assert_eq!(breaker.state(), CircuitState::Closed);
+    Ok(())
+}
+
+/// A probe that failed in time is a failed probe, also if the store is too far away to be told of it in time.
+#[tokio::test]
+async fn a_probe_that_fails_shortly_before_the_deadline_opens_the_circuit() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::connect(proxy.url()).await?;
+    let breaker = Breaker::builder(&store, "app", "far")
+        .window(CallWindow::Count(10))
+        .min_calls(1)
+        .probes(1)
+        .open_for(Duration::from_secs(2))
+        .open()
+        .await?;
+    let _ = breaker.call(async || Err::<(), _>("down")).await;
+    breaker.flush().await?;
+    assert_eq!(breaker.state(), CircuitState::Open);
+    proxy.delay_replies(200 * MS);
+    let policy = CallPolicy::builder()
+        .timeout(100 * MS)
+        .deadline(400 * MS)
+        .breaker(breaker.clone())
+        .build();
+    let hang = async || std::future::pending::<Result<(), ()>>().await;
+    let half_open = async || {
+        let _ = policy.call(hang).await;
+        breaker.state() == CircuitState::HalfOpen
+    };
+    assert!(eventually(PATIENCE, half_open).await);
+    let opened = async || {
+        store.settle().await;
+        let is_open = breaker.state() == CircuitState::Open;
+        let _ = policy.call(hang).await;
+        is_open
+    };
+    assert!(eventually(PATIENCE, opened).await);
     Ok(())
 }

@@ -12,7 +12,7 @@ use redstart::{
     Down, Store,
     resilience::{Idempotency, Run, WorkError},
 };
-use redstart_testkit::{Backend, Kind, Proxy, Server, eventually, matrix};
+use redstart_testkit::{Answer as Reply, Backend, Kind, Proxy, Server, Stub, eventually, matrix};
 use tokio::sync::Notify;
 
 const SOON: Duration = Duration::from_secs(30);
@@ -390,6 +390,63 @@ async fn a_claim_that_arrives_after_it_was_called_off_is_refused() -> anyhow::Re
     Ok(())
 }
 
+/// The scripts of one run, by its token.
+struct RawRun<'a> {
+    store: &'a Store,
+    entity: redstart::key::Entity,
+    token: &'static str,
+}
+
+impl RawRun<'_> {
+    fn script(name: &str) -> &'static redstart::script::Script {
+        let mut all = redstart::script::all().into_iter();
+        all.find(|script| script.name() == name).unwrap()
+    }
+
+    async fn begin(&self) -> redstart::Result<Vec<String>> {
+        let call = Self::script("idempotency.begin").on(&self.entity).key();
+        let call = call.arg("f").arg(self.token).arg(1_000_000).arg(60_000);
+        call.arg(0).run(self.store).await
+    }
+
+    async fn release(&self) -> redstart::Result<u32> {
+        let call = Self::script("idempotency.release").on(&self.entity).key();
+        call.arg(self.token).arg(60_000).run(self.store).await
+    }
+}
+
+#[tokio::test]
+async fn claims_of_several_runs_that_were_called_off_are_refused() -> anyhow::Result<()> {
+    let store = Store::connect("memory://").await?;
+    let entity = redstart::key::Keys::named("many", "idempotency", "pay")?.entity("a")?;
+    let run = |token| RawRun {
+        store: &store,
+        entity: entity.clone(),
+        token,
+    };
+    let (one, two, three) = (run("one"), run("two"), run("three"));
+    assert_eq!(one.release().await?, 0);
+    assert_eq!(two.release().await?, 0);
+    assert_eq!(one.begin().await?, ["void"]);
+    assert_eq!(two.begin().await?, ["void"]);
+    // Not even when another run had the key meanwhile and freed it, nor if it had it while they were called off.
+    assert_eq!(three.begin().await?, ["started"]);
+    let four = run("four");
+    assert_eq!(four.release().await?, 0);
+    assert_eq!(three.release().await?, 1);
+    for called_off in [one, two, four] {
+        assert_eq!(called_off.begin().await?, ["void"], "{}", called_off.token);
+    }
+    let keys = Idempotency::new(&store, "many", "pay")?;
+    let work = Work::default();
+    assert_eq!(
+        keys.run("a", b"5", work.clone().pay()).await?,
+        done("paid 1")
+    );
+    assert_eq!(keys.run("a", b"5", work.pay()).await?, replayed("paid 1"));
+    Ok(())
+}
+
 #[tokio::test]
 async fn while_the_store_is_down_the_policy_decides() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
@@ -481,6 +538,73 @@ async fn while_the_store_is_down_work_that_does_not_start_is_dropped_and_nothing
         "claims that were never sent are called off"
     );
     Ok(())
+}
+
+/// Whether the stub got a call that frees a key.
+fn is_called_off(stub: &Stub) -> bool {
+    let all = redstart::script::all().into_iter();
+    let mut named = all.filter(|script| script.name() == "idempotency.release");
+    let release = named.next().expect("a script of this name");
+    let heard = stub.heard();
+    heard
+        .iter()
+        .any(|command| command.get(1).is_some_and(|word| word == release.digest()))
+}
+
+/// The work has not started, so its key must not stay claimed by an attempt that was carried out before the last one was not.
+async fn is_freed_later(stub: &Stub, lease: Duration) -> anyhow::Result<()> {
+    let store = Store::builder(&stub.url())
+        .deadline(Duration::from_secs(2))
+        .lazy()
+        .connect()
+        .await?;
+    let keys = Idempotency::builder(&store, "again", "pay")
+        .lease(lease)
+        .build()?;
+    let work = Work::default();
+    let failed = keys.run("a", b"5", work.clone().pay()).await;
+    assert!(failed.is_err(), "{failed:?}");
+    assert_eq!(work.started(), 0);
+    assert!(!is_called_off(stub), "the server was down");
+    stub.open();
+    let freed = eventually(SOON, async || is_called_off(stub));
+    assert!(freed.await, "the key stays claimed: {:?}", stub.heard());
+    Ok(())
+}
+
+#[tokio::test]
+async fn a_claim_that_came_too_late_is_called_off_although_the_next_one_was_not_sent()
+-> anyhow::Result<()> {
+    let lease = Duration::from_millis(200);
+    let first = std::sync::atomic::AtomicBool::new(true);
+    let stub = Stub::start(move |command| match command[0].as_str() {
+        "EVALSHA" if first.swap(false, Ordering::SeqCst) => {
+            // The process stands still meanwhile, or the server does.
+            std::thread::sleep(lease * 2);
+            Reply::Last("*1\r\n$7\r\nstarted\r\n".to_owned())
+        }
+        "EVALSHA" => Reply::Reply(":1\r\n".to_owned()),
+        _ => Reply::ok(),
+    })
+    .await?;
+    is_freed_later(&stub, lease).await
+}
+
+/// The first server carries the claim out and is lost, and the next one does not know the script and is lost too.
+#[tokio::test]
+async fn a_claim_whose_reply_was_lost_is_called_off_although_its_source_was_not_sent()
+-> anyhow::Result<()> {
+    let claims = AtomicU64::new(0);
+    let stub = Stub::start(move |command| match command[0].as_str() {
+        "EVALSHA" => match claims.fetch_add(1, Ordering::SeqCst) {
+            0 => Reply::HangUp,
+            1 => Reply::Last("-NOSCRIPT No matching script.\r\n".to_owned()),
+            _ => Reply::Reply(":1\r\n".to_owned()),
+        },
+        _ => Reply::ok(),
+    })
+    .await?;
+    is_freed_later(&stub, Duration::from_secs(30)).await
 }
 
 #[tokio::test]

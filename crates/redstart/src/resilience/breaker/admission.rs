@@ -68,6 +68,26 @@ impl Admission {
         self.finish(true).await;
     }
 
+    /// The call was cut off by a deadline that leaves no time to tell the store: that is done in the background.
+    pub(in crate::resilience) fn failed_at_the_deadline(self) {
+        let store = self.inner.store.clone();
+        store.defer(self.failed());
+    }
+
+    /// Says how the call ended. A probe's result is on its way whether or not the future is awaited to its end.
+    pub(in crate::resilience) async fn tell(self, failed: bool) {
+        if !self.is_probe() {
+            return self.finish(failed).await;
+        }
+        let store = self.inner.store.clone();
+        let (told, is_told) = tokio::sync::oneshot::channel::<()>();
+        store.defer(async move {
+            self.finish(failed).await;
+            drop(told);
+        });
+        let _ = is_told.await;
+    }
+
     async fn finish(mut self, failed: bool) {
         let inner = self.inner.clone();
         let now = inner.clock.now();

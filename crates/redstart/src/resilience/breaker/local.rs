@@ -80,7 +80,17 @@ impl Local {
         if !matches!(self.phase, Phase::Closed) {
             return false;
         }
+        self.watch(policy, verdict, now);
+        self.judge(policy, now)
+    }
+
+    /// Feeds the window and decides nothing.
+    pub(super) fn watch(&mut self, policy: &Policy, verdict: Verdict, now: Instant) {
         self.seen.push_back((now, verdict));
+        self.forget_old(policy, now);
+    }
+
+    fn forget_old(&mut self, policy: &Policy, now: Instant) {
         match policy.window {
             CallWindow::Count(calls) => {
                 while self.seen.len() > calls as usize {
@@ -98,6 +108,11 @@ impl Local {
                 }
             }
         }
+    }
+
+    /// Opens if the window has too much. Whether it opened.
+    pub(super) fn judge(&mut self, policy: &Policy, now: Instant) -> bool {
+        self.forget_old(policy, now);
         let total = self.seen.len() as u64;
         let share = |of: fn(&Verdict) -> bool| {
             self.seen.iter().filter(|(_, verdict)| of(verdict)).count() as u64 * 1_000_000

@@ -19,15 +19,17 @@ pub(super) type Pending = Vec<(u64, Verdict)>;
 impl Inner {
     /// Notes how a call ended, and has it reported: soon, if that may open the circuit.
     pub(super) fn record(&self, generation: u64, verdict: Verdict, now: Instant) {
-        if self.view.lock().generation != generation {
+        let view = *self.view.lock();
+        if view.generation != generation {
             return;
         }
-        // The local window is kept up to date for when the store goes down.
-        let mut local = self.local.lock();
-        if local.record(&self.policy, verdict, now) {
-            local.change_to(super::local::Phase::Closed);
+        if view.alone {
+            self.local.lock().record(&self.policy, verdict, now);
+            self.announce();
+        } else {
+            // Kept up to date for when the store goes down.
+            self.local.lock().watch(&self.policy, verdict, now);
         }
-        drop(local);
         let mut pending = self.pending.lock();
         if pending.len() >= MAX_PENDING {
             pending.drain(..MAX_PENDING / 2);

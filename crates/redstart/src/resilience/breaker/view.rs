@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{CircuitState, Inner, LOOK, local};
+use super::{CircuitState, Inner, LOOK, RETURN, local};
 use crate::{error::Error, observe};
 
 #[derive(Clone, Copy, Debug)]
@@ -97,6 +97,9 @@ impl Inner {
                 }
                 view.full_until = None;
             }
+            if view.generation != generation || view.alone {
+                self.local.lock().change_to(local::Phase::Closed);
+            }
             view.phase = phase;
             view.generation = generation;
             view.alone = false;
@@ -117,8 +120,10 @@ impl Inner {
             view.alone = true;
             let mut local = self.local.lock();
             match view.phase {
-                Phase::Closed if matches!(local.phase, local::Phase::Closed) => {}
-                Phase::Closed => local.change_to(local::Phase::Closed),
+                // What it saw since it heard of the store.
+                Phase::Closed => {
+                    local.judge(&self.policy, self.clock.now());
+                }
                 Phase::Open { until } => local.change_to(local::Phase::Open { until }),
                 Phase::HalfOpen => local.change_to(local::Phase::HalfOpen { out: 0, ok: 0 }),
             }
@@ -126,14 +131,20 @@ impl Inner {
         self.announce();
     }
 
+    /// Asks for the state. While alone, only an answer of a store that takes writes counts: one that refuses reports
+    /// would have the instance forget what it saw alone, again and again.
     pub(super) async fn look(&self) {
         let asked = self.clock.now();
-        match self
-            .script(&LOOK)
+        let alone = self.view.lock().alone;
+        let script = if alone { &RETURN } else { &LOOK };
+        let said = self
+            .script(script)
             .idempotent()
             .run::<Vec<String>>(&self.store)
-            .await
-        {
+            .await;
+        match said {
+            // A report was refused meanwhile.
+            Ok(_) if !alone && self.view.lock().alone => {}
             Ok(said) => self.learn(&said, asked),
             Err(error) => self.lose(&error),
         }

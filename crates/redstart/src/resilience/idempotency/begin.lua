@@ -1,7 +1,7 @@
 -- Claims a request, or says what became of it. After now.lua.
 --
 -- KEYS     1  the request (hash: f fingerprint, t token of the run, e end of its lease in us, r result,
---             u set if its outcome is unknown, v token of a run that was called off before it began)
+--             u set if its outcome is unknown, 'v' and a token for each run that was called off before it began)
 -- ARGV     1  fingerprint
 --          2  token of this run
 --          3  lease in us
@@ -9,9 +9,9 @@
 --          5  '1' to run again what another run left without an outcome
 -- Returns  {'started'} | {'replay', result} | {'busy', us until the lease ends} | {'unknown'} | {'mismatch'}
 --          | {'void'} if this very run was called off
-local found = redis.call('HMGET', KEYS[1], 'f', 't', 'e', 'r', 'u', 'v')
+local found = redis.call('HMGET', KEYS[1], 'f', 't', 'e', 'r', 'u', 'v' .. ARGV[2])
 local fingerprint, token, ends, result, unknown, void = unpack(found, 1, 6)
-if void == ARGV[2] then return { 'void' } end
+if void then return { 'void' } end
 if fingerprint then
   if fingerprint ~= ARGV[1] then return { 'mismatch' } end
   if result then return { 'replay', result } end
@@ -25,7 +25,7 @@ if fingerprint then
   if left > 0 and not unknown then return { 'busy', left } end
   if ARGV[5] ~= '1' then return { 'unknown' } end
 end
-redis.call('HDEL', KEYS[1], 'u', 'v')
+redis.call('HDEL', KEYS[1], 'u')
 redis.call('HSET', KEYS[1], 'f', ARGV[1], 't', ARGV[2], 'e', string.format('%.0f', now() + ARGV[3]))
 redis.call('PEXPIRE', KEYS[1], ARGV[4])
 return { 'started' }

@@ -5,13 +5,14 @@
 --          2  ms for which a claim of this run that arrives late is refused
 -- Returns  1 if the run had the request
 local found = redis.call('HMGET', KEYS[1], 't', 'r')
-if found[1] == ARGV[1] and not found[2] then
-  redis.call('DEL', KEYS[1])
-  return 1
-end
-if not found[1] then
+if found[2] then return 0 end
+local held = found[1] == ARGV[1]
+if held then
+  -- Marks of other runs stay: their claims may still be on their way.
+  redis.call('HDEL', KEYS[1], 'f', 't', 'e', 'u')
+elseif redis.call('HLEN', KEYS[1]) < 1000 then
   -- The claim may still be on its way, and nobody would ever free it.
-  redis.call('HSET', KEYS[1], 'v', ARGV[1])
-  redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  redis.call('HSET', KEYS[1], 'v' .. ARGV[1], 1)
 end
-return 0
+if held or not found[1] then redis.call('PEXPIRE', KEYS[1], ARGV[2]) end
+return held and 1 or 0
