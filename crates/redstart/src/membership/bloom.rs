@@ -79,7 +79,8 @@ pub(super) static SCRIPTS: &[&crate::script::Script] = &[
 ///
 /// Elements cannot be removed or counted exactly. An `add` that failed may have been carried out. After a crash or a failover
 /// that lost the last writes, any element that was added before may be missing if a rebuild was under way, otherwise those
-/// added last: rebuild the filter, or delete it and create it again if that is refused. What is added after the loss is found.
+/// added last: rebuild the filter. What is added after the loss is found. If the loss tore a rebuild apart (in a Cluster one
+/// node may forget it and another not), calls are errors ([`is_config`](Error::is_config)) until the next rebuild has ended.
 ///
 /// # Keys
 ///
@@ -256,6 +257,12 @@ impl Bloom {
                     }
                 }
                 for (number, index) in visit.moved {
+                    if state.find(number).is_none() && state.current.number() == generation.number()
+                    {
+                        return Err(Error::config(
+                            "the server lost a rebuild to which the filter had moved; rebuild the filter",
+                        ));
+                    }
                     // Not there: another rebuild followed, and it has all elements too.
                     let next = state.find(number).unwrap_or_else(|| state.current.clone());
                     push(&mut later, &next, false, index);

@@ -49,6 +49,13 @@ async fn missing(filter: &Bloom, elements: &[String]) -> anyhow::Result<usize> {
     Ok(missing)
 }
 
+/// How many of so many questions may get a wrong "yes": six standard deviations above what is expected, because the seed
+/// of a filter is random.
+fn most_wrong(questions: u64, p: f64) -> f64 {
+    let expected = questions as f64 * p;
+    1.1 * expected + 6.0 * expected.sqrt() + 1.0
+}
+
 /// The keys of a filter of bitmaps at one moment.
 struct Kept {
     strings: Vec<(String, Vec<u8>)>,
@@ -111,16 +118,17 @@ matrix! {
                 assert_eq!(missing(&filter, &elements).await?, 0);
                 let strangers = names("out", 0..questions);
                 let wrong = (strangers.len() - missing(&filter, &strangers).await?) as f64;
-                let expected = questions as f64 * p;
-                let bound = 1.1 * expected + 4.0 * expected.sqrt() + 1.0;
-                assert!(wrong <= bound, "{name}: {wrong} wrong of {questions}");
+                assert!(wrong <= most_wrong(questions, p), "{name}: {wrong} wrong of {questions}");
 
                 let stats = filter.stats().await?;
                 assert_eq!(stats.mode, mode);
                 assert!(stats.elements as f64 >= n as f64 * (1.0 - 2.0 * p) && stats.elements <= n, "{stats:?}");
                 assert!(stats.fill > 0.2 && stats.fill < 0.56, "{stats:?}");
-                assert!(stats.estimated_error <= 1.1 * p, "{stats:?}");
                 let theory = (1.0 / p).ln() / std::f64::consts::LN_2.powi(2);
+                // The seed of a filter is random. Of m bits, about half are set, give or take 0.28·√m; the estimate is
+                // that share to the power of the hashes. Six such deviations are never seen.
+                let deviation = 0.56 * (1.0 / p).log2() / (theory * n as f64).sqrt();
+                assert!(stats.estimated_error <= 1.1 * p * (1.0 + 6.0 * deviation), "{stats:?}");
                 if mode == BloomMode::Bitmap && scaling == BloomScaling::Fixed {
                     assert!(stats.bits_per_element <= 1.05 * theory, "{stats:?}");
                 }
@@ -156,7 +164,7 @@ matrix! {
         let strangers = names("out", 0..n);
         let wrong = strangers.len() - missing(&filter, &strangers).await?;
         // Partitions are not equally full, which costs a little.
-        assert!((wrong as f64) < 0.013 * n as f64 + 10.0, "{wrong} of {n}");
+        assert!(wrong as f64 <= 1.1 * most_wrong(n, 0.01), "{wrong} of {n}");
         let stats = filter.stats().await?;
         let keys: Vec<String> = store.scan(&format!("{}:bloom:*:0", backend.namespace())).await?;
         assert_eq!(keys.len(), stats.partitions as usize);
@@ -329,6 +337,23 @@ matrix! {
         Ok(())
     }
 
+    async fn a_partition_that_lost_its_header_is_not_taken_for_a_new_one(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        if !modes(&store).await?.contains(&BloomMode::Native) {
+            return Ok(());
+        }
+        let builder = || Bloom::builder(&store, backend.namespace(), "f").capacity(100).mode(BloomMode::Native);
+        builder().create().await?;
+        // Its maker died before it said that the filter is ready, and the header was evicted.
+        let root = format!("{}:bloom:{{f}}:root", backend.namespace());
+        store.query::<()>(redis::cmd("HSET").arg(root).arg("phase").arg("creating")).await?;
+        for name in store.scan(&format!("{}:bloom:{{f/*:0", backend.namespace())).await? {
+            store.query::<()>(redis::cmd("DEL").arg(name)).await?;
+        }
+        assert!(builder().create().await.unwrap_err().is_config());
+        Ok(())
+    }
+
     async fn an_evicted_root_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend.url()).await?;
         for (mode, key_bytes) in modes(&store).await?.into_iter().flat_map(|mode| [(mode, 1 << 20), (mode, 1024)]) {
@@ -374,6 +399,66 @@ matrix! {
             assert_eq!(filter.contains_many(&["old", "new"]).await?, [true, true]);
         }
         Ok(())
+    }
+
+    async fn a_rebuild_whose_seal_was_lost_is_completed_by_the_next(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let builder = || Bloom::builder(&store, backend.namespace(), "f");
+        let filter = builder().capacity(100).mode(BloomMode::Bitmap).create().await?;
+        filter.add("old").await?;
+        let rebuild = filter.rebuild(200, 0.001).await?;
+        rebuild.add_many(&["old"]).await?;
+        let root = Kept::read(&store, backend).await?.hashes;
+        rebuild.finish().await?;
+        // The node of the root forgot the last writes, those of the partitions did not.
+        for (key, fields) in root {
+            store.query::<()>(redis::cmd("HSET").arg(key).arg(fields)).await?;
+        }
+        filter.add("new").await?;
+        let rebuild = builder().open().await?.rebuild(300, 0.001).await?;
+        let other = builder().open().await?;
+        for filter in [&other, &filter] {
+            assert_eq!(filter.contains_many(&["old", "new"]).await?, [true, true]);
+        }
+        rebuild.add_many(&["old", "new"]).await?;
+        rebuild.finish().await?;
+        for filter in [&other, &filter] {
+            assert_eq!(filter.contains_many(&["old", "new"]).await?, [true, true]);
+        }
+        Ok(())
+    }
+
+    async fn a_filter_that_lost_a_rebuild_or_a_partition_is_whole_after_the_next(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend.url()).await?;
+        let filter = Bloom::builder(&store, backend.namespace(), "f").capacity(100).mode(BloomMode::Bitmap).create().await?;
+        filter.add("old").await?;
+        let heal = async |filter: &Bloom| {
+            let rebuild = filter.rebuild(200, 0.001).await?;
+            assert!(filter.contains("old").await.unwrap_err().is_config(), "not yet");
+            assert!(filter.add("new").await.unwrap_err().is_config(), "not yet");
+            rebuild.add_many(&["old"]).await?;
+            rebuild.finish().await?;
+            filter.add("new").await?;
+            assert_eq!(filter.contains_many(&["old", "new", "other"]).await?, [true, true, false]);
+            anyhow::Ok(())
+        };
+        // The node of the root forgot all of a rebuild, those of the partitions did not.
+        let root = Kept::read(&store, backend).await?.hashes;
+        let rebuild = filter.rebuild(300, 0.001).await?;
+        rebuild.add_many(&["old"]).await?;
+        rebuild.finish().await?;
+        for (key, fields) in root {
+            store.query::<()>(redis::cmd("HSET").arg(key).arg(fields)).await?;
+        }
+        let other = Bloom::builder(&store, backend.namespace(), "f").open().await?;
+        assert!(other.contains("old").await.unwrap_err().is_config());
+        heal(&other).await?;
+        // A partition was evicted.
+        let partitions = store.scan(&format!("{}:bloom:{{f/*", backend.namespace())).await?;
+        for key in partitions {
+            store.query::<()>(redis::cmd("DEL").arg(key)).await?;
+        }
+        heal(&filter).await
     }
 
     async fn a_lost_layer_is_an_error_never_a_no(backend: &Backend) -> anyhow::Result<()> {

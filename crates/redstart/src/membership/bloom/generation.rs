@@ -112,6 +112,19 @@ pub(super) struct Totals {
     pub(super) error: f64,
 }
 
+/// A change of the state of partitions.
+pub(super) struct Mark<'a> {
+    /// The states that they may be in.
+    pub(super) from: &'a str,
+    /// The generation that they must name; 0 for any.
+    pub(super) named: u32,
+    /// The state afterwards, and the generation that they name then.
+    pub(super) to: &'a str,
+    pub(super) following: u32,
+    /// Those that a failover left moved to a generation that nobody knows, and those that are missing, are no obstacle.
+    pub(super) lost: bool,
+}
+
 impl Generation {
     pub(super) fn new(keys: &Keys, name: &str, config: Config) -> Result<Self> {
         let partitions = (0..config.partitions)
@@ -165,30 +178,44 @@ impl Generation {
     }
 
     /// Moves every partition from one state to another.
-    pub(super) async fn mark(
-        &self,
-        store: &Store,
-        from: &str,
-        named: u32,
-        to: &str,
-        following: u32,
-    ) -> Result<()> {
+    pub(super) async fn mark(&self, store: &Store, mark: Mark<'_>) -> Result<()> {
+        self.all(
+            self.marks(store, mark).await?,
+            "a partition is not in the state that a rebuild expects; another rebuild may have taken over",
+        )
+    }
+
+    /// Whether a partition was marked as moved to a generation.
+    pub(super) async fn any_moved(&self, store: &Store, to: u32) -> Result<bool> {
+        // There is no state from which a partition may move: nothing is written.
+        let mark = Mark {
+            from: "",
+            named: to,
+            to: "m",
+            following: to,
+            lost: false,
+        };
+        let answers = self.marks(store, mark).await?;
+        let answers = answers.into_iter().collect::<Result<Vec<_>>>()?;
+        Ok(answers.contains(&1))
+    }
+
+    /// Marks every partition that is in one of the states; says of each whether it is marked.
+    async fn marks(&self, store: &Store, mark: Mark<'_>) -> Result<Vec<Result<u8>>> {
         let mut batch = Batch::new();
         for (index, partition) in self.partitions.iter().enumerate() {
             batch.push(
                 self.first(MARK.on(&partition.entity))
                     .arg(&self.config.header(index, 0)[..])
-                    .arg(from)
-                    .arg(named)
-                    .arg(to)
-                    .arg(following)
+                    .arg(mark.from)
+                    .arg(mark.named)
+                    .arg(mark.to)
+                    .arg(mark.following)
+                    .arg(u8::from(mark.lost))
                     .idempotent(),
             );
         }
-        self.all(
-            batch.run::<u8>(store).await?,
-            "a partition is not in the state that a rebuild expects; another rebuild may have taken over",
-        )
+        batch.run::<u8>(store).await
     }
 
     /// Frees the memory of partitions that have moved.

@@ -9,6 +9,9 @@
 //! 4. `ready`: the root names the next generation as the current one, and the old partitions are freed.
 //!
 //! A rebuild whose process died in step 1 or 2 is replaced by the next one; in step 3 it is completed by the next one.
+//! A failover may lose the root's change to `sealing` while partitions are marked as moved: then the root says `building`,
+//! and the rebuild is completed all the same. If it lost the whole rebuild, partitions name a generation that the root does
+//! not: calls about their elements are errors until the next rebuild has ended.
 
 use std::sync::Arc;
 
@@ -17,7 +20,7 @@ use super::{
     builder::{check_partitions, check_shape},
     check_elements,
     config::Config,
-    generation::{Generation, Named, Verb},
+    generation::{Generation, Mark, Named, Verb},
     root::{Root, State, read_root, swap_root},
 };
 use crate::{
@@ -42,7 +45,8 @@ impl Bloom {
     /// When this returns, every add by any process goes to both generations. Read the source of truth *after* that and
     /// add all of it to the [`BloomRebuild`]: what was added before is in what you read, what comes later is added to both.
     /// For that, always write to the source of truth first and to the filter second. An unfinished rebuild of another
-    /// process is replaced.
+    /// process is replaced. A filter that says that it must be rebuilt, because a server lost a part of it, is whole again
+    /// when the rebuild has ended.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -81,6 +85,12 @@ impl Bloom {
                     let state = self.state.read();
                     (state.current.clone(), state.next.clone())
                 };
+                if let Some(next) = &replaced
+                    && current.any_moved(&self.store, next.number()).await?
+                {
+                    self.seal(&row).await?;
+                    continue;
+                }
                 let config = Config::new(
                     current.config.mode,
                     current.config.scaling,
@@ -103,9 +113,14 @@ impl Bloom {
                 }
                 let next = Arc::new(Generation::new(&self.keys, &self.name, config)?);
                 next.create(&self.store).await?;
-                current
-                    .mark(&self.store, "ob", 0, "b", next.number())
-                    .await?;
+                let mark = Mark {
+                    from: "ob",
+                    named: 0,
+                    to: "b",
+                    following: next.number(),
+                    lost: true,
+                };
+                current.mark(&self.store, mark).await?;
                 if let Some(replaced) = replaced {
                     replaced.delete(&self.store).await?;
                 }
@@ -121,25 +136,57 @@ impl Bloom {
         .await
     }
 
+    /// Seals a rebuild and completes it.
+    async fn seal(&self, building: &Root) -> Result<()> {
+        let sealing = Root {
+            phase: "sealing".to_owned(),
+            ..building.clone()
+        };
+        if swap_root(&self.store, &self.root, building, &sealing).await? != sealing {
+            return Err(taken_over());
+        }
+        self.switch(&sealing).await
+    }
+
     /// Completes the switch to the next generation. Several processes may do so at once.
     async fn switch(&self, sealing: &Root) -> Result<()> {
         let state = State::new(&self.keys, &self.name, sealing, None)?;
         let Some(next) = state.next else {
             return Ok(());
         };
-        state
-            .current
-            .mark(&self.store, "b", next.number(), "m", next.number())
-            .await?;
         let ready = Root {
             phase: "ready".to_owned(),
             current: sealing.next.clone(),
             next: String::new(),
         };
-        swap_root(&self.store, &self.root, sealing, &ready).await?;
-        state.current.retire(&self.store).await?;
-        self.reload().await?;
-        Ok(())
+        let building = Root {
+            phase: "building".to_owned(),
+            ..sealing.clone()
+        };
+        for _ in 0..3 {
+            let mark = Mark {
+                from: "b",
+                named: next.number(),
+                to: "m",
+                following: next.number(),
+                lost: true,
+            };
+            state.current.mark(&self.store, mark).await?;
+            let found = swap_root(&self.store, &self.root, sealing, &ready).await?;
+            if found.current == ready.current {
+                state.current.retire(&self.store).await?;
+                self.reload().await?;
+                return Ok(());
+            }
+            if found != building {
+                return Err(taken_over());
+            }
+            // A failover lost the seal, and perhaps marks with it.
+            swap_root(&self.store, &self.root, &building, sealing).await?;
+        }
+        Err(Error::unavailable(
+            "the store keeps losing that the rebuild is sealed",
+        ))
     }
 }
 
@@ -195,14 +242,7 @@ impl BloomRebuild {
                     Err(taken_over())
                 };
             }
-            let sealing = Root {
-                phase: "sealing".to_owned(),
-                ..row.clone()
-            };
-            if swap_root(&filter.store, &filter.root, &row, &sealing).await? != sealing {
-                return Err(taken_over());
-            }
-            filter.switch(&sealing).await
+            filter.seal(&row).await
         })
         .await
     }
@@ -226,9 +266,14 @@ impl BloomRebuild {
             // First adds stop going to the new generation, then it is deleted.
             let current = State::new(&filter.keys, &filter.name, &row, None)?.current;
             let number = self.next.number();
-            current
-                .mark(&filter.store, "b", number, "o", number)
-                .await?;
+            let mark = Mark {
+                from: "b",
+                named: number,
+                to: "o",
+                following: number,
+                lost: false,
+            };
+            current.mark(&filter.store, mark).await?;
             let ready = Root {
                 phase: "ready".to_owned(),
                 current: row.current.clone(),
