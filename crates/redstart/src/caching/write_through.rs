@@ -84,7 +84,7 @@ impl<V> Written<V> {
 pub enum CacheUpdate {
     /// The new value is cached.
     Stored,
-    /// Another writer has shown a newer row.
+    /// Another writer has shown a newer row, or the key was invalidated after the fence was taken.
     Older,
     /// Nothing is cached; the next reader loads.
     Removed,
@@ -117,7 +117,8 @@ pub enum CacheUpdate {
 ///   longer than the fence. Readers without a value load without the cache meanwhile.
 /// - **After the commit** the new value is stored if it is the newest that any writer has shown, by the row's
 ///   version; otherwise what is cached is removed. Then the writer's fence is lifted.
-/// - **Two writers**: W1 commits, W2 commits, W2 stores, W1 stores. W1's row is older and is not stored.
+/// - **Two writers**: W1 commits, W2 commits, W2 stores, W1 stores. W1's row is older and is not stored. Nor is a row whose
+///   key was [invalidated](Cache::invalidate) while its write was under way.
 /// - **A writer that dies** between commit and cache leaves its fence. Nothing is filled while that lasts, and
 ///   what was cached is gone when it ends: nothing old lives longer than the fence.
 /// - Entries of other versions of the program under the same key are removed too.

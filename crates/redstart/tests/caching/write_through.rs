@@ -181,6 +181,38 @@ matrix! {
         Ok(())
     }
 
+    async fn a_row_whose_key_was_invalidated_while_it_was_written_is_not_stored(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
+        let write = WriteThrough::new(&cache);
+        let fence = write.fence("k").await?;
+        // Row 1 is committed under the fence. Another program commits row 2 and invalidates.
+        cache.invalidate("k").await?;
+        assert_eq!(fence.settle(Written::row(1, 1)).await?, CacheUpdate::Older);
+        assert!(cache.get("k").await?.is_none(), "an old row after an invalidation");
+        // The next write is stored again.
+        let stored = write.put("k", async { Ok::<_, redstart::Error>(Written::row(3, 3)) }).await?;
+        assert_eq!(stored, CacheUpdate::Stored);
+        assert_eq!(cache.get("k").await?.unwrap().value.as_deref(), Some(&3));
+        Ok(())
+    }
+
+    async fn what_is_stored_beside_several_writers_ends_with_the_first_of_their_fences(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;
+        let short = WriteThrough::new(&cache).fence_for(Duration::from_secs(2))?;
+        let long = WriteThrough::new(&cache).fence_for(LONG)?;
+        let older = long.fence("k").await?;
+        // Its writer commits row 2 and is gone without a word.
+        std::mem::forget(short.fence("k").await?);
+        let other = long.fence("k").await?;
+        assert_eq!(older.settle(Written::row(1, 1)).await?, CacheUpdate::Stored);
+        pass(&store, Duration::from_millis(2100)).await;
+        assert!(eventually(LONG / 2, async || cache.get("k").await.unwrap().is_none()).await, "outlives the fence");
+        other.abandon().await;
+        Ok(())
+    }
+
     async fn a_fence_of_the_dead_does_not_outlive_its_time_because_others_write_on(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let cache: Cache<str, u64> = Cache::builder(&store, backend.namespace(), "rows").ttl(LONG).build()?;

@@ -81,6 +81,7 @@ pub(crate) fn invalidation<'a>(
         .key()
         .part("lease")
         .part(beside)
+        .part("fence")
         .arg(entity.channel("wake"))
         .arg(bus)
         .arg(format!("k{name}"))

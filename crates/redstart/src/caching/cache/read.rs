@@ -109,12 +109,18 @@ impl<V, C> Inner<V, C> {
         if !self.store.is_cluster() {
             return vec![items];
         }
-        let mut groups: std::collections::BTreeMap<u64, Vec<T>> = Default::default();
+        // In the order in which they are named first: the number of a node is another one in every run.
+        let mut places = std::collections::BTreeMap::new();
+        let mut groups: Vec<Vec<T>> = Vec::new();
         for item in items {
             let node = self.node(entity(&item));
-            groups.entry(node).or_default().push(item);
+            let place = *places.entry(node).or_insert(groups.len());
+            if place == groups.len() {
+                groups.push(Vec::new());
+            }
+            groups[place].push(item);
         }
-        groups.into_values().collect()
+        groups
     }
 }
 

@@ -44,6 +44,8 @@ if #ended > 0 then
   redis.call('ZREM', KEYS[3], unpack(ended))
 end
 local others = redis.call('ZCOUNT', KEYS[3], '(' .. present, '(inf')
+-- When the first and the last of them end.
+local first = tonumber(redis.call('ZRANGEBYSCORE', KEYS[3], '(' .. present, '(inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or 0)
 local last = tonumber(redis.call('ZREVRANGEBYSCORE', KEYS[3], '(inf', '-inf', 'WITHSCORES', 'LIMIT', 0, 1)[2] or 0)
 
 local highest = redis.call('ZRANGEBYSCORE', KEYS[3], 'inf', 'inf', 'LIMIT', 0, 1)[1]
@@ -65,9 +67,9 @@ local outcome = 'removed'
 if ARGV[2] == 'set' and mine then
   if newer(ARGV[5], max) and newer(ARGV[5], stored) then
     local keep = tonumber(ARGV[4])
-    -- Another writer may have committed a newer row and die before it says so.
+    -- Any other writer may have committed a newer row and die before it says so.
     if others > 0 then
-      keep = math.max(1, math.min(keep, math.ceil((last - time) / 1000)))
+      keep = math.max(1, math.min(keep, math.ceil((first - time) / 1000)))
     end
     redis.call('SET', KEYS[1], ARGV[3], 'PX', string.format('%.0f', keep))
     raise(ARGV[5])
