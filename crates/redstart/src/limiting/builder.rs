@@ -92,6 +92,7 @@ impl LimiterBuilder {
     /// than the server itself said. It is the fast path under attack. When it is full, refusals that end first make room.
     ///
     /// Room that a refund of another process made is seen only when the server's answer has run out.
+    /// A machine that was suspended refuses for longer by that: its clock stood still.
     pub fn deny_cache(mut self, subjects: usize) -> Self {
         self.deny = Some(subjects);
         self

@@ -135,7 +135,9 @@ impl Limiter {
     ///
     /// The limiters may live on different nodes and stores. They are asked at once; if one refuses, what the others took
     /// is refunded, so token buckets must be [refundable](super::LimiterBuilder::refundable). No limit is ever exceeded.
-    /// Until the refund, a refused request counts in the limits that would have admitted it.
+    /// Until the refund, a refused request counts in the limits that would have admitted it. A limiter that
+    /// [leases blocks](super::LimiterBuilder::lease_blocks) is asked at the store, past the blocks that this process has.
+    /// What a [local limit](crate::Down::Local) granted while its store is down is not given back to it.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {
@@ -170,9 +172,17 @@ impl Limiter {
                 return Ok(Together::Never { at, max });
             }
         }
+        // Past the blocks of this process: what is taken out of one cannot be given back.
+        let costs: Vec<Vec<u64>> = requests
+            .iter()
+            .map(|(limiter, _, cost)| vec![*cost; limiter.0.limits.list.len()])
+            .collect();
         let checks = requests
             .iter()
-            .map(|(limiter, subject, cost)| limiter.check(subject, *cost));
+            .zip(&costs)
+            .map(|((limiter, subject, _), costs)| {
+                limiter.check_costs(&limiter.0.limits, subject, costs)
+            });
         let (mut grants, mut refusal, mut failure) = (Vec::new(), None, None);
         for (at, decision) in join_all(checks).await.into_iter().enumerate() {
             match decision {

@@ -260,7 +260,8 @@ impl<T: Serialize + DeserializeOwned> PriorityQueue<T> {
         ends.unwrap_or(rest).min(rest).max(Duration::from_millis(1))
     }
 
-    /// Makes a consumer whose reservations last for `lease`.
+    /// Makes a consumer whose reservations last for `lease`. Its wake-up channel opens first, within five times the store's
+    /// deadline.
     ///
     /// # Errors
     ///

@@ -146,7 +146,9 @@ pub use worker::{
 /// What the server acknowledged and then lost, in a failover without replication, happened not: a cron tick that had
 /// fired fires again, a job that was done runs again.
 ///
-/// Jobs that were running in a process that died are charged the attempt, even if another job killed the process.
+/// Jobs that were running in a process that died are charged the attempt, even if another job killed the process. A run
+/// that ended, and whose end the store did not accept before its worker was shut down or dropped, is not charged: its job
+/// is handed back and runs again.
 ///
 /// # Keys
 ///

@@ -233,7 +233,7 @@ impl ReliableList {
             .run(store)
             .await?;
         for other in silent {
-            let reaped = self.reap(&other, false).await?;
+            let reaped = self.reap(&other, Leaves::No).await?;
             if reaped > 0 {
                 observe::events("reliable_list.reaped", reaped);
             }
@@ -241,7 +241,7 @@ impl ReliableList {
         Ok(())
     }
 
-    async fn reap(&self, name: &str, leaves: bool) -> Result<u64> {
+    async fn reap(&self, name: &str, leaves: Leaves) -> Result<u64> {
         let taken = format!("taken:{name}");
         let mut total = 0;
         loop {
@@ -252,7 +252,7 @@ impl ReliableList {
                 .part(&taken)
                 .part("silent")
                 .arg(name)
-                .arg(u8::from(leaves))
+                .arg(leaves as u8)
                 .idempotent()
                 .run(&self.0.store)
                 .await?;
@@ -264,6 +264,16 @@ impl ReliableList {
     }
 }
 
+/// Whether a consumer unregisters.
+#[derive(Clone, Copy)]
+enum Leaves {
+    /// It was silent.
+    No = 0,
+    Yes = 1,
+    /// The server may still read a take that it gave up: others look for what that takes, as if it had died.
+    Unsure = 2,
+}
+
 /// Renews a consumer's lease, and looks for items that it took without knowing.
 async fn heartbeat(taking: Arc<Taking>, name: String) {
     loop {
@@ -271,6 +281,7 @@ async fn heartbeat(taking: Arc<Taking>, name: String) {
         if let Err(error) = taking.list.renew(&name).await {
             tracing::debug!(%error, "a consumer's lease could not be renewed");
         }
+        taking.look_again();
         // While a take is under way its item is not known yet.
         if let Ok(_connection) = taking.connection.try_lock()
             && let Err(error) = taking.give_back_unknown().await
@@ -308,6 +319,8 @@ struct Doubt {
     /// How often a look was asked for. A look that began before the last of these may have missed its item, so it
     /// does not count.
     asked: u64,
+    /// Whether a take was given up: nobody knows when the server reads its request, or that it never will.
+    gave_up: bool,
 }
 
 impl Taking {
@@ -340,6 +353,7 @@ impl Taking {
             let mut doubt = self.doubt.lock();
             doubt.looks = doubt.looks.max(1 + again_after.len() as u8);
             doubt.asked += 1;
+            doubt.gave_up |= !again_after.is_empty();
         }
         let (taking, store) = (self.clone(), &self.list.0.store);
         store.defer(async move { taking.look().await });
@@ -356,6 +370,22 @@ impl Taking {
                 }
             }
         });
+    }
+
+    /// Asks for another look if a take was given up. The next take or the heartbeat makes it.
+    fn look_again(&self) {
+        let mut doubt = self.doubt.lock();
+        if doubt.gave_up {
+            doubt.looks = doubt.looks.max(1);
+        }
+    }
+
+    /// How its consumer unregisters.
+    fn leaves(&self) -> Leaves {
+        match self.doubt.lock().gave_up && !crate::mend::is_missing("a take that was given up") {
+            true => Leaves::Unsure,
+            false => Leaves::Yes,
+        }
     }
 
     /// Puts unknown items back as soon as no take is under way.
@@ -399,7 +429,8 @@ impl ListConsumer {
     /// # Cancel safety
     ///
     /// If the future is dropped early, an item that it took is put back: at once, or, if the server reads the request
-    /// later, after 100 ms, a second or a third of the lease.
+    /// later, after 100 ms, a second or a third of the lease. Should the consumer be gone by then, others put the item back as
+    /// if it had died.
     pub async fn take(&mut self, wait: Duration) -> Result<Option<ListItem>> {
         let taking = &self.taking;
         let entity = &taking.list.0.entity;
@@ -436,7 +467,8 @@ impl ListConsumer {
     /// Those of the store: then the items come back when the lease ends.
     pub async fn close(mut self) -> Result<u64> {
         self.heartbeat.abort();
-        let back = self.taking.list.reap(&self.name, true).await?;
+        let leaves = self.taking.leaves();
+        let back = self.taking.list.reap(&self.name, leaves).await?;
         self.closed = true;
         Ok(back)
     }
@@ -449,8 +481,9 @@ impl Drop for ListConsumer {
             return;
         }
         let (list, name) = (self.taking.list.clone(), self.name.clone());
+        let leaves = self.taking.leaves();
         self.taking.list.0.store.defer(async move {
-            if let Err(error) = list.reap(&name, true).await {
+            if let Err(error) = list.reap(&name, leaves).await {
                 tracing::debug!(%error, "a dropped consumer could not put its items back");
             }
         });

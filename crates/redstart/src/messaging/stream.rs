@@ -388,7 +388,11 @@ impl<T: Serialize + DeserializeOwned> ConsumerGroup<T> {
             .arg(count);
         // 0 would wait for ever.
         read.arg("BLOCK").arg(millis(wait).max(1));
-        read.arg("STREAMS").arg(entity.key()).arg(">");
+        let new = match crate::mend::is_missing("a read continues") {
+            true => "0",
+            false => ">",
+        };
+        read.arg("STREAMS").arg(entity.key()).arg(new);
         let work = self
             .own
             .query::<Option<Vec<(String, RawEntries)>>>(&read, wait.min(LONGEST));

@@ -46,6 +46,25 @@ fn assert_bucket(mut admitted: Vec<Admitted>, capacity: u64, per_second: u64) {
 }
 
 matrix! {
+    async fn a_block_gives_nothing_to_a_request_that_another_limit_refuses(backend: &Backend) -> anyhow::Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let hour = Duration::from_secs(3600);
+        let users = Limiter::fixed_window(&store, backend.namespace(), "user", Quota::per(1000, hour)).lease_blocks(50).build()?;
+        let tenants = Limiter::fixed_window(&store, backend.namespace(), "tenant", Quota::per(1, hour)).build()?;
+        assert!(tenants.check("acme", 1).await?.is_allowed());
+        // The user is hot: this process has a block.
+        for _ in 0..100 {
+            assert!(users.check("ann", 1).await?.is_allowed());
+        }
+        let before = users.peek("ann").await?.remaining;
+        // More than a block has.
+        for _ in 0..120 {
+            assert!(!Limiter::check_together(&[(&users, "ann", 1), (&tenants, "acme", 1)]).await?.is_allowed());
+        }
+        assert_eq!(users.peek("ann").await?.remaining, before);
+        Ok(())
+    }
+
     async fn blocks_of_all_processes_together_stay_within_the_bucket(backend: &Backend) -> anyhow::Result<()> {
         let store = Store::connect(backend.url()).await?;
         let (capacity, rate) = (400, 2000);

@@ -93,6 +93,27 @@ matrix! {
         Ok(())
     }
 
+    async fn places_whose_leases_were_evicted_do_not_block_the_line(backend: &Backend) -> anyhow::Result<()> {
+        let store = connect(backend).await?;
+        let fair = FairMutex::builder(&store, backend.namespace(), "f").build()?;
+        let part = |part: &str| format!("{}:fair:{{f}}:{part}", backend.namespace());
+        let lost = redis::cmd("ZADD").arg(part("queue")).arg(&[("1", "lost-1"), ("2", "lost-2")]).clone();
+        store.query::<()>(&lost).await?;
+        let guard = fair.try_lock().await?.context("not granted")?;
+        guard.release().await?;
+
+        // Whoever has a lease keeps its place behind them.
+        store.query::<()>(&lost).await?;
+        let ends = (store.time().await? + PATIENCE).as_micros().to_string();
+        for name in ["queue", "places"] {
+            store.query::<()>(redis::cmd("ZADD").arg(part(name)).arg(&ends).arg("alive")).await?;
+        }
+        assert!(fair.try_lock().await?.is_none());
+        let line: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("queue")).arg(0).arg(-1)).await?;
+        assert_eq!(line, ["alive"]);
+        Ok(())
+    }
+
     async fn after_a_dead_holder_the_first_waiter_gets_the_lock(backend: &Backend) -> anyhow::Result<()> {
         let store = connect(backend).await?;
         let fair = FairMutex::builder(&store, backend.namespace(), "f").build()?;

@@ -1,6 +1,6 @@
 //! The tests notice when a check is missing from a script.
 
-use redstart_testkit::child::must_notice;
+use redstart_testkit::child::{must_notice, without};
 
 #[tokio::test]
 async fn a_release_without_an_owner_check_is_noticed() -> anyhow::Result<()> {
@@ -84,4 +84,15 @@ async fn a_forced_release_of_whoever_has_a_legacy_lock_is_noticed() -> anyhow::R
         "return redis.call('DEL', KEYS[1], KEYS[2]) > 0 and 1 or 0",
     )
     .await
+}
+
+#[tokio::test]
+async fn a_place_that_never_ends_is_noticed() -> anyhow::Result<()> {
+    let all = redstart::script::all();
+    let mut scripts = all.iter();
+    let acquire = scripts.find(|script| script.name() == "fair.acquire");
+    let source = acquire.map_or("", |script| script.source());
+    let broken = without(source, "redis.call('ZREM', queue, head)", "");
+    let test = "fair::places_whose_leases_were_evicted_do_not_block_the_line::embedded";
+    must_notice(test, "fair.acquire", &broken).await
 }

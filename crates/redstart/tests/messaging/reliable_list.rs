@@ -43,6 +43,33 @@ matrix! {
     }
 
 
+    async fn a_take_that_was_given_up_and_is_read_late_loses_nothing(backend: &Backend) -> Result<()> {
+        let store = Store::connect(backend.url()).await?;
+        let lease = Duration::from_millis(300);
+        let list = ReliableList::builder(&store, backend.namespace(), "l").lease(lease).build()?;
+        let part = |part: &str| format!("{}:list:{{l}}:{part}", backend.namespace());
+        let mut second = list.consumer().await?;
+        for leaves in [true, false] {
+            let known: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("consumers")).arg(0).arg(-1)).await?;
+            let mut first = list.consumer().await?;
+            let all: Vec<String> = store.query(redis::cmd("ZRANGE").arg(part("consumers")).arg(0).arg(-1)).await?;
+            let name = all.into_iter().find(|name| !known.contains(name)).unwrap();
+            // It gives up a take, and has looked for what that took.
+            assert!(tokio::time::timeout(Duration::from_millis(50), first.take(LONG)).await.is_err());
+            tokio::time::sleep(Duration::from_millis(1500)).await;
+            let mut first = Some(first);
+            if leaves { first.take().unwrap().close().await?; }
+            // The server reads the request only now.
+            store.query::<()>(redis::cmd("LPUSH").arg(part(&format!("taken:{name}"))).arg("late")).await?;
+            ensure!(eventually(LONG, async || {
+                let item = second.take(Duration::from_millis(50)).await;
+                let Ok(Some(item)) = item else { return false };
+                item.payload() == b"late" && matches!(item.done().await, Ok(Settled::Done))
+            }).await, "the item is lost; its consumer has left: {leaves}");
+        }
+        Ok(())
+    }
+
     async fn however_many_consumers_died_their_items_come_back(backend: &Backend) -> Result<()> {
         let store = Store::connect(backend.url()).await?;
         let lease = Duration::from_millis(300);

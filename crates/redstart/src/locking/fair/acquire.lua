@@ -23,7 +23,7 @@ if holder == ARGV[1] then
   return {1, fence or next_fence(KEYS[4])}
 end
 
-local head = line.head(KEYS[2])
+local head = line.head(KEYS[2], KEYS[3])
 if not holder and (not head or head == ARGV[1]) then
   line.leave(KEYS[2], KEYS[3], ARGV[1])
   redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])

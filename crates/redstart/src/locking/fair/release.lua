@@ -16,7 +16,7 @@ elseif holder then
   return 0
 end
 line.reap(KEYS[2], KEYS[3], now())
-local head = line.head(KEYS[2])
+local head = line.head(KEYS[2], KEYS[3])
 if head then
   redis.call('SPUBLISH', ARGV[2], head)
 end
