@@ -8,6 +8,7 @@
 //! cluster.rs   a Cluster: promotion, failover, slot migration
 //! sentinel.rs  a Sentinel group: one master, two replicas, three sentinels
 //! proxy.rs     a fault proxy on loopback; resp.rs splits its streams into frames
+//! stub.rs      a server that answers what a test says
 //! postgres.rs  Postgres in a folder of its own
 //! monitor.rs   MONITOR, to count the commands that reach a server
 //! backend.rs   the matrix: one test, every backend
@@ -40,6 +41,7 @@ mod scale;
 pub mod sentinel;
 pub mod server;
 pub mod shared;
+pub mod stub;
 pub mod tls;
 mod wait;
 
@@ -58,6 +60,7 @@ pub use scale::{figure, scale};
 pub use sentinel::Sentinel;
 pub use server::{Kind, Server};
 pub use shared::{SharedServer, shared, shared_cluster};
+pub use stub::{Answer, Stub};
 pub use wait::{block_until, eventually, wait_until};
 
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -274,7 +274,9 @@ impl<'a> Call<'a> {
                     let again = store.request_one_until(&whole, slot, idempotent, ends);
                     again.await
                 });
-                again.await
+                // The first one was sent, and more than once if its reply was lost: another server may have carried it out
+                // before this one said that it does not know the script.
+                again.await.map_err(|error| error.unsent(false))
             }
             result => result,
         }

@@ -46,7 +46,8 @@
 //!
 //! The first calls wait for it within their deadlines. After one deadline without success the server counts as down:
 //! all further calls fail at once, and a background task keeps trying to connect. Its first success ends this state.
-//! On a Cluster this applies to each node separately.
+//! On a Cluster this applies to each node separately. The deadline that counts is the store's own: a handle with a
+//! [shorter one](Store::within) fails alone.
 //!
 //! # How requests travel
 //!
@@ -120,7 +121,11 @@
 //!
 //! With Sentinel the store listens to each sentinel from the first connection on. When they name a new master,
 //! requests, subscriptions and dedicated connections leave the old one at once, even if it is alive and does
-//! not know yet that it was replaced. On a Cluster, a node that does not answer makes the store read the slot table
+//! not know yet that it was replaced. The master is the one that a majority of the sentinels names. Fewer decide only if the
+//! others do not answer within half of the time to connect; until then, what one of those said last still counts. If no
+//! sentinel knows the master, that is a [configuration error](crate::Error::is_config) only if all of them answered.
+//!
+//! On a Cluster, a node that does not answer makes the store read the slot table
 //! again in the background until the node answers or has been replaced. While there are subscriptions, the table is also
 //! read once or twice a minute: a master that was replaced while it is cut off from the other nodes, but not from this
 //! process, keeps its connections and is silent. A write that it took before is gone with it: a failover can lose

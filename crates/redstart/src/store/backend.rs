@@ -16,7 +16,7 @@ mod foreign;
 mod server;
 
 pub(crate) use cluster::Cluster;
-pub(in crate::store) use cluster::keys;
+pub(in crate::store) use cluster::{Touched, touched};
 #[cfg(feature = "engine")]
 pub(crate) use embedded::Embedded;
 #[cfg(any(feature = "from-manager", feature = "from-cluster"))]

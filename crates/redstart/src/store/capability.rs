@@ -1,5 +1,7 @@
 //! What the servers can do, asked once for each connection.
 
+use std::time::Duration;
+
 use redis::Value;
 
 use tokio::time::Instant;
@@ -69,9 +71,15 @@ impl Capabilities {
     }
 
     /// What a store's server can do; of a Cluster, what all masters can, since they may be of different versions.
-    pub(super) async fn read(backend: &Backend, deadline: Instant) -> Result<Self> {
+    pub(super) async fn read(
+        backend: &Backend,
+        deadline: Instant,
+        hurry: Duration,
+    ) -> Result<Self> {
         let pipeline = questions();
-        let request = Request::new(Body::all(&pipeline), deadline).idempotent(true);
+        let request = Request::new(Body::all(&pipeline), deadline)
+            .hurry(hurry)
+            .idempotent(true);
         let Backend::Cluster(cluster) = backend else {
             return Self::parse(backend.request(request).await?, backend.is_embedded());
         };

@@ -122,13 +122,23 @@ impl Transaction {
         self.watching || self.multi
     }
 
-    /// Whether a transaction is over after this, however it went.
-    fn is_ended_by(body: &Body<'_>) -> bool {
-        match body {
-            Body::One(cmd) => command::name(cmd).is_some_and(|name| {
-                name.eq_ignore_ascii_case(b"EXEC") || name.eq_ignore_ascii_case(b"DISCARD")
-            }),
-            Body::Many { pipeline, .. } => pipeline.is_transaction(),
+    fn is_end(cmd: &Cmd) -> bool {
+        command::name(cmd).is_some_and(|name| {
+            name.eq_ignore_ascii_case(b"EXEC") || name.eq_ignore_ascii_case(b"DISCARD")
+        })
+    }
+
+    /// The server answered with an error. An EXEC or DISCARD ends the transaction and the watch all the same, unless there
+    /// was no transaction. Who may not do something perhaps may not even begin one.
+    fn note_error(&mut self, body: &Body<'_>, code: Option<&str>) {
+        let ended = match body {
+            Body::One(cmd) => self.multi && Self::is_end(cmd),
+            Body::Many { pipeline, .. } => {
+                pipeline.is_transaction() && !matches!(code, Some("NOPERM" | "NOAUTH"))
+            }
+        };
+        if ended {
+            *self = Self::default();
         }
     }
 
@@ -138,7 +148,7 @@ impl Transaction {
             Body::One(cmd) => match command::name(cmd) {
                 Some(name) if name.eq_ignore_ascii_case(b"WATCH") => self.watching = true,
                 Some(name) if name.eq_ignore_ascii_case(b"MULTI") => self.multi = true,
-                Some(_) if Self::is_ended_by(body) => *self = Self::default(),
+                Some(_) if Self::is_end(cmd) && self.multi => *self = Self::default(),
                 Some(name) if name.eq_ignore_ascii_case(b"UNWATCH") && !self.multi => {
                     self.watching = false;
                 }
@@ -217,7 +227,11 @@ impl Dedicated {
         let reply = persist(self, request, None).await;
         // The caller has heard that it failed, and begins again.
         let is_lost = reply.is_err() && matches!(self.connection, State::Closed);
-        if is_lost && Transaction::is_ended_by(&request.body) {
+        let is_end = match &request.body {
+            Body::One(cmd) => Transaction::is_end(cmd),
+            Body::Many { pipeline, .. } => pipeline.is_transaction(),
+        };
+        if is_lost && is_end {
             self.transaction = Transaction::default();
         }
         reply.inspect_err(super::handle::count_doubt)
@@ -305,7 +319,10 @@ impl Destination for Dedicated {
                     },
                     // The server is the right one and keeps serving.
                     Err(Failure::Answer(error))
-                        if !refused_whole(error) && !is_elsewhere(error) => {}
+                        if !refused_whole(error) && !is_elsewhere(error) =>
+                    {
+                        self.transaction.note_error(&request.body, error.code());
+                    }
                     Err(_) => {
                         self.asked = Some(open.dial);
                         return outcome;
@@ -333,8 +350,12 @@ impl Destination for Dedicated {
                         backend::embedded::pipeline(&mut session, request.body, deadline).await
                     }
                 };
-                if outcome.is_ok() {
-                    self.transaction.note(&request.body);
+                match &outcome {
+                    Ok(_) => self.transaction.note(&request.body),
+                    Err(error) => {
+                        let code = error.server_code();
+                        self.transaction.note_error(&request.body, code);
+                    }
                 }
                 self.connection = State::Embedded(session);
                 outcome.map_err(Failure::Down)

@@ -51,6 +51,8 @@ pub(super) struct Shared {
     capabilities: ArcSwapOption<(u64, Arc<Capabilities>)>,
     clock: Clock,
     extensions: Extensions,
+    /// The store's own, whatever its handles have.
+    deadline: Duration,
 }
 
 impl StoreBuilder {
@@ -102,6 +104,7 @@ impl Store {
             capabilities: ArcSwapOption::empty(),
             clock,
             extensions: Extensions::default(),
+            deadline,
         });
         Self {
             shared,
@@ -133,6 +136,11 @@ impl Store {
     /// When a call that begins now has to end.
     pub(crate) fn ends(&self) -> Instant {
         Instant::now() + self.deadline
+    }
+
+    /// How much shorter the deadline of this handle is than the store's own.
+    fn hurry(&self) -> Duration {
+        self.shared.deadline.saturating_sub(self.deadline)
     }
 
     /// Sends a command and reads its reply.
@@ -262,6 +270,7 @@ impl Store {
 
     async fn request(&self, mut request: Request<'_>) -> Result<Value> {
         request.stale |= self.stale;
+        request = request.hurry(self.hurry());
         request.body.check(Connection::Shared)?;
         if request.body.replies() == 0 {
             return Ok(Value::Array(Vec::new()));
@@ -305,7 +314,8 @@ impl Store {
         {
             return Ok(known.1.clone());
         }
-        let read = Arc::new(Capabilities::read(&self.shared.backend, self.ends()).await?);
+        let read = Capabilities::read(&self.shared.backend, self.ends(), self.hurry());
+        let read = Arc::new(read.await?);
         // Reading may have connected first.
         let generation = self.shared.backend.generation();
         self.shared
@@ -336,7 +346,8 @@ impl Store {
             // A cluster is healthy when each part of it is.
             Backend::Cluster(cluster) => {
                 for node in cluster.masters() {
-                    cluster.ask(&node, Request::one(&ping, self.ends())).await?;
+                    let request = Request::one(&ping, self.ends()).hurry(self.hurry());
+                    cluster.ask(&node, request).await?;
                 }
             }
             _ => {
@@ -416,7 +427,7 @@ impl Store {
             let (mut cursor, mut here, mut pages) = (0, 0_usize, 0_usize);
             loop {
                 let page = page(cursor);
-                let request = Request::one(&page, self.ends());
+                let request = Request::one(&page, self.ends()).hurry(self.hurry());
                 let reply = match &node {
                     Some((cluster, node)) => cluster.ask(node, request).await?,
                     None => self.request(request).await?,
@@ -469,7 +480,8 @@ impl Store {
     }
 
     /// A handle of this store whose calls have another deadline, from a millisecond to an hour. What is made with it
-    /// keeps that deadline: a pattern, a dedicated connection, or a single call.
+    /// keeps that deadline: a pattern, a dedicated connection, or a single call. A handle in a hurry does not decide for the
+    /// others that the server is [down](crate::store#while-the-store-is-down).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> redstart::Result<()> {

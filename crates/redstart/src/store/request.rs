@@ -1,6 +1,6 @@
 //! What is sent, and why there is no reply.
 
-use std::{future::Future, pin::Pin};
+use std::{future::Future, pin::Pin, time::Duration};
 
 use redis::{
     Cmd, ErrorKind, FromRedisValue, Pipeline, RedisError, RedisFuture, ServerErrorKind, Value,
@@ -23,6 +23,8 @@ pub(crate) struct Request<'a> {
     /// Carrying it out twice is the same as once, so it may be sent again after a lost reply.
     idempotent: bool,
     pub(crate) deadline: Instant,
+    /// How much sooner that is than by the store's own deadline.
+    hurry: Duration,
     /// A replica may answer, with what was true a moment ago.
     pub(crate) stale: bool,
 }
@@ -111,6 +113,7 @@ impl<'a> Request<'a> {
             slot: None,
             idempotent: false,
             deadline,
+            hurry: Duration::ZERO,
             stale: false,
         }
     }
@@ -129,6 +132,25 @@ impl<'a> Request<'a> {
         self
     }
 
+    /// States that its deadline is this much shorter than the store's own.
+    pub(crate) fn hurry(mut self, hurry: Duration) -> Self {
+        self.hurry = hurry;
+        self
+    }
+
+    /// The same request with an earlier deadline.
+    pub(crate) fn by(mut self, deadline: Instant) -> Self {
+        self.hurry += self.deadline.saturating_duration_since(deadline);
+        self.deadline = deadline;
+        self
+    }
+
+    /// When a request of the store's own deadline ends that began with this one: only then does it say something about
+    /// the server that there is no answer.
+    pub(crate) fn store_deadline(&self) -> Instant {
+        self.deadline + self.hurry
+    }
+
     /// A part of this request, or another way to send it, by the same rules.
     pub(crate) fn with<'b>(&self, body: Body<'b>, slot: Option<u16>) -> Request<'b> {
         Request {
@@ -136,6 +158,7 @@ impl<'a> Request<'a> {
             slot,
             idempotent: self.idempotent,
             deadline: self.deadline,
+            hurry: self.hurry,
             stale: self.stale,
         }
     }

@@ -4,17 +4,13 @@
 //! request is harmless, because it only reads or is idempotent. Any other request whose reply is lost is in doubt and
 //! is reported so.
 
-use std::{
-    collections::{HashMap, HashSet},
-    future::Future,
-    time::Duration,
-};
+use std::{collections::HashMap, future::Future, time::Duration};
 
 use redis::{Cmd, RedisError, Value};
 use tokio::time::Instant;
 
 use super::{
-    backend::keys,
+    backend::{Touched, touched},
     command,
     request::{Body, BoxFuture, Failure, Request, is_refusal, refused_whole},
 };
@@ -145,8 +141,9 @@ pub(crate) trait Alone {
 /// A pipeline that is no transaction may be refused in part: the server began to load, was demoted or gave a slot
 /// away half-way. What was refused did not happen; it is sent again, alone and in order.
 ///
-/// The order of commands with the same key is kept: what was read behind a refused write is read again, and a command
-/// that was refused before a write was carried out stays refused, since it would come too late.
+/// The order of commands with a key in common is kept: what was read behind a refused write is read again, and a command
+/// that was refused before a write was carried out stays refused, since it would come too late. Of a command of a module, only
+/// the first key is known.
 ///
 /// # Errors
 ///
@@ -163,30 +160,26 @@ pub(crate) async fn mend(
         return Ok(replies);
     }
     let commands: Vec<&Cmd> = pipeline.cmd_iter().take(replies.len()).collect();
-    let keys: Vec<Vec<&[u8]>> = commands.iter().map(|cmd| keys(cmd)).collect();
-    // By key, the last write that was carried out.
-    let mut written: HashMap<&[u8], usize> = HashMap::new();
+    let touched: Vec<Touched<'_>> = commands.iter().map(|cmd| touched(cmd)).collect();
+    let mut written = Marks::default();
     for (at, cmd) in commands.iter().enumerate() {
         if !matches!(replies[at], Value::ServerError(_)) && !command::only_reads(cmd) {
-            written.extend(keys[at].iter().map(|key| (*key, at)));
+            written.mark(&touched[at], at);
         }
     }
-    let mut again: HashSet<&[u8]> = HashSet::new();
+    let mut again = Marks::default();
     for at in 0..commands.len() {
         let resend = match is_refusal(&replies[at]) {
-            true => {
-                let is_passed = |key: &&[u8]| written.get(key).is_some_and(|last| *last > at);
-                !keys[at].iter().any(is_passed)
-            }
+            true => written.last(&touched[at]).is_none_or(|last| last < at),
             false => {
-                let is_old = keys[at].iter().any(|key| again.contains(key));
+                let is_old = again.last(&touched[at]).is_some();
                 is_old && command::only_reads(commands[at])
             }
         };
         if !resend {
             continue;
         }
-        again.extend(&keys[at]);
+        again.mark(&touched[at], at);
         match alone
             .send(request.with(Body::One(commands[at]), None))
             .await
@@ -202,6 +195,41 @@ pub(crate) async fn mend(
         }
     }
     Ok(replies)
+}
+
+/// Where in a pipeline keys were touched last.
+#[derive(Default)]
+struct Marks<'a> {
+    keys: HashMap<&'a [u8], usize>,
+    /// The last command that touched any key at all, and the last one that touched all of them.
+    any: Option<usize>,
+    all: Option<usize>,
+}
+
+impl<'a> Marks<'a> {
+    /// Commands are marked in order.
+    fn mark(&mut self, touched: &Touched<'a>, at: usize) {
+        match touched {
+            Touched::All => (self.any, self.all) = (Some(at), Some(at)),
+            Touched::Keys(keys) => {
+                if !keys.is_empty() {
+                    self.any = Some(at);
+                }
+                self.keys.extend(keys.iter().map(|key| (*key, at)));
+            }
+        }
+    }
+
+    fn last(&self, touched: &Touched<'a>) -> Option<usize> {
+        match touched {
+            Touched::All => self.any,
+            Touched::Keys(keys) if keys.is_empty() => None,
+            Touched::Keys(keys) => {
+                let last = keys.iter().filter_map(|key| self.keys.get(key)).max();
+                last.copied().max(self.all)
+            }
+        }
+    }
 }
 
 /// Whether a part of the pipeline was refused and has to be sent again.

@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use redstart::{Store, key::Keys};
+use redstart::{
+    Store,
+    key::{Entity, Keys},
+    store::Dedicated,
+};
 use redstart_testkit::{Backend, Cluster, Kind, Sentinel, Server, eventually, matrix};
 
 fn word(name: &str, key: &redstart::key::Key) -> redis::Cmd {
@@ -76,6 +80,36 @@ async fn a_plain_pipeline_follows_its_slot() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The server closes the connection of `own`.
+async fn kill_connection(store: &Store, own: &mut Dedicated) -> anyhow::Result<()> {
+    let id: i64 = own
+        .query(redis::cmd("CLIENT").arg("ID"), Duration::ZERO)
+        .await?;
+    store
+        .query::<i64>(redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id))
+        .await?;
+    Ok(())
+}
+
+/// The watched key is changed after the connection was lost; the transaction that follows is refused, and nothing of it runs.
+async fn refused_without_its_watch(
+    store: &Store,
+    own: &mut Dedicated,
+    account: &Entity,
+) -> anyhow::Result<()> {
+    kill_connection(store, own).await?;
+    store
+        .query::<()>(redis::cmd("SET").arg(account.key()).arg(7))
+        .await?;
+    let mut increment = redis::pipe();
+    increment.atomic().cmd("INCR").arg(account.key());
+    let reply = own.pipeline::<Option<(i64,)>>(&increment).await;
+    let is_refused = matches!(&reply, Err(error) if error.is_unavailable());
+    assert!(is_refused, "{reply:?}");
+    assert_eq!(store.query::<i64>(&word("GET", account.key())).await?, 7);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_a_transaction_whose_watch_was_lost_runs_nothing() -> anyhow::Result<()> {
     let server = Server::builder(Kind::Redis).start().await?;
@@ -87,22 +121,7 @@ async fn fault_a_transaction_whose_watch_was_lost_runs_nothing() -> anyhow::Resu
 
     own.query::<()>(&word("WATCH", account.key()), Duration::ZERO)
         .await?;
-    let id: i64 = own
-        .query(redis::cmd("CLIENT").arg("ID"), Duration::ZERO)
-        .await?;
-    store
-        .query::<i64>(redis::cmd("CLIENT").arg("KILL").arg("ID").arg(id))
-        .await?;
-    store
-        .query::<()>(redis::cmd("SET").arg(account.key()).arg(7))
-        .await?;
-
-    let error = own
-        .pipeline::<Option<(i64,)>>(&increment)
-        .await
-        .unwrap_err();
-    assert!(error.is_unavailable(), "{error:?}");
-    assert_eq!(store.query::<i64>(&word("GET", account.key())).await?, 7);
+    refused_without_its_watch(&store, &mut own, &account).await?;
     // Begun again, it works.
     own.query::<()>(&word("WATCH", account.key()), Duration::ZERO)
         .await?;
@@ -110,6 +129,42 @@ async fn fault_a_transaction_whose_watch_was_lost_runs_nothing() -> anyhow::Resu
         own.pipeline::<Option<(i64,)>>(&increment).await?,
         Some((8,))
     );
+    Ok(())
+}
+
+/// Without a transaction DISCARD and EXEC are errors, and the server goes on watching.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_a_watch_outlives_an_end_of_no_transaction() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let account = Keys::new("bank", "account")?.entity("ann")?;
+    for end in ["DISCARD", "EXEC"] {
+        let mut own = store.dedicated(account.key());
+        own.query::<()>(&word("WATCH", account.key()), Duration::ZERO)
+            .await?;
+        let refused = own.query::<()>(&redis::cmd(end), Duration::ZERO).await;
+        assert!(refused.is_err(), "there is no transaction");
+        refused_without_its_watch(&store, &mut own, &account).await?;
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_a_transaction_that_was_refused_nothing_is_watched() -> anyhow::Result<()> {
+    let server = Server::builder(Kind::Redis).start().await?;
+    let store = Store::connect(&server.url()).await?;
+    let account = Keys::new("bank", "account")?.entity("ann")?;
+    let mut own = store.dedicated(account.key());
+    own.query::<()>(&word("WATCH", account.key()), Duration::ZERO)
+        .await?;
+    let mut wrong = redis::pipe();
+    wrong.atomic().cmd("INCR");
+    let refused = own.pipeline::<redis::Value>(&wrong).await.unwrap_err();
+    assert!(!refused.is_unavailable(), "{refused:?}");
+    kill_connection(&store, &mut own).await?;
+    // The server has ended the transaction: there is nothing to be lost with the connection.
+    let read = word("GET", account.key());
+    assert_eq!(own.query::<Option<i64>>(&read, Duration::ZERO).await?, None);
     Ok(())
 }
 

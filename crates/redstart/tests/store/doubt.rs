@@ -6,7 +6,7 @@ use std::{
 };
 
 use redstart::{Store, key::Keys};
-use redstart_testkit::{Backend, Cluster, Kind, Proxy, Server, eventually, matrix};
+use redstart_testkit::{Answer, Backend, Cluster, Kind, Proxy, Server, Stub, eventually, matrix};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpListener,
@@ -295,6 +295,68 @@ async fn a_part_that_is_sent_again_keeps_the_order_of_commands_with_the_same_key
     pipeline.cmd("SET").arg("m").arg(1).cmd("INCR").arg("n");
     let done: (String, i64) = store.pipeline(&pipeline).await?;
     assert_eq!(done, ("OK".into(), 5));
+    Ok(())
+}
+
+/// A command with several keys is late for each of them.
+#[tokio::test]
+async fn a_part_that_is_sent_again_keeps_the_order_of_all_keys_of_a_command() -> anyhow::Result<()>
+{
+    // What was refused once is carried out.
+    let refused = Mutex::new(std::collections::HashSet::new());
+    let stub = Stub::start(move |command| {
+        let first = matches!(
+            command[0].as_str(),
+            "RENAME" | "LMOVE" | "SUNIONSTORE" | "ZUNIONSTORE" | "COPY" | "APPEND"
+        );
+        match first
+            && refused
+                .lock()
+                .expect("not poisoned")
+                .insert(command.join(" "))
+        {
+            true => Answer::Reply("-LOADING later\r\n".to_owned()),
+            false => Answer::ok(),
+        }
+    })
+    .await?;
+    let store = Store::builder(&stub.url())
+        .deadline(Duration::from_secs(20))
+        .lazy()
+        .connect()
+        .await?;
+    for (first, second, again) in [
+        ("RENAME a b", "SET b 1", false),
+        ("RENAME c d", "SET c 1", false),
+        ("RENAME e f", "SET g 1", true),
+        ("LMOVE a b LEFT LEFT", "RPUSH b 1", false),
+        ("LMOVE c d LEFT LEFT", "RPUSH left 1", true),
+        ("SUNIONSTORE to a b", "SADD b 1", false),
+        ("ZUNIONSTORE to 2 a b WEIGHTS 1 2", "ZADD b 1 x", false),
+        ("ZUNIONSTORE to 1 a WEIGHTS 1", "ZADD WEIGHTS 1 x", true),
+        ("COPY a b", "FLUSHDB", false),
+        ("APPEND a 1", "MSETNX b 1 a 2", false),
+        ("APPEND b 1", "PUBLISH b 1", true),
+    ] {
+        let mut pipeline = redis::pipe();
+        for text in [first, second] {
+            let mut words = text.split(' ');
+            pipeline.cmd(words.next().unwrap_or_default());
+            for word in words {
+                pipeline.arg(word);
+            }
+        }
+        let outcome = store.pipeline::<(String, String)>(&pipeline).await;
+        let sent = stub.heard().iter().filter(|c| c.join(" ") == first).count();
+        assert_eq!(sent, 1 + usize::from(again), "{first}, {second}");
+        match again {
+            true => drop(outcome?),
+            false => assert!(
+                outcome.is_err_and(|error| error.is_in_doubt()),
+                "{first}, {second}"
+            ),
+        }
+    }
     Ok(())
 }
 

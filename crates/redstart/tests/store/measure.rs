@@ -57,6 +57,49 @@ async fn in_flight_latency_doubts_cancellations_and_retries_are_counted() -> any
     Ok(())
 }
 
+/// The depth of the queue: requests that wait for a connection, or for room on one.
+#[tokio::test]
+async fn requests_that_wait_for_a_connection_are_counted_until_they_have_one() -> anyhow::Result<()>
+{
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    recorder.install()?;
+    // A snapshot has what changed since the last one.
+    let mut level = 0.0;
+    let mut waiting = || {
+        let change = read(&snapshotter).get("redstart_store_waiting").copied();
+        level += change.unwrap_or_default();
+        level
+    };
+    let server = Server::builder(Kind::Redis).start().await?;
+    let proxy = Proxy::start(&server).await?;
+    let store = Store::builder(proxy.url())
+        .deadline(PATIENCE)
+        .lazy()
+        .connect()
+        .await?;
+    proxy.stall();
+    let calls: Vec<_> = (0..3)
+        .map(|_| {
+            let store = store.clone();
+            tokio::spawn(async move { store.query::<()>(&redis::cmd("PING")).await })
+        })
+        .collect();
+    assert!(eventually(PATIENCE, async || waiting() == 3.0).await);
+    // One that is dropped does not wait any more.
+    let mut calls = calls.into_iter();
+    let dropped = calls.next().expect("there are three");
+    dropped.abort();
+    assert!(dropped.await.is_err());
+    assert_eq!(waiting(), 2.0);
+    proxy.pass().await;
+    for call in calls {
+        call.await??;
+    }
+    assert_eq!(waiting(), 0.0);
+    Ok(())
+}
+
 #[tokio::test]
 async fn redirects_are_counted() -> anyhow::Result<()> {
     let recorder = DebuggingRecorder::new();

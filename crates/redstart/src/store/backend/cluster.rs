@@ -36,8 +36,8 @@ mod pipeline;
 mod route;
 mod topology;
 
-pub(in crate::store) use route::keys;
 use route::{Gather, Route, route};
+pub(in crate::store) use route::{Touched, touched};
 use topology::{Table, Topology, redirection};
 
 pub(crate) struct Cluster {
@@ -256,13 +256,15 @@ impl Cluster {
         let mut questions = Pipeline::with_capacity(2);
         questions.cmd("CLUSTER").arg("SLOTS");
         questions.cmd("CLUSTER").arg("INFO");
-        let deadline = Instant::now() + within.max(Duration::from_millis(50));
+        let within = within.max(Duration::from_millis(50));
+        let deadline = Instant::now() + within;
+        let hurry = self.settings.deadline.saturating_sub(within);
         let questions = &questions;
         let mut asking: FuturesUnordered<_> = candidates
             .iter()
             .map(|node| async move {
                 let link = node.link();
-                let request = Request::new(Body::all(questions), deadline);
+                let request = Request::new(Body::all(questions), deadline).hurry(hurry);
                 let answer = link.attempt(request).await;
                 (
                     node,

@@ -37,8 +37,8 @@ use crate::{
 
 /// How long the background task keeps trying to connect without requests.
 const IDLE: Duration = Duration::from_secs(30);
-/// After a request was not answered, the next ones wait this long for a new connection before the server counts as
-/// down.
+/// After a request was not answered, the next ones wait at least this long for a new connection before the server counts
+/// as down.
 const SUSPICION: Duration = Duration::from_millis(200);
 /// Pause between two times that a connection is made for later requests.
 const PREPARE_PAUSE: Duration = Duration::from_millis(500);
@@ -61,6 +61,8 @@ pub(crate) struct Link {
     live: ArcSwapOption<Live>,
     generation: AtomicU64,
     connecting: Mutex<Connecting>,
+    /// How long it took to make the last connection, in microseconds.
+    took: AtomicU64,
     /// The last attempt to connect: its number, and why it failed.
     attempts: watch::Sender<(u64, Option<Arc<Error>>)>,
 }
@@ -71,6 +73,8 @@ struct Connecting {
     /// The number of the task that connects, if one does.
     task: Option<u64>,
     count: u64,
+    /// When that task began.
+    since: Option<Instant>,
     /// A task that has not reported by then is in a runtime that does not run.
     reports_by: Option<Instant>,
     /// When a request last asked for the connection.
@@ -87,6 +91,7 @@ impl Link {
             live: ArcSwapOption::empty(),
             generation: AtomicU64::new(0),
             connecting: Mutex::default(),
+            took: AtomicU64::new(0),
             attempts: watch::Sender::new((0, None)),
         }
     }
@@ -122,6 +127,7 @@ impl Link {
             .wait_until(deadline, || self.place())
             .map_err(Failure::Down)?;
         loop {
+            let seen = self.trouble.seen();
             if let Some(live) = self.open() {
                 return Ok(live);
             }
@@ -136,7 +142,7 @@ impl Link {
                 }
                 // The sender lives as long as this link.
                 Ok(Err(_)) | Err(_) => {
-                    self.trouble.begin(Duration::ZERO, None);
+                    self.trouble.begin(seen, self.wanted_until(), None);
                     return Err(Failure::Down(self.trouble.cause().unwrap_or_else(|| {
                         Error::timeout(format!("{} did not answer while connecting", self.place()))
                     })));
@@ -181,6 +187,7 @@ impl Link {
         connecting.count += 1;
         let number = connecting.count;
         connecting.task = Some(number);
+        connecting.since = Some(now);
         connecting.reports_by = Some(now + self.report_within());
         drop(connecting);
         let task = Connector {
@@ -188,6 +195,19 @@ impl Link {
             number,
         };
         crate::task::spawn_on(&runtime, task.run());
+    }
+
+    /// One deadline of the store after the background task began.
+    fn wanted_until(&self) -> Instant {
+        let since = self.connecting.lock().since;
+        since.unwrap_or_else(Instant::now) + self.dial.settings().deadline
+    }
+
+    /// How long the next requests wait for a new connection after one was not answered: longer where connecting takes long.
+    fn suspicion(&self) -> Duration {
+        let took = Duration::from_micros(self.took.load(Ordering::Relaxed));
+        let most = self.dial.settings().deadline.max(SUSPICION);
+        took.saturating_mul(2).clamp(SUSPICION, most)
     }
 
     fn report_within(&self) -> Duration {
@@ -235,6 +255,7 @@ impl Link {
             link: self,
             generation,
             deadline: request.deadline,
+            grace: request.store_deadline(),
             armed: true,
             _measured: live.meter.begin(),
         };
@@ -245,7 +266,7 @@ impl Link {
             Ok(value) => Ok(value),
             Err(Failure::Answer(error)) => Err(self.refused(error, generation)),
             Err(Failure::TimedOut) => {
-                self.unanswered(generation);
+                self.unanswered(generation, unanswered.grace);
                 Err(Failure::TimedOut)
             }
             Err(failure) => {
@@ -264,11 +285,13 @@ impl Link {
     }
 
     /// The connection may be dead. It is not used any more, and a new one is made right away, which shows whether
-    /// the server answers.
-    fn unanswered(self: &Arc<Self>, generation: u64) {
+    /// the server answers. The others wait for that until `grace`, or a little.
+    fn unanswered(self: &Arc<Self>, generation: u64, grace: Instant) {
         self.forget(generation);
+        let seen = self.trouble.seen();
         if self.live.load().is_none() {
-            self.trouble.begin(SUSPICION, None);
+            let grace = grace.max(Instant::now() + self.suspicion());
+            self.trouble.begin(seen, grace, None);
             self.connect_in_background();
         }
     }
@@ -313,6 +336,8 @@ struct Unanswered<'a> {
     link: &'a Arc<Link>,
     generation: u64,
     deadline: Instant,
+    /// When a request of the store's own deadline would end that began with this one.
+    grace: Instant,
     armed: bool,
     _measured: Measured<'a>,
 }
@@ -323,7 +348,7 @@ impl Drop for Unanswered<'_> {
             return;
         }
         if Instant::now() >= self.deadline {
-            self.link.unanswered(self.generation);
+            self.link.unanswered(self.generation, self.grace);
         } else {
             metrics::counter!("redstart_store_cancelled_total").increment(1);
         }
@@ -346,11 +371,14 @@ impl Connector {
 
     /// One attempt; `false` if there is nothing more to do. The link is held only by its dial meanwhile.
     async fn attempt(&self) -> bool {
-        let Some(dial) = self.link.upgrade().map(|link| link.dial.clone()) else {
+        let Some(link) = self.link.upgrade() else {
             return false;
         };
+        let (dial, seen) = (link.dial.clone(), link.trouble.seen());
+        drop(link);
         // Counted before the line is made: a switch meanwhile means another try.
         let (switches, rotations) = (dial.switches(), dial.rotations());
+        let began = Instant::now();
         let made = tokio::select! {
             biased;
             made = dial.wire() => made,
@@ -372,6 +400,8 @@ impl Connector {
                         AbortOnDropHandle::new(crate::task::spawn(renewal))
                     }),
                 })));
+                let took = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX);
+                link.took.store(took, Ordering::Relaxed);
                 link.trouble.end();
                 if generation > 1 {
                     metrics::counter!("redstart_store_reconnects_total").increment(1);
@@ -385,8 +415,8 @@ impl Connector {
                 let lasting = error.is_config();
                 let error = Arc::new(error);
                 if !lasting {
-                    let grace = link.dial.settings().deadline;
-                    link.trouble.begin(grace, Some(&error));
+                    let grace = link.wanted_until();
+                    link.trouble.begin(seen, grace, Some(&error));
                 }
                 let again = !lasting && self.is_wanted(&link);
                 if !again && self.is_the_task(&link) {

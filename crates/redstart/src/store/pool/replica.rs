@@ -41,7 +41,6 @@ pub(crate) async fn read(replicas: &[Arc<Node>], request: Request<'_>) -> Replic
     // Replicas that hang must leave time for the master, and one for the next.
     let now = Instant::now();
     let ends = now + request.deadline.saturating_duration_since(now) / 2;
-    let mut part = request;
     let first = match replicas.len() {
         0 | 1 => 0,
         count => crate::chance::range(0..count),
@@ -64,7 +63,7 @@ pub(crate) async fn read(replicas: &[Arc<Node>], request: Request<'_>) -> Replic
             break;
         }
         let shares = (TRIES - tries).min(replicas.len() - at);
-        part.deadline = now + left / u32::try_from(shares).unwrap_or(1);
+        let part = request.by(now + left / u32::try_from(shares).unwrap_or(1));
         match link.once(part).await {
             None => {}
             Some(Ok(value)) if !needs_mending(&request, &value) => {

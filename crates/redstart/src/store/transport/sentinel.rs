@@ -15,7 +15,7 @@ use redis::{Pipeline, PushKind, Value};
 use tokio::{
     runtime::{self, Handle},
     task::JoinSet,
-    time::timeout,
+    time::{Instant, timeout, timeout_at},
 };
 
 use super::{
@@ -49,13 +49,18 @@ pub(crate) struct Sentinels {
 /// What the sentinels said last.
 struct Word {
     named: Mutex<Option<Address>>,
+    /// By sentinel, what it told the task that listens to it; `None` if it is not heard.
+    told: Mutex<Vec<Option<Address>>>,
     /// Counts the times that one of them named another server than `named`.
     switches: watch::Sender<u64>,
 }
 
 impl Word {
     /// A sentinel names this server.
-    fn heard(&self, address: &Address) {
+    fn heard(&self, sentinel: usize, address: &Address) {
+        if let Some(told) = self.told.lock().get_mut(sentinel) {
+            *told = Some(address.clone());
+        }
         let other = self
             .named
             .lock()
@@ -63,6 +68,13 @@ impl Word {
             .is_some_and(|named| named != address);
         if other && !crate::mend::is_missing("sentinels are listened to") {
             self.switches.send_modify(|switches| *switches += 1);
+        }
+    }
+
+    /// A sentinel is not heard any more.
+    fn silent(&self, sentinel: usize) {
+        if let Some(told) = self.told.lock().get_mut(sentinel) {
+            *told = None;
         }
     }
 
@@ -85,13 +97,14 @@ impl Sentinels {
         settings.db = 0;
         settings.read_only = false;
         Self {
+            word: Arc::new(Word {
+                named: Mutex::new(None),
+                told: Mutex::new(vec![None; addresses.len()]),
+                switches: watch::Sender::new(0),
+            }),
             addresses,
             master: master.into(),
             settings,
-            word: Arc::new(Word {
-                named: Mutex::new(None),
-                switches: watch::Sender::new(0),
-            }),
             listeners: Mutex::default(),
         }
     }
@@ -120,49 +133,81 @@ impl Sentinels {
 
     /// Asks all sentinels at once and takes the address that most of them name, so that one sentinel on the
     /// wrong side of a partition does not decide alone.
+    ///
+    /// Fewer than that decide if the others cannot be reached, or do not answer in half of the time there is. A sentinel that
+    /// does not answer has still said something if it is listened to.
     pub(crate) async fn ask(&self) -> Result<Address> {
         let mut asking = JoinSet::new();
-        for sentinel in &self.addresses {
+        for (at, sentinel) in self.addresses.iter().enumerate() {
             let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
             let master = self.master.clone();
             crate::task::spawn_into(&mut asking, async move {
-                let mut duplex = open(&sentinel, &settings, Protocol::Resp2).await?;
-                named_by(&mut duplex, &master).await
+                let answer = async {
+                    let mut duplex = open(&sentinel, &settings, Protocol::Resp2).await?;
+                    named_by(&mut duplex, &master).await
+                };
+                (at, answer.await)
             });
         }
-        let majority = self.addresses.len() / 2 + 1;
-        let mut votes: BTreeMap<Address, usize> = BTreeMap::new();
-        let mut unknown = 0;
+        let (now, patience) = (Instant::now(), self.patience());
+        let mut answers: Vec<Option<Option<Address>>> = vec![None; self.addresses.len()];
         let mut failure = None;
-        // After the first answer the others get a moment, not the whole time-out.
-        let mut grace = self.patience();
-        while let Ok(Some(answer)) = timeout(grace, asking.join_next()).await {
+        let mut ends = now + patience;
+        while let Ok(Some(answer)) = timeout_at(ends, asking.join_next()).await {
             match answer {
-                Ok(Ok(Some(address))) => {
-                    let count = votes.entry(address).or_default();
-                    *count += 1;
-                    if *count >= majority {
+                Ok((at, Ok(named))) => {
+                    if named.is_some() {
+                        // The rest of the time is for the master.
+                        ends = now + patience / 2;
+                    }
+                    answers[at] = Some(named);
+                    if let Some((_, true)) = self.elect(answers.iter().flatten().flatten()) {
                         break;
                     }
-                    grace = Duration::from_millis(100).min(self.patience());
                 }
-                Ok(Ok(None)) => unknown += 1,
-                Ok(Err(error)) => failure = Some(error),
+                Ok((_, Err(error))) => failure = Some(error),
                 Err(_) => {}
             }
         }
-        if let Some((address, _)) = votes.into_iter().max_by_key(|(_, count)| *count) {
+        let told = self.word.told.lock().clone();
+        let said = answers.iter().zip(&told);
+        let said = said.filter_map(|(answer, told)| match answer {
+            Some(named) => named.as_ref(),
+            None => told.as_ref(),
+        });
+        let known = answers.iter().flatten().flatten().next().is_some();
+        if let Some((address, _)) = self.elect(said).filter(|_| known) {
             self.word.settle(&address);
             self.listen();
             return Ok(address);
         }
-        if unknown > 0 {
+        let (of, master) = (self.addresses.len(), &self.master);
+        let unknown = answers.iter().flatten().count();
+        if unknown == of {
             return Err(Error::config(format!(
-                "the sentinels know no master named {:?}",
-                self.master
+                "the sentinels know no master named {master:?}"
             )));
         }
+        if unknown > 0 {
+            let error = Error::unavailable(format!(
+                "{unknown} of {of} sentinels know no master named {master:?}, and the others do not answer"
+            ));
+            return Err(match failure {
+                Some(failure) => error.with_source(failure),
+                None => error,
+            });
+        }
         Err(failure.unwrap_or_else(|| Error::timeout("no sentinel answered")))
+    }
+
+    /// The address that is named most often, and whether most of all sentinels name it.
+    fn elect<'a>(&self, named: impl Iterator<Item = &'a Address>) -> Option<(Address, bool)> {
+        let mut votes: BTreeMap<&Address, usize> = BTreeMap::new();
+        for address in named {
+            *votes.entry(address).or_default() += 1;
+        }
+        let (address, count) = votes.into_iter().max_by_key(|(_, count)| *count)?;
+        Some((address.clone(), count > self.addresses.len() / 2))
     }
 
     /// The replicas that are up and follow the master, by the first sentinel that answers.
@@ -199,13 +244,15 @@ impl Sentinels {
             return;
         }
         let mut tasks = JoinSet::new();
-        for sentinel in &self.addresses {
+        for (at, sentinel) in self.addresses.iter().enumerate() {
             let (sentinel, settings) = (sentinel.clone(), self.settings.clone());
             let (master, word, patience) =
                 (self.master.clone(), self.word.clone(), self.patience());
             crate::task::spawn_into(&mut tasks, async move {
                 loop {
-                    let ended = follow(&sentinel, &settings, &master, &word, patience).await;
+                    let heard = |address: &Address| word.heard(at, address);
+                    let ended = follow(&sentinel, &settings, &master, heard, patience).await;
+                    word.silent(at);
                     if let Err(error) = ended {
                         tracing::debug!(%sentinel, %error, "a sentinel cannot be reached");
                     }
@@ -217,12 +264,12 @@ impl Sentinels {
     }
 }
 
-/// Listens to one sentinel until its line is lost.
+/// Listens to one sentinel until its line is lost, and says whom it names.
 async fn follow(
     sentinel: &Address,
     settings: &Settings,
     master: &str,
-    word: &Word,
+    heard: impl Fn(&Address),
     patience: Duration,
 ) -> Result<()> {
     let late = |_| Error::timeout("a sentinel did not answer in time");
@@ -234,7 +281,7 @@ async fn follow(
     // What happened before we listened.
     let asking = named_by(&mut duplex, master);
     if let Some(address) = timeout(patience, asking).await.map_err(late)?? {
-        word.heard(&address);
+        heard(&address);
     }
     let ping = redis::cmd("PING");
     let mut asked = false;
@@ -244,7 +291,7 @@ async fn follow(
             Ok(Ok(value)) => {
                 asked = false;
                 if let Some(address) = switched_to(value, master) {
-                    word.heard(&address);
+                    heard(&address);
                 }
             }
             Ok(Err(_)) => return Ok(()),

@@ -11,7 +11,7 @@ return { 'lease' }, { 'token', 1000, 'channel' }
 
 -- [cache.invalidate]
 call('SET', 'entry', 'RC\1')
-return { 'entry', 'lease', 'beside' }, { 'channel', 'all', 'message' }
+return { 'entry', 'lease', 'beside', 'fence' }, { 'channel', 'all', 'message' }
 
 -- [cache.seed_tags]
 zfill('shard', function(i) return i end)

@@ -6,15 +6,15 @@ return { 'sale' }, { 1 }
 call('HSET', 'sale', 'free', 1, 'held', 1, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
 hfill('requests', 'h 1 ' .. text(FUTURE) .. ' ann')
 zfill('holds', FUTURE)
-return { 'sale', 'requests', 'holds', 'users' }, { name(1), 1000000 }
+return { 'sale', 'requests', 'holds', 'users', 'expired' }, { name(1), 1000000 }
 
--- [stock.lend] at most 1900: every hold is over.
+-- [stock.lend] at most 2300: every hold is over.
 call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
-hfill('requests', 'h 1 1 ann')
-zfill('holds', PAST)
+hfill('requests', 'h 1 1 ann', request)
+zfill('holds', PAST, request)
 call('HSET', 'users', 'ann', N)
-hfill('loans', '1 2 3')
-return { 'sale', 'requests', 'holds', 'users', 'loans' }, { 'token', 10, 1 }
+hfill('loans', '1 2 3 4 id')
+return { 'sale', 'requests', 'holds', 'users', 'expired', 'loans' }, { 'token', 10, 1 }
 
 -- [stock.offer]
 call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -22,26 +22,26 @@ zfill('holds', PAST)
 return { 'sale', 'holds' }, {}
 
 -- [stock.prewarm]
-return { 'sale' }, { 100, 60000 }
+return { 'sale' }, { 'id', 100, 50, '', 60000 }
 
 -- [stock.receive]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
 hfill('decisions', 1)
-return { 'sale', 'decisions' }, { 'token', 10 }
+return { 'sale', 'decisions' }, { 'token', 10, '', text(FUTURE / 1000) }
 
--- [stock.report] at most 1900: every hold is over; ending one takes a dozen commands, and 64 end at a time.
+-- [stock.report] at most 2300: every hold is over; ending one takes a dozen commands and an entry, and 64 end at a time.
 call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
-hfill('requests', 'h 1 1 ann')
-zfill('holds', PAST)
+hfill('requests', 'h 1 1 ann', request)
+zfill('holds', PAST, request)
 call('HSET', 'users', 'ann', N)
-return { 'sale', 'requests', 'holds', 'users' }, {}
+return { 'sale', 'requests', 'holds', 'users', 'expired' }, {}
 
--- [stock.reserve] at most 1900: sold out, and every hold is over.
+-- [stock.reserve] at most 2300: sold out, and every hold is over.
 call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
-hfill('requests', 'h 1 1 ann')
-zfill('holds', PAST)
+hfill('requests', 'h 1 1 ann', request)
+zfill('holds', PAST, request)
 call('HSET', 'users', 'ann', N)
-return { 'sale', 'requests', 'holds', 'users', 'orders' }, { 'request', 'bob', 100, 1000000, 0, 'sku', 'id' }
+return { 'sale', 'requests', 'holds', 'users', 'expired', 'orders' }, { 'request', 'bob', 100, 1000000, 0, 'sku', 'id' }
 
 -- [stock.restock]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', 0, 'moves', 0, 'ends', text(FUTURE / 1000))
@@ -53,9 +53,12 @@ call('HSET', 'sale', 'free', 0, 'held', N, 'sold', 0, 'lent', 0, 'moves', 0, 'en
 hfill('requests', 'h 1 ' .. text(FUTURE) .. ' ann')
 zfill('holds', FUTURE)
 call('HSET', 'users', 'ann', N)
-return { 'sale', 'requests', 'holds', 'users' }, { name(1), 'c' }
+return { 'sale', 'requests', 'holds', 'users', 'expired' }, { name(1), 'c' }
 
 -- [stock.settle_loan]
 call('HSET', 'sale', 'free', 0, 'held', 0, 'sold', 0, 'lent', N, 'moves', 0, 'ends', text(FUTURE / 1000))
-hfill('loans', '1 2 3')
+hfill('loans', '1 2 3 4 id')
 return { 'sale', 'loans' }, { name(1), 1 }
+
+-- [stock.time]
+return { 'sale' }, {}

@@ -2,7 +2,7 @@
 -- call that is measured.
 --
 -- Defines  N, how many elements a key is filled with; call; at, the present in us; text(number); leases, scores and names
---          below; job(…), a record of a queue
+--          below; request(i), the name of a reservation; job(…), a record of a queue
 local N = 3000
 local call, char = redis.call, string.char
 local time = call('TIME')
@@ -17,6 +17,11 @@ end
 
 local function name(i)
   return string.format('member-%06d', i)
+end
+
+-- The name of a reservation of ann's.
+local function request(i)
+  return '3:ann' .. name(i)
 end
 
 -- Runs a command with many words, in pieces of whole groups of `width` words.

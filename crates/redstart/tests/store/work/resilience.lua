@@ -51,3 +51,6 @@ return { 'request' }, { 'token', 60000 }
 -- [idempotency.renew]
 call('HSET', 'request', 'f', 'print', 't', 'token', 'e', 1)
 return { 'request' }, { 'token', 1000000, 60000 }
+
+-- [breaker.return]
+return { 'circuit', 'window', 'probes', 'trouble' }, { 'channel', 60000, 1000000, 3 }

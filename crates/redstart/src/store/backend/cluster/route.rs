@@ -76,27 +76,73 @@ fn first_key(name: &[u8], args: &[&[u8]]) -> Option<usize> {
     })
 }
 
-/// The keys of a command, as far as its words tell: all of a script and of a command that is split, otherwise the
-/// first one.
-pub(in crate::store) fn keys(cmd: &Cmd) -> Vec<&[u8]> {
+/// What a command reads or writes.
+#[derive(Debug, PartialEq, Eq)]
+pub(in crate::store) enum Touched<'a> {
+    Keys(Vec<&'a [u8]>),
+    /// Any key.
+    All,
+}
+
+/// What a command touches, as far as its words tell: the keys of every command of Redis and Valkey that has more than one, and
+/// the first key of all others, which are those with one key and the modules'.
+pub(in crate::store) fn touched(cmd: &Cmd) -> Touched<'_> {
     let args = words(cmd);
     let Some(name) = args.first().map(|name| name.to_ascii_uppercase()) else {
-        return Vec::new();
+        return Touched::Keys(Vec::new());
     };
-    let Some(first) = first_key(&name, &args) else {
-        return Vec::new();
+    let number = |at: usize| -> Option<usize> {
+        let text = std::str::from_utf8(args.get(at)?).ok()?;
+        text.parse().ok()
     };
-    let behind = args.into_iter().skip(first);
-    match &name[..] {
-        b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" => behind.collect(),
-        b"MSET" => behind.step_by(2).collect(),
-        b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
-            let count = words(cmd).get(2).and_then(|n| std::str::from_utf8(n).ok());
-            let count = count.and_then(|n| n.parse().ok()).unwrap_or(1);
-            behind.take(count).collect()
-        }
-        _ => behind.take(1).collect(),
-    }
+    let from = |at: usize| args.iter().copied().skip(at);
+    // So many, as a word of the command says, from the next word on.
+    let counted = |at: usize| number(at).map(|count| from(at + 1).take(count));
+    let is_option = |word: &[u8], options: &[&str]| {
+        let mut options = options.iter();
+        options.any(|option| word.eq_ignore_ascii_case(option.as_bytes()))
+    };
+    let keys: Option<Vec<&[u8]>> =
+        match &name[..] {
+            b"FLUSHALL" | b"FLUSHDB" | b"SWAPDB" | b"DBSIZE" | b"KEYS" | b"SCAN" | b"RANDOMKEY"
+            | b"MIGRATE" => None,
+            b"DEL" | b"UNLINK" | b"EXISTS" | b"TOUCH" | b"MGET" | b"SINTER" | b"SUNION"
+            | b"SDIFF" | b"SINTERSTORE" | b"SUNIONSTORE" | b"SDIFFSTORE" | b"PFCOUNT"
+            | b"PFMERGE" => Some(from(1).collect()),
+            b"MSET" | b"MSETNX" => Some(from(1).step_by(2).collect()),
+            b"RENAME" | b"RENAMENX" | b"COPY" | b"SMOVE" | b"LMOVE" | b"BLMOVE" | b"RPOPLPUSH"
+            | b"BRPOPLPUSH" | b"ZRANGESTORE" | b"GEOSEARCHSTORE" | b"LCS" => {
+                Some(from(1).take(2).collect())
+            }
+            b"BLPOP" | b"BRPOP" | b"BZPOPMIN" | b"BZPOPMAX" => {
+                Some(from(1).take(args.len().saturating_sub(2)).collect())
+            }
+            b"BITOP" => Some(from(2).collect()),
+            b"EVAL" | b"EVALSHA" | b"EVAL_RO" | b"EVALSHA_RO" | b"FCALL" | b"FCALL_RO" => {
+                counted(2).map(Iterator::collect)
+            }
+            b"ZUNION" | b"ZINTER" | b"ZDIFF" | b"ZINTERCARD" | b"SINTERCARD" | b"LMPOP"
+            | b"ZMPOP" => counted(1).map(Iterator::collect),
+            b"BLMPOP" | b"BZMPOP" => counted(2).map(Iterator::collect),
+            b"ZUNIONSTORE" | b"ZINTERSTORE" | b"ZDIFFSTORE" => {
+                counted(2).map(|keys| from(1).take(1).chain(keys).collect())
+            }
+            b"XREAD" | b"XREADGROUP" => first_key(&name, &args)
+                .map(|first| from(first).take((args.len() - first) / 2).collect()),
+            // Patterns name keys that are not among the words.
+            b"SORT" | b"SORT_RO" if from(2).any(|word| is_option(word, &["BY", "GET"])) => None,
+            b"SORT" | b"GEORADIUS" | b"GEORADIUSBYMEMBER" => {
+                let stores = |at: &usize| is_option(args[*at], &["STORE", "STOREDIST"]);
+                let at = (2..args.len()).filter(stores).map(|at| at + 1);
+                let to = at.filter_map(|at| args.get(at).copied());
+                Some(from(1).take(1).chain(to).collect())
+            }
+            _ => Some(match first_key(&name, &args) {
+                Some(first) => from(first).take(1).collect(),
+                None => Vec::new(),
+            }),
+        };
+    keys.map_or(Touched::All, Touched::Keys)
 }
 
 pub(super) fn route(cmd: &Cmd) -> Route {
@@ -268,17 +314,41 @@ mod tests {
             ("SET k v", "k"),
             ("MGET a b", "a b"),
             ("MSET a 1 b 2", "a b"),
+            ("MSETNX a 1 b 2", "a b"),
             ("EVALSHA sha 2 a b arg", "a b"),
             ("EVAL source 0 arg", ""),
             ("PING", ""),
-            ("DBSIZE", ""),
             ("XREAD COUNT 1 STREAMS s 0", "s"),
+            ("XREADGROUP GROUP g c STREAMS s t > >", "s t"),
+            ("RENAME a b", "a b"),
+            ("copy a b REPLACE", "a b"),
+            ("SMOVE a b member", "a b"),
+            ("LMOVE a b LEFT RIGHT", "a b"),
+            ("RPOPLPUSH a b", "a b"),
+            ("BLPOP a b 0", "a b"),
+            ("SUNIONSTORE to a b", "to a b"),
+            ("PFMERGE to a b", "to a b"),
+            ("BITOP AND to a b", "to a b"),
+            ("ZUNIONSTORE to 2 a b WEIGHTS 1 2", "to a b"),
+            ("ZRANGESTORE to a 0 -1", "to a"),
+            ("ZMPOP 2 a b MIN", "a b"),
+            ("BLMPOP 0 2 a b LEFT", "a b"),
+            ("SORT a LIMIT 0 5 STORE to", "a to"),
+            ("GEORADIUS a 1 2 3 km STOREDIST to", "a to"),
+            ("OBJECT ENCODING a", "a"),
+            ("FLUSHALL", "*"),
+            ("DBSIZE", "*"),
+            ("SORT a BY weight_* STORE to", "*"),
         ] {
             let mut cmd = Cmd::new();
             for word in text.split(' ') {
                 cmd.arg(word);
             }
-            assert_eq!(keys(&cmd).join(&b' '), expected.as_bytes(), "{text}");
+            let found = match touched(&cmd) {
+                Touched::Keys(keys) => keys.join(&b' '),
+                Touched::All => b"*".to_vec(),
+            };
+            assert_eq!(found, expected.as_bytes(), "{text}");
         }
     }
 
