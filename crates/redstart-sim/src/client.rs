@@ -93,6 +93,32 @@ impl Client {
         store
     }
 
+    /// A store of this process for each of the separate servers.
+    pub async fn stores(&self) -> Vec<Store> {
+        let mut stores = Vec::new();
+        for server in &self.world.servers {
+            let url = format!("redis://{}:{}", server.host, server.port);
+            stores.push(self.world.store_at(&url).await);
+        }
+        if let Some(life) = self.world.lives.get(self.index) {
+            let own = stores.iter();
+            let own = own.map(|store| (self.process.clone(), store.clone()));
+            life.stores.lock().extend(own);
+        }
+        stores
+    }
+
+    /// The stores that this process has.
+    pub fn own_stores(&self) -> Vec<Store> {
+        let Some(life) = self.world.lives.get(self.index) else {
+            return Vec::new();
+        };
+        let stores = life.stores.lock();
+        let own = stores.iter();
+        let own = own.filter(|(process, _)| Arc::ptr_eq(process, &self.process));
+        own.map(|(_, store)| store.clone()).collect()
+    }
+
     /// The process.
     pub fn process(&self) -> &Arc<Process> {
         &self.process
@@ -164,6 +190,30 @@ impl Client {
             self.heard(answer);
         }
         ended
+    }
+
+    /// A call of up to so many requests, each of which ends by its deadline. It may be dropped.
+    pub async fn call<T: Answer>(
+        &mut self,
+        name: &str,
+        requests: u32,
+        call: impl Future<Output = T>,
+    ) -> Option<T> {
+        let limit = self.world.plan.deadline * requests;
+        self.call_within(100, name, limit, call).await
+    }
+
+    /// A call that must end within a limit, not counting the time that the process stood still. It may be dropped.
+    pub async fn call_within<T: Answer>(
+        &mut self,
+        share: u64,
+        name: &str,
+        limit: Duration,
+        call: impl Future<Output = T>,
+    ) -> Option<T> {
+        let twin = self.twin();
+        let call = twin.timed(name, limit, call);
+        self.perhaps_dropped(share, call).await
     }
 
     /// The answer to a call: there must be a reason if it is an error.

@@ -23,6 +23,9 @@ const RESTART: Duration = Duration::from_millis(20);
 const READS: Duration = Duration::from_millis(20);
 /// A process has a new line to a sentinel within this time after it lost one.
 const LISTENS_AGAIN: Duration = Duration::from_secs(1);
+/// How often a move of slots goes on again when a node was down at its end, and after which time.
+const MOVE_TRIES: u32 = 1000;
+const MOVE_AGAIN: Duration = Duration::from_millis(10);
 
 impl World {
     /// Puts all faults on the agenda.
@@ -256,7 +259,7 @@ impl World {
         self.trace
             .note(peer, format_args!("evicts {}", gone.join(" ")));
         self.evicted();
-        if self.plan.pattern != Pattern::Bloom {
+        if !matches!(self.plan.pattern, Pattern::Bloom | Pattern::CacheTags) {
             self.lost(self.now(), self.now());
         }
     }
@@ -547,7 +550,8 @@ impl World {
         if !(self.servers[from].takes_data() && self.servers[to].takes_data()) {
             return false;
         }
-        map.set_moving(Some(Moving { part, from, to }));
+        let moving = Moving { part, from, to };
+        map.set_moving(Some(moving));
         const STEPS: u32 = 4;
         for step in 1..=STEPS {
             self.later(lasts * step / STEPS, move |world| {
@@ -557,34 +561,46 @@ impl World {
             });
         }
         self.later(lasts + Duration::from_millis(1), move |world| {
-            let Some(map) = &world.map else { return };
+            world.end_move(moving, known_after, MOVE_TRIES);
+        });
+        true
+    }
+
+    /// A part has moved. If a node is down, the move goes on when it is up again: until then the keys are where they are.
+    fn end_move(self: &Arc<Self>, moving: Moving, known_after: Duration, tries: u32) {
+        let Moving { part, from, to } = moving;
+        let Some(map) = &self.map else { return };
+        if !(self.servers[from].takes_data() && self.servers[to].takes_data()) {
+            let replaced = self.plan.faults.iter().any(|fault| match fault.kind {
+                FaultKind::Promote { server, .. } => server == from || server == to,
+                _ => false,
+            });
+            if !replaced && tries > 0 {
+                return self.later(MOVE_AGAIN, move |world| {
+                    world.end_move(moving, known_after, tries - 1);
+                });
+            }
+            // It is given up half-way, and what has moved is not found any more.
             map.set_moving(None);
-            if !(world.servers[from].takes_data() && world.servers[to].takes_data()) {
-                // It is given up half-way, and what has moved is not found any more.
-                world.lost(Duration::ZERO, world.now());
+            return self.lost(Duration::ZERO, self.now());
+        }
+        map.set_moving(None);
+        self.move_keys(part, from, to, true);
+        for node in [from, to] {
+            map.learn(node, part, to);
+        }
+        // Subscribers of the part are put out; their connections are closed here, which is harsher.
+        self.servers[from].disconnect();
+        self.later(known_after + Duration::from_millis(1), move |world| {
+            let Some(map) = &world.map else { return };
+            // Unless the node was replaced meanwhile.
+            if map.view(to)[part] != to {
                 return;
             }
-            world.move_keys(part, from, to, true);
-            for node in [from, to] {
+            for node in 0..world.plan.servers() {
                 map.learn(node, part, to);
             }
-            // Subscribers of the part are put out; their connections are closed here, which is harsher.
-            world.servers[from].disconnect();
         });
-        self.later(
-            lasts + known_after + Duration::from_millis(2),
-            move |world| {
-                let Some(map) = &world.map else { return };
-                // Unless it was given up.
-                if map.view(to)[part] != to {
-                    return;
-                }
-                for node in 0..world.plan.servers() {
-                    map.learn(node, part, to);
-                }
-            },
-        );
-        true
     }
 
     /// Moves some keys of a part, or all that are left.

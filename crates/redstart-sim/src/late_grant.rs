@@ -1,8 +1,9 @@
-//! Locks that a server grants once more, to a request that was answered before.
+//! Locks that a server grants to a request whose caller has gone on.
 //!
 //! A request whose connection broke is sent again with the same owner's token, so that it is carried out once while the
-//! lock is held. Its first copy may still be on the way, and arrive after the release. Then nobody holds the lock until
-//! the lease ends. That is the documented limit of a lease; the judge of the locks must know when it happened.
+//! lock is held. Its first copy may still be on the way, and arrive after the release, or after its caller was told that
+//! the lock is busy; and a caller whose first request timed out asks again as another owner. Then nobody holds the lock until the lease ends. That is the documented limit of a lease; the judge of
+//! the locks must know when it happened.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -19,6 +20,8 @@ struct Inner {
     /// By lock and owner: the last fence token.
     tokens: HashMap<(Bytes, Bytes), Bytes>,
     late: Vec<(Bytes, Duration)>,
+    /// The first grant to each owner, with its token.
+    first: Vec<(Bytes, Duration, u64)>,
 }
 
 impl LateGrants {
@@ -35,11 +38,16 @@ impl LateGrants {
             return;
         }
         let mut inner = self.0.lock();
-        let before = inner
-            .tokens
-            .insert((lock.clone(), owner.clone()), token.clone());
-        if before.is_some_and(|before| before != *token) {
-            inner.late.push((lock.clone(), now));
+        let asked = (lock.clone(), owner.clone());
+        match inner.tokens.insert(asked, token.clone()) {
+            Some(before) if before != *token => inner.late.push((lock.clone(), now)),
+            None => {
+                let token = std::str::from_utf8(token).ok();
+                let token = token.and_then(|token| token.parse().ok());
+                let grant = (lock.clone(), now, token.unwrap_or_default());
+                inner.first.push(grant);
+            }
+            _ => {}
         }
     }
 
@@ -48,5 +56,12 @@ impl LateGrants {
         let inner = self.0.lock();
         let of_lock = inner.late.iter().filter(|(name, _)| name == lock);
         of_lock.map(|(_, at)| *at).collect()
+    }
+
+    /// When a lock was granted to an owner for the first time, and with which token.
+    pub fn first(&self, lock: &str) -> Vec<(Duration, u64)> {
+        let inner = self.0.lock();
+        let of_lock = inner.first.iter().filter(|(name, ..)| name == lock);
+        of_lock.map(|(_, at, token)| (*at, *token)).collect()
     }
 }

@@ -17,6 +17,7 @@
 //! | `history` | whether the answers of many calls can be explained |
 //! | `seen` | what the servers did, for judges that cannot tell from the answers alone |
 //! | `late_grant` | locks that were granted once more to a request that was answered before |
+//! | `lock_view` | the locks that have several kinds of holders or a line, as the servers gave them out |
 //! | `probe_place` | the places of a breaker's probes, as the servers gave them out |
 //! | `reason` | whether a fault of the world explains an error |
 //! | `agenda`, `dice`, `trace` | time, chance, and the record |
@@ -40,6 +41,7 @@ mod dice;
 mod fault;
 mod history;
 mod late_grant;
+mod lock_view;
 pub mod mutation;
 mod network;
 pub mod plan;

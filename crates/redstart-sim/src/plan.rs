@@ -48,6 +48,8 @@ pub enum Shape {
     Sentinel,
     /// A cluster of three masters.
     Cluster,
+    /// Five servers that do not know each other.
+    Separate,
 }
 
 impl FaultKind {
@@ -273,6 +275,7 @@ impl Plan {
     pub fn new(seed: u64, pattern: Pattern) -> Self {
         let mut dice = Dice::of(seed, &[0]);
         let shape = match dice.below(10) {
+            _ if pattern == Pattern::Redlock => Shape::Separate,
             0..=5 => Shape::Single,
             6..=7 => Shape::Sentinel,
             _ => Shape::Cluster,
@@ -334,6 +337,7 @@ impl Plan {
             plan.faults.push(Fault { at, kind });
         }
         plan.add_shortages();
+        plan.add_restarts();
         plan.faults.sort_by_key(|fault| fault.at);
         plan
     }
@@ -374,6 +378,33 @@ impl Plan {
                 lasts: dice.millis(2000, 9000),
             };
             self.faults.push(Fault { at, kind });
+        }
+    }
+
+    /// Separate servers fail more often, as there are more of them, and not before they have been up for a while.
+    fn add_restarts(&mut self) {
+        if self.shape != Shape::Separate {
+            return;
+        }
+        let mut dice = Dice::of(self.seed, &[28]);
+        let end = 200 + self.operations as u64 * self.pattern.pace();
+        for _ in 0..dice.between(0, 4) {
+            let at = dice.millis(50, end);
+            let server = dice.below(self.servers() as u64) as usize;
+            let lasts = dice.millis(5, 4000);
+            let kind = match dice.below(4) {
+                0 => FaultKind::Hang { server, lasts },
+                _ => FaultKind::Crash {
+                    server,
+                    lost: *dice.pick(&[Lost::Nothing, Lost::All, Lost::All]),
+                    silently: dice.per_mille(300),
+                    lasts,
+                },
+            };
+            self.faults.push(Fault { at, kind });
+        }
+        for fault in &mut self.faults {
+            fault.at += UP_BEFORE;
         }
     }
 
@@ -434,6 +465,7 @@ impl Plan {
             Shape::Single => 1,
             Shape::Sentinel => 2,
             Shape::Cluster => 3,
+            Shape::Separate => 5,
         }
     }
 
@@ -505,7 +537,7 @@ impl Plan {
             }
             14 if self.shape == Shape::Single => FaultKind::Forget { server },
             _ => match self.shape {
-                Shape::Single => FaultKind::Forget { server },
+                Shape::Single | Shape::Separate => FaultKind::Forget { server },
                 Shape::Sentinel => FaultKind::Failover {
                     lag: dice.millis(0, 1000),
                     old: *dice.pick(&[OldMaster::Crashed, OldMaster::Alive, OldMaster::Hangs]),
@@ -526,6 +558,9 @@ impl Plan {
         }
     }
 }
+
+/// How long separate servers have been up before anything goes wrong.
+pub const UP_BEFORE: Duration = Duration::from_secs(6);
 
 /// Into how many parts the slots of a cluster are divided.
 pub const PARTS: usize = 6;

@@ -16,6 +16,8 @@ use crate::network::Peer;
 const ROUNDING: Duration = Duration::from_millis(2);
 /// By how much longer a lease lasts at most if the data comes under another server's clock.
 const CLOCKS: Duration = Duration::from_secs(5);
+/// In the error of an engine that did something and could not log it.
+const CARRIED_OUT: &str = "the command was carried out";
 
 /// The places of one circuit.
 #[derive(Default)]
@@ -37,12 +39,14 @@ struct Place {
     lease: Duration,
     /// The call to which it belongs was seen.
     claimed: bool,
+    /// The answer said that the log did not take what was done: the place may be taken or free.
+    in_doubt: bool,
 }
 
 impl Place {
     /// Whether its lease surely runs.
     fn runs(&self, now: Duration) -> bool {
-        now + ROUNDING < self.at + self.lease
+        !self.in_doubt && now + ROUNDING < self.at + self.lease
     }
 
     /// Whether its lease may run.
@@ -108,10 +112,17 @@ fn number(word: &Bytes) -> Option<u64> {
 impl ProbePlaces {
     /// A server carried a command out.
     pub fn look(&self, client: Peer, command: &[Bytes], reply: &Reply, now: Duration) {
-        let (Some((asked, most)), Reply::Array(said)) = (asked(command), reply) else {
+        let Some((asked, most)) = asked(command) else {
             return;
         };
         let mut inner = self.0.lock();
+        let said = match reply {
+            Reply::Array(said) => said,
+            Reply::Error(text) if text.contains(CARRIED_OUT) => {
+                return inner.perhaps(client, &asked, now);
+            }
+            _ => return,
+        };
         match (asked, &said[..]) {
             (Asked::Ended(token), _) => inner.places.retain(|place| place.token != token),
             (
@@ -140,7 +151,10 @@ impl ProbePlaces {
         let mut inner = self.0.lock();
         let mut places = inner.places.iter_mut();
         let found = places.find(|place| {
-            place.client == Peer::Client(client) && place.at >= asked && !place.claimed
+            place.client == Peer::Client(client)
+                && place.at >= asked
+                && !place.claimed
+                && !place.in_doubt
         })?;
         found.claimed = true;
         Some(found.at)
@@ -183,14 +197,36 @@ impl Inner {
             at: now,
             lease,
             claimed,
+            in_doubt: false,
         });
+    }
+
+    /// What was asked for was carried out, and the caller heard an error.
+    fn perhaps(&mut self, client: Peer, asked: &Asked<'_>, now: Duration) {
+        match *asked {
+            Asked::Ended(token) => {
+                let of_token = self.places.iter_mut().filter(|place| place.token == token);
+                of_token.for_each(|place| place.in_doubt = true);
+            }
+            Asked::Place(token, lease) => self.places.push(Place {
+                client,
+                token: token.clone(),
+                generation: 0,
+                at: now,
+                lease: Duration::from_micros(number(lease).unwrap_or_default()),
+                claimed: false,
+                in_doubt: true,
+            }),
+        }
     }
 
     fn refused(&mut self, generation: i64, lease: Duration, most: usize, now: Duration) {
         let taken = self
             .places
             .iter()
-            .filter(|place| place.may_run(now) && place.generation == generation)
+            .filter(|place| {
+                place.may_run(now) && (place.generation == generation || place.in_doubt)
+            })
             .count();
         if taken < most {
             self.oddities.push(Oddity {
@@ -210,14 +246,23 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    fn send(places: &ProbePlaces, at: u64, rest: &[&str], admitted: i64) {
+    fn command(rest: &[&str]) -> Vec<Bytes> {
         let words = [
             "EVALSHA", "x", "4", "c", "w", "c:probes", "t", "ch", "1", "1", "1",
         ];
         let words = words.iter().chain(rest);
-        let command: Vec<_> = words
+        words
             .map(|word| Bytes::copy_from_slice(word.as_bytes()))
-            .collect();
+            .collect()
+    }
+
+    fn refuse_to_log(places: &ProbePlaces, at: u64, rest: &[&str]) {
+        let said =
+            Reply::Error("MISCONF no room; the command was carried out, and is not kept".into());
+        places.look(Peer::Client(0), &command(rest), &said, ms(at));
+    }
+
+    fn send(places: &ProbePlaces, at: u64, rest: &[&str], admitted: i64) {
         let said = vec![
             Reply::bulk("h"),
             Reply::Int(7),
@@ -225,7 +270,7 @@ mod tests {
             Reply::Int(admitted),
             Reply::Int(0),
         ];
-        places.look(Peer::Client(0), &command, &Reply::Array(said), ms(at));
+        places.look(Peer::Client(0), &command(rest), &Reply::Array(said), ms(at));
     }
 
     fn oddities(places: &ProbePlaces) -> usize {
@@ -258,6 +303,21 @@ mod tests {
         send(&places, 900, &["b", "1000000"], 0);
         assert_eq!(oddities(&places), 0);
         send(&places, 1100, &["b", "1000000"], 0);
+        assert_eq!(oddities(&places), 1);
+    }
+
+    #[test]
+    fn a_place_that_the_log_did_not_take_is_neither_surely_taken_nor_surely_free() {
+        let places = ProbePlaces::default();
+        refuse_to_log(&places, 0, &["a", "1000000"]);
+        send(&places, 100, &["b", "1000000"], 0);
+        send(&places, 200, &["c", "1000000"], 1);
+        assert_eq!(oddities(&places), 0);
+        refuse_to_log(&places, 300, &["c", "7", "o"]);
+        send(&places, 400, &["d", "1000000"], 0);
+        send(&places, 500, &["e", "1000000"], 1);
+        assert_eq!(oddities(&places), 0);
+        send(&places, 600, &["f", "1000000"], 1);
         assert_eq!(oddities(&places), 1);
     }
 

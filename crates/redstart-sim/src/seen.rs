@@ -6,13 +6,15 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use redstart_engine::Reply;
 
-use crate::{late_grant::LateGrants, network::Peer, probe_place::ProbePlaces};
+use crate::{late_grant::LateGrants, lock_view::LockView, network::Peer, probe_place::ProbePlaces};
 
 /// What the servers carried out.
 #[derive(Default)]
 pub struct Seen {
     /// Locks that were granted once more.
     pub late_grants: LateGrants,
+    /// The locks that have several kinds of holders or a line.
+    pub locks: LockView,
     /// The places of a breaker's probes.
     pub probes: ProbePlaces,
     refusals: Mutex<BTreeSet<String>>,
@@ -36,6 +38,7 @@ impl Seen {
     /// A server answered a command.
     pub fn look(&self, client: Peer, command: &[Bytes], reply: &Reply, now: Duration) {
         self.late_grants.look(command, reply, now);
+        self.locks.look(command, reply, now);
         self.probes.look(client, command, reply, now);
     }
 

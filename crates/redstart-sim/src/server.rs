@@ -1,6 +1,6 @@
 //! A server: an engine behind simulated sockets, and what stands in front of it.
 
-use std::{sync::Arc, task::Poll};
+use std::{sync::Arc, task::Poll, time::Duration};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -43,6 +43,8 @@ struct Inner {
     engine: Engine,
     /// By how many microseconds its clock is ahead of the world's.
     ahead: i64,
+    /// When it was started.
+    since: Duration,
     process: Arc<Process>,
     starts: u64,
     crashes: u64,
@@ -121,6 +123,7 @@ impl Server {
             inner: Mutex::new(Inner {
                 engine: engine(trace, ahead, plan.compat(index, 0), disk.as_ref()),
                 ahead,
+                since: Duration::ZERO,
                 process: Process::new(PROCESS + index, seed),
                 starts: 0,
                 crashes: 0,
@@ -176,6 +179,11 @@ impl Server {
     /// By how many microseconds its clock is ahead of the world's.
     pub fn ahead(&self) -> i64 {
         self.inner.lock().ahead
+    }
+
+    /// When it was started last.
+    pub fn since(&self) -> Duration {
+        self.inner.lock().since
     }
 
     /// All data, as commands.
@@ -239,6 +247,7 @@ impl Server {
         inner.starts += 1;
         inner.starves = false;
         inner.ahead = ahead(&self.plan, self.index, inner.starts);
+        inner.since = self.trace.now();
         match (&mut inner.disk, found) {
             // A log that cannot be synced is not opened.
             (Some(disk), Found::Disk) => disk.syncs_again(),

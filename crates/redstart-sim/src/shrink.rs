@@ -99,7 +99,7 @@ impl Shrinker<'_> {
                 (plan.versions_differ, plan.compat) = (false, Compat::default());
             });
         }
-        if self.best.shape != Shape::Single {
+        if !matches!(self.best.shape, Shape::Single | Shape::Separate) {
             smaller |= self.attempt(single_server);
         }
         smaller

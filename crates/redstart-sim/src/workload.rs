@@ -11,20 +11,26 @@ mod breaker;
 mod cache;
 mod counting;
 mod cron;
+mod fenced;
 mod first_level;
 mod idempotency;
+mod job_limit;
 mod leaderboard;
 mod limiter;
 mod locks;
 mod mutex;
 mod priority;
 mod queue;
+mod redlock;
+mod reliable_list;
 mod sessions;
 mod stock;
 mod store;
 mod stream;
+mod tags;
 mod topic;
 mod write_behind;
+mod write_through;
 
 /// A future of a workload.
 pub type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -78,6 +84,12 @@ pub enum Pattern {
     Stream,
     Topic,
     Breaker,
+    Redlock,
+    WriteThrough,
+    CacheTags,
+    ReliableList,
+    QueueLimits,
+    Fenced,
 }
 
 impl Pattern {
@@ -102,6 +114,12 @@ impl Pattern {
         Self::Stream,
         Self::Topic,
         Self::Breaker,
+        Self::Redlock,
+        Self::WriteThrough,
+        Self::CacheTags,
+        Self::ReliableList,
+        Self::QueueLimits,
+        Self::Fenced,
     ];
 
     /// Its name on the command line.
@@ -126,6 +144,12 @@ impl Pattern {
             Self::Stream => "stream",
             Self::Topic => "topic",
             Self::Breaker => "breaker",
+            Self::Redlock => "redlock",
+            Self::WriteThrough => "write-through",
+            Self::CacheTags => "cache-tags",
+            Self::ReliableList => "reliable-list",
+            Self::QueueLimits => "queue-limits",
+            Self::Fenced => "fenced-values",
         }
     }
 
@@ -151,6 +175,12 @@ impl Pattern {
             Self::Stream => 600,
             Self::Topic => 400,
             Self::Breaker => 700,
+            Self::Redlock => 1500,
+            Self::WriteThrough => 600,
+            Self::CacheTags => 700,
+            Self::ReliableList => 500,
+            Self::QueueLimits => 700,
+            Self::Fenced => 300,
         }
     }
 
@@ -166,6 +196,8 @@ impl Pattern {
                 | Self::FirstLevel
                 | Self::Bloom
                 | Self::Breaker
+                | Self::CacheTags
+                | Self::WriteThrough
         )
     }
 
@@ -191,6 +223,12 @@ impl Pattern {
             Self::Stream => Arc::new(stream::Consuming::new(world)),
             Self::Topic => Arc::new(topic::Listening::new(world)),
             Self::Breaker => Arc::new(breaker::Breaking::new(world)),
+            Self::Redlock => Arc::new(redlock::Voting::new(world)),
+            Self::WriteThrough => Arc::new(write_through::Committing::new(world)),
+            Self::CacheTags => Arc::new(tags::Tagging::new(world)),
+            Self::ReliableList => Arc::new(reliable_list::Handling::new(world)),
+            Self::QueueLimits => Arc::new(job_limit::Limiting::new(world)),
+            Self::Fenced => Arc::new(fenced::Fencing::new(world)),
         }
     }
 }

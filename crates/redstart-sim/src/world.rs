@@ -260,7 +260,7 @@ impl World {
             .collect();
         let mut map = None;
         match plan.shape {
-            Shape::Single => {}
+            Shape::Single | Shape::Separate => {}
             Shape::Sentinel => {
                 servers[1].set_role(Role::Replica);
                 for index in 2..5 {
@@ -634,7 +634,7 @@ impl World {
     /// The URL of the store.
     pub fn url(&self) -> &'static str {
         match self.plan.shape {
-            Shape::Single => "redis://db0:6379",
+            Shape::Single | Shape::Separate => "redis://db0:6379",
             Shape::Sentinel => "redis+sentinel://sentinel2:6379,sentinel3:6379,sentinel4:6379/main",
             Shape::Cluster => "redis+cluster://db0:6379,db1:6379,db2:6379",
         }
@@ -642,10 +642,13 @@ impl World {
 
     /// A store for the process that runs now.
     pub async fn store(&self) -> Store {
+        self.store_at(self.url()).await
+    }
+
+    /// A store at another URL.
+    pub async fn store_at(&self, url: &str) -> Store {
         loop {
-            let builder = Store::builder(self.url())
-                .deadline(self.plan.deadline)
-                .lazy();
+            let builder = Store::builder(url).deadline(self.plan.deadline).lazy();
             match builder.connect().await {
                 Ok(store) => return store,
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
@@ -664,6 +667,14 @@ impl World {
             _ => -1,
         });
         left.filter(|left| *left != -2).max()
+    }
+
+    /// Whether a server serves and has no such key.
+    pub fn is_free(&self, server: usize, key: &str) -> bool {
+        let server = &self.servers[server];
+        let words = ["EXISTS", key].map(|word| Bytes::copy_from_slice(word.as_bytes()));
+        let found = || server.engine().session().execute(&words);
+        server.is_up() && matches!(found(), Executed::Reply(Reply::Int(0)))
     }
 
     /// What a command finds on each server that owns data and serves.
@@ -710,6 +721,22 @@ impl World {
             found.push((String::from_utf8_lossy(key).into_owned(), fields));
         }
         found
+    }
+
+    /// All lists whose keys begin so, with their items; `None` if a server does not answer now.
+    pub fn lists(&self, prefix: &str) -> Option<Vec<(String, Vec<Bytes>)>> {
+        let mut found = Vec::new();
+        let pattern = format!("{prefix}*");
+        let keys = self.ask(&[b"KEYS", pattern.as_bytes()]);
+        if keys.iter().any(|reply| matches!(reply, Reply::Error(_))) {
+            return None;
+        }
+        for key in keys.iter().flat_map(items) {
+            let listed = self.ask(&[b"LRANGE", key, b"0", b"-1"]);
+            let listed = listed.iter().flat_map(items).cloned().collect();
+            found.push((String::from_utf8_lossy(key).into_owned(), listed));
+        }
+        Some(found)
     }
 
     /// The members of a sorted set.

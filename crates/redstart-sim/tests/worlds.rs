@@ -67,6 +67,7 @@ const EXPLAINED: &[&str] = &[
     "sessions",
     "counting",
     "leaderboard",
+    "fenced-values",
 ];
 /// How many of a thousand histories of a pattern may have too many orders for that. A judge that decides nothing finds
 /// nothing. It is about one of a thousand of counting and leaderboards, and fewer of the others.

@@ -110,7 +110,7 @@ impl Filtering {
             .collect();
         self.state.lock().all.extend(new.iter().cloned());
         let at = world.now();
-        match client.perhaps_dropped(100, filter.add_many(&new)).await {
+        match client.call("add_many", 3, filter.add_many(&new)).await {
             Some(Ok(_)) => {
                 let mut state = self.state.lock();
                 state.added.extend(new.into_iter().map(|one| (one, at)));
@@ -133,7 +133,7 @@ impl Filtering {
         let from = client.dice.below(added.len() as u64) as usize;
         let some = &added[from..(from + 8).min(added.len())];
         let names: Vec<_> = some.iter().map(|(one, _)| one).collect();
-        let found = client.perhaps_dropped(100, filter.contains_many(&names));
+        let found = client.call("contains_many", 3, filter.contains_many(&names));
         let found = match found.await {
             Some(Ok(found)) => found,
             Some(Err(error)) => {
@@ -165,9 +165,29 @@ impl Filtering {
         Ok(())
     }
 
+    /// A filter of which a part was lost is whole after a rebuild.
+    async fn heal(&self, world: &World, filter: &Bloom) {
+        let all = self.state.lock().all.clone();
+        let healed = async {
+            let rebuild = filter.rebuild(200, 0.001).await?;
+            for some in all.chunks(100) {
+                rebuild.add_many(some).await?;
+            }
+            rebuild.finish().await?;
+            filter.contains_many(&all).await
+        };
+        match healed.await {
+            Ok(found) if found.iter().all(|found| *found) => {}
+            Ok(_) => world.breach("an element is not in the filter after a rebuild".to_owned()),
+            // There is none to rebuild.
+            Err(error) if error.to_string().contains("there is no such filter") => {}
+            Err(error) => world.breach(format!("the filter cannot be rebuilt: {error}")),
+        }
+    }
+
     async fn rebuild(&self, client: &mut Client, filter: &Bloom) {
         let capacity = client.dice.between(40, 120);
-        let begun = client.perhaps_dropped(100, filter.rebuild(capacity, 0.001));
+        let begun = client.call("rebuild", 4, filter.rebuild(capacity, 0.001));
         let Some(Ok(rebuild)) = begun.await else {
             return;
         };
@@ -176,12 +196,14 @@ impl Filtering {
         let all = self.state.lock().all.clone();
         for some in all.chunks(8) {
             client.rest(0, 300).await;
-            let added = client.perhaps_dropped(50, rebuild.add_many(some)).await;
+            let added = client
+                .call("rebuild.add_many", 3, rebuild.add_many(some))
+                .await;
             if !matches!(added, Some(Ok(()))) {
                 return;
             }
         }
-        let finished = client.perhaps_dropped(100, rebuild.finish()).await;
+        let finished = client.call("rebuild.finish", 4, rebuild.finish()).await;
         client.note(format_args!("rebuilt: {finished:?}"));
     }
 }
@@ -247,7 +269,8 @@ impl Workload for Filtering {
                     Err(error) if !error.is_config() => {
                         return world.breach(format!("the filter cannot be read: {error}"));
                     }
-                    _ => {}
+                    Err(_) => return self.heal(&world, &filter).await,
+                    Ok(()) => {}
                 }
             }
         })

@@ -138,15 +138,15 @@ impl Breaking {
             return drop(admission);
         }
         match well {
-            true => drop(client.perhaps_dropped(50, admission.succeeded()).await),
-            false => drop(client.perhaps_dropped(50, admission.failed()).await),
+            true => drop(client.call("succeeded", 1, admission.succeeded()).await),
+            false => drop(client.call("failed", 1, admission.failed()).await),
         }
     }
 
     async fn operate(&self, client: &mut Client, breaker: &Breaker) {
         let world = client.world.clone();
         let asked = world.now();
-        let admitted = client.perhaps_dropped(50, breaker.try_admit()).await;
+        let admitted = client.call("try_admit", 1, breaker.try_admit()).await;
         let admission = match admitted {
             Some(Admitted::Yes(admission)) => admission,
             Some(_) => return world.met(),

@@ -238,28 +238,28 @@ impl Tallying {
             0..=2 => {
                 let many = client.dice.between(1, 9) as i64;
                 let call = self.history.begin(Call::Add(many, None), world.now());
-                let ended = client.perhaps_dropped(100, counter.add(name, many)).await;
+                let ended = client.call("add", 1, counter.add(name, many)).await;
                 self.noted(&world, (call, false), ended, |count| {
                     Call::Add(many, Some(count))
                 });
             }
             3 => {
                 let call = self.history.begin(Call::Get(-1), world.now());
-                match client.perhaps_dropped(100, counter.get(name)).await {
+                match client.call("get", 1, counter.get(name)).await {
                     Some(Ok(count)) => self.history.end(call, Call::Get(count), world.now()),
                     _ => self.history.cancel(call),
                 }
             }
             4 => {
                 let call = self.history.begin(Call::Take(None), world.now());
-                let ended = client.perhaps_dropped(100, counter.take(name)).await;
+                let ended = client.call("take", 1, counter.take(name)).await;
                 self.noted(&world, (call, false), ended, |count| {
                     Call::Take(Some(count))
                 });
             }
             5 | 6 => {
                 let call = self.repeatable(&world, &Call::Drain(None));
-                let ended = client.perhaps_dropped(100, counter.drain(name)).await;
+                let ended = client.call("drain", 1, counter.drain(name)).await;
                 self.noted(&world, (call, true), ended, |drained| {
                     let drained = drained.map(|drained| (drained.id, drained.count));
                     ids.extend(drained.iter().map(|(id, _)| id.clone()));
@@ -269,7 +269,7 @@ impl Tallying {
             _ => {
                 let Some(id) = ids.pop() else { return };
                 let call = self.repeatable(&world, &Call::Ack(id.clone(), None));
-                let ended = client.perhaps_dropped(100, counter.ack(name, &id)).await;
+                let ended = client.call("ack", 1, counter.ack(name, &id)).await;
                 self.noted(&world, (call, true), ended, |was| Call::Ack(id, Some(was)));
             }
         }
@@ -284,7 +284,8 @@ impl Tallying {
         let names = ids.iter().map(|id| format!("visitor{id}"));
         let names: Vec<_> = names.collect();
         let added = uniques.add_today("home", &names);
-        if let Some(Ok(_)) = client.perhaps_dropped(100, added).await {
+        // It asks what day it is.
+        if let Some(Ok(_)) = client.call("add_today", 2, added).await {
             let mut visitors = self.visitors.lock();
             visitors.recorded.extend(ids.iter().map(|id| (*id, at)));
         }

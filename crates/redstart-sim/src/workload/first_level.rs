@@ -82,7 +82,7 @@ impl Glancing {
         client.note(format_args!("row {key} has version {version}"));
         for _ in 0..client.dice.between(1, 5) {
             let from = world.now();
-            let call = client.perhaps_dropped(100, cache.invalidate(&key)).await;
+            let call = client.call("invalidate", 1, cache.invalidate(&key)).await;
             if matches!(call, Some(Ok(()))) {
                 client.note(format_args!("row {key} is invalidated"));
                 self.announced.lock().push(Announced {

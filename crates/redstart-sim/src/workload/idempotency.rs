@@ -1,6 +1,10 @@
-//! Idempotency keys: one execution, the same answer to all, and doubt that is never taken for nothing.
+//! Idempotency keys: one execution, the same answer to all that ask for the same, and doubt that is never taken for nothing.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redstart::{
@@ -17,11 +21,32 @@ pub(super) struct Executing {
     executions: Mutex<BTreeMap<String, Vec<Execution>>>,
     /// By key: a result that a caller was given.
     answered: Mutex<BTreeMap<String, u64>>,
+    /// Runs that may have claimed their key and not yet said how they ended.
+    open: Mutex<Vec<Open>>,
+    /// By key: the prints of all requests so far.
+    prints: Mutex<BTreeMap<String, BTreeSet<Print>>>,
+    /// Keys, each with a print: the process of a run that may have had the key was killed, so nobody frees it.
+    orphaned: Mutex<BTreeSet<(String, Print)>>,
+}
+
+/// What tells one request from another.
+type Print = &'static [u8];
+
+const REQUEST: Print = b"the request";
+const OTHER: Print = b"another request";
+
+/// A run that may have its key.
+struct Open {
+    number: u64,
+    client: usize,
+    key: String,
+    print: Print,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Execution {
     number: u64,
+    print: Print,
     /// When the run was asked for. Its claim was taken after that, and may be lost before the work begins.
     asked: Duration,
     client: usize,
@@ -39,6 +64,38 @@ impl Executing {
             keys: dice.between(1, 6),
             executions: Mutex::default(),
             answered: Mutex::default(),
+            open: Mutex::default(),
+            prints: Mutex::default(),
+            orphaned: Mutex::default(),
+        }
+    }
+
+    /// A run is asked for.
+    fn asks(&self, client: usize, key: &str, print: Print, number: u64) {
+        let mut prints = self.prints.lock();
+        prints.entry(key.to_owned()).or_default().insert(print);
+        self.open.lock().push(Open {
+            number,
+            client,
+            key: key.to_owned(),
+            print,
+        });
+    }
+
+    /// A run was told that the key is not its own.
+    fn has_no_claim(&self, number: u64) {
+        self.open.lock().retain(|open| open.number != number);
+    }
+
+    /// The key is said to belong to another request: there must have been one.
+    fn mismatch(&self, world: &World, key: &str, print: Print) {
+        let prints = self.prints.lock();
+        let others = prints.get(key).into_iter().flatten();
+        if !others.into_iter().any(|other| *other != print) {
+            drop(prints);
+            world.breach(format!(
+                "{key} is said to belong to another request, and there was none"
+            ));
         }
     }
 
@@ -67,7 +124,7 @@ impl Executing {
         world: Arc<World>,
         asked: Duration,
         key: String,
-        number: u64,
+        (number, print): (u64, Print),
         lasts: Duration,
         fails: bool,
     ) -> Result<u64, WorkError<String>> {
@@ -78,6 +135,7 @@ impl Executing {
             let before = of.iter().rev().find(|execution| !execution.undone).copied();
             of.push(Execution {
                 number,
+                print,
                 asked,
                 client,
                 orphaned: false,
@@ -107,16 +165,19 @@ impl Executing {
         Ok(number)
     }
 
-    fn answer(&self, world: &World, key: &str, number: u64) {
+    fn answer(&self, world: &World, key: &str, print: Print, number: u64) {
         let executions = self.executions.lock();
-        let known = executions
-            .get(key)
-            .is_some_and(|of| of.iter().any(|execution| execution.number == number));
+        let mut of_key = executions.get(key).into_iter().flatten();
+        let known = of_key.find(|execution| execution.number == number).copied();
         drop(executions);
-        if !known {
-            world.breach(format!(
+        match known {
+            None => world.breach(format!(
                 "{key} was answered with {number}, which was never executed"
-            ));
+            )),
+            Some(known) if known.print != print => world.breach(format!(
+                "{key} was answered with {number}, the result of another request"
+            )),
+            Some(_) => {}
         }
         let before = self.answered.lock().insert(key.to_owned(), number);
         if before.is_some_and(|before| before != number)
@@ -141,20 +202,25 @@ impl Workload for Executing {
                 let number = client.dice.next() >> 12;
                 let lasts = client.dice.millis(0, 3000);
                 let fails = client.dice.per_mille(200);
-                let print: &[u8] = match client.dice.per_mille(50) {
-                    true => b"another request",
-                    false => b"the request",
+                let print = match client.dice.per_mille(100) {
+                    true => OTHER,
+                    false => REQUEST,
                 };
+                self.asks(client.index, &key, print, number);
                 let work = self.clone().work(
                     world.clone(),
                     world.now(),
                     key.clone(),
-                    number,
+                    (number, print),
                     lasts,
                     fails,
                 );
                 let run = idempotency.run::<u64, String, _>(&key, print, work);
-                let Some(run) = client.perhaps_dropped(150, run).await else {
+                // One request before the work and one after it. A claim that took longer than its lease is made again.
+                let deadline = world.plan.deadline;
+                let claims = if deadline < self.lease / 2 { 2 } else { 8 };
+                let limit = deadline * (claims + 1) + lasts;
+                let Some(run) = client.call_within(150, "run", limit, run).await else {
                     continue;
                 };
                 client.note(format_args!("{key}: {run:?}"));
@@ -163,12 +229,18 @@ impl Workload for Executing {
                         if answer != number {
                             world.breach(format!("{key} is done with {answer}, not with {number}"));
                         }
-                        self.answer(&world, &key, answer);
+                        self.answer(&world, &key, print, answer);
                     }
                     Ok(Run::Replayed(answer)) => {
                         world.met();
-                        self.answer(&world, &key, answer);
+                        self.has_no_claim(number);
+                        self.answer(&world, &key, print, answer);
                     }
+                    Ok(Run::Mismatch) => {
+                        self.has_no_claim(number);
+                        self.mismatch(&world, &key, print);
+                    }
+                    Ok(Run::Busy { .. } | Run::Unknown(_)) => self.has_no_claim(number),
                     Err(error) if !error.is_in_doubt() => {
                         let executions = self.executions.lock();
                         let started = executions.get(&key).is_some_and(|of| {
@@ -205,6 +277,10 @@ impl Workload for Executing {
         let all = executions.values_mut().flatten();
         all.filter(|one| one.client == client)
             .for_each(|one| one.orphaned = true);
+        let mut open = self.open.lock();
+        let dead = open.extract_if(.., |open| open.client == client);
+        let mut orphaned = self.orphaned.lock();
+        orphaned.extend(dead.map(|open| (open.key, open.print)));
     }
 
     fn settle(self: Arc<Self>, client: Client) -> Work {
@@ -224,27 +300,31 @@ impl Workload for Executing {
                     .cloned()
                     .unwrap_or_default();
                 let executed = executions.iter().any(|one| !one.undone);
-                let orphaned = executions.iter().any(|one| one.orphaned);
+                let orphans = self.orphaned.lock().clone();
+                let orphaned = |print| orphans.contains(&(key.clone(), print));
+                // All others have ended, and what became of them is written or called off by now.
+                let unknown = orphaned(REQUEST);
+                let other = executions
+                    .iter()
+                    .any(|one| one.print == OTHER && !one.undone);
                 let work = self.clone().work(
                     world.clone(),
                     world.now(),
                     key.clone(),
-                    7,
+                    (7, REQUEST),
                     Duration::ZERO,
                     false,
                 );
-                let run = idempotency
-                    .run::<u64, String, _>(&key, b"the request", work)
-                    .await;
+                let run = idempotency.run::<u64, String, _>(&key, REQUEST, work).await;
                 client.note(format_args!("{key} at the end: {run:?}"));
                 if world.may_have_lost(Duration::ZERO, world.now()) {
                     continue;
                 }
                 match run {
-                    Ok(Run::Replayed(answer)) => self.answer(&world, &key, answer),
+                    Ok(Run::Replayed(answer)) => self.answer(&world, &key, REQUEST, answer),
                     Ok(Run::Done(_)) if !executed => {}
-                    Ok(Run::Unknown(_)) if answered.is_none() || orphaned => {}
-                    Ok(Run::Mismatch) => {}
+                    Ok(Run::Unknown(_)) if unknown => {}
+                    Ok(Run::Mismatch) if other || orphaned(OTHER) => {}
                     other => world.breach(format!(
                         "{key} (executed: {executed}, answered: {answered:?}) ends with {other:?}"
                     )),

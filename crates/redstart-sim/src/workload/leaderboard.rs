@@ -215,7 +215,7 @@ impl Placing {
                     self.history.begin(Call::Remove(member, None), now());
                 }
                 let call = self.history.begin(Call::Remove(member, None), now());
-                match client.perhaps_dropped(100, board.remove(&name)).await {
+                match client.call("remove", 1, board.remove(&name)).await {
                     Some(Ok(there)) => {
                         let answered = Call::Remove(member, Some(there));
                         self.history.end(call, answered, now());
@@ -228,7 +228,7 @@ impl Placing {
             }
             6 | 7 => {
                 let call = self.history.begin(Call::Rank(member, None), now());
-                match client.perhaps_dropped(100, board.rank(&name)).await {
+                match client.call("rank", 1, board.rank(&name)).await {
                     Some(Ok(entry)) => {
                         let answer = entry.map(|entry| (entry.rank, entry.score as i64));
                         self.history.end(call, Call::Rank(member, answer), now());
@@ -238,7 +238,7 @@ impl Placing {
             }
             _ => {
                 let call = self.history.begin(Call::Top(Vec::new()), now());
-                match client.perhaps_dropped(100, board.top(10)).await {
+                match client.call("top", 1, board.top(10)).await {
                     Some(Ok(entries)) => {
                         let answered = Call::Top(rows(&entries));
                         self.history.end(call, answered, now());

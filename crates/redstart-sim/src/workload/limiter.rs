@@ -1,4 +1,4 @@
-//! Limiters: never more than the quota in any window, and exact waiting times.
+//! Limiters: never more than the quota in any window, no refusal without a reason, exact waiting times, refunds that count.
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,6 +26,19 @@ pub(super) struct Limiting {
     period: Duration,
     subjects: u64,
     grants: Mutex<Vec<Grant>>,
+    /// Everything that may have been taken, also by calls that are under way or in doubt.
+    charges: Mutex<Vec<Charge>>,
+}
+
+/// Something that may have been taken.
+struct Charge {
+    number: u64,
+    other: bool,
+    subject: u64,
+    cost: u64,
+    from: Duration,
+    /// When the answer came; without one it may still be on its way.
+    to: Option<Duration>,
 }
 
 /// Something was admitted between these times.
@@ -54,6 +67,104 @@ impl Limiting {
             period: dice.millis(500, 6000),
             subjects: dice.between(1, 2),
             grants: Mutex::default(),
+            charges: Mutex::default(),
+        }
+    }
+
+    /// The most that a server may count at some time between these two, before it looks at the request.
+    fn most_used(&self, subject: u64, other: bool, from: Duration, to: Duration) -> f64 {
+        // A server rounds, and its windows begin at its own times.
+        let rounding = Duration::from_millis(2);
+        let charges = self.charges.lock();
+        let of: Vec<&Charge> = charges
+            .iter()
+            .filter(|charge| (charge.subject, charge.other) == (subject, other))
+            .filter(|charge| charge.from <= to)
+            .collect();
+        let since = |start: Duration| {
+            let later = of.iter().filter(|one| one.to.is_none_or(|to| to >= start));
+            later.map(|one| one.cost).sum::<u64>() as f64
+        };
+        let lasts = match self.kind {
+            Kind::FixedWindow | Kind::SlidingWindow => self.period,
+            Kind::SlidingCounter => 2 * self.period,
+            Kind::TokenBucket | Kind::Refundable => {
+                // The debt began with one of them, and was paid off since.
+                let rate = self.units_of(other) as f64 / self.period.as_secs_f64();
+                let debts = of.iter().map(|first| {
+                    let begun = first.to.unwrap_or(from).min(from) + rounding;
+                    let paid = from.saturating_sub(begun).as_secs_f64() * rate;
+                    since(first.from) - paid
+                });
+                return debts.fold(0.0, f64::max);
+            }
+        };
+        since(from.saturating_sub(lasts + rounding))
+    }
+
+    /// A check was refused between these times. Was there a reason?
+    fn refused(&self, client: &Client, subject: u64, cost: u64, from: Duration) {
+        let world = &client.world;
+        let (other, now) = (client.has_other_settings(), world.now());
+        // A memory of refusals follows the clock of the process, which may be slow.
+        let slow = match world.plan.rates_differ {
+            true => self.period / 50,
+            false => Duration::ZERO,
+        };
+        let used = self.most_used(subject, other, from.saturating_sub(slow), now);
+        let units = self.units_of(other);
+        // Under another clock a window begins or ends at another time.
+        let jumped = world.clock_jumped(Duration::ZERO, now);
+        // The clock of a suspended machine stands still, and its memory of a refusal lasts longer by that.
+        let excused = jumped || world.is_suspended_since(client.index, Duration::ZERO);
+        if used + cost as f64 <= units as f64 && !excused {
+            world.breach(format!(
+                "{:?} of {units} per {:?} refuses {cost} of subject {subject} at {now:?}, and at most {used:.2} were taken",
+                self.kind, self.period
+            ));
+        }
+    }
+
+    /// What was taken and given back can be taken again at once.
+    async fn judge_refunds(&self, client: &Client, limiter: &Limiter) {
+        if !matches!(
+            self.kind,
+            Kind::Refundable | Kind::FixedWindow | Kind::SlidingWindow
+        ) {
+            return;
+        }
+        let all = self.units_of(client.has_other_settings());
+        for round in 0..3 {
+            let checked = limiter.check("refunded", all).await;
+            let Ok(Decision::Allowed(grant)) = checked else {
+                return client.world.breach(format!(
+                    "{:?} answers {checked:?} in round {round}, after all was given back",
+                    self.kind
+                ));
+            };
+            if let Err(error) = limiter.refund(grant).await {
+                return client.world.breach(format!("a refund fails: {error}"));
+            }
+        }
+    }
+
+    /// After a while without any calls, every subject has its whole quota again.
+    async fn judge_quotas(&self, client: &Client, limiter: &Limiter) {
+        // Another clock may be behind by some seconds.
+        let behind = match client.world.plan.clocks_differ {
+            true => Duration::from_secs(5),
+            false => Duration::ZERO,
+        };
+        tokio::time::sleep(2 * self.period + behind).await;
+        let all = self.units_of(client.has_other_settings());
+        for subject in 0..self.subjects {
+            let checked = limiter.check(&format!("subject{subject}"), all).await;
+            if !matches!(checked, Ok(Decision::Allowed(_))) {
+                client.world.breach(format!(
+                    "{:?} answers {checked:?} about subject {subject}, which has its whole quota",
+                    self.kind
+                ));
+            }
         }
     }
 
@@ -144,10 +255,28 @@ impl Workload for Limiting {
                 let cost = client.dice.between(1, u64::from(self.units.min(3)));
                 for _ in 0..client.dice.between(1, 4) {
                     let from = client.world.now();
+                    let number = client.dice.next();
+                    self.charges.lock().push(Charge {
+                        number,
+                        other: client.has_other_settings(),
+                        subject,
+                        cost,
+                        from,
+                        to: None,
+                    });
                     let twin = client.twin();
                     let call = client.perhaps_dropped(100, limiter.check(&name, cost));
                     let decision = twin.timed("check", deadline, call).await;
                     let to = client.world.now();
+                    match &decision {
+                        Some(Ok(Decision::Allowed(_))) => {
+                            let mut charges = self.charges.lock();
+                            let own = charges.iter_mut().find(|one| one.number == number);
+                            own.into_iter().for_each(|own| own.to = Some(to));
+                        }
+                        Some(Ok(_)) => self.charges.lock().retain(|one| one.number != number),
+                        _ => {}
+                    }
                     match decision {
                         Some(Ok(Decision::Allowed(grant)))
                             if grant.decided_by() == DecidedBy::Store =>
@@ -172,7 +301,10 @@ impl Workload for Limiting {
                                 .world
                                 .breach(format!("a cost of {cost} is above {max}"));
                         }
-                        Some(Ok(Decision::Limited { .. })) => client.world.met(),
+                        Some(Ok(Decision::Limited { .. })) => {
+                            client.world.met();
+                            self.refused(&client, subject, cost, from);
+                        }
                         _ => {}
                     }
                 }
@@ -230,6 +362,8 @@ impl Workload for Limiting {
                 }
             }
             client.note(format_args!("waited {waited} times"));
+            self.judge_refunds(&client, &limiter).await;
+            self.judge_quotas(&client, &limiter).await;
             for (key, ttl) in client.world.keys() {
                 if ttl < 0 {
                     client.world.breach(format!("{key} never expires"));

@@ -184,9 +184,11 @@ impl Holding {
         let mut breaches = Vec::new();
         let mut state = self.state.lock();
         let others = state.holds.values().filter(|hold| {
-            let excused = world.may_have_lost(hold.from, now)
-                || world.clock_jumped(hold.from, now)
-                || world.was_suspended(hold.from.min(from), now);
+            // Either grant may have been lost with its server: the answer to the older one may come last.
+            let since = hold.from.min(from);
+            let excused = world.may_have_lost(since, now)
+                || world.clock_jumped(since, now)
+                || world.was_suspended(since, now);
             hold.is_valid() && !excused
         });
         let others: Vec<_> = others.collect();
@@ -227,6 +229,15 @@ impl Holding {
         number
     }
 
+    /// What the servers did: refusals need a reason, and nobody passes those who wait.
+    fn judge_views(&self, world: &World) {
+        for (from, at, text) in world.seen.locks.oddities() {
+            if !world.may_have_lost(from, at) && !world.clock_jumped(from, at) {
+                world.breach(format!("at {at:?}: {text}"));
+            }
+        }
+    }
+
     async fn operate(&self, client: &mut Client, lock: &Lock) {
         let world = client.world.clone();
         let (from, seen) = (world.now(), self.state.lock().highest);
@@ -258,7 +269,8 @@ impl Holding {
         client.note(format_args!("gives it back"));
         match client.dice.below(3) {
             0 => drop(granted),
-            _ => drop(client.perhaps_dropped(100, granted.release()).await),
+            // Up to three requests, and again if it is in doubt whether they did it.
+            _ => drop(client.call("release", 6, granted.release()).await),
         }
     }
 }
@@ -294,6 +306,7 @@ impl Workload for Holding {
                 true => Duration::from_secs(4),
                 false => Duration::ZERO,
             };
+            self.judge_views(&client.world);
             let late = client.world.slowest();
             tokio::time::sleep(self.ttl + behind + late + Duration::from_secs(1)).await;
             for (key, ttl) in client.world.keys() {

@@ -1,6 +1,10 @@
 //! Locks: one holder at a time, tokens that rise, answers that fit together, and nothing left behind.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use parking_lot::Mutex;
 use redstart::{
@@ -101,6 +105,8 @@ struct State {
     count: u64,
     /// By lock: the highest token that a caller has seen.
     highest: BTreeMap<String, u64>,
+    /// Locks and tokens that a caller has seen.
+    heard: BTreeSet<(String, u64)>,
 }
 
 struct Hold {
@@ -198,12 +204,23 @@ impl Locking {
         }
     }
 
-    /// Grants to copies of requests that arrived after their lock was released: nobody holds it until the lease ends.
+    /// Grants to copies of requests that arrived after their lock was released, or after their caller had gone: nobody
+    /// holds it until the lease ends.
     fn add_late_grants(&self, world: &World, name: &str) {
         let history = &self.histories[name];
-        for at in world.seen.late_grants.of(&format!("sim:mutex:{{{name}}}")) {
+        let (lock, late) = (format!("sim:mutex:{{{name}}}"), &world.seen.late_grants);
+        let once_more = late.of(&lock).into_iter().map(|at| (at, true));
+        let state = self.state.lock();
+        let heard_of = |token| state.heard.contains(&(name.to_owned(), token));
+        // The history may have such a grant already, as that of a call in doubt.
+        let unheard = late.first(&lock).into_iter();
+        let unheard = unheard.filter(|(_, token)| !heard_of(*token));
+        for (at, certain) in once_more.chain(unheard.map(|(at, _)| (at, false))) {
             let number = history.begin(Call::Ask(0, None), at);
-            history.end(number, Call::Ask(number, Some(true)), at);
+            history.replace(number, Call::Ask(number, None));
+            if certain {
+                history.end(number, Call::Ask(number, Some(true)), at);
+            }
             let early = match world.plan.clocks_differ {
                 true => Duration::ZERO,
                 // It may be one of a process with other settings.
@@ -247,11 +264,11 @@ impl Locking {
         let mut state = self.state.lock();
         let mut breaches = Vec::new();
         for other in state.holds.iter().filter(|hold| hold.lock == name) {
-            // The other one's grant may have been lost with its server.
-            let (since, now) = (other.from, world.now());
+            // Either grant may have been lost with its server: the answer to the older one may come last.
+            let (since, now) = (other.from.min(from), world.now());
             let excused = world.may_have_lost(since, now)
                 || world.clock_jumped(since, now)
-                || world.was_suspended(since.min(from), now);
+                || world.was_suspended(since, now);
             if lease.is_valid() && other.is_valid() && !excused {
                 breaches.push(format!(
                     "client {} was granted {name} while client {} holds it",
@@ -270,6 +287,7 @@ impl Locking {
         let number = state.count;
         let highest = state.highest.entry(name.to_owned()).or_default();
         *highest = token.max(*highest);
+        state.heard.insert((name.to_owned(), token));
         state.holds.push(Hold {
             number,
             lock: name.to_owned(),

@@ -61,7 +61,7 @@ impl Ranking {
         let world = client.world.clone();
         let item = (client.dice.next() >> 16, client.dice.below(5) as i32);
         let at = world.now();
-        let pushed = client.perhaps_dropped(100, queue.push(&item, item.1)).await;
+        let pushed = client.call("push", 1, queue.push(&item, item.1)).await;
         if let Some(Ok(_)) = pushed {
             client.note(format_args!("pushed {}", item.0));
             self.state.lock().pushed.insert(item.0, at);
@@ -112,7 +112,9 @@ impl Ranking {
         let world = client.world.clone();
         let wait = client.dice.millis(0, 1500);
         let asked = world.now();
-        let reserved = client.perhaps_dropped(100, consumer.reserve(wait)).await;
+        let limit = client.longest(wait) + world.plan.deadline;
+        let reserve = consumer.reserve(wait);
+        let reserved = client.call_within(100, "reserve", limit, reserve).await;
         let Some(Ok(Some(reservation))) = reserved else {
             return;
         };
@@ -148,9 +150,9 @@ impl Ranking {
         let settled = match back {
             true => {
                 let call = reservation.give_back();
-                client.perhaps_dropped(100, call).await
+                client.call("give_back", 1, call).await
             }
-            false => client.perhaps_dropped(100, reservation.done()).await,
+            false => client.call("done", 1, reservation.done()).await,
         };
         if let Some(Ok(settled)) = settled {
             client.note(format_args!("{item} back {back}: {settled:?}"));
@@ -174,7 +176,10 @@ impl Workload for Ranking {
                     continue;
                 }
                 if consumer.is_none() {
-                    consumer = queue.consumer(self.lease).await.ok();
+                    let consume = queue.consumer(self.lease);
+                    // Its channel opens within five deadlines.
+                    let made = client.call("consumer", 6, consume).await;
+                    consumer = made.and_then(Result::ok);
                 }
                 if let Some(consumer) = &mut consumer {
                     self.consume(&mut client, consumer).await;
@@ -207,7 +212,9 @@ impl Workload for Ranking {
                 true => Duration::from_secs(4),
                 false => Duration::ZERO,
             };
-            tokio::time::sleep(self.lease + behind + Duration::from_secs(1)).await;
+            // A request of a dropped call may be on the way until now, and reserve an item for a whole lease.
+            let late = world.slowest() + Duration::from_secs(1);
+            tokio::time::sleep(late + self.lease + behind).await;
             let mut consumer = match queue.consumer(Duration::from_secs(600)).await {
                 Ok(consumer) => consumer,
                 Err(error) => return world.breach(format!("no consumer: {error}")),

@@ -1,5 +1,6 @@
-//! The job queue: every job that was taken runs until it is done, not before its time, and by one worker at a time; nothing
-//! is lost, nothing stays. A worker that was shut down holds nothing any more.
+//! The job queue: every job that was taken runs until it is done or dead after its attempts, not before its time, never
+//! again after it was settled, and by one worker at a time; nothing is lost, nothing stays. A worker that was shut down
+//! holds nothing any more.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -33,6 +34,8 @@ impl Job for Task {
     const NAME: &'static str = "task";
 }
 
+/// How long a job waits after a failed attempt.
+const BACKOFF: Duration = Duration::from_millis(200);
 /// Parts of a queue that exist only while there are jobs.
 const JOBS: &[&str] = &[":jobs", ":ranked", ":delayed", ":details"];
 /// A hash for each registration of a worker: what it holds.
@@ -42,6 +45,8 @@ const WORKERS: &str = "sim:queue:{jobs}:workers";
 
 pub(super) struct Queueing {
     lease: Duration,
+    /// How many attempts a job has.
+    attempts: u16,
     state: Arc<Mutex<State>>,
     /// Workers of clients that have done their work, with their processes: they must go on working after the faults.
     survivors: Mutex<Vec<(Arc<Process>, Worker)>>,
@@ -56,6 +61,18 @@ struct State {
     /// Jobs whose end may not have been heard: they may run again.
     unsettled: BTreeSet<u64>,
     failed: BTreeMap<u64, u16>,
+    /// Who ran a job that failed, until it is known that the store has heard of it, or the job begins again.
+    failed_by: BTreeMap<u64, u64>,
+    /// Failed attempts that are perhaps not charged: the worker left before the store had heard of them.
+    uncharged: BTreeMap<u64, u16>,
+    /// Workers that were shut down or dropped, and dispatchers: a take that is dropped hands back all that it holds.
+    left: BTreeSet<u64>,
+    /// Jobs that were surely settled as done, and when that was sent.
+    settled: BTreeMap<u64, Duration>,
+    /// When a failed attempt was surely written down, at the earliest: the job rests from then on.
+    rests: BTreeMap<u64, Duration>,
+    /// When a job was sent.
+    sent: BTreeMap<u64, Duration>,
     /// When a job was sent, and the earliest time at which it may run.
     due: BTreeMap<u64, (Duration, Duration)>,
     running: Vec<Run>,
@@ -105,11 +122,45 @@ impl Drop for Running {
     }
 }
 
-/// The lease of the worker, and the longest of any.
+/// The lease of the worker, and the longest of any; and how many attempts a job has.
 #[derive(Clone, Copy)]
 struct Leases {
     own: Duration,
     longest: Duration,
+    attempts: u16,
+}
+
+/// Why a job may not begin now. An older copy of the data may be the reason that it does.
+fn objections(world: &World, state: &State, job: u64, attempts: u16) -> Vec<String> {
+    let now = world.now();
+    let mut breaches = Vec::new();
+    if let Some(sent) = state.settled.get(&job)
+        && !world.may_have_lost(*sent, now)
+    {
+        breaches.push(format!(
+            "job {job} begins again after it was settled as done"
+        ));
+    }
+    if let Some(failed) = state.rests.get(&job)
+        && now + Duration::from_millis(2) < *failed + BACKOFF
+        && !world.may_have_lost(*failed, now)
+        && !world.clock_jumped(*failed, now)
+    {
+        breaches.push(format!(
+            "job {job} begins again too soon after it failed at {failed:?}"
+        ));
+    }
+    let sent = state.sent.get(&job).copied().unwrap_or_default();
+    let uncharged = state.uncharged.get(&job).copied().unwrap_or_default();
+    if let Some(failed) = state.failed.get(&job)
+        && failed.saturating_sub(uncharged) >= attempts
+        && !world.may_have_lost(sent, now)
+    {
+        breaches.push(format!(
+            "job {job} begins after its {attempts} attempts have failed"
+        ));
+    }
+    breaches
 }
 
 /// A handler begins.
@@ -169,6 +220,15 @@ fn begin(
     {
         breaches.push(format!("job {job} begins before it is due at {due:?}"));
     }
+    if let Some(worker) = guard.failed_by.remove(&job)
+        && guard.left.contains(&worker)
+        && !is_calm(world)
+    {
+        *guard.uncharged.entry(job).or_default() += 1;
+    }
+    if !late {
+        breaches.extend(objections(world, &guard, job, leases.attempts));
+    }
     guard.runs += 1;
     let run = guard.runs;
     guard.running.push(Run {
@@ -189,6 +249,7 @@ impl Queueing {
         let mut dice = Dice::of(world.plan.seed, &[14]);
         Self {
             lease: dice.millis(1000, 5000),
+            attempts: *dice.pick(&[3, 1000, 1000]),
             state: Arc::default(),
             survivors: Mutex::default(),
         }
@@ -210,6 +271,7 @@ impl Queueing {
         Leases {
             own,
             longest: self.lease,
+            attempts: self.attempts,
         }
     }
 
@@ -238,6 +300,11 @@ impl Queueing {
                     let failed = state.failed.entry(task.number).or_default();
                     if *failed < task.fails {
                         *failed += 1;
+                        state.failed_by.insert(task.number, number);
+                        // Otherwise the lease may end before that is written down.
+                        if is_calm(&world) {
+                            state.rests.insert(task.number, world.now());
+                        }
                         return Err("not yet");
                     }
                     *state.done.entry(task.number).or_default() += 1;
@@ -252,7 +319,7 @@ impl Queueing {
                 .worker::<Task, _>(handler)
                 .lease(leases.own)
                 .concurrency(2)
-                .retry(Backoff::fixed(Duration::from_millis(200)), 1000);
+                .retry(Backoff::fixed(BACKOFF), self.attempts);
             let started = builder.start().await;
             client.heard(&started);
             match started {
@@ -278,6 +345,7 @@ impl Queueing {
                 .filter_map(|run| run.registration.clone())
                 .collect()
         };
+        self.state.lock().left.insert(number);
         let grace = client.dice.millis(0, 1500);
         let stopped = worker.shutdown(grace).await;
         client.heard(&stopped);
@@ -310,7 +378,7 @@ impl Queueing {
         let builder = queue
             .dispatcher([Task::NAME])
             .lease(self.leases(client).own)
-            .retry(Backoff::fixed(Duration::from_millis(200)), 1000);
+            .retry(Backoff::fixed(BACKOFF), self.attempts);
         let started = builder.start().await;
         client.heard(&started);
         started.ok()
@@ -324,8 +392,11 @@ impl Queueing {
             client.dice.between(1, 3) as usize,
             client.dice.millis(0, 1000),
         );
-        let taken = client.perhaps_dropped(400, dispatcher.take(most, wait));
-        let Some(Ok(jobs)) = taken.await else {
+        // It registers, asks, and asks again if jobs may be due; if its lease was lost, it begins again.
+        let limit = client.longest(wait) + 6 * world.plan.deadline;
+        let take = dispatcher.take(most, wait);
+        let taken = client.call_within(400, "take", limit, take).await;
+        let Some(Ok(jobs)) = taken else {
             return;
         };
         let until = asked + self.leases(client).own;
@@ -347,6 +418,8 @@ impl Queueing {
         };
         // Its worker knows when its lease ends.
         if world.now() >= until {
+            // It is taken for dead, and charged an attempt that never began.
+            self.state.lock().unsettled.insert(task.number);
             return;
         }
         let (leases, holder) = (self.leases(client), Holder::Outside(until));
@@ -359,17 +432,39 @@ impl Queueing {
             let failed = state.failed.entry(task.number).or_default();
             if *failed < task.fails {
                 *failed += 1;
+                let outside = u64::MAX - client.index as u64;
+                state.failed_by.insert(task.number, outside);
+                state.left.insert(outside);
                 Verdict::retry("not yet")
             } else {
                 *state.done.entry(task.number).or_default() += 1;
                 Verdict::Done
             }
         };
-        let settled = client.perhaps_dropped(100, dispatcher.settle(&job.fence, verdict));
-        if !matches!(settled.await, Some(Ok(Settled::Done))) {
-            self.state.lock().unsettled.insert(task.number);
+        let (sent, done) = (world.now(), verdict == Verdict::Done);
+        let settle = dispatcher.settle(&job.fence, verdict);
+        // The record of the job, and its ending.
+        let settled = client.call("settle", 2, settle).await;
+        client.note(format_args!("job {} settled: {settled:?}", task.number));
+        let mut state = self.state.lock();
+        match settled {
+            Some(Ok(Settled::Done)) if done => {
+                state.settled.insert(task.number, sent);
+            }
+            Some(Ok(Settled::Done)) => {
+                state.failed_by.remove(&task.number);
+                state.rests.insert(task.number, sent);
+            }
+            _ => {
+                state.unsettled.insert(task.number);
+            }
         }
     }
+}
+
+/// Whether nothing goes wrong.
+fn is_calm(world: &World) -> bool {
+    world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0
 }
 
 /// What each registration of a worker holds, as the servers have it.
@@ -407,8 +502,12 @@ impl Workload for Queueing {
                 let task = Task {
                     number: client.dice.next() >> 16,
                     lasts: client.dice.between(0, 2000),
-                    fails: client.dice.below(4).saturating_sub(2) as u16,
+                    fails: match self.attempts {
+                        1000 => client.dice.below(4).saturating_sub(2) as u16,
+                        _ => client.dice.below(5) as u16,
+                    },
                 };
+                self.state.lock().sent.insert(task.number, world.now());
                 let mut call = queue.enqueue(&task);
                 if client.dice.per_mille(300) {
                     let delay = client.dice.millis(10, 3000);
@@ -421,7 +520,7 @@ impl Workload for Queueing {
                     call = call.priority(client.dice.below(5) as i16);
                 }
                 let at = world.now();
-                let added = client.perhaps_dropped(100, call.into_future()).await;
+                let added = client.call("enqueue", 1, call.into_future()).await;
                 if let Some(Ok(added)) = added {
                     client.note(format_args!("job {} is {added:?}", task.number));
                     if added.is_new() {
@@ -441,7 +540,11 @@ impl Workload for Queueing {
                     let process = client.process().clone();
                     self.survivors.lock().push((process, worker));
                 }
-                worker => drop(worker),
+                worker => {
+                    let number = worker.as_ref().map(|(number, _)| *number);
+                    self.state.lock().left.extend(number);
+                    drop(worker);
+                }
             }
         })
     }
@@ -501,7 +604,18 @@ impl Workload for Queueing {
             if left > 0 {
                 world.breach(format!("{left} jobs are never finished: {counts:?}"));
             }
-            self.judge(&world);
+            let letters = queue.inspect().dead_letters();
+            let dead = match letters.list(None).await {
+                Ok(dead) => dead,
+                Err(error) => return world.breach(format!("dead letters cannot be read: {error}")),
+            };
+            let dead = dead.iter().filter_map(|letter| letter.job.as_ref());
+            let dead: BTreeSet<u64> = dead
+                .filter_map(|job| Some(job.decode::<Task>().ok()?.number))
+                .collect();
+            self.judge(&world, &dead);
+            let purged = letters.purge(|_| true).await;
+            client.note(format_args!("{} are dead, {purged:?}", dead.len()));
             // Its keys have no TTL: what they hold is data. But nothing is kept of jobs that are over.
             let left = world.keys().into_iter().map(|(key, _)| key);
             let left = left.filter(|key| JOBS.iter().any(|part| key.ends_with(part)));
@@ -518,14 +632,29 @@ impl Workload for Queueing {
 }
 
 impl Queueing {
-    fn judge(&self, world: &World) {
+    fn judge(&self, world: &World, dead: &BTreeSet<u64>) {
         let state = self.state.lock();
         for (number, at) in &state.taken {
-            if !state.done.contains_key(number) && !world.may_have_lost(*at, world.now()) {
+            let over = state.done.contains_key(number) || dead.contains(number);
+            if !over && !world.may_have_lost(*at, world.now()) {
                 world.breach(format!("job {number} was taken at {at:?} and is lost"));
             }
         }
-        if world.plan.faults.is_empty() && world.plan.weather.slow.0 == 0 {
+        for number in dead {
+            if let Some(sent) = state.settled.get(number)
+                && !world.may_have_lost(*sent, world.now())
+            {
+                world.breach(format!("job {number} is dead after it was settled as done"));
+            }
+            let failed = state.failed.get(number).copied().unwrap_or_default();
+            if is_calm(world) && failed < self.attempts && !state.unsettled.contains(number) {
+                let most = self.attempts;
+                world.breach(format!(
+                    "job {number} is dead after {failed} of {most} attempts"
+                ));
+            }
+        }
+        if is_calm(world) {
             let twice =
                 |(number, times): &(&u64, &u32)| **times > 1 && !state.unsettled.contains(*number);
             for (number, times) in state.done.iter().filter(twice) {

@@ -21,9 +21,11 @@ struct Data {
     count: u64,
 }
 
-/// How long sessions of the short-lived kind last, and for how long they may be idle.
-const SHORT: Duration = Duration::from_secs(2);
+/// How long sessions of the short-lived kind last, and for how long they may be idle. A renewal within a part of the idle
+/// time after the last one is left out.
+const SHORT: Duration = Duration::from_secs(4);
 const SHORT_IDLE: Duration = Duration::from_secs(1);
+const SLACK: Duration = Duration::from_millis(16);
 
 pub(super) struct Browsing {
     /// All sessions whose creation was acknowledged.
@@ -39,6 +41,8 @@ struct Known {
     created: (Duration, Duration),
     short: bool,
     history: History<Call>,
+    /// Calls that renew the idle time if they find the session; true if they did.
+    uses: History<bool>,
 }
 
 /// A session as its client has it.
@@ -170,14 +174,16 @@ impl Browsing {
         let user = client.dice.below(3) as usize;
         let begun = world.now();
         let name = format!("user{user}");
-        let created = sessions.create(&name, &Data { count: 1 }).await;
-        let token = created.ok()?;
+        let data = Data { count: 1 };
+        let created = sessions.create(&name, &data);
+        let token = client.call("create", 2, created).await?.ok()?;
         client.note(format_args!("a session of {name}"));
         let known = Arc::new(Known {
             user,
             created: (begun, world.now()),
             short,
             history: History::default(),
+            uses: History::default(),
         });
         self.sessions.lock().push(known.clone());
         Some(Mine {
@@ -187,11 +193,19 @@ impl Browsing {
         })
     }
 
-    async fn look(&self, client: &Client, sessions: &Sessions, mine: &Mine) {
+    async fn look(&self, client: &mut Client, sessions: &Sessions, mine: &Mine) {
         let from = client.world.now();
-        let Ok(found) = sessions.load::<Data>(&mine.token).await else {
+        let used = mine.known.uses.begin(false, from);
+        // It reads the session, renews it, and reads it once more if it was about to end.
+        let limit = 3 * client.world.plan.deadline;
+        let load = sessions.load::<Data>(&mine.token);
+        let load = client.twin().timed("load", limit, load).await;
+        client.heard(&load);
+        let Ok(found) = load else {
             return;
         };
+        let uses = &mine.known.uses;
+        uses.end(used, found.is_some(), client.world.now());
         let user = format!("user{}", mine.known.user);
         if let Some(session) = &found
             && session.user.as_deref() != Some(&user)
@@ -218,15 +232,18 @@ impl Browsing {
                 let count = mine.count;
                 let number = history.begin(Call::Patch(count, None), from);
                 let data = Data { count };
+                let used = mine.known.uses.begin(false, from);
                 let patch = sessions.patch(&mine.token, &data);
-                if let Some(Ok(patched)) = client.perhaps_dropped(100, patch).await {
+                if let Some(Ok(patched)) = client.call("patch", 1, patch).await {
                     history.end(number, Call::Patch(count, Some(patched)), world.now());
+                    let found = patched == Patched::Done;
+                    mine.known.uses.end(used, found, world.now());
                 }
             }
             5 | 6 => {
                 let number = history.begin(Call::Rotate(None), from);
                 let rotate = sessions.rotate(&mine.token);
-                let turned = match client.perhaps_dropped(100, rotate).await {
+                let turned = match client.call("rotate", 1, rotate).await {
                     Some(Ok(Rotated::To(token))) => {
                         mine.token = token;
                         Turned::To
@@ -240,7 +257,7 @@ impl Browsing {
             7 => {
                 let number = history.begin(Call::Revoke(None), from);
                 let revoke = sessions.revoke(&mine.token);
-                if let Some(Ok(ended)) = client.perhaps_dropped(100, revoke).await {
+                if let Some(Ok(ended)) = client.call("revoke", 1, revoke).await {
                     // Sent again after a lost reply, it finds nothing because it did it before.
                     if !ended {
                         history.begin(Call::Revoke(None), from);
@@ -252,13 +269,16 @@ impl Browsing {
                 let logouts = &self.logouts[mine.known.user];
                 let number = logouts.begin((), from);
                 let revoke = sessions.revoke_all(&user);
-                if let Some(Ok(count)) = client.perhaps_dropped(100, revoke).await {
+                // The account, its sessions, and their end.
+                if let Some(Ok(count)) = client.call("revoke_all", 3, revoke).await {
                     client.note(format_args!("{count} sessions of {user} ended"));
                     logouts.end(number, (), world.now());
                 }
             }
             _ => {
-                if let Ok(listed) = sessions.list(&user).await {
+                // The account, the index, and the sessions.
+                let list = sessions.list(&user);
+                if let Some(Ok(listed)) = client.call("list", 3, list).await {
                     let handle = mine.token.handle();
                     let there = listed.iter().any(|info| info.handle == handle);
                     history.add(Event {
@@ -290,16 +310,43 @@ impl Browsing {
             }
         }
         if known.short {
-            let rounding = Duration::from_millis(2);
             let (from, to) = match world.plan.clocks_differ {
                 true => (sent, None),
-                false => (sent + SHORT_IDLE - rounding, Some(made + SHORT + rounding)),
+                false => ends(world, known),
             };
             let call = Call::End;
             events.push(Event { call, from, to });
         }
         events
     }
+}
+
+/// When a short session ends on its own, at the earliest and at the latest.
+fn ends(world: &World, known: &Known) -> (Duration, Option<Duration>) {
+    let rounding = Duration::from_millis(2);
+    let (sent, made) = known.created;
+    let (mut earliest, mut latest) = (sent + SHORT_IDLE, made + SHORT_IDLE);
+    // From here on a copy of a request may be under way for long.
+    let calm_until = world
+        .plan
+        .faults
+        .first()
+        .map_or(Duration::MAX, |first| first.at);
+    for used in known.uses.events() {
+        if used.call {
+            earliest = earliest.max(used.from + SHORT_IDLE - SLACK);
+        }
+        // What was dropped or failed was sent by its deadline, and arrives soon after that if nothing goes wrong.
+        let by = || used.from + world.plan.deadline + 2 * world.slowest();
+        let by = used.to.unwrap_or_else(by);
+        latest = match by < calm_until {
+            true => latest.max(by + SHORT_IDLE),
+            false => Duration::MAX,
+        };
+    }
+    let earliest = earliest.min(sent + SHORT) - rounding;
+    let latest = latest.min(made + SHORT) + rounding;
+    (earliest, Some(latest))
 }
 
 impl Workload for Browsing {
@@ -310,14 +357,22 @@ impl Workload for Browsing {
             let sessions = self.sessions(&store, short);
             let mut mine: Vec<Mine> = Vec::new();
             while client.next_operation() {
-                client.rest(0, 500).await;
+                client.rest(0, if short { 800 } else { 500 }).await;
                 if mine.is_empty() || client.dice.per_mille(250) {
                     mine.extend(self.create(&mut client, &sessions, short).await);
                     continue;
                 }
                 let at = client.dice.below(mine.len() as u64) as usize;
-                self.change(&mut client, &sessions, &mut mine[at]).await;
-                self.look(&client, &sessions, &mine[at]).await;
+                let (changes, looks) =
+                    *client
+                        .dice
+                        .pick(&[(true, true), (true, false), (false, true)]);
+                if changes {
+                    self.change(&mut client, &sessions, &mut mine[at]).await;
+                }
+                if looks {
+                    self.look(&mut client, &sessions, &mine[at]).await;
+                }
             }
         })
     }

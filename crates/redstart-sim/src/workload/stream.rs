@@ -1,5 +1,5 @@
-//! Streams of events: every group gets every event at least once, none twice after it was acknowledged, and nothing is
-//! trimmed before it was read.
+//! Streams of events: every group gets every event at least once, in order, none twice after it was acknowledged, none more
+//! often than it may; what is not acknowledged in the end is a dead letter, and nothing is trimmed before it was read.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,11 +17,11 @@ use super::{Attempt, Work, Workload};
 use crate::{client::Client, dice::Dice, world::World};
 
 const GROUPS: [&str; 2] = ["billing", "mail"];
-/// No event of a world is delivered as often as this.
-const DELIVERIES: u32 = 10_000;
 
 pub(super) struct Consuming {
     idle: Duration,
+    /// How often an event is delivered to a group at most.
+    deliveries: u32,
     state: Mutex<State>,
 }
 
@@ -33,10 +33,23 @@ struct State {
     delivered: [BTreeSet<u64>; 2],
     /// By group and event: when it was surely acknowledged.
     acknowledged: BTreeMap<(usize, u64), Duration>,
+    /// By group and event: it may be acknowledged.
+    perhaps: BTreeSet<(usize, u64)>,
+    /// By group and event: how often it came.
+    times: BTreeMap<(usize, u64), u32>,
+    /// By group: the last events of reads, with when each read was asked for and answered.
+    reads: [Vec<Read>; 2],
     /// By group: when a call was sent whose answer shows that it exists. A group that a server lost must be made again
     /// before something may be trimmed.
     exists: [Option<Duration>; 2],
     trims: Vec<Trim>,
+}
+
+/// New events came to a group.
+struct Read {
+    last: (u64, u64),
+    asked: Duration,
+    heard: Duration,
 }
 
 /// Something may have been trimmed.
@@ -52,6 +65,7 @@ impl Consuming {
         let mut dice = Dice::of(world.plan.seed, &[34]);
         Self {
             idle: dice.millis(100, 2000),
+            deliveries: *dice.pick(&[2, 10_000, 10_000]),
             state: Mutex::default(),
         }
     }
@@ -97,7 +111,7 @@ impl Consuming {
             trims.len() - 1
         };
         let trimmed = stream.trim(Duration::ZERO);
-        if let Some(Ok(_)) = client.perhaps_dropped(100, trimmed).await {
+        if let Some(Ok(_)) = client.call("trim", 2, trimmed).await {
             self.state.lock().trims[number].to = Some(world.now());
         }
     }
@@ -105,7 +119,7 @@ impl Consuming {
     async fn append(&self, client: &mut Client, stream: &EventStream<u64>) {
         let world = client.world.clone();
         let (event, at) = (client.dice.next() >> 16, world.now());
-        if let Some(Ok(id)) = client.perhaps_dropped(100, stream.append(&event)).await {
+        if let Some(Ok(id)) = client.call("append", 1, stream.append(&event)).await {
             client.note(format_args!("appended {event} as {id}"));
             self.state.lock().appended.insert(event, at);
         }
@@ -124,6 +138,15 @@ impl Consuming {
         for entry in entries {
             world.met();
             state.delivered[group].insert(entry.event);
+            let times = state.times.entry((group, entry.event)).or_default();
+            *times += 1;
+            let most = self.deliveries;
+            if *times > most && !world.may_have_lost(Duration::ZERO, world.now()) {
+                breaches.push(format!(
+                    "event {} comes to {} more often than {most} times",
+                    entry.event, GROUPS[group]
+                ));
+            }
             let over = state.acknowledged.get(&(group, entry.event));
             if let Some(over) = over
                 && *over <= asked
@@ -143,6 +166,31 @@ impl Consuming {
         breaches.into_iter().for_each(|breach| world.breach(breach));
     }
 
+    /// New events came: all of them are after those that came before.
+    fn read(&self, world: &World, group: usize, entries: &[StreamEntry<u64>], asked: Duration) {
+        let (Some(first), Some(last)) = (entries.first(), entries.last()) else {
+            return;
+        };
+        let now = world.now();
+        let reads = &mut self.state.lock().reads[group];
+        let late = reads.iter().find(|read| {
+            let before = read.heard <= asked && !world.may_have_lost(read.asked, now);
+            before && place(&first.id) <= read.last
+        });
+        if let Some(late) = late {
+            let (name, id) = (GROUPS[group], &first.id);
+            world.breach(format!(
+                "{name} gets {id} as new after it had got {:?} at {:?}",
+                late.last, late.heard
+            ));
+        }
+        reads.push(Read {
+            last: place(&last.id),
+            asked,
+            heard: now,
+        });
+    }
+
     async fn acknowledge(
         &self,
         client: &mut Client,
@@ -152,7 +200,9 @@ impl Consuming {
     ) {
         let world = client.world.clone();
         let ids: Vec<_> = entries.iter().map(|entry| &entry.id).collect();
-        let acknowledged = client.perhaps_dropped(100, group.ack(&ids)).await;
+        let all = entries.iter().map(|entry| (number, entry.event));
+        self.state.lock().perhaps.extend(all);
+        let acknowledged = client.call("ack", 1, group.ack(&ids)).await;
         if let Some(Ok(_)) = acknowledged {
             let mut state = self.state.lock();
             let now = world.now();
@@ -175,13 +225,14 @@ impl Consuming {
         let count = client.dice.between(1, 4) as usize;
         let got = match claims {
             true => {
-                let call = group.claim(&consumer, count, self.idle, DELIVERIES);
-                client.perhaps_dropped(100, call).await
+                let call = group.claim(&consumer, count, self.idle, self.deliveries);
+                client.call("claim", 1, call).await
             }
             false => {
                 let wait = client.dice.millis(0, 600);
+                let limit = client.longest(wait) + world.plan.deadline;
                 let call = group.read(&consumer, count, wait);
-                client.perhaps_dropped(100, call).await
+                client.call_within(100, "read", limit, call).await
             }
         };
         let entries = match got {
@@ -192,6 +243,9 @@ impl Consuming {
         };
         self.exists(number, asked);
         self.delivered(&world, number, &entries, asked);
+        if !claims {
+            self.read(&world, number, &entries, asked);
+        }
         client.rest(0, 300).await;
         if !entries.is_empty() && client.dice.per_mille(800) {
             self.acknowledge(client, group, number, &entries).await;
@@ -205,13 +259,19 @@ impl Consuming {
             let asked = world.now();
             let got = match round % 2 {
                 0 => group.read("last", 50, Duration::ZERO).await,
-                _ => group.claim("last", 50, Duration::ZERO, DELIVERIES).await,
+                _ => {
+                    let most = self.deliveries;
+                    group.claim("last", 50, Duration::ZERO, most).await
+                }
             };
             let entries = match got {
                 Ok(entries) => entries,
                 Err(error) => return world.breach(format!("nothing can be read: {error}")),
             };
             self.delivered(&world, number, &entries, asked);
+            if round % 2 == 0 {
+                self.read(&world, number, &entries, asked);
+            }
             if entries.is_empty() && round % 2 == 1 {
                 return;
             }
@@ -284,6 +344,18 @@ impl Workload for Consuming {
                 };
                 self.drain(&mut client, &mut group, number).await;
             }
+            let dead = match stream.dead_letters(None).await {
+                Ok(dead) => dead,
+                Err(error) => return world.breach(format!("no dead letters: {error}")),
+            };
+            let dead: BTreeSet<(String, u64)> = dead
+                .into_iter()
+                .filter_map(|letter| {
+                    let event = serde_json::from_slice(&letter.event).ok()?;
+                    Some((letter.group, event))
+                })
+                .collect();
+            client.note(format_args!("{} dead letters", dead.len()));
             let state = self.state.lock();
             // A group that was lost while something was trimmed did not count.
             let forgotten = |at: Duration| {
@@ -295,9 +367,17 @@ impl Workload for Consuming {
             for (number, name) in GROUPS.iter().enumerate() {
                 for (event, at) in &state.appended {
                     let lost = world.may_have_lost(*at, world.now()) || forgotten(*at);
-                    if !state.delivered[number].contains(event) && !lost {
+                    let dead = dead.contains(&((*name).to_owned(), *event));
+                    let came = state.delivered[number].contains(event);
+                    if !came && !dead && !lost {
                         world.breach(format!(
                             "event {event} was appended at {at:?} and never came to {name}"
+                        ));
+                    }
+                    // The last consumer got whatever was left.
+                    if came && !dead && !lost && !state.perhaps.contains(&(number, *event)) {
+                        world.breach(format!(
+                            "event {event} was not acknowledged by {name}, and is no dead letter"
                         ));
                     }
                 }

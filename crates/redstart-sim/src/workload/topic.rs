@@ -138,7 +138,7 @@ impl Listening {
     async fn publish(&self, client: &mut Client, topic: &Topic<News>, news: News) {
         let world = client.world.clone();
         let from = world.now();
-        let published = client.perhaps_dropped(50, topic.publish(&news)).await;
+        let published = client.call("publish", 1, topic.publish(&news)).await;
         if let Some(Ok(_)) = published {
             client.note(format_args!("published {news:?}"));
             self.published.lock().insert(news, (from, world.now()));

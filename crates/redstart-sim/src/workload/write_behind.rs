@@ -259,7 +259,7 @@ impl Workload for Writing {
                     _ => format!("rule{}-{}", client.index, client.dice.below(3)),
                 };
                 let (value, at) = (self.begin(&key), world.now());
-                let put = client.perhaps_dropped(100, behind.put(&key, &value)).await;
+                let put = client.call("put", 1, behind.put(&key, &value)).await;
                 if let Some(put) = &put {
                     self.end(&key, value, at, put);
                 }
