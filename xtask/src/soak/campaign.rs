@@ -176,7 +176,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         test: "caching",
         filter: "race::",
         scale: 20,
-        counts: &[("CACHE_RACE_ROUNDS", 100_000)],
+        counts: &[("CACHE_RACE_ROUNDS", 100_000), ("TEST_SECONDS", 1800)],
     },
     Campaign {
         name: "cache-crowds",
@@ -228,7 +228,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
             ("WORKER_KILLS_WITH_FLOWS", 100),
             ("WORKER_KILLS_WITH_FLOWS_ACROSS_QUEUES", 50),
             ("OUTBOX_KILLS", 50),
-            ("STEPS_OF_A_RANDOM_HISTORY", 100_000),
+            ("STEPS_OF_A_RANDOM_HISTORY", 20_000),
             ("WORKER_STOPS", 20),
             ("QUEUE_BACKLOG", 1_000_000),
             ("JOBS_OF_A_NOISY_GROUP", 1_000_000),
@@ -238,7 +238,7 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
             ("QUEUE_MIGRATIONS", 20),
             ("UNIQUE_ENQUEUES", 1_000),
             ("IDLE_STARTS", 5_000),
-            ("TEST_SECONDS", 900),
+            ("TEST_SECONDS", 1800),
         ],
     },
     Campaign {
@@ -364,11 +364,12 @@ pub(super) const CAMPAIGNS: &[Campaign] = &[
         filter: "",
         scale: 1,
         counts: &[
-            ("BLOOM_GRID_SIZE", 1_000_000),
+            ("BLOOM_GRID_SIZE", 100_000),
             ("BLOOM_GRID_WRONG", 2_500),
             ("BLOOM_GRID_FILTERS", 30),
             ("BLOOM_GROWN", 100_000),
             ("BLOOM_REBUILDS", 40),
+            ("TEST_SECONDS", 1800),
         ],
     },
     Campaign {
