@@ -165,11 +165,19 @@ impl Breaking {
         self.end(client, admission, number).await;
     }
 
-    /// All instances that lived through the faults must come to see the circuit in this state.
-    async fn all_see(&self, world: &World, state: CircuitState) {
+    /// All instances that lived through the faults must come to see the circuit in this state, while calls through this
+    /// one go well. An instance may report late what it saw fail, and open the circuit once more.
+    async fn all_see(&self, world: &World, state: CircuitState, breaker: &Breaker) {
         let within = REFRESH + world.plan.deadline * 4 + Duration::from_secs(4);
-        let by = world.now() + within;
+        let again = match state {
+            CircuitState::Closed => self.open_for() + self.lease,
+            _ => Duration::ZERO,
+        };
+        let by = world.now() + within + again;
         loop {
+            if let Admitted::Yes(admission) = breaker.try_admit().await {
+                admission.succeeded().await;
+            }
             let other = {
                 let survivors = self.survivors.lock();
                 let mut alive = survivors.iter().filter(|(process, ..)| !process.is_gone());
@@ -258,7 +266,7 @@ impl Workload for Breaking {
                     ));
                 }
             }
-            self.all_see(&world, CircuitState::Closed).await;
+            self.all_see(&world, CircuitState::Closed, &breaker).await;
             // It fails: the circuit opens for all.
             for _ in 0..10 {
                 if breaker.state() != CircuitState::Closed {
@@ -277,7 +285,7 @@ impl Workload for Breaking {
             if breaker.force_open(Duration::from_secs(60)).await.is_err() {
                 return world.breach("the circuit cannot be opened by hand".to_owned());
             }
-            self.all_see(&world, CircuitState::Open).await;
+            self.all_see(&world, CircuitState::Open, &breaker).await;
             for (key, ttl) in world.keys() {
                 if ttl < 0 {
                     world.breach(format!("{key} never expires"));

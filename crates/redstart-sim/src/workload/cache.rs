@@ -30,8 +30,9 @@ struct Loads {
     count: u64,
     /// Number, key, when its caller asked, and process.
     running: Vec<(u64, u64, Duration, Option<Arc<Process>>)>,
-    /// By key: when the last invalidation was under way, which lets the next reader load again.
-    invalidated: BTreeMap<u64, Duration>,
+    /// By key: how many invalidations are under way, perhaps forever, and when the last of the others ended. Each lets the
+    /// next reader load again.
+    invalidated: BTreeMap<u64, (u32, Duration)>,
 }
 
 /// A loader that runs until this is dropped. A process that is killed drops nothing.
@@ -48,7 +49,7 @@ impl Load {
             let runs = process.as_ref().is_none_or(|process| process.is_running());
             // Leases were given after their callers asked, and have an end.
             let first = asked.min(*other);
-            let excused = last.is_some_and(|last| last >= first)
+            let excused = last.is_some_and(|(pending, last)| pending > 0 || last >= first)
                 || now - first >= LEASE + world.plan.deadline * 2
                 || world.may_have_lost(first, now)
                 || world.clock_jumped(first, now);
@@ -86,11 +87,18 @@ impl Reading {
         }
     }
 
-    /// An invalidation is under way, perhaps forever.
-    fn invalidates(&self, key: u64, until: Duration) {
+    /// An invalidation is under way: forever, unless its answer comes.
+    fn invalidates(&self, key: u64) {
         let mut loads = self.loads.lock();
-        let last = loads.invalidated.entry(key).or_default();
-        *last = until.max(*last);
+        loads.invalidated.entry(key).or_default().0 += 1;
+    }
+
+    /// The answer to an invalidation came.
+    fn invalidated(&self, key: u64, now: Duration) {
+        let mut loads = self.loads.lock();
+        let (pending, last) = loads.invalidated.entry(key).or_default();
+        *pending -= 1;
+        *last = now;
     }
 
     fn cache(&self, client: &Client, store: &Store) -> Cache<u64, u64> {
@@ -124,13 +132,10 @@ impl Reading {
         };
         client.note(format_args!("row {key} has version {version}"));
         for _ in 0..client.dice.between(1, 5) {
-            self.invalidates(key, client.world.now());
+            self.invalidates(key);
             let call = client.call("invalidate", 1, cache.invalidate(&key)).await;
-            if !matches!(call, Some(Ok(()))) {
-                self.invalidates(key, Duration::MAX);
-            }
             if matches!(call, Some(Ok(()))) {
-                self.invalidates(key, client.world.now());
+                self.invalidated(key, client.world.now());
                 client.note(format_args!("row {key} is invalidated"));
                 let now = client.world.now();
                 let mut floor = self.floor.lock();

@@ -74,6 +74,8 @@ struct Entry {
     failed: u16,
     /// It may be over: its handler has ended well, or its end was asked for.
     over: Option<Duration>,
+    /// Its handler has ended well.
+    ended: bool,
     /// How often its end was asked for.
     cancels: u32,
     /// When its cancellation was sent and answered.
@@ -278,6 +280,7 @@ impl Limiting {
                         return Err("not yet");
                     }
                     entry.over.get_or_insert(world.now());
+                    entry.ended = true;
                     drop(state);
                     world
                         .trace
@@ -314,6 +317,7 @@ impl Limiting {
             id: None,
             failed: 0,
             over: None,
+            ended: false,
             cancels: 0,
             cancelled: None,
         };
@@ -450,7 +454,7 @@ impl Limiting {
         let Some(entry) = state.jobs.get_mut(&number) else {
             return;
         };
-        let over = before.over.is_some() || entry.over != Some(sent);
+        let over = before.over.is_some() || entry.ended;
         let lost = is_excused(&world, before.sent);
         if outcome != Cancelled::NotFound && entry.cancelled.is_none() {
             entry.cancelled = Some((sent, world.now(), outcome));

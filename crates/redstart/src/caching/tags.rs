@@ -28,7 +28,13 @@ const SHARD_TTL: Duration = Duration::from_secs(60 * 24 * 3600);
 const SNAPSHOT_SERVES: Duration = Duration::from_millis(100);
 
 pub(crate) static SEED: Script = Script::new("cache.seed_tags", include_str!("tags/seed.lua"));
-pub(crate) static BUMP: Script = Script::new("cache.invalidate_tag", include_str!("tags/bump.lua"));
+pub(crate) static BUMP: Script = Script::new(
+    "cache.invalidate_tag",
+    concat!(
+        include_str!("../script/now.lua"),
+        include_str!("tags/bump.lua")
+    ),
+);
 pub(crate) static INDEX: Script = Script::new("cache.index_tag", include_str!("tags/index.lua"));
 pub(crate) static CLEAR: Script = Script::new("cache.clear", include_str!("tags/clear.lua"));
 
@@ -39,19 +45,21 @@ pub(crate) static CLEAR: Script = Script::new("cache.clear", include_str!("tags/
 /// | member | score |
 /// |---|---|
 /// | `#id` | minus a random number, drawn when the shard was created |
-/// | `#n` | minus the number of invalidations that the shard has seen |
-/// | `#floor` | minus the greatest count of a forgotten tag |
-/// | `t:<tag>` | the count at which the tag was last invalidated |
+/// | `#n` | minus the number of the last invalidation |
+/// | `#floor` | minus the greatest number of a forgotten tag |
+/// | `t:<tag>` | the number of the tag's last invalidation |
 ///
 /// Before a value is loaded, `#id` and `#n` of the shards are read. The entry keeps, for each of its tags,
 /// what its shard had then. At a read it is good only if the shard has the same identity and the tag's last
-/// invalidation is not after that count. So
+/// invalidation is not after that number. So
 ///
 /// - invalidating a tag is one small script, however many entries carry it;
-/// - a tag that the loader learns only from the row is safe: the count was read before the row;
+/// - a tag that the loader learns only from the row is safe: the number was read before the row;
 /// - a shard that was evicted or flushed is created again with another identity: its entries are misses, and nothing
 ///   that was invalidated is served again;
-/// - no clock takes part.
+/// - no clock decides: an invalidation has a greater number than the last one, and at least the server's time in
+///   microseconds. After a failover that lost invalidations, the next ones are numbered higher than those that were lost, if
+///   the new server's clock is not behind by more than the failover took.
 ///
 /// A shard remembers the 10,000 tags that were invalidated last. Of a forgotten tag only the floor is left: entries
 /// that were loaded before that invalidation, and carry a tag that the shard does not know, are misses.

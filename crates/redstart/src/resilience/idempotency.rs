@@ -70,7 +70,8 @@ pub(super) static DOUBT: Script =
 /// - Work that started is never taken for work that did not happen: after a panic, a
 ///   [`WorkError::Unknown`], or the death of the process, repeats get [`Run::Unknown`] and not a second execution.
 /// - A `run` that fails or is dropped before the work started leaves the key free. If the claim may have reached the
-///   store, it is called off in the background, for up to five minutes while the store is down.
+///   store, it is called off in the background, for up to five minutes while the store is down. A claim that reaches the
+///   store after it was called off is refused for a minute, or for the lease if that is longer.
 ///
 /// # Limits
 ///

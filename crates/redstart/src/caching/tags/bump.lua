@@ -1,4 +1,4 @@
--- Invalidates a tag: an entry that was loaded before now and carries it is a miss.
+-- Invalidates a tag: an entry that was loaded before now and carries it is a miss. After now.lua.
 --
 -- KEYS[1] the tag's shard
 -- KEYS[2] a key named after the tag's bucket: created and removed, so that first levels that hear of changed keys
@@ -14,8 +14,11 @@
 if not redis.call('ZSCORE', KEYS[1], '#id') then
   redis.call('ZADD', KEYS[1], '-' .. ARGV[2], '#id', 0, '#n')
 end
-local count = -tonumber(redis.call('ZINCRBY', KEYS[1], -1, '#n'))
-redis.call('ZADD', KEYS[1], string.format('%.0f', count), ARGV[1])
+-- Not only the last number and one: after a failover that lost invalidations, their numbers must not come again, because
+-- entries on other nodes were stored under them.
+local last = -tonumber(redis.call('ZSCORE', KEYS[1], '#n'))
+local number = string.format('%.0f', math.max(last + 1, now()))
+redis.call('ZADD', KEYS[1], '-' .. number, '#n', number, ARGV[1])
 if redis.call('ZCOUNT', KEYS[1], 1, '+inf') > tonumber(ARGV[3]) then
   -- Forget the tag that was invalidated the longest ago. The floor stands for it.
   local oldest = redis.call('ZRANGEBYSCORE', KEYS[1], 1, '+inf', 'WITHSCORES', 'LIMIT', 0, 1)

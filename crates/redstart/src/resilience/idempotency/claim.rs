@@ -16,6 +16,10 @@ use crate::{
 /// How often a run claims its request because the reply came after the claim's end.
 const CLAIMS: usize = 8;
 
+/// How long, at least, a claim that was called off is refused if it arrives after that: longer than a request may stay in
+/// the buffers of a network that was interrupted or of a server that hung.
+const LATE_CLAIM: Duration = Duration::from_secs(60);
+
 /// What the store says to a run that wants to begin.
 pub(super) enum Begun {
     Started,
@@ -151,7 +155,8 @@ impl Claim {
             }
             Ending::NotDone => {
                 let call = RELEASE.on(&self.entity).key().arg(&self.token);
-                ("idempotency.release", call.arg(millis(self.inner.lease)))
+                let refused_for = self.inner.lease.max(LATE_CLAIM);
+                ("idempotency.release", call.arg(millis(refused_for)))
             }
             Ending::Unknown => {
                 let call = DOUBT.on(&self.entity).key().arg(&self.token);
